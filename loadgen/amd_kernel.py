@@ -70,7 +70,7 @@ def _arch(version: int) -> str | None:
 
 
 def held_bytes(sysfs: Path) -> dict[int, dict[str, int | None]] | None:
-    """How much each process (pids are the host's) holds of each GPU id; None where amdkfd does not tell processes."""
+    """How much each process (pids are the host's) holds of each GPU id; None where amdkfd does not list processes."""
     folder = sysfs / "class/kfd/kfd/proc"
     if not folder.is_dir():
         return None

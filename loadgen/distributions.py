@@ -1,12 +1,12 @@
 """How long prompts and answers are, and how unevenly requests come: what profiles and the command line may say of it.
 
     256                          always
-    uniform:64:512               from 64 to 512, each as likely
+    uniform:64:512               from 64 to 512, all equally likely
     normal:512:128               mean and standard deviation
     lognormal:512:0.5            median, and the standard deviation of the logarithm
-    normal:512:128:64:1024       either of them kept within bounds
-    0.7*256+0.3*normal:2048:256  a mixture, with weights
-    data                         as the dataset says
+    normal:512:128:64:1024       normal or lognormal, kept within bounds
+    0.7*256+0.3*normal:2048:256  a weighted mixture
+    data                         as in the dataset
 
 Invariant: a length is a pure function of one number from 0 to 1, so whoever draws that number decides everything.
 Workers read these too, so nothing here imports pydantic.

@@ -1,12 +1,12 @@
 """The fleet: starts the workers, gives each its share of a stage, and merges their ticks.
 
-A worker that dies, is silent for too long or talks nonsense is told in the next `FleetTick`, with the streams that are
-lost with it, and the rest go on. Ticks are merged by their number; a worker that is late by more than one tick is not
-waited for, and what it brings later is merged then: nothing is lost.
+A worker that dies, falls silent or sends garbage is reported in the next `FleetTick`, with the streams lost with it,
+and the others continue. Ticks are merged by number; a worker more than one tick late is not waited for, and its ticks
+are merged when they come: nothing is lost.
 
-Each worker drives one server, and a stage has as many for each, so its shares are even and a server's figures are those
-of its workers. A stage that takes more workers than there are has them started; they take part from the next one on.
-A stage of no load needs no worker: the fleet itself tells how long it has been measured.
+Each worker drives one server, and a stage uses equally many workers for each, so that shares are even and a server's
+figures are those of its workers. If a stage needs more workers, they are started and take part from the next stage on.
+A stage without load needs no worker: the fleet itself reports how long it has been measured.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, Ope
 from loadgen.workload.arrivals import share_of
 
 _LONGEST_CHECK_S = 2 * TICK_NS / 1e9
-_ENOUGH_TOKENS = 100  # for a guess at how fast they come
+_ENOUGH_TOKENS = 100  # to estimate the time per token
 _ANSWERED = "all requests were answered"
 
 
@@ -38,18 +38,18 @@ class FleetTick(TickNumbers, frozen=True, kw_only=True):
     """What all workers did in a tick, merged."""
 
     first_wave_waiting: int | None
-    """Streams of its first wave that have no first token yet; None until it has begun on every worker."""
-    finished: int | None  # the running stage, once every worker that lives has had all its requests answered
+    """Streams of the first wave without a first token; None until the stage has begun on every worker."""
+    finished: int | None  # the running stage, once all requests of every live worker have been answered
     finished_why: str
     deaths: tuple[str, ...] = ()  # one message for each worker that died since the last tick
-    news: tuple[str, ...] = ()  # what else became of the workers
-    rows: dict[int, list[StreamRow]]  # of the streams that ended, by worker, if they are asked for
+    news: tuple[str, ...] = ()  # other messages about the workers
+    rows: dict[int, list[StreamRow]]  # of the streams that ended, by worker, if rows are wanted
 
 
 class Fleet:
     """The workers of a run: `start`, `wait_ready`, then commands and `tick` in any order, then `close` and `rest`.
 
-    Until it is started it has none, and takes the commands of stages without load alone.
+    Before `start` there are no workers, and only stages without load are possible.
     """
 
     def __init__(self, servers: int) -> None:
@@ -63,18 +63,18 @@ class Fleet:
         self._news: list[str] = []
         self._changed = asyncio.Event()
         self._running: int | None = None
-        self._sharing: list[WorkerProcess] = []  # those that have a share of the running stage
+        self._sharing: list[WorkerProcess] = []  # the workers that take part in the running stage
         self._last_number = 0
         self._checked_s = time.monotonic()
-        self._held_s, self._tokens = 0.0, 0  # stream seconds of the running stage, and the tokens that came in them
-        self._token_s: float | None = None  # seconds a token of a stream, in the last stage that had enough of them
-        self._no_load: int | None = None  # the running stage, where nothing is sent in it
+        self._held_s, self._tokens = 0.0, 0  # stream seconds of the running stage, and its output tokens
+        self._token_s: float | None = None  # seconds per token of a stream, from the last stage with enough tokens
+        self._no_load: int | None = None  # the running stage, if it sends nothing
         self._no_load_windows: dict[int, tuple[int, int | None]] = {}
-        """When such stages began and ended to be measured, until that is told."""
+        """When the windows of such stages opened and closed, until that is reported."""
 
     @property
     def size(self) -> int:
-        """How many workers can take a share of the load."""
+        """How many workers can take part."""
         return len(self._ready)
 
     @property
@@ -83,7 +83,7 @@ class Fleet:
 
     @property
     def complete(self) -> bool:
-        """Every server has a worker left; one without would be missing from the load."""
+        """Whether every server has a live worker; one without would be missing from the load."""
         return {worker.instance for worker in self._ready} == set(range(self._servers))
 
     @property
@@ -95,16 +95,16 @@ class Fleet:
     async def start(
         self, settings: Configure, addresses: Sequence[ServerAddress], workers: int, *, most: int | None = None
     ) -> None:
-        """Start and configure the workers to begin with; raises `WorkerError`.
+        """Start and configure the first `workers`; raises `WorkerError`.
 
-        They have `settings`, but for their number and address; there may be `most` of them, None: no more.
+        They share `settings` except for number and address. `grow` may bring them to `most`; None: no more.
         """
         self._settings, self._addresses, self._most = settings, addresses, workers if most is None else most
         for worker in self._add(workers):
             await self._start(worker)
 
     async def wait_ready(self) -> None:
-        """Wait until every worker can send or is given up; raises `WorkerError` if a server is left without any."""
+        """Wait until every worker is ready or given up; raises `WorkerError` if a server is left without one."""
         self._checked_s = time.monotonic()
         while any(worker.alive and not worker.ready for worker in self._workers):
             await self._wait(lambda: all(worker.ready or not worker.alive for worker in self._workers), TICK_NS / 1e9)
@@ -114,7 +114,7 @@ class Fleet:
             raise WorkerError("; ".join(deaths) or "no worker could be started")
 
     def grow(self, workers: int) -> None:
-        """Have so many workers, or as many as there may be, from the next stage on; they start in the background."""
+        """Grow to so many workers, or to the most allowed, from the next stage on; they start in the background."""
         missing = min(workers, self._most) - sum(worker.alive for worker in self._workers)
         if missing <= 0:
             return
@@ -127,11 +127,11 @@ class Fleet:
         for worker in added:
             if self._closing:
                 return
-            with contextlib.suppress(WorkerError):  # its death is told
+            with contextlib.suppress(WorkerError):  # the next tick reports its death
                 await self._start(worker)
 
     def _add(self, count: int) -> list[WorkerProcess]:
-        """So many more, each for the server that has the fewest."""
+        """Add `count` workers, each for the server that has the fewest."""
         before = len(self._workers)
         for _ in range(count):
             alive = [worker.instance for worker in self._workers if worker.alive]
@@ -146,7 +146,7 @@ class Fleet:
         worker.send(msgspec.structs.replace(self._settings, worker=worker.number, address=address))
 
     def _check_silence(self) -> None:
-        """End the workers that have been silent for too long."""
+        """Kill the workers that have been silent for too long."""
         before_s, self._checked_s = self._checked_s, time.monotonic()
         span_s = min(self._checked_s - before_s, _LONGEST_CHECK_S)
         for worker in self._workers:
@@ -155,7 +155,7 @@ class Fleet:
     async def close(self) -> None:
         """End all workers; safe to call at any time and more than once."""
         self._closing = True
-        # A start that is cancelled could leave its process behind.
+        # Cancelling a start could leave its process behind.
         await asyncio.gather(*self._starting)
         await asyncio.gather(*(worker.close() for worker in self._workers))
 
@@ -170,9 +170,9 @@ class Fleet:
         waits: bool,
         first_wave_apart: bool,
     ) -> None:
-        """End the running stage on all workers and begin another, sliced over them; a template for each server.
+        """End the running stage on all workers and begin another, shared among them; one template per server.
 
-        One that `waits` is measured from `open_window` on.
+        With `waits`, it is measured from `open_window` on.
         """
         if stage.no_load:
             self.end_load(abort=False)
@@ -204,9 +204,9 @@ class Fleet:
             worker.send(command)
 
     def streams_at_start(self, stage: Stage) -> int:
-        """How many streams are open once all have filled their shares of a closed loop, before the surplus ends.
+        """How many streams are open once every worker has filled its share, before the surplus ends.
 
-        More than it wants where shares are dealt anew: workers that have come fill theirs while others still have more.
+        That exceeds the stage's concurrency if shares shift: new workers fill theirs while old ones still hold more.
         """
         sharing = self._sharers(stage)
         shares = {
@@ -215,7 +215,7 @@ class Fleet:
         return sum(max(worker.held, shares.get(worker.number, 0)) for worker in self._ready)
 
     def _sharers(self, stage: Stage) -> list[WorkerProcess]:
-        """Who takes part: as many for each server."""
+        """The workers that take part: equally many for each server."""
         by_server = [[worker for worker in self._ready if worker.instance == server] for server in range(self._servers)]
         even = [worker for one_for_each in zip(*by_server, strict=False) for worker in one_for_each]
         # A worker without a slot would never send its share of the requests.
@@ -229,7 +229,7 @@ class Fleet:
             worker.send(OpenWindow(index=index))
 
     def end_load(self, *, abort: bool) -> None:
-        """Send no more; with `abort`, cut the running streams off."""
+        """Send no more; with `abort`, also cut off the open streams."""
         self._end_no_load()
         self._learn_pace()
         self._running = None
@@ -251,7 +251,7 @@ class Fleet:
         }
 
     def _learn_pace(self) -> None:
-        """Little's law of the stage that ends: a stream's time for a token says how many streams a rate will be."""
+        """Take the time per token of the stage that ends: it predicts (Little's law) the streams that a rate holds."""
         if self._tokens >= _ENOUGH_TOKENS:
             self._token_s = self._held_s / self._tokens
         self._held_s, self._tokens = 0.0, 0
@@ -259,7 +259,7 @@ class Fleet:
     # Ticks.
 
     async def tick(self) -> FleetTick:
-        """The next merged tick, about every 250 ms; comes without a worker that is more than a tick late."""
+        """The next merged tick, about every 250 ms; without workers that are more than a tick late."""
         late = 1 if self._ready else 0
         deadline_s = (time.monotonic_ns() // TICK_NS + 1 + late) * TICK_NS / 1e9
         await self._wait(
@@ -273,7 +273,7 @@ class Fleet:
         return tick
 
     def rest(self) -> FleetTick:
-        """After `close`: what the workers said at last, and the streams of those that had to be killed."""
+        """After `close`: the workers' last ticks, and the streams lost with those that had to be killed."""
         return self._merge()
 
     async def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
@@ -335,18 +335,18 @@ class Fleet:
         return sum(begun) if begun and len(begun) == len(sharing) else None
 
     def _finished_why(self) -> str:
-        """Why the running stage is over; empty while one who has a share of it is not done and lives."""
+        """Why the running stage is over; empty while a live worker that takes part is not done."""
         done = [worker.last is not None and worker.last.finished == self._running for worker in self._sharing]
         short = sum(not is_done and not worker.alive for is_done, worker in zip(done, self._sharing, strict=True))
         if self._running is None or not done or sum(done) + short < len(done):
             return ""
         if not any(done):
-            return "no worker is left that had a share of it"
+            return "every worker that took part in it died"
         return _ANSWERED if not short else f"{_ANSWERED} but those of {short} of {len(done)} workers, which died"
 
 
 def _seconds_behind(last: Sequence[Tick]) -> float:
-    """How long ago the slowest worker's last word was."""
+    """The age of the slowest worker's last tick."""
     oldest = min((tick.number for tick in last), default=None)
     return 0.0 if oldest is None else round(max(0.0, (time.monotonic_ns() - oldest * TICK_NS) / 1e9), 3)
 
@@ -354,12 +354,12 @@ def _seconds_behind(last: Sequence[Tick]) -> float:
 def _merge_stages(
     parts: Sequence[dict[int, StageDelta]], *, peak: Callable[[Iterable[int]], int] = max
 ) -> dict[int, StageDelta]:
-    """The sums by stage; `peak` is `max` over ticks of one worker, `sum` over workers, which hold theirs at once."""
+    """Sums by stage; for peaks `max` over the ticks of one worker, `sum` over workers, which hold theirs at once."""
     by_stage: dict[int, list[StageDelta]] = {}
     for stages in parts:
         for index, delta in stages.items():
             by_stage.setdefault(index, []).append(delta)
-    # One worker is the usual case, and its delta is the sum already.
+    # With the usual single worker, its delta is already the sum.
     return {
         index: deltas[0]
         if len(deltas) == 1

@@ -1,4 +1,4 @@
-"""One worker process as the fleet sees it: started, told, listened to, and ended whatever state it is in."""
+"""One worker process as the fleet sees it: start it, send it commands, read its ticks, and end it in any state."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from loadgen.metrics.deltas import StageDelta
 from loadgen.worker import messages
 from loadgen.worker.messages import TICK_NS, Tick
 
-_PROGRAM = (sys.executable, "-P", "-m", "loadgen.worker")  # -P: what lies in the current folder is not ours to import
+_PROGRAM = (sys.executable, "-P", "-m", "loadgen.worker")  # -P: never import from the current folder
 _LINE_LIMIT = 64 * 1024 * 1024
 _STDERR_KEPT = 4000
 SILENT_S = 5.0
 START_S = 60.0
 _CLOSE_S = 2.0
-_KILLED_S = 2.0  # not even SIGKILL ends a process that the kernel holds; it is not waited for any longer
+_KILLED_S = 2.0  # how long to wait after SIGKILL: a process stuck in the kernel survives it
 
 
 class WorkerProcess:
     """A worker process; `on_change` is called whenever it ticks or dies."""
 
     def __init__(self, number: int, instance: int, on_change: Callable[[], None]) -> None:
-        """It drives the server with number `instance`."""
+        """`instance` is the number of the server that it drives."""
         self.number = number
         self.instance = instance
         self.last: Tick | None = None
         self.alive = True
-        self.share: int | None = None  # of the running closed loop
-        self.death: str | None = None  # why it is gone, until that is taken
+        self.share: int | None = None  # its share of the running closed loop
+        self.death: str | None = None  # why it died, until `take_death`
         self._ticks: list[Tick] = []
         self._lost: dict[int, StageDelta] = {}
         self._on_change = on_change
@@ -49,12 +49,12 @@ class WorkerProcess:
 
     @property
     def ready(self) -> bool:
-        """It can take a share of the load."""
+        """Whether it can take part."""
         return self.alive and self.last is not None
 
     @property
     def held(self) -> int:
-        """Streams that it has open; its last tick may not know of the last that it was told."""
+        """Its open streams; its last tick may be older than its last command."""
         return max(self.last.held if self.last is not None else 0, self.share or 0)
 
     @property
@@ -63,17 +63,17 @@ class WorkerProcess:
 
     @property
     def has_ticked(self) -> bool:
-        """There is a tick to be taken."""
+        """Whether there is a tick to take."""
         return bool(self._ticks)
 
     def take(self) -> tuple[list[Tick], dict[int, StageDelta]]:
-        """The ticks since the last call, and by stage the streams that it took with it when it died."""
+        """The ticks since the last call, and by stage the streams lost when it died."""
         taken = self._ticks, self._lost
         self._ticks, self._lost = [], {}
         return taken
 
     def take_death(self) -> str | None:
-        """Why it is gone, told once."""
+        """Why it died; returned only once."""
         death, self.death = self.death, None
         return death
 
@@ -85,7 +85,7 @@ class WorkerProcess:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 limit=_LINE_LIMIT,
-                # Ctrl-C in the terminal is for vramp, which ends its workers in order.
+                # Ctrl-C in the terminal goes to vramp alone, which ends its workers in order.
                 start_new_session=True,
             )
         except OSError as error:
@@ -96,14 +96,14 @@ class WorkerProcess:
         self._tasks = [errors, asyncio.create_task(self._read_ticks(process, process.stdout, errors))]
 
     def send(self, command: messages.Command) -> None:
-        """Send a command; one that is gone is told nothing."""
+        """Send a command; does nothing if the worker is gone."""
         if self.alive and self._process is not None and self._process.stdin is not None:
             self._process.stdin.write(messages.encode(command) + b"\n")
 
     def check_silence(self, span_s: float) -> None:
-        """Such a time has passed: end it if it has been silent for too long.
+        """Add `span_s` to its silence, and kill it if it has been silent for too long.
 
-        The time is counted in looks and not by a clock: where vramp itself was stopped, its workers were not silent.
+        Silence is summed over calls, not read from a clock: if vramp itself was stopped, its workers were not silent.
         """
         if self._ticks or not self.alive:
             self._silent_s = 0.0
@@ -111,28 +111,28 @@ class WorkerProcess:
         self._silent_s += span_s
         patience_s = START_S if self.last is None else SILENT_S
         if self._silent_s >= patience_s:
-            words = "did not start within" if self.last is None else "was silent for"
-            self.end(f"worker {self.number} {words} {patience_s:g} s and was ended")
+            words = "did not start within" if self.last is None else "sent no tick for"
+            self.end(f"worker {self.number} {words} {patience_s:g} s and was killed")
 
     def end(self, why: str) -> None:
-        """Kill it: also a stopped process dies of SIGKILL."""
+        """Kill it with SIGKILL, which works on a stopped process, too."""
         self._gone(why)
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
 
     async def close(self) -> None:
-        """Let it end itself, or else kill it; safe to call at any time and more than once."""
+        """Let it exit, or else kill it; safe to call at any time and more than once."""
         self._closing = True
         if self._process is None:
             self.alive = False
             return
         if self._process.stdin is not None:
             self._process.stdin.close()
-        # All that it said has been read then, and its status taken.
+        # When the tasks are done, all its output has been read and its exit status taken.
         _, running = await asyncio.wait(self._tasks, timeout=_CLOSE_S)
         if running:
-            self.end(f"worker {self.number} did not end by itself within {_CLOSE_S:g} s and was killed")
+            self.end(f"worker {self.number} did not exit within {_CLOSE_S:g} s and was killed")
             await asyncio.wait(running, timeout=_KILLED_S)
         for task in self._tasks:
             task.cancel()
@@ -145,8 +145,8 @@ class WorkerProcess:
             while self.alive and (line := await output.readline()):
                 self._take(messages.decode_tick(line))
         except (msgspec.MsgspecError, ValueError) as error:
-            self.end(f"worker {self.number} sent what is not a tick and was ended: {error}")
-        # A pipe that nobody reads would keep asyncio from seeing its end.
+            self.end(f"worker {self.number} sent an invalid tick and was killed: {error}")
+        # asyncio does not notice the end of a pipe that is not read.
         while await output.read(1 << 16):
             pass
         status = await process.wait()
@@ -156,7 +156,7 @@ class WorkerProcess:
 
     def _take(self, tick: Tick) -> None:
         before = self._first_number if self.last is None else self.last.number
-        # They count quarters of a second of the machine's clock: one that runs ahead, or stands still, is garbage.
+        # Ticks are numbered by the machine's clock: a number ahead of it, or one that does not grow, is garbage.
         if tick.worker != self.number or not before < tick.number <= time.monotonic_ns() // TICK_NS + 1:
             raise ValueError(f"tick {tick.number} of worker {tick.worker} after {before}")
         if self.alive:
@@ -185,6 +185,6 @@ class WorkerProcess:
 def _ending(status: int) -> str:
     if status >= 0:
         return f"died with status {status}"
-    # Those for realtime use have numbers only.
+    # Real-time signals have numbers only.
     known = -status in set(signal.Signals)
     return f"was killed by {signal.Signals(-status).name if known else f'signal {-status}'}"

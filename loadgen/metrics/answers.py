@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from loadgen.format import counted, plain
 from loadgen.metrics.canary import Answers
@@ -27,14 +27,10 @@ _LOOPS_KEPT = 3
 _WORDS = {"repeating": "repeat themselves", "unreadable": "are not readable", "blank": "are blank"}
 
 
-def summed(blocks: Iterable[Answers]) -> Answers | None:
-    """All of them together; None where no answer was looked at."""
-    read, degenerate, loops = 0, Counter[str](), Counter[str]()
-    for block in blocks:
-        read += block.read
-        degenerate.update(block.degenerate)
-        loops.update(block.loops)
-    return Answers(read, dict(degenerate), dict(loops.most_common(_LOOPS_KEPT))) if read else None
+def kept(answers: Answers) -> Answers | None:
+    """What the result says of them; None where no answer was looked at."""
+    loops = Counter(answers.loops).most_common(_LOOPS_KEPT)
+    return Answers(answers.read, dict(answers.degenerate), dict(loops)) if answers.read else None
 
 
 def answer_verdicts(
@@ -47,15 +43,15 @@ def answer_verdicts(
     subject = f"stage {stage.started.index + 1}"
     lengths = (stage.started.isl, stage.started.osl)
     others = [one for one in stages if one is not stage and (one.started.isl, one.started.osl) == lengths]
-    elsewhere = {f"stage {one.started.index + 1}": summed(one.answers.values()) for one in others}
-    parts = {url: list(part.answers.values()) for url, part in zip(urls, stage.parts, strict=False)}
+    parts = dict(zip(urls, stage.parts, strict=False))
     found = {}
-    for url, blocks in parts.items():
-        siblings = {plain(other): summed(answers) for other, answers in parts.items() if other != url}
-        found[url] = degenerate(blocks, siblings)
+    for url, part in parts.items():
+        siblings = {plain(other): one.answers for other, one in parts.items() if other != url}
+        found[url] = degenerate(part.answers, siblings, part.answer_blocks.values())
     accused = {f"{plain(url)}: ": words for url, words in found.items() if words}
     if len(accused) in (0, len(parts)):
-        words = degenerate(list(stage.answers.values()), elsewhere)
+        elsewhere = {f"stage {one.started.index + 1}": one.answers for one in others}
+        words = degenerate(stage.answers, elsewhere, stage.answer_blocks.values())
         accused = {"": words} if words else accused
     yield from (Verdict("output-degenerate", subject, f"{where}{words}") for where, words in accused.items())
     finished = (stage.engine or now or EngineView()).finished
@@ -64,31 +60,32 @@ def answer_verdicts(
         yield Verdict("output-degenerate", subject, unending)
 
 
-def degenerate(blocks: Sequence[Answers], elsewhere: Mapping[str, Answers | None]) -> str | None:
+def degenerate(whole: Answers, elsewhere: Mapping[str, Answers], blocks: Collection[Answers] = ()) -> str | None:
     """That too many answers are degenerate, in words; None where they are not, or too few are known.
 
     They are looked at all together and block by block, so that what begins after an hour is seen at once.
     """
-    whole = summed(blocks)
-    if whole is None or not whole.degenerate:
+    if not whole.degenerate:
         return None
-    known = {where: other for where, other in elsewhere.items() if other is not None}
-    found = _degenerate(whole, {where: (_flawed(other), other.read) for where, other in known.items()})
-    for block in blocks if found is None and len(blocks) > 1 else ():
-        rest = (_flawed(whole) - _flawed(block), whole.read - block.read)
-        found = found or _degenerate(block, {"the rest of the stage": rest})
-    return found
+    found = _degenerate(whole, {where: (_flawed(other), other.read) for where, other in elsewhere.items()})
+    if found is not None or len(blocks) < 2:
+        return found
+    flawed = _flawed(whole)
+    for block in blocks:
+        found = _degenerate(block, {"the rest of the stage": (flawed - _flawed(block), whole.read - block.read)})
+        if found is not None:
+            return found
+    return None
 
 
 def _degenerate(own: Answers, elsewhere: Mapping[str, tuple[int, int]]) -> str | None:
     flawed, read = _flawed(own), own.read
     same = max(own.degenerate.get("unreadable", 0), own.degenerate.get("blank", 0), *own.loops.values(), 0)
-    words = f"degenerate text: {flawed} of {counted(read, 'answer')} {_how(own)}"
     if same > HEALTHY_SHARE * read and chance_of_misses(same, read, HEALTHY_SHARE) < DOUBT:
-        return words
+        return _words(own)
     for where, (other_flawed, other_read) in elsewhere.items():
         if chance_of_rise(flawed, read, other_flawed, other_read) < DOUBT:
-            return f"{words}; {where}: {other_flawed} of {other_read}"
+            return f"{_words(own)}; {where}: {other_flawed} of {other_read}"
     return None
 
 
@@ -115,11 +112,12 @@ def _ways(count: int, chosen: int) -> float:
     return math.lgamma(count + 1) - math.lgamma(chosen + 1) - math.lgamma(count - chosen + 1)
 
 
-def _how(own: Answers) -> str:
+def _words(own: Answers) -> str:
     kinds = sorted(own.degenerate, key=lambda kind: -own.degenerate[kind])
     words = ", ".join(_WORDS.get(kind, kind) for kind in kinds)
     loop = max(own.loops, key=lambda text: own.loops[text], default="")
-    return f"{words} ({plain(loop)!r} over and over)" if loop else words
+    often = f" ({plain(loop)!r} over and over)" if loop else ""
+    return f"degenerate text: {_flawed(own)} of {counted(own.read, 'answer')} {words}{often}"
 
 
 def _unending(finished: Mapping[str, int], other: StageRecord) -> str | None:

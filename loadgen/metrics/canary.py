@@ -7,6 +7,7 @@ nats a token. No canary is in any figure of the load. Of the load's own answers 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -98,9 +99,15 @@ class CanaryResult(msgspec.Struct, frozen=True, kw_only=True):
     unchecked: tuple[str, ...] = ()  # what could not be checked, and why
 
 
-class Answers(msgspec.Struct, frozen=True):
+class Answers(msgspec.Struct):
     """A sample of the answers, whose beginning was looked at for text that no healthy engine writes."""
 
     read: int
     degenerate: dict[str, int] = {}  # by kind: `repeating`, `unreadable` (replacement characters), `blank`
-    loops: dict[str, int] = {}  # the most frequent texts that were repeated, and in how many
+    loops: dict[str, int] = {}  # the texts that were repeated, and in how many; in a result the most frequent
+
+    def add(self, read: int, degenerate: Mapping[str, int], loops: Mapping[str, int]) -> None:
+        self.read += read
+        for total, counts in ((self.degenerate, degenerate), (self.loops, loops)):
+            for name, count in counts.items():
+                total[name] = total.get(name, 0) + count

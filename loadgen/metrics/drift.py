@@ -19,8 +19,8 @@ TOLERANCE = 0.02
 LEAST_NOISE = 0.02  # taken for the noise of a score even where the idle engine repeats itself exactly
 MOST_GAIN = math.log(1000.0)  # of one score: none raises the alarm alone
 MOST_CHANGED = 0.25
-"""Of healthy greedy answers no larger share leaves the idle one within its first quarter: near ties are rarer, and fall
-anywhere."""
+"""The largest share of healthy greedy answers that differ from the idle one within its first quarter: near ties are
+rarer, and fall anywhere."""
 _STEPS = tuple(0.25 * 2**power / LEAST_NOISE for power in range(6))
 _RATES = (0.35, 0.5, 0.7, 0.9, 0.99)
 

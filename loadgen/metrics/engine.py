@@ -31,7 +31,28 @@ class SpecDecode(msgspec.Struct, frozen=True, omit_defaults=True):
     acceptance_by_position: tuple[float, ...] = ()  # 0 to 1, of the drafts, by position in the draft
 
 
-class EngineView(msgspec.Struct, frozen=True, omit_defaults=True):
+class EngineSpan(msgspec.Struct, frozen=True):
+    """What the engine's own /metrics tell of a span of time."""
+
+    kind: EngineKind | None = None  # None where it is not known, or where several servers differ
+    lacks: dict[str, str] = {}  # why a figure is missing, by its name in `server/engines/names.py`
+    between_s: tuple[float, float] | None = None
+    """Between which moments of the run it was read, the readings themselves included; None before the second one."""
+    latency_ms: dict[str, EngineLatencyMs] = {}
+    """By name: ttft, itl, tpot, e2e, queue, prefill, decode; all but the first two of requests that ended."""
+    prefix_hit_rate: float | None = None  # 0 to 1, of the prompt tokens that were looked up; None while there are none
+    external_prefix_hit_rate: float | None = None  # 0 to 1, of the tokens looked up in a KV cache outside the engine
+    prompt_tokens_by_source: dict[str, int] = {}  # local_compute, local_cache_hit, external_kv_transfer
+    finished: dict[str, int] = {}  # requests by how they ended: stop, length, abort, error
+    errors: dict[str, int] = {}  # answers by status: 4xx, 503
+    spec: SpecDecode | None = None  # None also where nothing was drafted
+    tflops_per_gpu: float | None = None
+    """TFLOP a second of each GPU by the engine's own estimate, its engines' mean; None where it does not tell."""
+    hbm_bytes_per_s: float | None = None  # of each GPU, read and written, by the engine's estimate
+    kv_offload_bytes: dict[str, int] = {}  # `load` and `store`: moved from and to where the KV cache is offloaded
+
+
+class EngineView(EngineSpan, frozen=True, omit_defaults=True):
     """The engine's /metrics: gauges now, and counts and rates over the last `WINDOW_S` seconds."""
 
     running: float | None = None
@@ -40,30 +61,17 @@ class EngineView(msgspec.Struct, frozen=True, omit_defaults=True):
     preemptions: float | None = None  # since the server started
     waiting_by_reason: dict[str, float] = {}
     """Where some wait: `capacity`, no room; `deferred`, held back by something else, such as a KV transfer."""
-    prefix_hit_rate: float | None = None  # 0 to 1, of the prompt tokens that were looked up; None while there are none
     prompt_tokens_per_s: float | None = None
     generation_tokens_per_s: float | None = None
-    tflops_per_gpu: float | None = None  # TFLOP a second by the engine's estimate; None where it does not tell
-    engines: dict[str, EngineView] = {}  # each engine of a data-parallel server, where there are several
-    kind: EngineKind | None = None  # None where it is not known, or where several servers differ
-    lacks: dict[str, str] = {}  # why a figure is missing, by its name in `server/engines/names.py`
-    latency_ms: dict[str, EngineLatencyMs] = {}  # by name as in `EngineStage`; not of the engines apart
-    since_start: dict[str, EngineLatencyMs] = {}  # the same since the server started
     requests_per_s: float | None = None  # that ended
-    finished: dict[str, int] = {}  # requests by how they ended: stop, length, abort, error
-    errors: dict[str, int] = {}  # answers by status: 4xx, 503
-    spec: SpecDecode | None = None  # None also where nothing was drafted
-    external_prefix_hit_rate: float | None = None  # 0 to 1, of the tokens looked up in a KV cache outside the engine
-    prompt_tokens_by_source: dict[str, int] = {}  # local_compute, local_cache_hit, external_kv_transfer
-    hbm_bytes_per_s: float | None = None  # of each GPU, read and written, by the engine's estimate
-    kv_offload_bytes: dict[str, int] = {}  # `load` and `store`: moved from and to where the KV cache is offloaded
-    between_s: tuple[float, float] | None = None
-    """Between which moments of the run it was read, the readings themselves included; None before the second one."""
+    engines: dict[str, EngineView] = {}
+    """Each engine of a data-parallel server, where there are several; without its latencies."""
+    since_start: dict[str, EngineLatencyMs] = {}  # latencies since the server started
     reading_s: float = 0.0  # how long the last reading took: its gauges are of any moment of it
     span_s: float | None = None  # what its rates are over: from the middle of the first reading to that of the last
 
 
-class EngineStage(msgspec.Struct, frozen=True):
+class EngineStage(EngineSpan, frozen=True):
     """What the engine's own /metrics say about a stage: differences between its end and its beginning.
 
     Warm-up is in it, and what other clients sent.
@@ -79,29 +87,14 @@ class EngineStage(msgspec.Struct, frozen=True):
     decode_mean_ms: float | None = None
     prompt_tokens: int | None = None
     generation_tokens: int | None = None
+    requests: int | None = None  # that ended
     preemptions: int | None = None
-    prefix_hit_rate: float | None = None
     admission_rejections: int | None = None  # requests turned away because a queue was full
-    latency_ms: dict[str, EngineLatencyMs] = {}
-    """By name: ttft, itl, tpot, e2e, queue, prefill, decode; all but the first two of requests that ended."""
     engines: dict[str, EngineStage] = {}  # each engine of a data-parallel server, where there are several
     idle_around: bool | None = None
     """Nothing ran or waited when it was read, before and after; None where the engine does not say."""
     doubts: dict[str, str] = {}
     """Figures that are None because what the engine says of them cannot be, by name, and why; `all` for every one."""
-    tflops_per_gpu: float | None = None
-    """TFLOP a second of each GPU by the engine's own estimate, its engines' mean; None where it does not tell."""
-    kind: EngineKind | None = None
-    lacks: dict[str, str] = {}  # as in `EngineView`
-    between_s: tuple[float, float] | None = None  # as in `EngineView`
-    requests: int | None = None  # that ended
-    finished: dict[str, int] = {}  # as in `EngineView`
-    errors: dict[str, int] = {}
-    spec: SpecDecode | None = None
-    external_prefix_hit_rate: float | None = None
-    prompt_tokens_by_source: dict[str, int] = {}
-    hbm_bytes_per_s: float | None = None
-    kv_offload_bytes: dict[str, int] = {}
     restarts: int = 0
     """How often the counters began anew; what the server did between the last reading and that is missing."""
 

@@ -254,7 +254,7 @@ def other_data(reference: Reference, data: DataFile | None) -> str | None:
     """What the run sent in place of the file that was published with; None where it did send that, or none is named."""
     if not reference.data or (data is not None and data.sha256 == reference.data_sha256):
         return None
-    sent = data.words if data is not None else "made-up prompts"
+    sent = data.words if data is not None else "synthetic prompts"
     return f"not the published data: this run sent {sent}; published with {reference.data}, which --data FILE sends"
 
 

@@ -103,7 +103,7 @@ class DataFile(msgspec.Struct, frozen=True):
     @property
     def words(self) -> str:
         if self.is_sample:
-            return f"vramp's own sample of {self.records} made-up conversations"
+            return f"vramp's own sample of {self.records} synthetic conversations"
         held = counted(self.records, "conversation" if self.form == "sharegpt" else "record")
         left_out = f" ({self.left_out:,} left out)" if self.left_out else ""
         return f"{self.path}: {self.note or f'{held}{left_out}'}, sha256 {self.sha256[:12]}"
@@ -122,7 +122,7 @@ class RunStarted(msgspec.Struct, frozen=True, tag=True):
     stages_planned: int
     monotonic_s: float = 0.0
     """CLOCK_MONOTONIC when the run began: what turns the times of samples into times of the run."""
-    data: DataFile | None = None  # None for made-up prompts
+    data: DataFile | None = None  # None for synthetic prompts
 
 
 class Checked(msgspec.Struct, frozen=True, tag=True):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from loadgen.metrics.engine import EngineStage, EngineView
+from loadgen.metrics.engine import EngineSpan
 from loadgen.metrics.hardware_result import ComputeResult
 from loadgen.metrics.samples import GpuStatic
 from loadgen.vendors import is_partition
@@ -52,9 +52,7 @@ _PEAKS = (
 )
 
 
-def compute_of(
-    engine: EngineView | EngineStage, command: Sequence[str] | None, gpus: Sequence[GpuStatic]
-) -> ComputeResult | None:
+def compute_of(engine: EngineSpan, command: Sequence[str] | None, gpus: Sequence[GpuStatic]) -> ComputeResult | None:
     """What each of these GPUs computed for the server of this command; None where the engine does not tell."""
     tflops_per_gpu, hbm_bytes_per_s = engine.tflops_per_gpu, engine.hbm_bytes_per_s
     if tflops_per_gpu is None:

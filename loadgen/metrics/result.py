@@ -304,7 +304,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding] = []  # of the preflight, the worst first
     diagnosis: Diagnosis | None = None  # why the server died, if it did
     reference: ReferenceResult | None = None
-    data: DataFile | None = None  # where the prompts came from; None for made-up ones, and in results of before
+    data: DataFile | None = None  # where the prompts came from; None for synthetic ones, and in older results
     search: SearchResult | None = None
     curve: tuple[CurvePoint, ...] = ()
     """Against the streams held: all stages of one load together, however the load came there."""

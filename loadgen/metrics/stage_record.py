@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from loadgen.metrics.batch_means import BatchMeans
 from loadgen.metrics.canary import Answers, CanaryTraffic
 from loadgen.metrics.client_limit import ClientFacts, cap_held_back, client_limit
@@ -27,7 +25,8 @@ class StageRecord:
         self.started = started
         self.metrics = StageMetrics()
         self.blocks = BatchMeans()
-        self.answers: dict[int, Answers] = {}  # those looked at, by the half minute of the run
+        self.answers = Answers(0)  # those looked at
+        self.answer_blocks: dict[int, Answers] = {}  # the same by the half minute of the run
         self.parts: list[StageRecord] = []  # by server, where there are several
         self._whole = whole
         self.client = ClientMetrics()
@@ -70,11 +69,9 @@ class StageRecord:
     def add_answers(self, delta: StageDelta, t_s: float) -> None:
         """Take in what a tick says of the answers that were looked at."""
         if delta.answers:
-            block = int(t_s // ANSWERS_BLOCK_S)
-            before = self.answers.get(block, Answers(0))
-            degenerate = Counter(before.degenerate) + Counter(delta.degenerate)
-            loops = Counter(before.loops) + Counter(delta.loops)
-            self.answers[block] = Answers(before.read + delta.answers, dict(degenerate), dict(loops))
+            block = self.answer_blocks.setdefault(int(t_s // ANSWERS_BLOCK_S), Answers(0))
+            for answers in (self.answers, block):
+                answers.add(delta.answers, delta.degenerate, delta.loops)
 
     def add_gauges(self, view: EngineView | None) -> None:
         """Take the engine's word at a tick; without it nothing changes."""

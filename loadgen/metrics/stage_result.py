@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.metrics.answers import answer_verdicts, summed
+from loadgen.metrics.answers import answer_verdicts, kept
 from loadgen.metrics.canary_record import CanaryRecord
 from loadgen.metrics.crosscheck import truth_check, truth_verdicts
 from loadgen.metrics.curve import load_curve
@@ -116,7 +116,7 @@ def stage_result(
         compute=machine.compute,
         canary=canaries.stage(started.index, counters["sent"] + counters["warmup"]),
         cost=cost_of(throughput, price),
-        answers=summed(stage.answers.values()),
+        answers=kept(stage.answers),
     )
 
 
@@ -132,7 +132,7 @@ def _instance_result(part: StageRecord, url: str) -> InstanceResult:
         throughput=throughput_of(part),
         latency_ms=part.summaries("ttft", "tpot"),
         engine=part.engine,
-        answers=summed(part.answers.values()),
+        answers=kept(part.answers),
     )
 
 

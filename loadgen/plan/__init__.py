@@ -1,1 +1,1 @@
-"""What load is sent, one stage after another: plans that are known, and searches that decide as they go."""
+"""What load to send, stage by stage: plans that are fixed, and searches that decide as they go."""

@@ -1,7 +1,7 @@
-"""From the plan that an operator asks for to one that follows the present load.
+"""Turns a plan that the operator asks for during a run into one that starts from the present load.
 
-It becomes a plan of the profile's own making, with its warm-up, its lengths of stages and its limits; what is sent and
-whether the loop is open or closed stay as they are. What cannot be had is refused in words, and nothing has changed.
+It becomes a plan as from the profile, with the profile's warm-up, stage lengths and limits; prompts, and whether the
+loop is open or closed, stay as they are. A plan that is impossible is refused with a message, and nothing changes.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from loadgen.profile.schema import Profile
 from loadgen.searches import PLAN_KEYS, SEARCHES
 
 _KEYS = {"ladder", "ramp", "start", "end", "over", "duration"}
-_BELOW = 8  # A knee is seen from both sides: its search begins at this part of the present load
+_BELOW = 8  # a knee must be seen from both sides: the search begins at the present load divided by this
 
 
 def plan_from_here(asked: PlanRequest, profile: Profile, present: Stage) -> tuple[Plan, int]:
-    """The plan that a request becomes from the present stage, and how many stages it has: 0 for a search.
+    """The plan for a request, starting from the present stage, and its number of stages (0 for a search).
 
-    Raises `ProfileError` for one that cannot be had.
+    Raises `ProfileError` for a plan that is impossible.
     """
     if asked.duration_s is not None and asked.duration_s <= 0:
-        raise ProfileError(f"each {asked.duration_s:g} s: a stage lasts longer than that")
+        raise ProfileError(f"each {asked.duration_s:g} s: too short for a stage")
     if asked.kind in SEARCHES and SEARCHES[asked.kind].needs_limits and not profile.slo.asks:
-        raise ProfileError('there is no limit to search for: the profile has no [slo], such as ttft_p99 = "2s"')
+        raise ProfileError('search = "slo" needs a limit: the profile has no [slo] table, such as ttft_p99 = "2s"')
     planned = _profile_with(asked, profile, present)
     if planned.plan.search is None:
         stages = [_as_now(stage, present) for stage in stages_of(planned)]
         return listed(stages), len(stages)
     search = search_plan(planned, _load_of(present))
-    # What is wrong with a probe shows before the present stage is over.
+    # An invalid probe must show now, not once the present stage is over.
     search([])
 
     def following(done: Sequence[Measured]) -> Stage | SearchResult | None:
@@ -50,8 +50,8 @@ def plan_from_here(asked: PlanRequest, profile: Profile, present: Stage) -> tupl
 
 
 def _profile_with(asked: PlanRequest, profile: Profile, present: Stage) -> Profile:
-    """The profile with the plan that is asked for, and with nothing in it that would make another."""
-    # What is sent is taken over from the present stage.
+    """The profile with the requested plan, and without any other plan."""
+    # Prompts are taken over from the present stage.
     changes: dict[str, Any] = {"isl": present.isl, "osl": present.osl, "shapes": [], "passes": 1}
     changes |= {"data": None, "prefix": None, "turns": None, "rate": [], "rate_points": [], "arrival": "poisson"}
     if asked.duration_s is not None:
@@ -77,7 +77,7 @@ def _settings(asked: PlanRequest, before: PlanSettings, present: Stage) -> PlanS
 
 
 def _load_of(present: Stage) -> float:
-    """Where a plan begins: from no load, with one stream."""
+    """The load from which a plan starts; one stream if there is no load."""
     return max(1.0, present.load) if present.no_load else present.load
 
 
@@ -93,6 +93,6 @@ def _own_settings(asked: PlanRequest, before: PlanSettings, load: float) -> dict
 
 
 def _as_now(stage: Stage, present: Stage) -> Stage:
-    """The same with what is sent now, at times of its own."""
+    """The same stage with what is sent now, but with arrivals of its own."""
     now = present.by_hand(rate=present.rate)
     return msgspec.structs.replace(stage, isl=now.isl, osl=now.osl, work=now.work, arrival=now.arrival)

@@ -1,4 +1,4 @@
-"""From a profile to its plan: stages as listed, ladder, ramp, matrix and soak, and the probes of a search."""
+"""From a profile to its plan: listed stages, ladder, ramp, matrix and soak, and the probes of a search."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from loadgen.searches import SEARCHES
 from loadgen.workload.work import Work, shape_of
 
 REQUESTS_A_STREAM = 10
-"""Requests per concurrent stream where nothing bounds a stage: the published recommendation of 10 x concurrency."""
+"""Requests per concurrent stream where nothing bounds a stage: the commonly recommended 10 x concurrency."""
 OPEN_LOOP_S = 30.0  # length of an open-loop stage that nothing bounds
 SETTLED_S = 10.0  # measured time of a settled stage that nothing bounds
 SEARCH_SETTLE_S = 30.0
-SEARCH_COMPLETED = 50  # enough to see where the answer lies; the probes that bound it go on until they are sure
+SEARCH_COMPLETED = 50  # enough for a first estimate; the probes that bound the answer go on until they are sure
 _SHORTEST_S = 1.0
 _SHORTEST_PIECE_S = 0.001
 
 
 def stages_of(profile: Profile) -> list[Stage]:
-    """The stages of a fixed plan, each with its passes; of a search, its first and the furthest that it may come to."""
+    """The stages of a fixed plan, each with its passes; for a search, its first and its largest possible probe."""
     passes = profile.load.passes
     once = _stages_once(profile)
     endless = any(stage.no_load and stage.duration_s is None for stage in once)
     if endless and len(once) * passes > 1:
-        raise ProfileError("load.concurrency = 0: such a stage sends nothing that could end it; give it a duration")
+        raise ProfileError("load.concurrency = 0: a stage that sends nothing needs a duration to end; set one")
     if passes == 1:
         return once
     if profile.plan.search is not None:
-        raise ProfileError("load.passes: a search goes through its probes once; leave it out")
+        raise ProfileError("load.passes: a search measures each probe once; remove load.passes")
     return [
         msgspec.structs.replace(
             stage, label=f"{stage.title}, pass {again}", work=stage.work.pass_of(number), pass_number=again
@@ -71,7 +71,7 @@ def _stages_once(profile: Profile) -> list[Stage]:
 
 
 def next_stages(profile: Profile) -> Plan:
-    """The plan of a profile as a function of what has been measured."""
+    """The plan of a profile, as a function of what has been measured."""
     if profile.plan.search is not None:
         return search_plan(profile, search_start(profile))
     stages = stages_of(profile)
@@ -81,7 +81,7 @@ def next_stages(profile: Profile) -> Plan:
 
 
 def search_plan(profile: Profile, start: float) -> Plan:
-    """The search of a profile, from a load on."""
+    """The search of a profile, beginning at a load."""
     assert profile.plan.search is not None
     maker = pkgutil.resolve_name(SEARCHES[profile.plan.search].maker)
     plan: Plan = maker(profile.plan, start, partial(search_stage, profile))
@@ -89,12 +89,12 @@ def search_plan(profile: Profile, start: float) -> Plan:
 
 
 def listed(stages: Sequence[Stage]) -> Plan:
-    """One stage after another, whatever they measure."""
+    """A fixed sequence of stages, whatever they measure."""
     return lambda done: stages[len(done)] if len(done) < len(stages) else None
 
 
 def ladder_loads(ladder: int | list[float]) -> list[float]:
-    """A list as it is; of a number, its doublings: 1, 2, 4, ... and the number itself."""
+    """A list as it is; for a number, its doublings: 1, 2, 4, ... and the number itself."""
     if isinstance(ladder, list):
         return ladder
     doublings = [float(2**power) for power in range(ladder.bit_length())]
@@ -102,14 +102,14 @@ def ladder_loads(ladder: int | list[float]) -> list[float]:
 
 
 def ramp_loads(ramp: Ramp, *, by: str) -> list[float]:
-    """The load of each step, evenly spaced from start to end; a concurrency that would repeat is left out."""
+    """The load of each step, evenly spaced from start to end; repeated concurrencies are dropped."""
     steps = max(2, ramp.steps)
     loads = [ramp.start + (ramp.end - ramp.start) * step / (steps - 1) for step in range(steps)]
     return loads if by == "rate" else list(dict.fromkeys(float(round(load)) for load in loads))
 
 
 def _ramp_stage(profile: Profile, ramp: Ramp) -> Stage:
-    """One stage whose load moves by steps; what it measures is kept by the step."""
+    """One stage whose load moves in steps; its figures are kept per step."""
     by = profile.plan.by
     loads = ramp_loads(ramp, by=by)
     label = f"ramp {ramp.start:g} to {ramp.end:g}"
@@ -123,7 +123,7 @@ def _ramp_stage(profile: Profile, ramp: Ramp) -> Stage:
 
 
 def search_start(profile: Profile) -> float:
-    """Where a search begins: at the profile's own load, within the bounds of the search; a knee needs the lowest."""
+    """Where a search begins: the profile's own load, within the search's bounds; for a knee, the lowest load."""
     plan, load = profile.plan, profile.load
     if plan.search is not None and SEARCHES[plan.search].from_below:
         return plan.least
@@ -132,7 +132,7 @@ def search_start(profile: Profile) -> float:
 
 
 def search_stage(profile: Profile, load: float, *, certain: bool = False) -> Stage:
-    """A probe of a search: settled, with a least number of streams; `certain` is one that goes on until it is sure."""
+    """A probe of a search: settled, with a minimum of streams; if `certain`, it runs until its verdict is sure."""
     plan, judged = profile.plan, None
     if plan.search is not None and SEARCHES[plan.search].needs_limits:
         judged = Limits(profile.slo.limits_ms, failed=profile.slo.failed, goodput=plan.goodput)
@@ -167,7 +167,7 @@ def _stage(profile: Profile, own: StageSettings) -> Stage:
     if rate is None and concurrency is None:
         concurrency = load.concurrency[0]
     if rate is not None and shape.work.turns > 1:
-        raise ProfileError("load.turns: conversations hold a concurrency; leave out what says when requests come")
+        raise ProfileError("load.turns: conversations need a concurrency, not a rate or the times of a trace")
     bounded = own.requests is not None or own.duration is not None
     requests, duration_s = (own.requests, own.duration) if bounded else (load.requests, load.duration)
     warmup = own.warmup if own.warmup is not None else load.warmup
@@ -195,14 +195,14 @@ def _stage(profile: Profile, own: StageSettings) -> Stage:
 
 
 def _rate(load: Load, own: StageSettings, points: tuple[tuple[float, float], ...], work: Work) -> float | None:
-    """Requests a second of an open loop, on average; raises `ProfileError` for two kinds of them at once."""
+    """Mean requests a second of an open loop, None in closed loop; raises `ProfileError` if given in two ways."""
     explicit = own.rate or (load.rate[0] if load.rate and own.concurrency is None and not own.rate_points else None)
     named = {"rate": explicit, "rate_points": points, f'arrival = "{REPLAY}"': work.replay}
     given = [name for name, value in named.items() if value]
     if load.rate and load.rate_points:
         given = ["rate", "rate_points"]
     if len(given) > 1:
-        raise ProfileError(f"load: {' and '.join(given)} each say when requests come: give one of them")
+        raise ProfileError(f"load: {' and '.join(given)} each set when requests come: keep one of them")
     if own.concurrency is not None or not given:
         return None
     if work.replay and work.data is not None:
@@ -211,14 +211,14 @@ def _rate(load: Load, own: StageSettings, points: tuple[tuple[float, float], ...
 
 
 def _repeated(stage: Stage, every_s: float) -> list[Stage]:
-    """A stage cut into pieces; of one without an end there is one piece, again and again."""
+    """A stage cut into pieces of `every_s`; a stage without an end is one piece, repeated by its plan."""
     whole, rest_s = divmod(stage.duration_s or every_s, every_s)
     lengths = [every_s] * int(whole) + ([rest_s] if rest_s > _SHORTEST_PIECE_S else [])
     return [msgspec.structs.replace(stage, duration_s=length_s) for length_s in lengths]
 
 
 def _without_load(stage: Stage) -> Stage:
-    """It has no request that could end it, and no transient."""
+    """The stage without a bound by requests and without warm-up: it sends nothing."""
     return msgspec.structs.replace(stage, requests=None, warmup_requests=0, warmup_s=0.0)
 
 
@@ -235,7 +235,7 @@ def _bounded(stage: Stage) -> Stage:
 
 
 def _settled(stage: Stage, plan: PlanSettings) -> Stage:
-    """Bounded by time: the number of requests, if there is one, becomes the least that must be complete."""
+    """The stage bounded by time; its number of requests, if any, becomes the minimum to complete."""
     assert plan.settle is not None
     duration_s = stage.duration_s or (SETTLED_S if stage.requests is None else _SHORTEST_S)
     return msgspec.structs.replace(

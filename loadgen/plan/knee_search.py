@@ -1,18 +1,18 @@
-"""Where throughput stops paying for latency: the concurrency of most power.
+"""Where throughput stops paying for latency: the concurrency with the most power.
 
 Power is throughput over response time (Kleinrock 1979, "Power and deterministic rules of thumb"; Jaffe 1981 calls its
-maximum the knee). In a closed loop the response time is R = N/X (Little), so power is X*X/N. Around its maximum power
-is flat: a tenth off the knee costs a quarter of a percent of it, less than what a measurement varies. So the knee is
-not read off the best probe but computed from a curve through all of them,
+maximum the knee). In a closed loop the response time is R = N/X (Little), so power is X*X/N. Power is flat around its
+maximum: 10 % off the knee costs a quarter of a percent, less than measurements vary. So the knee is not the best probe
+but is computed from a curve through all of them,
 
     R(N) = a + b*N + c*N*N    (Gunther's universal scalability law, c = 0 unless the probes demand it),
 
 on which power is greatest where a = b*N + 3*c*N*N; with c = 0 that is a/b, where the asymptotes of light and heavy load
 meet as well (Denning and Buzen 1978). Probes double until power has clearly fallen, then go to the knee itself.
 
-Each probe says by its blocks how much its throughput varies, which is its weight in the fit and makes the interval, by
-the delta method (Casella and Berger, Statistical Inference, section 5.5.4). Where the probes lie farther from the curve
-than they vary, their scatter counts, as Birge (1932) has it, with Student's t for the few that they are. A knee outside
+The variance of each probe's throughput, from batch means, is its weight in the fit and gives the interval by the delta
+method (Casella and Berger, Statistical Inference, section 5.5.4). If the probes scatter around the curve more than
+their variance explains, the scatter counts instead (Birge 1932), with Student's t for the small sample. A knee outside
 the probes, or far from the best of them, is not resolved.
 """
 
@@ -30,11 +30,11 @@ from loadgen.metrics.journal import SearchResult
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile.load import PlanSettings
 
-FALLEN = 0.75  # power has clearly fallen below this share of the best: at four times the knee it is 0.64 of it
+FALLEN = 0.75  # power has clearly fallen below this share of the best; at four times the knee it is 0.64 of it
 REFINEMENTS = 3
 CONFIDENCE = 0.95
 _FEWEST = 4
-_CURVED = 0.99  # how sure the curve must bend up for a third coefficient
+_CURVED = 0.99  # confidence that the curve bends up, required for a third coefficient
 _PRECISE = 0.1
 _NEAR = 4.0
 
@@ -42,7 +42,7 @@ Vector = NDArray[np.float64]
 
 
 class Point(msgspec.Struct, frozen=True):
-    """Output tokens a second at the concurrency held: finer than requests, of which a short window holds few."""
+    """Output tokens a second at a concurrency: finer than requests, of which a short window holds few."""
 
     held: float
     rate: float
@@ -54,7 +54,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Knee(msgspec.Struct, frozen=True):
-    """The concurrency of most power, and the 95 % interval in which it lies."""
+    """The concurrency with the most power, and its 95 % confidence interval."""
 
     at: float
     low: float
@@ -62,7 +62,7 @@ class Knee(msgspec.Struct, frozen=True):
 
 
 def knee_search(plan: PlanSettings, _start: float, probe: Callable[[float], Stage]) -> Plan:
-    """The search as a plan, from `plan.least` on; `probe` makes the stage of a load."""
+    """The search as a plan, from `plan.least` on; `probe` makes the stage for a load."""
 
     def following(done: Sequence[Measured]) -> Stage | SearchResult:
         latest = {one.stage.load: one for one in done if not one.abandoned}
@@ -79,7 +79,7 @@ def knee_search(plan: PlanSettings, _start: float, probe: Callable[[float], Stag
 
 
 def _wanted(latest: dict[float, Measured], points: list[Point], plan: PlanSettings) -> float | None:
-    """Double until power has fallen, then fill in where the curve has its knee; None when that is done."""
+    """Double until power has fallen, then probe around the curve's knee; None when done."""
     if not latest:
         return plan.least
     highest = max(latest)
@@ -97,7 +97,7 @@ def _wanted(latest: dict[float, Measured], points: list[Point], plan: PlanSettin
 
 
 def knee_of(points: Sequence[Point]) -> Knee | None:
-    """The knee of the curve through some points; None if it has none."""
+    """The knee of the curve fitted to the points; None if it has none."""
     if len(points) < _FEWEST - 1:
         return None
     fit = _Fit(points, 1)
@@ -113,14 +113,14 @@ def knee_of(points: Sequence[Point]) -> Knee | None:
 
 
 class _Fit:
-    """Least squares of response time over concurrency, each point by the relative error of its throughput."""
+    """Least squares of response time over concurrency, points weighted by the relative error of their throughput."""
 
     def __init__(self, points: Sequence[Point], degree: int) -> None:
         held = np.array([point.held for point in points])
         response = held / np.array([point.rate for point in points])
         errors, self._known = _relative_errors(points)
         design = np.vander(held, degree + 1, increasing=True) / (response * errors)[:, None]
-        # Concurrency to one, two and three: scaled, so that the inverse is exact enough.
+        # The powers of concurrency are scaled to keep the inverse accurate.
         scale = np.abs(design).max(axis=0)
         inverse = np.linalg.pinv(design / scale)
         self.coefficients: Vector = inverse @ (1 / errors) / scale
@@ -131,7 +131,7 @@ class _Fit:
 
     @property
     def _scattered(self) -> bool:
-        """The points lie farther from the curve than they vary by themselves."""
+        """Whether the points scatter around the curve more than their own errors explain."""
         return not self._known or self.rest > self._freedom
 
     @property
@@ -139,18 +139,18 @@ class _Fit:
         return self.rest / self._freedom if self._scattered else 1.0
 
     def quantile(self, confidence: float) -> float:
-        """Student's t where the scatter of these few points is all that is known of their errors."""
+        """Student's t if the errors are known only from the scatter of these few points; else the normal quantile."""
         return student_t(self._freedom, confidence) if self._scattered else normal_quantile(confidence)
 
     def betters(self, straight: _Fit) -> bool:
-        """Whether it is surely nearer than a straight line: the F-test of one more coefficient."""
+        """Whether it fits significantly better than a straight line: the F-test for one more coefficient."""
         return straight.rest - self.rest > self.quantile(_CURVED) ** 2 * self._spread
 
 
 def _relative_errors(points: Sequence[Point]) -> tuple[Vector, bool]:
-    """The errors of the throughputs, and whether they are known; else they are all alike.
+    """The relative errors of the throughputs, and whether they are known; otherwise all are equal.
 
-    An error from few blocks can come out too small by chance: none counts as less than half of the usual.
+    An error estimated from few blocks can be too small by chance: none counts as less than half the typical one.
     """
     known = [point.error_percent / 100 for point in points if point.error_percent]
     if len(known) < len(points):
@@ -166,7 +166,7 @@ def _most_power(coefficients: Vector) -> float | None:
 
 
 def _variance_of_log(fit: _Fit) -> float:
-    """The variance of the logarithm of the knee, by its derivatives after each coefficient."""
+    """The variance of the knee's logarithm, from its derivatives with respect to the coefficients."""
     slopes = np.zeros(len(fit.coefficients))
     for index, step in enumerate(1e-4 * np.diag(fit.coefficients)):
         above, below = _most_power(fit.coefficients + step), _most_power(fit.coefficients - step)
@@ -204,7 +204,7 @@ def _problem(points: list[Point], knee: Knee | None, plan: PlanSettings) -> str 
         )
     best = max(points, key=lambda point: point.power).held
     if not best / _NEAR <= knee.at <= best * _NEAR:
-        return f"the curve says {knee.at:.0f}, but the best probe is {best:.0f}"
+        return f"the fitted curve has its knee at {knee.at:.0f}, but the best probe is {best:.0f}"
     if knee.high - knee.low > 2 * _PRECISE * knee.at:
-        return f"between {knee.low:.0f} and {knee.high:.0f}: the probes vary too much to say it nearer"
+        return f"between {knee.low:.0f} and {knee.high:.0f}: the probes vary too much to narrow it down"
     return None

@@ -1,4 +1,4 @@
-"""A plan that an operator asks for from where the load stands: a ladder, a ramp, or a search."""
+"""A plan that the operator asks for during a run: a ladder, a ramp, or a search from the present load."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _EACH = re.compile(r"(?P<loads>.+?)\s+each\s+(?P<duration>.+)")
 
 
 class PlanRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What shall follow; loads are streams held, or requests a second where the present loop is open."""
+    """The plan to follow; loads are streams, or requests a second if the present loop is open."""
 
     kind: Literal["ladder", "ramp"] | SearchName
-    loads: tuple[float, ...] = ()  # of a ladder: each is a stage
-    to: float | None = None  # of a ramp: where it ends
-    over_s: float | None = None  # of a ramp: from its beginning to its end
-    duration_s: float | None = None  # of each stage of a ladder; None: as the profile says
+    loads: tuple[float, ...] = ()  # of a ladder: one stage each
+    to: float | None = None  # of a ramp: its last load
+    over_s: float | None = None  # of a ramp: its length
+    duration_s: float | None = None  # of each stage of a ladder; None: as in the profile
 
     @property
     def words(self) -> str:
-        """What it is, for an event."""
+        """The plan in words, for an event."""
         match self.kind:
             case "ladder":
                 each = f", {self.duration_s:g} s each" if self.duration_s is not None else ""

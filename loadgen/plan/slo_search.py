@@ -1,10 +1,10 @@
-"""The highest load that meets the limits: doubling, then bisection, then certainty about what bounds the answer.
+"""The highest load that meets the limits: doubling, then bisection, then certainty about the loads that bound it.
 
-On the way a probe is short, and taken as its figures stand: where the answer lies needs no certainty. Then the two
-loads that bound it are measured until each is sure, which for a p99 takes hundreds of streams. One that lies so near to
-the limit that it stays unsure is given up, and a load farther off is measured in its place. The answer is resolved
-where the loads that surely meet and surely miss are near enough to each other. Loads above one that missed do not
-count, whatever they measured.
+At first a probe is short and its figures are taken as they are: locating the answer needs no certainty. Then the two
+loads that bound the answer are measured until each verdict is sure, which for a p99 takes hundreds of streams. A load
+so near the limit that it stays unsure is given up for one farther off. The answer is resolved when the loads that
+surely meet and surely miss are close enough to each other. Loads above one that missed do not count, whatever they
+measured.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile.load import PlanSettings
 
 MOST_PROBES = 40
-NEAR = 0.3  # how far apart the loads that surely meet and surely miss may lie, as a share of what is found
+NEAR = 0.3  # the most distance between the loads that surely meet and surely miss, as a share of the answer
 _FARTHER = (0.1, 0.2)
-"""How far off, as shares of what is found, certainty is looked for where it cannot be had at the bound itself."""
-_BETWEEN = (0.5, 0.75)  # where it is looked for once it is known farther off: as shares of the way there
+"""Distances, as shares of the answer, at which to look for certainty that a bound itself does not give."""
+_BETWEEN = (0.5, 0.75)  # once a farther load is sure, where to try next: shares of the way to it
 
 
 class Probe(Protocol):
-    """Makes the stage of a load."""
+    """Makes the stage for a load."""
 
     def __call__(self, load: float, *, certain: bool = False) -> Stage:
-        """A short one, or one that goes on until it is sure."""
+        """A short stage, or if `certain` one that runs until its verdict is sure."""
 
 
 def slo_search(plan: PlanSettings, start: float, probe: Probe) -> Plan:
@@ -54,7 +54,7 @@ def _bounds(points: dict[float, Measured]) -> tuple[float | None, float | None]:
 
 
 def _wanted(points: dict[float, Measured], plan: PlanSettings, start: float) -> float | None:
-    """The next load to measure; None when the bounds are near enough."""
+    """The next load to measure; None when the bounds are close enough."""
     met, missed = _bounds(points)
     if met is None and missed is None:
         return start
@@ -69,7 +69,7 @@ def _wanted(points: dict[float, Measured], plan: PlanSettings, start: float) -> 
 
 
 def _span(plan: PlanSettings, span: float) -> float:
-    """A difference between loads; that of two concurrencies is at least 1."""
+    """A difference between loads; between concurrencies at least 1."""
     return max(1.0, span) if plan.by == "concurrency" else span
 
 
@@ -78,7 +78,7 @@ def _whole(load: float, plan: PlanSettings) -> float:
 
 
 def _unsure(points: dict[float, Measured], plan: PlanSettings, tried: set[float]) -> float | None:
-    """Where to look for certainty: at the bounds, then farther off on the side that still lacks it."""
+    """Where to look for certainty: at the bounds, then farther off on the side that lacks it."""
     met, missed = _bounds(points)
     low, high = _sure_bounds(points)
     for bound, sure in ((met, low), (missed, high)):
@@ -97,7 +97,7 @@ def _unsure(points: dict[float, Measured], plan: PlanSettings, tried: set[float]
 
 
 def _sure_bounds(points: dict[float, Measured]) -> tuple[float | None, float | None]:
-    """The highest load that surely met, and above what met the lowest that surely missed."""
+    """The highest load that surely met, and above it the lowest that surely missed."""
     met, _ = _bounds(points)
     low = [load for load, point in points.items() if point.verdict == "met" and met is not None and load <= met]
     high = [load for load, point in points.items() if point.verdict == "missed" and (met is None or load > met)]
@@ -130,13 +130,13 @@ def _found(points: dict[float, Measured], plan: PlanSettings, kept: Sequence[Mea
 def _why(points: dict[float, Measured], plan: PlanSettings, *, resolved: bool) -> str:
     met, missed = _bounds(points)
     if met is None:
-        return f"{plan.by} {missed:g} misses the limits, and the search goes no lower" if missed else "nothing measured"
+        return f"{plan.by} {missed:g}, the lowest tried, misses the limits" if missed else "nothing measured"
     if missed is None:
-        return f"{plan.by} {met:g} still meets the limits, and the search goes no higher"
+        return f"{plan.by} {met:g} still meets the limits; to search higher, raise plan.most ({plan.most:g})"
     words = f"{plan.by} {met:g} meets the limits, {missed:g} does not"
     low, high = _sure_bounds(points)
     if resolved:
-        return words if (low, high) == (met, missed) else f"{words}; surely {low:g} does and {high:g} does not"
+        return words if (low, high) == (met, missed) else f"{words}; {low:g} surely does, {high:g} surely does not"
     unsure = [points[load] for load in (met, missed) if points[load].verdict == "unresolved"]
     needs = next((f" at {plan.by} {one.stage.load:g} {one.needs}" for one in unsure if one.needs), "")
     return f"{words}; not with 95 % confidence{':' if needs else ''}{needs}"

@@ -1,7 +1,7 @@
-"""One load setting and how long it holds; what was measured under it; what a plan is; how many workers it takes.
+"""One load setting and how long it holds; what was measured under it; what a plan is; how many workers it needs.
 
-A plan is a pure function of what was measured so far: it gives the next stage, or nothing more, or what it has found.
-A fixed plan looks only at how many stages are done; a search looks at their numbers. Neither knows a clock or a run.
+A plan is a pure function of what was measured so far: it returns the next stage, None at its end, or a search's result.
+A fixed plan looks only at how many stages are done; a search looks at their figures. Neither knows a clock or a run.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from loadgen.metrics.result import Limits, SloVerdict
 from loadgen.workload.work import Work
 
 SLOW_TOKEN_S = 0.05
-"""A token under heavy load, to guess how many streams an open loop has in flight before anything is known."""
+"""Seconds per token under heavy load, to estimate an open loop's streams before anything is measured."""
 _STREAMS_A_WORKER = 512
-_TOKENS_A_WORKER = 25_000  # A second: a half of a core, at 10 to 25 us a token
-_REQUESTS_A_WORKER = 500  # A second: each has a prompt to be written, and its own time to be sent at
+_TOKENS_A_WORKER = 25_000  # a second: half a core, at 10 to 25 us a token
+_REQUESTS_A_WORKER = 500  # a second: each has a prompt to write, and a time to be sent at
 
 
 class Stage(StageLoad, frozen=True):
-    """A load as a plan asks for it: with what is sent, and when it is over."""
+    """A load as a plan asks for it: with what is sent, and when it ends."""
 
     first_wave: Literal["apart", "counted"] = "apart"
     rate_points: tuple[tuple[float, float], ...] = ()  # the rate over time, with `rate` its mean
     work: Work = Work()  # what is sent, beyond its lengths
-    max_duration_s: float = 0.0  # the longest measured time of a settled stage that waits for streams to complete
+    max_duration_s: float = 0.0  # the most measured time of a settled stage that waits for streams to complete
     ends_saturated: bool = True
-    """It is over when the queue of its open loop grows without bound; false: that is only noted."""
-    limits_ms: dict[str, float] = msgspec.field(default_factory=dict)  # of each stream by itself, by metric
-    judged: Limits | None = None  # A probe of a search is over as soon as it is sure whether it keeps to these
-    certain: bool = False  # it goes on past its time until that is sure
+    """Whether it ends when the queue of its open loop grows without bound; if not, that is only noted."""
+    limits_ms: dict[str, float] = msgspec.field(default_factory=dict)  # for each stream, by metric
+    judged: Limits | None = None  # a probe of a search ends as soon as its verdict on these limits is sure
+    certain: bool = False  # it runs past its duration until that is so
 
     def by_hand(self, **changes: object) -> Stage:
-        """The same under another load, until told; a shape of its own sends made-up prompts of just these lengths."""
+        """The same at a load that the operator sets; a new shape means synthetic prompts of just these lengths."""
         endless: dict[str, object] = {"requests": None, "duration_s": None, "warmup_requests": 0, "warmup_s": 0.0}
         endless |= {"label": "", "settle_s": 0.0, "min_completed": 0, "max_duration_s": 0.0, "steps": ()}
         endless |= {"judged": None, "certain": False, "rate_points": (), "pass_number": None}
@@ -63,7 +63,7 @@ class Stage(StageLoad, frozen=True):
         return f"replay {setting(self.rate)}/s" if self.arrival == REPLAY else f"rate {self.rate:g}/s"
 
     def at(self, measured_s: float) -> Stage:
-        """The load as it stands at a moment, if it moves."""
+        """The load at a moment, if it moves."""
         if not self.steps:
             return self
         load = load_at(self.steps, measured_s)
@@ -73,7 +73,7 @@ class Stage(StageLoad, frozen=True):
 
     @property
     def most_streams(self) -> int | None:
-        """As many as it ever holds; None for an open loop without a limit."""
+        """The most streams that it ever holds; None for an open loop without a limit."""
         if self.concurrency is None:
             return self.max_concurrency
         return max([self.concurrency, *(int(load) for _, load in self.steps)])
@@ -84,32 +84,32 @@ class Stage(StageLoad, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What a plan needs to know of a stage that is over."""
+    """What a plan needs to know about a stage that is over."""
 
     stage: Stage
     held: float | None = None  # mean number of open streams
     output_tokens_per_s: float | None = None
     error_percent: float | None = None
-    """The standard error of `output_tokens_per_s`; None where the stage was too short to tell."""
-    verdict: SloVerdict = "unresolved"  # the SLO, with 95 % confidence
-    met: bool = False  # the SLO by the figures as they are
-    needs: str = ""  # what it takes to be sure, in words
+    """The standard error of `output_tokens_per_s`; None if the stage was too short to estimate it."""
+    verdict: SloVerdict = "unresolved"  # on the SLO, with 95 % confidence
+    met: bool = False  # whether the figures as they are meet the SLO
+    needs: str = ""  # what a sure verdict would take, in words
     completed: int = 0
     abandoned: bool = False  # the operator changed the load in the middle of it
 
     @property
     def point(self) -> SearchPoint:
-        """What the result of a search keeps of it."""
+        """What the search's result keeps of it."""
         return SearchPoint(self.stage.load, self.held, self.output_tokens_per_s, self.error_percent, self.verdict)
 
     def after(self, *, saturated: bool, abandoned: bool) -> Measured:
-        """The same of a stage that ended before its time; one whose queue grew without bound misses every limit."""
+        """The same for a stage that ended early; one whose queue grew without bound misses every limit."""
         missed = {"verdict": "missed", "met": False} if saturated else {}
         return msgspec.structs.replace(self, abandoned=abandoned, **missed)
 
 
 Plan = Callable[[Sequence[Measured]], Stage | SearchResult | None]
-"""From the stages that are done to the next; None, or what a search has found, when there is none."""
+"""From the stages that are done to the next one; at the end None, or a search's result."""
 
 
 def check_lengths(plan: list[Stage], max_model_len: int | None, *, where: str) -> None:
@@ -130,7 +130,7 @@ def check_lengths(plan: list[Stage], max_model_len: int | None, *, where: str) -
 
 
 def streams_of(stage: Stage, token_s: float) -> int:
-    """How many streams it has open at once, at so much time a token of a stream (Little's law)."""
+    """How many streams it has open at once, given the seconds per token of a stream (Little's law)."""
     if stage.rate is None:
         return stage.most_streams or 0
     bounds = [bound for bound in (stage.requests, stage.max_concurrency) if bound is not None]
@@ -138,22 +138,22 @@ def streams_of(stage: Stage, token_s: float) -> int:
 
 
 def workers_for(wanted: int | None, stages: Sequence[Stage], *, servers: int, token_s: float | None = None) -> int:
-    """How many workers the heaviest of these stages takes, as many for each server; `token_s` where it is known.
+    """How many workers the heaviest of these stages needs, equally many per server; `token_s` if it was measured.
 
-    A wanted number is what it is; otherwise no more than `most_workers`.
+    A wanted number is taken as it is; otherwise at most `most_workers`.
     """
     needed = wanted or max((_needed(stage, token_s) for stage in stages), default=1)
     return min(most_workers(wanted, servers=servers), _for_each(servers, needed))
 
 
 def most_workers(wanted: int | None, *, servers: int) -> int:
-    """How many workers there may ever be: the wanted number, or for half of the cores that may be used."""
+    """The most workers there may ever be: the wanted number, or enough for half of the usable cores."""
     return _for_each(servers, wanted or max(1, int(usable_cores()) // 2))
 
 
 def _needed(stage: Stage, token_s: float | None) -> int:
     streams, requests_per_s = streams_of(stage, token_s or SLOW_TOKEN_S), _peak_rate(stage)
-    # Of streams that are held nothing is known before they have run.
+    # For streams that are held, the rate is unknown before they have run.
     unheld_per_s = requests_per_s * stage.osl if stage.max_concurrency is None else 0.0
     tokens_per_s = streams / token_s if token_s else unheld_per_s
     return max(

@@ -1,4 +1,4 @@
-"""From a TOML file to a profile: reading, the chosen variant, overrides, and messages that name file, key and value."""
+"""From a TOML file to a profile: read it, apply variant and overrides, and explain errors by file, key and value."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load_profile(path: Path, overrides: Iterable[str] = (), *, variant: str | No
 
 
 def load_document(path: Path) -> dict[str, Any]:
-    """Read a profile's TOML without validating it; it gets a name from its file. Raises `ProfileError`."""
+    """Read a profile's TOML without validating it; its default name comes from the file. Raises `ProfileError`."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -45,14 +45,14 @@ def load_document(path: Path) -> dict[str, Any]:
 def build_profile(
     document: Mapping[str, Any], *, where: str, overrides: Iterable[str] = (), variant: str | None = None
 ) -> Profile:
-    """Validate a document; `where` names its origin in messages.
+    """Validate a document, after applying its variant and then the overrides; `where` names its origin in messages.
 
-    The order is the file, its variant, the overrides. Raises `ProfileError`.
+    Raises `ProfileError`.
     """
     chosen = apply_variant(document, variant, where=where)
     for override in overrides:
         _apply_override(chosen, override)
-    learn(chosen)  # before anything in it is called wrong: the message shows the value
+    learn(chosen)  # learn its secrets before any error message shows a value
     try:
         return Profile.model_validate(chosen)
     except ValidationError as error:
@@ -60,16 +60,16 @@ def build_profile(
 
 
 def variant_names(document: Mapping[str, Any]) -> list[str]:
-    """The variants that a document offers, in its order."""
+    """The names of a document's variants, in its order."""
     variants = document.get("variants", {})
     return list(variants) if isinstance(variants, Mapping) else []
 
 
 def apply_variant(document: Mapping[str, Any], variant: str | None, *, where: str) -> dict[str, Any]:
-    """The document with one of its variants laid over it, and without the others.
+    """The document with `variant` laid over it, and without its table of variants.
 
-    A variant is written like a profile: tables are merged, everything else replaces; its list `unset` takes away
-    keys, such as `"server.args.max-num-seqs"`. Raises `ProfileError`.
+    A variant is written like a profile: tables are merged, everything else replaces; its list `unset` removes keys,
+    such as `"server.args.max-num-seqs"`. Raises `ProfileError`.
     """
     base: dict[str, Any] = copy.deepcopy(dict(document))
     variants = base.pop("variants", {})
@@ -100,7 +100,7 @@ def _unset(document: dict[str, Any], key: str, *, where: str) -> None:
     for parent in parents:
         table = table.get(parent) if isinstance(table, dict) else None
     if not isinstance(table, dict) or last not in table:
-        raise ProfileError(f"{where}: {key}: is not set, so it cannot be taken away")
+        raise ProfileError(f"{where}: {key}: is not set, so it cannot be unset")
     del table[last]
 
 
@@ -126,7 +126,7 @@ def _assign(document: dict[str, Any], path: list[str], value: object) -> None:
         if not isinstance(table, dict | list):
             raise ValueError(f"{known} is a value, not a table")
         if isinstance(table, list) and (not part.isdigit() or int(part) >= len(table)):
-            raise ValueError(f"{known} has {len(table)} entries, counted from 0; no {part!r}")
+            raise ValueError(f"{known} has {len(table)} entries, counted from 0; there is no {part!r}")
         index: Any = int(part) if isinstance(table, list) else part
         if depth == len(path) - 1:
             table[index] = value

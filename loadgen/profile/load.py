@@ -45,12 +45,12 @@ class Table(BaseModel):
 
 
 class Prefix(Table):
-    """Prompts that begin alike, to load the prefix cache."""
+    """Prompts that share a beginning, to load the prefix cache."""
 
     share: float = Field(gt=0, lt=1)
-    """The share of each prompt's tokens, at its beginning, that is a common prefix."""
+    """The share of each prompt's tokens, at its start, that is a common prefix."""
     count: int = Field(default=1, ge=1, le=1_000_000)
-    """How many distinct prefixes there are; the seed draws one for each prompt."""
+    """How many distinct prefixes there are; the seed picks one for each prompt."""
 
 
 class Turns(Table):
@@ -59,22 +59,22 @@ class Turns(Table):
     count: int = Field(ge=2, le=1000)
     """Requests in a conversation."""
     think: Seconds | None = None
-    """The time from an answer to the next question."""
+    """The time from an answer to the next question; default: none."""
 
 
 class Trace(Table):
-    """What is sent of a trace and how fast. Its rows are never sent but in their order, at any speed."""
+    """How much of a trace is sent, and how fast. Rows are always sent in their order, at any speed."""
 
     start: Moment = 0.0
     """Where in the trace to begin, counted from its first row."""
     end: Seconds | None = None
-    """Where to stop, counted from its first row; nothing after this is read."""
+    """Where to stop, counted from its first row; nothing after it is read."""
     speed: float = Field(default=1.0, gt=0, le=1_000_000)
     """2 replays an hour of the trace in half an hour, 0.5 in two."""
     block_size: int = Field(default=512, ge=1, le=1_000_000)
-    """Tokens of the blocks that `hash_ids` name: 512 in Mooncake's traces."""
+    """Tokens per block that `hash_ids` names: 512 in Mooncake's traces."""
     max_length: Tokens | None = None
-    """Rows whose prompt and answer together have more tokens are left out, and counted."""
+    """Rows with more tokens than this, prompt and answer together, are left out and counted."""
 
     @model_validator(mode="after")
     def _begins_before_it_ends(self) -> Self:
@@ -87,80 +87,82 @@ class Cancel(Table):
     """Clients that hang up before their answer is complete."""
 
     share: float = Field(gt=0, le=1)
-    """The share of the streams on which the client hangs up, drawn from the seed."""
+    """The share of streams on which the client hangs up, drawn from the seed."""
     after: Seconds
-    """When it hangs up, counted from the request; a stream that is complete by then counts as complete."""
+    """When it hangs up, counted from the request; a stream that has finished by then counts as complete."""
 
 
 class Load(Table):
-    """The load of every stage that does not say otherwise."""
+    """The load of every stage, unless the stage says otherwise."""
 
     endpoint: Literal["completions", "chat", "responses"] = "completions"
-    """The API under `/v1` that is measured."""
+    """The API under `/v1` to measure."""
     isl: LengthsText = 256
-    """Input sequence length: tokens of a prompt, or a distribution of them (see Lengths)."""
+    """Input sequence length: tokens per prompt, or a distribution of them (see Lengths)."""
     osl: LengthsText = 128
-    """Output sequence length: tokens of an answer, or a distribution of them."""
+    """Output sequence length: tokens per answer, or a distribution of them."""
     shapes: list[tuple[Tokens, Tokens]] = []
-    """`[[1024, 8192], ...]`: ISL and OSL in pairs, each with every concurrency or rate, in place of `isl` and `osl`."""
+    """`[[1024, 8192], ...]`: pairs of ISL and OSL, each with every concurrency or rate, in place of `isl` and `osl`."""
     concurrency: Concurrencies = [8]
-    """Closed loop: streams that are held open; a list makes a stage of each. 0 is no load: nothing is sent, and the
-    stage lasts for its `duration`, or until told."""
+    """Closed loop: how many streams to hold open; a list makes a stage of each. 0 is no load: nothing is sent, and the
+    stage lasts for its `duration`, or until you end it."""
     rate: Rates = []
-    """Open loop: requests a second; a list makes a stage of each. When set, `concurrency` is not used."""
+    """Open loop: requests per second; a list makes a stage of each. If set, `concurrency` is not used."""
     rate_points: RatePoints = []
-    """`[[0, 1], ["60s", 10]]`: one open-loop stage whose rate goes in straight lines through (time, rate)."""
+    """`[[0, 1], ["60s", 10]]`: one open-loop stage whose rate moves in straight lines through (time, rate) points."""
     arrival: ArrivalText = "poisson"
-    """Open loop: how the gaps between requests are distributed; below 1, the `B` of `gamma:B` is burstier than
-    Poisson, above it smoother. `replay` takes the times of `data`, a trace."""
+    """Open loop: how the gaps between requests are distributed. With `gamma:B`, arrivals are burstier than Poisson for
+    `B` below 1 and smoother above. `replay` takes the times of `data`, a trace."""
     max_concurrency: Concurrency | None = None
-    """Open loop: no more streams than this at once; arrivals beyond it wait, and are sent late."""
+    """Open loop: at most so many streams at once; further arrivals wait and are sent late."""
     data: str | None = None
-    """A file of prompts in place of made-up ones, or `sample` for the conversations that vramp brings. A trace has
+    """A file of prompts in place of generated ones, or `sample` for the conversations that ship with vramp. A trace has
     lengths and times: Mooncake's JSON lines, or the CSV of Azure or BurstGPT."""
     data_format: Literal["sharegpt", "jsonl", "text", "trace"] | None = None
-    """How to read `data`; without it, the file tells."""
+    """How to read `data`; default: detected from the file."""
     trace: Trace | None = None
     """`{ start = "1h", end = "2h", speed = 2 }`: how much of a trace in `data` is sent, and how fast."""
     prefix: Prefix | None = None
-    """`{ share = 0.5, count = 10 }`: prompts that begin alike."""
+    """`{ share = 0.5, count = 10 }`: prompts that share a beginning."""
     turns: Turns | None = None
-    """`{ count = 4, think = "2s" }`: closed loop in conversations."""
+    """`{ count = 4, think = "2s" }`: conversations, in closed loop."""
     passes: int = Field(default=1, ge=1, le=10)
-    """More than 1 repeats each stage with the same prompts: a fresh prefix cache against a warm one."""
+    """More than 1 repeats each stage with the same prompts: a cold prefix cache against a warm one."""
     requests: int | None = Field(default=None, ge=1)
-    """Measured requests after which a stage ends; it wins over `duration`. With neither, 10 requests a stream."""
+    """Measured requests after which a stage ends; takes precedence over `duration`. With neither, 10 requests per
+    stream."""
     duration: Seconds | None = None
     """Measured time after which a stage ends."""
     warmup: Warmup = 0
     """Requests (`16`) or time (`"5s"`) at the start of a stage that its statistics leave out."""
     first_wave: Literal["apart", "counted"] | None = None
-    """Whether the requests that fill a closed loop all at once, into an idle engine, count like others, as in `vllm
-    bench`. Without it: `counted` for a profile with a `[reference]`, so that it measures what was published, else
+    """Whether the requests that fill a closed loop all at once, into an idle engine, count like all others, as in `vllm
+    bench`. Default: `counted` for a profile with a `[reference]`, so that it measures what was published, otherwise
     `apart`."""
     models: dict[str, float] = {}
-    """`{ "base" = 1, "adapter" = 3 }`: served models by weight; each request draws its own from the seed."""
+    """`{ "base" = 1, "adapter" = 3 }`: served models and their weights; the seed picks one for each request."""
     extra_body: dict[str, Any] = {}
-    """Fields that go into every request as they are: `{ top_k = 20 }`."""
+    """Fields to add to the body of every request: `{ top_k = 20 }`."""
     cancel: Cancel | None = None
     """`{ share = 0.2, after = "500ms" }`: streams on which the client hangs up."""
     temperature: float = Field(default=0.0, ge=0)
     """The sampling temperature of every request."""
     ignore_eos: bool = True
-    """Answers go on to their full length, whatever the model would like."""
+    """Generate answers to their full length, even if the model would stop earlier."""
     timeout_s: Seconds = 600.0
     """A request that takes longer has failed."""
     stall_timeout_s: Seconds = 300.0
-    """A stream without an event for this long has failed; it must exceed the longest TTFT that is to be measured."""
+    """A stream without an event for this long has failed; must exceed the longest TTFT to be measured."""
     connect_timeout_s: Seconds = 10.0
     """A connection that takes longer to open has failed."""
     workers: int | None = Field(default=None, ge=1, le=64)
-    """Processes that drive the streams; without it, as many as the load and the cores ask for."""
+    """Processes that drive the streams; default: chosen from the load and the number of cores."""
     realtime: bool = False
-    """Workers run before all other processes, the engine's too, where they may (root, CAP_SYS_NICE) and while all of
-    them take less than a quarter of the cores: for machines whose cores are full, at a price for the engine."""
+    """Gives workers priority over all other processes, including the engine, where permitted (root, CAP_SYS_NICE) and
+    while together they use less than a quarter of the cores. For machines with full cores, at some cost to the
+    engine."""
     seed: int | None = Field(default=None, ge=0, lt=2**63)
-    """What prompts, lengths and arrivals are drawn from; without it one is drawn, so that two runs do not share
+    """What prompts, lengths and arrivals are drawn from. Default: a new one each time, so that two runs do not share
     prompts. The result records it."""
 
     @model_validator(mode="after")
@@ -181,17 +183,17 @@ class Load(Table):
 
 
 class StageSettings(Table):
-    """One stage, by what differs from `[load]`; with any `[[stages]]`, only these are run, in their order.
+    """One stage, given as differences from `[load]`. If there are any `[[stages]]`, only these run, in their order.
 
-    A key without a description of its own means what it means in `[load]`.
+    A key without its own description means the same as in `[load]`.
     """
 
     label: str | None = None
-    """What the stage is called; without it, its load in words."""
+    """The name of the stage; default: its load in words."""
     concurrency: Held | None = None
-    """Closed loop: streams that are held open; 0 is no load."""
+    """Closed loop: how many streams to hold open; 0 is no load."""
     rate: Rate | None = None
-    """Open loop: requests a second."""
+    """Open loop: requests per second."""
     rate_points: RatePoints = []
     arrival: ArrivalText | None = None
     isl: LengthsText | None = None
@@ -208,50 +210,53 @@ class StageSettings(Table):
 
 
 class Ramp(Table):
-    """A load that rises or falls in steps: one stage, whose figures are by step."""
+    """A load that rises or falls in steps: one stage, whose figures are reported per step."""
 
     start: Rate
     """The load of the first step."""
     end: Rate
     """The load of the last step."""
     over: Seconds
-    """From the beginning of the first step to the end of the last."""
+    """Time from the start of the first step to the end of the last."""
     steps: int = Field(default=10, ge=2, le=1000)
-    """How many steps, the first and the last included."""
+    """Number of steps, including the first and the last."""
 
 
 class PlanSettings(Table):
-    """How far the load goes: at most one of `ladder`, `ramp`, `soak` and `search`; else the loads of `[load]`."""
+    """How the load changes: at most one of `ladder`, `ramp`, `soak` and `search`; otherwise the loads of `[load]`."""
 
     by: Literal["concurrency", "rate"] = "concurrency"
-    """What the plan changes: the streams of a closed loop, or the requests a second of an open one."""
+    """What the plan changes: the streams of a closed loop, or the requests per second of an open one."""
     ladder: Ladder | None = None
-    """One stage after the other: `64` is 1, 2, 4, ... 64; a list is taken as it is."""
+    """One stage after the other: `64` means 1, 2, 4, ... 64; a list is used as it is."""
     ramp: Ramp | None = None
     """`{ start = 1, end = 64, over = "2m", steps = 10 }`: a load that moves."""
     soak: Seconds | None = None
-    """One stage of this length under the first load of `[load]`."""
+    """One stage of this length at the first load of `[load]`."""
     every: Seconds | None = None
-    """Without load: a stage ends after this time and the next begins, for `load.duration`, or until told."""
+    """Without load: a stage ends after this time and the next begins, for `load.duration` in all, or until you stop
+    it."""
     search: SearchName | None = None
-    """`slo`: the highest load that meets the limits; `knee`: where throughput stops paying for latency."""
+    """`slo`: the highest load that meets the limits; `knee`: the load beyond which throughput is not worth its
+    latency."""
     least: float = Field(default=1.0, gt=0, le=MOST_RATE)
     """The lowest load of a search."""
     most: float = Field(default=1024.0, gt=0, le=MOST_RATE)
     """The highest load of a search."""
     precision: float = Field(default=0.05, ge=0.001, le=0.5)
-    """How near a search comes, as a share of what it finds; never nearer than one stream."""
+    """How precise the answer of a search is, as a share of it; never finer than one stream."""
     goodput: float = Field(default=0.95, gt=0, lt=1)
-    """The share of streams that must meet the limits that are set for each stream."""
+    """The share of streams that must meet the limits set for each stream."""
     settle: Seconds | None = None
-    """A stage is measured once its transient is over, or after this long; a search takes 30 s unless told."""
+    """Measure a stage only once its transient is over, or after this time at the latest; a search uses 30 s by
+    default."""
     completed: int | None = Field(default=None, ge=1)
-    """So many streams must be complete before a settled stage is over. A search takes 50 unless told, and at the loads
-    that bound its answer as many as its limits need."""
+    """How many streams must be complete before a settled stage may end. A search requires 50 by default, and at the
+    loads that bound its answer as many as its limits need."""
     saturation: Literal["end", "note"] = "end"
-    """What happens to an open-loop stage, bounded by time, whose queue grows without bound."""
+    """A timed open-loop stage whose queue grows without bound: `end` ends it, `note` only records the fact."""
     longest: Seconds = 120.0
-    """The longest measured time of a stage that waits for them; then it is inconclusive."""
+    """The longest measured time of a stage that waits for `completed`; after that it is inconclusive."""
 
     @property
     def kinds(self) -> list[str]:

@@ -1,6 +1,6 @@
-"""Writes `docs/profile.md`, the reference of every profile key: types, defaults and docstrings of the fields.
+"""Writes `docs/profile.md`, the reference of all profile keys, from the types, defaults and docstrings of the fields.
 
-The docstrings are read from the source here, not by pydantic, which would do it at every start of every process.
+The docstrings are read from the source here, not by pydantic, which would do so at every start of every process.
 """
 
 from __future__ import annotations
@@ -20,29 +20,31 @@ from loadgen.profile.load import Load, StageSettings
 from loadgen.profile.schema import tables
 
 _PAGE = Path("docs/profile.md")
-_LISTS = ("stages", "reference.points")  # tables of which there may be several
+_LISTS = ("stages", "reference.points")  # arrays of tables
 _HEAD = """\
 # Profile reference
 
 <!-- Made by `make docs` from the fields in loadgen/profile and their docstrings: change them there. -->
 
-A profile is a TOML file: how the server starts or where it is, what load to send, what to expect. Only `server.engine`
-is required, and `model` or `url` where the engine needs one. `vramp check PROFILE` validates it and starts nothing.
+A profile is a TOML file that says how the server starts or where it is, what load to send, and what to expect. Only
+`server.engine` is required, plus `model` or `url` where the engine needs one. `vramp check PROFILE` validates a profile
+without starting anything.
 
-- An unknown key is refused, with the nearest known one; so is a value of the wrong kind, with the file and the key.
-- `--set load.isl=4096` overrides any key on the command line: first the file, then its variant, then the overrides.
-- A duration is a number of seconds or a text with its unit: `30`, `"500ms"`, `"30s"`, `"2m"`, `"1h"`.
-- `concurrency` is a closed loop: so many streams are always open. `rate` is an open loop: requests come when they are
-  due, whatever the server does.
-- A key without a default may be left out; its meaning says what happens then.
+- An unknown key is refused, with the nearest known key as a suggestion. So is a value of the wrong type, with the file
+  and the key.
+- `--set load.isl=4096` overrides any key on the command line. The file applies first, then its variant, then overrides.
+- A duration is a number of seconds, or text with a unit: `30`, `"500ms"`, `"30s"`, `"2m"`, `"1h"`.
+- `concurrency` is a closed loop: vramp holds that many streams open. `rate` is an open loop: requests are sent when
+  they are due, whatever the server does.
+- A key without a default can be left out; its description says what happens then.
 
-The profiles that come with vramp are examples of nearly every key; what the loads and searches do is in
-[Loads and searches](loads.md).
+The profiles that ship with vramp contain examples of nearly every key. [Loads and searches](loads.md) explains what the
+loads and searches do.
 """
 _LENGTHS = """
 ## Lengths
 
-`isl` and `osl` take one of these; `data` is the length that the dataset has.
+`isl` and `osl` take one of these:
 
 ```text
 {grammar}
@@ -51,8 +53,8 @@ _LENGTHS = """
 _VARIANTS = """
 ## `[variants.NAME]`
 
-A variant is written like a profile and laid over it: tables are merged, everything else replaces, and its list `unset`
-takes keys away. `vramp PROFILE --variant NAME` runs one, `vramp sweep PROFILE` all of them.
+A variant is written like a profile and merged into it: tables are merged, any other value replaces the profile's, and
+the list `unset` removes keys. `vramp PROFILE --variant NAME` runs one variant, `vramp sweep PROFILE` runs all of them.
 
 ```toml
 [variants.latency]
@@ -71,12 +73,12 @@ def profile_reference() -> str:
 
 
 def _section(path: str, model: type[BaseModel]) -> str:
-    title = f"`{_heading(path)}`" if path else "The head of the file"
+    title = f"`{_heading(path)}`" if path else "The top of the file"
     nodes, meanings = model.model_json_schema()["properties"], _meanings(model)
     rows = []
     for name, field in model.model_fields.items():
         if name not in meanings and (model is not StageSettings or name not in Load.model_fields):
-            raise ValueError(f"{model.__name__}.{name}: has no description; write a docstring under it")
+            raise ValueError(f"{model.__name__}.{name}: has no description; write a docstring under the field")
         meaning = meanings.get(name, "As in [`[load]`](#load).")
         cells = (f"`{name}`", _kind(nodes[name], path, name), _default(field, nodes[name]), meaning)
         rows.append(f"| {' | '.join(cells)} |\n")
@@ -85,7 +87,7 @@ def _section(path: str, model: type[BaseModel]) -> str:
 
 
 def _heading(*path: str) -> str:
-    """The name of a table as the file writes it: `[load.prefix]`, `[[stages]]`."""
+    """A table's name as the file writes it: `[load.prefix]`, `[[stages]]`."""
     dotted = ".".join(filter(None, path))
     return f"[[{dotted}]]" if dotted in _LISTS else f"[{dotted}]"
 
@@ -103,7 +105,7 @@ def _meanings(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _kind(node: dict[str, Any], path: str, name: str) -> str:
-    """What a value may be: its type, its bounds or its choices."""
+    """What a value may be: its type and bounds, or its choices."""
     if "format" in node:
         return str(node["format"])
     if "enum" in node:

@@ -25,34 +25,34 @@ _FIGURE = re.compile(
 
 
 class Docker(Table):
-    """The container in which engine `docker` runs the server; each key is a flag of `docker run`."""
+    """The container in which engine `docker` runs the server; most keys are flags of `docker run`."""
 
     image: str
-    """The image and its tag, or its digest."""
+    """The image with its tag or digest."""
     serve: list[str] = ["vllm", "serve"]
-    """What the image executes before the model; empty where its entry point is the server."""
+    """What to execute in the image, before the model; empty if the entry point is already the server."""
     executable: str = "docker"
     """A name on PATH or a path; podman takes the same flags."""
     devices: list[str] = []
-    """`["/dev/kfd", "/dev/dri"]` give an AMD GPU to the container (`--device`)."""
+    """`["/dev/kfd", "/dev/dri"]` gives the container the AMD GPUs (`--device`)."""
     gpus: str | None = None
-    """`"all"` gives it NVIDIA's (`--gpus`)."""
+    """`"all"` gives the container the NVIDIA GPUs (`--gpus`)."""
     groups: list[str] = []
-    """Groups that its user joins, such as `video` and `render` (`--group-add`)."""
+    """Groups that the container's user joins, such as `video` and `render` (`--group-add`)."""
     ipc: str | None = None
     """`"host"` shares the host's shared memory, which tensor parallelism needs (`--ipc`)."""
     network: str = "host"
-    """Any other network publishes the port on the host's loopback."""
+    """With any other network, the port is published on the host's loopback."""
     mounts: list[str] = []
     """`host:container[:ro]`; `~` is expanded."""
     shm_size: str | None = None
-    """Shared memory of its own, such as `"16g"` (`--shm-size`)."""
+    """The container's own shared memory, such as `"16g"` (`--shm-size`)."""
     ulimits: list[str] = []
     """`["memlock=-1"]` lets it lock the memory that InfiniBand and RoCE register (`--ulimit`)."""
     capabilities: list[str] = []
-    """Capabilities of the kernel that it gets (`--cap-add`)."""
+    """Kernel capabilities to add (`--cap-add`)."""
     security_options: list[str] = []
-    """`["seccomp=unconfined"]`, as AMD's images ask for (`--security-opt`)."""
+    """`["seccomp=unconfined"]`, for example, which AMD's images ask for (`--security-opt`)."""
 
 
 def _is_base_url(url: str) -> bool:
@@ -67,20 +67,21 @@ class Server(Table):
     """Where the server is, or how to start it."""
 
     engine: Literal["vllm", "docker", "simulator", "attach", "none"]
-    """`attach` is only spoken to, `none` is no server: only GPUs and host are watched; the others are started and
-    stopped by vramp."""
+    """`vllm`, `docker` and `simulator` are started and stopped by vramp. `attach` is a server that already runs; vramp
+    only sends it requests. `none` is no server: only GPUs and host are watched."""
     platform: Platform | None = None
-    """What the flags were chosen for; without it, what the box has."""
+    """The platform that the flags were chosen for; default: the platform of this box."""
     model: str | None = None
-    """A path or hub name for `vllm` and `docker`; the served name for `attach` and `simulator` (default: the first)."""
+    """A path or hub name for `vllm` and `docker`; the served name for `attach` and `simulator` (default: the first
+    model served)."""
     served_model_name: str | None = None
-    """The name under which the server offers the model; without it, `model`."""
+    """The name under which the server offers the model; default: `model`."""
     url: BaseUrl | None = None
     """`attach` only: `http[s]://host[:port][/prefix]`, with or without `/v1`."""
     urls: list[BaseUrl] = []
-    """`attach` only, in place of `url`: several servers of one kind; the streams are spread over them in turn."""
+    """`attach` only, in place of `url`: several servers of the same kind; streams are spread over them in turn."""
     command: str = "vllm"
-    """`vllm` only: the executable, a name on PATH or a path, or the folder of its Python environment."""
+    """`vllm` only: the executable, as a name on PATH or a path, or the folder of its Python environment."""
     docker: Docker | None = None
     """`docker` only: the container."""
     host: str = "127.0.0.1"
@@ -88,19 +89,19 @@ class Server(Table):
     port: int = Field(default=0, ge=0, le=65535)
     """The port on which it listens; 0 takes a free one."""
     instances: int = Field(default=1, ge=1, le=64)
-    """Servers of this kind, each on its own devices and port; the streams are spread over them."""
+    """How many such servers to start, each on its own devices and port; streams are spread over them."""
     args: Flags = {}
-    """Flags of the server: `max-model-len = 8192`; true is `--flag`, false `--no-flag`, a table is JSON."""
+    """Flags of the server: `max-model-len = 8192`; true becomes `--flag`, false `--no-flag`, a table JSON."""
     env: dict[str, str] = {}
     """Environment variables of the server."""
     api_key_env: str | None = None
-    """Name of the environment variable that holds the API key; the key itself never stands in a profile."""
+    """Name of the environment variable that holds the API key; the key itself never appears in a profile."""
     startup_timeout_s: Seconds = 1800.0
-    """A server that takes longer to be ready has failed to start."""
+    """If the server is not ready by then, the start has failed."""
     stop_timeout_s: Seconds = 20.0
-    """A server that takes longer to stop is killed."""
+    """If the server has not stopped by then, it is killed."""
     on_exit: Literal["stop", "leave"] = "stop"
-    """`leave` lets the server run on when vramp ends in order; `vramp stop` ends it later."""
+    """`leave` keeps the server running when vramp exits normally; `vramp stop` ends it later."""
 
     @property
     def attached(self) -> list[str]:
@@ -146,17 +147,17 @@ class Server(Table):
 
 
 class Slo(Table):
-    """What a run must keep to; every key but `failed` is a limit on latency, a time with its unit.
+    """Limits that a run must meet. Every key except `failed` is a latency limit, a time with its unit.
 
-    `ttft_p99 = "2s"` is a limit on a statistic of each stage: one of `ttft`, `ttft_from_intended`, `tpot`, `itl` and
-    `e2e`, with `_mean` or a percentile (`_p50`, `_p99`, `_p999`). `ttft = "2s"`, without a statistic, is one that each
-    stream must meet (`ttft`, `tpot`, `itl`, `e2e`); `plan.goodput` says how many of them.
+    `ttft_p99 = "2s"` limits a statistic of each stage: `ttft`, `ttft_from_intended`, `tpot`, `itl` or `e2e`, with
+    `_mean` or a percentile (`_p50`, `_p99`, `_p999`). `ttft = "2s"`, without a statistic, is a limit that each stream
+    must meet (`ttft`, `tpot`, `itl`, `e2e`); `plan.goodput` sets the share of streams that must meet it.
     """
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Milliseconds] = Field(init=False)
     failed: Share = 0.0
-    """The share of the scheduled requests that may fail or stay unsent."""
+    """The share of scheduled requests that may fail or stay unsent."""
 
     @property
     def limits_ms(self) -> dict[str, float]:
@@ -174,41 +175,41 @@ class Slo(Table):
 
 
 class Cost(Table):
-    """What the GPUs cost; with it, a run says what a million tokens cost."""
+    """What the GPUs cost; with it, a run reports the cost of a million tokens."""
 
     gpu_hour: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Dollars for an hour of one GPU; all that the server was given are paid for, busy or not."""
+    """Dollars per hour for one GPU; every GPU assigned to the server is paid for, busy or not."""
     gpus: int | None = Field(default=None, ge=1)
-    """How many that are, where it cannot be seen (a server on another machine), or where others are paid for too."""
+    """How many GPUs to count, if vramp cannot see them (a server on another machine) or if others are paid for, too."""
 
 
 class Canary(Table):
-    """Whether the output is right: beside the load, short texts that the engine scores and prompts that it answers."""
+    """Checks that the output is right, with short texts to score and prompts to answer, sent along with the load."""
 
     enabled: bool = True
-    """Canaries are in no figure of the load, but the engine works for them; `vramp bench` sends none."""
+    """Canaries appear in no figure of the load, but the engine does the work for them; `vramp bench` sends none."""
     interval_s: Seconds = 2.0
-    """From one canary of a server to its next, at least; with few streams it is longer: see [Output](output.md)."""
+    """The shortest time from one canary of a server to the next; longer with few streams: see [Output](output.md)."""
 
 
 class ReferencePoint(Table):
-    """Published figures, and the load under which they were measured; what it leaves open, any stage may have."""
+    """Published figures, and the load at which they were measured; a key that is left out matches any stage."""
 
     of: str = ""
-    """Which hardware or column of the publication, where it has several."""
+    """The hardware or column of the publication, if it has several."""
     concurrency: Concurrency | None = None
-    """The concurrency under which the figures were measured."""
+    """The concurrency at which the figures were measured."""
     rate: Rate | None = None
-    """The requests a second under which they were measured."""
+    """The requests per second at which they were measured."""
     isl: Tokens | None = None
-    """The tokens of a prompt."""
+    """Tokens of a prompt."""
     osl: Tokens | None = None
-    """The tokens of an answer."""
+    """Tokens of an answer."""
     pass_number: int | None = Field(default=None, ge=1)
     """Which of the `passes` of the load, from 1."""
     figures: dict[str, float]
     """By metric, statistic and unit: `ttft_p99_ms`, `output_tokens_per_s`, `requests_per_min`, `mfu_percent`;
-    `prefix_hit_percent` is of the pass and those before it, as an engine counts from its start."""
+    `prefix_hit_percent` covers the pass and those before it, because an engine counts from its start."""
 
     @model_validator(mode="after")
     def _figures_are_metrics(self) -> Self:
@@ -219,43 +220,43 @@ class ReferencePoint(Table):
 
 
 class Reference(Table):
-    """What a publication measured with this recipe; a run shows it beside its own figures."""
+    """What a publication measured with this recipe; a run shows it next to its own figures."""
 
     source: str
     """Where it was published."""
     notes: list[str] = []
-    """What it says without giving the figures: ratios, and the conditions of its runs."""
+    """What it says without figures: ratios, and the conditions of its runs."""
     data: str = ""
-    """The file of prompts that it was measured with, and where to get it; a run that sent another one says so."""
+    """The file of prompts it was measured with, and where to get it; a run that sent another file says so."""
     data_sha256: str = Field(default="", pattern="^([0-9a-f]{64})?$")
-    """That file's checksum."""
+    """The checksum of that file."""
     points: list[ReferencePoint] = []
     """Its figures, by load."""
 
 
 class Profile(Table):
-    """The keys at the head of the file, and its tables."""
+    """The keys at the top of the file, and its tables."""
 
     name: str = Field(default="unnamed", pattern=r"^[A-Za-z0-9._+-]+$")
-    """What the run is called; without it, by the name of the file."""
+    """The name of the run; default: the name of the file."""
     description: str = ""
     """A sentence for the list of profiles."""
     server: Server
     """Where the server is, or how to start it."""
     telemetry: TelemetryMode = "auto"
-    """What measures the GPUs; `sim` invents some for the simulator's load."""
+    """What measures the GPUs; `sim` simulates GPUs that follow the simulator's load."""
     load: Load = Load()
-    """The load of every stage that does not say otherwise."""
+    """The load of every stage, unless the stage says otherwise."""
     stages: list[StageSettings] = []
-    """Stages one by one, in place of those that `[load]` makes."""
+    """Stages written out one by one, in place of those that `[load]` makes."""
     plan: PlanSettings = PlanSettings()
-    """How far the load goes."""
+    """How the load changes from stage to stage."""
     slo: Slo = Slo()
-    """`ttft_p99 = "2s"` over a stage, `ttft = "2s"` for each of its streams, `failed = "1%"` of its requests."""
+    """`ttft_p99 = "2s"` for a stage, `ttft = "2s"` for each of its streams, `failed = "1%"` of its requests."""
     cost: Cost = Cost()
-    """`gpu_hour = 2.1` makes dollars of the tokens."""
+    """`gpu_hour = 2.1` shows token cost in dollars."""
     canary: Canary = Canary()
-    """Whether the output is right."""
+    """Checks that the output is right."""
     reference: Reference | None = None
     """What was published for this recipe."""
 

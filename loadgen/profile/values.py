@@ -1,6 +1,6 @@
-"""The kinds of value in a profile: durations and limits with their units, bounded numbers, arrivals, names of limits.
+"""The kinds of value in a profile: durations and limits with units, bounded numbers, arrivals, names of limits.
 
-`reads` says in words what a key takes where its type alone does not; the profile reference shows it.
+`reads` describes a key's values where its type alone does not; the profile reference shows it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def parse_duration_s(value: object) -> float:
 
 
 def _parse_warmup(value: object) -> object:
-    """Requests as they are, a time as a text in seconds."""
+    """An int is a number of requests; a text is a time, returned as text in seconds."""
     return value if isinstance(value, int) else f"{parse_duration_s(value)}s"
 
 
@@ -46,7 +46,7 @@ def _parse_slo_ms(value: object) -> float:
 
 
 def parse_share(value: object) -> float:
-    """A share of 0 to 1 from `1%` or `0.01`; a bare 1 could mean either, so it is refused."""
+    """A share from 0 to 1, from `1%` or `0.01`; a bare 1 could mean either and is refused."""
     text = str(value).strip()
     match = _NUMBER.fullmatch(text.removesuffix("%"))
     share = float(text.removesuffix("%")) if match is not None and not isinstance(value, bool) else -1.0
@@ -57,7 +57,7 @@ def parse_share(value: object) -> float:
 
 
 def _parse_base_url(value: object) -> object:
-    """A server as its clients are told of it, `http://host:8000/v1`, without the `/v1`: every path here has its own."""
+    """A base URL without the trailing `/v1` that OpenAI clients use: every path in vramp has its own."""
     return re.sub(r"(?<!/)/v1/?$", "", value) if isinstance(value, str) else value
 
 
@@ -67,7 +67,7 @@ def _as_list(value: object) -> object:
 
 def _check_ladder(value: object) -> object:
     if value == []:
-        raise ValueError("a ladder of nothing; expected the highest load, such as 64, or a list, such as [1, 8, 64]")
+        raise ValueError("an empty ladder; expected the highest load, such as 64, or a list, such as [1, 8, 64]")
     return value
 
 
@@ -78,7 +78,7 @@ def _check_arrival(arrival: str) -> str:
 
 
 def mean_rate(points: Sequence[tuple[float, float]]) -> float:
-    """Requests a second on average over the points."""
+    """Mean requests a second over the points."""
     requests = sum((t1 - t0) * (r0 + r1) / 2 for (t0, r0), (t1, r1) in pairwise(points))
     return requests / (points[-1][0] - points[0][0])
 
@@ -94,7 +94,7 @@ def _check_rate_points(points: list[tuple[float, float]]) -> list[tuple[float, f
 
 
 def slo_problem(name: str) -> str | None:
-    """Why a name is not a limit that can be measured; None when it is."""
+    """Why a name is not a measurable limit; None if it is."""
     if name in _PER_STREAM or _OVER_STAGE.fullmatch(name) is not None:
         return None
     return (
@@ -104,7 +104,7 @@ def slo_problem(name: str) -> str | None:
 
 
 def limit_of(name: str) -> tuple[str, float | None]:
-    """The metric and the percent of a limit over a stage, None for its mean: `ttft_p999` is ("ttft", 99.9)."""
+    """Metric and percentile of a limit over a stage, None for the mean: `ttft_p999` is ("ttft", 99.9)."""
     metric, _, statistic = name.rpartition("_")
     if statistic == "mean":
         return metric, None
@@ -113,7 +113,7 @@ def limit_of(name: str) -> tuple[str, float | None]:
 
 
 def per_stream_limits_ms(slo: Mapping[str, float]) -> dict[str, float]:
-    """The limits that each stream must meet by itself, by metric."""
+    """The limits that each stream must meet, by metric."""
     return {name: limit_ms for name, limit_ms in slo.items() if name in _PER_STREAM}
 
 
@@ -123,7 +123,7 @@ def stage_limits_ms(slo: Mapping[str, float]) -> dict[str, float]:
 
 
 def reads(words: str) -> WithJsonSchema:
-    """What a value may be, in the words of the profile reference."""
+    """Describe what a value may be, for the profile reference."""
     return WithJsonSchema({"format": words})
 
 

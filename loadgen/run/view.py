@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Required, TypedDict, Unpack
 
 from loadgen.format import NO_LOAD, count, number
-from loadgen.metrics.answers import answer_verdicts, summed
+from loadgen.metrics.answers import answer_verdicts, kept
 from loadgen.metrics.baseline import BaselineWatch
 from loadgen.metrics.comparison import Comparison
 from loadgen.metrics.deltas import OUTCOMES
@@ -219,7 +219,7 @@ def _output(record: Record, stage: StageRecord) -> Iterator[Verdict]:
     yield from record.canaries.stage_verdicts(index)
     yield from answer_verdicts(stage, record.stages.values(), record.urls, record.engine)
     canary = record.canaries.stage(index, counters["sent"] + counters["warmup"])
-    words = output_words(canary, summed(stage.answers.values()))
+    words = output_words(canary, kept(stage.answers))
     if words is not None:
         yield Verdict("output", f"stage {index + 1}", words, bad=False)
 

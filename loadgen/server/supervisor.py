@@ -1,9 +1,9 @@
-"""A server of our own: started through its guard, watched, and stopped so that nothing of it is left.
+"""Our own server: started through its guard, watched, and stopped so that nothing of it is left.
 
-Invariants: the server runs under a guard that ends the tree when vramp dies in any way; if the guard itself is killed,
-the tree it reported is killed from here; a death is known within a moment, not at the next poll; `stop` may be called
-at any time, any number of times, and being cancelled does not undo it; from before its start until it has stopped or
-was left, no other vramp drives it.
+Invariants: the server runs under a guard that ends the tree however vramp dies; if the guard itself is killed, the tree
+that it reported is killed from here; the server's death is noticed at once, not at the next poll; `stop` may be called
+at any time and repeatedly, and cancelling it does not undo it; from before its start until it has stopped or was left
+running, no other vramp drives it.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ _LEAVE_WAIT_S = 15.0
 
 
 class ManagedServer:
-    """One server process tree; use it with `async with`, or call `stop` in the end."""
+    """One server process tree; use it with `async with`, or call `stop` at the end."""
 
     def __init__(
         self, server: Server, *, log_path: Path, profile: str = "", gpu_memory: HeldSince | str = NOT_CHECKED
     ) -> None:
-        """Nothing starts yet; the server's output is appended to `log_path`, and `profile` names it to other vramps.
+        """Nothing starts yet. The server's output is appended to `log_path`; `profile` names it to other vramps.
 
-        With `gpu_memory`, the level before the start, a stop waits until that memory is free again.
+        With `gpu_memory`, the level before the start, a stop waits until memory is back at that level.
         """
         assert server.engine != "attach", "an attached server is not ours to start or stop"
         self.state: ServerState = "starting"
         self.pid: int | None = None
         self.exit: ServerExit | None = None
-        self.died = asyncio.Event()  # set when the server ends although nobody asked it to
+        self.died = asyncio.Event()  # set when the server ends unasked
         self.processes: tuple[ProcessName, ...] = ()  # the tree as last reported, the main process first
-        self.waiting_for: tuple[ProcessName, ...] = ()  # while stopping: what has not ended yet
+        self.waiting_for: tuple[ProcessName, ...] = ()  # while stopping: processes that have not ended yet
         self.command: list[str] = []  # as started, secrets masked
         self.port = server.port
         self.log = LogTail(log_path, offset=log_path.stat().st_size if log_path.exists() else 0)
@@ -87,7 +87,7 @@ class ManagedServer:
 
     @property
     def base_url(self) -> str:
-        """Where the server answers; only meaningful after `start`."""
+        """The server's URL; only meaningful after `start`."""
         return base_url(self._server.host, self.port)
 
     @property
@@ -102,7 +102,7 @@ class ManagedServer:
         await self.stop()
 
     async def start(self) -> None:
-        """Start the server and return at once; raises `ServerError` if it cannot even be executed."""
+        """Start the server without waiting for it; raises `ServerError` if it cannot be executed."""
         if self._stopping is not None:
             raise ServerError("the server was stopped before it was started")
         self.port, self._lock = claim_port(self._server.host, self.port)
@@ -118,7 +118,7 @@ class ManagedServer:
             raise
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:
-        """Return once the server answers; `ServerError` if it dies first or takes too long; it is not stopped."""
+        """Return once the server answers; raises `ServerError` if it dies first or takes too long, without a stop."""
         limit_s = self._server.startup_timeout_s if timeout_s is None else timeout_s
         try:
             async with (
@@ -142,25 +142,25 @@ class ManagedServer:
         return diagnose(lines, self.exit, phase=phase, oom_kills=kills)
 
     def look(self) -> Liveness:
-        """What its processes do, whatever the log says; the CPU is that since the last look."""
+        """Signs of life from its processes; CPU use is that since the last call."""
         pids = [process.pid for process in self.processes]
         liveness, self._cpu = signs_of_life(pids, self._cpu, now_s=time.monotonic(), last_line_s=self._last_line_s)
         return liveness
 
     async def stop(self) -> StopReport:
-        """End the whole tree; end the load and close its connections first, or vLLM waits for them until killed."""
+        """End the whole tree; end the load and close connections first, or vLLM waits for them until it is killed."""
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop())
         return await asyncio.shield(self._stopping)
 
     def hurry(self) -> None:
-        """Make the stop that is under way, or the next, a quick one: the server gets two seconds of its own at most."""
+        """Make the current or next stop a quick one: the server gets at most two seconds to end by itself."""
         self._hurried.set()
         if self._stopping is not None and self._guard is not None:
             guard_client.hang_up(self._guard)
 
     async def leave(self) -> None:
-        """Let the server run on without us; `stop` does nothing any more, and `vramp stop` ends it later.
+        """Let the server run on without vramp; `stop` then does nothing, and `vramp stop` ends it later.
 
         Raises `ServerError` if it has ended, is being stopped, or its guard does not answer.
         """
@@ -185,9 +185,9 @@ class ManagedServer:
 
     def _order(self, guard_pid: int) -> dict[str, Any]:
         keeper = tree.look_at(guard_pid)
-        assert keeper is not None, "it is our own child, so that even if dead it is there"
+        assert keeper is not None, "our own child exists even when dead"
         mark = self._mark = new_mark(self.port, keeper.id)
-        # With SPT_NOENV the library that gives vLLM's processes their titles leaves the mark where it can be read.
+        # SPT_NOENV keeps setproctitle, which vLLM uses, from overwriting the mark in the environment.
         environment = {"SPT_NOENV": "1", **server_environment(self._server), VARIABLE: str(mark)}
         record = record_path(mark)
         if self._server.docker is not None:
@@ -216,7 +216,7 @@ class ManagedServer:
         }
 
     async def _watch(self, process: subprocess.Popen[bytes]) -> None:
-        """Take in what the guard reports until it ends, and do its work if it ended too early."""
+        """Process the guard's reports until it ends, and do its work if it ended too early."""
         async for event in guard_client.events(process):
             self._take(event)
         await asyncio.to_thread(process.wait)
@@ -262,7 +262,7 @@ class ManagedServer:
         self._forget_if_clean(self._report)
 
     async def _remove_container(self, report: StopReport) -> None:
-        """What the guard could not, for want of time or of a daemon that answers."""
+        """Remove the container if the guard had no time to, or its daemon did not answer."""
         assert self._container is not None
         self._report = replace(report, problem=await asyncio.to_thread(remove_container, self._container))
         self._forget_if_clean(self._report)
@@ -308,7 +308,7 @@ class ManagedServer:
     async def _part(self, process: subprocess.Popen[bytes], watching: asyncio.Task[None]) -> StopReport:
         await _cancel(watching)
         guard_client.hang_up(process)
-        process.returncode = 0  # it is not ours to wait for any more, and subprocess would complain that nobody did
+        process.returncode = 0  # it is not ours to wait for any more; otherwise subprocess would warn
         await self._end_following()
         if self._lock is not None:
             self._lock.release()
@@ -323,7 +323,7 @@ class ManagedServer:
                 else:
                     await asyncio.to_thread(guard_client.tell, process, {"do": "stop"})
                 await asyncio.shield(watching)
-        except TimeoutError:  # a guard that hangs is worth no more than one that is gone
+        except TimeoutError:  # a guard that hangs is treated like one that is gone
             process.kill()
             await watching
         finally:

@@ -1,7 +1,7 @@
 """`python -m loadgen.simulator`: the simulator's command line, and its life from the first log line to the exit.
 
-A start is as vLLM logs it: the milestones on stderr, spread over the time it takes, and the ways a start goes wrong.
-Whoever watches a server reads these lines, so their wording is vLLM's; what they say is the simulator's own numbers.
+A start logs what vLLM logs: the milestones on stderr, spread over its duration, or one of the ways in which a start
+fails. Code that watches servers reads these lines, so the wording is vLLM's; the figures are the simulator's own.
 """
 
 import argparse
@@ -28,23 +28,23 @@ from loadgen.simulator.service import Service, log_throughput
 from loadgen.until import until
 
 SHARDS = 4
-# Children that play the engine's processes end by themselves after ten minutes, in case nobody ends them.
+# Children that stand for the engine's processes exit after ten minutes if nobody ends them.
 _CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 
 
 def log(text: str, *, level: str = "INFO", source: str = "simulator.py:1") -> None:
-    """One line the way vLLM writes it."""
+    """One line in vLLM's format."""
     now = time.strftime("%m-%d %H:%M:%S")
     print(f"(APIServer pid={os.getpid()}) {level} {now} [{source}] {text}", file=sys.stderr, flush=True)
 
 
 def uvicorn_log(text: str) -> None:
-    """One line the way uvicorn writes it."""
+    """One line in uvicorn's format."""
     print(f"INFO:     {text}", file=sys.stderr, flush=True)
 
 
 def milestones(physics: Physics, model: str) -> list[str]:
-    """What a start says, in order, from after the banner until the port listens."""
+    """The log lines of a start in order, from after the banner until the port listens."""
     shards = [
         f"Loading safetensors checkpoint shards: {100 * done // SHARDS:3d}% Completed | {done}/{SHARDS}"
         for done in range(SHARDS + 1)
@@ -71,7 +71,7 @@ def milestones(physics: Physics, model: str) -> list[str]:
 
 
 async def start(physics: Physics, model: str, arguments: dict[str, object], *, fail: str | None, hang: bool) -> None:
-    """Say the milestones over `startup_s` seconds; half way `hang` stops for good, and `fail` ends the process."""
+    """Log the milestones over `startup_s` seconds; half way, `hang` stops forever and `fail` ends the process."""
     log("vLLM API server version 0.32.0 (simulated)", source="utils.py:325")
     log(f"non-default args: {arguments}", source="utils.py:261")
     lines = milestones(physics, model)
@@ -87,7 +87,7 @@ async def start(physics: Physics, model: str, arguments: dict[str, object], *, f
 
 
 def _die(message: str) -> NoReturn:
-    """What an engine that cannot start leaves behind."""
+    """Log what vLLM logs when the engine cannot start, and raise."""
     log("EngineCore failed to start.", level="ERROR", source="core.py:936")
     for line in (
         "Traceback (most recent call last):",
@@ -100,8 +100,8 @@ def _die(message: str) -> NoReturn:
 
 
 def spawn_children(count: int) -> "list[subprocess.Popen[bytes]]":
-    """Idle processes in sessions of their own that ignore SIGTERM, as an engine's that outlive their server."""
-    # Blocked while they start: they inherit that, so there is no moment at which a SIGTERM would end one.
+    """Idle processes in sessions of their own that ignore SIGTERM, like engine processes that outlive their server."""
+    # Blocked while they start: they inherit the mask, so there is no moment at which a SIGTERM would end them.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         argv = [sys.executable, "-S", "-c", _CHILD]
@@ -112,12 +112,12 @@ def spawn_children(count: int) -> "list[subprocess.Popen[bytes]]":
 
 
 def parser() -> argparse.ArgumentParser:
-    """Flags like `vllm serve`'s, every number of `Physics`, and what is to go wrong."""
+    """Flags like those of `vllm serve`, one per field of `Physics`, and faults."""
     flags = argparse.ArgumentParser(prog="python -m loadgen.simulator", allow_abbrev=False)
     flags.add_argument("model", nargs="?", default="simulator", help="a name; nothing is loaded")
     flags.add_argument("--host", default="127.0.0.1")
     flags.add_argument("--port", type=int, default=8000, help="0: any, see the log")
-    flags.add_argument("--served-model-name", nargs="+", help="all but the first are told as if they were adapters")
+    flags.add_argument("--served-model-name", nargs="+", help="all but the first are listed as adapters")
     flags.add_argument("--api-key")
     flags.add_argument("--seed", type=int, default=0)
     flags.add_argument("--preset", choices=PRESETS, default="default")
@@ -127,7 +127,7 @@ def parser() -> argparse.ArgumentParser:
     )
     flags.add_argument("--enable-prefix-caching", dest="prefix_caching", action=argparse.BooleanOptionalAction)
     flags.add_argument("--enable-mfu-metrics", dest="mfu_metrics", action=argparse.BooleanOptionalAction)
-    flags.add_argument("--dtype", default="auto", help="nothing is computed in it")
+    flags.add_argument("--dtype", default="auto", help="accepted and ignored")
     for field in fields(Physics):
         if field.name not in ("prefix_caching", "mfu_metrics"):
             flag = "--" + field.name.replace("_", "-")
@@ -198,7 +198,7 @@ def main(words: Sequence[str] | None = None) -> None:
     """Run the simulator; a wrong flag exits with 2, a failed start with 1, a signal with 0."""
     options = parser().parse_args(words)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a connection is a descriptor
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # each connection needs a file descriptor
     # A full collection over thousands of open streams would take longer than a step.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)

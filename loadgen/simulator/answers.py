@@ -1,7 +1,7 @@
-"""One request being answered: as a stream, or whole when the engine is through with it.
+"""The answer to one request: streamed, or whole once the engine has finished it.
 
-An answer is told three things by the step loop: `opening` before its first token, `token` for each but the last, and
-`end` for the last. `AnswerStream.token` runs for every token served, so it does nothing that could have been prepared.
+The step loop calls an answer's `opening` before its first token, `token` for each token but the last, and `end` for the
+last. `AnswerStream.token` runs for every token served, so whatever can be prepared is.
 """
 
 import time
@@ -19,20 +19,20 @@ NEVER = 1 << 62
 
 
 class BaseAnswer:
-    """What the step loop talks to."""
+    """The interface to the step loop."""
 
     def opening(self) -> None: ...
 
     def token(self) -> None:
-        """The sequence has one more token, not its last."""
+        """The sequence has one more token, which is not its last."""
 
     def end(self) -> None:
-        """The sequence has its last token and is gone from the engine."""
+        """The sequence has its last token and has left the engine."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Exchange:
-    """What every answer has: where it goes, what it is about, and an account of it that is settled once."""
+    """What all answers share: connection, request, and a record in the ground truth that is settled once."""
 
     connection: Connection
     sequence: Sequence
@@ -51,7 +51,7 @@ class Exchange:
         self.connection.on_lost = lambda: self.settle("aborted")
 
     def settle(self, outcome: Outcome, output_tokens: int = 0) -> None:
-        """Account for it: all is written (or waits for a slow client), a fault ended it, or the client went away."""
+        """Record its outcome: all is written (or queued for a slow client), a fault ended it, or the client left."""
         if self._settled:
             return
         self._settled = True
@@ -72,7 +72,7 @@ class WholeAnswer(BaseAnswer):
         exchange, generated = self.exchange, self.exchange.sequence.generated
         events, told = exchange.events, None
         if exchange.scores is not None:
-            # Alone, an engine adds up in the same order every time.
+            # Without other requests, an engine sums up in the same order every time.
             spread = exchange.engine.physics.score_noise if exchange.engine.running else 0.0
             told = exchange.scores.told(events.ids(0, generated), spread)
         body = events.whole(generated, exchange.finish, with_usage=exchange.with_usage, told=told)
@@ -94,7 +94,7 @@ class AnswerStream(BaseAnswer):
         self._send, self._out = connection.send, connection.out
         self._sequence = exchange.sequence
         self._prompt = exchange.sequence.prompt_len
-        self._start = events.start - 1  # there are n tokens when number n is told
+        self._start = events.start - 1  # so that token number n is word `_start + n`
         self._head = self._tail = self._format = b""
         self._longer_at = 0 if events.running_usage else NEVER
         if not events.running_usage:
@@ -102,7 +102,7 @@ class AnswerStream(BaseAnswer):
         self.write(STREAM_HEAD)
 
     def opening(self) -> None:
-        """A chat stream begins with its role, together with its first token."""
+        """Send the role of a chat stream, together with its first token."""
         if self.exchange.events.chat:
             self.write(self.frame(self.exchange.events.role()))
 
@@ -116,7 +116,7 @@ class AnswerStream(BaseAnswer):
                 self._format, self._longer_at = self.exchange.events.template(self.kind, generated)
             data = self._format % (word, self._prompt + generated, generated)
         self.stamps.append(time.time_ns())
-        # `Connection.write` again, without the call: nine sends of ten are whole and end here.
+        # `Connection.write` inlined to save the call: nine of ten sends complete and end here.
         if not self._out:
             try:
                 sent = self._send(data)

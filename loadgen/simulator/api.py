@@ -1,10 +1,9 @@
-"""vLLM's endpoints: requests in JSON to sequences and answers, and everything else an operator or a test asks.
+"""vLLM's endpoints: turns JSON requests into sequences and answers, and serves what operators and tests ask for.
 
 Besides vLLM's own: GET /truth (what was served, see `ground_truth`) and GET /truth?since=UNIX_NS&until=UNIX_NS (within
-that window; either may be missing), both without vramp's canaries, which are known by their X-Request-Id; POST
-/truth/reset, and to change a running engine POST /admin/faults `{"faults": ["reset:share=0.1"]}` and POST /admin/config
-`{"base_ms": 12}`; GET on either shows it. Fields of a body that mean nothing to the simulator are ignored, as vLLM
-ignores the ones that it does not know.
+that window; either may be missing), both without vramp's canaries, which are recognised by their X-Request-Id; POST
+/truth/reset; and to change a running engine POST /admin/faults `{"faults": ["reset:share=0.1"]}` and POST /admin/config
+`{"base_ms": 12}`; GET on either shows it. Unknown fields of a body are ignored, as by vLLM.
 """
 
 import time
@@ -47,7 +46,7 @@ from loadgen.simulator.service import Service
 from loadgen.simulator.vllm_events import Events, ResponseEvents, encode
 
 COMPLETIONS, RESPONSES = "/v1/completions", "/v1/responses"
-_UNCOUNTED = {"/metrics", "/health", "/load", "/ping", "/version"}  # by the metrics, as in vLLM
+_UNCOUNTED = {"/metrics", "/health", "/load", "/ping", "/version"}  # not in the metrics, as in vLLM
 VERSION = "0.32.0+simulator"
 
 
@@ -55,7 +54,7 @@ class Api:
     """Answers requests on behalf of a service."""
 
     def __init__(self, service: Service, *, api_key: str | None = None, adapters: Iterable[str] = ()) -> None:
-        """`adapters` are names under which the same model answers too."""
+        """`adapters` are further names for the same model."""
         self._service = service
         self._names = (service.model, *adapters)
         self._api_key = api_key
@@ -92,7 +91,7 @@ class Api:
             connection.respond(refused.status, encode(refused.body))
 
     def _account(self, request: Request) -> GroundTruth:
-        """Whose account a request belongs to: the load's, or that of the canaries beside it."""
+        """The ground truth for a request: the load's, or the canaries'."""
         marked = request.headers.get("x-request-id", "").startswith(CANARY_ID)
         return self._service.canaries if marked else self._service.truth
 
@@ -105,7 +104,7 @@ class Api:
             raise RequestRefused(405, "Method Not Allowed", kind="Method Not Allowed")
         allowed = not self._api_key or request.headers.get("authorization") == f"Bearer {self._api_key}"
         if request.path.startswith("/v1/") and not allowed:
-            # Not the shape of the other errors, in vLLM either.
+            # Unlike the other errors, in vLLM, too.
             return lambda connection, _: connection.respond(401, encode({"error": "Unauthorized"}))
         return route
 
@@ -121,7 +120,7 @@ class Api:
     def _models(self, connection: Connection, _request: Request) -> None:
         common = {"object": "model", "created": self._started, "owned_by": "vllm", "permission": []}
         base = {"parent": None, "max_model_len": self._service.engine.physics.max_model_len}
-        adapter = {"parent": self._service.model, "max_model_len": None}  # vLLM tells the length of the base alone
+        adapter = {"parent": self._service.model, "max_model_len": None}  # vLLM gives the length of the base model only
         cards = [
             {"id": name, "root": name, **common, **(base if name == self._service.model else adapter)}
             for name in self._names
@@ -195,7 +194,7 @@ class Api:
         self._show_config(connection, request)
 
     def _generate(self, connection: Connection, request: Request) -> None:
-        """Start an answer, unless a fault has it otherwise."""
+        """Start an answer, unless a fault prevents it."""
         service, truth = self._service, self._account(request)
         truth.numbered += 1
         number, streams = truth.numbered - truth.faults_since, service.truth.open + 1
@@ -209,7 +208,7 @@ class Api:
             self._start(connection, request, faults)
 
     def _fails_at_once(self, connection: Connection, request: Request, faults: dict[str, Fault]) -> bool:
-        """Give the answer of a fault that needs no request."""
+        """Send the answer of a fault that does not depend on the request; returns whether there was one."""
         kind = next((kind for kind in ("close_on_reuse", "not_http", "silent", *REFUSALS) if kind in faults), None)
         if kind == "close_on_reuse":
             connection.lost()
@@ -225,7 +224,7 @@ class Api:
 
     def _start(self, connection: Connection, request: Request, faults: dict[str, Fault]) -> None:
         service, truth, chat = self._service, self._account(request), request.path != COMPLETIONS
-        # Canaries have numbers of their own: with a seed, a load has the same answers beside them.
+        # Canaries are numbered separately: with a seed, a load gets the same answers whether or not there are canaries.
         number = truth.numbered if truth is service.truth else -truth.numbered
         body = read(Generate, request.body)
         self._check_model(body.model)
@@ -244,7 +243,7 @@ class Api:
             sequence.limit, sequence.reason = 1, "stop"
         options = body.stream_options or StreamOptions()
         with_usage = "usage_none" not in faults
-        # A response tells its usage at the end, asked or not.
+        # `/v1/responses` has usage at its end, requested or not.
         at_the_end = options.include_usage or not body.stream or request.path == RESPONSES
         events = self._events(sequence, request.path, body, running_usage=with_usage and options.continuous_usage_stats)
         events.token_at = wrong_text(faults, events.token_at, sequence.number)
@@ -281,7 +280,7 @@ class Api:
         default = max(1, length - prompt) if chat else 16
         wanted = next((limit for limit in given if limit is not None), default)
         if not wanted and body.echo:
-            wanted = 1  # computed, and not shown
+            wanted = 1  # computed, but not shown
         if wanted < 1:
             raise RequestRefused(400, f"max_tokens must be at least 1, got {wanted}.", param="max_tokens")
         if prompt + wanted > length:
@@ -295,7 +294,7 @@ class Api:
         return wanted
 
     def _end_by_itself(self, sequence: Sequence, body: Generate) -> None:
-        """Without `ignore_eos` an answer may end before its limit, where the seed and its number say."""
+        """Without `ignore_eos`, end some answers before their limit, determined by seed and number."""
         mean = self._service.engine.physics.eos_mean_tokens
         if not mean or body.ignore_eos:
             return

@@ -1,16 +1,16 @@
-"""Continuous batching: which sequences compute what in each step, and which have a token at its end.
+"""Continuous batching: what each sequence computes in each step, and which have a token at its end.
 
 Pure: no clock, no socket. The owner calls `begin(now)`, waits until the time it returns, and calls `finish(now)`.
 
 Invariants, all tested as properties:
-- every running sequence that decodes computes exactly one token a step; what is left of the token budget goes to
-  prompts, those already running first, then the waiting ones in the order of their arrival;
-- blocks are taken before the tokens are computed, never more than the pool has; when there are none for a decoding
-  sequence, the youngest running one gives all of its own back and waits again, before everybody else;
-- a preempted sequence computes prompt and answer anew, and no token of the answer is given out twice;
-- a block of the KV pool is unused, or private to one sequence, or shared under a hash. A shared block that no sequence
-  refers to is still worth something, so it stays findable until its room is needed, the longest unused first. Whoever
-  shares a block shares everything before it: a hash covers the tokens of its block and the hash of the one before.
+- every running sequence that decodes computes exactly one token per step; the rest of the token budget goes to prompts,
+  first those already running, then the waiting ones in order of arrival;
+- blocks are taken before tokens are computed, never more than the pool has; if a decoding sequence needs one and there
+  is none, the youngest running sequence gives back all of its own and waits again, at the head of the queue;
+- a preempted sequence recomputes prompt and answer, and no token of the answer is sent twice;
+- a block of the KV pool is unused, private to one sequence, or shared under a hash. A shared block without users stays
+  findable until its room is needed, least recently used first. A sequence that shares a block shares everything before
+  it: a hash covers the tokens of its block and the hash of the previous one.
 """
 
 from collections import OrderedDict, deque
@@ -35,17 +35,17 @@ def block_hashes(ids: Sized[int], block_size: int, parent: int = 0) -> list[int]
 
 
 class BlockPool:
-    """Counts blocks instead of storing anything; never hands out more than there are."""
+    """Counts blocks without storing data; never hands out more than there are."""
 
     def __init__(self, total: int) -> None:
         self.total = total
         self._unused = total
         self._references: dict[int, int] = {}
-        self._idle: OrderedDict[int, None] = OrderedDict()  # shared, referred to by nobody; oldest first
+        self._idle: OrderedDict[int, None] = OrderedDict()  # shared blocks without users, oldest first
 
     @property
     def free(self) -> int:
-        """Blocks that a sequence could be given now, those of idle prefixes included."""
+        """Blocks available to a sequence now, including those of idle prefixes."""
         return self._unused + len(self._idle)
 
     @property
@@ -54,7 +54,7 @@ class BlockPool:
         return 1 - self.free / self.total
 
     def take(self, count: int) -> bool:
-        """Hand out `count` private blocks, or none and False."""
+        """Hand out `count` private blocks and return True, or none and False."""
         if count > self.free:
             return False
         self._unused -= count
@@ -64,7 +64,7 @@ class BlockPool:
         return True
 
     def match(self, hashes: Sized[int]) -> int:
-        """How many leading blocks are there to share."""
+        """How many leading blocks can be shared."""
         for index, block in enumerate(hashes):
             if block not in self._references and block not in self._idle:
                 return index
@@ -76,14 +76,14 @@ class BlockPool:
             self._references[block] = self._references.get(block, 0) + 1
 
     def publish(self, block: int) -> bool:
-        """Make one private block findable under its hash; False where another already is, and this stays private."""
+        """Make a private block findable under its hash; False if another already is, so that this stays private."""
         if block in self._references or block in self._idle:
             return False
         self._references[block] = 1
         return True
 
     def release(self, shared: Sized[int], private: int) -> None:
-        """Take everything back from a sequence; the end of a prefix is forgotten before its beginning."""
+        """Take back all blocks of a sequence; the end of a prefix is forgotten before its beginning."""
         self._unused += private
         for block in reversed(shared):
             left = self._references[block] - 1
@@ -100,7 +100,7 @@ LATE_NS = 1_000_000
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One request as the scheduler sees it: lengths, blocks and stamps; what is sent is its `stream`'s business."""
+    """One request as the scheduler sees it: lengths, blocks and stamps; its `stream` knows what to send."""
 
     number: int
     prompt_len: int
@@ -109,30 +109,30 @@ class Sequence:
     tail: list[int] = field(default_factory=list)  # the prompt's tokens after its last full block
     start: int = 0  # where its answer starts, see `tokens.ANSWER`
     reason: Literal["length", "stop"] = "length"  # why it ends there
-    scored: bool = False  # log probabilities of its prompt are asked for: all of it is computed, whatever is cached
+    scored: bool = False  # prompt log probabilities are requested, so all of it is computed, whatever is cached
     stream: Any = None
     state: State = "new"
     generated: int = 0
-    remaining: int = 0  # tokens still to be computed before it has its next one; zero while it decodes
-    cached: int = 0  # tokens of the prompt that the prefix cache had
-    room: int = 0  # generated tokens that its blocks have room for
+    remaining: int = 0  # tokens to compute before its next output token; zero while it decodes
+    cached: int = 0  # prompt tokens that hit the prefix cache
+    room: int = 0  # generated tokens that fit its blocks
     shared: list[int] = field(default_factory=list)
     private: int = 0
     arrived_ns: int = 0
-    due_ns: int = 0  # its first token is not given out before
+    due_ns: int = 0  # the earliest time of its first token
     scheduled_ns: int = 0
     first_ns: int = 0
-    last_ns: int = 0  # when it got its last token, as far as it is known: at a preemption and at the end
+    last_ns: int = 0  # time of its latest token, updated only at a preemption and at the end
 
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """What a step produced: one more token for each of `going`, its last for each of `ending`."""
+    """The output of a step: one more token for each of `going`, the last one for each of `ending`."""
 
     going: list[Sequence]
     ending: list[Sequence]
-    joined: list[Sequence]  # those which had none in the step before: new ones, and ones that were preempted
-    computed: int  # tokens computed, prompts' included
+    joined: list[Sequence]  # those without a token in the step before: new or preempted ones
+    computed: int  # tokens computed, including prompts
 
 
 class Engine:
@@ -142,7 +142,7 @@ class Engine:
         self.physics = physics
         self.pool = BlockPool(physics.kv_blocks)
         self.waiting: deque[Sequence] = deque()
-        self.running: dict[Sequence, None] = {}  # in the order of admission: the youngest is the last
+        self.running: dict[Sequence, None] = {}  # in order of admission, youngest last
         self.preemptions = self.prefix_queries = self.prefix_hits = 0
         self.prompt_tokens = self.cached_tokens = self.generation_tokens = self.computed_tokens = 0
         self.steps = self.late_steps = self.aborted = 0
@@ -150,14 +150,14 @@ class Engine:
         self._decoding: dict[Sequence, None] = {}
         self._prefilling: dict[Sequence, None] = {}
         self._held: list[tuple[int, int, Sequence]] = []
-        self._short: list[Sequence] = []  # decoding, and without a block for their next token
+        self._short: list[Sequence] = []  # decoding, but without a block for their next token
         self._joining: list[Sequence] = []
         self._computing = 0
         self._end_ns = 0
         self._finished_ns = 0
 
     def sequence(self, number: int, ids: list[int], limit: int, *, start: int = 0) -> Sequence:
-        """A sequence for a prompt, hashed for the prefix cache if there is one."""
+        """A sequence for a prompt, with hashes if there is a prefix cache."""
         if not self.physics.prefix_caching:
             return Sequence(number, len(ids), limit, start=start)
         size = self.physics.block_size
@@ -172,7 +172,7 @@ class Engine:
         self.waiting.append(sequence)
 
     def abort(self, sequence: Sequence) -> None:
-        """Forget a sequence at once, whatever it was doing; harmless when it is done."""
+        """Remove a sequence at once, whatever its state; harmless when it is done."""
         if sequence.state in ("new", "done"):
             return
         if sequence.state == "waiting":
@@ -203,7 +203,7 @@ class Engine:
         return end_ns
 
     def finish(self, now_ns: int) -> Emission:
-        """End the step that `begin` planned; sequences that ended are gone from the engine."""
+        """End the step that `begin` planned; sequences that ended have left the engine."""
         self.steps += 1
         if not self.physics.step_ms and now_ns - self._end_ns > LATE_NS:
             self.late_steps += 1
@@ -229,7 +229,7 @@ class Engine:
         return Emission(tokens, ending, joined, self._computing)
 
     def _step_end(self, now_ns: int, prefill: int) -> int:
-        """When the step that begins now ends: the next point of the grid, or the cost of what it computes."""
+        """When the step that begins now ends: at the next point of the grid, or after the cost of its work."""
         if grid := int(self.physics.step_ms * 1e6):
             end_ns = (now_ns // grid + 1) * grid
             if self._end_ns:
@@ -238,13 +238,13 @@ class Engine:
         cost_ns = self.physics.step_ns(len(self.running), prefill)
         if self.physics.jitter:
             cost_ns = int(cost_ns * min(3.0, max(0.3, self._random.gauss(1.0, self.physics.jitter))))
-        # The step began when the one before was over: what its tokens took to be written is no time of the engine's.
-        # What is late by a whole step is not caught up with.
+        # The step began when the previous one ended: time spent on writing tokens is not the engine's.
+        # A delay of a whole step is not caught up with.
         begun_ns = self._end_ns if self._end_ns and now_ns < self._end_ns + cost_ns else now_ns
         return begun_ns + cost_ns
 
     def _grow(self) -> bool:
-        """Give every decoding sequence that lacks one a block; True if that cost a preemption."""
+        """Give every decoding sequence without room a block; True if that took a preemption."""
         preempted = False
         for sequence in self._short:
             while sequence.state == "decode" and not self.pool.take(1):
@@ -277,7 +277,7 @@ class Engine:
     def _place(self, sequence: Sequence) -> bool:
         """Take the blocks of a prompt (and of the answer so far), shared ones where they match."""
         size, known = self.physics.block_size, sequence.prompt_len + sequence.generated
-        # At least one token is always computed: its logits are where the next one comes from.
+        # At least one token is always computed: the next token comes from its logits.
         cached = 0 if sequence.scored else min(self.pool.match(sequence.hashes), (known - 1) // size)
         sequence.shared = sequence.hashes[:cached]
         self.pool.share(sequence.shared)
@@ -301,7 +301,7 @@ class Engine:
         return tokens
 
     def _join(self, now_ns: int) -> list[Sequence]:
-        """The sequences that get their first token now, or their next one after a preemption."""
+        """The sequences that get their first token now, or the first after a preemption."""
         for sequence in [each for each in self._prefilling if not each.remaining]:
             del self._prefilling[sequence]
             self._publish(sequence, sequence.hashes)
@@ -322,9 +322,9 @@ class Engine:
         return joined
 
     def _publish(self, sequence: Sequence, hashes: list[int]) -> None:
-        """Let others find the blocks that a sequence has computed."""
+        """Make the blocks that a sequence has computed findable."""
         for block in hashes[len(sequence.shared) :]:
-            # A block can only be shared behind its whole prefix, so the first one that another published ends it.
+            # A block is shared only with its whole prefix, so the first one that another has published ends the loop.
             if not self.pool.publish(block):
                 break
             sequence.shared.append(block)
@@ -334,13 +334,13 @@ class Engine:
         """Publish the blocks of the answer, for the next turn of the same conversation."""
         if not self.physics.prefix_caching or len(sequence.shared) != len(sequence.hashes):
             return
-        # The last token was given out, never computed.
+        # The last token was sent but never computed.
         computed = sequence.tail + answer_ids(sequence.start, sequence.generated - 1)
         parent = sequence.hashes[-1] if sequence.hashes else 0
         self._publish(sequence, sequence.hashes + block_hashes(computed, self.physics.block_size, parent))
 
     def _leave(self, sequence: Sequence) -> None:
-        """Take a running sequence out of the engine and its blocks back."""
+        """Remove a running sequence and take its blocks back."""
         del self.running[sequence]
         self._decoding.pop(sequence, None)
         self._prefilling.pop(sequence, None)

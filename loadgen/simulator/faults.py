@@ -1,31 +1,31 @@
-"""Which requests are to go wrong, and how: `KIND:key=value,key=value`; and the answers that go wrong.
+"""Which requests go wrong, and how: `KIND:key=value,key=value`.
 
-Those stand where a good answer would, use its parts, and cost the good ones nothing.
+Faulty answers replace good ones and use their parts; good answers pay nothing for them.
 
-Chosen by the number of the request since the faults were set, so that a run with a seed goes wrong in the same places
-every time: `share=0.1` by a hash of seed and number, `nth=7` only that one, `every=5` each fifth; without any of them
-all. `streams=64` with or without one of them: only what arrives while it makes at least so many open requests.
+Requests are chosen by their number since the faults were set, so that a run with a seed goes wrong in the same places
+every time: `share=0.1` by a hash of seed and number, `nth=7` only that one, `every=5` each fifth, otherwise all.
+`streams=64`, alone or with one of these: only requests that arrive while at least so many are open.
 
-Kinds, and the parameters they take besides:
-- before an answer: `http_401` `http_429` `http_500` `http_503`; `echo` (500, with the headers of the request in it);
-  `not_http` (bytes that are not HTTP); `silent` (no byte ever); `close_on_reuse` (a kept-alive connection closes when
+Kinds, with the parameters that they take besides:
+- before an answer: `http_401` `http_429` `http_500` `http_503`; `echo` (500, with the request's headers in it);
+  `not_http` (bytes that are not HTTP); `silent` (never a byte); `close_on_reuse` (a kept-alive connection closes when
   its next request arrives, before any byte of an answer).
 - ends of a stream, when event `after`+1 is due (default 1): `reset` (RST), `truncate` (closed inside a chunk),
   `early_end` (ends properly, without finish_reason and [DONE]), `error_event`, `stall` (for `seconds`; 0, the default,
-  is forever; with `after=0` an answer without any output, or a late one). `reset`, `truncate` and `stall` also strike
-  answers that are not streamed, in place of the answer.
+  is forever; with `after=0` an answer without any output, or a late one). `reset`, `truncate` and `stall` also apply
+  to answers that are not streamed, in place of the answer.
 - oddities that a client must survive: `garbage` (an event that is not JSON, after `after` events), `role_first` (an
-  event without output at once), `multi` (`tokens` in an event, default 4), `split` (events in pieces), `crlf`, `ping`,
+  immediate event without output), `multi` (`tokens` per event, default 4), `split` (events in pieces), `crlf`, `ping`,
   `empty` (no output tokens), `usage_none`, and in chat streams `reasoning` (the first half) and `tool_calls`.
-- text that is wrong while everything else is as it should be, from token `after`+1 on (default 1): `wrong` (words of no
-  sense, others in each answer; the prompt is scored as by a model that knows nothing), `flip` (another answer as good
-  as the first: a near tie that fell to the other side), `repeat` (one token over and over), `replacement` (characters
-  that are U+FFFD), `blank` (tokens without text); `endless` answers do not end by themselves.
-- log probabilities: `drift` (each lower by `nats`, default 0.5), `unsteady` (those of a request all differ by a number
-  drawn with the standard deviation `nats`), `some_scores` (the second half of the prompt has none), `ignore_scores`
-  (they are not told), `refuse_scores` (status 400).
-- after an answer: `idle_close` (closed although keep-alive was promised); `twice` (a stream's answer once more, asked
-  by nobody: in the same bytes, or `seconds` later, when the connection may be waiting for another).
+- wrong text while everything else is right, from token `after`+1 on (default 1): `wrong` (random words, different in
+  each answer; the prompt is scored as by an untrained model), `flip` (another answer as good as the first: a near tie
+  that went the other way), `repeat` (one token over and over), `replacement` (characters are U+FFFD), `blank` (tokens
+  without text); `endless` answers ignore the end-of-sequence token.
+- log probabilities: `drift` (each lower by `nats`, default 0.5), `unsteady` (those of a request all shifted by a random
+  number with standard deviation `nats`), `some_scores` (none for the second half of the prompt), `ignore_scores` (not
+  returned), `refuse_scores` (status 400).
+- after an answer: `idle_close` (closed although keep-alive was promised); `twice` (a stream's answer is sent again,
+  unrequested: in the same bytes, or `seconds` later, when the connection may be waiting for another).
 """
 
 import time
@@ -56,7 +56,7 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One kind of misbehaviour and the requests that it strikes."""
+    """One kind of misbehaviour and the requests it applies to."""
 
     kind: str
     share: float | None = None
@@ -69,14 +69,14 @@ class Fault:
     nats: float = 0.5
 
     def strikes(self, number: int, seed: int, streams: int = 1) -> bool:
-        """Whether request `number` (the first is 1), with which `streams` are open, is one of its own."""
+        """Whether it applies to request `number` (from 1), with which `streams` are open."""
         if streams < self.streams:
             return False
         if self.nth is not None:
             return number == self.nth
         if self.every is not None:
             return number % self.every == 0
-        # Kinds with the same share must not strike the same requests; str seeds do not depend on the hash seed.
+        # Kinds with the same share must not hit the same requests; a str seed does not depend on PYTHONHASHSEED.
         return self.share is None or Random(f"{seed}/{self.kind}/{number}").random() < self.share
 
 
@@ -105,7 +105,7 @@ def chosen(faults: list[Fault], number: int, seed: int, streams: int = 1) -> dic
 
 
 def wrong_text(faults: dict[str, Fault], good: Callable[[int], int], number: int) -> Callable[[int], int]:
-    """The token at each place of the answer to request `number`, where `good` tells that of the right answer."""
+    """The token at each place of the answer to request `number`; `good` gives that of the right answer."""
     fault = next((faults[kind] for kind in TEXTS if kind in faults), None)
     if fault is None:
         return good
@@ -123,7 +123,7 @@ def wrong_text(faults: dict[str, Fault], good: Callable[[int], int], number: int
 
 
 def wrong_scores(faults: dict[str, Fault], scores: Scores) -> Scores | None:
-    """What is told of log probabilities under these faults; None where it is nothing."""
+    """What is returned of log probabilities under these faults; None for nothing."""
     if "ignore_scores" in faults:
         return None
     shift = -faults["drift"].nats if "drift" in faults else 0.0
@@ -140,7 +140,7 @@ NOT_HTTP = b"\x16\x03\x01 these bytes are not HTTP\r\n\r\n"
 
 
 class FaultyStream(BaseAnswer):
-    """A stream under one or more faults."""
+    """A stream with one or more faults."""
 
     def __init__(self, stream: AnswerStream, faults: dict[str, Fault]) -> None:
         self._stream = stream
@@ -160,12 +160,12 @@ class FaultyStream(BaseAnswer):
             stream.write(stream.frame(self._exchange.events.role()))
 
     def opening(self) -> None:
-        """As a good stream does, unless it was done long ago."""
+        """Like a good stream's, unless that was done long ago."""
         if "role_first" not in self._faults:
             self._stream.opening()
 
     def token(self) -> None:
-        """Send what is due, if anything is."""
+        """Send whatever is due."""
         size = self._faults["multi"].tokens if "multi" in self._faults else 1
         if not self._stalled and self._exchange.sequence.generated - self._sent >= size:
             self._event(last=False)
@@ -176,14 +176,14 @@ class FaultyStream(BaseAnswer):
             self._event(last=True)
 
     def _event(self, *, last: bool) -> None:
-        """One event with all tokens that are not sent, or the fault that is due in its place."""
+        """Send one event with all unsent tokens, or the fault that is due in its place."""
         due = {kind for kind, fault in self._faults.items() if len(self._counts) >= fault.after}
         for kind in ENDS:
             if kind in due:
                 self._cut(kind)
                 return
         if "stall" in due:
-            # The engine goes on: what it makes meanwhile comes in one event afterwards.
+            # The engine continues: the tokens of the meantime come in one event afterwards.
             self._stalled = True
             if seconds := self._faults.pop("stall").seconds:
                 self._exchange.connection.server.loop.call_later(seconds, self._wake)
@@ -238,7 +238,7 @@ class FaultyStream(BaseAnswer):
             connection.done()
 
     def _again(self) -> bytes:
-        """The whole answer once more, in one event."""
+        """The whole answer again, in one event."""
         stream, exchange = self._stream, self._exchange
         generated = exchange.sequence.generated
         event = exchange.events.token(stream.kind, 0, generated, exchange.finish)
@@ -246,7 +246,7 @@ class FaultyStream(BaseAnswer):
         return STREAM_HEAD + b"".join(map(stream.frame, (event, *closing))) + LAST_CHUNK
 
     def _write_twice(self, data: bytes) -> None:
-        # What ends with the last chunk ends the answer.
+        # Data that ends with the last chunk ends the answer.
         self._exchange.connection.write(data + self._again() if data.endswith(LAST_CHUNK) else data)
 
     def _write_split(self, data: bytes) -> None:
@@ -257,7 +257,7 @@ class FaultyStream(BaseAnswer):
 
 
 class FaultyWhole(WholeAnswer):
-    """An answer in one piece that does not arrive, or late."""
+    """A whole answer that does not arrive, or arrives late."""
 
     def __init__(self, exchange: Exchange, fault: Fault) -> None:
         super().__init__(exchange)

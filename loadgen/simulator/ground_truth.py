@@ -1,18 +1,17 @@
-"""What was truly served: the reference that a client's own numbers are held against.
+"""What was really served: the reference for a client's own figures.
 
-Stamps are CLOCK_REALTIME: a request counts from the kernel's receive stamp of the read that completed it, an event from
-right before its `send` (or, when its socket is full, from the moment it was ready to go). Latencies are those of
-completed streams only; the rest is counted.
+Stamps are CLOCK_REALTIME: a request's is the kernel's receive stamp of the read that completed it, an event's is taken
+right before its `send` (or, if its socket is full, when it was ready to go). Latencies are those of completed streams
+only; other streams are counted.
 
-A window of time has what happened within it and nothing else: gaps with both ends inside, first tokens of requests that
-came inside, the part of each stream that lies inside, and the whole duration only of streams that lie inside wholly.
-The load of an event is the number of streams that were open when its step ended: queued, running, or getting their last
-token in this very step.
+A window contains only what happened within it: gaps with both ends inside, first tokens of requests that came inside,
+the part of each stream that lies inside, and the duration of streams that lie inside completely. The load of an event
+is the number of streams open when its step ended: queued, running, or getting their last token in this step.
 
 Memory is bounded: percentiles are exact up to `EXACT` samples; beyond that every second sample is kept, then every
 fourth, and so on, spread evenly over time, while count, mean and max stay exact. The oldest streams and steps are
-forgotten, and a window that reaches back to them says so. A report sorts what is kept (a tenth of a second when full),
-so ask for it when the load is over.
+dropped, and a window that includes them says so. A report sorts what is kept (a tenth of a second when full), so
+request it after the load.
 """
 
 import time
@@ -23,9 +22,9 @@ from dataclasses import dataclass, field
 from operator import sub
 from typing import Any, Literal
 
-KEPT_EVENTS = 1 << 22  # of streams that are over, 8 bytes each
+KEPT_EVENTS = 1 << 22  # of ended streams, 8 bytes each
 KEPT_STEPS = 1 << 18
-_STREAM_COSTS = 32  # what a stream takes beside its events, in events
+_STREAM_COSTS = 32  # a stream's overhead, in events
 
 Outcome = Literal["completed", "aborted", "failed"]
 
@@ -36,13 +35,13 @@ class ServedStream:
 
     received_ns: int
     stamps: "array[int]" = field(default_factory=lambda: array("q"))
-    tokens: list[int] | None = None  # how many tokens each event had; None: one
+    tokens: list[int] | None = None  # the tokens of each event; None: one each
     completed: bool = False
     ended_ns: int = 0  # 0 while it is open
 
 
 class ServedHistory:
-    """The streams that are open and those that ended lately."""
+    """The open streams and those that ended recently."""
 
     def __init__(self, kept_events: int = KEPT_EVENTS, kept_steps: int = KEPT_STEPS) -> None:
         self._kept_events, self._kept_steps = kept_events, kept_steps
@@ -53,7 +52,7 @@ class ServedHistory:
         self._forgotten_until_ns = 0
 
     def forget(self) -> None:
-        """Begin anew; open streams keep what they had."""
+        """Start anew; open streams keep their events."""
         self._over.clear()
         self._size = self._forgotten_until_ns = 0
 
@@ -63,7 +62,7 @@ class ServedHistory:
         return served
 
     def step(self, at_ns: int, streams: int) -> None:
-        """The tokens of a step are about to be written, while so many streams are open."""
+        """The tokens of a step are about to be written, with `streams` open."""
         self._steps.append(at_ns)
         self._loads.append(streams)
         if len(self._steps) > self._kept_steps:
@@ -83,7 +82,7 @@ class ServedHistory:
             self._forgotten_until_ns = max(self._forgotten_until_ns, oldest.ended_ns)
 
     def window(self, since_ns: int = 0, until_ns: int | None = None) -> dict[str, Any]:
-        """What happened from one moment, CLOCK_REALTIME, to another (None: now)."""
+        """What happened between two moments in CLOCK_REALTIME (None: now)."""
         until_ns = time.time_ns() if until_ns is None else until_ns
         streams = [
             each
@@ -92,7 +91,7 @@ class ServedHistory:
         ]
         came = [each for each in streams if each.received_ns >= since_ns]
         over = [each for each in streams if each.ended_ns and each.ended_ns <= until_ns]
-        from loadgen.simulator.served_events import ServedEvents  # see there: numpy is not loaded until it is needed
+        from loadgen.simulator.served_events import ServedEvents  # see there: it loads numpy
 
         events = ServedEvents(streams, since_ns, until_ns)
         return {
@@ -126,7 +125,7 @@ class Samples:
     def add(self, values: Sequence[int]) -> None:
         if not values:
             return
-        first = -self.count % self._stride  # the next that is due to be kept
+        first = -self.count % self._stride  # index of the next sample to keep
         self.count += len(values)
         self.total += sum(values)
         self.max = max(self.max, *values)
@@ -146,30 +145,30 @@ class Samples:
 
 
 class GroundTruth:
-    """The account of everything served since the start or the last reset."""
+    """The record of everything served since the start or the last reset."""
 
     def __init__(self) -> None:
-        # A reset leaves these alone.
-        self.open = 0  # requests received and not answered completely
-        self.numbered = 0  # completions, chats and responses so far; faults choose by how many came since they were set
-        self.faults_since = 0  # the number of the last one before the faults were set
+        # Not affected by a reset.
+        self.open = 0  # requests received but not answered completely
+        self.numbered = 0  # completions, chats and responses so far; faults count them from `faults_since`
+        self.faults_since = 0  # `numbered` when the faults were set
         self.history = ServedHistory()
         self.reset()
 
     def reset(self) -> None:
-        """Begin a new account; requests in flight are only counted where they end."""
+        """Start a new record; of requests in flight, only their end is counted."""
         self.requests = dict.fromkeys(("received", "completed", "aborted", "failed", "rejected"), 0)
-        self.stamps = {"kernel": 0, "user": 0}  # requests by who stamped them
+        self.stamps = {"kernel": 0, "user": 0}  # requests by the clock that stamped them
         self.tokens = {"input": 0, "output": 0}
         self.peak_concurrency = self.open
-        self.faults: Counter[str] = Counter()  # how many requests each kind struck
+        self.faults: Counter[str] = Counter()  # how many requests each kind hit
         self.first_received_ns = self.last_write_ns = 0
         self.latency = {name: Samples() for name in ("ttft", "tpot", "itl", "chunk_gap", "e2e")}
         self._cpu_s = time.process_time()
         self.history.forget()
 
     def arrived(self, received_ns: int, *, kernel_stamp: bool) -> ServedStream:
-        """A valid request starts; returns what is to be known of its answer."""
+        """A valid request starts; returns the record of its answer."""
         self.requests["received"] += 1
         self.open += 1
         self.peak_concurrency = max(self.peak_concurrency, self.open)

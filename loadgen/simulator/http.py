@@ -1,8 +1,8 @@
-"""Sockets and HTTP/1.1, as uvicorn behaves, without a layer between a token and its `send`.
+"""Sockets and HTTP/1.1, behaving like uvicorn, with no layer between a token and its `send`.
 
-Invariants: responses of one connection never overlap (requests that come early wait); a full socket buffer never stops
-the caller nor loses a byte (what does not fit waits for the socket to drain); once `lost`, a connection calls nobody.
-The stamp of a request is the kernel's for the read that completed it, where the kernel gives one.
+Invariants: responses on one connection never overlap (early requests wait); a full socket buffer neither blocks the
+caller nor loses a byte (the rest waits for the socket to drain); once `lost`, a connection makes no more calls. A
+request's stamp is the kernel's for the read that completed it, if the kernel provides one.
 """
 
 import asyncio
@@ -49,17 +49,17 @@ class Request:
 
 
 class Connection:
-    """One client's socket: bytes in to requests, response bytes out, and the end of either side."""
+    """One client's socket: parses requests, writes responses, and handles the end of either side."""
 
     def __init__(self, server: "HttpServer", sock: socket.socket) -> None:
         self.server = server
         self.fd = sock.fileno()
         self.request: Request | None = None  # the one being answered
         self.served = 0  # requests answered before
-        self._status = 200  # of the answer that is being given
-        self.on_lost: Callable[[], None] | None = None  # called if the client goes away before its answer is complete
+        self._status = 200  # of the current answer
+        self.on_lost: Callable[[], None] | None = None  # called if the client leaves before its answer is complete
         self.send = sock.send  # bound once: called for every token
-        self.out = bytearray()  # what the socket did not take; never replaced by another object
+        self.out = bytearray()  # bytes that the socket did not take; never replaced by another object
         self._sock = sock
         self._parser: Any = httptools.HttpRequestParser(self)
         self._incoming = Request()
@@ -83,7 +83,7 @@ class Connection:
         self._incoming.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """Invite a body whose client waits to be asked for it (curl, above a kilobyte)."""
+        """Send 100 Continue to a client that waits for it (curl, above a kilobyte)."""
         if self._incoming.headers.get("expect", "").lower() == "100-continue" and self.request is None:
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -98,10 +98,10 @@ class Connection:
         request.body = b"".join(self._body)
         request.keep_alive = self._parser.should_keep_alive()
         request.received_ns, request.kernel_stamp = self._stamp_ns, self._kernel_stamp
-        self._waiting.append(request)  # answered after the parser has returned: it swallows what its callbacks raise
+        self._waiting.append(request)  # answered after the parser returns: it swallows exceptions of its callbacks
 
     def write(self, data: bytes) -> None:
-        """Send now what the socket takes and the rest when it can; never blocks."""
+        """Send what the socket takes now and the rest later; never blocks."""
         if self.out:
             self.out += data
             return
@@ -119,7 +119,7 @@ class Connection:
     def respond(
         self, status: int, body: bytes, *, kind: str = "application/json", headers: str = "", close: bool = False
     ) -> None:
-        """Answer the request whole; `close` breaks the promise of a kept-alive connection."""
+        """Send a whole answer; `close` breaks the promise of a kept-alive connection."""
         self._status = status
         keep = "" if self.request and self.request.keep_alive else "connection: close\r\n"
         head = (
@@ -132,7 +132,7 @@ class Connection:
         self.done(close=close)
 
     def done(self, *, close: bool = False) -> None:
-        """The answer is complete: wait for the next request, or close if that was agreed or `close`."""
+        """The answer is complete: wait for the next request, or close if agreed or requested."""
         request, self.request, self.on_lost = self.request, None, None
         self.served += 1
         if request is not None:
@@ -146,19 +146,19 @@ class Connection:
                 self.server.loop.call_soon(self._next)
 
     def close(self) -> None:
-        """Close as soon as everything written is with the kernel."""
+        """Close as soon as the kernel has taken everything written."""
         self._closing = True
         if not self.out:
             self.lost()
 
     def reset(self) -> None:
-        """Close with an RST, whatever is on its way."""
+        """Close with an RST, discarding what is on its way."""
         with contextlib.suppress(OSError):
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.lost()
 
     def lost(self) -> None:
-        """Let go of the socket now; tells the answer in progress, if there is one."""
+        """Release the socket now and tell the answer in progress, if any."""
         if self.fd < 0:
             return
         self.server.loop.remove_reader(self.fd)
@@ -231,7 +231,7 @@ class HttpServer:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, handle: Callable[[Connection, Request], None], keep_alive_s: float = 5.0
     ) -> None:
-        """Like uvicorn's, `keep_alive_s` counts from the end of an answer: who never asked anything may stay."""
+        """As in uvicorn, `keep_alive_s` counts from the end of an answer: a client that never asked may stay."""
         self.loop = loop
         self.handle = handle
         self.keep_alive_s = keep_alive_s
@@ -243,7 +243,7 @@ class HttpServer:
         """Listen and return the port, which the kernel chose if `port` is 0."""
         sock = socket.create_server((host, port), backlog=BACKLOG)
         sock.setblocking(False)
-        # Sockets inherit both from the one that accepts them.
+        # Accepted sockets inherit both options.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
@@ -269,7 +269,7 @@ class HttpServer:
             except BlockingIOError:
                 return
             except OSError:
-                # Out of descriptors: the listener stays readable, so look again later instead of spinning.
+                # Out of descriptors: the listener stays readable, so retry later instead of spinning.
                 self.loop.remove_reader(self._sock.fileno())
                 self.loop.call_later(0.1, self._resume)
                 return

@@ -1,7 +1,7 @@
 """The engine's /metrics, in Prometheus' text format under vLLM's names.
 
-Recording is cheap because nearly all streams of a step were in the step before it: they share one inter-token latency,
-so a step is one observation with a count.
+Recording is cheap because nearly all streams of a step were also in the previous one: they share one inter-token
+latency, so a step is one observation with a count.
 """
 
 import time
@@ -32,7 +32,7 @@ _HISTOGRAMS: dict[str, tuple[float, ...]] = {
 
 
 class PrometheusHistogram:
-    """Cumulative buckets; everything in seconds, but for tokens."""
+    """Cumulative buckets, in seconds or tokens."""
 
     def __init__(self, buckets: tuple[float, ...]) -> None:
         self._buckets = buckets
@@ -51,7 +51,7 @@ class PrometheusHistogram:
 
 
 class Metrics:
-    """What vLLM's frontend records; the rest is read off the engine when it is asked for."""
+    """What vLLM's frontend records; the rest is read from the engine when the page is requested."""
 
     def __init__(self, model: str) -> None:
         escaped = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
@@ -64,7 +64,7 @@ class Metrics:
     def step(self, emission: Emission, now_ns: int) -> None:
         ttft, itl = (self._histograms[name] for name in ("time_to_first_token_seconds", "inter_token_latency_seconds"))
         self._histograms["iteration_tokens_total"].add(emission.computed)
-        # Whoever did not join now got its last token in the step before.
+        # A sequence that did not join now got its latest token in the previous step.
         steady = len(emission.going) + len(emission.ending) - len(emission.joined)
         if steady:
             itl.add((now_ns - self._last_ns) / 1e9, steady)
@@ -140,7 +140,7 @@ class Metrics:
 
 
 def _answers(answered: Mapping[tuple[str, str, int], int]) -> list[str]:
-    """As the library that counts them for vLLM does: statuses by their class."""
+    """As counted by the library that vLLM uses: statuses by their class."""
     by_class = Counter[str]()
     for (path, method, status), count in answered.items():
         by_class[f'handler="{path}",method="{method}",status="{status // 100}xx"'] += count

@@ -1,8 +1,8 @@
-"""The numbers an engine obeys: how long a step takes and what fits in it.
+"""The parameters of an engine: how long a step takes and what fits in it.
 
-One frozen value holds them all, so that a live change is a new value and never a half-applied one. Two kinds of clock
-come out of it: with `step_ms` every step ends on an absolute grid whatever it did (the benchmark server); without it
-a step lasts as long as its work, which is what makes latency bend as concurrency grows.
+They are one frozen value, so a live change replaces it and never applies by halves. There are two kinds of clock: with
+`step_ms` every step ends on an absolute grid whatever it did (for benchmarks); without it a step lasts as long as its
+work, so that latency grows with concurrency.
 """
 
 from dataclasses import dataclass, fields
@@ -16,7 +16,7 @@ SIZE_OF_POOL = frozenset({"kv_blocks", "block_size", "max_model_len", "prefix_ca
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Physics:
-    """How one engine behaves; every duration is simulated time and real time at once."""
+    """How one engine behaves; durations are in real time."""
 
     base_ms: float = 6.0  # what a step costs before it does anything (launches, weights read once)
     per_seq_ms: float = 0.08  # what each running sequence adds to a step
@@ -26,17 +26,17 @@ class Physics:
     first_token_ms: float = 0.0  # no first token earlier than this after the request was received
     max_num_seqs: int = 256  # sequences running at once; the rest wait
     max_num_batched_tokens: int = 8192
-    """Tokens computed in one step; prompts longer than what is left are prefilled in chunks."""
+    """Tokens computed in one step; longer prompts are prefilled in chunks."""
     max_model_len: int = 32768  # prompt and answer together
     kv_blocks: int = 25_000  # blocks in the KV pool
     block_size: int = 16  # tokens in a block
-    gflop_per_token: float = 16.0  # what a computed token takes: twice the parameters that it goes through
+    gflop_per_token: float = 16.0  # per computed token: twice its active parameters
     mfu_metrics: bool = False  # whether the operations are counted for /metrics
     prefix_caching: bool = True  # whether prompts share blocks with earlier ones
     eos_mean_tokens: float = 0.0
     """Above zero: answers without `ignore_eos` end by themselves, after this many tokens on average."""
     score_noise: float = 0.01
-    """Standard deviation, in nats, of each token's log probability while other requests are running; alone, none."""
+    """Standard deviation, in nats, of each token's log probability while other requests run; without others, 0."""
     startup_s: float = 0.0  # how long the milestones of a start take
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class Physics:
         return self.kv_blocks * self.block_size
 
     def step_ns(self, running: int, prefill_tokens: int) -> int:
-        """Nanoseconds of a step with this work in it, before jitter; never so few that an engine spins."""
+        """Duration of a step with this work, before jitter; never so short that the engine spins."""
         ms = self.base_ms + self.per_seq_ms * running + self.per_prefill_token_ms * prefill_tokens
         return max(100_000, int(ms * 1e6))
 
@@ -75,12 +75,12 @@ _ROOMY: dict[str, Any] = {
     "prefix_caching": False,
 }
 PRESETS = {
-    # An 8B model on one GPU: costs of base and batch are equal at 75 streams, so throughput bends around there.
+    # An 8B model on one GPU: base cost and batch cost are equal at 75 streams, so throughput bends around there.
     "default": Physics(jitter=0.03, startup_s=3.0),
-    # The server that clients were compared on: one token per stream and step, nothing else ever in the way.
+    # The server for comparing clients: one token per stream and step, nothing else in the way.
     "bench": Physics(step_ms=10.0, first_token_ms=50.0, **_ROOMY),
     # GPT-OSS 120B on one MI300X as published (8 streams of 4096/1024): fitted to its mean TTFT, TPOT and E2E. What one
-    # concurrency cannot tell is a guess: the cost of a sequence, and a budget of one prompt a step.
+    # concurrency does not determine is a guess: the cost per sequence, and a budget of one prompt per step.
     "published": Physics(
         base_ms=13.4,
         per_seq_ms=0.1,
@@ -92,9 +92,9 @@ PRESETS = {
         kv_blocks=1 << 17,
         prefix_caching=False,
     ),
-    # For tests of a load that changes: 5 ms x (1 + running / 16) and nothing else, so each load has a step of its own.
+    # For tests of a moving load: 5 ms x (1 + running / 16) and nothing else, so each load has its own step time.
     "bends": Physics(base_ms=5.0, per_seq_ms=5.0 / 16, per_prefill_token_ms=0.0, **_ROOMY),
-    # For tests: as quick as the machine, with no cost that grows.
+    # For tests: as fast as the machine, with no cost that grows.
     "fast": Physics(
         base_ms=1.0, per_seq_ms=0.0, per_prefill_token_ms=0.0, max_num_seqs=1024, max_model_len=8192, kv_blocks=1 << 16
     ),

@@ -1,4 +1,4 @@
-"""What requests say: the fields of their bodies that mean something to the simulator, and refusals in vLLM's form."""
+"""The fields of request bodies that the simulator uses, and refusals in vLLM's form."""
 
 from random import Random
 from typing import Any, TypeVar, cast
@@ -12,7 +12,7 @@ Body = TypeVar("Body")
 
 
 class StreamOptions(msgspec.Struct):
-    """What a stream's events are to carry."""
+    """What a stream's events should carry."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -32,7 +32,7 @@ class Message(msgspec.Struct):
 
 
 class Generate(msgspec.Struct):
-    """The fields of a completion, a chat or a response that mean something here; any others are ignored."""
+    """The fields of a completion, chat or response that are used here; any others are ignored."""
 
     model: str | None = None
     prompt: str | list[int | str | list[int]] | None = None
@@ -47,7 +47,7 @@ class Generate(msgspec.Struct):
     stream_options: StreamOptions | None = None
     n: int = 1
     echo: bool = False
-    logprobs: bool | int | None = None  # true or false in a chat, of whose answers nothing is told here
+    logprobs: bool | int | None = None  # a bool in a chat, where it is ignored
     prompt_logprobs: int | None = None
 
     @property
@@ -57,7 +57,7 @@ class Generate(msgspec.Struct):
         return self.input or self.messages or []
 
     def scores(self, ids: list[int], seed: str, *, completion: bool) -> Scores | None:
-        """What is to be told of log probabilities; of a stream nothing is, whatever vLLM would."""
+        """The log probabilities to return; never for a stream, unlike vLLM."""
         asked = {"prompt_logprobs": self.prompt_logprobs, "logprobs": self.logprobs if completion else None}
         for name, top in asked.items():
             if top is not None and not 0 <= top <= MOST_TOP:

@@ -1,8 +1,8 @@
-"""Log probabilities as a trained model would give them, in the three shapes that vLLM answers with.
+"""Log probabilities like a trained model's, in the three shapes in which vLLM returns them.
 
-A token's log probability follows from itself and the one before it, so a text has the same score every time; over many
-tokens they are exponentially distributed with a mean of `MEAN_NATS` below zero, a perplexity of about six. Beside other
-requests each differs by the engine's `score_noise`, as the sums of another batch size do.
+A token's log probability depends on itself and the previous token, so a text has the same score every time; over many
+tokens they are exponentially distributed with a mean of `MEAN_NATS` below zero, a perplexity of about six. While other
+requests run, each varies by the engine's `score_noise`, as sums do in another batch size.
 """
 
 import math
@@ -16,7 +16,7 @@ from zlib import crc32
 from loadgen.simulator import tokens
 
 MEAN_NATS = 1.8
-UNTRAINED_NATS = math.log(tokens.VOCABULARY)  # what a token costs a model that knows nothing
+UNTRAINED_NATS = math.log(tokens.VOCABULARY)  # nats per token of an untrained model
 MOST_TOP = 20  # vLLM's --max-logprobs
 _STEPS = 1 << 20
 
@@ -26,20 +26,20 @@ Entry = dict[int, dict[str, Any]] | None
 
 @dataclass(slots=True, kw_only=True)
 class Scores:
-    """What a request asked to be told of log probabilities, and what a fault makes of them."""
+    """The log probabilities that a request asked for, and what a fault makes of them."""
 
     prompt: Sequence[int]
-    prompt_top: int | None  # alternatives beside each token of the prompt; None without `prompt_logprobs`
+    prompt_top: int | None  # alternatives for each prompt token; None without `prompt_logprobs`
     top: int | None  # the same for `logprobs`
     echo: bool  # the prompt comes back before the answer
-    prompt_only: bool  # with `echo`: nothing but the prompt
+    prompt_only: bool  # with `echo`: return only the prompt
     noise: Random
     shift: float = 0.0
     untrained: bool = False
-    known: int | None = None  # how many tokens of the prompt are scored; None is all
+    known: int | None = None  # how many prompt tokens are scored; None: all
 
     def told(self, answer: Sequence[int], spread: float) -> "Told":
-        """The parts of the response; `spread` is the standard deviation of each score."""
+        """These parts of the response; `spread` is the standard deviation of each score."""
         prompt = self._entries(None, self.prompt, max(self.prompt_top or 0, self.top or 0), spread)
         if self.known is not None:
             prompt[self.known :] = [None] * len(prompt[self.known :])
@@ -55,7 +55,7 @@ class Scores:
         return [self._entry(*pair, top, spread) for pair in zip([before, *ids], ids, strict=False)]
 
     def _entry(self, before: int | None, token: int, top: int, spread: float) -> Entry:
-        """The token itself first, then its likeliest alternatives; the first token of a prompt has no score."""
+        """The token itself, then its likeliest alternatives; None for the first token, which has no score."""
         if before is None:
             return None
         value = -UNTRAINED_NATS if self.untrained else log_probability(before, token)
@@ -72,7 +72,7 @@ class Scores:
 
 
 class Told(NamedTuple):
-    """The parts of a response that are about its tokens."""
+    """The parts of a response that describe its tokens."""
 
     text: str
     prompt_logprobs: list[Entry] | None
@@ -86,7 +86,7 @@ def log_probability(before: int, token: int) -> float:
 
 
 def completion_logprobs(ids: Sequence[int], entries: Sequence[Entry]) -> dict[str, list[Any]]:
-    """OpenAI's `logprobs` of a completion: one list a property, a token without a score as null."""
+    """OpenAI's `logprobs` of a completion: a list per property, with null for a token without a score."""
     pieces = [tokens.piece(number) for number in ids]
     offsets = [0]
     for piece in pieces[:-1]:

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from loadgen.simulator.ground_truth import ServedStream
 
-PART_TOKENS = 8  # A part of a stream with fewer tokens has no time per output token
+PART_TOKENS = 8  # a part of a stream with fewer tokens has no time per output token
 
 _Int64 = NDArray[np.int64]
 
 
 class ServedEvents:
-    """The events of some streams, one after the other in flat arrays."""
+    """The events of some streams, concatenated in flat arrays."""
 
     def __init__(self, streams: "Sequence[ServedStream]", since_ns: int, until_ns: int) -> None:
         lengths = np.array([len(each.stamps) for each in streams], dtype=np.int64)
@@ -36,7 +36,7 @@ class ServedEvents:
         (self._later,) = np.nonzero(~first & self.inside & np.append(False, self.inside[:-1]))
 
     def latency_ms(self) -> dict[str, dict[str, float | None]]:
-        """Over all of them; time per output token is that of each stream's part."""
+        """Over all streams; time per output token is that of each stream's part."""
         (inside,) = np.nonzero(self.inside)
         (starts,) = np.nonzero(np.diff(self._stream[inside], prepend=-1))
         stream = self._stream[inside][starts]
@@ -50,10 +50,10 @@ class ServedEvents:
         return {**self._of(self._firsts, self._later), "tpot": summary_ms(tpot), "e2e": summary_ms(e2e)}
 
     def by_load(self, steps: "array[int]", loads: "array[int]") -> dict[str, Any]:
-        """Tokens, first tokens and gaps by the number of streams that were open when they were written."""
+        """Tokens, first tokens and gaps by the number of streams open when they were written."""
         if not len(steps):
             return {}
-        # What was written before the first step that is still known is counted to it; `whole` says that it is so.
+        # What was written before the first known step is attributed to that; `whole` reports it.
         load = np.array(loads)[np.maximum(np.searchsorted(np.array(steps), self.stamps, side="right") - 1, 0)]
         (inside,) = np.nonzero(self.inside)
         all_of, firsts, later = (_groups(load, which) for which in (inside, self._firsts, self._later))

@@ -1,8 +1,8 @@
-"""The step loop: the engine, the clock that drives it, and the answers that its tokens go to.
+"""The step loop: the engine, its clock, and the answers that its tokens go to.
 
-The clock is late by tens of microseconds, where libuv and asyncio round to milliseconds: a timerfd that the loop
-watches. `os.timerfd_create` came with Python 3.13, so before that it is two calls into libc; without either (not
-Linux), the loop's own timer has to do.
+The clock is a timerfd watched by the loop, late by tens of microseconds, where libuv and asyncio round to milliseconds.
+`os.timerfd_create` exists from Python 3.13, so before that two calls into libc replace it; without either (not Linux),
+the loop's own timer is used.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ class Timer:
 
 
 class Service:
-    """One engine at work; without requests it sleeps."""
+    """One running engine; sleeps without requests."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, physics: Physics, *, model: str, seed: int, faults: list[Fault]
@@ -76,7 +76,7 @@ class Service:
         self.engine = Engine(physics, seed=seed)
         self.metrics = Metrics(model)
         self.truth = GroundTruth()
-        self.canaries = GroundTruth()  # of the requests that vramp marked as its canaries: none of them is in `truth`
+        self.canaries = GroundTruth()  # of vramp's canaries, which are not in `truth`
         self._timer = Timer(loop, self._tick)
         self._stepping = False
 
@@ -110,7 +110,7 @@ class Service:
 
 
 async def log_throughput(service: Service, log: Callable[[str], None]) -> None:
-    """vLLM's line of averages, for as long as the server runs."""
+    """Log vLLM's line of averages periodically, while the server runs."""
     every_s = 10.0
     engine = service.engine
     while True:

@@ -1,9 +1,9 @@
 """A tokenizer that needs no files, and the words that answers are made of.
 
-Words of the vocabulary are all as long as each other, with their space, so that every event of an answer has the same
-size and its bytes can be prepared. Text made of those words comes back as the same tokens, which is what lets the next
-turn of a conversation find the answer of the last one in the prefix cache. Any other text is cut into pieces of up to
-six letters or three digits; a piece's token is a checksum, remembered so that `decode` can give it back.
+The vocabulary's words all have the same length, with their space, so that every event of an answer has the same size
+and can be prepared. Text made of these words is tokenized to the same tokens, so that the next turn of a conversation
+hits the last answer in the prefix cache. Any other text is cut into pieces of up to six letters or three digits; a
+piece's token is a checksum, remembered for `decode`.
 """
 
 import re
@@ -15,7 +15,7 @@ VOCABULARY = 128_256
 BOS, START, END, NEWLINE = 1, 2, 3, 4
 WORDS = [" " + a + b + c + d for a, b, c, d in product("bdfghjklmnprstvz", "aeiou", repeat=2)]
 FIRST_WORD = 256
-# The words of answers, in the order in which they come; an answer starts at one of them and goes round.
+# The words of answers in order; an answer starts at one of them and wraps around.
 ANSWER = [word.encode() for word in WORDS[:: len(WORDS) // 64][:64]]
 ANSWER_IDS = [FIRST_WORD + WORDS.index(word.decode()) for word in ANSWER]
 _PIECE = re.compile(r" ?[^\W\d_]{1,6}| ?\d{1,3}|\s|.")
@@ -27,22 +27,22 @@ _SPECIAL = {BOS: "<s>", START: "<start>", END: "</s>"}
 
 
 def encode(text: str) -> list[int]:
-    """The tokens of a text, without any that a template adds."""
+    """The tokens of a text, without any from a template."""
     return [_id_of.get(piece) or _learn(piece) for piece in _PIECE.findall(text)]
 
 
 def decode(ids: Iterable[int]) -> str:
-    """A text for any token ids; those never seen become words of the vocabulary."""
+    """A text for any token ids; ids never seen become words of the vocabulary."""
     return "".join(_piece_of.get(number) or WORDS[number % len(WORDS)] for number in ids)
 
 
 def piece(number: int) -> str:
-    """A token by itself, as it is told beside its log probability; special ones have names."""
+    """The text of one token beside its log probability; special tokens have names."""
     return _SPECIAL.get(number) or decode((number,))
 
 
 def text(ids: Iterable[int]) -> str:
-    """What a client sees of an answer: special tokens have no text."""
+    """An answer as a client sees it: special tokens have no text."""
     return decode(number for number in ids if number not in _SPECIAL)
 
 
@@ -56,7 +56,7 @@ def encode_chat(messages: Iterable[tuple[str, str]], *, generation_prompt: bool 
 
 
 def answer_start(ids: Sequence[int]) -> int:
-    """Where in `ANSWER` the answer to a prompt starts: the same prompt has the same answer."""
+    """Where in `ANSWER` the answer to a prompt starts: equal prompts have equal answers."""
     return hash(tuple(ids)) % len(ANSWER)
 
 

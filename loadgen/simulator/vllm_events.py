@@ -1,9 +1,8 @@
 """The bytes of answers, shaped like vLLM's.
 
-A stream's events differ from each other in the word and, if the client asked for it, in the usage; everything else is
-prepared once. Without running usage all of a stream's events are equally long, so even the chunk header is. Of the
-named events of `/v1/responses` nothing is prepared, since each has a number: they are for tests of a client, not of
-speed.
+A stream's events differ only in the word and, if requested, in the usage; everything else is prepared once. Without
+running usage all events of a stream have the same length, so even the chunk header is prepared. The named events of
+`/v1/responses` are not, since each has a number: they are for testing clients, not for speed.
 """
 
 import time
@@ -45,14 +44,14 @@ class Events:
         self.running_usage = running_usage
 
     def ids(self, first: int, last: int) -> list[int]:
-        """Tokens `first` to `last` (not included) of the answer."""
+        """Tokens `first` to `last` (exclusive) of the answer."""
         return [self.token_at(index) for index in range(first, last)]
 
     def text(self, first: int, last: int) -> str:
         return tokens.text(self.ids(first, last))
 
     def prepared(self, kind: Field) -> tuple[bytes, bytes]:
-        """What comes before and after the word of every event but the last, without running usage; chunk included."""
+        """What surrounds the word in every event but the last, without running usage; includes the chunk."""
         before, after = self._around_word(kind, None)
         framed = chunk(before + ANSWER[0] + after)
         return framed.partition(ANSWER[0] + after)[0], after + b"\r\n"
@@ -60,18 +59,18 @@ class Events:
     def template(self, kind: Field, generated: int) -> tuple[bytes, int]:
         """The same with running usage, as a `%` template of (word, total tokens, completion tokens).
 
-        It holds until there are as many tokens as the second value says: then a count has a digit more.
+        Valid below the number of tokens returned with it, at which a count gets another digit.
         """
         counts = {"prompt_tokens": self._prompt, "total_tokens": -1, "completion_tokens": -2}
         before, after = self._around_word(kind, counts)
-        # Names that a user chose are all in front of the word.
+        # Names chosen by users are all before the word.
         event = before.replace(b"%", b"%%") + b"%b" + after.replace(b"-1", b"%d").replace(b"-2", b"%d")
         total = self._prompt + generated
         longer_at = min(10 ** len(str(generated)), 10 ** len(str(total)) - self._prompt)
         return b"%x\r\n%b\r\n" % (len(event % (ANSWER[0], total, generated)), event), longer_at
 
     def token(self, kind: Field, first: int, last: int, finish: Finish | None = None) -> bytes:
-        """One event that carries tokens `first` to `last` (not included), without a chunk around it."""
+        """One event with tokens `first` to `last` (exclusive), without a chunk around it."""
         choice = self._choice(kind, self.text(first, last), finish)
         if kind == "tool_calls" and not first:
             call = choice["delta"]["tool_calls"][0]
@@ -80,7 +79,7 @@ class Events:
         return self._event(choice, usage(self._prompt, last) if self.running_usage else None)
 
     def role(self) -> bytes:
-        """The first event of a chat stream; for a completion an event without text."""
+        """The first event of a chat stream; for a completion, an event without text."""
         choice: dict[str, Any] = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None}
         choice["finish_reason"] = None
         if not self.chat:
@@ -88,12 +87,12 @@ class Events:
         return self._event(choice, usage(self._prompt, 0) if self.running_usage else None)
 
     def closing(self, completion: int, *, with_usage: bool) -> list[bytes]:
-        """What comes after the last token: an event with nothing but usage, and the end."""
+        """What follows the last token: a usage event if requested, and the end."""
         body = self._envelope | {"choices": [], "usage": usage(self._prompt, completion)}
         return [b"data: %b\n\n" % encode(body), DONE] if with_usage else [DONE]
 
     def whole(self, completion: int, finish: Finish, *, with_usage: bool, told: Told | None = None) -> bytes:
-        """The response in one piece; with what `told` has of its tokens."""
+        """The response in one piece, with what `told` has about its tokens."""
         text = self.text(0, completion)
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish, "stop_reason": None}
         choice |= {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
@@ -140,7 +139,7 @@ class ResponseEvents(Events):
         return b"", b""
 
     def token(self, kind: Field, first: int, last: int, finish: Finish | None = None) -> bytes:
-        """The text of tokens `first` to `last` (not included); what else ends an answer comes with `closing`."""
+        """The text of tokens `first` to `last` (exclusive); `closing` sends the rest of an answer's end."""
         text = self.text(first, last)
         return self._named("response.output_text.delta", _OPENING + first, delta=text, logprobs=[], **self._place())
 
@@ -158,7 +157,7 @@ class ResponseEvents(Events):
         )
 
     def closing(self, completion: int, *, with_usage: bool) -> list[bytes]:
-        """The text once more, and the response with its usage; no `[DONE]`."""
+        """The whole text, and the response with its usage; no `[DONE]`."""
         text = self.text(0, completion)
         number = _OPENING + completion
         usage = self._usage(completion) if with_usage else None
@@ -168,7 +167,7 @@ class ResponseEvents(Events):
         ]
 
     def whole(self, completion: int, finish: Finish, *, with_usage: bool, told: Told | None = None) -> bytes:
-        del told  # the endpoint has no such fields
+        del told  # this endpoint has no such fields
         text = self.text(0, completion)
         status = "incomplete" if finish == "length" else "completed"
         return encode(self._response(status, text, self._usage(completion) if with_usage else None))

@@ -1,7 +1,7 @@
-"""The files that grow with a run: its journal, the histograms over time, and where asked for a row for every stream.
+"""The files that grow during a run: its journal, its histograms over time and, if wanted, a row per stream.
 
-Each line reaches the kernel whole, so that only a dying machine can lose one, and each file is given up, once and with
-a word, when the disk does not take it.
+Each line reaches the kernel whole, so that only a crash of the machine can lose one. A file that cannot be written is
+given up, which is reported once.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _opened = partial(os.open, mode=PRIVATE)
 
 
 class _GrowingFile:
-    """A file to which whole pieces are appended; everything raises `ResultError` when the disk does not take it."""
+    """A file to which whole pieces are appended; every method raises `ResultError` when the disk fails."""
 
     def __init__(self, path: Path, what: str, mode: Literal["ab", "wb"]) -> None:
         self.path, self._what = path, what
@@ -66,7 +66,7 @@ class _GrowingFile:
             self._file = open(path, mode, buffering=0, opener=_opened)  # noqa: SIM115 - it stays open
 
     def append(self, data: bytes) -> None:
-        """All of it or nothing, also to a disk that has room for a part."""
+        """Append all of it or nothing, even if the disk has room for a part."""
         with _writing(self.path, self._what):
             place = self._file.seek(0, os.SEEK_END)
             try:
@@ -82,32 +82,32 @@ class _GrowingFile:
 
 
 class Journal(_GrowingFile):
-    """The lines of a run, locked while it is open.
+    """The lines of a run; the file is locked while it is open.
 
-    The kernel unlocks it with the death of the process: so whether a run goes on can be asked (`journal_is_held`).
+    The kernel releases the lock when the process dies, so `journal_is_held` can tell whether a run is still running.
     """
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "the journal", "ab")
-        # A filesystem without locks is no reason not to run.
+        # A filesystem without locks must not prevent the run.
         with contextlib.suppress(OSError):
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._engine: EngineView | None = None  # of the last tick, which come oftener than the engine's word
+        self._engine: EngineView | None = None  # as last written: it changes less often than ticks come
 
     def write(self, line: Line) -> None:
-        """Append a line; raises `ResultError` when the disk does not take it."""
+        """Append a line; raises `ResultError` when the disk fails."""
         engine = self._engine
         if isinstance(line, Ticked):
             engine = line.engine
             if engine is not None and engine == self._engine:
                 line = msgspec.structs.replace(line, engine=None, engine_again=True)
-        self._engine = None  # where the line is lost, nobody can read what it was
+        self._engine = None  # the line is lost, so a reader does not know it
         self.append(encode_line(line) + b"\n")
         self._engine = engine
 
 
 def journal_is_held(path: Path) -> bool:
-    """Whether a living process writes this journal; False for one that cannot be read."""
+    """Whether a living process is writing this journal; False if it cannot be read."""
     try:
         with open_file(path) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -121,7 +121,7 @@ def journal_is_held(path: Path) -> bool:
 def read_journal(path: Path, *, skipped: list[str] | None = None) -> Iterator[Line]:
     """The lines of a journal, up to its end or a torn last line; raises `ResultError`.
 
-    With a list for `skipped`, what is no line is passed over and its description goes there.
+    With a list for `skipped`, invalid lines are skipped and described there instead.
     """
     engine: EngineView | None = None
     damaged = 0
@@ -130,7 +130,7 @@ def read_journal(path: Path, *, skipped: list[str] | None = None) -> Iterator[Li
             for number, text in enumerate(iter(partial(file.readline, _LONGEST_LINE), b""), start=1):
                 if not text.endswith(b"\n"):
                     if len(text) == _LONGEST_LINE:
-                        raise ResultError(f"{path}:{number}: not a journal: no line has {_LONGEST_LINE >> 20} MiB")
+                        raise ResultError(f"{path}:{number}: not a journal: the line exceeds {_LONGEST_LINE >> 20} MiB")
                     return
                 try:
                     line = decode_line(text)
@@ -140,39 +140,38 @@ def read_journal(path: Path, *, skipped: list[str] | None = None) -> Iterator[Li
                         raise ResultError(problem) from error
                     damaged += 1
                     if damaged > _MOST_DAMAGED:
-                        raise ResultError(f"{path}: not a journal: {_MOST_DAMAGED:,} damaged lines and more") from error
+                        raise ResultError(f"{path}: not a journal: over {_MOST_DAMAGED:,} damaged lines") from error
                     skipped.append(problem)
-                    engine = None  # what was said there is not known
+                    engine = None  # the damaged line may have changed it
                     continue
                 if isinstance(line, Ticked):
                     if line.engine_again:
                         line = msgspec.structs.replace(line, engine=engine, engine_again=False)
                     engine = line.engine
-                yield masked(line)  # an older vramp may have left something in it
+                yield masked(line)  # a journal of an older vramp may hold secrets
     except OSError as error:
         raise ResultError(f"{path}: the journal cannot be read: {error.strerror}") from error
 
 
 class HistogramLog(_GrowingFile):
-    """The latencies of a run over time, in HdrHistogram's log format, which its tools read in any language.
+    """The latencies of a run over time, in HdrHistogram's log format, which its tools in any language can read.
 
-    One interval after the other, each with a histogram for every latency, named by its tag; all of them together are
-    what the result says of all its stages. Folded from the lines of the journal as the run goes, so that it needs
-    neither memory nor a second pass. An interval lasts a second at least and a hundredth of the run so far: a day has
-    some 800 of them. A new stage begins a new one.
+    Each interval has a histogram per latency, named by its tag; their sum over a run is what the result says of all its
+    stages. They are folded from the journal's lines as the run goes, so no second pass is needed. An interval lasts at
+    least a second and a hundredth of the run so far, so a day has some 800 of them; a new stage begins a new one.
 
     Format: HdrHistogram's HistogramLogWriter, version 1.3 (with tags).
     """
 
     def __init__(self, path: Path) -> None:
-        """Begin the file anew; raises `ResultError`."""
+        """Create the file; raises `ResultError`."""
         super().__init__(path, "the log of histograms", "wb")
         self._latency: dict[str, Histogram] = {}
         self._from_s: float | None = None
         self._until_s = 0.0
 
     def apply(self, line: Line) -> None:
-        """Take in the next line; raises `ResultError` when the disk does not take an interval."""
+        """Apply the next line; raises `ResultError` when the disk fails."""
         match line:
             case Ticked():
                 self._tick(line)
@@ -187,7 +186,7 @@ class HistogramLog(_GrowingFile):
                 self.append(_HEAD.format(run_id=run_id, unix_s=line.unix_s, iso=iso).encode("ascii", "replace"))
 
     def flush(self) -> None:
-        """End the interval here: the file now holds all that has been seen."""
+        """End the interval here, so that the file holds everything so far."""
         start_s, length_s = self._from_s or 0.0, self._until_s - (self._from_s or 0.0)
         lines = [
             f"Tag={name},{start_s:.3f},{length_s:.3f},{latency.max_us}.000,{latency.hdr()}\n"
@@ -210,21 +209,21 @@ class HistogramLog(_GrowingFile):
 
 
 class JsonlRows(_GrowingFile):
-    """Every stream of a run as a row of `records.jsonl`, an object a line; it survives a run that is killed."""
+    """One row per stream of a run in `records.jsonl`, an object per line; survives a killed run."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / "records.jsonl", "the rows of streams", "wb")
 
     def write(self, worker: int, rows: Iterable[StreamRow], model: str | None) -> None:
-        """Append what a worker brought, `model` where a row names none; raises `ResultError`."""
+        """Append a worker's rows, with `model` where a row names none; raises `ResultError`."""
         self.append(b"".join(_encode(_named(worker, row, model)) + b"\n" for row in rows))
 
 
 class ParquetRows:
-    """The same in `records.parquet`, some thousand rows at a time; it is readable once it has its end."""
+    """The same in `records.parquet`, written some thousand rows at a time; not readable before `close`."""
 
     def __init__(self, folder: Path) -> None:
-        """Begin the file; raises `ResultError`, also without the extra `parquet`."""
+        """Create the file; raises `ResultError`, also if the extra `parquet` is missing."""
         require_format("parquet")
         import pyarrow
         import pyarrow.parquet
@@ -236,11 +235,11 @@ class ParquetRows:
         hints = {"worker": int, **get_type_hints(StreamRow)}
         schema = pyarrow.schema([(name, kinds[(get_args(hint) or (hint,))[0]]) for name, hint in hints.items()])
         with _writing(self.path, "the rows of streams"):
-            os.close(_opened(str(self.path), os.O_WRONLY | os.O_CREAT))  # pyarrow knows of no modes
+            os.close(_opened(str(self.path), os.O_WRONLY | os.O_CREAT))  # pyarrow cannot set file modes
             self._writer = pyarrow.parquet.ParquetWriter(self.path, schema, compression="zstd")
 
     def write(self, worker: int, rows: Iterable[StreamRow], model: str | None) -> None:
-        """Take what a worker brought, `model` where a row names none; raises `ResultError`."""
+        """Take a worker's rows, with `model` where a row names none; raises `ResultError`."""
         self._waiting += [_named(worker, row, model) for row in rows]
         if len(self._waiting) >= _ROWS_A_GROUP:
             self._write_group()
@@ -251,7 +250,7 @@ class ParquetRows:
             self._writer.write_table(self._pyarrow.Table.from_pylist(rows, schema=self._writer.schema))
 
     def close(self) -> None:
-        """Write what is left and the end of the file; raises `ResultError`."""
+        """Write the remaining rows and the footer; raises `ResultError`."""
         if self._waiting:
             self._write_group()
         if self._writer.is_open:
@@ -278,12 +277,12 @@ def _named(worker: int, row: StreamRow, model: str | None) -> dict[str, Any]:
 
 
 def open_rows(folder: Path, form: RowsFormat) -> StreamRows:
-    """Begin the file of a run's rows; raises `ResultError`."""
+    """Create the file for a run's rows; raises `ResultError`."""
     return ParquetRows(folder) if form == "parquet" else JsonlRows(folder)
 
 
 def require_format(form: RowsFormat | None) -> None:
-    """Raises `ResultError` for a format that needs what is not installed."""
+    """Raise `ResultError` if the format needs a package that is not installed."""
     if form == "parquet" and importlib.util.find_spec("pyarrow") is None:
         raise ResultError(
             "--records parquet: needs pyarrow, which the extra `parquet` brings: pip install 'vramp[parquet]'; "
@@ -292,10 +291,10 @@ def require_format(form: RowsFormat | None) -> None:
 
 
 class SafeFiles:
-    """The files that grow with a run. Each is given up, once and with a word, when the disk does not take it."""
+    """The files that grow during a run. One that cannot be written is given up, which is reported once."""
 
     def __init__(self, folder: Path, records: RowsFormat | None = None) -> None:
-        """Begin them, with `records` that of every stream's row too; raises `ResultError`."""
+        """Create them, including stream rows in the format `records`; raises `ResultError`."""
         self._journal = Journal(folder / JOURNAL)
         self._histograms = HistogramLog(folder / HISTOGRAMS)
         self._rows = open_rows(folder, records) if records is not None else None
@@ -303,11 +302,11 @@ class SafeFiles:
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether every stream's row is asked for."""
+        """Whether rows are wanted."""
         return self._rows is not None
 
     def write(self, line: Line) -> list[str]:
-        """Take in a line; returns why what could not be written, each the one time that it fails."""
+        """Write a line to the files; returns a message for each file that fails now."""
         loss = "; the run goes on, but would not survive a crash"
         problems = self._attempt(self._journal, partial(self._journal.write, line), loss)
         problems += self._attempt(self._histograms, partial(self._histograms.apply, line))
@@ -316,7 +315,7 @@ class SafeFiles:
         return problems
 
     def write_rows(self, rows: Mapping[int, Sequence[StreamRow]], model: str | None) -> list[str]:
-        """Take in rows by worker, `model` where a row names none; returns what `write` does."""
+        """Write rows by worker, with `model` where a row names none; returns messages as `write` does."""
         kept = self._rows
         if kept is None:
             return []
@@ -327,11 +326,11 @@ class SafeFiles:
         ]
 
     def flush(self) -> list[str]:
-        """Bring the histograms of all that has been seen to the disk; returns what `write` does."""
+        """Write all histograms so far to disk; returns messages as `write` does."""
         return self._attempt(self._histograms, self._histograms.flush)
 
     def close(self) -> None:
-        """Close the files; what comes after that is not kept."""
+        """Close the files; later writes are ignored."""
         for file in (self._journal, self._histograms, self._rows):
             if file is not None:
                 file.close()

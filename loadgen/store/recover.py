@@ -1,7 +1,7 @@
-"""The result of a run that was killed, from the journal that it left.
+"""The result of a killed run, made from the journal that it left.
 
-The journal is folded as it was while the run went on, so nothing is missing but what had not reached it: at most the
-last quarter of a second. A damaged line is passed over, and the result says so.
+The journal is folded just as during the run, so only what had not reached it is missing: at most the last quarter of a
+second. Damaged lines are skipped, and the result says so.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _DAMAGES_TOLD = 20
 def recover(folder: Path, *, force: bool = False) -> Path:
     """Write `result.json` and `histograms.hlog` from the journal in a run's folder; returns the path of the result.
 
-    The server's log loses its secrets, as at the end of any run. With `force` also where there is a result already.
-    Raises `ResultError` for a run that goes on, and for a journal without a run.
+    Masks secrets in the servers' logs, as at the end of any run. `force` overwrites a complete result. Raises
+    `ResultError` for a run that is still running, and for a journal without a run.
     """
     journal = folder / JOURNAL
     if journal_is_held(journal):
-        raise ResultError(f"{folder}: this run goes on; its result is written when it ends")
+        raise ResultError(f"{folder}: this run is still running; it writes its result when it ends")
     if has_result(folder) and not force:
-        raise ResultError(f"{folder / RESULT}: is the result of the whole run; --force makes it from the journal again")
+        raise ResultError(f"{folder / RESULT}: is the result of the whole run; --force makes it anew from the journal")
     try:
         with replacing(folder / HISTOGRAMS) as histograms:
             result = _fold(journal, histograms, _mask_logs(folder))
@@ -45,9 +45,9 @@ def recover(folder: Path, *, force: bool = False) -> Path:
 
 
 def _mask_logs(folder: Path) -> list[str]:
-    """Take the secrets out of what the servers said; returns why that was not possible."""
+    """Mask secrets in the servers' logs; returns a message for each log where that failed."""
     problems = []
-    # What is no file, or a link to somebody's, is none of a run's logs.
+    # Anything but a regular file, such as a link, is not a log of the run.
     for log in (log for log in folder.glob("server*.log") if log.is_file() and not log.is_symlink()):
         try:
             mask_file(log)
@@ -76,7 +76,7 @@ def _fold(journal: Path, histograms: Path, problems: Iterable[str]) -> Result:
 
 
 def _end(record: Record, t_s: float, damaged: Sequence[str]) -> Iterator[Line]:
-    """The lines that a run does not write when it is killed."""
+    """The lines that a killed run could not write."""
     for problem in damaged[:_DAMAGES_TOLD]:
         yield Happened(t_s=t_s, kind="error", text=f"left out: {problem}")
     if len(damaged) > _DAMAGES_TOLD:

@@ -1,7 +1,7 @@
-"""Runs on disk: their folders and results, the results kept as baselines, and finding one by the words of a person.
+"""Runs on disk: their folders and results, results kept as baselines, and finding one by what the user types.
 
-Everything that takes a RUN on the command line looks it up here: all take the same words and fail with the same.
-A baseline is a whole result, `NAME.json` in the user's state folder, so that it needs nothing else to be read.
+Every command with a RUN argument looks it up here, so all accept the same forms and fail with the same messages.
+A baseline is a whole result, `NAME.json` in the user's state folder, and needs no other file.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from loadgen.places import PRIVATE, read_whole, state_folder, write_whole
 from loadgen.store.files import JOURNAL, journal_is_held
 from loadgen.store.foreign.read import TOOLS, read_foreign
 
-RUNS = Path("runs")  # where runs leave their folders, below the current one
+RUNS = Path("runs")  # the folder of all runs, in the current folder
 RESULT = "result.json"
-LAST = "last"  # names the newest run, and so no baseline
+LAST = "last"  # means the newest run, so it cannot name a baseline
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SUFFIX = ".json"
 _NAMED = 8
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """All of a result that says of which version it is and whether its run has ended."""
+    """The parts of a result that tell its schema version and whether its run has ended."""
 
     schema: str = ""
     finished_at: str | None = None
@@ -45,7 +45,7 @@ class _Load(msgspec.Struct, frozen=True):
 
 
 class _Profile(msgspec.Struct, frozen=True):
-    """What is relied on in the profile of a result, whose other keys may be anything."""
+    """The keys of a result's profile that vramp relies on; the others may be anything."""
 
     server: dict[str, Any] | None = None
     load: _Load | None = None
@@ -53,7 +53,7 @@ class _Profile(msgspec.Struct, frozen=True):
 
 
 class _Environment(msgspec.Struct, frozen=True):
-    """The same in its environment."""
+    """The same for its environment."""
 
     model: str | None = None
     server_command: list[str] | None = None
@@ -63,18 +63,18 @@ class _Environment(msgspec.Struct, frozen=True):
 def find_run(text: str) -> Path:
     """The folder of a run, or the file of a result, that `text` means.
 
-    It is a path, or else the name of a folder in `runs/`, of a baseline, the beginning of only one folder's name, or
-    `last`. Raises `ResultError`.
+    It is a path, the name of a folder in `runs/`, the name of a baseline, an unambiguous beginning of a folder's name,
+    or `last`. Raises `ResultError`.
     """
     path = Path(text)
     try:
         found_there = path.is_file() or _is_run(path)
-    except OSError as error:  # no name that a file can have, or nothing that we may look at
+    except OSError as error:  # an impossible file name, or no permission
         raise ResultError(f"{text}: cannot be looked up: {error.strerror}") from error
     if found_there:
         return path
     if path.is_dir():
-        # Somebody may have meant something else in it: a sweep's folder holds a result for each variant.
+        # It may be the folder of a sweep, which holds a result per variant.
         results = sorted(result for result in path.glob("*.json") if result.name != "sweep.json")
         others = f"; name one of its results: {_names(results)}" if results else ""
         raise ResultError(f"{path}: there is no run in this folder{others}")
@@ -95,33 +95,33 @@ def find_run(text: str) -> Path:
 
 
 def open_result(text: str) -> Result:
-    """The result of the run that `text` means, as for `find_run`; raises `ResultError`, for a killed run too."""
+    """The result of the run that `text` means, see `find_run`; raises `ResultError`, also for a killed run."""
     path = find_run(text)
     if path.is_file():
         return read_result(path)
     if (path / RESULT).is_file():
         return read_result(path / RESULT)
     if journal_is_held(path / JOURNAL):
-        raise ResultError(f"{path}: this run goes on; its result is written when it ends")
-    raise ResultError(f"{path}: this run was killed before it wrote its result: `vramp recover {path}` makes it")
+        raise ResultError(f"{path}: this run is still running; it writes its result when it ends")
+    raise ResultError(f"{path}: this run was killed before it wrote its result; make it with `vramp recover {path}`")
 
 
 def open_journal(text: str) -> Path:
-    """The journal of the run that `text` means, as for `find_run`; raises `ResultError`."""
+    """The journal of the run that `text` means, see `find_run`; raises `ResultError`."""
     path = find_run(text)
     journal = (path.parent if path.is_file() else path) / JOURNAL
     if not journal.is_file():
-        raise ResultError(f"{journal}: there is no such file; without its journal a run is only its result")
+        raise ResultError(f"{journal}: there is no such file; a run can be replayed only with its journal")
     return journal
 
 
 def was_killed(folder: Path) -> bool:
-    """Whether the run of this folder ended without its result, so that `vramp recover` is due."""
+    """Whether the run in this folder ended without its result, so that `vramp recover` is needed."""
     return (folder / JOURNAL).is_file() and not journal_is_held(folder / JOURNAL) and not has_result(folder)
 
 
 def has_result(folder: Path) -> bool:
-    """Whether there is the result of a whole run: one that was written while the operator might go on is not."""
+    """Whether there is the result of a whole run, and not an interim one that the run wrote while it could go on."""
     try:
         return msgspec.json.decode(read_whole(folder / RESULT), type=_Head).finished_at is not None
     except (OSError, msgspec.DecodeError, RecursionError):
@@ -129,7 +129,7 @@ def has_result(folder: Path) -> bool:
 
 
 def run_folders() -> list[Path]:
-    """The folders of runs below `runs/`, oldest first: their names begin with the time."""
+    """The folders of runs in `runs/`, oldest first: their names begin with the time."""
     try:
         return sorted(folder for folder in RUNS.iterdir() if _is_run(folder))
     except OSError:
@@ -147,22 +147,22 @@ def _names(paths: Iterable[Path]) -> str:
 
 
 def save_baseline(name: str, result: Result, *, replace: bool = False) -> Path:
-    """Keep a result under a name.
+    """Keep a result as a baseline.
 
-    Raises `ProfileError` for a name that is none or is taken, `ResultError` where it cannot be written.
+    Raises `ProfileError` if the name is invalid or taken, `ResultError` if it cannot be written.
     """
     if _NAME.fullmatch(name) is None or name == LAST:
-        allowed = f"take up to 64 letters, digits, dots and dashes, not: {LAST}"
-        raise ProfileError(f"{name}: no name for a baseline; {allowed}")
+        allowed = f"use up to 64 letters, digits, dots and dashes, but not: {LAST}"
+        raise ProfileError(f"{name}: not a valid name for a baseline; {allowed}")
     path = _folder() / f"{name}{_SUFFIX}"
     if path.exists() and not replace:
-        raise ProfileError(f"{name}: there is a baseline of this name: {path}; --replace takes its place")
+        raise ProfileError(f"{name}: there is a baseline of this name: {path}; --replace overwrites it")
     write_result(result, path)
     return path
 
 
 def baseline_path(name: str) -> Path | None:
-    """Where the baseline of this name is; None if there is none."""
+    """The file of a baseline; None if there is none."""
     return baselines().get(name)
 
 
@@ -175,7 +175,7 @@ def baselines() -> dict[str, Path]:
 
 
 def remove_baseline(name: str) -> Path:
-    """Forget a baseline; raises `ResultError` if there is none, or it stays."""
+    """Delete a baseline; raises `ResultError` if there is none, or it cannot be removed."""
     path = require_baseline(name)
     try:
         path.unlink()
@@ -185,7 +185,7 @@ def remove_baseline(name: str) -> Path:
 
 
 def require_baseline(name: str) -> Path:
-    """Where the baseline of this name is; raises `ResultError` if there is none."""
+    """The file of a baseline; raises `ResultError` if there is none."""
     path = baseline_path(name)
     if path is None:
         raise ResultError(f"{name}: no baseline of this name; there are {', '.join(baselines()) or 'none'}")
@@ -217,12 +217,12 @@ def claim_folder(name: str, started: datetime) -> Path:
 
 
 def require_writable(path: Path) -> None:
-    """Try that a file can be written where the result is to go; raises `ResultError`."""
+    """Check that the result can be written there; raises `ResultError`."""
     try:
-        # From Python 3.14 `is_dir` does not tell what is wrong with a name that cannot be.
+        # From Python 3.14, `is_dir` hides the error for an impossible file name.
         with contextlib.suppress(FileNotFoundError):
             if stat.S_ISDIR(path.stat().st_mode):
-                raise ResultError(f"{path}: is a folder; a file is wanted")
+                raise ResultError(f"{path}: is a folder; expected a file")
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".vramp-")
     except OSError as error:
@@ -246,7 +246,7 @@ def write_result(result: Result, path: Path, *, mode: int = PRIVATE) -> None:
 
 
 def read_result(path: Path) -> Result:
-    """Read a result, of an older vramp or another tool too; raises `ResultError` for any other, and a newer schema."""
+    """Read a result of this or an older vramp or of another tool; raises `ResultError` for anything else."""
     try:
         document = read_whole(path)
     except OSError as error:
@@ -258,7 +258,7 @@ def read_result(path: Path) -> Result:
         for moment in (result.started_at, *(stage.started_at for stage in result.stages)):
             if datetime.fromisoformat(moment).tzinfo is None:
                 raise ValueError(f"a time without its zone: {moment!r}")
-        return masked(result)  # type: ignore[no-any-return]  # an older vramp may have left something in it
+        return masked(result)  # type: ignore[no-any-return]  # a result of an older vramp may hold secrets
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         try:
             schema = msgspec.json.decode(document, type=_Head).schema
@@ -272,7 +272,7 @@ def read_result(path: Path) -> Result:
 
 
 def _read_foreign(document: bytes, path: Path, error: Exception) -> Result:
-    """A result of another tool; `error` is why it is none of vramp."""
+    """Read a result of another tool; `error` is why it is not vramp's."""
     try:
         result = read_foreign(document, path.name)
     except (msgspec.DecodeError, ValueError, RecursionError, OverflowError) as wrong:

@@ -1,1 +1,1 @@
-"""One request on the wire: bytes out, timestamps in. The timed path begins here."""
+"""One request on the wire: bytes out, timestamps in. Everything here is on the timed path."""

@@ -1,9 +1,9 @@
 """A keep-alive HTTP/1.1 connection that carries one stream at a time: the timed path.
 
-Bytes come from a transport (`loadgen.stream.transport`) with the time of their arrival; out go a stream's stamps and,
-at its end, one call to the owner. Invariants: nothing here blocks or logs; a stream ends exactly once; a channel is
-reused only after a complete response that allows it. A reused channel that dies before the first byte of a response
-gives its stream back to be sent once more: the server closed it while idle, which says nothing about the server.
+A transport (`loadgen.stream.transport`) feeds it bytes with their arrival time; it stamps the stream and, when the
+stream ends, calls its owner once. Invariants: nothing here blocks or logs; a stream ends exactly once; a channel is
+reused only after a complete response that allows it. If a reused connection dies before the first byte of a response,
+its stream is sent once more elsewhere: the server closed an idle connection, which is not a failure.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Unanswered = Callable[["Channel", Stream], None]
 
 
 class Channel:
-    """One connection; `begin` puts a stream on it, `feed` and `lost` are for the transport."""
+    """One connection: `begin` puts a stream on it; the transport calls `feed`, `sent_late` and `lost`."""
 
     __slots__ = (
         "stream usable served answered write close_transport output_began _client _ended _unanswered _parser _stamp_ns "
@@ -66,9 +66,9 @@ class Channel:
         self.usable = False  # connected, and nothing has happened that forbids another request
         self.served = 0
         self.write: Callable[[bytes], bool] = _not_connected
-        """Whether all of it has gone to the kernel; if not, `sent_late` tells when it has."""
+        """Send bytes; True if the kernel took all of them, otherwise `sent_late` is called once it has."""
         self.close_transport: Callable[[], None] = lambda: None
-        self.output_began: Callable[[], None] = lambda: None  # the stream no longer waits for its first token
+        self.output_began: Callable[[], None] = lambda: None  # called when the first token arrives
         self._stamp_ns = 0
         self._coalesced_ns = 0
         self._reset_response()
@@ -77,10 +77,10 @@ class Channel:
         self._splitter = EventSplitter()
         self._slow = True
         self._between_chunks = False
-        self._plain = False  # the parser is between two chunks of a stream of events, so a whole chunk may pass it by
+        self._plain = False  # between two chunks of an event stream: a whole chunk can skip the HTTP parser
         self._status = 0
         self._body = b""
-        self.answered = False  # A byte of the response has arrived
+        self.answered = False  # a byte of the response has arrived
 
     def begin(self, stream: Stream) -> None:
         """Send a stream's request now; `sent` is taken right before its bytes go to the kernel."""
@@ -90,19 +90,19 @@ class Channel:
         if self.write(stream.wire):
             self._client.send_lag_ns.append(now_ns - stream.due_ns)
             if time.time_ns() - now_ns > _UNSURE_NS:
-                # Another had the core meanwhile: before or after the bytes went, nobody knows.
+                # Another process had the core meanwhile: the bytes may have gone before or after that.
                 self._client.unsure_ttfts += 1
 
     def close(self) -> None:
-        """Close the connection; whatever it carries is the caller's to account for."""
+        """Close the connection; the caller accounts for the stream on it."""
         self.usable = False
         self.stream = None
         self.close_transport()
 
-    # What the transport calls.
+    # Called by the transport.
 
     def sent_late(self, stamp_ns: int) -> None:
-        """The last bytes of a request, which the connection did not take at once, went to the kernel at `stamp_ns`."""
+        """The kernel took the last bytes of a request at `stamp_ns`, having refused some of them at first."""
         stream = self.stream
         if stream is not None and not self.answered:
             stream.sent_ns = stream.last_ns = stamp_ns
@@ -112,13 +112,13 @@ class Channel:
         """Take in bytes that arrived at `stamp_ns`."""
         stream = self.stream
         if stream is None:
-            # A response that nobody asked for, or more of one that has already failed.
+            # An unsolicited response, or the rest of one that has already failed.
             self.close()
             return
         self._stamp_ns = stamp_ns
         size = len(data)
         if self._plain and size < EVENT_BELOW and data.startswith(EVENT_HEADS[size]) and data.endswith(b"\n\n\r\n"):
-            # The parser knows nothing of this chunk, and need not: before and after it, a chunk is what comes next.
+            # The parser may skip a whole chunk: it stands between two chunks before and after.
             try:
                 chunk = decode_chunk(data[EVENT_STARTS[size] : -4])
             except msgspec.DecodeError:
@@ -131,10 +131,10 @@ class Channel:
     def _parse(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
-            # Bytes behind the chunk that end a line would have been the head of another.
+            # Further bytes ending in CRLF would be the next chunk's header, which clears `_between_chunks`.
             self._plain = self._between_chunks and not self._slow and data.endswith(b"\r\n")
         except httptools.HttpParserCallbackError as error:
-            raise (error.__context__ or error) from None  # a fault of ours, not of the server
+            raise (error.__context__ or error) from None  # our bug, not the server's
         except httptools.HttpParserError as error:
             self._fail("protocol", f"not HTTP: {error}")
 
@@ -145,7 +145,7 @@ class Channel:
         if stream is None:
             return
         if stream.done and stream.first_ns:
-            # Everything has arrived: a body that only the end of the connection delimits, or a sloppy close.
+            # Everything has arrived: the body ended with the connection, or the server closed it carelessly.
             self._complete(stream)
         elif self.served and not self.answered and not stream.retried and kind == "reset":
             self.stream = None
@@ -153,7 +153,7 @@ class Channel:
         else:
             self._fail(kind, message)
 
-    # What the HTTP parser calls.
+    # Called by the HTTP parser.
 
     def on_message_begin(self) -> None:
         """The first byte of a response."""
@@ -170,16 +170,16 @@ class Channel:
         self._between_chunks = False
 
     def on_chunk_complete(self) -> None:
-        """A chunk is whole, with the line end behind it."""
+        """A chunk and its trailing CRLF have been read."""
         self._between_chunks = True
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of the body: usually one HTTP chunk, and that usually one event."""
+        """Take a piece of the body: usually one HTTP chunk, which usually holds one event."""
         if self._slow or body[:6] != b"data: " or body[-2:] != b"\n\n":
             self._take_any(body)
             return
         try:
-            # Two events, or an event and a comment, do not decode as one: what decodes was a single event.
+            # Two events, or an event and a comment, are not valid JSON: what decodes was a single event.
             chunk = decode_chunk(body[6:-2])
         except msgspec.DecodeError:
             self._take_any(body)
@@ -189,11 +189,11 @@ class Channel:
             self._take_chunk(stream, chunk)
 
     def _take_chunk(self, stream: Stream, chunk: Chunk) -> None:
-        """The hot spot: once per token."""
+        """Record one chunk. The hottest function: called once per token."""
         choices, usage = chunk.choices, chunk.usage
         tokens, grown = 1, False
         if usage is not None:
-            # Usage that comes with every chunk says what this one brought; a total at the end does not.
+            # Cumulative usage (in every chunk) tells this chunk's tokens; a total at the end does not.
             if stream.usage_tokens is not None or not stream.first_ns:
                 tokens = usage.completion_tokens - stream.tokens
                 grown = tokens > 0
@@ -203,7 +203,7 @@ class Channel:
             self._take_rest(stream, chunk)
             return
         choice = choices[0]
-        # A token without text is output too (`grown`): the server holds its character back until it is whole.
+        # A token without text is output too (`grown`): the server holds back a character until it is complete.
         if grown or choice.text or _has_output(choice.delta):
             stamp_ns = self._stamp_ns
             gap_ns = stamp_ns - stream.last_ns
@@ -219,9 +219,9 @@ class Channel:
             stream.done = True
 
     def _take_odd_output(self, stream: Stream, tokens: int, gap_ns: int, choice: Choice) -> None:
-        """Output that is not exactly one token after exactly one: the first, several at once, or a held-back half.
+        """Record output that is not simply one token after another: the first, several at once, or held-back text.
 
-        Also all output of a stream whose answer is followed.
+        Streams whose answers are sampled take this path for all their output.
         """
         stamp_ns = self._stamp_ns
         if stream.pieces is not None:
@@ -229,7 +229,7 @@ class Channel:
         if stream.first_ns == 0:
             stream.record_first_token(stamp_ns, tokens)
             self.output_began()
-            # The engine has read the prompt: it counts from its first token, as in the engine's own counters.
+            # Input tokens count once the prompt is processed, that is at the first token, as in the engine's counters.
             self._count_input(stream)
             return
         if gap_ns == 0 and self._coalesced_ns != stamp_ns:
@@ -247,18 +247,18 @@ class Channel:
         if tokens:
             stream.held_ns = 0
         elif not stream.held_ns:
-            # Text without a new token: the time since the last token goes on until the next.
+            # Text without a new token: the gap stays open until the next token.
             stream.held_ns = stream.last_ns
         stream.plain = not stream.held_ns and stream.pieces is None
 
     def _take_rest(self, stream: Stream, chunk: Chunk) -> None:
-        """A chunk without choices: usage, an error, or nothing."""
+        """Take a chunk without choices: usage, an error, or nothing."""
         stream.events += 1
         if chunk.error is not NO_ERROR and bytes(chunk.error) != b"null":
             self._fail("engine_error", _shown(bytes(chunk.error)))
 
     def _take_any(self, body: bytes) -> None:
-        """A piece of the body that is not simply one event."""
+        """Take a piece of the body that is not simply one event."""
         if self._status != 200:
             if len(self._body) < _KEPT_BODY:
                 self._body += body
@@ -294,7 +294,7 @@ class Channel:
             self._fail("bad_event", f"{error}: {_shown(data)}")
 
     def _take_typed(self, stream: Stream, chunk: TypedChunk, data: bytes) -> None:
-        """An event of `/v1/responses`: it counts as the chunk of a completion that says the same."""
+        """Take an event of `/v1/responses`, counted like the equivalent chunk of a completion."""
         if chunk.has_output:
             self._take_chunk(stream, TEXT if stream.pieces is None else spoken(chunk))
         elif chunk.type in FAILED:
@@ -309,7 +309,7 @@ class Channel:
                 stream.prompt_tokens = usage.prompt_tokens
 
     def on_message_complete(self) -> None:
-        """The response is whole: the stream is over."""
+        """The response is complete, so the stream ends."""
         stream = self.stream
         if stream is None:
             return
@@ -328,12 +328,12 @@ class Channel:
         else:
             self._complete(stream)
 
-    # How a stream ends.
+    # The end of a stream.
 
     def _complete(self, stream: Stream) -> None:
         self._client.requests += 1
         if stream.usage_tokens is not None:
-            # A total that came only at the end: until now each event counted as a token.
+            # The total came only at the end: until now each event counted as a token.
             self._client.output_tokens += stream.usage_tokens - stream.tokens
         self._count_input(stream)
         stream.finish()
@@ -353,7 +353,7 @@ class Channel:
         self._ended(self, stream, self._stamp_ns)
 
     def _fail(self, kind: Failure, message: str) -> None:
-        """Fail the stream in the middle of its response: the connection cannot be used again."""
+        """Fail the stream in the middle of its response; the connection cannot be reused."""
         stream = self.stream
         self.usable = False
         self.close_transport()
@@ -361,7 +361,7 @@ class Channel:
             self._end_failed(stream, kind, message)
 
     def give_up(self, kind: Failure, message: str) -> None:
-        """Fail the stream from outside: a deadline or a stall."""
+        """Fail the stream from outside: a timeout or a stall."""
         self._stamp_ns = time.time_ns()
         self._fail(kind, message)
 

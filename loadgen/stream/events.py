@@ -1,8 +1,7 @@
 """Server-sent events and the JSON of OpenAI-compatible streams.
 
-`EventSplitter` turns any split of the byte stream into the same events (property-tested). Lines end with LF, CRLF or CR
-and with nothing else, as the standard says. `decode_chunk` knows only the fields that are measured; whatever else a
-server sends is skipped without being built.
+`EventSplitter` yields the same events however the bytes are split (property-tested). Lines end with LF, CRLF or CR and
+nothing else, as the standard says. `decode_chunk` knows only the fields that are measured and skips all others.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ NO_ERROR = msgspec.Raw(b"null")
 
 
 class Delta(msgspec.Struct, gc=False):
-    """What a chat chunk adds."""
+    """The output that a chat chunk adds."""
 
     content: str | None = None
     reasoning_content: str | None = None
@@ -49,9 +48,9 @@ class Chunk(msgspec.Struct, gc=False):
 
 
 class TypedChunk(Chunk, gc=False):
-    """One event of any stream; those of `/v1/responses` have a type and no choices.
+    """One event of any endpoint; events of `/v1/responses` have a type and no choices.
 
-    Three fields more cost every token a few percent, so completions and chats do without where they can.
+    Its three extra fields cost a few percent per token, so completions and chats use `Chunk` where they can.
     """
 
     type: str = ""
@@ -60,7 +59,7 @@ class TypedChunk(Chunk, gc=False):
 
     @property
     def has_output(self) -> bool:
-        """It carries a piece of text, reasoning or tool call."""
+        """Whether it carries text, reasoning or a piece of a tool call."""
         return self.type.endswith(".delta") and bytes(self.delta) not in (b"null", b'""')
 
 
@@ -73,13 +72,13 @@ class _Response(msgspec.Struct):
     usage: _ResponseUsage | None = None
 
 
-TEXT = Chunk(choices=[Choice(text=" ")])  # A chunk that has output
+TEXT = Chunk(choices=[Choice(text=" ")])  # stands for any chunk that has output
 FINISHED = ("response.completed", "response.incomplete")  # types of the last event of `/v1/responses`
 FAILED = ("response.failed", "error")
 
 
 def spoken(chunk: TypedChunk) -> Chunk:
-    """The chunk of a completion that says what an event of `/v1/responses` does."""
+    """The completions chunk that is equivalent to an event of `/v1/responses`."""
     try:
         return Chunk(choices=[Choice(text=_decode_text(chunk.delta))])
     except msgspec.DecodeError:
@@ -87,7 +86,7 @@ def spoken(chunk: TypedChunk) -> Chunk:
 
 
 def said(choice: Choice) -> str | None:
-    """The text that a chunk adds; None for a tool call, which is none."""
+    """The text or reasoning that a chunk adds; None for a tool call."""
     delta = choice.delta
     if delta is None:
         return choice.text or ""
@@ -95,7 +94,7 @@ def said(choice: Choice) -> str | None:
 
 
 decode_chunk = msgspec.json.Decoder(Chunk).decode
-"""Decode the data of an event; raises `msgspec.DecodeError` for what is not such a chunk."""
+"""Decodes the data of one event; raises `msgspec.DecodeError` if it is not such a chunk."""
 
 decode_typed = msgspec.json.Decoder(TypedChunk).decode  # the same for an event of any endpoint
 
@@ -113,7 +112,7 @@ EVENT_BELOW = 1024
 
 
 def _whole_event(size: int) -> tuple[bytes, int]:
-    """What an HTTP chunk of this size begins with if it is one event, and where the event's JSON does."""
+    """The first bytes of an HTTP chunk of `size` bytes that is exactly one event, and the offset of its JSON."""
     for digits in range(1, 4):
         length = size - digits - len(b"\r\n\r\n")
         if length > 0 and len(f"{length:x}") == digits:
@@ -122,7 +121,7 @@ def _whole_event(size: int) -> tuple[bytes, int]:
 
 
 EVENT_HEADS, EVENT_STARTS = zip(*map(_whole_event, range(EVENT_BELOW)), strict=True)
-"""By the size of a read: to see at a glance that it is exactly one chunk with one event. The JSON ends 4 before it."""
+"""By size of a read: what marks it as one chunk with one event, and where its JSON begins; it ends 4 bytes earlier."""
 
 
 class EventTooLong(Exception):
@@ -140,7 +139,7 @@ class EventSplitter:
 
     @property
     def holds(self) -> bool:
-        """Do the next bytes depend on what came before?"""
+        """Whether the next bytes depend on what came before."""
         return bool(self._pending) or self._skip_newline
 
     def feed(self, body: bytes) -> list[bytes]:
@@ -153,7 +152,7 @@ class EventSplitter:
             self._skip_newline = body.endswith(b"\r")
             body = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         *events, self._pending = (self._pending + body).split(b"\n\n")
-        # A third newline in a row is an empty line of its own and would hide the field name behind it.
+        # A third newline in a row is an empty line: it would hide the field name that follows it.
         self._pending = self._pending.lstrip(b"\n")
         if len(self._pending) > MAX_EVENT_BYTES:
             raise EventTooLong
@@ -161,7 +160,7 @@ class EventSplitter:
 
 
 def single_event(body: bytes) -> bytes | None:
-    """The data, if these bytes are exactly one event with a name, as `/v1/responses` writes them; else None."""
+    """The data if these bytes are exactly one named event, as `/v1/responses` writes them; else None."""
     if body[:7] != b"event: " or body[-2:] != b"\n\n":
         return None
     name_end = body.find(b"\n")

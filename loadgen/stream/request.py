@@ -1,7 +1,7 @@
-"""The bytes of a request: built once with httpx, completed with a prompt before its time.
+"""The bytes of a request: a template that httpx built once, filled with a prompt ahead of time.
 
-httpx decides the URL, the headers and their encoding; a worker only joins bytes. The template is made anew for each
-stage, because OSL is part of it.
+httpx decides the URL, the headers and their encoding; a worker only joins bytes. Each stage has a template of its own,
+because OSL is part of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 
 class _Endpoint(NamedTuple):
-    """Where an endpoint is, and what it calls the prompt and the most tokens of the answer."""
+    """The path of an endpoint, and its names for the prompt and for the token limit."""
 
     path: str
     prompt_name: str
@@ -40,40 +40,40 @@ class ServerAddress(msgspec.Struct, frozen=True):
 
 
 def host_and_port(url: str) -> tuple[str, int]:
-    """Who is asked at this URL, with the port of its scheme where it names none."""
+    """Host and port of a URL; the scheme's default port where it names none."""
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
 class ModelShare(msgspec.Struct, frozen=True):
-    """One of several models: the requests whose draw is below `until`, and not below that of the one before."""
+    """One of several models: requests whose draw is below `until` and not below that of the model before."""
 
     name: str
     until: float
 
 
 class Cancellation(msgspec.Struct, frozen=True):
-    """The client hangs up on a share of the streams, this long after their request was sent."""
+    """The client hangs up on this share of the streams, this long after sending their requests."""
 
     share: float
     after_s: float
 
 
 class RequestTemplate(msgspec.Struct, frozen=True):
-    """Everything of a request but its prompt; travels to the workers (msgspec writes bytes as base64)."""
+    """A request without its prompt; travels to the workers (msgspec writes bytes as base64)."""
 
     head: bytes  # request line and headers, up to the value of Content-Length
-    fields: bytes  # the body as far as all requests have it in common, without its closing brace
+    fields: bytes  # the fields of the body that all requests share, without its closing brace
     prompt_name: bytes
     osl_name: bytes
     osl: int
-    models: tuple[ModelShare, ...] = ()  # where each request draws its model; the fields lack it then
+    models: tuple[ModelShare, ...] = ()  # which each request draws from; `fields` then has no model
     cancel: Cancellation | None = None
 
     def fill(self, prompt: bytes, model: str | None = None, *, osl: int | None = None, messages: bool = False) -> bytes:
-        """The whole request with a prompt that is already JSON: a text or token ids, or with `messages` a list of them.
+        """The complete request; `prompt` is JSON: a text, token ids, or with `messages` a list of messages.
 
-        `model` where there are several; `osl` where it is not the template's.
+        `model` is needed if there are several; `osl` if it differs from the template's.
         """
         if self.prompt_name == b"messages" and not messages:
             prompt = b'[{"role":"user","content":%b}]' % prompt
@@ -83,12 +83,12 @@ class RequestTemplate(msgspec.Struct, frozen=True):
         return b"%b%d\r\n\r\n%b" % (self.head, len(body), body)
 
     def model_of(self, drawn: float) -> str:
-        """The model of a request that has drawn this number from 0 to 1; only where there are several."""
+        """The model for a draw between 0 and 1; only where there are several models."""
         return next((model.name for model in self.models if drawn < model.until), self.models[-1].name)
 
 
 def model_shares(weights: Mapping[str, float]) -> tuple[ModelShare, ...]:
-    """The weights as parts of 1, in their order."""
+    """Turn weights into cumulative shares of 1, in their order."""
     total = sum(weights.values())
     return tuple(
         ModelShare(name, sum_ / total) for name, sum_ in zip(weights, accumulate(weights.values()), strict=True)
@@ -98,18 +98,18 @@ def model_shares(weights: Mapping[str, float]) -> tuple[ModelShare, ...]:
 def common_fields(
     endpoint: str, *, model: str | None, temperature: float, options: Mapping[str, object], extra: Mapping[str, object]
 ) -> dict[str, object]:
-    """The body of a streamed request but for its prompt and OSL; `options` and `extra` go in as they are.
+    """The body of a streamed request without its prompt and OSL; `options` and `extra` are added as they are.
 
-    Without `model` it missing_streams that too: each request brings its own.
+    Without `model` the body lacks that too: each request brings its own.
     """
     fields: dict[str, object] = {} if model is None else {"model": model}
     fields |= {"temperature": temperature, "stream": True, **options, **extra}
-    # A stored answer would stay in the server's memory.
+    # The server would keep a stored answer in memory.
     return fields | {"store": False} if endpoint == "responses" else fields
 
 
 def own_fields(endpoint: str, prompt: object, osl: int) -> dict[str, object]:
-    """What is a request's own: its prompt, as one message where the endpoint takes messages, and its OSL."""
+    """The fields that differ per request: its prompt (as one message where the endpoint takes messages) and its OSL."""
     place = _ENDPOINTS[endpoint]
     asked = [{"role": "user", "content": prompt}] if place.prompt_name == "messages" else prompt
     return {place.prompt_name: asked, place.osl_name: osl}
@@ -118,8 +118,8 @@ def own_fields(endpoint: str, prompt: object, osl: int) -> dict[str, object]:
 def request_template(
     base_url: str, endpoint: str, fields: Mapping[str, object], *, osl: int, api_key: str | None
 ) -> RequestTemplate:
-    """A request that httpx built, without its length and what is its own."""
-    # Here, not above: workers import this module and build none; httpx would be a quarter of their start.
+    """A template from a request that httpx built, without its length and its own fields."""
+    # Imported here: workers import this module but build no template, and httpx would be a quarter of their start-up.
     import httpx
 
     headers = {"Content-Type": "application/json", "Accept": "text/event-stream", "User-Agent": "vramp"}

@@ -1,9 +1,9 @@
-"""One request and its streamed answer: what has been seen of it so far, and how it ended.
+"""One request and its streamed answer: what has arrived so far, and how it ended.
 
-A stream records into the samples of the stage that is running, which may be a later one than that in which it was sent.
-Its outcome counts in the stage in which it was sent, until that ends; then it is carried over into the next, where its
-gaps and its part of a TPOT count, and nothing else. Times are nanoseconds of CLOCK_REALTIME, the clock of the kernel's
-receive timestamps; `quiet_since_s` alone is monotonic.
+A stream records into the samples of the running stage, which may be later than the stage in which it was sent. Its
+outcome counts in the stage in which it was sent, until that ends; then it is carried over into the next, where only its
+gaps and its part of a TPOT count. Times are nanoseconds of CLOCK_REALTIME, the clock of the kernel's receive
+timestamps; only `quiet_since_s` is monotonic.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Failure = Literal[
     "engine_error",
     "empty",
 ]
-"""Every way in which a stream can fail; the result counts them by these names."""
+"""Every way in which a stream can fail; the result counts failures by these names."""
 
-LEAST_PART_TOKENS = 8  # A shorter part of a stream has no TPOT
+LEAST_PART_TOKENS = 8  # a shorter part of a stream has no TPOT
 
 
 def http_failure(status: int) -> Failure:
-    """The kind of failure of a response that is not a 200."""
+    """The kind of failure for a response whose status is not 200."""
     if status == 429:
         return "http_429"
     if 400 <= status < 500:
@@ -45,42 +45,42 @@ def http_failure(status: int) -> Failure:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Stream:
-    """A request on its way. `finish`, `fail` or `cancel` ends it, once."""
+    """A request in flight; exactly one of `finish`, `fail`, `cancel` and `cut_off` ends it."""
 
     stage: int
     samples: StageSamples
     wire: bytes  # the request's bytes, kept until the response begins so that it can be sent once more
     intended_ns: int
-    measured: bool = True  # sent in the window that is open, and counted in `sent`
-    first_wave: bool = False  # one of those that all began at once: its TTFT is told apart
-    request: tuple[int, int] = (0, 0)  # its number in the stage, and which turn of its conversation it is
-    model: str | None = None  # the one that it was drawn for, where there are several
-    cancel_after_s: float | None = None  # the client hangs up this long after it has sent the request
+    measured: bool = True  # sent while the window is open, and counted in `sent`
+    first_wave: bool = False  # one of those that filled the closed loop all at once: its TTFT is kept apart
+    request: tuple[int, int] = (0, 0)  # its number in the stage, and its turn in the conversation
+    model: str | None = None  # the model drawn for it, where there are several
+    cancel_after_s: float | None = None  # the client hangs up this long after sending the request
     deadline_s: float = 0.0
     quiet_since_s: float = 0.0
     retried: bool = False
     carried: bool = False  # its stage has ended
-    clock_stepped: bool = False  # the wall clock was stepped while this stream was open: its times mean nothing
+    clock_stepped: bool = False  # the wall clock was stepped while this stream was open: its times are invalid
     warmup: bool = field(init=False)
-    pieces: list[Choice] | None = None  # the output so far of a stream whose answer is followed
-    due_ns: int = field(init=False)  # when the client could have sent it: where `max_concurrency` holds back, later
+    pieces: list[Choice] | None = None  # the output so far, if its answer is sampled
+    due_ns: int = field(init=False)  # intended, or when `max_concurrency` first let the client send it
     muted: bool = field(init=False)  # its gaps are not recorded for now
     record_gap: Callable[[int], None] = field(init=False)
     record_odd_gap: Callable[[tuple[int, int, int]], None] = field(init=False)
 
-    # What `restart` forgets.
+    # Reset by `restart`.
     sent_ns: int = 0
     first_ns: int = 0
     last_ns: int = 0
-    held_ns: int = 0  # when the last token came, while text without a token has come after it; else 0
-    plain: bool = False  # the next event that brings one token ends a gap like any other
-    part_ns: int = 0  # the first output since the window was opened, 0 before it
-    part_tokens: int = 0  # the tokens up to then
+    held_ns: int = 0  # when the last token came, if text without a new token has come since; else 0
+    plain: bool = False  # a next event with one token ends an ordinary gap
+    part_ns: int = 0  # the first output since the window opened; 0 before it
+    part_tokens: int = 0  # tokens up to and including that output
     first_tokens: int = 0
     tokens: int = 0  # output tokens so far: cumulative usage where each chunk brings it, else output events
     usage_tokens: int | None = None
     prompt_tokens: int = 0
-    counted_input: int = 0  # of the prompt's tokens, those that `ClientSamples` has counted
+    counted_input: int = 0  # prompt tokens that `ClientSamples` has counted already
     events: int = 0
     events_at_sweep: int = 0
     done: bool = False  # a finish reason or `[DONE]` was seen
@@ -88,18 +88,18 @@ class Stream:
     def __post_init__(self) -> None:
         self.warmup = not self.measured
         self.due_ns = self.intended_ns
-        # A first wave finds an idle engine: neither its first tokens nor what follows is a steady state.
+        # A first wave meets an idle engine, so neither its TTFT nor its gaps show a steady state.
         self._record_into(self.samples, muted=self.first_wave and self.measured)
 
     def _record_into(self, samples: StageSamples, *, muted: bool) -> None:
-        """Look the lists up once: they live as long as the samples, see `StageSamples.drain`."""
+        """Bind the lists' `append` once: the lists live as long as the samples, see `StageSamples.drain`."""
         self.samples = samples
         self.muted = muted or self.clock_stepped
         self.record_gap = _forget if self.muted else samples.gaps_ns.append
         self.record_odd_gap = _forget if self.muted else samples.odd_gaps.append
 
     def restart(self) -> None:
-        """Forget whatever was seen, before the request is sent again."""
+        """Reset everything that was seen, before the request is sent again."""
         self.sent_ns = self.first_ns = self.last_ns = self.held_ns = self.part_ns = 0
         self.tokens = self.first_tokens = self.part_tokens = self.prompt_tokens = self.counted_input = 0
         self.events = self.events_at_sweep = 0
@@ -108,11 +108,11 @@ class Stream:
         if self.pieces is not None:
             self.pieces.clear()
 
-    # What it measures.
+    # Its metrics.
 
     @property
     def ttft_ns(self) -> int:
-        """Time to first token: from the last byte of the request, in the kernel, to the first output, once there is."""
+        """Time to first token: from the hand-over of the request's last byte to the kernel to the first output."""
         return self.first_ns - self.sent_ns
 
     @property
@@ -125,20 +125,20 @@ class Stream:
 
     @property
     def tpot_ns(self) -> float | None:
-        """Time per output token after the first output; None for a stream that had nothing more."""
+        """Time per output token after the first output; None if there was no further output."""
         later = self.output_tokens - self.first_tokens
         return (self.last_ns - self.first_ns) / later if later > 0 else None
 
     # Windows.
 
     def enter_window(self, samples: StageSamples) -> None:
-        """From now on the gaps and the part of this stream are those of another window."""
+        """From now on, record into these samples, whose window is another."""
         self.plain = False
         self.part_ns = 0
         self._record_into(samples, muted=samples.whole_only)
 
     def leave_window(self, now_ns: int) -> None:
-        """The stage ends while this stream is open: what it has shown until now is the stage's."""
+        """The stage ends while this stream is open: record what belongs to that stage."""
         samples = self.samples
         if samples.is_open:
             self._record_part()
@@ -150,7 +150,7 @@ class Stream:
         self.carried = True
 
     def _record_waits(self, now_ns: int) -> None:
-        """What is not known yet is at least what has passed of it."""
+        """Record the waits so far as lower bounds of times that are not known yet."""
         samples, limits, age_ns = self.samples, self.samples.limits, now_ns - self.sent_ns
         samples.e2e_censored_ns.append(age_ns)
         ttft_ns = self.ttft_ns if self.first_ns else age_ns
@@ -161,14 +161,14 @@ class Stream:
             samples.beyond += 1
 
     def _record_part(self) -> None:
-        """The TPOT of what came within the window, if that is enough and its tokens are known."""
+        """Record the TPOT of the part within the window, if it is long enough and its tokens are known."""
         samples, tokens = self.samples, self.tokens - self.part_tokens
         counted = self.usage_tokens is not None or samples.events_are_tokens
         if counted and not self.muted and self.part_ns and tokens >= LEAST_PART_TOKENS:
             samples.tpot_ns.append((self.last_ns - self.part_ns) // tokens)
             samples.tpot_parts += 1
 
-    # What is seen of it.
+    # What arrives.
 
     def record_first_token(self, stamp_ns: int, tokens: int) -> None:
         """The first output has arrived, with this many tokens."""
@@ -188,9 +188,9 @@ class Stream:
             samples.warmup_ttft_ns.append(self.ttft_ns)
 
     def begin_part(self, stamp_ns: int, tokens: int) -> None:
-        """The first event within the window that is open; no gap, as that would begin before the window.
+        """Begin the part within the open window at its first event; that event's gap began before, and is not recorded.
 
-        Bytes that arrived before the window was opened, and were read after it, are not within it.
+        Bytes that arrived before the window opened, but were read after it, do not belong to it.
         """
         if stamp_ns >= self.samples.opened_ns or not self.samples.is_open:
             self.part_ns = stamp_ns
@@ -199,14 +199,14 @@ class Stream:
             self.plain = self.pieces is None
 
     def note_clock_step(self) -> None:
-        """The wall clock was stepped: nothing of this stream can be timed any more."""
+        """The wall clock was stepped: nothing more of this stream can be timed."""
         self.clock_stepped = True
         self._record_into(self.samples, muted=True)
 
     # How it ends.
 
     def finish(self) -> None:
-        """Record a stream that ended as it should."""
+        """Record a stream that completed."""
         samples, tokens = self.samples, self.output_tokens
         if tokens != self.tokens:
             samples.events_are_tokens = False
@@ -228,7 +228,7 @@ class Stream:
             samples.warmup_tpot_ns.append(tpot_ns)
 
     def _record_whole(self, tokens: int, tpot_ns: int | None) -> None:
-        """Record the times of a stream that was sent and answered within the window."""
+        """Record the times of a stream that was sent and completed within the window."""
         samples = self.samples
         samples.e2e_ns.append(self.e2e_ns)
         if self.prompt_tokens:
@@ -239,7 +239,7 @@ class Stream:
             samples.good += 1
 
     def fail(self, kind: Failure, message: str) -> None:
-        """Record a stream that failed; a failure is data."""
+        """Record a stream that failed; a failure is data, not an exception."""
         samples = self.samples
         if self.measured:
             samples.failed += 1
@@ -256,7 +256,7 @@ class Stream:
         self._end("cancelled")
 
     def cut_off(self) -> None:
-        """Record a stream that the end of the load cut off."""
+        """Record a stream that was cut off because the load ended."""
         self.samples.unfinished += self.measured
         self._end("unfinished")
 

@@ -1,11 +1,11 @@
 """The two ways bytes reach a channel: plain sockets with kernel receive timestamps, and TLS through asyncio.
 
-Plain: all sockets of a worker lie in one epoll descriptor, which alone is known to the loop: a wake-up serves every
-socket that has bytes, and a token costs no callback of the loop. Each `recvmsg` brings the time at which the kernel
-received the last segment of what it returns, on CLOCK_REALTIME, so the client's own queueing is not in the numbers. A
-read without a stamp (the first packets after the option is switched on in a machine, kernels without it) takes the
-user-space clock and is counted. TLS: the records hide the segments, so the user-space clock at arrival is all there is;
-how late that is, `loadgen.worker.timing.LoopLag` samples.
+Plain: all sockets of a worker are in one epoll descriptor, the only one that the event loop watches: one wake-up serves
+every readable socket, and a token costs no loop callback. Each `recvmsg` returns the CLOCK_REALTIME time at which the
+kernel received the last segment of the data, so the client's own queueing is not in the numbers. A read without a stamp
+(kernels without the option, or the first packets after it was enabled) gets the user-space clock and is counted.
+TLS: records hide the segments, so only the user-space clock is left; `loadgen.worker.timing.LoopLag` samples how late
+that is.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Sockets:
         self._reads = 0
         self._stamping = _hold_timestamps()
         self.send_due: Callable[[], None] = lambda: None
-        """Called before each read: requests cannot wait, as bytes can that carry the time of their arrival."""
+        """Called before each read: a due request must not wait, while bytes already carry their arrival time."""
         self._loop.add_reader(self._epoll.fileno(), self._serve)
 
     async def connect(self, channel: Channel, address: ServerAddress, tls: ssl.SSLContext | None) -> None:
@@ -59,7 +59,7 @@ class Sockets:
         channel.usable = True
 
     def close(self) -> None:
-        """Serve no socket any more; those that are open are their channels' to close."""
+        """Stop serving sockets; open ones are closed by their channels."""
         self._loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
         self._stamping.close()
@@ -69,7 +69,7 @@ class Sockets:
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # A kernel without it is no error: its reads come without stamps.
+            # Not an error where the kernel lacks it: reads then come without stamps.
             _try_timestamps(sock)
             await self._loop.sock_connect(sock, (address.ip, address.port))
         except BaseException:
@@ -89,9 +89,9 @@ class Sockets:
         )
 
     def _serve(self) -> None:
-        """Read from all that is ready; what waits for its first token comes first, where there is much to read.
+        """Read from all ready sockets; in a large batch, those that wait for a first token come first.
 
-        A read that comes so late that it returns two tokens has the stamp of the second, and a late TTFT is the worst.
+        A read so late that it returns two tokens has the second's stamp, which hurts a TTFT most.
         """
         ready = self._epoll.poll(0, _BATCH)
         if len(ready) >= _LARGE_BATCH and self._awaiting:
@@ -99,11 +99,11 @@ class Sockets:
         self._read(ready)
 
     def _read(self, ready: list[tuple[int, int]]) -> None:
-        """Read once from every socket that has something; the hot spot. The lag is taken of one read in eight."""
+        """Read once from each ready socket; the hot spot. One read in eight is sampled for its lag."""
         clock_ns, client, send_due, find = time.time_ns, self._client, self.send_due, self._plain.get
         for number, (descriptor, events) in enumerate(ready, self._reads):
             plain = find(descriptor)
-            # One that another of this batch closed is gone; a new one of the same number just has nothing to read.
+            # Closed earlier in this batch; if its number has been reused, the new socket has nothing to read yet.
             if plain is None or (events & select.EPOLLOUT and not plain.flush()):
                 continue
             send_due()
@@ -131,7 +131,7 @@ class Sockets:
 
 
 class _PlainSocket:
-    """A connected socket in the epoll of its worker, until it is closed."""
+    """A connected socket, registered in its worker's epoll until it is closed."""
 
     __slots__ = ("_awaiting", "_descriptor", "_epoll", "_others", "_sock", "_unsent", "channel", "feed", "receive")
 
@@ -150,21 +150,21 @@ class _PlainSocket:
         self._awaiting = awaiting
         self._unsent = bytearray()
         self.channel = channel
-        # Looked up once: both are called for every token.
+        # Bound once: both are called for every token.
         self.feed = channel.feed
         self.receive = sock.recvmsg
         others[self._descriptor] = self
         epoll.register(self._descriptor, select.EPOLLIN)
 
     def write(self, data: bytes) -> bool:
-        """Send what the socket takes now, and the rest when it can; whether it took everything."""
+        """Send what the socket takes now and the rest later; True if it took everything."""
         self._awaiting.add(self._descriptor)
         try:
             sent = self._sock.send(data)
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError as error:
-            # Told from the loop, not from inside `begin`: the caller is still putting the stream on the channel.
+            # Reported from the loop, not from inside `begin`: the caller is still putting the stream on the channel.
             message = f"connection lost while sending: {os.strerror(error.errno or 0)}"
             asyncio.get_running_loop().call_soon(self.channel.lost, "reset", message)
             return False
@@ -175,7 +175,7 @@ class _PlainSocket:
         return False
 
     def flush(self) -> bool:
-        """Send more of what is left; False if that was the connection's end."""
+        """Send more of the rest; False if the connection failed."""
         now_ns = time.time_ns()
         try:
             del self._unsent[: self._sock.send(self._unsent)]
@@ -194,7 +194,7 @@ class _PlainSocket:
         self._awaiting.discard(self._descriptor)
 
     def close(self) -> None:
-        """Close the socket, which also takes it out of the epoll; nothing the second time."""
+        """Close the socket, which also removes it from the epoll; safe to call twice."""
         if self._sock.fileno() >= 0:
             del self._others[self._descriptor]
             self._awaiting.discard(self._descriptor)
@@ -202,7 +202,7 @@ class _PlainSocket:
 
 
 class _TlsProtocol(asyncio.Protocol):
-    """Hands decrypted bytes to the channel with the user-space time of their arrival."""
+    """Passes decrypted bytes to the channel with the user-space time of their arrival."""
 
     _transport: asyncio.Transport
 
@@ -213,9 +213,9 @@ class _TlsProtocol(asyncio.Protocol):
         self._paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's is one in all but name.
+        # uvloop's transport has the interface, but not the base class.
         self._transport = cast("asyncio.Transport", transport)
-        # Told of every byte that has to wait: `sent` is when the last one went.
+        # With a limit of 0, `pause_writing` reports any byte that has to wait: `sent` is when the last one went.
         self._transport.set_write_buffer_limits(0)
         self._channel.write = self._write
         self._channel.close_transport = self._transport.abort
@@ -228,7 +228,7 @@ class _TlsProtocol(asyncio.Protocol):
         self._paused = True
 
     def resume_writing(self) -> None:
-        """What was left has gone, as far as this side of the encryption can know."""
+        """The rest has been sent, as far as this side of the encryption can know."""
         self._paused = False
         self._channel.sent_late(time.time_ns())
 
@@ -239,16 +239,16 @@ class _TlsProtocol(asyncio.Protocol):
         self._channel.feed(data, time.time_ns())
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The end of the connection, whoever ended it."""
+        """The connection ended, whoever closed it."""
         reason = str(error) if error else "the server closed the connection before the answer was complete"
         self._channel.lost("reset", reason)
 
 
 def _hold_timestamps() -> socket.socket:
-    """A socket that keeps the kernel stamping packets for as long as it is open.
+    """A socket that keeps kernel timestamping enabled for as long as it is open.
 
-    Stamping is switched on in the background when the first socket of a machine asks for it, and off with the last:
-    without this, the first reads of a worker would come without stamps.
+    The kernel enables it in the background for the first socket that asks, and disables it with the last: without this
+    socket, a worker's first reads would come without stamps.
     """
     holder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     _try_timestamps(holder)

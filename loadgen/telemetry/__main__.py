@@ -1,6 +1,6 @@
-"""`python -m loadgen.telemetry`: one vendor's library in a process of its own, as lines on stdout.
+"""`python -m loadgen.telemetry`: one vendor's library in its own process, writing lines to stdout.
 
-Nothing but lines gets there: whatever a library prints goes to fd 2, which the parent has made a log file.
+Nothing else gets there: whatever a library prints goes to fd 2, which the parent has connected to a log file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOG_LIMIT_BYTES = 16 << 20
 
 
 def parser() -> argparse.ArgumentParser:
-    """The backend, its interval, what a simulated one does, and a capture in its place."""
+    """Flags for the backend, its interval, the simulated one's behaviour, and a capture to play instead."""
     flags = argparse.ArgumentParser(prog="python -m loadgen.telemetry", allow_abbrev=False)
     flags.add_argument("--backend", choices=get_args(BackendName), required=True)
     flags.add_argument("--interval-s", type=float, default=1.0)
@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def opener(options: argparse.Namespace) -> Callable[[], Backend]:
-    """What opens the backend; nothing of another vendor is imported."""
+    """The function that opens the backend; nothing of another vendor is imported."""
     openers = {entry.name: entry.opener for vendor in VENDORS for entry in vendor.backends}
     if options.backend in openers:
         open_backend: Callable[[], Backend] = pkgutil.resolve_name(openers[options.backend])
@@ -51,12 +51,12 @@ def opener(options: argparse.Namespace) -> Callable[[], Backend]:
 
 
 def main() -> int:
-    """Serve until stdin ends; 1 if the backend does not work here, or the file is no capture."""
+    """Serve until stdin ends; 1 if the backend does not work here, or the file is not a capture."""
     options = parser().parse_args()
     output = Output(os.dup(1))
     os.dup2(2, 1)
     os.nice(5)
-    # A library that prints in a loop must not fill the disk; what it writes beyond this is lost.
+    # A library that prints in a loop must not fill the disk; output beyond this is lost.
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     soft = _LOG_LIMIT_BYTES if hard == resource.RLIM_INFINITY else min(_LOG_LIMIT_BYTES, hard)
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

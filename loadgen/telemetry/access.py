@@ -1,4 +1,4 @@
-"""What this user, this box and this installation bring: device files, groups, versions. It reads, and runs nothing."""
+"""What this user may access and what is installed: device files, groups, versions. Reads files, runs nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from loadgen.vendors import VENDORS, Vendor, matched
 
 
 def versions(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> dict[str, str | None]:
-    """The versions of vramp, Python, the system, the packages, the drivers and ROCm; None for what is not here."""
+    """The versions of vramp, Python, the system, packages, drivers and ROCm; None for what is missing."""
     system = matched(root / "etc/os-release", '(?m)^PRETTY_NAME="?[^"\n]+') or ""
     packages = (*(name for vendor in VENDORS for name in vendor.packages), "psutil")
     return {
@@ -41,7 +41,7 @@ def groups() -> tuple[str, ...]:
 
 
 def device_files(root: Path = Path("/")) -> tuple[DeviceFile, ...]:
-    """The files through which the GPUs of the vendors that are here are reached."""
+    """The device files of the GPUs of the vendors present."""
     return tuple(found for vendor in VENDORS if vendor.has_sign(root=root) for found in _device_files(vendor, root))
 
 

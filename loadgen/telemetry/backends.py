@@ -1,7 +1,7 @@
-"""Which ways to measure are tried on this box, by vendor, and in which order.
+"""Which backends to try on this box, by vendor and in which order.
 
-Invariants: nothing of a vendor's library is imported or loaded here; without a sign of a vendor's GPU nothing of it is
-tried, unless it was asked for by name; a box with GPUs of two vendors has both watched.
+Invariants: no vendor's library is imported or loaded here; without a sign of a vendor's GPU its backends are not tried,
+unless requested by name; on a box with GPUs of two vendors, both are watched.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from pathlib import Path
 
 from loadgen.vendors import VENDORS, BackendName, TelemetryMode, VendorName
 
-# -P: what lies in the current folder is not ours to import.
+# -P: never import from the current folder.
 PROGRAM = (sys.executable, "-P", "-m", "loadgen.telemetry")
 
 
 @dataclass(frozen=True, slots=True)
 class BackendOption:
-    """One way to measure: what its child is told."""
+    """One way to measure: the arguments and environment of its child."""
 
     name: str
     backend: BackendName
-    arguments: tuple[str, ...] = ()  # beyond the backend and its interval
-    env: Mapping[str, str] = field(default_factory=dict)  # what to add to the child's environment
-    why: str = ""  # why it is tried, and in this place of the order
-    program: tuple[str, ...] = PROGRAM  # what is run; tests put stand-ins here
+    arguments: tuple[str, ...] = ()  # besides the backend and its interval
+    env: Mapping[str, str] = field(default_factory=dict)  # additions to the child's environment
+    why: str = ""  # why it is tried, and at this place in the order
+    program: tuple[str, ...] = PROGRAM  # tests replace it
 
     def command(self, interval_s: float) -> list[str]:
         return [*self.program, "--backend", self.backend, "--interval-s", str(interval_s), *self.arguments]
@@ -43,9 +43,9 @@ def backend_options(
     environ: Mapping[str, str] = os.environ,
     root: Path = Path("/"),
 ) -> dict[VendorName, list[BackendOption]]:
-    """The options of each vendor, in order; nothing if there is nothing to measure.
+    """The options of each vendor, in order; empty if there is nothing to measure.
 
-    `url` is that of the simulator, for `sim`; `root` stands for the file system in tests.
+    `url` is the simulator's, for `sim`; `root` is the file system's root, for tests.
     """
     if mode == "off":
         return {}
@@ -66,7 +66,7 @@ def backend_options(
 
 
 def package_version(name: str) -> str | None:
-    """The version of an installed Python package, which is not imported; None if there is none."""
+    """The version of an installed Python package, without importing it; None if it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

@@ -1,12 +1,12 @@
-"""A capture: what one box told for some seconds, as a file that can be sent, kept as a test, and played back.
+"""A capture: what one box reported for some seconds, as a file to send, keep as a test, and play back.
 
-JSON lines: a header, then for each candidate a line that names it, what it said when it opened, and its samples. One
-that failed has its reason and no samples. Invariants: a capture is read whole and checked before anything of it is
-used; what is wrong with one names the file and the line.
+JSON lines: a header, then per candidate a line that names it, its first line, and its samples. A failed candidate has
+its reason and no samples. Invariants: a capture is read and checked completely before it is used; errors name the file
+and the line.
 
-Played back, samples come in the time in which they were made, stamped with the present, over and over. Invariants:
-counters go on at their mean pace when the capture begins again, so that a replay has no reset that the box did not
-have; processes are told only while they are asked for, as a real backend does.
+In playback, samples come at their original pace, stamped with the present, in an endless loop. Invariants: counters
+continue at their mean pace when the capture starts over, so that a replay has no resets that the box did not have;
+processes are listed only while requested, as by a real backend.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _ADVICE = "vramp doctor --dump FILE makes a capture"
 
 
 class Header(msgspec.Struct, frozen=True, tag="Capture", kw_only=True):
-    """The first line: where the capture comes from."""
+    """The first line: the origin of the capture."""
 
     schema: Literal["vramp.capture/1"] = "vramp.capture/1"
     captured_at: str  # UTC, ISO 8601
     versions: dict[str, str | None]
-    environment: dict[str, str]  # what steers the vendors' libraries, without secrets
+    environment: dict[str, str]  # variables that affect the vendors' libraries, without secrets
     groups: tuple[str, ...] = ()
     devices: tuple[DeviceFile, ...] = ()
 
 
 class Candidate(msgspec.Struct, tag=True):
-    """The lines that follow are this candidate's."""
+    """The following lines belong to this candidate."""
 
     vendor: VendorName
     name: str
@@ -59,14 +59,14 @@ _COUNTERS = (
     *("energy_j", "pcie_replays", "link_read_bytes", "link_write_bytes"),
     *("ecc_correctable", "ecc_uncorrectable", "ecc_deferred", "bad_pages", "rows_remapped", "xids"),
 )
-_LATE_S = 1.0  # what should have come earlier than that, while this process was stopped, is left out
+_LATE_S = 1.0  # samples due longer ago than this, because the process was stopped, are skipped
 
 _decoder: msgspec.json.Decoder[CaptureLine] = msgspec.json.Decoder(CaptureLine)
 
 
 @dataclass(slots=True)
 class Part:
-    """What one candidate told."""
+    """What one candidate reported."""
 
     candidate: Candidate
     opened: Opened | None = None
@@ -75,14 +75,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """A capture that was read."""
+    """A parsed capture."""
 
     header: Header
     parts: tuple[Part, ...]
 
     @property
     def playable(self) -> dict[VendorName, Part]:
-        """For each vendor what its best candidate told: the first that measured to the end, or else measured at all."""
+        """For each vendor its best candidate's part: the first that measured to the end, or else at all."""
         found: dict[VendorName, Part] = {}
         for part in sorted(self.parts, key=lambda part: part.candidate.failure is not None):
             if part.samples:
@@ -91,7 +91,7 @@ class Capture:
 
 
 def write_capture(path: Path, header: Header, parts: Iterable[Part]) -> None:
-    """Write one, without the secrets that stand in it; raises `ResultError`."""
+    """Write a capture without secrets; raises `ResultError`."""
     lines: list[CaptureLine] = [header]
     for part in parts:
         lines += [part.candidate, *([part.opened] if part.opened is not None else []), *part.samples]
@@ -136,7 +136,7 @@ def _lines(path: Path) -> list[CaptureLine]:
 
 
 def _add(parts: list[Part], line: CaptureLine) -> None:
-    """Sort a line in; raises `ValueError` with what is wrong with it."""
+    """Add a line to its part; raises `ValueError` if it does not belong there."""
     match line:
         case Header():
             raise ValueError("a second header")
@@ -165,7 +165,7 @@ def _add_sample(part: Part, sample: Sampled) -> None:
 
 
 def replay_options(path: Path) -> dict[VendorName, list[BackendOption]]:
-    """What plays a capture, a child for each vendor in it; raises `ProfileError` for what is not one."""
+    """Options that play a capture, a child per vendor in it; raises `ProfileError` if it is not a capture."""
     options: dict[VendorName, list[BackendOption]] = {}
     for vendor, part in read_capture(path).playable.items():
         assert part.opened is not None, "it has samples"
@@ -176,7 +176,7 @@ def replay_options(path: Path) -> dict[VendorName, list[BackendOption]]:
 
 
 def play(path: Path, vendor: VendorName | None, output: Output, orders: Orders) -> None:
-    """Play what a vendor's devices told, or the first vendor's, until the orders end; raises `ProfileError`."""
+    """Play the part of a vendor, or of the first one, until the orders end; raises `ProfileError`."""
     capture = read_capture(path)
     part = capture.playable[vendor] if vendor in capture.playable else next(iter(capture.playable.values()))
     assert part.opened is not None, "it has samples"
@@ -193,9 +193,9 @@ def play(path: Path, vendor: VendorName | None, output: Output, orders: Orders) 
 
 
 def played(samples: Sequence[Sampled], start_s: float) -> Iterator[Sampled]:
-    """The samples from `start_s` on (CLOCK_MONOTONIC), without end, each stamped with the time at which it is due."""
+    """The samples from `start_s` on (CLOCK_MONOTONIC), endlessly, each stamped with the time at which it is due."""
     period_s = 1.0
-    if len(samples) > 1:  # one more step between two of them, before it begins again
+    if len(samples) > 1:  # one interval between the last sample and the first of the next round
         period_s = (samples[-1].t_s - samples[0].t_s) * len(samples) / (len(samples) - 1)
     gains = _gains(samples, period_s)
     for rounds in itertools.count():
@@ -206,7 +206,7 @@ def played(samples: Sequence[Sampled], start_s: float) -> Iterator[Sampled]:
 
 
 def _gains(samples: Sequence[Sampled], period_s: float) -> dict[int, dict[str, float]]:
-    """What each counter of each device gains in a period, at its mean pace."""
+    """How much each counter of each device grows per round, at its mean pace."""
     first: dict[tuple[int, str], tuple[float, float]] = {}
     gains: dict[int, dict[str, float]] = {}
     for gpu in (gpu for sample in samples for gpu in sample.gpus):
@@ -224,6 +224,6 @@ def _moved(gpu: GpuSample, shift_s: float, gains: Mapping[str, float], rounds: i
     for name, gain in gains.items():
         value = getattr(gpu, name)
         if value is not None:
-            # Whole ones go on by whole steps, rounded down, so that none ever falls.
+            # Integers grow by integers, rounded down, so that no counter ever falls.
             counters[name] = value + (gain * rounds if isinstance(value, float) else int(gain * rounds))
     return msgspec.structs.replace(gpu, t_s=gpu.t_s + shift_s, **counters)

@@ -1,8 +1,8 @@
-"""The child's side: one backend, sampled at an interval and written as lines.
+"""The child process: one backend, sampled at an interval and written as lines.
 
-Invariants: it ends when its stdin does, even if the vendor's library hangs; a parent that does not read costs samples
-and delays none; the times are absolute, so that one slow sample does not shift those that follow, and one that was
-missed is not made up for.
+Invariants: it ends when its stdin does, even if the vendor's library hangs; a parent that does not read loses samples
+but delays none; sampling times are absolute, so that a slow sample does not shift later ones, and a missed one is not
+made up for.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from loadgen.errors import TelemetryError
 from loadgen.telemetry.protocol import Backend, Order, Refused, Sampled, TelemetryLine, encode_line
 from loadgen.vendors import BackendName
 
-SLOW_EVERY_S = 10.0  # ECC, caps and links; processes too, which some drivers list so slowly that the load would feel it
+SLOW_EVERY_S = 10.0  # for ECC, caps, links, and processes, which some drivers list so slowly that it affects the load
 _HANG_S = 1.0
 
 
 class Orders:
-    """What the parent wants; a thread reads it, since the main one may be stuck in a library."""
+    """What the parent wants; read by a thread, since the main thread may hang in a library."""
 
     def __init__(self) -> None:
         self.processes = False
         self.ended = threading.Event()
 
     def follow(self, fd: int) -> None:
-        """Obey the lines from `fd` from now on; soon after its end the process ends, whatever else goes on."""
+        """Obey the lines from `fd` from now on; soon after its end the process exits, whatever else is going on."""
         threading.Thread(target=self._read, args=(fd,), daemon=True).start()
 
     def _read(self, fd: int) -> None:
         try:
-            # Unbuffered: Python aborts at its exit if a thread holds the lock of a buffer.
+            # Unbuffered: Python aborts at exit if a thread holds the lock of a buffer.
             with open(fd, "rb", buffering=0, closefd=False) as stream:
                 for line in stream:
                     self.processes = msgspec.json.decode(line, type=Order).processes
         except msgspec.DecodeError as error:
-            print(f"the parent sent what is not an order: {error}", file=sys.stderr)
+            print(f"the parent sent an invalid order: {error}", file=sys.stderr)
         finally:
             self.ended.set()
             time.sleep(_HANG_S)
@@ -50,7 +50,7 @@ class Orders:
 
 
 class Output:
-    """Lines into a pipe that nobody may be reading: a line that finds no room is dropped as a whole."""
+    """Lines into a pipe that may not be read: a line for which there is no room is dropped as a whole."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -58,7 +58,7 @@ class Output:
         os.set_blocking(fd, False)
 
     def offer(self, line: TelemetryLine) -> bool:
-        """Write the line, unless one before it still waits for room; whether it was taken."""
+        """Write the line unless an earlier one still waits for room; returns whether it was accepted."""
         self._flush()
         if self._rest:
             return False
@@ -67,7 +67,7 @@ class Output:
         return True
 
     def _flush(self) -> None:
-        # What a full pipe did not take waits. A parent that is gone needs nothing: the end of stdin ends this process.
+        # What a full pipe refuses waits. If the parent is gone nothing is lost: the end of stdin ends this process.
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
             while self._rest:
                 self._rest = self._rest[os.write(self._fd, self._rest) :]
@@ -76,10 +76,10 @@ class Output:
 def serve(
     name: BackendName, open_backend: Callable[[], Backend], output: Output, orders: Orders, *, interval_s: float
 ) -> int:
-    """Open the backend and sample it until the orders end; the status to exit with."""
+    """Open the backend and sample it until the orders end; returns the exit status."""
     try:
         backend = open_backend()
-        # A backend that opens and cannot be read is no use either.
+        # A backend that opens but cannot be read is useless.
         first = _read(backend, slow=True, processes=False)
         if not first.gpus:
             raise TelemetryError("it works but finds no device")
@@ -102,13 +102,13 @@ def _sample(backend: Backend, output: Output, orders: Orders, interval_s: float)
         slow, processes = now_s >= slow_due_s, orders.processes and now_s >= processes_due_s
         output.offer(_read(backend, slow=slow, processes=processes))
         slow_due_s = now_s + SLOW_EVERY_S if slow else slow_due_s
-        if processes or not orders.processes:  # the next to ask gets them at once
+        if processes or not orders.processes:  # the next request gets them at once
             processes_due_s = now_s + SLOW_EVERY_S if processes else 0.0
         due_s = next_due_s(due_s, interval_s, time.monotonic())
 
 
 def next_due_s(due_s: float, interval_s: float, now_s: float) -> float:
-    """The first time in the row after both the last one and now."""
+    """The next time on the schedule after both the last one and now."""
     missed = max(0, int((now_s - due_s) // interval_s))
     return due_s + (missed + 1) * interval_s
 

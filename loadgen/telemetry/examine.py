@@ -1,9 +1,9 @@
-"""Every way to measure the GPUs of this box, tried in earnest: opened, watched for some seconds, judged.
+"""Tries every way to measure the GPUs of this box: opens it, watches it for some seconds, and checks the figures.
 
-Each option runs as it would in a run, in a child process of its own, one after the other. What it says is held against
-what hardware of today can have, and energy against power: a wrong unit is wrong by powers of ten, so the ranges are
-wide. Invariants: each has as long to open as in a run and as long for each sample, so that the whole is bounded
-whatever a library does; nothing is left running; a value that is not there is not judged.
+Each option runs as in a run, in its own child process, one after the other. Its figures are compared with what today's
+hardware can do, and energy with power: a wrong unit is off by powers of ten, so the ranges are wide. Invariants: each
+option has as long to open, and for each sample, as in a run, so that the total time is bounded whatever a library does;
+nothing is left running; a missing value is not checked.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from loadgen.vendors import VENDORS, TelemetryMode, VendorName
 
 NOTHING = (
     f"no sign of a GPU of {' or '.join(vendor.label for vendor in VENDORS)}: no card in /sys/class/drm, no device "
-    "file, driver or library; --telemetry NAME tries one all the same"
+    "file, driver or library; --telemetry NAME tries one anyway"
 )
 _HOST_S = 0.3
 _PRINTED_LINES = 5
@@ -50,7 +50,7 @@ _VARIABLES = (*(prefix for vendor in VENDORS for prefix in vendor.variables), "V
 _VARIABLE_NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
 _GIB = 1024.0**3
 _ENERGY_WITHIN = 0.25
-"""Sensors average over up to a second of the few that are watched; a wrong unit is off by far more."""
+"""Sensors average over up to a second, which is much of the time watched; a wrong unit is off by far more."""
 Describe = Callable[[GpuSample], GpuSample]
 _SHORTEST_S = 1.0
 _LONGEST_GAP_S = 5.0
@@ -70,7 +70,7 @@ _RANGES = {
     **dict.fromkeys(("power_w", "power_cap_w", "power_cap_default_w"), _Range(10, 2000, "W")),
     **dict.fromkeys(("temperature_hotspot_c", "temperature_memory_c"), _Range(5, 120, "C")),
     **dict.fromkeys(("gfx_clock_mhz", "gfx_clock_max_mhz"), _Range(50, 5000, "MHz")),
-    # GDDR tells its effective clock.
+    # For GDDR, the effective clock is reported.
     **dict.fromkeys(("memory_clock_mhz", "memory_clock_max_mhz"), _Range(50, 20000, "MHz")),
     **dict.fromkeys(("pcie_width", "pcie_width_max"), _Range(1, 32, "lanes")),
     **dict.fromkeys(("pcie_speed_gts", "pcie_speed_max_gts"), _Range(2.5, 128, "GT/s")),
@@ -79,9 +79,9 @@ _RANGES = {
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long an option is watched, and how long it is waited for."""
+    """How long an option is watched, and waited for."""
 
-    watch_s: float = 3.0  # for the first of each vendor that works; the others are sampled once
+    watch_s: float = 3.0  # for each vendor's first working option; the others are sampled once
     interval_s: float = 0.5
     open_s: float = OPEN_S
     grace_s: float = 1.0
@@ -92,7 +92,7 @@ DUMP_PACE = Pace(watch_s=10.0, interval_s=1.0)  # for a capture: the interval of
 
 @dataclass(slots=True, kw_only=True)
 class BackendTrial(Part):
-    """One option, and what it told until it was enough or failed."""
+    """One option, and what it reported until it had been watched long enough, or failed."""
 
     option: BackendOption
     first_sample_ms: float | None = None
@@ -101,7 +101,7 @@ class BackendTrial(Part):
 async def try_all(
     options: Mapping[VendorName, list[BackendOption]], *, folder: Path, pace: Pace = Pace()
 ) -> list[BackendTrial]:
-    """Try every option; what they print goes to files in `folder`."""
+    """Try every option; their logs go to files in `folder`."""
     trials: list[BackendTrial] = []
     for vendor, each in options.items():
         works = False
@@ -116,9 +116,9 @@ async def try_all(
 async def examine(
     mode: TelemetryMode, *, folder: Path, pace: Pace = Pace(), described: Describe = lambda sample: sample
 ) -> tuple[Examination, list[BackendTrial]]:
-    """Everything about this box, and the trials behind it; `described` adds what is known of the processes.
+    """Everything about this box, and the trials behind it; `described` adds details of processes.
 
-    The trials have them as they were told: a capture goes to other people.
+    The trials do not have these details: a capture is sent to other people.
     """
     trials = await try_all(backend_options(mode), folder=folder, pace=pace)
     found = Examination(
@@ -138,7 +138,7 @@ async def _examine_host() -> HostExam:
     sampler.sample()
     await asyncio.sleep(_HOST_S)
     sample = sampler.sample()
-    reasons = dict.fromkeys(_nulls(sample), "the kernel does not tell it")
+    reasons = dict.fromkeys(_nulls(sample), "the kernel does not report it")
     for name in reasons:
         if name.startswith("server_"):
             reasons[name] = "no server is watched"
@@ -158,7 +158,7 @@ def tried(trial: BackendTrial, described: Describe = lambda sample: sample) -> T
 
 
 def capture_header(found: Examination, environ: Mapping[str, str], captured_at: str) -> Header:
-    """The header of a capture; of `environ` only what steers the libraries is kept."""
+    """The header of a capture; of `environ`, only variables that affect the libraries are kept."""
     kept = {
         name: value for name, value in sorted(environ.items()) if name.startswith(_VARIABLES) or name in _VARIABLE_NAMES
     }
@@ -199,7 +199,7 @@ def _exam(gpu: GpuStatic, trial: BackendTrial, described: Describe) -> GpuExam |
         latest = carried(latest, sample)
     if latest is None:
         return None
-    reasons = dict.fromkeys((*_nulls(gpu), *_nulls(latest)), f"{trial.option.backend} does not tell it")
+    reasons = dict.fromkeys((*_nulls(gpu), *_nulls(latest)), f"{trial.option.backend} does not report it")
     return GpuExam(gpu, described(latest), reasons | latest.missing, unit_checks(gpu, latest, samples))
 
 
@@ -208,7 +208,7 @@ def _nulls(told: GpuStatic | GpuSample | HostSample) -> list[str]:
 
 
 def unit_checks(gpu: GpuStatic, sample: GpuSample, samples: Sequence[GpuSample]) -> tuple[UnitCheck, ...]:
-    """The checks of one device: `sample` is all that is known of it, `samples` are those over some seconds."""
+    """The checks of one device: `sample` has all its latest values, `samples` those over some seconds."""
     most = gpu.hbm_total_bytes / _GIB if gpu.hbm_total_bytes is not None else 1024
     throttling = (sample.throttle_percent or {}).items()
     found = [
@@ -227,9 +227,9 @@ def unit_checks(gpu: GpuStatic, sample: GpuSample, samples: Sequence[GpuSample])
 
 
 def _energy(samples: Sequence[GpuSample]) -> Iterator[tuple[str, float, _Range]]:
-    """What the counter gained between the first and the last sample, against the power in between."""
+    """The growth of the energy counter over the samples, against the power in between."""
     times_s = np.array([sample.t_s for sample in samples])
-    # What is None becomes NaN.
+    # None becomes NaN.
     joules = np.array([sample.energy_j for sample in samples], dtype=np.float64)
     watts = np.array([sample.power_w for sample in samples], dtype=np.float64)
     counted_s, felt_s = times_s[~np.isnan(joules)], times_s[~np.isnan(watts)]

@@ -1,7 +1,7 @@
-"""The host beside the GPUs: cores, memory, disks, network, and the processes of the server.
+"""The host beside the GPUs: cores, memory, disks, network, and the server's processes.
 
-Taken in vramp's own process, since the kernel answers at once. Invariants: a rate needs two samples, the first has
-none; a process that ends or may not be looked at is left out; the frequencies of only a few cores are read, and rarely,
+Sampled in vramp's own process, since the kernel answers at once. Invariants: a rate needs two samples, so the first has
+none; a process that ends or cannot be read is left out; the frequencies of only a few cores are read, and rarely,
 because some kernels wait for each core.
 """
 
@@ -28,7 +28,7 @@ class _Core(NamedTuple):
 
 
 class HostSampler:
-    """Samples the host; what has to be compared is kept from one sample to the next."""
+    """Samples the host; keeps what rates need from one sample to the next."""
 
     def __init__(self, *, sysfs: Path = Path("/sys")) -> None:
         self._sysfs = sysfs
@@ -65,10 +65,10 @@ class HostSampler:
         )
 
     def _core_shares(self) -> list[float]:
-        # psutil's order on Linux: user, nice, system, idle, iowait, irq, softirq, steal; guests are within user.
+        # psutil's order on Linux: user, nice, system, idle, iowait, irq, softirq, steal; guests are included in user.
         times_s = [times[:8] for times in psutil.cpu_times(percpu=True)]
         before, self._cores = self._cores, [_Core(sum(each) - each[3] - each[4], sum(each)) for each in times_s]
-        # A core that went off or came on line shifts the others.
+        # A core that went on or off line shifts the others.
         if before is None or len(before) != len(self._cores):
             return []
         return [share for pair in zip(before, self._cores, strict=True) if (share := core_share(*pair)) is not None]
@@ -82,7 +82,7 @@ class HostSampler:
         }
 
     def _server_usage(self, pids: Iterable[int]) -> tuple[float | None, int | None]:
-        """CPU seconds since the last sample, of those processes that were there then, and resident bytes."""
+        """CPU seconds since the last sample, of processes present in both, and resident bytes."""
         cpu_s: dict[int, float] = {}
         processes: dict[int, psutil.Process] = {}
         rss_bytes = 0
@@ -98,21 +98,21 @@ class HostSampler:
             cpu_s[pid] = times.user + times.system
         before, self._server, self._server_cpu_s = self._server_cpu_s, processes, cpu_s
         gains = [gained(before[pid], now_s) for pid, now_s in cpu_s.items() if pid in before]
-        known = [gain for gain in gains if gain is not None]  # one that fell is another process under the same number
+        known = [gain for gain in gains if gain is not None]  # None: the pid belongs to another process now
         return (sum(known) if known else None), (rss_bytes if cpu_s else None)
 
 
 def core_share(before: _Core, after: _Core) -> float | None:
-    """The share of time in which a core was busy, 0 to 100; None if no time has passed."""
+    """A core's busy time in percent; None if no time has passed."""
     span_s, busy_s = after.all_s - before.all_s, after.busy_s - before.busy_s
     return None if span_s <= 0 else min(100.0, max(0.0, 100 * busy_s / span_s))
 
 
 def read_frequency(sysfs: Path) -> dict[str, Any]:
-    """MHz and governor of a few cores, spread over all; None where the kernel does not tell."""
+    """MHz and governor of a few cores, spread over all; None where the kernel does not report them."""
     folders = sorted(sysfs.glob("devices/system/cpu/cpu[0-9]*/cpufreq"))
     chosen = folders[:: max(1, -(-len(folders) // _FREQUENCY_CORES))]
-    # Empty where the driver does not tell, or the core went off line.
+    # Empty if the driver does not report it, or the core went off line.
     texts = [text_in(folder / "scaling_cur_freq") for folder in chosen]
     mhz = [int(text) / 1000 for text in texts if text.isdigit()]
     governors = sorted({text_in(folder / "scaling_governor") for folder in chosen} - {""})

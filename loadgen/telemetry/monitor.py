@@ -1,11 +1,11 @@
 """All GPUs of the box as one list, whichever vendors and children are behind it.
 
-Each vendor has a source that tries its options in order, each in a child that is watched and replaced, until one stays.
-Once none is left, all are tried again a few times, ever later: a driver may be loaded late, a device be busy.
-A device keeps its number as long as the monitor lives: through restarts and through a change of backend, and two
-vendors never share one. Invariants: nothing here blocks or raises because of a GPU, a driver or a child; an option that
-does not open makes room for the next at once, one that opened is restarted until it has failed three times, and each
-failure is kept with its reason; what nobody takes is bounded; `close` returns within the bounds that `process` gives
+Each vendor has a source that tries its options in order, each in a supervised child, until one works. When none is
+left, all are tried again a few times at growing intervals: a driver may load late, or a device be busy. A device keeps
+its number as long as the monitor lives, through restarts and changes of backend, and numbers are unique across vendors.
+Invariants: nothing here blocks or raises because of a GPU, a driver or a child; an option that does not open is
+followed by the next at once, one that opened is restarted until it has failed three times, and each failure is kept
+with its reason; samples that are not taken are bounded; `close` returns within the time limits that `process` gives
 each child.
 """
 
@@ -35,35 +35,35 @@ MISSED_TICKS = 3
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a child may take, and how often it may fail."""
+    """Time limits for a child, and how often it may fail."""
 
     open_s: float = OPEN_S
     silence_s: float = 10.0
-    grace_s: float = 1.0  # to end by itself when it is told to
-    pause_s: float = 1.0  # before a restart; twice as long before the next
+    grace_s: float = 1.0  # to exit by itself when told to
+    pause_s: float = 1.0  # before a restart; doubled for the next
     strikes: int = 3
-    forgiven_after_s: float = 300.0  # one that worked for so long starts with a clean record
+    forgiven_after_s: float = 300.0  # after working this long, its earlier failures no longer count
     again_s: tuple[float, ...] = (15.0, 30.0, 60.0, 120.0, 240.0)
-    """Between the rounds through all options, once none is left."""
+    """Before each further round through all options, once none is left."""
 
 
 class SourceStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How it stands with one vendor's GPUs, for the screen and the record."""
+    """The state of one vendor's source, for the screen and the record."""
 
     vendor: VendorName
-    option: str | None = msgspec.field(name="attempt")  # what is tried or works; None once nothing is left to try
+    option: str | None = msgspec.field(name="attempt")  # being tried or working; None if nothing is left to try
     why: str
     works: bool
     stale: bool
     restarts: int
-    failures: dict[str, str]  # the exact reason of each option that failed
+    failures: dict[str, str]  # the reason of each option that failed
     meta: dict[str, Any]
-    again_s: float | None = None  # after how long all are tried again, where none is left
+    again_s: float | None = None  # if no option is left: the time until all are tried again
 
 
 @dataclass(slots=True, kw_only=True)
 class _Source:
-    """Watches one vendor; `run` until cancelled, and read the attributes at any time."""
+    """Watches one vendor; `run` it until cancelled; its attributes may be read at any time."""
 
     options: Sequence[BackendOption]
     log_path: Path
@@ -71,21 +71,21 @@ class _Source:
     deliver: Callable[[Sampled], None]  # gets every sample
     changed: Callable[[], None]  # called after each sample and each failure
     patience: Patience
-    option: BackendOption | None = None  # that works or is tried; None once there is none left
-    opened: Opened | None = None  # what the option that works said, or the last that did
-    failures: dict[str, str] = field(default_factory=dict)  # the last reason of each option that failed
+    option: BackendOption | None = None  # working or being tried; None if none is left
+    opened: Opened | None = None  # the first line of the option that works, or of the last that did
+    failures: dict[str, str] = field(default_factory=dict)  # the latest reason of each option that failed
     restarts: int = 0
-    last_s: float | None = None  # when the latest sample came, on CLOCK_MONOTONIC
+    last_s: float | None = None  # arrival of the latest sample (CLOCK_MONOTONIC)
     child: Child | None = None
-    processes: bool = False  # whether they are to be listed
-    again_s: float | None = None  # after how long all options are tried again; None while one is, and after the last
+    processes: bool = False  # whether to list them
+    again_s: float | None = None  # time until all options are tried again; None while one is, or after the last round
 
     def __post_init__(self) -> None:
         self.option = next(iter(self.options), None)
 
     @property
     def stale(self) -> bool:
-        """Whether what was shown last is too old to be shown as the present."""
+        """Whether the latest sample is too old to be shown as current."""
         if self.opened is None or self.last_s is None:
             return False
         return time.monotonic() - self.last_s > (MISSED_TICKS + 0.5) * self.interval_s
@@ -109,7 +109,7 @@ class _Source:
             self.child.tell(Order(processes=wanted))
 
     async def run(self) -> None:
-        """Try one option after the other, in a few rounds; returns when none is left after the last."""
+        """Try the options in order, for a few rounds; returns when none is left after the last round."""
         for again_s in (*self.patience.again_s, None):
             for option in self.options:
                 self.option = option
@@ -135,7 +135,7 @@ class _Source:
             await asyncio.sleep(self.patience.pause_s * 2 ** (strikes - 1))
 
     async def _one_child(self, option: BackendOption) -> bool:
-        """Listen to a child as long as it is good for anything; whether it opened."""
+        """Read from a child as long as it works; returns whether it opened."""
         opened = False
         grace_s = self.patience.grace_s
         try:
@@ -166,7 +166,7 @@ class _Source:
 
 
 class Monitor:
-    """Watches the GPUs; `start`, then read it at any time, then `close`."""
+    """Watches the GPUs: `start` it, read it at any time, then `close` it."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class Monitor:
             for vendor, each in options.items()
         }
         self.latest: dict[int, GpuSample] = {}
-        """By number, the last that is known of each device: what a sample left out is as it was."""
+        """The latest known values of each device, by number; a field missing from a sample keeps its value."""
         self._numbers: dict[tuple[VendorName, int], int] = {}
         self._untaken: deque[Sampled] = deque(maxlen=3600)
         self._processes = False
@@ -209,26 +209,26 @@ class Monitor:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _ended(self, source: _Source, task: asyncio.Task[None]) -> None:
-        """A mistake of ours costs the run its telemetry and nothing else, but it is not hidden."""
+        """A bug in vramp costs the run its telemetry and nothing else, but it is shown."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             source.option = None
-            source.failed("vramp", f"a mistake in vramp: {error!r}")
+            source.failed("vramp", f"a bug in vramp: {error!r}")
             task.get_loop().call_exception_handler({"message": "telemetry ended", "exception": error, "task": task})
 
     def take(self) -> list[Sampled]:
-        """The samples since the last call, each of the devices of one vendor."""
+        """The samples since the last call, each with the devices of one vendor."""
         taken = list(self._untaken)
         self._untaken.clear()
         return taken
 
     async def change(self) -> None:
-        """Wait until the next sample of any vendor's devices, or the next failure."""
+        """Wait for the next sample or failure of any vendor."""
         self._change.clear()
         await self._change.wait()
 
     def show_processes(self, wanted: bool) -> None:
-        """Have the processes of each GPU listed from now on, or no more."""
+        """List each GPU's processes from now on, or stop doing so."""
         self._processes = wanted
         for source in self._sources.values():
             source.show_processes(wanted)
@@ -278,5 +278,5 @@ class Monitor:
 
 
 def _harmless(processes: Iterable[GpuProcess]) -> tuple[GpuProcess, ...]:
-    """Each process chooses its own name."""
+    """Strip control sequences: processes choose their own names."""
     return tuple(msgspec.structs.replace(process, name=harmless(process.name)) for process in processes)

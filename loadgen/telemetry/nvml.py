@@ -1,10 +1,9 @@
 """NVIDIA GPUs through the driver's own library, with the nvidia-ml-py package.
 
-A GPU that is lost is listed too, as one that tells nothing: that it is there and lost is what an operator must see.
-Units of the library: mW, mJ, MHz, KiB, ns of violation. With MIG the parent is a socket's partition 0 and carries its
-power, clocks and temperatures; memory belongs to the instances. Invariants: no call that measures over a window of its
-own (PCIe throughput takes 20 ms each); no field id whose number changed between drivers; a call that fails costs its
-field, and the reason says why.
+A lost GPU is listed, too, without values: an operator must see that it is there and lost. Units of the library: mW, mJ,
+MHz, KiB, ns of violation. With MIG, the parent is a socket's partition 0 with power, clocks and temperatures; memory
+belongs to the instances. Invariants: no call that measures over a window of its own (PCIe throughput takes 20 ms each);
+no field id whose number changed between drivers; a call that fails costs only its field, and the reason is kept.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from loadgen.telemetry.nvml_library import Gpm, Xids, part, read, reason_of
 from loadgen.telemetry.protocol import Backend, Opened
 from loadgen.telemetry.readings import Measured, Missing, amount, divided, number, percent, split, text, total, value_of
 
-_ALL_LINKS = 0xFFFFFFFF  # as the scope of a field: the sum over all NVLinks
+_ALL_LINKS = 0xFFFFFFFF  # as a field's scope: the sum over all NVLinks
 _FIELDS = {
     "temperature_memory_c": pynvml.NVML_FI_DEV_MEMORY_TEMP,
     "link_read_bytes": (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS),
     "link_write_bytes": (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS),
 }
 _VALUE_BY_TYPE = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-# Cumulative counters, and bits that say what holds at the moment for what has none.
+# Cumulative counters; and bits of the moment for reasons that have no counter.
 _VIOLATIONS = {"power": pynvml.NVML_PERF_POLICY_POWER, "thermal": pynvml.NVML_PERF_POLICY_THERMAL}
 _EVENT_BITS = {
     "power": pynvml.nvmlClocksEventReasonSwPowerCap,
@@ -53,14 +52,14 @@ _VIRTUALIZATION = {
 class _NvmlDevice:
     """One GPU, or one MIG instance of it."""
 
-    handle: Any  # none for a GPU that is lost
+    handle: Any  # None for a lost GPU
     static: GpuStatic
-    instance: bool = False  # a MIG instance: memory and processes are all that it tells
-    split: bool = False  # a GPU that is split into instances: memory and processes are theirs
-    links: tuple[int, ...] = ()  # the NVLinks that were up when it was opened
+    instance: bool = False  # a MIG instance, which reports only memory and processes
+    split: bool = False  # a GPU that is split into instances, which report memory and processes
+    links: tuple[int, ...] = ()  # the NVLinks that were up when the backend opened
     lost: str = ""  # why it has no handle
     violations: dict[str, Reading] = field(default_factory=dict)  # the counters (ns) at the last sample
-    gpm: Gpm | None = None  # none for an instance, and for a GPU that is lost
+    gpm: Gpm | None = None  # None for an instance or a lost GPU
 
 
 def open_nvml() -> Backend:
@@ -88,7 +87,7 @@ def open_nvml() -> Backend:
         "cuda": None if isinstance(cuda, Missing) else f"{cuda // 1000}.{cuda % 1000 // 10}",
     }
     opened = Opened(backend="nvml", meta=meta, gpus=tuple(device.static for device in devices))
-    # A driver that is gone needs no goodbye: that it cannot be closed is no error.
+    # If the driver is gone, failing to shut down is no error.
     return Backend(opened=opened, sample=sample, close=lambda: read(pynvml.nvmlShutdown))
 
 
@@ -99,7 +98,7 @@ def _memory_of(handle: Any) -> Any:  # noqa: ANN401 - a handle and a struct of t
 
 
 def _list_devices() -> list[_NvmlDevice]:
-    """Every GPU in PCI order, each followed by its MIG instances; raises `TelemetryError` if there is none to ask."""
+    """Every GPU in PCI order, each followed by its MIG instances; raises `TelemetryError` if none can be read."""
     count = read(pynvml.nvmlDeviceGetCount)
     if isinstance(count, Missing):
         raise TelemetryError(f"NVML does not list GPUs: {count.reason}")
@@ -115,7 +114,7 @@ def _list_devices() -> list[_NvmlDevice]:
 
 
 def _number(devices: list[_NvmlDevice]) -> None:
-    """CUDA numbers alike GPUs as NVML does, different ones by their speed, and of one that is split an instance."""
+    """Set CUDA's numbers: NVML's order for equal GPUs, by speed for different ones, an instance of a split GPU."""
     gpus = [device for device in devices if not device.instance]
     if len({device.static.name for device in gpus}) == 1 and not any(device.split for device in gpus):
         for number, device in enumerate(gpus):
@@ -129,7 +128,7 @@ def _gpu(position: int, index: int) -> Iterator[_NvmlDevice]:
         yield _NvmlDevice(None, lost, lost=handle.reason)
         return
     instances = list(_instances(handle))
-    # A GPU without a bridge has links too, all down: only those that ever were up can fail.
+    # A GPU without a bridge has links, too, all down: only links that were up can fail.
     every_link = range(pynvml.NVML_NVLINK_MAX_LINKS)
     links = tuple(link for link in every_link if read(pynvml.nvmlDeviceGetNvLinkState, handle, link) == 1)
     static = _static(handle, index, socket=f"#{position}", links=len(links), split=bool(instances))
@@ -145,7 +144,7 @@ def _instances(handle: Any) -> Iterator[Any]:  # noqa: ANN401 - handles of the l
     count = read(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)
     for position in range(0 if isinstance(count, Missing) else count):
         instance = read(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, position)
-        if not isinstance(instance, Missing):  # a place that no instance has
+        if not isinstance(instance, Missing):  # a slot without an instance
             yield instance
 
 
@@ -227,7 +226,7 @@ def _fast(handle: Any) -> dict[str, Any]:  # noqa: ANN401 - a handle of the libr
 
 
 def _fields(device: _NvmlDevice) -> dict[str, Any]:
-    """What has no function of its own, in one call."""
+    """Values that have no function of their own, in one call."""
     wanted = {name: field for name, field in _FIELDS.items() if device.links or not name.startswith("link")}
     values = read(pynvml.nvmlDeviceGetFieldValues, device.handle, list(wanted.values()))
     if isinstance(values, Missing):
@@ -246,13 +245,13 @@ def _value(value: Any) -> object:  # noqa: ANN401 - a struct of the library
 
 
 def _throttled(device: _NvmlDevice) -> dict[str, float] | Missing:
-    """The share of the time since the last sample by counter; all or nothing at the moment of it without one."""
+    """Each reason's share of the time since the last sample; 0 or 100 for reasons without a counter."""
     bits = read(pynvml.nvmlDeviceGetCurrentClocksEventReasons, device.handle)
     counted = _violation_shares(device)
     if isinstance(bits, Missing):
         return counted or bits
     shares = {reason: 100.0 if bits & mask else 0.0 for reason, mask in _EVENT_BITS.items()}
-    # This bit comes with those of its causes; alone, its cause is unknown.
+    # This bit accompanies the bits of its causes; alone, the cause is unknown.
     unexplained = bits & pynvml.nvmlClocksEventReasonHwSlowdown and not (shares["thermal"] or shares["brake"])
     return {**shares, "hardware": 100.0 if unexplained else 0.0, **counted}
 
@@ -293,7 +292,7 @@ def _slow(device: _NvmlDevice) -> dict[str, Any]:
 
 
 def _retired(handle: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Memory that was taken out of use: pages before Ampere, rows since."""
+    """Memory taken out of use: pages before Ampere, rows since."""
     remapped = read(pynvml.nvmlDeviceGetRemappedRows, handle)
     if isinstance(remapped, Missing):
         causes = (
@@ -312,7 +311,7 @@ def _retired(handle: Any) -> dict[str, Any]:  # noqa: ANN401
 
 
 def _ecc(handle: Any, kind: int) -> object:  # noqa: ANN401
-    """Errors since the driver was loaded; those of the card's whole life say nothing about this run."""
+    """Errors since the driver was loaded; lifetime counts say nothing about this run."""
     return amount(read(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC))
 
 

@@ -1,7 +1,7 @@
-"""NVIDIA's library (NVML): its answers or the reason why there is none, and what needs state between two looks.
+"""NVIDIA's library (NVML): its values or the reasons for missing ones, and what needs state between samples.
 
-GPM counts activity between two samples of its own (Hopper and newer), and Xid errors come as events. Invariants:
-nothing here waits, events are only looked for; what was allocated in the library lives as long as its process.
+GPM measures activity between two samples of its own (Hopper and newer), and Xid errors come as events. Invariants:
+nothing here waits, events are only polled; what was allocated in the library lives as long as the process.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _REASONS = {
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "NVIDIA's driver is not loaded: try `modprobe nvidia`, and see `dmesg`",
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "library and kernel module of NVIDIA's driver differ in version: "
     "it was upgraded while in use; reboot",
-    pynvml.NVML_ERROR_NO_PERMISSION: "no permission: ask as root, or look at the rights of /dev/nvidia*",
+    pynvml.NVML_ERROR_NO_PERMISSION: "no permission: run as root, or check the permissions of /dev/nvidia*",
     pynvml.NVML_ERROR_GPU_IS_LOST: "the GPU is lost: it fell off the bus; see Xid in `dmesg`",
     pynvml.NVML_ERROR_RESET_REQUIRED: "the GPU must be reset: see Xid in `dmesg`",
     pynvml.NVML_ERROR_NOT_SUPPORTED: "not supported by this GPU",
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "the installed driver is too old to tell",
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "the installed driver is too old to report it",
     pynvml.NVML_ERROR_UNINITIALIZED: "NVML was shut down",
 }
 _GPM_METRICS = (
@@ -34,7 +34,7 @@ _GPM_METRICS = (
     pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC,
 )
 _GPM_FIELDS = ("sm_percent", "dram_percent", "pcie_bytes_per_s")
-_MOST_EVENTS = 64  # that are taken at one look; the others wait
+_MOST_EVENTS = 64  # taken per poll; the others wait
 
 
 def reason_of(error: pynvml.NVMLError) -> str:
@@ -42,7 +42,7 @@ def reason_of(error: pynvml.NVMLError) -> str:
 
 
 def read(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - what the library has
-    """What the library says, or `Missing` with the reason."""
+    """The function's value, or `Missing` with the reason."""
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
@@ -50,19 +50,19 @@ def read(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 
 
 
 def part(struct: Any, name: str) -> Any:  # noqa: ANN401 - a struct of the library
-    """A field of a struct, unless the struct is missing."""
+    """A field of a struct, or the struct itself if it is missing."""
     return struct if isinstance(struct, Missing) else getattr(struct, name)
 
 
 class Gpm:
-    """The activity of one GPU between two looks."""
+    """The activity of one GPU between two samples."""
 
     def __init__(self, handle: Any) -> None:  # noqa: ANN401 - a handle of the library
         self._handle = handle
         supported = part(read(pynvml.nvmlGpmQueryDeviceSupport, handle), "isSupportedDevice")
         self._absent = supported if isinstance(supported, Missing) else None
         if not self._absent and not supported:
-            self._absent = Missing("the library tells it of Hopper and newer GPUs only")
+            self._absent = Missing("only Hopper and newer GPUs report it")
         if self._absent is None:
             self._before, self._now = (read(pynvml.nvmlGpmSampleAlloc) for _ in range(2))
             self._absent = next((each for each in (self._before, self._now) if isinstance(each, Missing)), None)
@@ -70,7 +70,7 @@ class Gpm:
             self._sampled = False
 
     def readings(self, *, slow: bool) -> dict[str, Measured]:
-        """SM, memory and PCIe activity since the last look; why there is none only in the slow tier."""
+        """SM, memory and PCIe activity since the last call; reasons for missing values only in the slow tier."""
         if self._absent is not None:
             return dict.fromkeys(_GPM_FIELDS, self._absent) if slow else {}
         taken = read(pynvml.nvmlGpmSampleGet, self._handle, self._now)
@@ -78,7 +78,7 @@ class Gpm:
             self._sampled = False
             return dict.fromkeys(_GPM_FIELDS, taken)
         first, self._sampled = not self._sampled, True
-        self._before, self._now = self._now, self._before  # what was read now is the next one's past
+        self._before, self._now = self._now, self._before  # the next call compares with this sample
         return dict.fromkeys(_GPM_FIELDS, Missing("needs two samples")) if first else self._between()
 
     def _between(self) -> dict[str, Measured]:
@@ -103,7 +103,7 @@ def _metric(metric: Any) -> object:  # noqa: ANN401 - a struct of the library
 
 
 class Xids:
-    """The Xid errors of all GPUs since they are watched: how many, and which came last."""
+    """The Xid errors of all GPUs since the start: how many, and the latest."""
 
     def __init__(self, handles: Iterable[Any]) -> None:
         self._events = read(pynvml.nvmlEventSetCreate)
@@ -121,11 +121,11 @@ class Xids:
                 self._seen[_address(handle)] = (0, 0)
 
     def look(self) -> set[int]:
-        """Take what has happened, without waiting; the addresses of the GPUs that it happened to."""
+        """Take pending events without waiting; returns the addresses of their GPUs."""
         new: set[int] = set()
         for _ in range(_MOST_EVENTS if self._seen else 0):
             event = read(pynvml.nvmlEventSetWait_v2, self._events, 0)
-            if isinstance(event, Missing):  # usually a timeout: nothing has happened
+            if isinstance(event, Missing):  # usually a timeout: no event
                 break
             address = _address(event.device)
             if event.eventType == pynvml.nvmlEventTypeXidCriticalError and address in self._seen:
@@ -134,7 +134,7 @@ class Xids:
         return new
 
     def readings(self, handle: Any, new: set[int], *, slow: bool) -> dict[str, Measured]:  # noqa: ANN401
-        """In the slow tier, and where something is new."""
+        """Returned in the slow tier, and when there is a new error."""
         address = _address(handle)
         if not slow and address not in new:
             return {}

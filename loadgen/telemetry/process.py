@@ -1,7 +1,7 @@
-"""The child as its parent has it: started, read line by line under limits, told, and ended within a bound.
+"""The parent's side of a child: start it, read its lines under limits, send it orders, and end it within a time limit.
 
-Invariants: what a child sends is bounded in size and rate before anything is made of it; every way in which it fails is
-a `TelemetryError` that says which; ending it never waits longer than its two deadlines, whatever state it is in.
+Invariants: what a child sends is limited in size and rate before it is parsed; every way to fail is a `TelemetryError`
+that says which; ending a child never waits longer than its two deadlines, whatever its state.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from loadgen.format import harmless
 from loadgen.telemetry.protocol import Opened, Order, Refused, Sampled, decode_line
 
 OPEN_S = 60.0
-"""For a child to open: 64 partitions and a first look at every error counter take a while, and a driver that is busy
-answers late; AMD's own tool gives up on its library after as long."""
+"""For a child to open: 64 partitions and first reads of every error counter take a while, and a busy driver answers
+late; AMD's own tool waits as long for its library."""
 _LINE_LIMIT = 1 << 20
-_FLOOD_LINES = 500  # A second's worth; what waits in a full pipe while the parent is suspended is far less
+_FLOOD_LINES = 500  # per second; what a suspended parent finds in a full pipe is far less
 _FLOOD_BYTES = 8 << 20
 _PRINTED_BYTES = 16384
 _KILL_WAIT_S = 2.0
@@ -41,7 +41,7 @@ class Child:
     _reader: asyncio.StreamReader
     _pipe: asyncio.ReadTransport
     _log_path: Path
-    _log_start: int  # where in the log what this child prints begins
+    _log_start: int  # where this child's output begins in the log
     _second: float = 0.0
     _lines: int = 0
     _bytes: int = 0
@@ -51,27 +51,27 @@ class Child:
         return self._process.pid
 
     async def opened(self, *, within_s: float) -> Opened:
-        """The first line of a child that works; raises `TelemetryError` with what comes instead."""
+        """A working child's first line; raises `TelemetryError` with what comes instead."""
         line = await self._line(within_s)
         if not isinstance(line, Opened):
-            raise TelemetryError("it sent a sample before it said what it samples")
+            raise TelemetryError("it sent a sample before its first line")
         named = tuple(msgspec.structs.replace(gpu, name=harmless(gpu.name)) for gpu in line.gpus)
         return msgspec.structs.replace(line, gpus=named)
 
     async def sampled(self, *, within_s: float) -> Sampled:
-        """A later line of a child that works; raises `TelemetryError` with what comes instead."""
+        """A working child's later line; raises `TelemetryError` with what comes instead."""
         line = await self._line(within_s)
         if not isinstance(line, Sampled):
             raise TelemetryError("it opened twice")
         return line
 
     async def _line(self, within_s: float) -> Opened | Sampled:
-        """The next line; raises `TelemetryError` for a refusal, silence, an end, a flood or nonsense."""
+        """The next line; raises `TelemetryError` for a refusal, silence, an end, a flood or garbage."""
         try:
             async with asyncio.timeout(within_s):
                 data = await self._reader.readline()
         except TimeoutError:
-            raise TelemetryError(f"it said nothing for {within_s:g} s") from None
+            raise TelemetryError(f"it sent nothing for {within_s:g} s") from None
         except ValueError:
             raise TelemetryError(f"it sent a line of more than {_LINE_LIMIT >> 20} MiB") from None
         if not data:
@@ -81,19 +81,19 @@ class Child:
             line = decode_line.decode(data)
         except msgspec.DecodeError as error:
             start = harmless(data[:60].decode("utf-8", "replace").strip())
-            raise TelemetryError(f"it sent what is not a line of telemetry ({error}): {start}") from None
+            raise TelemetryError(f"it sent an invalid line ({error}): {start}") from None
         if isinstance(line, Refused):
             raise TelemetryError(harmless(line.reason))
         return line
 
     def tell(self, order: Order) -> None:
-        """Say what is wanted; a child that does not listen is not waited for."""
+        """Send an order; does not wait for a child that does not read."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError, BlockingIOError):
             os.write(self._process.stdin.fileno(), msgspec.json.encode(order) + b"\n")
 
     async def end(self, *, grace_s: float) -> None:
-        """Let it end by itself, then kill it; one that not even that ends is left to the kernel."""
+        """Let it exit, then kill it; a process that survives SIGKILL is left to the kernel."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.close()
@@ -104,7 +104,7 @@ class Child:
             self._pipe.close()
             if self._process.poll() is None:
                 self._process.kill()
-                self._process.returncode = -signal.SIGKILL  # nobody will wait for it, and subprocess would complain
+                self._process.returncode = -signal.SIGKILL  # no longer waited for; otherwise subprocess would warn
 
     def _limit(self, size: int) -> None:
         now_s = time.monotonic()
@@ -135,15 +135,15 @@ class Child:
 
 
 async def start_child(command: Sequence[str], env: Mapping[str, str], log_path: Path) -> Child:
-    """Start a command that speaks telemetry; raises `TelemetryError` if it cannot be started.
+    """Start a command that speaks the telemetry protocol; raises `TelemetryError` if it cannot be started.
 
-    `env` is added to ours; what its libraries print is appended to `log_path`.
+    `env` is added to our environment; its stderr is appended to `log_path`.
     """
     try:
         process, log_start = _spawn(command, env, log_path)
     except OSError as error:
         raise TelemetryError(f"its process could not be started: {error.strerror}: {error.filename}") from error
-    # Not asyncio's subprocess: it waits for the end of a pipe that it has stopped to read.
+    # Not asyncio's subprocess: that waits for the end of a pipe that it has stopped reading.
     reader = asyncio.StreamReader(limit=_LINE_LIMIT)
     try:
         pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
@@ -165,10 +165,10 @@ def _spawn(command: Sequence[str], env: Mapping[str, str], log_path: Path) -> tu
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            # AMD's library shares a lock with all users of a GPU; whoever is killed while holding it wedges them.
+            # AMD's library shares a lock among all users of a GPU; a process killed while holding it blocks them all.
             env={**os.environ, "RSMI_MUTEX_THREAD_ONLY": "1", **env},
             bufsize=0,
-            # Ctrl-C in the terminal is for vramp, which ends its children in order.
+            # Ctrl-C in the terminal goes to vramp alone, which ends its children in order.
             start_new_session=True,
         )
     finally:
@@ -179,7 +179,7 @@ def _spawn(command: Sequence[str], env: Mapping[str, str], log_path: Path) -> tu
 
 
 def last_lines(log_path: Path, count: int, *, start: int = 0) -> list[str]:
-    """The last lines that were printed into a log from an offset on; none if it was never made."""
+    """The last lines of a log from an offset on; empty if it does not exist."""
     try:
         with log_path.open("rb") as log:
             log.seek(max(start, log.seek(0, os.SEEK_END) - _PRINTED_BYTES))

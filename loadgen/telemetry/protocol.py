@@ -1,7 +1,7 @@
-"""The lines between a telemetry child and vramp, in one schema for every vendor, and what a backend is to its child.
+"""The lines between a telemetry child and vramp, in one schema for every vendor, and a backend's interface.
 
-One JSON object a line; `metrics.samples` says what its numbers mean. A module of a backend has one function
-`open_...() -> Backend`, which raises `TelemetryError` with the exact reason when it cannot work here.
+One JSON object per line; `metrics.samples` defines its figures. A backend's module has one function
+`open_...() -> Backend`, which raises `TelemetryError` with the exact reason if it cannot work here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from loadgen.vendors import BackendName
 
 
 class Opened(msgspec.Struct, frozen=True, tag=True):
-    """The backend works: its first line."""
+    """The first line: the backend works."""
 
     backend: BackendName
     meta: dict[str, Any]  # versions of wrapper, library and driver, and how they were chosen
@@ -33,7 +33,7 @@ class Sampled(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """The backend does not work here, or works no more: its last line."""
+    """The last line: the backend does not work here, or no longer works."""
 
     backend: BackendName
     reason: str
@@ -58,5 +58,5 @@ class Backend:
 
     opened: Opened
     sample: Callable[[bool, bool], tuple[GpuSample, ...]]
-    """Whether to read the slow tier too (ECC, caps, links), and whether to list processes; one for each device."""
+    """Takes whether to read the slow tier (ECC, caps, links) and whether to list processes; one sample per device."""
     close: Callable[[], None]

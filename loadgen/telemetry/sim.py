@@ -1,8 +1,8 @@
-"""Simulated GPUs that carry the simulator's load: for demos, tests and pictures, on a machine without any.
+"""Simulated GPUs that carry the simulator's load: for demos, tests and screenshots on a machine without GPUs.
 
-They read the simulator's /metrics and behave like a box of MI300X: memory fills once a server is there, power follows
-the load and lags, heat follows power, clocks droop. Invariants: `step` is pure, so the same load gives the same GPUs;
-cutting a time into pieces changes neither power nor energy.
+They read the simulator's /metrics and behave like a box of MI300X: memory fills once a server is up, power follows the
+load with a lag, temperature follows power, clocks droop. Invariants: `step` is pure, so the same load gives the same
+GPUs; splitting a time span changes neither power nor energy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TIMEOUT_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class SimLoad:
-    """What the simulator does at the moment."""
+    """What the simulator is doing."""
 
     serving: bool = False
     running: float = 0.0
@@ -45,11 +45,11 @@ class SimLoad:
 
 @dataclass(frozen=True, slots=True)
 class SimGpu:
-    """What makes one simulated GPU differ from its siblings."""
+    """How one simulated GPU differs from the others."""
 
     index: int
-    throttled: bool = False  # its power cap was lowered
-    straggler: bool = False  # it is hot, and slows down for it
+    throttled: bool = False  # its power cap is lowered
+    straggler: bool = False  # it is hot, and therefore slow
 
     @property
     def cap_w(self) -> float:
@@ -64,7 +64,7 @@ class SimState:
     power_w: float = IDLE_W
     temperature_c: float = 45.0
     energy_j: float = 0.0
-    link_bytes: float = 0.0  # that came over all links, as many as went
+    link_bytes: float = 0.0  # received over all links, and as many sent
 
 
 def step(gpu: SimGpu, state: SimState, load: SimLoad, dt_s: float) -> SimState:
@@ -80,9 +80,9 @@ def step(gpu: SimGpu, state: SimState, load: SimLoad, dt_s: float) -> SimState:
 
 
 def demand_w(gpu: SimGpu, load: SimLoad) -> float:
-    """The power it would draw under this load if it had no cap."""
+    """The power that it would draw under this load without a cap."""
     work = 1 - math.exp(-(load.prompt_tokens_per_s / 8000 + load.output_tokens_per_s / 2500))
-    # No two pieces of silicon are alike: within a hundredth of 1.
+    # Each GPU differs slightly: within 1 %.
     appetite = 1 + (gpu.index * 7 % 5 - 2) * 0.005
     return IDLE_W + (CAP_W - IDLE_W) * busy(load) * (0.3 + 0.65 * work) * appetite
 
@@ -131,7 +131,7 @@ def observed(gpu: SimGpu, state: SimState, load: SimLoad, t_s: float) -> GpuSamp
 
 
 def _processes(gpu: SimGpu, state: SimState, load: SimLoad) -> tuple[GpuProcess, ...]:
-    """A worker of the server, once it has taken memory."""
+    """A worker process of the server, once it has allocated memory."""
     if not load.serving:
         return ()
     command = f"VLLM::Worker_TP{gpu.index}"
@@ -140,7 +140,7 @@ def _processes(gpu: SimGpu, state: SimState, load: SimLoad) -> tuple[GpuProcess,
 
 
 def load_between(before: tuple[float, str | None], after: tuple[float, str | None]) -> SimLoad:
-    """The load from two readings of /metrics, each a time and its text: None for a server that is not there."""
+    """The load between two readings of /metrics, each a time and its text (None if there is no server)."""
     (before_s, earlier), (after_s, text) = before, after
     if text is None:
         return SimLoad()
@@ -155,7 +155,7 @@ def load_between(before: tuple[float, str | None], after: tuple[float, str | Non
 def open_sim(
     *, url: str | None = None, gpus: int = 8, throttled: int | None = None, straggler: int | None = None
 ) -> Backend:
-    """Simulated GPUs; idle ones without the `url` of a simulator, or as long as it does not answer."""
+    """Simulated GPUs; idle without the `url` of a simulator, or while it does not answer."""
     box = [SimGpu(n, throttled=n == throttled, straggler=n == straggler) for n in range(gpus)]
     client = httpx.Client(timeout=_TIMEOUT_S, trust_env=False)
     opened = Opened(backend="sim", meta={"url": url}, gpus=tuple(_static(gpu.index) for gpu in box))
@@ -181,13 +181,13 @@ def _metrics(client: httpx.Client, url: str | None) -> str | None:
         return None
     try:
         answer = client.get(f"{url.rstrip('/')}/metrics")
-    except httpx.HTTPError:  # it starts, or it has ended: its GPUs are idle
+    except httpx.HTTPError:  # it is starting, or has ended: its GPUs are idle
         return None
     return answer.text if answer.is_success else None
 
 
 def _values(text: str) -> dict[str, float]:
-    """The plain samples of the simulator's page by name, without prefix and labels."""
+    """The unlabelled samples of the simulator's page by name, without prefix."""
     values: dict[str, float] = {}
     for line in text.splitlines():
         name, _, rest = line.partition("{")

@@ -1,4 +1,1 @@
-"""Worker processes that drive streams, and the fleet that starts, steers and merges them.
-
-Nothing outside this package knows how workers are started.
-"""
+"""The worker: a process that drives streams and reports a tick every 250 ms. `loadgen.fleet` starts and steers it."""

@@ -1,6 +1,6 @@
 """A worker process: commands on stdin, one line a tick on stdout, streams in between.
 
-Shares nothing with the process that started it and ends when its stdin closes, whatever else is going on: a worker
+Shares no memory with the process that started it, and exits when its stdin closes, whatever else is going on: a worker
 cannot outlive its run.
 """
 
@@ -40,7 +40,7 @@ async def run_worker() -> None:
     settings = messages.decode_command(await reader.readline())
     assert isinstance(settings, Configure)
     driver = Driver(settings, prompts_of(settings.vocabulary, settings.seed), _tls_context(settings))
-    # What exists now stays: the collector need not look at it again.
+    # What exists now is permanent: the garbage collector need not visit it again.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
@@ -52,9 +52,9 @@ async def run_worker() -> None:
 
 
 def _end_with(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """End the worker with what a callback has raised: the loop would log it, and the stage would never end."""
+    """End the worker on an exception in a callback: the loop would only log it, and the stage would never end."""
     error = context.get("exception")
-    # Outside a callback it is the end of a connection, which the connection's stream tells.
+    # An OSError outside a callback is a lost connection, which its stream reports.
     if error is None or (isinstance(error, OSError) and "handle" not in context):
         loop.default_exception_handler(context)
         return
@@ -84,7 +84,7 @@ async def _tick_forever(driver: Driver, settings: Configure, output: asyncio.Wri
     waited_now_ns = waited_ns()
     number = 0
     while True:
-        # The loop's timers may wake it a little early: a tick is not sent twice for that.
+        # The loop may wake slightly early; no tick is sent twice because of that.
         number = max(number, time.monotonic_ns() // TICK_NS) + 1
         await asyncio.sleep(number * TICK_NS / 1e9 - time.monotonic())
         driver.sweep()

@@ -1,7 +1,7 @@
-"""The connections of one worker that carry no stream: those that are free, and those that are being opened.
+"""A worker's connections that carry no stream: those that are free, and those that are being opened.
 
-A free one is used before a new one is opened; no more than `AT_ONCE` are opened at a time. After a failure the next
-try waits (`BackOff`), so that a dead server is not hammered.
+A free connection is used before a new one is opened, and at most `AT_ONCE` are opened at a time. After a failure the
+next attempt waits (`BackOff`), so that a dead server is not hammered.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ Failed = Callable[[str], None]
 
 
 class BackOff:
-    """After a failure, a place of the load stays empty a little; longer, the more streams have failed in a row."""
+    """After a failure, keeps a slot of the load empty for a while; longer, the more streams failed in a row."""
 
     def __init__(self, place_free: Callable[[], None]) -> None:
-        """`place_free` is called when a place may be filled again."""
+        """`place_free` is called when a slot may be filled again."""
         self._place_free = place_free
-        self.places = 0  # that stay empty
+        self.places = 0  # slots kept empty
         self.failures_in_row = 0
 
     def begin(self, open_streams: int) -> None:
-        """Leave a place empty, beside so many that are filled."""
+        """Keep one more slot empty, while `open_streams` are filled."""
         self.places += 1
         doublings = min(10, self.failures_in_row // max(1, open_streams + 1))
         asyncio.get_running_loop().call_later(min(1.0, 0.01 * 2**doublings), self._over)
@@ -49,8 +49,8 @@ class Connections:
         self._sockets = sockets
         self._new_channel = new_channel
         self.free: list[Channel] = []
-        self.opening: set[asyncio.Task[None]] = set()  # for the load that runs: each has a place of it
-        self._opening_ahead: set[asyncio.Task[None]] = set()  # for a stage that is to begin
+        self.opening: set[asyncio.Task[None]] = set()  # for the running load; each takes one of its slots
+        self._opening_ahead: set[asyncio.Task[None]] = set()  # for the next stage
 
     def take(self) -> Channel | None:
         while self.free:
@@ -60,20 +60,20 @@ class Connections:
         return None
 
     def open(self, opened: Opened, failed: Failed, *, ahead: bool = False) -> None:
-        """Open one more, and call one of the two; `ahead` for a stage that is to begin."""
+        """Open one more connection, then call `opened` or `failed`; `ahead` if it is for the next stage."""
         tasks = self._opening_ahead if ahead else self.opening
         task = asyncio.get_running_loop().create_task(self._connect(tasks, opened, failed))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
     def open_up_to(self, wanted: int, opened: Opened, failed: Failed, *, ahead: bool = False) -> None:
-        """Open until so many are on their way."""
+        """Open more until `wanted`, or `AT_ONCE`, are being opened."""
         on_their_way = len(self._opening_ahead if ahead else self.opening)
         for _ in range(min(wanted, AT_ONCE) - on_their_way):
             self.open(opened, failed, ahead=ahead)
 
     def close(self) -> None:
-        """Close what is free and open no more; what is taken belongs to whoever took it."""
+        """Close free connections and open no more; those in use are their users' to close."""
         for task in (*self.opening, *self._opening_ahead):
             task.cancel()
         for channel in self.free:
@@ -90,6 +90,6 @@ class Connections:
         except OSError as error:
             failed(error.strerror or str(error))
         else:
-            # Its stream has a place of the load from now on: it must not count twice.
+            # From now on its stream takes the slot: it must not count twice.
             tasks.difference_update([asyncio.current_task()])
             opened(channel)

@@ -1,9 +1,9 @@
 """Drives the streams of one worker: closed-loop slots, open-loop arrivals, and the connections under both.
 
 Invariants: nothing blocks the loop for longer than a slice (`_SLICE` requests); after a failed stream its slot stays
-empty a little, so that a dead server is not hammered; lowering the load, changing the stage and ending it never touch a
-running stream. The first requests of a closed loop are written, and their connections opened, before its stage begins;
-until then the stage before goes on.
+empty for a while, so that a dead server is not hammered; lowering the load, changing the stage and ending it never
+touch a running stream. Before a closed-loop stage begins, its first requests are written and its connections opened;
+until then the previous stage continues.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from loadgen.worker.timing import LoopLag
 from loadgen.workload.prompts import Prompts
 
 _SLICE = 16
-_PREPARE_S = 5.0  # a stage begins after this time, whatever is still missing of its connections
+_PREPARE_S = 5.0  # a stage begins after this time even if connections are still missing
 _PREPARED_OPEN_LOOP = 64
 
 
 class Driver:
-    """All streams of this worker; steered by the commands of `loadgen.worker.messages`."""
+    """All streams of this worker, steered by the commands of `loadgen.worker.messages`."""
 
     def __init__(self, settings: Configure, prompts: Prompts, tls: ssl.SSLContext | None) -> None:
         self._settings = settings
@@ -42,7 +42,7 @@ class Driver:
         self.client = ClientSamples()
         self.arrivals = ArrivalQueue(self._loop, self._arrived)
         self.send_due = self.arrivals.check
-        """Open loop: sends what is due now or within the timer's lead; called before each piece of other work."""
+        """Open loop: sends what is due now or within the timer's lead; called before every other piece of work."""
         sockets = Sockets(self.client)
         sockets.send_due = self.send_due
         self._connections = Connections(
@@ -51,23 +51,23 @@ class Driver:
         if tls is not None:
             self._loop_lag = LoopLag(self._loop, self.client.read_lag_ns.append)
         self.rows: list[StreamRow] | None = [] if settings.rows else None
-        """A row for each stream that is over, until they are taken; None if nobody asks for them."""
+        """A row per ended stream, until the next tick takes them; None if rows are not wanted."""
         self.open: set[Channel] = set()  # channels that carry a stream
         self.stages: dict[int, StageRun] = {}
         self.current: StageRun | None = None
-        self._coming: StageRun | None = None  # a closed loop that begins once its first requests can be sent
+        self._coming: StageRun | None = None  # a closed-loop stage that begins once its first requests can be sent
         self._coming_by_s = 0.0
-        self._resending: set[Stream] = set()  # streams that wait for a connection on which to be sent again
+        self._resending: set[Stream] = set()  # streams waiting for a connection to be sent again
         self._back_off = BackOff(self._send_more)
         self._filling = False
         self._preparing = False
         self.sampler = AnswerSampler(wanted=settings.sample_answers)
-        self._slot_free_ns = 0  # when the open loop was last held back by `max_concurrency` and a stream ended
+        self._slot_free_ns = 0  # when a stream last ended while `max_concurrency` held the open loop back
 
     # Commands.
 
     def begin_stage(self, command: BeginStage) -> None:
-        """End the running stage and begin another, once it can send what it begins with."""
+        """End the running stage and begin the next, once its first requests can be sent."""
         run = StageRun(command, self._prompts, self.client, self._settings.seed, self.rows)
         self._coming = None
         if run.concurrency is None:
@@ -78,7 +78,7 @@ class Driver:
         self._make_ready()
 
     def _make_ready(self) -> None:
-        """Write the requests that the stage to come begins with and connect; once that is done, begin it."""
+        """Write the next stage's first requests and open their connections; then begin the stage."""
         run = self._coming
         if run is None:
             return
@@ -90,7 +90,7 @@ class Driver:
             self._begin_run(run)
 
     def _connected_enough(self, missing: int) -> bool:
-        """Whether there are free connections for so many streams; opens more if not."""
+        """Whether `missing` free connections exist, or waiting for them is over; opens more if not."""
         missing -= len(self._connections.free)
         if missing <= 0 or time.monotonic() >= self._coming_by_s or self._back_off.failures_in_row:
             return True
@@ -118,16 +118,16 @@ class Driver:
             run.begin_steps(self._fill_soon)
 
     def open_window(self, index: int) -> None:
-        """The transient of the running stage is over; nothing if another has begun."""
+        """The transient of stage `index` is over: measure it, if it still runs."""
         if self.current is not None and self.current.command.index == index:
             self.current.open_window(self._streams())
             self.current.begin_steps(self._fill_soon)
 
     def end_load(self, *, abort: bool) -> None:
-        """Send no more; with `abort`, cut off what is running and count it as unfinished."""
+        """Send no more; with `abort`, cut off the open streams and count them as unfinished."""
         self._coming = None
         if abort:
-            # Before the end of the stage: what is cut off is unfinished, and not carried over into nothing.
+            # Before the stage ends, so that they count as unfinished and not as carried over.
             for stream in self._streams():
                 stream.cut_off()
                 self.stages[stream.stage].note_end(stream)
@@ -147,7 +147,7 @@ class Driver:
         self.current = None
 
     def _streams(self) -> Iterator[Stream]:
-        """All that are open, on a connection or waiting for one."""
+        """All open streams, whether on a connection or waiting for one."""
         yield from [channel.stream for channel in self.open if channel.stream is not None]
         yield from self._resending
 
@@ -188,7 +188,7 @@ class Driver:
         run = self.current
         if run is None:
             return
-        # One by one: through the loop and its timer, two requests could not be nearer to each other than 50 us.
+        # In one go: through the loop and its timer, two requests could not be closer together than 50 us.
         for _ in range(_SLICE):
             if not self.arrivals.take_due():
                 break
@@ -207,7 +207,7 @@ class Driver:
         self._connect_for(run, len(waiting), free=0)
 
     def _connect_ahead(self, run: StageRun) -> None:
-        """Keep connections for the next quarter of a second: a request that waits for its own is late."""
+        """Keep connections ready for the next quarter of a second: a request that must wait for one is late."""
         wanted = min(AT_ONCE, 4 + int((run.rate or 0.0) / 4))
         self._connect_for(run, wanted, free=len(self._connections.free))
 
@@ -240,7 +240,7 @@ class Driver:
             self._loop.call_later(stream.cancel_after_s, self._hang_up, channel, stream)
 
     def _hang_up(self, channel: Channel, stream: Stream) -> None:
-        """Close the connection of a stream as an impatient client does, unless the stream is over."""
+        """Close a stream's connection as an impatient client does, unless the stream has ended."""
         if channel.stream is not stream:
             return
         channel.close()
@@ -250,14 +250,14 @@ class Driver:
         self._note_held()
 
     def _send_more(self) -> None:
-        """A place is free that no stream has filled at once."""
+        """A slot is free and has not been refilled at once."""
         self._fill_soon()
         if self.current is not None:
             self._serve_waiting(self.current)
 
     def _note_end(self, channel: Channel, stream: Stream, at_ns: int) -> None:
         if self.current is not None and not self._may_send(self.current):
-            # What waited for its place could not be sent before.
+            # Requests held back by `max_concurrency` could not be sent before now.
             self._slot_free_ns = at_ns
         self._closed(channel)
         self.stages[stream.stage].note_end(stream)
@@ -279,7 +279,7 @@ class Driver:
         self._note_held()
 
     def _refill(self, channel: Channel, stamp_ns: int) -> bool:
-        """Send the next request on the channel that has just become free, without a turn of the loop."""
+        """Send the next request on the channel that has just become free, without going through the loop."""
         run = self.current
         if run is not None and self.arrivals.waiting and self._may_send(run):
             self._launch(run, channel, self.arrivals.waiting.popleft())
@@ -295,7 +295,7 @@ class Driver:
             self.current.window.held_changed(len(self.open))
 
     def _note_held(self) -> None:
-        """A moving load keeps its figures by the streams held: told when every free place has been refilled."""
+        """A moving load attributes its samples to the streams held: note them once all free slots are refilled."""
         if self.current is not None:
             self.current.note_held(len(self.open))
 
@@ -315,7 +315,7 @@ class Driver:
         self._make_ready()
 
     def _connect_failed(self, run: StageRun, message: str) -> None:
-        """A request that could not be sent because there is no connection has failed."""
+        """Count a request that failed because there was no connection to send it on."""
         self._back_off.failures_in_row += 1
         if run is not self.current or run.exhausted:
             return
@@ -329,7 +329,7 @@ class Driver:
         self._back_off.begin(len(self.open))
 
     def _unanswered(self, channel: Channel, stream: Stream) -> None:
-        """A reused connection died before the response: send the request once more on a fresh one."""
+        """A reused connection died before the response: send the request again on a fresh one."""
         self._closed(channel)
         stream.retried = True
         stream.restart()
@@ -360,7 +360,7 @@ class Driver:
         run = self.current
         if run is None:
             return
-        # Few at a time: events that arrive meanwhile wait for this.
+        # A few at a time: events that arrive meanwhile have to wait.
         for _ in range(4):
             self.send_due()
             if not run.prepare_one(_PREPARED_OPEN_LOOP if run.concurrency is None else run.concurrency):
@@ -383,7 +383,7 @@ class Driver:
                 channel.give_up("stall", f"no event for {self._settings.stall_timeout_s:g} s")
 
     def note_clock_step(self) -> None:
-        """The wall clock was stepped: nothing stamped since the last tick, and no open stream, can be timed."""
+        """The wall clock was stepped: discard times since the last tick, and those of all open streams."""
         for channel in self.open:
             if channel.stream is not None:
                 channel.stream.note_clock_step()

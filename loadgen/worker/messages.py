@@ -1,6 +1,6 @@
-"""What goes through a worker's pipes: commands in, ticks out, one line of JSON each.
+"""The messages on a worker's pipes: commands in, ticks out, one line of JSON each.
 
-Times of the schedule are CLOCK_MONOTONIC nanoseconds, which all processes of a machine share.
+Schedule times are CLOCK_MONOTONIC nanoseconds, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from loadgen.workload.arrivals import share_of
 from loadgen.workload.prompts import Prompts, text_prompts, token_prompts
 
 TICK_NS = 250_000_000
-"""Workers tick at multiples of this on CLOCK_MONOTONIC, so that ticks of one number cover the same time."""
+"""Workers tick at multiples of this on CLOCK_MONOTONIC, so that ticks with the same number cover the same time."""
 
 
 class Vocabulary(msgspec.Struct, frozen=True):
-    """What prompts are made of: token ids, or words with the tokens that a chat template adds."""
+    """What synthetic prompts are made of: token ids, or words together with the chat template's own tokens."""
 
     ids: tuple[int, ...] = ()
     words: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ def prompts_of(vocabulary: Vocabulary, seed: int) -> Prompts:
 
 
 class Configure(msgspec.Struct, frozen=True, tag=True):
-    """The first command: who this worker is and where the server is."""
+    """The first command: this worker's number, the server's address, and settings for the whole run."""
 
     address: ServerAddress
     vocabulary: Vocabulary
@@ -43,23 +43,23 @@ class Configure(msgspec.Struct, frozen=True, tag=True):
     worker: int = 0
     verify_tls: bool = True
     realtime_share: float = 0.0
-    """Run before all other processes, where the system lets it, while it takes no more of a core than this."""
-    sample_answers: bool = False  # look at a few answers for text that is degenerate
-    rows: bool = False  # send a row for each stream that is over
+    """Run at realtime priority, where the system allows it, while using no more than this share of a core; 0: never."""
+    sample_answers: bool = False  # check a few answers for degenerate text
+    rows: bool = False  # send a row per ended stream
 
 
 class BeginStage(msgspec.Struct, frozen=True, tag=True):
-    """End the running stage and begin this one; streams on their way are carried over into it."""
+    """End the running stage and begin this one; open streams are carried over into it."""
 
     index: int
     stage: Stage  # of all workers together
     template: RequestTemplate
     rank: int
     ranks: int
-    """This worker takes every `ranks`-th request, beginning with `rank`; ranks beyond the concurrency have none."""
+    """This worker sends every `ranks`-th request, beginning with `rank`; ranks beyond the concurrency send none."""
     start_ns: int
     waits: bool = False  # everything is warm-up until `OpenWindow`
-    first_wave_apart: bool = False  # the streams that fill the closed loop at its beginning are told apart
+    first_wave_apart: bool = False  # keep the streams that fill the closed loop at its beginning apart
 
     @property
     def warmup_ns(self) -> int:
@@ -67,11 +67,11 @@ class BeginStage(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def key(self) -> int:
-        """What prompts and arrivals are drawn by."""
+        """The seed for this stage's prompts and arrivals."""
         return self.index if self.stage.work.key is None else self.stage.work.key
 
     def share(self, total: int | None) -> int | None:
-        """What this worker has of a number of streams."""
+        """This worker's share of a number of streams."""
         return None if total is None else share_of(total, self.rank, self.ranks)
 
 
@@ -82,7 +82,7 @@ class OpenWindow(msgspec.Struct, frozen=True, tag=True):
 
 
 class EndLoad(msgspec.Struct, frozen=True, tag=True):
-    """Send no more; with `abort`, cut the running streams off too."""
+    """Send no more; with `abort`, also cut off the open streams."""
 
     abort: bool
 
@@ -91,7 +91,7 @@ Command = Configure | BeginStage | OpenWindow | EndLoad
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """What one worker did since its last tick, and what it holds now."""
+    """What one worker did since its last tick, and its open streams."""
 
     worker: int
     number: int
@@ -100,12 +100,12 @@ class Tick(msgspec.Struct, frozen=True):
     held: int
     queued: int
     open_stages: dict[int, int]  # open streams by the stage in which they were sent
-    running: int | None  # the stage that runs here
-    open_sent: int  # its open streams that count in `sent`
-    first_wave_waiting: int  # streams of its first wave that have no first token yet, sent or to be sent
-    finished: int | None  # the stage whose requests were all sent and answered, if the running one is such
+    running: int | None  # the running stage
+    open_sent: int  # open streams that count in its `sent`
+    first_wave_waiting: int  # streams of its first wave without a first token, sent or to be sent
+    finished: int | None  # the running stage, if it is bounded by requests and all are answered
     rss_bytes: int
-    rows: list[StreamRow] = []  # of the streams that ended in this tick, if they are asked for
+    rows: list[StreamRow] = []  # of the streams that ended since the last tick, if rows are wanted
 
 
 encode = msgspec.json.Encoder().encode

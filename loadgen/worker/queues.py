@@ -1,8 +1,8 @@
-"""What one worker is to send next: the requests of its stage as bytes, and the arrivals of an open loop.
+"""What one worker sends next: the requests of its stage as bytes, and the arrivals of an open loop.
 
-Requests are written before their time and handed out in order. A conversation's next turn is known when its former is
-sent, because what stands for the answer is made up; so it is written while the answer is awaited, and comes before any
-new conversation once it is due.
+Requests are written ahead of time and handed out in order. The next turn of a conversation is known as soon as the
+previous one is sent, because the answers in its history are synthetic; so it is written while the answer is awaited,
+and once due it goes before any new conversation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PREPARED_BYTES = 64 * 1024 * 1024
 
 
 class Turn(NamedTuple):
-    """One request: its number, and which of its conversation it is."""
+    """One request: its number, and its turn within the conversation."""
 
     request: int
     number: int = 0
@@ -38,10 +38,10 @@ class RequestQueue:
         self._prepared: deque[bytes] = deque()
         self._unwritten: deque[Turn] = deque()
         self._written: dict[Turn, bytes] = {}
-        self.due: deque[Turn] = deque()  # turns whose client has thought
+        self.due: deque[Turn] = deque()  # turns whose think time is over
 
     def write_ahead(self, wanted: int) -> bool:
-        """Write one more; False when every turn to come is ready, and `wanted` new ones or as many as memory allows."""
+        """Write one more request; False if all follow-up turns and `wanted` new ones (or all that fit) are written."""
         if self._unwritten:
             turn = self._unwritten.popleft()
             self._written[turn] = self._write(turn)
@@ -71,7 +71,7 @@ class RequestQueue:
         return Turn(turn.request, turn.number + 1) if turn.number + 1 < self._turns else None
 
     def forget(self, turn: Turn) -> None:
-        """A conversation is over before its time: do not keep what would have come."""
+        """A conversation ended early: drop its next turn."""
         following = self.following(turn)
         if following is None:
             return
@@ -80,12 +80,12 @@ class RequestQueue:
             self._unwritten.remove(following)
 
     def model(self, turn: Turn) -> str | None:
-        """The model that a request has drawn, where there are several."""
+        """The model drawn for a request, where there are several."""
         template = self._command.template
         return template.model_of(draw(self._seed, self._key, turn.request, "model")) if template.models else None
 
     def cancel_after_s(self, turn: Turn) -> float | None:
-        """When the client hangs up on a request, if it does."""
+        """How long after sending the client hangs up on a request; None if it does not."""
         cancel = self._command.template.cancel
         if cancel is None or draw(self._seed, self._key, turn.request, "cancel") >= cancel.share:
             return None
@@ -100,17 +100,17 @@ class ArrivalQueue:
     """The arrivals of an open loop; those that are due wait here until they are sent."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, arrived: Callable[[], None]) -> None:
-        """`arrived` is called when the next is due, after each `arm`."""
-        self.waiting: deque[int] = deque()  # when the schedule wanted them (CLOCK_REALTIME)
+        """`arrived` is called when the next arrival is due; call `arm` to be called again."""
+        self.waiting: deque[int] = deque()  # intended times of due arrivals (CLOCK_REALTIME)
         self._timer = PreciseTimer(loop, arrived)
         self.check = self._timer.check
-        """Calls `arrived` if the next is due or nearly due: for those who hold the loop, before each piece of work."""
+        """Calls `arrived` if the next is due or nearly due; call it before any other piece of work on the loop."""
         self._next_offset_ns: Callable[[], int | None] = lambda: None
         self._start_ns = 0
         self._due_ns: int | None = None  # the next arrival (CLOCK_MONOTONIC)
 
     def begin(self, start_ns: int, rate: float, next_offset_ns: Callable[[], int | None]) -> None:
-        """Take the arrivals of a schedule with this mean rate."""
+        """Take arrivals from a schedule with this mean rate."""
         self._start_ns = start_ns
         self._next_offset_ns = next_offset_ns
         self._timer.lead_ns = timer_lead_ns(rate)
@@ -122,7 +122,7 @@ class ArrivalQueue:
             self._timer.set(self._due_ns)
 
     def take_due(self) -> bool:
-        """Let the next arrival wait if it is due, or nearly so; whether it does."""
+        """If the next arrival is due or nearly so, move it to `waiting`; whether it was."""
         if self._due_ns is None or not self._timer.reached(self._due_ns):
             return False
         self.waiting.append(time.time_ns() - time.monotonic_ns() + self._due_ns)
@@ -130,7 +130,7 @@ class ArrivalQueue:
         return True
 
     def end(self) -> list[int]:
-        """No more arrivals; when the schedule wanted those that are due and were not sent (CLOCK_REALTIME)."""
+        """Stop; returns the intended times (CLOCK_REALTIME) of arrivals that were due and not sent."""
         now_ns = time.monotonic_ns()
         while self._due_ns is not None and self._due_ns <= now_ns:
             self.take_due()

@@ -1,10 +1,10 @@
-"""A worker's place among the processes of the machine: short slices, and realtime where that is asked for.
+"""A worker's scheduling on the machine: short time slices, and realtime priority if asked for.
 
-Where the machine's cores are busy a woken process waits for its turn. One that asks for short slices has it sooner,
-and not more of the CPU; but where an engine fills all cores and yields in a loop, as vLLM does, even that one waits 100
-ms now and then, and reads a whole stream at once. A realtime process never waits. But it takes the time from whoever
-is on its core, which may be the engine although other cores are free, and no quota of a container holds it back. So
-realtime is asked for (`load.realtime`), goes by a budget, and is only for workers.
+On busy cores a woken process waits for its turn. One that asks for short slices gets its turn sooner, without more CPU.
+But where an engine fills all cores and yields in a loop, as vLLM does, even that process sometimes waits 100 ms and
+then reads a whole stream at once. A realtime process never waits, but it preempts whatever is on its core, possibly
+the engine although other cores are idle, and a container's CPU quota does not limit it. So realtime is opt-in
+(`load.realtime`), has a budget, and is only for workers.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _SLICE_NS = 100_000  # the shortest that Linux grants
 _pack_sched_attr = struct.Struct("IIQiIQQQ").pack
 
 _MOST_OF_CORES = 0.25  # for all workers together: the rest is the engine's
-_MOST_OF_A_CORE = 0.7  # A worker that needs more than this is about to be too slow, realtime or not
-_SMOOTHING_NS = 1_000_000_000  # shorter bursts do not count in full
+_MOST_OF_A_CORE = 0.7  # a worker that needs more than this is about to be too slow, realtime or not
+_SMOOTHING_NS = 1_000_000_000  # time constant of the CPU share: shorter bursts do not count in full
 _STUCK_US = 1_000_000
-"""CPU time without once waiting for anything, after which the kernel sends SIGXCPU: the worker stops being realtime."""
-_HOPELESS_US = 3_000_000  # and after this much, because not even the signal was handled, the kernel kills it
+"""CPU time without blocking after which the kernel sends SIGXCPU, upon which the worker gives up realtime priority."""
+_HOPELESS_US = 3_000_000  # and after which the kernel kills it, because it did not even handle the signal
 
 
 def ask_for_short_slices() -> None:
-    """Ask the scheduler to let this process run soon after it wakes: of any user, from Linux 6.12; else nothing."""
+    """Ask the scheduler to run this process soon after it wakes; needs no privilege, ignored before Linux 6.12."""
     number = _SCHED_SETATTR.get(platform.machine())
     if number is None:
         return
@@ -43,17 +43,17 @@ def ask_for_short_slices() -> None:
 
 
 def realtime_budget(cores: float, workers: int) -> float:
-    """How much of a core each of so many workers may take as a realtime process."""
+    """The share of a core that each of `workers` may use at realtime priority."""
     return min(_MOST_OF_A_CORE, _MOST_OF_CORES * cores / workers)
 
 
 def within_budget(cpu_share: float, budget: float, *, realtime: bool) -> bool:
-    """Whether a process that used so much of a core may be realtime; one that lost it must come well below first."""
+    """Whether a process with this CPU share may be realtime; one that lost it must first fall well below the budget."""
     return cpu_share <= (budget if realtime else budget / 2)
 
 
 def waited_ns() -> int:
-    """How long this process (its main thread) was ready to run and had no core, since it began; 0 if nobody counts."""
+    """How long the main thread was runnable without a core since it started; 0 if the kernel does not count it."""
     try:
         return int(Path("/proc/self/schedstat").read_bytes().split()[1])
     except (OSError, IndexError, ValueError):
@@ -61,10 +61,10 @@ def waited_ns() -> int:
 
 
 class RealtimePriority:
-    """Keeps this process realtime, where the system lets it, while it keeps to its budget: a share of a core.
+    """Gives this process realtime priority, where allowed, while it stays within its budget: a share of a core.
 
-    `look` decides anew and must be called often. A process that hangs never gets there: for that one there is
-    RLIMIT_RTTIME. Budget 0: it never is.
+    `look` re-evaluates that and must be called often; RLIMIT_RTTIME handles a process that hangs and cannot call it.
+    With a budget of 0 it is never realtime.
     """
 
     def __init__(self, budget: float) -> None:
@@ -74,13 +74,13 @@ class RealtimePriority:
         self.realtime = False
         self._allowed = False
         if budget > 0:
-            # Before it is realtime, or there would be a moment without the backstop.
+            # First, or there would be a moment of realtime without this backstop.
             signal.signal(signal.SIGXCPU, self._stuck)
             _limit_stuck_time()
             self._allowed = self.realtime = set_realtime(True)
 
     def look(self) -> tuple[int, int]:
-        """CPU since the last look, and for how long it was realtime, in nanoseconds."""
+        """CPU time since the last call, and how long it was realtime meanwhile, in nanoseconds."""
         cpu_before_ns, self._cpu_ns = self._cpu_ns, time.process_time_ns()
         wall_before_ns, self._wall_ns = self._wall_ns, time.monotonic_ns()
         used_ns, span_ns = self._cpu_ns - cpu_before_ns, self._wall_ns - wall_before_ns
@@ -91,7 +91,7 @@ class RealtimePriority:
         return used_ns, realtime_ns
 
     def _become(self, realtime: bool) -> None:
-        # Threads come and go: those that are new become what the others are.
+        # New threads have come since: give them the same priority as the others.
         if realtime:
             _limit_stuck_time()
             set_realtime(True)
@@ -106,7 +106,7 @@ class RealtimePriority:
 
 
 def set_realtime(wanted: bool) -> bool:
-    """Make all threads of this process realtime, or ordinary ones; whether they are realtime, as not all may be."""
+    """Make all threads of this process realtime or ordinary; returns whether they are realtime now."""
     policy = os.SCHED_RR | os.SCHED_RESET_ON_FORK if wanted else os.SCHED_OTHER
     for thread in Path("/proc/self/task").iterdir():
         try:
@@ -119,7 +119,7 @@ def set_realtime(wanted: bool) -> bool:
 
 
 def _limit_stuck_time() -> None:
-    """Set anew each time: the kernel raises the soft limit by a second whenever it sends the signal."""
+    """Set again after every signal: the kernel raises the soft limit by a second each time."""
     _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
     most = _HOPELESS_US if hard == resource.RLIM_INFINITY else min(hard, _HOPELESS_US)
     resource.setrlimit(resource.RLIMIT_RTTIME, (min(_STUCK_US, most), most))

@@ -1,8 +1,8 @@
-"""A sample of what streams say, kept off the timed path: the beginning of one answer a tick.
+"""A sample of the answers' text, kept off the timed path: the beginning of one answer per tick.
 
-The output of such a stream takes the way of odd events, `Channel._take_odd_output`, which keeps it; to the way of all
-others nothing is added. Each answer is followed from its first token for `EVENTS` events, so that those under one load
-can be held against those under another, and judged at a tick.
+A sampled stream's output takes the path of odd events, `Channel._take_odd_output`, which keeps it; the path of all
+other streams pays nothing. Each answer is kept from its first token for `EVENTS` events, so that answers are comparable
+between loads, and checked at a tick.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class _Followed(NamedTuple):
 
 
 class AnswerSampler:
-    """Follows a few streams and counts what is wrong with them in the stage in which they were sent."""
+    """Keeps the answers of a few streams and counts degenerate ones in the stage in which they were sent."""
 
     def __init__(self, *, wanted: bool) -> None:
-        """Without `wanted` no stream is followed."""
+        """Unless `wanted`, no stream is sampled."""
         self.due = int(wanted)
-        """So many of the next streams that are sent are to be followed; where all are sent at once, a few of them."""
+        """How many of the next streams to sample; it accumulates, so a burst of requests yields a few samples."""
         self._wanted = wanted
         self._followed: list[_Followed] = []
 
@@ -41,13 +41,13 @@ class AnswerSampler:
         self._followed.append(_Followed(channel, stream, stream.samples))
 
     def tick(self) -> None:
-        """Judge what is complete; a stream that failed, or outlived its stage, says nothing about a load."""
+        """Check the complete answers; failed streams and those that outlived their stage say nothing about a load."""
         self.due = min(self.due + self._wanted, _MOST_DUE)
         self._followed = [followed for followed in self._followed if not _judged(followed)]
 
 
 def _judged(followed: _Followed) -> bool:
-    """Whether there is nothing more to wait for."""
+    """Check an answer if enough of it is there; False while more is to come."""
     channel, stream, samples = followed
     pieces = stream.pieces or []
     over = channel.stream is not stream

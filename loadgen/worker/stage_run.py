@@ -1,7 +1,7 @@
-"""One stage on one worker: which requests are its own, prepared before their time, and what became of them.
+"""One stage on one worker: its share of the requests, written ahead of time, and what became of them.
 
-The requests of a stage are numbered over all workers; each takes every `ranks`-th, so the set of prompts does not
-depend on the number of workers.
+Requests are numbered across all workers and each worker sends every `ranks`-th, so the set of prompts does not depend
+on the number of workers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from loadgen.workload.prompts import Prompts
 
 
 class StageRun:
-    """The running stage, or one of which streams are still open."""
+    """The running stage, or an earlier one with open streams."""
 
     def __init__(
         self,
@@ -36,20 +36,20 @@ class StageRun:
         seed: int,
         rows: list[StreamRow] | None = None,
     ) -> None:
-        """`rows` takes a row for each stream that is over."""
+        """`rows` receives a row per ended stream."""
         self.command = command
         stage = self.stage = command.stage
         limits = StreamLimits.of(stage.limits_ms)
         self.samples = StageSamples(limits=limits, is_open=False, whole_only=stage.requests is not None, rows=rows)
         self.window = Window(client)
         self.open = 0
-        self.open_sent = 0  # of the open streams, those that count in `sent`
-        self.thinking = 0  # conversations whose next turn is not yet due
+        self.open_sent = 0  # open streams that count in `sent`
+        self.thinking = 0  # conversations in think time, whose next turn is not yet due
         self.concurrency = command.share(stage.concurrency)
-        """This worker's share of the closed loop; of a load that moves, at its present step."""
+        """This worker's share of the closed loop; of a moving load, at its present step."""
         self.rate = None if stage.rate is None else stage.rate / command.ranks  # its share of the open loop
         self.max_concurrency = command.share(stage.max_concurrency)
-        # In open loop the arrivals have the moving rate already.
+        # In open loop the arrival schedule has the moving rate already.
         self._loads = [None if stage.rate is not None else command.share(int(load)) for _, load in stage.steps]
         self.bins = LoadBins(self._loads, self.samples, client) if stage.steps else None
         self._first_wave_left = 0
@@ -65,16 +65,16 @@ class StageRun:
         self._arrivals = slice_for(_schedule(command, seed, reader), command.rank, command.ranks)
         self._last_end_ns = 0
         self._ended = False
-        self._pending: list[StageDelta] = []  # what was measured before the end, until it is drained
+        self._pending: list[StageDelta] = []  # measured before the end of the stage, not yet drained
 
     def missing_streams(self, held: int) -> int:
-        """How many requests the closed loop sends at once when it begins with so many streams open."""
+        """How many requests the closed loop sends at once at its beginning, given `held` open streams."""
         missing = max(0, (self.concurrency or 0) - held)
         left = self._measured_left
         return missing if left is None else min(missing, self._warmups_left + left)
 
     def begin(self, streams: Sequence[Stream]) -> None:
-        """The stage begins while these streams of earlier ones are open."""
+        """Begin the stage; `streams` of earlier stages are open."""
         self.window.held_changed(len(streams))
         for stream in streams:
             stream.enter_window(self.samples)
@@ -86,16 +86,16 @@ class StageRun:
 
     @property
     def exhausted(self) -> bool:
-        """All of this worker's requests have been sent; never true without a bound."""
+        """Whether all of this worker's requests have been sent; never true without a bound."""
         return self._measured_left == 0
 
     @property
     def finished(self) -> bool:
-        """All of them have been answered too."""
+        """Whether all of them have been answered, too."""
         return self.exhausted and self.open == 0
 
     def prepare_one(self, wanted: int) -> bool:
-        """Write one more request before it is needed; False when so many are ready, or all that memory allows."""
+        """Write one more request ahead; False if `wanted` are ready, or all that fit in memory."""
         if self._measured_left is not None:
             wanted = min(wanted, self._warmups_left + self._measured_left)
         return self._requests.write_ahead(wanted)
@@ -131,9 +131,9 @@ class StageRun:
     # Conversations.
 
     def follow_up(self, stream: Stream, thought: Callable[[], None]) -> None:
-        """A stream is over: in a conversation, its next turn is due once the client has thought, which `thought` tells.
+        """A stream has ended: if its conversation goes on, `thought` is called after the think time.
 
-        Until then the conversation keeps its place in the closed loop.
+        Until then the conversation keeps its slot in the closed loop.
         """
         work = self.stage.work
         if work.turns == 1:
@@ -162,7 +162,7 @@ class StageRun:
         now_ns = time.monotonic_ns()
         if now_ns < command.start_ns + command.warmup_ns:
             return False
-        # A stage that counts requests is measured from the first that counts.
+        # A stage bounded by requests is measured from the first request that counts.
         self._open(now_ns)
         return True
 
@@ -173,7 +173,7 @@ class StageRun:
     # Open loop.
 
     def next_arrival(self) -> int | None:
-        """When the next request of the schedule is wanted, in nanoseconds after the start; None at its end."""
+        """The offset of the schedule's next request from the start, in nanoseconds; None at its end."""
         index, offset_s = next(self._arrivals, (0, None))
         requests = self.stage.requests
         if offset_s is None or (requests is not None and index >= self._warmups + requests):
@@ -191,12 +191,12 @@ class StageRun:
             self.window.begin_tail()
 
     def measure_by_time(self, streams: Callable[[], Iterable[Stream]]) -> None:
-        """Open the window of a stage that time bounds, once its warm-up is over."""
+        """Open the window of a stage bounded by time, once its warm-up is over."""
         if self.stage.requests is None and not self.command.waits:
             self.open_window(streams())
 
     def open_window(self, streams: Iterable[Stream]) -> None:
-        """Measure from now on; these streams are open."""
+        """Measure from now on; `streams` are open."""
         if self._ended or self.window.is_open:
             return
         self._open(time.monotonic_ns())
@@ -207,7 +207,7 @@ class StageRun:
             self.bins.begin(len(open_now))
 
     def begin_steps(self, moved: Callable[[], None]) -> None:
-        """From now on, move a load that moves; `moved` tells of each step. Nothing until the window is open."""
+        """Start stepping a moving load once the window is open; `moved` is called at each step."""
         if self.window.is_open and not self._steps:
             loop = asyncio.get_running_loop()
             self._steps = [
@@ -221,14 +221,14 @@ class StageRun:
         moved()
 
     def note_held(self, held: int) -> None:
-        """A load that moves keeps its figures by the streams held: told when every free place has been refilled."""
+        """For a moving load: so many streams are open. Call it once all free slots have been refilled."""
         if self.bins is not None and self.window.is_open:
             self.bins.note_held(held)
 
     def end(self, streams: Iterable[Stream], unsent: Iterable[int] = ()) -> None:
-        """Nothing of this stage will be sent any more, and what arrives from now on is not in its window.
+        """End the stage: nothing more of it is sent, and what arrives from now on is outside its window.
 
-        `streams` are open, of whatever stage; `unsent` is when the schedule wanted those that were not sent.
+        `streams` are all open ones, of any stage; `unsent` are the intended times of arrivals that were not sent.
         """
         now_ns = time.time_ns()
         for intended_ns in unsent:
@@ -251,21 +251,21 @@ class StageRun:
 
     def _drained(self, send_due: Callable[[], None]) -> StageDelta:
         bins = self.bins.drain() if self.bins is not None and self.samples.is_open else {}
-        # A stage bounded by requests ends with its last answer, not with the tick that sees it.
+        # A stage bounded by requests ends with its last answer, not with the tick after it.
         until_ns = self._last_end_ns if self.finished else time.monotonic_ns()
         return msgspec.structs.replace(self.samples.drain(send_due), bins=bins, **self.window.take(until_ns))
 
     @property
     def over(self) -> bool:
-        """Ended, and none of its streams is open: nothing more will be heard of it."""
+        """Whether it has ended and none of its streams is open: it will report nothing more."""
         return self._ended and self.open == 0
 
 
 def _warmups(command: BeginStage, seed: int, reader: DatasetReader | None) -> int:
-    """How many requests of all workers come before those that count, where requests bound the stage.
+    """How many requests, over all workers, precede those that count, in a stage bounded by requests.
 
-    In open loop those that the schedule wants within the warm-up's time are known beforehand, and are warm-up however
-    late they are sent: so the bound is reached, and by the same requests for any number of workers.
+    In open loop, requests scheduled within the warm-up time are known beforehand and are warm-up however late they are
+    sent: so the bound is reached, with the same requests for any number of workers.
     """
     stage = command.stage
     if stage.rate is None or stage.requests is None or not stage.warmup_s:
@@ -275,7 +275,7 @@ def _warmups(command: BeginStage, seed: int, reader: DatasetReader | None) -> in
 
 
 def _schedule(command: BeginStage, seed: int, reader: DatasetReader | None) -> Iterator[float]:
-    """When the requests of all workers are wanted, in seconds after the start; none in closed loop."""
+    """Intended times of the requests of all workers, in seconds after the start; none in closed loop."""
     stage = command.stage
     if stage.rate is None:
         return iter(())

@@ -1,9 +1,9 @@
-"""What is on time: a timerfd under `add_reader`, and a spin over its last stretch.
+"""Punctual timers (a timerfd under `add_reader`, with a short spin at the end), and a watch for steps of the clock.
 
-asyncio's own timers round up to a millisecond; a timerfd wakes a sleeping process late by 50 us at the median. That is
-little beside a TTFT and much beside a short gap: two requests wanted 30 us apart would leave together, and the arrivals
-would not be Poisson's. So the timer wakes `lead_ns` early and spins until its time. `os.timerfd_create` is in Python
-from 3.13; before, the same two calls go through libc.
+asyncio's own timers round up to a millisecond; a timerfd wakes a sleeping process 50 us late at the median. That is
+small beside a TTFT but large beside a short gap: two requests due 30 us apart would leave together, and arrivals would
+no longer be Poisson. So the timer wakes `lead_ns` early and spins until its time. `os.timerfd_create` exists from
+Python 3.13; for older versions the same two calls go through libc.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _TFD_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
 _TFD_TIMER_ABSTIME = 1
 _pack_itimerspec = struct.Struct("qqqq").pack
 
-_LONGEST_LEAD_NS = 100_000  # what waking takes in nine of ten cases, on the machine where it was measured
-_MOST_SPUN = 0.1  # of the time
+_LONGEST_LEAD_NS = 100_000  # the 90th percentile of wake-up latency on the machine where it was measured
+_MOST_SPUN = 0.1  # the largest share of time spent spinning
 _LAG_EVERY_NS = 10_000_000
 
 
 def timer_lead_ns(rate: float) -> int:
-    """How long before its time to wake, in nanoseconds, for so many times a second."""
+    """How early to wake, in nanoseconds, at this many wake-ups a second."""
     return min(_LONGEST_LEAD_NS, int(_MOST_SPUN * 1e9 / rate))
 
 
@@ -34,7 +34,7 @@ class PreciseTimer:
     """Calls back at an absolute CLOCK_MONOTONIC time, never before; setting it again replaces what was set."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-        self.lead_ns = 0  # how long before its time to wake and spin
+        self.lead_ns = 0  # how early to wake, and then spin
         self._loop = loop
         self._call = call
         self._at_ns: int | None = None
@@ -57,13 +57,13 @@ class PreciseTimer:
         self._libc.timerfd_settime(self._descriptor, 0, _pack_itimerspec(0, 0, 0, 0), None)
 
     def check(self) -> None:
-        """Call back if the time has come or is near: for those who hold the loop, before each piece of their work."""
+        """Call back if the time has come or is near; call it before each longer piece of work on the loop."""
         if self._at_ns is not None and self.reached(self._at_ns):
             self._at_ns = None
             self._call()
 
     def reached(self, at_ns: int) -> bool:
-        """Whether it is so late; a time that is near is waited for."""
+        """Whether it is `at_ns` or later; spins if that is at most `lead_ns` away."""
         if at_ns - time.monotonic_ns() > self.lead_ns:
             return False
         while time.monotonic_ns() < at_ns:
@@ -83,9 +83,9 @@ class PreciseTimer:
 
 
 class LoopLag:
-    """How late the loop comes to what is ready, a hundred times a second: for connections that no kernel stamps.
+    """Samples the event loop's lag a hundred times a second, for connections without kernel timestamps.
 
-    A timer that is due waits in the loop as bytes on a socket do.
+    A due timer waits for the loop just as bytes on a socket do.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, record_ns: Callable[[int], None]) -> None:
@@ -106,14 +106,14 @@ class LoopLag:
         self._timer.set(self._due_ns)
 
 
-STEP_NS = 100_000  # what moves TTFT and gaps visibly; what is less is not looked for
-_TIGHT_NS = 5_000  # A reading within so much time is as exact as one can be used; it takes 0.3 us undisturbed
+STEP_NS = 100_000  # a step that visibly moves TTFT and gaps; smaller ones are not detected
+_TIGHT_NS = 5_000  # precise enough to stop trying; an undisturbed reading takes 0.3 us
 _READINGS = 4
-_MOST_READINGS = 100  # on a machine that interrupts all of them there is no verdict until the next look
+_MOST_READINGS = 100  # if the machine interrupts them all, detection waits for the next call
 
 
 class _Offset(NamedTuple):
-    """CLOCK_REALTIME minus CLOCK_MONOTONIC is surely between these."""
+    """Bounds of CLOCK_REALTIME minus CLOCK_MONOTONIC."""
 
     least_ns: int
     most_ns: int
@@ -124,10 +124,10 @@ class _Offset(NamedTuple):
 
 
 class ClockWatch:
-    """Tells of every step from `STEP_NS` on, also one made in parts, and of nothing else however busy the machine is.
+    """Detects every step of at least `STEP_NS`, also in several parts, with no false alarm however busy the machine is.
 
-    A reading of one clock between two of the other bounds the offset from both sides. A step is told when no offset
-    that was possible before is possible now: an interruption can hide one until the next look, but never invent one.
+    Reading one clock between two readings of the other bounds the offset from both sides. A step is reported when the
+    bounds before and now do not overlap: an interruption can hide a step until the next call, but never invent one.
     """
 
     def __init__(
@@ -138,9 +138,9 @@ class ClockWatch:
         self._offset = self._measure()
 
     def stepped(self) -> bool:
-        """Whether it was stepped since the last step that was told, or since the beginning."""
+        """Whether the clock was stepped since the last reported step, or since the beginning."""
         now, before = self._measure(), self._offset
-        # Between the two intervals; 0 or less where they overlap. The most that a true step of STEP_NS can shrink to.
+        # The gap between the intervals (0 or less: they overlap); their widths are the most it can understate a step.
         apart_ns = max(now.least_ns - before.most_ns, before.least_ns - now.most_ns)
         if apart_ns > 0 and apart_ns + now.width_ns + before.width_ns >= STEP_NS:
             self._offset = now

@@ -1,7 +1,7 @@
-"""The measured window of a stage on one worker: what arrived between its beginning and its end.
+"""The measured window of a stage on one worker: what arrived between its start and its end.
 
-Throughput is what arrived in the window, whichever stream carried it. Times are CLOCK_MONOTONIC nanoseconds, so that
-the windows of several workers merge by minimum and maximum.
+Throughput is what arrived in the window, whichever stream carried it. Times are CLOCK_MONOTONIC nanoseconds, so the
+windows of several workers merge by minimum and maximum.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Window:
         self._held = held
 
     def begin_tail(self) -> None:
-        """A stream has ended and none is left to take its place; only the first time counts."""
+        """A stream ended without a successor; only the first call counts."""
         if self._tail_start_ns is None:
             self._tail_start_ns = time.monotonic_ns()
 
@@ -54,7 +54,7 @@ class Window:
         self._opened_ns = None
 
     def take(self, until_ns: int) -> dict[str, int | None]:
-        """What arrived since the last call, by field of `StageDelta`; the window reaches to `until_ns` for now."""
+        """What arrived since the last call, by field of `StageDelta`, in the window up to `until_ns`."""
         if self._opened_ns is None:
             return {}
         self._integrate(until_ns)
@@ -83,7 +83,7 @@ class Window:
 
 
 class _Bin(msgspec.Struct):
-    """What has been timed at one step since the last drain."""
+    """What was timed at one step since the last drain."""
 
     span_ns: int = 0
     held_area_ns: int = 0
@@ -97,14 +97,14 @@ class _Bin(msgspec.Struct):
         return LoadBin(self.span_ns, self.held_area_ns, self.output_tokens, ttft=ttft, itl=itl)
 
 
-_TIMED = ("ttft_ns", "gaps_ns", "odd_gaps")  # what a step takes from the samples of its stage
+_TIMED = ("ttft_ns", "gaps_ns", "odd_gaps")  # the lists that move from the stage's samples to the current step
 
 
 class LoadBins:
     """The steps of a moving load on one worker: its share of each, and what was timed there."""
 
     def __init__(self, shares: Sequence[int | None], samples: StageSamples, client: ClientSamples) -> None:
-        """`shares` are the streams that this worker is to hold at each step; None in open loop."""
+        """`shares`: the streams that this worker is to hold at each step; None in open loop."""
         self._shares = [share for share in shares if share is not None]
         self._samples = samples
         self._client = client
@@ -113,23 +113,23 @@ class LoadBins:
         self._nearest = 0
         self._since_ns = 0
         self._tokens = 0
-        self.step = 0  # the step that the schedule has come to; tell it by `note_held`
+        self.step = 0  # the schedule's current step; call `note_held` after changing it
 
     def begin(self, held: int) -> None:
-        """The window is open: count from here."""
+        """The window has opened: count from here, with `held` open streams."""
         self._held, self._nearest = held, self._nearest_to(held)
         self._since_ns = time.monotonic_ns()
         self._tokens = self._client.output_tokens
 
     def note_held(self, held: int) -> None:
-        """So many streams are open now; called when they are, and never between an end and its refill."""
+        """`held` streams are open; do not call it between the end of a stream and the refill of its slot."""
         nearest = self._nearest_to(held)
         if (held, nearest) != (self._held, self._nearest):
             self._move()
             self._held, self._nearest = held, nearest
 
     def drain(self) -> dict[int, LoadBin]:
-        """What was timed since the last drain; it also goes back into the stage's own lists, which are drained next."""
+        """What was timed since the last drain; also returns it to the stage's lists, which are drained next."""
         self._move()
         bins, self._bins = self._bins, {}
         for part in bins.values():
@@ -138,7 +138,7 @@ class LoadBins:
         return {step: part.encode() for step, part in bins.items()}
 
     def _move(self) -> None:
-        """Move what the samples has timed to the present step."""
+        """Move what was timed since the last call from the stage's samples to the current step."""
         samples, client = self._samples, self._client
         part = self._bins.setdefault(self._nearest, _Bin())
         now_ns = time.monotonic_ns()
@@ -152,9 +152,9 @@ class LoadBins:
         self._since_ns, self._tokens = now_ns, client.output_tokens
 
     def _nearest_to(self, held: int) -> int:
-        """The step with the nearest share; of several such steps, the one nearest to the schedule's.
+        """The step whose share is nearest to `held`; of several such steps, the one nearest to the schedule's.
 
-        In open loop nobody knows how many streams a rate will hold, so that the schedule's own step counts.
+        In open loop the streams that a rate will hold are unknown, so the schedule's own step counts.
         """
         if not self._shares:
             return self.step

@@ -1,7 +1,7 @@
-"""When requests are wanted in open loop: pure functions of the seed, without a clock.
+"""When requests are due in open loop: pure functions of the seed, without a clock.
 
-The schedule is one global sequence. Workers take every W-th entry of it, so it does not depend on how many there are;
-and it is never re-anchored: a late request is sent late, and its lateness shows.
+The schedule is one global sequence of which W workers each take every W-th entry, so it does not depend on their
+number. It is never re-anchored: a late request is sent late, and its lateness shows.
 
 Every schedule is a sequence of gaps with mean 1 (in expected requests), put on the time axis by the inverse of the
 integrated rate: a ramp is linear in time, not in the number of requests.
@@ -21,13 +21,13 @@ from loadgen.distributions import burstiness_of
 _BLOCK = 1024
 
 RatePoints = Sequence[tuple[float, float]]
-"""(seconds after the start, requests a second), in ascending time: straight lines between, the last one holds on."""
+"""(seconds after the start, requests a second) in ascending time, interpolated linearly; the last rate holds on."""
 
 
 def arrival_offsets_s(rate: float, arrival: str, seed: int, points: RatePoints = ()) -> Iterator[float]:
     """Arrival times in seconds from the start of the stage, in ascending order; endless unless the rate ends at 0.
 
-    `constant` begins at 0 and keeps 1/rate; the others have random gaps with mean 1/rate, the first one before the
+    `constant` begins at 0 with gaps of 1/rate; the others have random gaps with mean 1/rate, the first one before the
     first arrival. With `points` the rate changes over time and `rate` is not used.
     """
     burstiness = burstiness_of(arrival)
@@ -41,7 +41,7 @@ def arrival_offsets_s(rate: float, arrival: str, seed: int, points: RatePoints =
 
 
 def _expected_counts(burstiness: float, seed: int) -> Iterator[NDArray[np.float64]]:
-    """How many requests are due on average when each one comes, in blocks."""
+    """The expected number of requests at each arrival, in blocks."""
     generator = np.random.Generator(np.random.Philox(seed))
     elapsed = 0.0
     for block in count():
@@ -56,13 +56,13 @@ def _expected_counts(burstiness: float, seed: int) -> Iterator[NDArray[np.float6
 
 
 def times_of_counts(counts: NDArray[np.float64], points: RatePoints) -> NDArray[np.float64]:
-    """When a piecewise-linear rate has let so many requests come, in seconds; infinity where it never does.
+    """When a piecewise-linear rate has produced these numbers of requests, in seconds; infinity where it never does.
 
-    Within a piece from rate a to b over d seconds, n requests take the t with a t + (b - a) t^2 / 2d = n.
+    Where the rate goes from a to b over d seconds, n requests take the t that solves a t + (b - a) t^2 / 2d = n.
     """
     times, rates = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True))
     before = np.concatenate([[0.0], np.cumsum(np.diff(times) * (rates[:-1] + rates[1:]) / 2)])
-    # Before the first point its rate holds.
+    # Before the first point, the rate is that of the first point.
     counts = counts - times[0] * rates[0]
     piece = np.searchsorted(before, counts, side="right") - 1
     start = np.clip(piece, 0, len(times) - 1)
@@ -71,13 +71,13 @@ def times_of_counts(counts: NDArray[np.float64], points: RatePoints) -> NDArray[
     left, first = counts - before[start], rates[start]
     root = np.sqrt(np.maximum(first * first + 2 * slopes * left, 0.0))
     with np.errstate(divide="ignore", invalid="ignore"):
-        # This form of the quadratic's root holds for a slope of 0 too.
+        # This form of the quadratic's root also holds for a slope of 0.
         after = np.where(left == 0, 0.0, 2 * left / (first + root))
     return np.asarray(times[start] + after, dtype=np.float64)
 
 
 def slice_for(offsets: Iterator[float], worker: int, workers: int) -> Iterator[tuple[int, float]]:
-    """The (index, offset) pairs of a schedule that belong to one of `workers` workers."""
+    """The (index, offset) pairs of a schedule that one of `workers` workers sends."""
     return islice(enumerate(offsets), worker, None, workers)
 
 

@@ -1,9 +1,8 @@
-"""Datasets: looked through once before anything is sent, then read a record at a time.
+"""Datasets: indexed once before anything is sent, then read one record at a time.
 
-Looking through finds every malformed record (file, line, what was expected) and leaves an index on disk: where each
-record lies in the file and, of a trace, its time and lengths. Workers map the index and read records by number, so
-memory stays bounded whatever the size of the file, and which record a request takes depends on nothing but the seed,
-its stage and its number.
+Indexing finds every malformed record (file, line, what was expected) and writes to disk where each record lies in the
+file and, for a trace, its time and lengths. Workers map the index and read records by number, so memory stays bounded
+whatever the size of the file, and which record a request takes depends only on the seed, its stage and its number.
 """
 
 from __future__ import annotations
@@ -51,19 +50,19 @@ _Parsed = TypeVar("_Parsed")
 
 
 class Dataset(msgspec.Struct, frozen=True):
-    """A dataset that was looked through and found good; travels to the workers."""
+    """An indexed, valid dataset; travels to the workers."""
 
     path: str
     form: Format
-    index: str  # file of entries, one for each record
+    index: str  # file with an entry per record
     records: int
     isl: int  # mean tokens of a prompt; exact for a trace, else estimated
     osl: int | None  # mean tokens of an answer; None unless every record has it
-    longest: int | None  # most tokens of prompt and answer together; None where they are estimates
-    span_s: float = 0.0  # from the first to the last of a trace
+    longest: int | None  # most tokens of prompt and answer together; None where lengths are estimates
+    span_s: float = 0.0  # from the first to the last record of a trace
     has_messages: bool = False
-    block_size: int = 0  # tokens of a block of a trace's `hash_ids`; 0 for one without
-    note: str | None = None  # what a trace is, what of it is sent and what is not
+    block_size: int = 0  # tokens per block of a trace's `hash_ids`; 0 without them
+    note: str | None = None  # describes a trace: what is sent of it and what is not
     left_out: int = 0  # conversations or rows that are not sent
     bytes: int = 0
     sha256: str = ""
@@ -74,7 +73,7 @@ class Dataset(msgspec.Struct, frozen=True):
 
     @property
     def repeats(self) -> bool:
-        """Whether some of its prompts may begin alike; those of a trace are made up, each unlike all others."""
+        """Whether prompts may share prefixes; prompts for a trace without `hash_ids` are synthetic and unique."""
         return self.form != "trace" or self.block_size > 0
 
 
@@ -93,7 +92,7 @@ def index_dataset(name: str, form: Format | None = None, options: TraceOptions =
             raise ProfileError(f"load.data: {path}: is not a file; give one that can be read more than once")
         return _indexed(path, form, options, status.st_size, status.st_mtime_ns)
     except RecursionError:
-        raise ProfileError(f"load.data: {path}: expected records that are not nested so deeply") from None
+        raise ProfileError(f"load.data: {path}: a record is nested too deeply") from None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             room = f"no room for its index in {tempfile.gettempdir()}; name another folder in TMPDIR"
@@ -190,7 +189,7 @@ def _indexed_trace(path: Path, file: BinaryIO, index: BinaryIO, options: TraceOp
 
 
 def guess_format(start: bytes, name: str) -> Format:
-    """What a file holds, by its first bytes and its name."""
+    """The format of a file, from its first bytes and its name."""
     start = start.removeprefix(b"\xef\xbb\xbf").lstrip()
     if name.endswith(".txt"):
         return "text"
@@ -229,8 +228,8 @@ def _line_records(file: BinaryIO, path: Path) -> Iterator[_Raw]:
 
 
 def _array_records(file: BinaryIO, path: Path) -> Iterator[_Raw]:
-    """The elements of a JSON array, with no more of the file in memory than the longest of them."""
-    # Only where a record ends matters here; int() refuses long numbers.
+    """The elements of a JSON array, holding no more of the file in memory than its longest element."""
+    # Only the ends of records matter here; int() would refuse very long numbers.
     decode = json.JSONDecoder(parse_int=float).raw_decode
     window = _Window(file, path)
     if not window.opens_array():
@@ -249,24 +248,24 @@ def _array_records(file: BinaryIO, path: Path) -> Iterator[_Raw]:
 
 
 class _Window:
-    """The part of a text file that is being decoded: it grows at its end and is dropped from its start."""
+    """The part of a text file that is being decoded; grows at its end and is cut at its start."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file, self._path = file, path
         self._rest = b""
         self.text = ""
-        self.at = 0  # how much of the text is done with
-        self.offset = 0  # the same in bytes of the file
+        self.at = 0  # characters consumed
+        self.offset = 0  # bytes of the file consumed
         self.line = 1
 
     def grow(self) -> bool:
-        """Read some more, as much as there is already; False at the end of the file."""
+        """Read more, at least doubling the text; False at the end of the file."""
         self.text, self.at = self.text[self.at :], 0
         if len(self.text) > _LONGEST_RECORD_BYTES:
             raise _malformed(self._path, self.line, "expected records of less than 64 MiB")
         read = self._file.read(max(_CHUNK_BYTES, len(self.text)))
         whole = self._rest + read
-        # A character may be cut in two at the end of what was read.
+        # The last character may be cut in the middle.
         for cut in range(4):
             try:
                 self.text += whole[: len(whole) - cut].decode()
@@ -277,7 +276,7 @@ class _Window:
         raise _malformed(self._path, self.line + self.text.count("\n"), "expected UTF-8 text")
 
     def step(self, characters: int) -> bytes:
-        """Go past some characters and return them."""
+        """Consume some characters and return them."""
         gone = self.text[self.at : self.at + characters]
         content = gone.encode()
         self.at += characters
@@ -286,14 +285,14 @@ class _Window:
         return content
 
     def opens_array(self) -> bool:
-        """Step over the opening bracket; False if there is none."""
+        """Consume the opening bracket; False if there is none."""
         self.grow()
         start = _OPENING.match(self.text)
         self.step(start.end() if start else 0)
         return start is not None
 
     def at_end(self) -> bool:
-        """Step over what separates records; True at the closing bracket, raises `ProfileError` where it is missing."""
+        """Consume a separator; True at the closing bracket, raises `ProfileError` where it is missing."""
         while True:
             space = _SPACE.match(self.text, self.at)
             self.step(space.end() - self.at if space else 0)
@@ -309,19 +308,19 @@ class DatasetReader:
     def __init__(self, data: Dataset) -> None:
         self._data = data
         self._descriptor = os.open(data.path, os.O_RDONLY | os.O_CLOEXEC)
-        # Open as long as its stage is; nobody is told when that is over.
+        # It stays open as long as anything refers to the reader: nothing tells when its stage is over.
         weakref.finalize(self, os.close, self._descriptor)
         self._index = np.memmap(data.index, dtype=_ENTRIES, mode="r")
 
     def text(self, number: int) -> DatasetRecord:
-        """The record of this number; raises `ProfileError` if the file was changed since it was looked through."""
+        """The record with this number; raises `ProfileError` if the file has changed since it was indexed."""
         offset, length, *_ = self._index[number].item()
         form = self._data.form
         assert form != "trace"
         return self._parsed(lambda line: parse_record(line, form), offset, length)
 
     def row(self, number: int) -> TraceRow:
-        """The row of this number of a trace; raises `ProfileError` as `text` does."""
+        """The row of a trace with this number; raises `ProfileError` as `text` does."""
         offset, length, at_s, isl, osl = self._index[number].item()
         row = TraceRow(at_s, isl, osl)
         if not self._data.block_size:
@@ -339,6 +338,6 @@ class DatasetReader:
         return parsed
 
     def times_s(self) -> Iterator[float]:
-        """When each record of a trace is wanted, in seconds after the start."""
+        """When each record of a trace is due, in seconds after the start."""
         for first in range(0, len(self._index), _TIMES_AT_ONCE):
             yield from self._index["at_s"][first : first + _TIMES_AT_ONCE].tolist()

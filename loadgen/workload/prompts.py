@@ -1,10 +1,10 @@
 """Prompts of an exact length, unique within a run, reproducible from the seed, and cheap to write.
 
 Uniqueness comes first: the leading tokens spell the request's number in base len(vocabulary), so no two prompts share
-even their first block and a prefix cache cannot flatter a ladder. Prompts that are meant to begin alike are made of
-pieces, and pieces of one number are the same. The rest is a window on a long random text drawn from the seed; where the
-window lies follows from the number too. The text is JSON from the start, so writing a piece is two slices: workers
-write thousands a second between the events that they time.
+even their first block and a prefix cache cannot flatter a ladder. Prompts that should share a prefix are composed of
+pieces, and pieces with the same number are equal. The rest is a window on a long random text drawn from the seed, at a
+position that follows from the number. The text is JSON from the start, so writing a piece is two slices: workers write
+thousands a second between the events that they time.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 _REQUESTS_A_STAGE = 2**24
-_MOST_PIECES = 2**96  # of a stage: pieces of a trace have the numbers that the trace gives them
+_MOST_PIECES = 2**96  # per stage: pieces of a trace have the numbers that the trace gives them
 STAGES_A_RUN = 2**12
 _SHORTEST_TEXT = 2**16
-_STRIDE = 40_503  # odd, so that the windows of 65,536 requests in a row begin at different places
+_STRIDE = 40_503  # odd, so that the windows of 65,536 consecutive requests begin at different places
 
 FALLBACK_IDS = tuple(range(300, 1000))
-"""Token ids used where a server cannot tell: above the special and byte tokens of the common vocabularies, and small
-enough to exist in all of them."""
+"""Token ids to use where the server cannot tokenize: above the special and byte tokens of common vocabularies, and
+small enough to exist in all of them."""
 
 WORDS = (
     "the of and to in is that for it as was with be by on not he his but at are this have from or had an "
@@ -38,14 +38,14 @@ WORDS = (
     "same another know while last might us great old year off come since against go came right used take "
     "three "
 ).split()
-"""Common English words, nearly all of them one token with their leading space in any vocabulary."""
+"""Common English words, nearly all of them one token (with the leading space) in any vocabulary."""
 
 
-ANCHOR = "the"  # the first word of every text: what a word costs at the beginning is not what it costs after another
+ANCHOR = "the"  # the first word of every text: a word at the very beginning may take other tokens than after a space
 
 
 class Piece(NamedTuple):
-    """A stretch of tokens, the same wherever its stage and number are the same."""
+    """A stretch of tokens, determined by its stage and number."""
 
     stage: int
     number: int
@@ -63,11 +63,11 @@ class Prompts:
         self._closing = closing
 
     def __call__(self, stage: int, index: int, isl: int) -> bytes:
-        """A prompt with `isl` tokens that no other has."""
+        """A unique prompt of `isl` tokens."""
         return self.compose([Piece(stage, index, isl)])
 
     def compose(self, pieces: Sequence[Piece]) -> bytes:
-        """A prompt of several pieces, one after the other."""
+        """The concatenation of several pieces."""
         written, overhead = [], self._overhead
         for stage, number, tokens in pieces:
             written.append(self._text.prompt(stage, number, max(0, tokens - overhead)))
@@ -91,7 +91,7 @@ def text_prompts(words: Sequence[str], seed: int, *, overhead: int) -> Prompts:
 
 
 class _RandomText:
-    """A long random text over some entries, each with its separator."""
+    """A long random text of vocabulary entries, each with its separator."""
 
     def __init__(self, entries: Sequence[bytes], seed: int) -> None:
         self._entries = list(entries)
@@ -114,14 +114,14 @@ class _RandomText:
         header = b"".join([self._entries[digit] for digit in number[:length]])
         rest = max(0, length - len(number))
         if rest + _SHORTEST_TEXT > self._length:
-            # A longer draw begins with the shorter one, so what was written before would be written again.
+            # A longer draw begins with the shorter one, so prompts written earlier would come out the same.
             self._extend(rest + _SHORTEST_TEXT)
         first = (index * _STRIDE + stage) % _SHORTEST_TEXT
         return header + self._text[self._starts[first] : self._starts[first + rest]]
 
 
 def _digits(number: int, base: int, limit: int) -> list[int]:
-    """Digits of a number below `limit`, least significant first, always equally many."""
+    """The digits of a number below `limit`, least significant first, always the same count."""
     return [number // power % base for power in _powers(base, limit)]
 
 

@@ -1,7 +1,7 @@
-"""Records of texts: ShareGPT's conversations, lines of JSON, lines of text. Those of traces are in `traces`.
+"""Records of texts: ShareGPT conversations, JSON lines and plain lines. Those of traces are in `traces`.
 
-Of a ShareGPT conversation `vllm bench` sends the first turn, whoever speaks, and asks for as many tokens as the second
-has; what is too short or too long it leaves out. So do we, by an estimate of the tokens: vramp has no tokenizer.
+Of a ShareGPT conversation, `vllm bench` sends the first turn, whoever speaks, asks for as many tokens as the second
+turn has, and leaves out what is too short or too long. So does vramp, with estimated tokens: it has no tokenizer.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import msgspec
 
 TextFormat = Literal["sharegpt", "jsonl", "text"]
 
-CHARACTERS_A_TOKEN = 4  # an estimate, used only where a text stands for a number of tokens
+CHARACTERS_A_TOKEN = 4  # an estimate, used only to get token counts from text
 _FEWEST_TOKENS, _MOST_PROMPT_TOKENS, _MOST_TOKENS = 4, 1024, 2048
-"""Limits of a ShareGPT conversation, as in `vllm bench`: of prompt and of answer, of the prompt, of both together."""
+"""Limits for ShareGPT conversations, as in `vllm bench`: for prompt and answer each, the prompt, and their sum."""
 _LONGEST_ANSWER = 10_000_000  # tokens, as in a profile
 LEFT_OUT = (
     f"fewer than two turns, one of fewer than {_FEWEST_TOKENS} tokens, a prompt of more than {_MOST_PROMPT_TOKENS}, "
@@ -30,12 +30,12 @@ class ChatMessage(msgspec.Struct, frozen=True):
 
 
 class DatasetRecord(msgspec.Struct, frozen=True):
-    """What one record asks for."""
+    """The request that one record asks for."""
 
     prompt: str = ""
-    messages: tuple[ChatMessage, ...] = ()  # in place of `prompt`, for chats
-    isl: int = 0  # tokens of the prompt, estimated
-    osl: int | None = None  # tokens of the answer, if the record has them: estimated where it has the text
+    messages: tuple[ChatMessage, ...] = ()  # instead of `prompt`, for chats
+    isl: int = 0  # estimated tokens of the prompt
+    osl: int | None = None  # tokens of the answer, if the record has them; estimated if it has the text
 
 
 class _Turn(msgspec.Struct):
@@ -58,7 +58,7 @@ _decode_line = msgspec.json.Decoder(_JsonLine).decode
 
 
 def parse_record(raw: bytes, form: TextFormat) -> DatasetRecord | None:
-    """The record, or None for a conversation that is left out; raises ValueError."""
+    """Parse a record; None for a conversation that is left out. Raises ValueError."""
     try:
         match form:
             case "sharegpt":
@@ -69,7 +69,7 @@ def parse_record(raw: bytes, form: TextFormat) -> DatasetRecord | None:
                 return _asked(raw.decode())
     except UnicodeDecodeError:
         raise ValueError("expected UTF-8 text") from None
-    except msgspec.DecodeError as error:  # a ValueError too, but without what was expected
+    except msgspec.DecodeError as error:  # a ValueError too, but it does not say what was expected
         raise ValueError(f"expected {_SHAPES[form]}; {error}") from None
 
 

@@ -1,11 +1,11 @@
-"""Traces: when requests came and how long they were, without what was said in them.
+"""Traces: the arrival times and lengths of requests, without their text.
 
-They are read as they are published: Mooncake's lines of JSON, and the CSV of Azure and of BurstGPT, whose columns are
-found by their names. A row that cannot be read is an error. A row that cannot be sent (no tokens, too many, or a
-timestamp before that of the row above) is left out and counted, and the run says how many were and why.
+They are read as published: Mooncake's JSON lines, and the CSV files of Azure and BurstGPT, whose columns are found by
+name. A malformed row is an error. A row that cannot be sent (no tokens, too many, or a timestamp before that of the row
+above) is left out and counted, and the run reports how many and why.
 
 The `hash_ids` of a row are the blocks of its prompt, in order: equal ids are equal tokens. A block has 512 tokens in
-Mooncake's traces, where the last one of a prompt is shorter and has an id too.
+Mooncake's traces, where the last, shorter block of a prompt has an id too.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import msgspec
 from loadgen.format import counted, duration, harmless, percent
 
 _MOST_TOKENS = 2**31 - 1
-_MOST_SECONDS = 1e11  # thousands of years: what is more is no time
-_MOST_IDS = 2**64  # hashes of 64 bits are ids too
-_MOST_DISORDER = 0.01  # the share of rows in disorder above which a file is not what it seems
-_MOST_PREFIXES = 2**21  # distinct prefixes that are remembered to tell how much is shared, in some 200 MB
+_MOST_SECONDS = 1e11  # thousands of years: more is not a valid time
+_MOST_IDS = 2**64  # ids may be 64-bit hashes
+_MOST_DISORDER = 0.01  # share of rows out of order above which the file is refused
+_MOST_PREFIXES = 2**21  # distinct prefixes remembered to compute the shared part of prompts, some 200 MB
 _SHOWN_COLUMNS = 200
 
 _EMPTY_PROMPT = "without prompt tokens"
@@ -54,18 +54,18 @@ class TraceRow(NamedTuple):
 
 
 class _Csv(NamedTuple):
-    """A published CSV, by the names of the columns that are read."""
+    """A published CSV format: the names of the columns that are read."""
 
     name: str
     at: str
     isl: str
     osl: str
     seconds: Callable[[bytes], float]
-    time: str  # what it reads, in words
+    time: str  # what `seconds` parses, in words
 
 
 def _timestamp_s(field: bytes) -> float:
-    """Seconds of a date and time; one without a zone is taken for UTC."""
+    """Unix seconds of a date and time; UTC if it has no zone."""
     moment = datetime.fromisoformat(field.decode())
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
@@ -76,7 +76,7 @@ _PUBLISHED = (
     ),
     _Csv("BurstGPT", "Timestamp", "Request tokens", "Response tokens", float, "seconds"),
 )
-_IMAGES = "NumImages"  # Azure's traces of 2025
+_IMAGES = "NumImages"  # a column of Azure's 2025 traces
 
 
 class _JsonRow(msgspec.Struct):
@@ -92,7 +92,7 @@ _JSON = '{"timestamp": milliseconds, "input_length": tokens, "output_length": to
 
 
 class _Sharing:
-    """How much of the prompts of a trace repeats what came before."""
+    """How much of a trace's prompts repeats earlier prefixes."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
@@ -118,14 +118,14 @@ class _Sharing:
 
     @property
     def most_hits(self) -> float | None:
-        """The share of the prompt tokens that an endless prefix cache has; None where that is not known."""
+        """The share of prompt tokens that an unlimited prefix cache would hit; None where unknown."""
         if not self.any or len(self._prefixes) > _MOST_PREFIXES:
             return None
         return self._repeated_tokens / self._prompt_tokens
 
 
 class TraceReader:
-    """Takes the lines of a trace in their order, and gives the rows that are to be sent."""
+    """Reads the lines of a trace in order, and returns the rows to send."""
 
     def __init__(self, options: TraceOptions) -> None:
         self._options = options
@@ -134,12 +134,12 @@ class TraceReader:
         self._origin_s = self._last_s = 0.0
         self._rows = 0
         self._left_out: Counter[str] = Counter()
-        self.disorder: tuple[int, str] | None = None  # the line of the first row in disorder, and what is wrong with it
-        self.over = False  # nothing after this is to be sent
+        self.disorder: tuple[int, str] | None = None  # line of the first row out of order, and what is wrong with it
+        self.over = False  # no later row is to be sent
         self._sharing = _Sharing(options.block_size)
 
     def read(self, line: bytes, number: int) -> TraceRow | None:
-        """The row of a line with its time in the run, or None if there is nothing to send; raises ValueError."""
+        """The row of a line, with its time in the run; None if it is not sent. Raises ValueError."""
         if self._parse is None:
             self._kind, self._parse = row_parser(line, self._options.block_size)
             if self._kind != "JSON":
@@ -168,7 +168,7 @@ class TraceReader:
         self.disorder = self.disorder or (number, f"expected ascending timestamps; {early}; sort the file by them")
 
     def _unusable(self, row: TraceRow) -> str | None:
-        """Why a row cannot be sent."""
+        """Why a row cannot be sent; None if it can."""
         if row.isl < 1:
             return _EMPTY_PROMPT
         if row.osl < 1:
@@ -178,7 +178,7 @@ class TraceReader:
 
     @property
     def left_out(self) -> int:
-        """How many rows were not sent, of those between start and end."""
+        """How many rows between start and end were left out."""
         return self._left_out.total()
 
     @property
@@ -196,16 +196,16 @@ class TraceReader:
 
     @property
     def disordered(self) -> bool:
-        """So many rows are in disorder that leaving them out would be another trace."""
+        """Whether so many rows are out of order that leaving them out would make it another trace."""
         return self._left_out[_DISORDER] > _MOST_DISORDER * self._rows
 
     @property
     def shares(self) -> bool:
-        """Some row has `hash_ids`."""
+        """Whether some row has `hash_ids`."""
         return self._sharing.any
 
     def note(self, records: int, span_s: float) -> str:
-        """What is sent of it and what is not, in words."""
+        """Describe what is sent of it and what is not."""
         options = self._options
         kind = ("Mooncake" if self.shares else "") if self._kind == "JSON" else self._kind
         words = [f"{f'{kind} trace'.strip()} of {counted(records, 'request')} in {duration(span_s)}"]
@@ -221,7 +221,7 @@ class TraceReader:
                 f"at most {percent(self._sharing.most_hits)} of its prompt tokens can come from the prefix cache"
             )
         elif self.shares:
-            words.append("too many blocks to say how much its prompts share")
+            words.append("too many blocks to compute how much its prompts share")
         return "; ".join(words)
 
 
@@ -231,13 +231,13 @@ def is_trace(line: bytes) -> bool:
         return any({csv.at, csv.isl, csv.osl} <= set(_columns(line)) for csv in _PUBLISHED)
     try:
         keys: set[str] = set(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
-    except msgspec.DecodeError:  # what is wrong with it is told when it is read
+    except msgspec.DecodeError:  # reading it reports what is wrong
         return b'"input_length"' in line
     return bool({"timestamp", "timestamp_s", "input_length"} & keys)
 
 
 def row_parser(line: bytes, block_size: int) -> tuple[str, Callable[[bytes], TraceRow]]:
-    """What kind of trace begins with this line, and what reads its rows; raises ValueError."""
+    """The kind of trace that begins with this line, and the parser of its rows; raises ValueError."""
     if line.startswith(b"{"):
         return "JSON", partial(_json_row, block_size)
     names = _columns(line)
@@ -252,7 +252,7 @@ def row_parser(line: bytes, block_size: int) -> tuple[str, Callable[[bytes], Tra
 
 
 def hash_ids_of(block_size: int, line: bytes) -> Sequence[int]:
-    """Those of a line of JSON; raises ValueError."""
+    """The `hash_ids` of a JSON line; raises ValueError."""
     return _json_row(block_size, line).hash_ids
 
 

@@ -1,11 +1,11 @@
-"""What the requests of a stage ask for: decided by a profile, carried out by the workers.
+"""What the requests of a stage ask for: decided by the profile, written by the workers.
 
-`Work` is all that a worker needs beyond a stage's load; `RequestWriter` makes requests of it by number. Invariant: a
+`Work` is all that a worker needs beyond a stage's load; `RequestWriter` makes requests from it by number. Invariant: a
 request is a pure function of the seed, the stage and its number, so it is the same whoever writes it and however often.
 
-In a conversation each request repeats what was said before. What the server really answered is not kept: in its place
-stands made-up text of the same length, so a prefix cache knows the questions and the earlier turns up to the first
-answer that it computed itself, and not more.
+In a conversation each request repeats the earlier turns. The server's real answers are not kept; synthetic text of the
+same length takes their place. So a prefix cache hits the conversation up to the first answer that it generated itself,
+and no further.
 """
 
 from __future__ import annotations
@@ -23,60 +23,60 @@ from loadgen.workload.data import Dataset, DatasetReader, index_dataset
 from loadgen.workload.prompts import STAGES_A_RUN, Piece, Prompts
 from loadgen.workload.traces import TraceOptions, TraceRow
 
-if TYPE_CHECKING:  # workers import this module, and pydantic would be half of their start
+if TYPE_CHECKING:  # workers import this module, and pydantic would be half of their start-up
     from loadgen.profile.load import Load
 
-_PREFIXES = STAGES_A_RUN - 1  # the stage that shared prefixes are written as, so that all stages share them
-_PASSES = STAGES_A_RUN // 2  # where the numbers begin that passes are written as
+_PREFIXES = STAGES_A_RUN - 1  # shared prefixes are drawn as this stage's, so that all stages share them
+_PASSES = STAGES_A_RUN // 2  # prompts of passes are drawn as stages from this number on
 
 
 class Work(msgspec.Struct, frozen=True, omit_defaults=True):
     """The requests of a stage, beyond its nominal ISL and OSL."""
 
-    isl: str = ""  # their distribution; empty for always the nominal one
+    isl: str = ""  # their distribution; empty: always the nominal one
     osl: str = ""
     data: Dataset | None = None
-    replay: bool = False  # records in their own order and at their own times
+    replay: bool = False  # records in their own order, at their own times
     prefix_share: float = 0.0
     prefixes: int = 1
     turns: int = 1
     think_s: float = 0.0
     chat: bool = False  # the endpoint takes messages
-    key: int | None = None  # what prompts are drawn by in place of the stage's number: passes have the same
+    key: int | None = None  # seeds prompts in place of the stage's number, so that passes have the same ones
 
     def by_hand(self, *, in_conversations: bool) -> Work:
-        """The same for a load that the operator has chosen: with prompts of its own, at times of its own."""
+        """The same for a load that the operator sets: with new prompts, and without the times of a trace."""
         return msgspec.structs.replace(self, key=None, replay=False, turns=self.turns if in_conversations else 1)
 
     def pass_of(self, number: int) -> Work:
-        """The same with the prompts of the plan's stage of this number."""
+        """The same, with the prompts of the plan's stage `number`."""
         return msgspec.structs.replace(self, key=_PASSES + number % (_PASSES - 1))
 
     @property
     def repeats(self) -> bool:
-        """Whether prompts, or what they begin with, may have been sent before."""
+        """Whether prompts, or prefixes of them, may have been sent before."""
         from_data = self.data is not None and self.data.repeats
         return from_data or self.prefix_share > 0 or self.turns > 1 or self.key is not None
 
     @property
     def random_prompts(self) -> bool:
-        """Whether prompts say nothing; a trace tells their lengths and times alone."""
+        """Whether prompts are synthetic: without data, or with a trace, which gives only lengths and times."""
         return self.data is None or self.data.form == "trace"
 
     @property
     def meant_hits(self) -> float:
-        """The share of the prompt tokens that a prefix cache is meant to have, at most."""
+        """The largest share of prompt tokens that is meant to hit the prefix cache."""
         shares_blocks = self.data is not None and self.data.block_size > 0
         return 1.0 if shares_blocks or self.turns > 1 else self.prefix_share
 
     def longest_prompt(self, isl: int, osl: int) -> int:
-        """Most tokens of a prompt, which in a conversation holds what was said before; an estimate for texts."""
+        """The most tokens of a prompt, which in a conversation includes earlier turns; an estimate for texts."""
         if self.data is not None:
             return self.data.longest or self.data.isl
         return self.longest(isl, osl) - self._most_osl(osl)
 
     def longest(self, isl: int, osl: int) -> int:
-        """Most tokens of prompt and answer together; of a dataset of texts, only what the answers may have."""
+        """The most tokens of prompt and answer together; for a dataset of texts, only the most of an answer."""
         most_osl = self._most_osl(osl)
         if self.data is not None:
             return self.data.longest or most_osl
@@ -88,7 +88,7 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Shape(NamedTuple):
-    """Nominal lengths and what is beside them."""
+    """Nominal ISL and OSL, and the work beside them."""
 
     isl: int
     osl: int
@@ -96,7 +96,7 @@ class Shape(NamedTuple):
 
 
 def shape_of(load: Load, isl: int | str, osl: int | str, *, replay: bool = False) -> Shape:
-    """What a stage of a profile asks for; raises `ProfileError` where keys do not fit each other or the dataset."""
+    """The shape of a profile's stage; raises `ProfileError` where keys contradict each other or the dataset."""
     data = _dataset(load)
     _check(load, data, isl, osl, replay=replay)
     known = data is not None and data.osl is not None and (osl == FROM_DATA or data.form == "trace")
@@ -127,31 +127,31 @@ def _check(load: Load, data: Dataset | None, isl: int | str, osl: int | str, *, 
     if data is None:
         for key, value in (("isl", isl), ("osl", osl)):
             if value == FROM_DATA:
-                raise ProfileError(f'load.{key} = "data": there is no dataset; give load.data = "FILE"')
+                raise ProfileError(f'load.{key} = "data": there is no dataset; set load.data = "FILE"')
     elif osl == FROM_DATA and data.osl is None:
-        raise ProfileError(f'load.osl = "data": {data.path}: not every record says how long its answer is')
+        raise ProfileError(f'load.osl = "data": {data.path}: some records do not say how long their answer is')
     elif data.has_messages and load.endpoint == "completions":
         raise ProfileError(f'load.data: {data.path}: has messages; they need load.endpoint = "chat" or "responses"')
     if data is not None and (load.prefix is not None or load.turns is not None):
-        raise ProfileError("load.prefix and load.turns are for made-up prompts; leave them out, or load.data")
+        raise ProfileError("load.prefix and load.turns need synthetic prompts; remove them, or load.data")
     if load.trace is not None and (data is None or data.form != "trace"):
-        raise ProfileError("load.trace: needs load.data = a trace, a file of timestamps with lengths")
+        raise ProfileError("load.trace: needs a trace in load.data: a file of timestamps and lengths")
     if load.turns is not None and load.cancel is not None:
-        raise ProfileError("load.turns and load.cancel: a conversation goes on after its answers; give one of them")
+        raise ProfileError("load.turns and load.cancel exclude each other: a conversation needs complete answers")
     if replay and (data is None or data.form != "trace"):
-        raise ProfileError(f'load.arrival = "{REPLAY}": needs load.data = a trace, a file of timestamps with lengths')
+        raise ProfileError(f'load.arrival = "{REPLAY}": needs a trace in load.data: a file of timestamps and lengths')
 
 
 class RequestContent(NamedTuple):
-    """What one request asks for."""
+    """The content of one request."""
 
     prompt: bytes  # JSON: a prompt, or the messages of a chat
-    osl: int | None = None  # none takes the stage's
+    osl: int | None = None  # None: the stage's
     messages: bool = False
 
 
 class RequestWriter:
-    """Writes the requests of a stage on one worker; `key` is what they are drawn by, mostly the stage's number."""
+    """Writes the requests of a stage on one worker; `key` seeds them, usually the stage's number."""
 
     def __init__(self, work: Work, prompts: Prompts, *, seed: int, key: int, isl: int, osl: int) -> None:
         self._work = work
@@ -165,7 +165,7 @@ class RequestWriter:
         self.reader = DatasetReader(work.data) if work.data is not None else None
 
     def request(self, index: int, turn: int = 0) -> RequestContent:
-        """The request of a number; with turns, the one of a conversation of this number."""
+        """The request with this number; with turns, that turn of the conversation with this number."""
         if self.reader is not None:
             return self._from_data(self.reader, index)
         osl = self._drawn_osl(index, turn)
@@ -182,7 +182,7 @@ class RequestWriter:
         return self._osls(draw(self._seed, self._key, index * self._work.turns + turn, "osl"))
 
     def _question(self, index: int, turn: int) -> list[Piece]:
-        """The pieces of a new prompt: what it shares with others, then its own."""
+        """The pieces of a new prompt: the shared prefix, then its own text."""
         number = index * self._work.turns + turn
         isl = self._isl if self._isls is None else self._isls(draw(self._seed, self._key, number, "isl"))
         shared = round(isl * self._work.prefix_share) if turn == 0 else 0
@@ -192,12 +192,12 @@ class RequestWriter:
         return [Piece(_PREFIXES, int(draw(self._seed, self._key, index, "prefix") * self._work.prefixes), shared), own]
 
     def _answer(self, index: int, turn: int) -> Piece:
-        """What stands for the server's answer in a conversation."""
+        """The text that stands for the server's answer in a conversation."""
         number = index * self._work.turns + turn
         return Piece(self._key, 2 * number + 1, self._drawn_osl(index, turn) or self._osl)
 
     def _conversation(self, index: int, turn: int) -> bytes:
-        """The messages of a chat up to a question."""
+        """The messages of a chat up to and including a question."""
         said: list[bytes] = []
         for number in range(turn + 1):
             if number:
@@ -210,7 +210,7 @@ class RequestWriter:
     def _from_data(self, reader: DatasetReader, index: int) -> RequestContent:
         work, data = self._work, self._work.data
         assert data is not None
-        # What is shared is found in the cache while it is fresh, so a trace that shares keeps its order at any load.
+        # A shared prefix hits the cache only while it is fresh, so a trace with blocks keeps its order at any load.
         in_order = work.replay or data.block_size > 0
         number = index % data.records if in_order else record_for(self._seed, self._key, index, data.records)
         if data.form == "trace":
@@ -225,10 +225,10 @@ class RequestWriter:
 
 
 def trace_pieces(row: TraceRow, key: int, index: int, *, block_size: int, times: int = 0) -> list[Piece]:
-    """The prompt of a row: a piece for each of its `hash_ids`, and one of its own for what they do not cover.
+    """The prompt of a row: a piece per entry of `hash_ids`, and one of its own for the tokens that they do not cover.
 
-    Pieces of other stages differ, and so do those of a trace that is sent again, so that neither finds what it shares
-    in a cache that was filled before. Blocks have even numbers, what is a request's own odd ones.
+    Pieces differ between stages and between repetitions of the trace (`times`), so that neither hits what an earlier
+    one left in the cache. Blocks have even numbers, a request's own pieces odd ones.
     """
     numbers = [2 * (block + (times << 64)) for block in row.hash_ids]
     covered = min(row.isl, len(numbers) * block_size)
@@ -240,14 +240,14 @@ _STEPS = 2.0**-64
 
 
 def draw(seed: int, stage: int, index: int, purpose: str) -> float:
-    """A number from 0 to below 1, even over requests and independent between purposes."""
+    """A uniform number in [0, 1), independent between requests and purposes."""
     digest = blake2b(f"{seed}/{stage}/{index}/{purpose}".encode(), digest_size=8).digest()
     # 53 bits, so that the largest does not round up to 1.
     return (int.from_bytes(digest) >> 11 << 11) * _STEPS
 
 
 def record_for(seed: int, stage: int, index: int, records: int) -> int:
-    """The record of a request: every record once, in an order of the stage's own, before any comes again."""
+    """The record for a request: a permutation per stage, so that every record comes once before any repeats."""
     stride = _coprime(records)
     return (index * stride + int(draw(seed, stage, 0, "record") * records)) % records
 

@@ -215,7 +215,7 @@ async def test_a_stage_that_counts_requests_ends_without_the_share_of_one_that_i
         assert run.count(0, "lost") == run.count(0, "unfinished") == 2
         assert 200 < run.count(0, "sent") < 400
     (death,) = run.deaths
-    words = "was silent for 1.5 s and was ended" if how == signal.SIGSTOP else f"was killed by {how.name}"
+    words = "sent no tick for 1.5 s and was killed" if how == signal.SIGSTOP else f"was killed by {how.name}"
     assert death == f"worker 0 {words}; 2 streams are lost with it"
 
 
@@ -225,7 +225,7 @@ async def test_when_all_that_had_a_share_are_gone_the_stage_is_over(engine: Simu
         await run.until(lambda tick: tick.held == 1)
         os.kill(run.fleet.pids[0], signal.SIGKILL)
         tick = await run.until(lambda tick: tick.finished == 0)
-        assert tick.finished_why == "no worker is left that had a share of it"
+        assert tick.finished_why == "every worker that took part in it died"
         assert tick.client.workers_lost == 1 or run.deaths
         run.begin(1, concurrency=2, requests=4)
         await run.until(lambda tick: tick.finished == 1)
@@ -292,7 +292,7 @@ async def test_one_that_stops_while_it_is_closed_is_killed_and_its_streams_are_l
         os.kill(run.fleet.pids[0], signal.SIGSTOP)
         run.fleet.end_load(abort=True)
     assert run.adds_up(0)
-    assert any("worker 0 did not end by itself" in death for death in run.deaths)
+    assert any("worker 0 did not exit" in death for death in run.deaths)
 
 
 async def test_one_that_stops_while_it_starts_is_left_behind(

@@ -90,16 +90,16 @@ async def test_one_that_does_its_work_and_ends_with_its_stdin() -> None:
         ("tick()\nos.kill(os.getpid(), 40)", "worker 7 was killed by signal 40"),
         ("tick()\nsys.stderr.write('x' * 10**6 + '\\nthe end')\nos._exit(3)", "worker 7 died with status 3: the end"),
         ("tick()\nos._exit(0)", "worker 7 died with status 0"),
-        ("print('hello')\n" + WAITS, "worker 7 sent what is not a tick and was ended: JSON is malformed"),
-        ("tick()\nprint('{}')\n" + WAITS, "was ended: Object missing required field"),
-        ("tick()\nsys.stdout.buffer.write(b'\\xff\\n')\nsys.stdout.flush()\n" + WAITS, "sent what is not a tick"),
+        ("print('hello')\n" + WAITS, "worker 7 sent an invalid tick and was killed: JSON is malformed"),
+        ("tick()\nprint('{}')\n" + WAITS, "was killed: Object missing required field"),
+        ("tick()\nsys.stdout.buffer.write(b'\\xff\\n')\nsys.stdout.flush()\n" + WAITS, "sent an invalid tick"),
         ("tick(worker=8)\n" + WAITS, "of worker 8"),
-        ("tick(ahead=100)\n" + WAITS, "sent what is not a tick"),
-        ("tick(ahead=-100)\n" + WAITS, "sent what is not a tick"),
+        ("tick(ahead=100)\n" + WAITS, "sent an invalid tick"),
+        ("tick(ahead=-100)\n" + WAITS, "sent an invalid tick"),
         # Of three, two are in the same quarter of a second.
-        ("tick()\ntick()\ntick()\n" + WAITS, "sent what is not a tick"),
-        ("while True: print('nonsense' * 1000)", "sent what is not a tick"),
-        ("while True: tick()", "sent what is not a tick"),
+        ("tick()\ntick()\ntick()\n" + WAITS, "sent an invalid tick"),
+        ("while True: print('nonsense' * 1000)", "sent an invalid tick"),
+        ("while True: tick()", "sent an invalid tick"),
     ],
 )
 async def test_deaths_and_nonsense_are_told_once(code: str, words: str) -> None:
@@ -111,7 +111,7 @@ async def test_deaths_and_nonsense_are_told_once(code: str, words: str) -> None:
 async def test_a_line_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_process, "_LINE_LIMIT", 100_000)
     async with talk("while True: sys.stdout.write('x' * 10_000)") as talking:
-        assert "sent what is not a tick" in await talking.gone()
+        assert "sent an invalid tick" in await talking.gone()
 
 
 async def test_the_streams_of_one_that_dies_are_lost_once() -> None:
@@ -128,19 +128,19 @@ async def test_a_stopped_one_is_ended_after_a_while() -> None:
         talking.worker.take()
         assert (
             await talking.looked_at_until_gone()
-        ) == "worker 7 was silent for 5 s and was ended; 4 streams are lost with it"
+        ) == "worker 7 sent no tick for 5 s and was killed; 4 streams are lost with it"
 
 
 async def test_one_that_closed_its_output_is_silent() -> None:
     async with talk("tick()\nos.close(1)\n" + WAITS) as talking:
         await talking.until(lambda: talking.worker.ready)
         talking.worker.take()
-        assert "was silent for 5 s" in await talking.looked_at_until_gone()
+        assert "sent no tick for 5 s" in await talking.looked_at_until_gone()
 
 
 async def test_one_that_stops_while_it_starts() -> None:
     async with talk("os.kill(os.getpid(), signal.SIGSTOP)") as talking:
-        assert await talking.looked_at_until_gone() == "worker 7 did not start within 60 s and was ended"
+        assert await talking.looked_at_until_gone() == "worker 7 did not start within 60 s and was killed"
 
 
 async def test_ticks_end_the_silence() -> None:
@@ -160,7 +160,7 @@ async def test_one_that_does_not_end_by_itself_is_killed(monkeypatch: pytest.Mon
     async with talk("tick(1, 1)\n" + code) as talking:
         await talking.until(lambda: talking.worker.ready)
     assert talking.worker.take()[1][3].lost == 1
-    assert "did not end by itself" in (talking.worker.take_death() or "")
+    assert "did not exit" in (talking.worker.take_death() or "")
 
 
 async def test_a_program_that_is_not_there() -> None:

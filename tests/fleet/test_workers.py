@@ -35,7 +35,7 @@ async def test_a_stopped_worker_is_ended_and_the_run_goes_on(engine: Simulator, 
     result = await finish(run, once(flowing, stop_one))
     assert (result.state, run.error, result.client.workers) == ("complete", None, 1)
     (told,) = [event.text for event in result.events if event.kind == "error"]
-    assert told.endswith("was silent for 1.5 s and was ended; 2 streams are lost with it")
+    assert told.endswith("sent no tick for 1.5 s and was killed; 2 streams are lost with it")
     assert adds_up(result)
     assert result.stages[0].requests.unfinished == 2
     if bound["requests"]:
@@ -49,7 +49,7 @@ async def test_the_only_worker_stopped_is_the_end_with_a_partial_result(engine: 
     run = Run(attach(engine, load={"requests": None, "duration": "60s", "osl": 50}), where="test")
     result = await finish(run, once(flowing, stop_one))
     assert isinstance(run.error, WorkerError)
-    assert result.reason.startswith("all workers are gone: worker 0 was silent for 1.5 s and was ended")
+    assert result.reason.startswith("all workers are gone: worker 0 sent no tick for 1.5 s and was killed")
     assert adds_up(result)
     assert left_behind() == []
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.answers import DOUBT, answer_verdicts, chance_of_rise, degenerate, summed
+from loadgen.metrics.answers import DOUBT, answer_verdicts, chance_of_rise, degenerate, kept
 from loadgen.metrics.deltas import StageDelta
 from loadgen.metrics.engine import EngineStage, EngineView
 from loadgen.metrics.journal import StageStarted
@@ -132,10 +132,9 @@ def test_a_healthy_engine_is_left_alone_for_an_hour_whenever_it_is_looked_at() -
         now.add_answers(seen(1, answer()), number / 4)
         block = int(number / 4 // ANSWERS_BLOCK_S)
         # Every look of the hour: at the block that grows, beside the rest and beside the other stage.
-        assert not degenerate([now.answers[block]], {"stage 1": summed(before.answers.values())})
+        assert not degenerate(now.answer_blocks[block], {"stage 1": before.answers})
         assert number % 40 or not words(now, before)
-    whole = summed(now.answers.values())
-    assert whole is not None and whole.read == 60 * PER_MINUTE
+    assert now.answers.read == 60 * PER_MINUTE
     assert DOUBT * 60 * PER_MINUTE * 4 < 0.01
 
 
@@ -149,7 +148,7 @@ def test_what_begins_after_an_hour_is_told_within_seconds_and_stays_told() -> No
 
 
 def test_the_result_keeps_the_most_frequent_loops() -> None:
-    assert summed([]) is None
-    kept = summed(stage(0, seen(10, {"a": 1, "b": 5}), seen(20, {"c": 3, "d": 4})).answers.values())
-    assert kept is not None
-    assert (kept.read, kept.degenerate, list(kept.loops)) == (30, {"repeating": 13}, ["b", "d", "c"])
+    assert kept(stage(0).answers) is None
+    told = kept(stage(0, seen(10, {"a": 1, "b": 5}), seen(20, {"c": 3, "d": 4})).answers)
+    assert told is not None
+    assert (told.read, told.degenerate, list(told.loops)) == (30, {"repeating": 13}, ["b", "d", "c"])

@@ -214,8 +214,8 @@ def test_other_data_than_published_is_said() -> None:
     assert other_data(published, FILE) is None
     assert other_data(Reference(source="a publication"), sample) is None
     for data, sent in [
-        (None, "made-up prompts"),
-        (sample, "vramp's own sample of 64 made-up conversations"),
+        (None, "synthetic prompts"),
+        (sample, "vramp's own sample of 64 synthetic conversations"),
         (other, "/d/x.json: 94,145 conversations (3 left out), sha256 cdcdcdcdcdcd"),
     ]:
         assert other_data(published, data) == (

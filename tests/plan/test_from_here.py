@@ -124,11 +124,11 @@ def test_an_slo_search_begins_at_the_present_load_and_a_knee_search_below_it() -
 @pytest.mark.parametrize(
     ("asked", "changes", "why"),
     [
-        (PlanRequest("slo"), {}, "no limit to search for"),
+        (PlanRequest("slo"), {}, "needs a limit"),
         (PlanRequest("knee"), {"concurrency": None, "rate": 2.0}, 'search = "knee" goes by concurrency'),
         (PlanRequest("ladder", loads=(1.5,)), {}, "1.5 is not a concurrency"),
         (PlanRequest("ladder", loads=(1e9,)), {}, "ladder: "),
-        (PlanRequest("ladder"), {}, "a ladder of nothing"),
+        (PlanRequest("ladder"), {}, "an empty ladder"),
         (PlanRequest("ladder", loads=(8,), duration_s=0), {}, "each 0 s"),
         (PlanRequest("ramp", to=64), {}, "ramp"),
         (PlanRequest("ramp", to=64, over_s=-1), {}, "ramp.over: "),

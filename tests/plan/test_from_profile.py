@@ -145,7 +145,7 @@ def test_a_search_shows_its_first_and_furthest_stage() -> None:
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ({"plan": {"ladder": []}}, r"plan.ladder = \[\]: a ladder of nothing"),
+        ({"plan": {"ladder": []}}, r"plan.ladder = \[\]: an empty ladder"),
         ({"plan": {"ladder": 0}}, "plan.ladder"),
         ({"plan": {"ladder": [1.5]}}, 'ladder: 1.5 is not a concurrency.*by = "rate"'),
         ({"plan": {"search": "slo"}}, "has no limit to search for: give one, such as slo.ttft_p99"),
@@ -170,5 +170,5 @@ def test_what_cannot_be_is_refused_before_anything_starts(parts: dict[str, objec
 
 
 def test_no_load_without_an_end_is_a_plan_of_its_own() -> None:
-    with pytest.raises(ProfileError, match="give it a duration"):
+    with pytest.raises(ProfileError, match="needs a duration to end"):
         plan(load={"concurrency": [0, 8]})

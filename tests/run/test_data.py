@@ -28,14 +28,14 @@ async def test_the_sample_in_two_passes_beside_what_was_published(engine: Simula
     assert warm == pytest.approx(48, abs=2)
     assert [verdict.id for stage in result.stages for verdict in stage.verdicts if verdict.id == "prefix-cache"] == []
     said = (
-        "not the published data: this run sent vramp's own sample of 64 made-up conversations; "
+        "not the published data: this run sent vramp's own sample of 64 synthetic conversations; "
         "published with x.json of a hub, which --data FILE sends"
     )
     assert result.reference.notes == [said]
     assert said in [event.text for event in result.events if event.kind == "note"]
-    assert "data: vramp's own sample of 64 made-up conversations" in result_table(result).splitlines()
+    assert "data: vramp's own sample of 64 synthetic conversations" in result_table(result).splitlines()
     assert "Prefix cache hits (% of prompt tokens):     0.00" in result_table(result)
-    assert "sent vramp's own sample of 64 made-up conversations" in markdown_report(result)
+    assert "sent vramp's own sample of 64 synthetic conversations" in markdown_report(result)
 
 
 async def test_the_published_file_is_known_by_its_checksum(engine: Simulator, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_baseline_is_the_whole_result_under_a_name() -> None:
 
 def test_a_name_is_given_once_unless_it_is_replaced() -> None:
     save_baseline("good", run_of(served(1)))
-    with pytest.raises(ProfileError, match=r"good: there is a baseline of this name: .* --replace takes its place"):
+    with pytest.raises(ProfileError, match=r"good: there is a baseline of this name: .* --replace overwrites it"):
         save_baseline("good", run_of(served(2)))
     save_baseline("good", run_of(served(2), run_id="another"), replace=True)
     assert open_result("good").run_id == "another"
@@ -43,7 +43,7 @@ def test_a_name_is_given_once_unless_it_is_replaced() -> None:
 
 @pytest.mark.parametrize("name", ["", "last", "../x", ".hidden", "a/b", "a b", "x" * 65])
 def test_a_name_is_a_word(name: str) -> None:
-    with pytest.raises(ProfileError, match="no name for a baseline"):
+    with pytest.raises(ProfileError, match="not a valid name"):
         save_baseline(name, run_of(served(1)))
     assert baseline_path(name) is None
 

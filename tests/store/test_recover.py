@@ -139,7 +139,7 @@ def test_a_whole_result_is_kept_unless_forced(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_is_left_alone(tmp_path: Path) -> None:
     running = Journal(tmp_path / "journal.jsonl")
     running.write(STARTED)
-    with pytest.raises(ResultError, match="this run goes on"):
+    with pytest.raises(ResultError, match="this run is still running"):
         recover(tmp_path, force=True)
     running.close()
 

@@ -89,7 +89,7 @@ def test_a_run_without_a_result_goes_on_or_was_killed() -> None:
         open_result("last")
     assert was_killed(folder)
     running = Journal(folder / "journal.jsonl")
-    with pytest.raises(ResultError, match="this run goes on"):
+    with pytest.raises(ResultError, match="this run is still running"):
         open_result("last")
     assert not was_killed(folder)
     running.close()

@@ -145,7 +145,7 @@ def test_nonsense_from_the_parent_ends_the_child() -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         _, errors = child.communicate(b"nonsense\n", timeout=30)
     assert child.returncode == 0
-    assert b"not an order" in errors
+    assert b"an invalid order" in errors
 
 
 def test_orders_reach_the_sampler() -> None:

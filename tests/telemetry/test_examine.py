@@ -56,7 +56,7 @@ async def test_eight_busy_mi300x_are_told_whole_and_plausible(rocm: Path, tmp_pa
     assert (exam.gpu.bdf, exam.sample.power_w, exam.sample.links_up) == ("0000:3c:00.0", 612, 7)
     assert exam.sample.processes == (GpuProcess(4242, "python3", 179000000000),)
     assert exam.missing.pop("throttle_percent") == "the counters have not moved"
-    assert set(exam.missing.values()) == {"amdsmi does not tell it"}  # what only NVIDIA has
+    assert set(exam.missing.values()) == {"amdsmi does not report it"}  # what only NVIDIA has
     assert {"sm_percent", "xids", "rows_remapped"} <= set(exam.missing)
     assert [check.quantity for check in exam.checks if not check.plausible] == []
     assert len(exam.checks) == 17
@@ -66,7 +66,7 @@ async def test_partitions_have_what_is_theirs_and_say_where_the_rest_is(rocm: Pa
     first, second, *_ = tried(await _on_stub(tmp_path, rocm, CPX)).gpus
     assert (first.sample.power_w, second.sample.power_w) == (612, None)
     assert "power_w" not in first.missing
-    assert second.missing["power_w"] != "amdsmi does not tell it"
+    assert second.missing["power_w"] != "amdsmi does not report it"
 
 
 async def test_a_guest_has_a_reason_for_every_null(rocm: Path, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ async def test_a_guest_has_a_reason_for_every_null(rocm: Path, tmp_path: Path) -
     nulls |= {name for name in exam.gpu.__struct_fields__ if getattr(exam.gpu, name) is None}
     assert nulls == exam.missing.keys()
     assert exam.missing["power_w"] == "NOT_SUPPORTED"
-    assert exam.missing["uuid"] == "amdsmi does not tell it"
+    assert exam.missing["uuid"] == "amdsmi does not report it"
 
 
 async def test_a_library_that_does_not_work_is_told_exactly_with_what_it_printed(tmp_path: Path) -> None:
@@ -98,10 +98,10 @@ async def test_a_library_that_does_not_work_is_told_exactly_with_what_it_printed
         ),
         ("os.abort()\n", "it was killed by SIGABRT"),
         ("sys.stderr.write('undefined symbol\\n')\nsys.exit(3)\n", "it ended with status 3: undefined symbol"),
-        ("sampled()\nwait()\n", "a sample before it said"),
+        ("sampled()\nwait()\n", "a sample before its first line"),
         ("opened()\nopened()\nwait()\n", "it opened twice"),
         ('opened()\nsay(\'{"type":"Refused","backend":"sim","reason":"unloaded"}\')\nwait()\n', "unloaded"),
-        ("say('hello')\nwait()\n", "not a line of telemetry"),
+        ("say('hello')\nwait()\n", "an invalid line"),
         ("opened()\nsampled()\nos.abort()\n", "it was killed by SIGABRT"),
     ],
 )
@@ -115,7 +115,7 @@ async def test_every_failure_is_told(tmp_path: Path, body: str, words: str) -> N
 async def test_one_that_hangs_is_given_up(tmp_path: Path, body: str) -> None:
     hangs = stand_in(tmp_path, "hangs", body)
     trial = await _trial(tmp_path, hangs, replace(_PACE, open_s=0.5, grace_s=0.1))
-    assert trial.candidate.failure == "it said nothing for 0.5 s"
+    assert trial.candidate.failure == "it sent nothing for 0.5 s"
 
 
 async def test_what_cannot_be_started_is_told(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ async def test_one_that_does_not_open_in_time_is_given_up(tmp_path: Path) -> Non
     patience = replace(_QUICK, open_s=0.3)
     async with _watching(tmp_path, {"amd": [hangs]}, patience) as monitor:
         await _until(monitor, lambda: monitor.settled)
-        assert monitor.status[0].failures == {"hangs": "it said nothing for 0.3 s"}
+        assert monitor.status[0].failures == {"hangs": "it sent nothing for 0.3 s"}
 
 
 async def test_one_that_falls_silent_is_killed_restarted_and_after_three_strikes_replaced(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ async def test_one_that_falls_silent_is_killed_restarted_and_after_three_strikes
     patience = replace(_QUICK, silence_s=0.3)
     async with _watching(tmp_path, {"amd": [mute, good]}, patience, interval_s=0.05) as monitor:
         await _until(monitor, lambda: monitor.status[0].option == "good")
-        assert monitor.status[0].failures["mute"] == "it said nothing for 0.3 s"
+        assert monitor.status[0].failures["mute"] == "it sent nothing for 0.3 s"
         assert monitor.status[0].restarts == 3
         assert len(monitor.take()) == 4
 
@@ -157,13 +157,13 @@ async def test_a_source_whose_samples_stop_is_stale(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("opened()\nos.write(1, bytes(range(256)) * 100)\nwait()\n", "not a line of telemetry"),
-        ('opened()\nsay(\'{"type":"Sampled"}\')\nwait()\n', "not a line of telemetry"),
+        ("opened()\nos.write(1, bytes(range(256)) * 100)\nwait()\n", "an invalid line"),
+        ('opened()\nsay(\'{"type":"Sampled"}\')\nwait()\n', "an invalid line"),
         ("opened()\nwhile True: os.write(1, b'x' * 65536)\n", "a line of more than 1 MiB"),
         ("opened()\nwhile True: sampled()\n", "it flooded"),
         ("opened()\nwhile True: sampled(extra=',\"missing\":{\"x\":\"' + 'y' * 500000 + '\"}')\n", "it flooded"),
         ("opened()\nopened()\nwait()\n", "it opened twice"),
-        ("sampled()\nwait()\n", "before it said what it samples"),
+        ("sampled()\nwait()\n", "before its first line"),
         ("opened()\nos.close(1)\nwait()\n", "it closed its output and runs on"),
         ('opened()\nsay(\'{"type":"Refused","backend":"sim","reason":"unloaded"}\')\nwait()\n', "unloaded"),
     ],
@@ -328,5 +328,5 @@ async def test_a_mistake_of_ours_ends_telemetry_and_is_told(tmp_path: Path) -> N
     broken = replace(stand_in(tmp_path, "good", _GOOD), arguments=(None,))  # type: ignore[arg-type]
     async with _watching(tmp_path, {"amd": [broken]}) as monitor:
         await _until(monitor, lambda: monitor.settled)
-        assert "a mistake in vramp: TypeError" in monitor.status[0].failures["vramp"]
+        assert "a bug in vramp: TypeError" in monitor.status[0].failures["vramp"]
     assert told == ["telemetry ended"]

@@ -95,7 +95,7 @@ def test_activity_of_sms_memory_and_pcie_is_that_between_two_looks_where_the_lib
         now = look.gpus[0]
         assert (now.sm_percent, now.dram_percent, now.pcie_bytes_per_s) == (80.25, 55.5, 2048 * 1024**2)
     older = [look.gpus[1] for look in heard.samples]
-    assert older[0].missing["sm_percent"] == "the library tells it of Hopper and newer GPUs only"
+    assert older[0].missing["sm_percent"] == "only Hopper and newer GPUs report it"
     assert "sm_percent" not in older[1].missing  # it is said once in a while
 
 
@@ -183,7 +183,7 @@ def test_an_old_driver_tells_what_it_can(old_library: Path) -> None:
     assert now.power_w == 65.535
     assert now.missing == dict.fromkeys(
         ["throttle_percent", "temperature_memory_c", "link_read_bytes", "link_write_bytes", *GPM],
-        "the installed driver is too old to tell",
+        "the installed driver is too old to report it",
     )
 
 

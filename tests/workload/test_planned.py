@@ -47,9 +47,9 @@ def test_the_longest_of_a_distribution_must_fit() -> None:
 @pytest.mark.parametrize(
     ("load", "words"),
     [
-        ({"rate": 1, "rate_points": [[0, 1], [1, 2]]}, "give one of them"),
+        ({"rate": 1, "rate_points": [[0, 1], [1, 2]]}, "keep one of them"),
         ({"rate": 1, "turns": {"count": 2}}, "load.turns"),
-        ({"arrival": "replay"}, "needs load.data"),
+        ({"arrival": "replay"}, "needs a trace in load.data"),
         ({"arrival": "gamma:0"}, r"load\.arrival.*gamma:B"),
         ({"rate_points": [[0, 1]]}, "at least two points"),
         ({"rate_points": [[5, 1], [2, 1]]}, "ascending"),

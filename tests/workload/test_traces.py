@@ -303,8 +303,8 @@ def test_the_kinds_are_told_apart() -> None:
 @pytest.mark.parametrize(
     ("load", "words"),
     [
-        ({"data": "sample", "trace": {"speed": 2}}, "needs load.data = a trace"),
-        ({"trace": {"speed": 2}}, "needs load.data = a trace"),
+        ({"data": "sample", "trace": {"speed": 2}}, "needs a trace in load.data"),
+        ({"trace": {"speed": 2}}, "needs a trace in load.data"),
     ],
 )
 def test_options_without_a_trace(load: dict[str, object], words: str) -> None:

@@ -83,8 +83,8 @@ def test_what_the_prefix_cache_is_meant_to_have(load: dict[str, object], share: 
     [
         ({"isl": "data"}, 'load.isl = "data"'),
         ({"osl": "data"}, "no dataset"),
-        ({"data": "sample", "prefix": {"share": 0.5}}, "made-up prompts"),
-        ({"data": "sample", "turns": {"count": 2}}, "made-up prompts"),
+        ({"data": "sample", "prefix": {"share": 0.5}}, "synthetic prompts"),
+        ({"data": "sample", "turns": {"count": 2}}, "synthetic prompts"),
     ],
 )
 def test_keys_that_do_not_fit(load: dict[str, object], words: str) -> None:

@@ -1,4 +1,4 @@
-"""What is shown of an engine and kept of a stage, from its samples: the units of the result, and nothing that is 0."""
+"""What is shown of an engine and kept of a stage, computed from its samples, in the units of the result."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from loadgen.server.engines.names import LATENCIES
 from loadgen.server.engines.sample import EngineSample
 from loadgen.server.engines.window import EngineDelta, EngineLatency, delta, engine_doubts, intervals_s
 
-_SHORTEST_SPAN_S = 0.5  # of a rate: a boundary may be read right after the poll, and a step of the counter is no speed
-_SUCCESS = ("1", "2", "3")  # statuses that begin so are no errors
+_SHORTEST_SPAN_S = 0.5  # for a rate: a stage boundary may be read right after a poll, and one step is not a rate
+_SUCCESS = ("1", "2", "3")  # first digits of statuses that are not errors
 
 
 def view_of(
     before: EngineSample | None, sample: EngineSample | None, span_s: float, *, apart: bool = False
 ) -> EngineView | None:
-    """The engine now, and what it did since a sample `span_s` earlier; one engine of several has no latencies."""
+    """The engine now, and its rates since a sample `span_s` earlier; `apart`: one engine of several, no latencies."""
     if sample is None:
         return None
     change = (delta(before, sample) if before is not None else None) or EngineDelta()
@@ -55,9 +55,9 @@ def stage_of(
     restarts: int = 0,
     apart: bool = False,
 ) -> EngineStage | None:
-    """What the engine did between two moments; no request that was open had begun more than `oldest_s` before the end.
+    """What the engine did between two moments; no open request began more than `oldest_s` before the end.
 
-    A server that was restarted in between has `restarts`.
+    `restarts` is how often the server was restarted in between.
     """
     if before is None or after is None:
         return None
@@ -91,7 +91,7 @@ def stage_of(
 
 
 def _shared(change: EngineDelta, sample: EngineSample, span_s: float, *, apart: bool) -> dict[str, Any]:
-    """What a view and a stage have alike."""
+    """The figures that a view and a stage share."""
     return {
         "kind": sample.kind,
         "lacks": {} if apart else dict(sample.lacks),
@@ -111,7 +111,7 @@ def _rate(count: float | None, span_s: float) -> float | None:
 
 
 def _per_gpu(counted: float | None, span_s: float, unit: float = 1.0) -> float | None:
-    """Nothing gained is nothing told: an engine that does not count leaves the counter at 0."""
+    """A rate per GPU; None if nothing was counted: an engine that does not count leaves the counter at 0."""
     return None if not counted or not span_s else counted / span_s / unit
 
 
@@ -121,7 +121,7 @@ def _hbm_bytes(change: EngineDelta) -> float | None:
 
 
 def _ended(change: EngineDelta, before: EngineSample | None, after: EngineSample) -> float | None:
-    """Requests that ended: each has one end-to-end latency."""
+    """How many requests ended: each has one end-to-end latency."""
     if change.e2e is not None:
         return change.e2e.count
     return None if before is None or before.e2e is None or after.e2e is None else 0.0
@@ -150,12 +150,12 @@ def _latency_ms(latency: EngineLatency) -> EngineLatencyMs:
 
 
 def _ms(seconds: float) -> float:
-    """To the microsecond: once a second it goes into the journal."""
+    """Milliseconds rounded to the microsecond, to keep the journal small."""
     return round(seconds * 1000, 3)
 
 
 def _spec(change: EngineDelta, sample: EngineSample) -> SpecDecode | None:
-    """By what was counted in the window; where an engine counts too little, by its own gauges."""
+    """From the window's counters, or from the engine's own gauges where it lacks counters."""
     drafts, drafted, accepted = change.drafts, change.drafted_tokens, change.accepted_tokens
     steps = drafts if drafts is not None else drafted
     # TGI counts every step, whether it speculates or not.

@@ -1,7 +1,7 @@
-"""What each engine calls the figures that vramp shows, or why it has none: one row a figure, one column an engine.
+"""What each engine calls the figures that vramp shows, or why it lacks them: a row per figure, a column per engine.
 
-Names differ between versions: the newest comes first, and the first one that a page has is used, so that a version with
-both is not counted twice. As the engines' sources define them: vLLM 0.6 (`vllm/engine/metrics.py`) to 0.32
+Names differ between versions: the newest comes first, and the first that a page has is used, so that a version with
+both is not counted twice. Definitions follow the engines' sources: vLLM 0.6 (`vllm/engine/metrics.py`) to 0.32
 (`vllm/v1/metrics/`), SGLang 0.4.6 to 0.5.23 (`srt/metrics/collector.py`, `srt/observability/metrics_collector.py`), TGI
 3.3 (`router/src/server.rs`, `backends/v3/src/`).
 """
@@ -15,19 +15,19 @@ from loadgen.metrics.engine import EngineKind
 
 
 class Series(NamedTuple):
-    """A series of a page, of those with these labels."""
+    """The series with this name and these labels."""
 
     name: str
     where: Mapping[str, str]
 
 
 class Names(NamedTuple):
-    """A figure in one engine; without series, `absent` says why there is none."""
+    """A figure in one engine; if there are no series, `absent` says why."""
 
     series: tuple[Series, ...] = ()
-    absent: str = ""  # of a page that lacks all of them
-    zero: str = ""  # of one on which it is 0
-    label: str = ""  # tells the parts of a figure that has some
+    absent: str = ""  # why a page may lack all of them
+    zero: str = ""  # why it may be 0
+    label: str = ""  # the label that distinguishes its parts, if it has any
 
 
 class Row(NamedTuple):
@@ -36,7 +36,7 @@ class Row(NamedTuple):
     vllm: Names
     sglang: Names
     tgi: Names
-    shown: str = ""  # what it is a part of, in `lacks`; a name with TOKEN in it would be masked there as a secret's
+    shown: str = ""  # its name in `lacks` if it is part of another; a name with TOKEN in it would be masked as a secret
 
     def of(self, kind: EngineKind) -> Names:
         names: Names = getattr(self, kind)
@@ -64,11 +64,11 @@ ENGINE_LABELS = ("engine", "dp_rank")  # of vLLM and SGLang: which engine of a d
 SOURCES = {"input": "local_compute", "device_hit": "local_cache_hit", "storage_hit": "external_kv_transfer"}
 """SGLang's words for where prompt tokens came from, in vLLM's; its `host_hit` has no counterpart."""
 
-LATE = frozenset({"sglang", "tgi"})  # most of their series appear once there is something to count
+LATE = frozenset({"sglang", "tgi"})  # most of their series appear only once there is something to count
 
 _NO_SPECULATION = "speculative decoding is off"
 _NO_MFU = "counted with --enable-mfu-metrics only"
-_NO_CONNECTOR = "no KV cache outside the engine was asked"
+_NO_CONNECTOR = "the engine has no external KV cache"
 _NO_OFFLOAD = "no KV cache is offloaded"
 _NO_HITS_TGI = "TGI does not count hits in its prefix cache"
 _NO_OFFLOAD_TGI = "TGI does not offload its KV cache"
@@ -107,14 +107,14 @@ GAUGES = {
 COUNTERS = {
     "prompt_tokens": Row(
         vllm=_told("vllm:prompt_tokens_total"),
-        sglang=_told("sglang:prompt_tokens_total"),  # this and the next three when a request ends
+        sglang=_told("sglang:prompt_tokens_total"),  # this and the next three are counted when a request ends
         tgi=_told("tgi_request_input_length_sum"),
         shown="throughput",
     ),
     "generation_tokens": Row(
         vllm=_told("vllm:generation_tokens_total"),
         sglang=_told("sglang:generation_tokens_total"),
-        tgi=_told("tgi_request_generated_tokens_sum"),  # when a request ends
+        tgi=_told("tgi_request_generated_tokens_sum"),  # counted when a request ends
         shown="throughput",
     ),
     "prefix_queries": Row(
@@ -131,7 +131,7 @@ COUNTERS = {
     ),
     "external_queries": Row(
         vllm=_told("vllm:external_prefix_cache_queries_total", zero=_NO_CONNECTOR),
-        sglang=_none("SGLang counts the hits of each tier, not what was looked up"),
+        sglang=_none("SGLang counts the hits of each tier, not the look-ups"),
         tgi=_none(_NO_HITS_TGI),
         shown="external_prefix_hit_rate",
     ),
@@ -251,7 +251,7 @@ HISTOGRAMS = {
     "tpot": Row(
         vllm=_told("vllm:request_time_per_output_token_seconds"),
         sglang=_told("sglang:request_time_per_output_token_seconds"),
-        tgi=_none("TGI's time per token has the prefill in it"),
+        tgi=_none("TGI's time per token includes the prefill"),
     ),
     "e2e": Row(
         vllm=_told("vllm:e2e_request_latency_seconds"),

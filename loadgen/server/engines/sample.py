@@ -1,8 +1,8 @@
-"""One reading of `/metrics`, whichever engine it is of.
+"""One reading of `/metrics`, whichever engine it comes from.
 
 Every figure is optional: a missing one is None, never 0. Several engines in one server (data parallel) are summed and
-kept apart in `engines`; of the use of the KV cache the fullest counts, of what each GPU computed the mean. Gauges that
-an engine computed over a span of its own are read only where it has no counter for them.
+also kept apart in `engines`; for KV cache use the fullest counts, for work per GPU the mean. Gauges that an engine
+computes over a span of its own are read only where it has no counter for them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from loadgen.server.engines.names import (
 _Latency = TypeVar("_Latency")
 _Part = TypeVar("_Part")
 _MOST_LINES = 50_000  # 64 engines have 13,000; these take a second
-_MOST_PARTS = 1024  # engines of a server, statuses, positions: what has more is no such label
+_MOST_PARTS = 1024  # engines of a server, statuses, positions: a label with more values is not one of these
 _LONGEST_LABEL = 64
 _STARTED = Names((Series("process_start_time_seconds", {}),))
 _ROWS = GAUGES | COUNTERS | BY_LABEL | HISTOGRAMS
@@ -60,7 +60,7 @@ class EngineHistogram:
 
 @dataclass(frozen=True, slots=True)
 class Grown(Generic[_Latency]):
-    """What only grows: in a sample since the server started, in a window since its beginning."""
+    """What only grows: in a sample since the server started, in a window since the window's start."""
 
     prompt_tokens: float | None = None
     generation_tokens: float | None = None
@@ -70,7 +70,7 @@ class Grown(Generic[_Latency]):
     external_queries: float | None = None
     external_hits: float | None = None
     prompt_tokens_by_source: Mapping[str, float] | None = None
-    """`local_compute`, `local_cache_hit`, `external_kv_transfer`; counted once for each prompt."""
+    """By `local_compute`, `local_cache_hit`, `external_kv_transfer`; each prompt is counted once."""
     admission_rejections: float | None = None
     finished: Mapping[str, float] | None = None
     errors: Mapping[str, float] | None = None
@@ -97,23 +97,23 @@ GROWN = tuple(each.name for each in fields(Grown))
 
 @dataclass(frozen=True, slots=True)
 class EngineSample(Grown[EngineHistogram]):
-    """One reading of `/metrics`; what grows is since the server started."""
+    """One reading of `/metrics`; counters are since the server started."""
 
-    kind: EngineKind | None = None  # None for a page of no engine that is known
+    kind: EngineKind | None = None  # None if the page is of no known engine
     running: float | None = None
     waiting: float | None = None
     waiting_by_reason: Mapping[str, float] | None = None
     kv_usage: float | None = None  # 0 to 1, of the fullest engine
-    spec_acceptance: float | None = None  # as the engine computed it over a span of its own
+    spec_acceptance: float | None = None  # as computed by the engine over a span of its own
     spec_length: float | None = None
-    started_unix_s: float | None = None  # where the page has only one process
+    started_unix_s: float | None = None  # if the page is of a single process
     lacks: Mapping[str, str] = field(default_factory=dict)
     engines: Mapping[str, EngineSample] = field(default_factory=dict)
-    """Each engine by the value of its label, where there are several."""
+    """Each engine by the value of its label, if there are several."""
 
     @property
     def open_requests(self) -> float | None:
-        """Those that run or wait; None where the engine does not say."""
+        """Requests running or waiting; None if the engine does not say."""
         return None if self.running is None or self.waiting is None else self.running + self.waiting
 
     @property
@@ -151,7 +151,7 @@ def _families(kind: EngineKind) -> tuple[str, ...]:
 
 
 def _page(lines: Sequence[str], kind: EngineKind) -> _Page:
-    # Parsing is slow, and most of the page is about Python and HTTP: only our lines are parsed.
+    # Parsing is slow, and most of the page is about Python and HTTP: only the engine's lines are parsed.
     families = _families(kind)
     ours = [line for line in lines if line.startswith(families)]
     if len(ours) > _MOST_LINES:
@@ -165,7 +165,7 @@ def _page(lines: Sequence[str], kind: EngineKind) -> _Page:
 
 
 def _one_rank(page: _Page) -> _Page:
-    """Without the copies of SGLang's schedulers: pipeline ranks say the same, as do the totals split by priority."""
+    """Without duplicates: SGLang's pipeline ranks report the same figures, as do its totals split by priority."""
     ranks: dict[str, tuple[int, int]] = {}
     for labels, _ in chain.from_iterable(page.values()):
         if "tp_rank" in labels:
@@ -206,7 +206,7 @@ def _sample(page: _Page, kind: EngineKind) -> EngineSample:
 
 
 def _lacks(values: Mapping[str, Any], kind: EngineKind) -> dict[str, str]:
-    """What is not on the page, or stays 0 because it is not counted, by the name that the views give it."""
+    """Which figures are missing, or 0 because they are not counted, and why; by the names that the views use."""
     found: dict[str, str] = {}
     for name, row in _ROWS.items():
         names, value = row.of(kind), values[name]
@@ -237,9 +237,9 @@ def _parts(page: _Page, names: Names) -> dict[str, float] | None:
 
 
 def _part(parts: dict[str, _Part], label: str, new: _Part) -> _Part:
-    """What belongs to a label, whose text is from outside; so is how many there are."""
+    """The part for a label value, created if new; values come from outside, so their number is limited."""
     if len(parts) > _MOST_PARTS:
-        raise ServerError(f"the server's /metrics tells more than {_MOST_PARTS} engines, or parts of one figure")
+        raise ServerError(f"the server's /metrics has more than {_MOST_PARTS} engines, or parts of one figure")
     return parts.setdefault(harmless(label[:_LONGEST_LABEL]), new)
 
 
@@ -257,23 +257,23 @@ def _histogram(page: _Page, names: Names) -> EngineHistogram | None:
 
 
 def together(name: str, values: Sequence[float]) -> float:
-    """A figure of several engines, or of several servers, as one."""
+    """Combine a figure of several engines or servers."""
     if name == "kv_usage":
         return max(values)
     return fmean(values) if name in _MEANS else sum(values)
 
 
 def sum_of(samples: Sequence[EngineSample | None]) -> EngineSample | None:
-    """All samples added, of the use of the KV cache the fullest; None if one is missing, a metric if one lacks it.
+    """All samples summed, but the fullest KV cache; None if a sample is missing, and a figure if a sample lacks it.
 
-    Of engines whose series appear late, one that lacks a metric has nothing to count yet.
+    For engines whose series appear late, a missing figure counts as nothing yet.
     """
     known = [sample for sample in samples if sample is not None]
     if len(known) < len(samples) or not known:
         return None
     if len(known) == 1:
         return known[0]
-    # Engines are kept apart within their server only: elsewhere the same label means another.
+    # The same label means different engines on different servers.
     names = {each.name for each in fields(EngineSample)} - {"kind", "started_unix_s", "lacks", "engines"}
     kinds = {sample.kind for sample in known}
     lacks = {name: why for sample in known for name, why in sample.lacks.items()}
@@ -282,7 +282,7 @@ def sum_of(samples: Sequence[EngineSample | None]) -> EngineSample | None:
 
 
 def _sum(name: str, values: list[Any], *, late: bool = False) -> Any:  # noqa: ANN401 - as the field is
-    if None in values and not late and name != "errors":  # no web server counts answers before the first
+    if None in values and not late and name != "errors":  # `errors` appears with the first answer
         return None
     values = [value for value in values if value is not None]
     if not values:
@@ -293,7 +293,7 @@ def _sum(name: str, values: list[Any], *, late: bool = False) -> Any:  # noqa: A
 
 
 def sum_histograms(parts: Iterable[EngineHistogram]) -> EngineHistogram:
-    """Add parts up; where their bounds differ, as versions do, by those that all have: up to them counts are exact."""
+    """Sum histograms; if their bounds differ (between versions), over the common bounds, where counts are exact."""
     parts = tuple(parts)
     shared = set.intersection(*({bound for bound, _ in part.buckets} for part in parts))
     buckets = Counter[float]()
@@ -305,7 +305,7 @@ def sum_histograms(parts: Iterable[EngineHistogram]) -> EngineHistogram:
 
 
 def continued(earlier: EngineSample, sample: EngineSample) -> EngineSample:
-    """A sample of a server that was restarted, as if it had gone on counting from the earlier one."""
+    """A restarted server's sample, as if it had continued counting from the earlier one."""
     values = {name: _continued(name, getattr(earlier, name), getattr(sample, name)) for name in GROWN}
     engines = {
         name: continued(earlier.engines[name], one) if name in earlier.engines else one
@@ -322,6 +322,6 @@ def _continued(name: str, earlier: Any, later: Any) -> Any:  # noqa: ANN401 - as
 
 
 def without_counts(sample: EngineSample) -> EngineSample:
-    """Only what is true at one moment."""
+    """Only the figures of the moment."""
     nothing: dict[str, Any] = dict.fromkeys(GROWN)
     return replace(sample, **nothing, engines={name: without_counts(one) for name, one in sample.engines.items()})

@@ -1,9 +1,9 @@
-"""What happened between two samples of one server, and which of it cannot be.
+"""What happened between two samples of one server, and which of its figures are implausible.
 
-A counter that went down means that the server was restarted in between. Servers are wrong, too, so the figures of a
-window must fit each other, the engine's own counts and the clock. Seen: sums of TTFT beyond all measure at thousands of
-streams, and more hits in the prefix cache than look-ups, or more look-ups than there were tokens, because a request
-that waited was counted each time.
+A counter that went down means that the server was restarted in between. Servers have bugs, too, so the figures of a
+window must be consistent with each other, with the engine's own counts and with the clock. Seen so far: sums of TTFT
+far too large at thousands of streams, and more prefix cache hits than look-ups, or more look-ups than tokens, because
+a waiting request was counted repeatedly.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from loadgen.server.engines.sample import GROWN, EngineHistogram, EngineSample, 
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 _FROM_CACHE = "local_cache_hit"
 _ROUNDING_S = 1e-6
-_STALE_S = 1.0  # gauges are those of the last step: something may have come since
+_STALE_S = 1.0  # gauges date from the last step: requests may have arrived since
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLatency:
-    """A latency over a window, as the engine saw it; `within_s` is empty where the buckets' bounds changed."""
+    """A latency over a window, as the engine measured it; `within_s` is empty if the buckets' bounds changed."""
 
     count: float
     mean_s: float
@@ -34,14 +34,13 @@ class EngineLatency:
 
 @dataclass(frozen=True, slots=True)
 class EngineDelta(Grown[EngineLatency]):
-    """What happened between two samples; a latency without an observation in the window is None."""
+    """What happened between two samples; a latency without observations is None."""
 
     @property
     def prefix_hit_rate(self) -> float | None:
-        """Share of the prompts' tokens that the prefix cache had; None without any, or where it cannot be.
+        """The share of prompt tokens that hit the prefix cache; None if there were none, or the figures conflict.
 
-        Hits over look-ups only where there is nothing better: before mid-2026 vLLM counts a request that waits again
-        each time that it is looked at.
+        Hits per look-up is the last resort: before mid-2026, vLLM counts a waiting request each time it looks at it.
         """
         if self.prompt_tokens_by_source is not None:
             tokens = sum(self.prompt_tokens_by_source.values())
@@ -65,7 +64,7 @@ def delta(before: EngineSample, after: EngineSample) -> EngineDelta | None:
 
 
 def is_restarted(before: EngineSample, after: EngineSample) -> bool:
-    """Whether the counters began anew; where the engine says when its process started, that decides."""
+    """Whether the counters started anew; if the engine reports its process's start time, that decides."""
     if before.started_unix_s is not None and after.started_unix_s is not None:
         return before.started_unix_s != after.started_unix_s
     return delta(before, after) is None
@@ -94,12 +93,12 @@ def _growth(before: EngineSample, after: EngineSample, name: str) -> Any:  # noq
 
 
 def _goes_on(before: EngineSample, after: EngineSample) -> bool:
-    """Whether what is new on the page was 0 before: many series appear once there is something to count."""
+    """Whether series new on the page were 0 before: many appear only once there is something to count."""
     return before.kind is not None and before.kind == after.kind
 
 
 def _grown(before: EngineSample, after: EngineSample, name: str) -> EngineHistogram | None:
-    """The observations of the window, None if there are none; without buckets if the bounds are not the same."""
+    """The window's observations, None if there are none; without buckets if their bounds changed."""
     old, new = getattr(before, name), getattr(after, name)
     if old is None and new is not None and _goes_on(before, after):
         old = EngineHistogram(0.0, 0.0, tuple((bound, 0.0) for bound, _ in new.buckets))
@@ -116,7 +115,7 @@ def _latency(grown: EngineHistogram | None) -> EngineLatency | None:
 
 
 def intervals_s(histogram: EngineHistogram) -> dict[str, tuple[float, float | None]]:
-    """The bucket that has each percentile, by nearest rank."""
+    """The bucket that contains each percentile, by nearest rank."""
     return {name: _interval_s(histogram.buckets, share) for name, share in _PERCENTILES.items() if histogram.buckets}
 
 
@@ -133,9 +132,9 @@ def _interval_s(buckets: Sequence[tuple[float, float]], share: float) -> tuple[f
 def engine_doubts(
     before: EngineSample, after: EngineSample, *, span_s: float, oldest_s: float | None = None
 ) -> dict[str, str]:
-    """Which figures of a window of `span_s` cannot be, by name, and why.
+    """Which figures of a window of `span_s` are implausible, by name, and why.
 
-    No request that was open in it had begun more than `oldest_s` before its end; None if that is not known.
+    No request open in the window began more than `oldest_s` before its end; None if unknown.
     """
     hits = _hits_doubt(before, after)
     return dict(_latency_doubts(before, after, span_s, oldest_s)) | ({"prefix_hit_rate": hits} if hits else {})
@@ -152,17 +151,17 @@ def _latency_doubts(
         count, mean_s = grown.count, grown.mean_s
         low_s, high_s = _mean_bounds(grown)
         if not low_s - _ROUNDING_S <= mean_s * (1 + _ROUNDING_S) <= high_s * (1 + _ROUNDING_S) + _ROUNDING_S:
-            yield name, f"a mean of {mean_s:.3g} s is not of these buckets ({low_s:.3g} to {high_s:.3g} s)"
+            yield name, f"a mean of {mean_s:.3g} s is outside the buckets' range ({low_s:.3g} to {high_s:.3g} s)"
         elif oldest_s is not None:
-            # Of each request that was open at the beginning, at most one observation had begun before.
+            # At most one observation per request that was open at the start began before the window.
             older = count if open_before is None else min(count, open_before)
             most_s = (older * oldest_s + (count - older) * span_s) / count + _STALE_S
             if mean_s > most_s:
-                yield name, f"a mean of {mean_s:.3g} s, where no more than {most_s:.3g} s can have passed"
+                yield name, f"a mean of {mean_s:.3g} s, where at most {most_s:.3g} s can have passed"
 
 
 def _mean_bounds(grown: EngineHistogram) -> tuple[float, float]:
-    """Between which means the buckets leave room."""
+    """The range in which the mean must lie, given the buckets."""
     buckets = [(0.0, 0.0), *grown.buckets]
     low_s = high_s = 0.0
     total = buckets[-1][1]

@@ -1,4 +1,4 @@
-"""AMD's GPUs by the files of the kernel's drivers: amdgpu's cards, and what amdkfd says of their devices and links."""
+"""AMD's GPUs from the kernel's files: amdgpu's cards, and amdkfd's devices and links."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def read_amd(sysfs: Path, proc: Path, _path: str | None) -> list[Gpu]:
             found.append((own[0].number if own else sys.maxsize, replace(gpu, holders=holders)))
     if not found:
         raise TelemetryError(f"no AMD GPU with memory counters in {sysfs / 'class/drm'}")
-    found.sort(key=lambda entry: entry[0])  # runtimes number as the compute driver does, not as the cards are
+    found.sort(key=lambda entry: entry[0])  # runtimes number GPUs in amdkfd's order, not in that of the cards
     return with_expected_links([replace(gpu, index=index) for index, (_, gpu) in enumerate(found)])
 
 
 def _gpu(card: Path, own: Sequence[ComputeNode]) -> Gpu | None:
-    """None for the card of a partition: its socket's card has the counters."""
+    """None for a partition's card: its socket's card has the counters."""
     used, total = number_in(card / "mem_info_vram_used"), number_in(card / "mem_info_vram_total")
     if used is None or not total:
         return None
-    # Older drivers wake a sleeping GPU for its power cap.
+    # Older drivers wake a sleeping GPU to read its power cap.
     asleep = text_in(card / "power/runtime_status") == "suspended"
     hwmon = None if asleep else next(iter(sorted((card / "hwmon").glob("hwmon*"))), None)
     return Gpu(
@@ -65,7 +65,7 @@ def _gpu(card: Path, own: Sequence[ComputeNode]) -> Gpu | None:
 
 
 def _linked_sockets(sysfs: Path, own: Sequence[ComputeNode], nodes: Sequence[ComputeNode]) -> int | None:
-    """How many other GPUs this one reaches over XGMI; None where amdkfd does not know it."""
+    """How many other GPUs this one reaches over XGMI; None if amdkfd does not list it."""
     peers = {peer for node in own for peer in xgmi_peers(sysfs, node.number)}
     sockets = {node.socket for node in nodes if node.number in peers}
     return len(sockets - {node.socket for node in own}) if own else None

@@ -1,8 +1,8 @@
-"""Which of the box's GPUs are a server's, by the devices that it was given: before a start, and for what is measured.
+"""Which of the box's GPUs a server uses, from the devices it is given: for checks before a start, and for measurements.
 
-A runtime numbers the devices that it may use, each list of devices below it numbers what is left from 0 again, and vLLM
-takes the first of them, as many as its parallelism needs. Invariant: a device that is named in a way that is not known
-here makes the answer None, never a guess.
+A runtime numbers the devices that are visible to it; each further list of devices renumbers the rest from 0, and vLLM
+takes as many as its parallelism needs, from the first on. Invariant: where a device is named in a way that is not
+understood here, the answer is None, never a guess.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from loadgen.vendors import VENDORS, Platform, Vendor, vendor_of
 
 
 class Device(NamedTuple):
-    """A device as the runtime counts them, in its order."""
+    """A device as the runtime sees it."""
 
     gpu: int  # the number of the GPU that it is, or is a part of
-    name: str = ""  # by which runtimes know it, such as GPU-1a2b3c4d
+    name: str = ""  # the name that runtimes accept, such as GPU-1a2b3c4d
     file: str = ""
 
 
 def environment_of(server: Server, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables that the server will see: what is set around vramp does not get into a container."""
+    """The variables that the server will see; vramp's own environment does not get into a container."""
     return {**({} if server.docker is not None else environ), **server.env}
 
 
 def server_gpus(
     server: Server, platform: Platform | None, environment: Mapping[str, str], gpus: Sequence[Gpu]
 ) -> list[Gpu] | None:
-    """Those of the platform's GPUs that the server and its instances will take; None if that cannot be told.
+    """The platform's GPUs that the server and its instances will use; None if unknown.
 
-    `environment` is the server's. Raises `ProfileError` for sizes of parallelism that are no numbers.
+    `environment` is the server's. Raises `ProfileError` for parallel sizes that are not numbers.
     """
     needed = devices_each(server.args) * server.instances
     if any(gpu.devices > 1 or gpu.compute_partition == "MIG" for gpu in gpus):
@@ -49,7 +49,7 @@ def server_gpus(
 def server_devices(
     server: Server, platform: Platform | None, environment: Mapping[str, str], gpus: Sequence[Gpu]
 ) -> list[Device] | None:
-    """The devices that the server may take, in its order; None if that cannot be told."""
+    """The devices that the server may use, in its order; None if unknown."""
     vendor = vendor_of(platform)
     devices = [Device(number, gpu.id) for number, gpu in enumerate(gpus) for _ in range(gpu.devices)]
     return None if vendor is None else _seen(server, vendor, environment, devices)
@@ -58,9 +58,9 @@ def server_devices(
 def given_indices(
     servers: Iterable[Server], gpus: Sequence[GpuStatic], environ: Mapping[str, str] = os.environ
 ) -> tuple[int, ...] | None:
-    """The numbers of the measured GPUs that these servers take; None if that cannot be told.
+    """The numbers of the measured GPUs that these servers use; None if unknown.
 
-    Each has devices of its own, as `instance_servers` shares them out; `environ` is vramp's.
+    Each has devices of its own, as assigned by `instance_servers`; `environ` is vramp's.
     """
     found: set[int] = set()
     for server in servers:
@@ -88,7 +88,7 @@ def _measured(server: Server, gpus: Sequence[GpuStatic], environ: Mapping[str, s
 def _seen(
     server: Server, vendor: Vendor, environment: Mapping[str, str], devices: list[Device], *, numbered: bool = True
 ) -> list[Device] | None:
-    """The devices as the server's process numbers them; `numbered` says that their order is the runtime's."""
+    """The devices as the server's process numbers them; `numbered`: they are in the runtime's order."""
     seen = devices
     files = [word.partition(":")[0] for word in server.docker.devices] if server.docker is not None else []
     if any("/renderD" in file for file in files):
@@ -112,7 +112,7 @@ def _vendor(server: Server, gpus: Sequence[GpuStatic]) -> Vendor | None:
 
 
 def _lists(server: Server, vendor: Vendor, environment: Mapping[str, str]) -> Iterator[list[str]]:
-    """What was said about devices, from the outside to the inside: a container's, then the variables."""
+    """The lists of devices, outermost first: a container's, then those in variables."""
     if server.docker is not None:
         of_image = environment.get("NVIDIA_VISIBLE_DEVICES") if vendor.platform == "cuda" else None
         asked = server.docker.gpus or of_image or "all"
@@ -131,7 +131,7 @@ def _words(listing: str) -> list[str]:
 
 
 def _named(word: str, seen: Sequence[Device]) -> Device | None:
-    """The device of a number, or of a name, of which a beginning is enough if it is that of one device only."""
+    """The device with a number or name; an unambiguous beginning of a name is enough."""
     if word.isdecimal():
         return seen[int(word)] if int(word) < len(seen) else None
     found = [device for device in dict.fromkeys(seen) if "-" in word and device.name.startswith(word)]

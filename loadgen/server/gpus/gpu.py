@@ -1,9 +1,9 @@
-"""The GPUs of a box as they are at one look, without a vendor's library in this process.
+"""A snapshot of the box's GPUs, without a vendor's library in this process.
 
-AMD's are read from sysfs, NVIDIA's asked of `nvidia-smi`. Invariants: nothing sleeping is woken (the files of sysfs
-that are read are the driver's own, and `nvidia-smi` is not called while every NVIDIA GPU is suspended); amounts are
-bytes and watts; a GPU is a whole socket, also where a partition mode (CPX and its like) makes several devices of it,
-because only the socket has counters; what cannot be read is None.
+AMD's are read from sysfs, NVIDIA's from `nvidia-smi`. Invariants: no sleeping GPU is woken (the files of sysfs that are
+read are the driver's own, and `nvidia-smi` is not called while every NVIDIA GPU is suspended); amounts are bytes and
+watts; a GPU is a whole socket even if a partition mode (such as CPX) splits it into several devices, because only the
+socket has counters; what cannot be read is None.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from loadgen.vendors import VENDORS, Platform, is_partition
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A process that has memory of a GPU."""
+    """A process that holds memory of a GPU."""
 
-    pid: int  # as the driver knows it; inside a container that is the host's number
-    name: str  # the kernel's short name, empty where it cannot be seen
+    pid: int  # the driver's, which inside a container is the host's pid
+    name: str  # the kernel's short name; empty if not visible
     used_bytes: int | None
 
     def __str__(self) -> str:
@@ -35,35 +35,35 @@ class Holder(msgspec.Struct, frozen=True):
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU; None is unknown."""
 
-    id: str = ""  # the same at every look: PCI address (AMD) or UUID (NVIDIA)
-    index: int = 0  # as the vendor's runtime numbers sockets if no variable hides any
+    id: str = ""  # stable: PCI address (AMD) or UUID (NVIDIA)
+    index: int = 0  # the runtime's number for the socket if no variable hides any
     name: str
     arch: str | None = None  # gfx942, gfx1100; NVIDIA's compute capability as sm_90, sm_100
     hbm_bytes: int | None = None
     used_bytes: int | None = None
-    holders: tuple[Holder, ...] = ()  # the largest first
+    holders: tuple[Holder, ...] = ()  # largest first
     devices: int = 1  # more than 1 if a partition mode makes several devices of this GPU
     compute_partition: str | None = None  # SPX, DPX, QPX, CPX; MIG
     memory_partition: str | None = None  # NPS1, NPS2, NPS4
     power_cap_w: float | None = None
     power_cap_default_w: float | None = None
     links_up: int | None = None  # GPUs reached over XGMI, or NVLinks
-    links_expected: int | None = None  # as many as the GPU of the same kind that has the most
+    links_expected: int | None = None  # the most links that a GPU of this kind on the box has
     fabric: str | None = None  # of an NVSwitch: Completed, In Progress, Not Started
 
     @property
     def split(self) -> bool:
-        """Whether a server's device is a part of it only."""
+        """Whether a server's device is only a part of it."""
         return is_partition(self.compute_partition)
 
 
 def read_gpus(
     *, sysfs: Path = Path("/sys"), proc: Path = Path("/proc"), path: str | None = None, platform: Platform | None = None
 ) -> list[Gpu]:
-    """The GPUs in the order of the runtimes; raises `TelemetryError` with the reason if none can be read.
+    """The GPUs in the runtimes' order; raises `TelemetryError` with the reason if none can be read.
 
-    `path` is where `nvidia-smi` is searched, by default our PATH; `platform` leaves out the other maker's GPUs. May
-    take seconds where a driver hangs, at most 6.
+    `path` is searched for `nvidia-smi`, by default our PATH; `platform` restricts it to one vendor's GPUs. May take up
+    to 6 s where a driver hangs.
     """
     gpus: list[Gpu] = []
     reasons: list[str] = []
@@ -79,7 +79,7 @@ def read_gpus(
 
 
 def with_expected_links(gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Links that were down when the driver came up are seen only by comparison."""
+    """Set `links_expected`: links that were down when the driver loaded show only in comparison."""
     most: dict[str, int] = {}
     for gpu in gpus:
         most[gpu.name] = max(gpu.links_up or 0, most.get(gpu.name, 0))
@@ -87,7 +87,7 @@ def with_expected_links(gpus: Sequence[Gpu]) -> list[Gpu]:
 
 
 def has_host_pids(proc: Path) -> bool:
-    """Whether the pids that drivers report are those of this `/proc`: not in a container with its own."""
+    """Whether the pids that drivers report are valid in this `/proc`; not in a container with its own pid namespace."""
     try:
         return str((proc / "self/ns/pid").readlink()) == "pid:[4026531836]"  # the kernel's fixed number
     except OSError:
@@ -95,7 +95,7 @@ def has_host_pids(proc: Path) -> bool:
 
 
 def named_holders(held: Iterable[tuple[int, int | None]], proc: Path) -> tuple[Holder, ...]:
-    """Holders of pids and bytes: the largest first, with the names of the processes that can be seen."""
+    """Holders from pids and bytes, largest first, with the names of visible processes."""
     ours = has_host_pids(proc)
     largest_first = sorted(held, key=lambda entry: (-(entry[1] or 0), entry[0]))
     names = (clean_line(text_in(proc / str(pid) / "comm").encode()) if ours else "" for pid, _ in largest_first)

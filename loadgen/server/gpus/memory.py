@@ -1,6 +1,6 @@
-"""HBM after a stop: the driver may still be giving back what a process held, and the next server would lack it.
+"""HBM after a stop: the driver may still be freeing a process's memory, which the next server would lack.
 
-So a stop waits until the memory is back at its level before the start, or says who holds it.
+So a stop waits until memory is back at its level before the start, or reports who holds it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from loadgen.server.process.guard_client import NOT_CHECKED
 from loadgen.vendors import Platform, platform_here
 
 RELEASE_WAIT_S = 15.0
-TOLERANCE_BYTES = 512 * 1024**2  # what a driver may keep for itself, and small neighbours may take meanwhile
+TOLERANCE_BYTES = 512 * 1024**2  # what a driver may keep, or small neighbours may take meanwhile
 _RELEASE_POLL_S = 0.5
 
 
 def still_held(before: Sequence[Gpu], now: Sequence[Gpu], *, tolerance_bytes: int) -> list[str]:
-    """In words, the GPUs that have more in use than `before` and `tolerance_bytes`, and who has more than then.
+    """Describe the GPUs that have over `tolerance_bytes` more in use than `before`, and whose processes grew.
 
-    A GPU that was not there before had nothing.
+    A GPU that was not there before counts from 0.
     """
     earlier = {gpu.id: gpu for gpu in before}
     found: list[str] = []
@@ -45,12 +45,12 @@ def still_held(before: Sequence[Gpu], now: Sequence[Gpu], *, tolerance_bytes: in
 
 
 HeldSince = Callable[[], str]
-"""Who holds memory beyond the level at which it was made, in words; "" if nobody does. It may block, and raises
-`VrampError` if that cannot be read."""
+"""Describes who holds memory beyond the level at its creation; "" if nobody does. May block; raises `VrampError` if
+that cannot be read."""
 
 
 def gpu_level(server: Server, platform: Platform, read: Callable[[], list[Gpu]]) -> HeldSince:
-    """Note the level of the GPUs that the server and its instances will take, of all if that cannot be told."""
+    """Note the memory level of the GPUs that the server and its instances will use; of all if those are unknown."""
     gpus = read()
     taken = server_gpus(server, platform, environment_of(server), gpus)
     before = gpus if taken is None else taken
@@ -64,7 +64,7 @@ def gpu_level(server: Server, platform: Platform, read: Callable[[], list[Gpu]])
 
 
 async def level_now(server: Server) -> HeldSince | str:
-    """The level before a start; or in words why it is not known."""
+    """The level before a start, or why it is unknown."""
     platform = server.platform or platform_here()
     if server.engine not in ("vllm", "docker") or platform == "cpu":
         return NOT_CHECKED
@@ -75,7 +75,7 @@ async def level_now(server: Server) -> HeldSince | str:
 
 
 async def wait_back(held: HeldSince | str, hurried: asyncio.Event) -> str:
-    """Wait until it is back at that level, at most `RELEASE_WAIT_S` and not once `hurried`; says how it ended."""
+    """Wait until memory is back at that level, at most `RELEASE_WAIT_S` or until `hurried`; returns how it ended."""
     if isinstance(held, str):
         return held
     began = time.monotonic()

@@ -1,6 +1,6 @@
-"""NVIDIA's GPUs by `nvidia-smi`, which comes with every driver.
+"""NVIDIA's GPUs from `nvidia-smi`, which comes with every driver.
 
-Fields that an older `nvidia-smi` does not have are left out of the question, and stay unknown.
+Fields that an older `nvidia-smi` does not know are not queried, and stay unknown.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _TIMEOUT_S = 5.0
 _MIB = 1024**2
 _FIELDS = (
     *("index", "uuid", "name", "memory.used", "memory.total"),
-    *("compute_cap", "power.limit", "power.default_limit", "mig.mode.current", "fabric.state"),  # by newer drivers only
+    *("compute_cap", "power.limit", "power.default_limit", "mig.mode.current", "fabric.state"),  # newer drivers only
 )
 _CSV = "--format=csv,noheader,nounits"
 _HOLDERS = ("--query-compute-apps=pid,gpu_uuid,used_memory", _CSV)
 _LINKS = ("nvlink", "--status")
-_FABRIC_STATES = ("Not Started", "In Progress", "Completed")  # else the GPU is on no fabric
+_FABRIC_STATES = ("Not Started", "In Progress", "Completed")  # any other state: the GPU is on no fabric
 _UNKNOWN_FIELD = re.compile(r'Field "([\w.]+)" is not a valid field to query')
 
 
@@ -50,14 +50,14 @@ def read_nvidia(sysfs: Path, proc: Path, path: str | None) -> list[Gpu]:
     gpus, held, links = parse_gpus(listed, fields), parse_holders(apps), parse_links(nvlinks)
     if not gpus:
         said = next((clean_line(line.encode()).strip() for line in listed.splitlines() if line.strip()), "")
-        raise TelemetryError(f"{program} lists no GPU: {said or 'it says nothing'}")
+        raise TelemetryError(f"{program} lists no GPU: {said or 'its output is empty'}")
     return with_expected_links(
         [replace(gpu, holders=named_holders(held.get(gpu.id, []), proc), links_up=links.get(gpu.id)) for gpu in gpus]
     )
 
 
 def cuda_version(_root: Path, environ: Mapping[str, str]) -> str | None:
-    """The CUDA that the driver can run; None where there is no `nvidia-smi`, or one that does not say."""
+    """The newest CUDA version that the driver supports; None if `nvidia-smi` is missing or does not say."""
     program = shutil.which("nvidia-smi", path=environ.get("PATH"))
     try:
         said = _ask(program, [("--version",)], time.monotonic() + _TIMEOUT_S)[0] if program is not None else ""
@@ -68,11 +68,11 @@ def cuda_version(_root: Path, environ: Mapping[str, str]) -> str | None:
 
 
 def parse_gpus(text: str, fields: Sequence[str] = _FIELDS) -> list[Gpu]:
-    """The GPUs of an answer to these fields, which begin with index, UUID and name; `[N/A]` is unknown."""
+    """The GPUs from the output for these fields, which begin with index, UUID and name; `[N/A]` is unknown."""
     found: list[Gpu] = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
-        after_name = len(cells) - len(fields) + 3  # a name may have commas
+        after_name = len(cells) - len(fields) + 3  # a name may contain commas
         index = _decimal(cells[0])
         if after_name < 3 or index is None:
             continue
@@ -96,7 +96,7 @@ def parse_gpus(text: str, fields: Sequence[str] = _FIELDS) -> list[Gpu]:
 
 
 def parse_holders(text: str) -> dict[str, list[tuple[int, int | None]]]:
-    """Pids and their bytes, None where it does not say, by the UUID of the GPU."""
+    """Pids and bytes (None if unknown) by the UUID of the GPU."""
     found: dict[str, list[tuple[int, int | None]]] = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -107,7 +107,7 @@ def parse_holders(text: str) -> dict[str, list[tuple[int, int | None]]]:
 
 
 def parse_links(text: str) -> dict[str, int]:
-    """How many NVLinks of a GPU are up, by its UUID; GPUs without any are left out."""
+    """How many NVLinks of each GPU are up, by UUID; without GPUs that have none."""
     found: dict[str, int] = {}
     uuid = ""
     for line in text.splitlines():
@@ -132,7 +132,7 @@ def _all_suspended(sysfs: Path) -> bool:
 
 
 def _ask(program: str, questions: Sequence[Sequence[str]], deadline: float) -> list[str]:
-    """The answers to questions that are asked at the same time."""
+    """The outputs of several queries, run at the same time."""
     running: list[subprocess.Popen[bytes]] = []
     try:
         for question in questions:
@@ -151,7 +151,7 @@ def _ask(program: str, questions: Sequence[Sequence[str]], deadline: float) -> l
 def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.kill()
-        # Not for ever: what hangs in the driver of a broken GPU cannot be killed.
+        # Bounded: a process that hangs in the driver of a broken GPU cannot be killed.
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.5)
     if process.stdout is not None:

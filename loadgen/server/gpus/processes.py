@@ -1,4 +1,4 @@
-"""The processes that hold memory of GPUs, for a person: whose they are and what they run, and which are a server's."""
+"""The processes that hold memory of GPUs, described for people: their users, commands, and which are the server's."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from loadgen.stream.request import host_and_port
 def described(sample: GpuSample, server: Collection[int] | None = None, *, proc: Path = Path("/proc")) -> GpuSample:
     """The sample with users and commands (without secrets) of its processes, and whether they are the server's.
 
-    `server` are the server's pids, None where there is none.
+    `server` are the server's pids; None if there is no server.
     """
-    if not sample.processes or not has_host_pids(proc):  # drivers tell the host's pids: here they are somebody else's
+    if not sample.processes or not has_host_pids(proc):  # drivers report host pids, which mean other processes here
         return sample
     told = tuple(
         _described(process, None if server is None else process.pid in server, proc) for process in sample.processes
@@ -33,16 +33,16 @@ def described(sample: GpuSample, server: Collection[int] | None = None, *, proc:
 def _described(process: GpuProcess, of_server: bool | None, proc: Path) -> GpuProcess:
     try:
         user = user_name((proc / str(process.pid)).stat().st_uid)
-    except OSError:  # it has ended, or the kernel hides it from this user
+    except OSError:  # it has ended, or is hidden from this user
         return msgspec.structs.replace(process, of_server=of_server)
     command = shown_command(tree.command_line(process.pid, proc))
     return msgspec.structs.replace(process, user=user, command=command, of_server=of_server)
 
 
 def attached_pids(urls: Iterable[str]) -> set[int]:
-    """The processes that listen at these URLs, as far as this user may see, and all that descend from them.
+    """The processes that listen at these URLs, as far as this user can see, and all their descendants.
 
-    It looks at every process of the box, which takes a while.
+    Slow: it examines every process of the box.
     """
     ports = {host_and_port(url)[1] for url in urls}
     roots = listeners(ports) - {os.getpid()}

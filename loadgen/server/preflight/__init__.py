@@ -1,1 +1,1 @@
-"""Before a start: what of profile, installation and box would make it fail, or make its numbers mean less."""
+"""Before a start: what in profile, installation and box would make it fail, or its numbers mean less."""

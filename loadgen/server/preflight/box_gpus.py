@@ -1,7 +1,7 @@
-"""Checks of what is on the GPUs before a start: memory in use, by whom, and vLLM processes that run already.
+"""Checks of what is on the GPUs before a start: memory in use, by whom, and vLLM processes that are running.
 
-What an earlier server left behind holds the GPU's memory. It is only found and named, never ended. One group of
-processes is one server or what is left of it; those that descend from this process are no leftovers.
+What an earlier server left behind holds GPU memory; it is found and named here, never ended. A process group counts as
+one server or its leftovers; descendants of this process are not leftovers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from loadgen.server.process.tree import ProcessInfo, command_line, look_at
 from loadgen.server.vllm.command import devices_each, find_container_program
 
 _IDLE_SHARE = 0.05  # of a GPU's memory: an idle driver takes less
-_SHOWN = 3  # processes of a GPU or a server that are named
+_SHOWN = 3  # how many processes of a GPU or server are named
 _CONTAINER = re.compile(r"(docker|libpod)[-/]([0-9a-f]{12})[0-9a-f]{52}")
 
 
@@ -41,7 +41,7 @@ def gpu_memory(setup: Setup) -> Iterator[Finding]:
     chosen = server_gpus(setup.server, setup.platform, setup.environment, setup.gpus)
     meant = [gpu for gpu in (setup.gpus if chosen is None else chosen) if gpu.hbm_bytes]
     share = memory_share(normal_args(setup.server.args), setup.vllm)
-    # Of a GPU in partitions, what is in use may all be in others than the server's.
+    # In a partitioned GPU, the memory in use may belong to partitions other than the server's.
     full = [gpu for gpu in meant if not gpu.split and _used_share(gpu) > 1 - share]
     if full and len(meant) - len(full) < (needed if chosen is None else len(meant)):
         seen = "; ".join(_shown(setup.box, gpu) for gpu in full)
@@ -52,7 +52,7 @@ def gpu_memory(setup: Setup) -> Iterator[Finding]:
     used = [gpu for gpu in meant if _used_share(gpu) > _IDLE_SHARE]
     if used:
         seen = "; ".join(_shown(setup.box, gpu) for gpu in used)
-        why = "somebody else computes there, or left memory behind: it costs room for the KV cache, and maybe speed"
+        why = "another program computes there, or left memory behind: less room for the KV cache, and maybe less speed"
         yield Finding("gpu-memory-used", "warns", seen, why, "end those processes, or choose other GPUs")
 
 
@@ -71,7 +71,7 @@ def _shown(box: Box, gpu: Gpu) -> str:
 
 def _shown_holder(box: Box, holder: Holder) -> str:
     amount = "" if holder.used_bytes is None else f" with {memory(holder.used_bytes)}"
-    # Without a name the pid is another namespace's, and ours of that number is somebody else.
+    # Without a name the pid is from another namespace, and our process with that number is another one.
     words = command_line(holder.pid, box.proc) if holder.name else []
     if not words:
         return f"{holder}{amount}"
@@ -83,7 +83,7 @@ def _shown_holder(box: Box, holder: Holder) -> str:
 
 
 def orphans(setup: Setup) -> Iterator[Finding]:
-    """What vramps that were killed together with their guards have left, by the marks of its processes."""
+    """Servers left by vramps that were killed together with their guards, found by their processes' marks."""
     try:
         servers_folder()
     except ServerError as error:
@@ -92,7 +92,7 @@ def orphans(setup: Setup) -> Iterator[Finding]:
         return
     programs: list[str] = []
     if setup.server.docker is not None:
-        with contextlib.suppress(ServerError):  # the check of the container says that there is no such program
+        with contextlib.suppress(ServerError):  # the container check reports a missing program
             programs.append(find_container_program(setup.server, setup.server.docker))
     found = find_servers(programs)
     for record in found.servers:
@@ -101,11 +101,11 @@ def orphans(setup: Setup) -> Iterator[Finding]:
             why = "its vramp was killed together with its guard: it runs on, and nobody ends it unless asked"
             yield Finding(ORPHANED, "warns", seen, why, f"vramp stop {record.port}")
     for doubt in found.doubts:
-        yield Finding("server-unknown", "info", doubt, "whether something of it is left cannot be told")
+        yield Finding("server-unknown", "info", doubt, "it is unknown whether anything of it is left")
 
 
 def _holding(setup: Setup, pids: Collection[int]) -> str:
-    # Without a name, the holder's pid is not one of ours.
+    # Without a name, the holder's pid is from another namespace.
     holders = [holder for gpu in setup.gpus for holder in gpu.holders if holder.name and holder.pid in pids]
     held_bytes = sum(holder.used_bytes or 0 for holder in holders)
     return f", holding {memory(held_bytes)} of GPU memory" if held_bytes else ""
@@ -117,7 +117,7 @@ def leftover_findings(setup: Setup) -> Iterator[Finding]:
     orphaned = {process for record in records if record.orphaned for process in record.tree}
     for group in groups:
         if orphaned & {process.info.id for process in group}:
-            continue  # `orphans` tells it
+            continue  # reported by `orphans`
         holding = _holding(setup, {process.info.id.pid for process in group})
         shown = ", ".join(f"pid {one.info.id.pid} ({shown_command(one.words)})" for one in group[:_SHOWN])
         more = f" and {len(group) - _SHOWN} more" if len(group) > _SHOWN else ""
@@ -139,12 +139,12 @@ def leftovers(box: Box) -> list[list[Leftover]]:
 
 
 def is_vllm(words: Sequence[str]) -> bool:
-    """Whether this is the command line, or the title, of a process of a vLLM server."""
+    """Whether this is the command line or process title of a vLLM server process."""
     if not words:
         return False
     if words[0].startswith("VLLM::"):
         return True
-    # `vllm serve`, by its script's name or as what Python runs; a word further back is somebody's argument.
+    # `vllm serve`, by its script's name or as what Python runs; a later word is an argument.
     names = [word.rpartition("/")[2] for word in words[:3]]
     served = "vllm" in names and "serve" in words[names.index("vllm") + 1 : names.index("vllm") + 2]
     return served or any(word.startswith("vllm.entrypoints.") for word in words[1:4])

@@ -1,7 +1,7 @@
-"""Checks of how the box's GPUs are set, and of the ways between them: partitions, power caps, links, IOMMU, ACS.
+"""Checks of how the box's GPUs are set up and connected: partitions, power caps, links, IOMMU, ACS.
 
-Ways between GPUs matter only to a server that takes several of them. Where a check needs more rights than this user
-has, it raises `OSError`, and the preflight says that it was not checked.
+Connections matter only to a server that uses several GPUs. A check that needs more rights than this user has raises
+`OSError`, and the preflight reports that it was not checked.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from loadgen.server.vllm.command import devices_each
 from loadgen.vendors import vendor_of
 
 _DATA_PARALLEL = "data-parallel-size"
-_LITTLE_LOCKED_BYTES = GIB  # Docker's daemon starts containers with 8 MiB
+_LITTLE_LOCKED_BYTES = GIB  # Docker's daemon gives containers 8 MiB
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _EXTENDED, _ACS, _REDIRECTS = 0x100, 0x000D, 0b101100  # requests, completions and egress control
 
 
 def _taken(setup: Setup) -> Sequence[Gpu]:
-    """The GPUs that the server will take; all of the box where that cannot be told."""
+    """The GPUs that the server will use; all of the box if unknown."""
     taken = server_gpus(setup.server, setup.platform, setup.environment, setup.gpus)
     return setup.gpus if taken is None else taken
 
@@ -43,7 +43,7 @@ def _numbers(gpus: Sequence[Gpu]) -> str:
 
 
 def enough_devices(setup: Setup) -> Iterator[Finding]:
-    """The devices that the server asks for, against those that it may take on this box."""
+    """The devices that the server needs, against those that it may use on this box."""
     needed = devices_each(setup.server.args) * setup.server.instances
     visible = server_devices(setup.server, setup.platform, setup.environment, setup.gpus)
     split = any(gpu.compute_partition == "MIG" for gpu in setup.gpus)
@@ -54,7 +54,7 @@ def enough_devices(setup: Setup) -> Iterator[Finding]:
 
 
 def _spreads(args: Mapping[str, Any]) -> bool:
-    """Whether there may be more boxes."""
+    """Whether it may span several boxes."""
     elsewhere = [name for name in args if name.startswith(("nnodes", "data-parallel-")) and name != _DATA_PARALLEL]
     return bool(elsewhere) or "ray" in (args.get("distributed-executor-backend"), args.get("data-parallel-backend"))
 
@@ -64,7 +64,7 @@ def partitions(setup: Setup) -> Iterator[Finding]:
     needed = devices_each(setup.server.args) * setup.server.instances
     devices = sum(gpu.devices for gpu in setup.gpus)
     if not split or (split[0].compute_partition != "MIG" and needed >= devices):
-        return  # whoever takes all devices of a box knows how many there are
+        return  # a server that uses all devices of a box is meant to use partitions
     modes = " and ".join(mode for mode in (split[0].compute_partition, split[0].memory_partition) if mode)
     if split[0].compute_partition == "MIG":
         why = "a MIG instance is a part of a GPU, and there are no links between the instances of several"
@@ -94,7 +94,7 @@ def power_caps(setup: Setup) -> Iterator[Finding]:
 
 
 def links(setup: Setup) -> Iterator[Finding]:
-    """Links that are down from the start: no counter tells of them, only those of the other GPUs."""
+    """Links that are down from the start: no counter shows them, only a comparison with the other GPUs."""
     if not _takes_several(setup):
         return
     short = [
@@ -105,7 +105,7 @@ def links(setup: Setup) -> Iterator[Finding]:
     if short:
         kind, what = ("xgmi", "GPUs over XGMI") if setup.platform == "rocm" else ("nvlink", "NVLinks")
         seen = "; ".join(f"GPU {gpu.index} has {gpu.links_up} of {gpu.links_expected} {what}" for gpu in short)
-        why = "what its siblings have is missing: tensor parallelism goes at the pace of the slowest way, or over PCIe"
+        why = "other GPUs have more: tensor parallelism runs at the speed of the slowest link, or over PCIe"
         fix = (
             f"sudo dmesg | grep -i {kind}; restart the box, and look at the baseboard if it stays so; where only some "
             "cards have a bridge, choose those"
@@ -114,7 +114,7 @@ def links(setup: Setup) -> Iterator[Finding]:
 
 
 def fabric(setup: Setup) -> Iterator[Finding]:
-    """The fabric of NVSwitches: until its manager has set it up, no program can use a GPU."""
+    """The NVSwitch fabric: until its manager has set it up, no program can use a GPU."""
     if setup.platform != "cuda":
         return
     why = (
@@ -132,7 +132,7 @@ def fabric(setup: Setup) -> Iterator[Finding]:
 
 
 def _switches_without_manager(setup: Setup) -> bool:
-    """For drivers that do not tell the state of the fabric; false where the box's processes cannot be seen."""
+    """For drivers that do not report the fabric's state; false if the box's processes are not visible."""
     proc = setup.box.proc
     if not (setup.box.dev / "nvidia-nvswitchctl").exists() or any(gpu.fabric for gpu in setup.gpus):
         return False
@@ -141,7 +141,7 @@ def _switches_without_manager(setup: Setup) -> bool:
 
 
 def _pci_gpus(setup: Setup) -> list[Path]:
-    """The PCI folders of the platform's GPUs: displays, and accelerators without one."""
+    """The PCI folders of the platform's GPUs: display controllers and accelerators."""
     vendor = vendor_of(setup.platform)
     return [
         device
@@ -164,7 +164,7 @@ def iommu(setup: Setup) -> Iterator[Finding]:
 
 
 def access_control(setup: Setup) -> Iterator[Finding]:
-    """ACS of the bridges above the GPUs; it matters to GPUs that have nothing but PCIe between them."""
+    """ACS on the bridges above the GPUs; it matters if the GPUs are connected only by PCIe."""
     if not _takes_several(setup) or any(gpu.links_up for gpu in setup.gpus):
         return
     above = {parent for device in _pci_gpus(setup) for parent in device.resolve().parents}
@@ -172,18 +172,18 @@ def access_control(setup: Setup) -> Iterator[Finding]:
     redirecting = [folder.name for folder in bridges if _redirects(folder / "config")]
     if redirecting:
         seen = f"ACS is on at {', '.join(redirecting)}"
-        why = "what GPUs send each other goes up to the processor and back down: slow, and it may hang"
+        why = "traffic between GPUs goes up to the CPU and back down: slow, and it may hang"
         fix = "switch ACS off in the BIOS; until the next start: sudo setpci -s ADDRESS ECAP_ACS+0x6.w=0000 for each"
         yield Finding("acs-on", "warns", seen, why, fix, "NCCL User Guide, PCI Access Control Services")
 
 
 def _redirects(config: Path) -> bool:
-    """Whether a bridge sends traffic between its devices upwards; raises `PermissionError` if only root may know."""
+    """Whether a bridge redirects traffic between its devices; raises `PermissionError` if only root can read that."""
     data = config.read_bytes()
     if len(data) <= _EXTENDED:
         raise PermissionError(errno.EACCES, "only root may read it whole", str(config))
     offset = _EXTENDED
-    for _ in range(64):  # however the list is linked
+    for _ in range(64):  # bounded, in case the list is circular
         header = int.from_bytes(data[offset : offset + 4], "little")
         if header & 0xFFFF == _ACS:
             return bool(int.from_bytes(data[offset + 6 : offset + 8], "little") & _REDIRECTS)
@@ -194,7 +194,7 @@ def _redirects(config: Path) -> bool:
 
 
 def locked_memory(setup: Setup) -> Iterator[Finding]:
-    """The limit of locked memory, where there is a network that registers memory."""
+    """The limit of locked memory, if there is a network adapter that registers memory."""
     if not _takes_several(setup) or not entries(setup.box.sys / "class/infiniband"):
         return
     docker = setup.server.docker
@@ -212,7 +212,7 @@ def locked_memory(setup: Setup) -> Iterator[Finding]:
 
 
 def _limit_of_daemon(proc: Path) -> int | None:
-    """What containers inherit; None if it is not limited, or not known."""
+    """The limit that containers inherit; None if unlimited or unknown."""
     for folder in entries(proc):
         if folder.name.isdecimal() and text_in(folder / "comm") == "dockerd":
             match = re.search(r"(?m)^Max locked memory\s+(\d+)", text_in(folder / "limits"))

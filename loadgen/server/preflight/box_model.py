@@ -1,4 +1,4 @@
-"""Checks of where the model is: on this machine, or to be fetched, and whether there is room for it."""
+"""Checks of where the model is, locally or to be downloaded, and whether there is room for it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _incomplete(shown: str, folder: Path) -> Iterator[Finding]:
     missing = [file for file in files if not (folder / file).exists()]
     if missing:
         seen = f"{shown}: {len(missing)} of {len(files)} weight files are missing, such as {missing[0]}"
-        why = "the server fails once it has loaded what is there"
+        why = "the server fails after loading the files that are there"
         yield Finding("model-incomplete", "blocks", seen, why, "fetch the model again; what is there already is kept")
 
 
@@ -81,10 +81,10 @@ def hub_model(setup: Setup) -> Iterator[Finding]:
 
 
 def _download(setup: Setup, name: str, cache: Path) -> Iterator[Finding]:
-    yield Finding("model-download", "info", f"{name} is not in {cache}", "it is fetched while the server starts")
+    yield Finding("model-download", "info", f"{name} is not in {cache}", "it is downloaded while the server starts")
     if not _has_token(setup, cache):
-        why = "if the model is gated, the hub refuses it without a token of somebody who was let in"
-        # A container sees no variables of ours; the folder that is mounted for it holds the token of a login.
+        why = "if the model is gated, the hub refuses it without a token of an account that was granted access"
+        # A container gets no variables of ours; a mounted folder can hold the token of a login.
         fix = "hf auth login, or set HF_TOKEN" if setup.server.docker is None else "hf auth login"
         yield Finding("no-hub-token", "info", "no token for the hub is set", why, fix)
     facts = model_facts(name, {"HF_HUB_CACHE": str(cache)})
@@ -108,7 +108,7 @@ def disk_space(setup: Setup) -> Iterator[Finding]:
 
 
 def _local_path(setup: Setup, name: str) -> Path | None:
-    """Where on this machine a model is that is no name of the hub; None if that cannot be known."""
+    """The local path of a model that is not a name on the hub; None if unknown."""
     if "://" in name:
         return None
     if setup.server.docker is not None:
@@ -119,7 +119,7 @@ def _local_path(setup: Setup, name: str) -> Path | None:
 
 
 def _mounted(setup: Setup, inner: Path) -> Path | None:
-    """The path on this machine of one in the container; None if it is the image's own."""
+    """The host's path for a path in the container; None if it belongs to the image."""
     assert setup.server.docker is not None, "asked for containers only"
     for mount in setup.server.docker.mounts:
         outer, _, rest = mount.partition(":")
@@ -130,7 +130,7 @@ def _mounted(setup: Setup, inner: Path) -> Path | None:
 
 
 def _cache(setup: Setup) -> Path | None:
-    """Where the hub's files are on this machine; None if they stay in the container."""
+    """The hub cache on this machine; None if it stays inside the container."""
     if setup.server.docker is not None:
         return _mounted(setup, hub_cache(setup.environment, home=Path("/root")))
     return hub_cache(setup.environment, setup.box.home)

@@ -1,6 +1,6 @@
-"""Checks of what a server takes of the box before it computes, and of how the operating system is set.
+"""Checks of what a server needs from the box before it computes, and of operating system settings.
 
-Ports, device files, shared memory, the container, limits of processes, and settings that cost speed without a word.
+Ports, device files, shared memory, the container, process limits, and settings that silently cost speed.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from loadgen.vendors import AMD, NVIDIA, Vendor, vendor_of
 
 _QUEUE_BYTES = 160 * 1024**2  # vLLM's queue between engine and workers: 10 chunks of VLLM_MQ_MAX_CHUNK_BYTES_MB = 16
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": GIB}
-_SPARE_FILES = 64  # what a process has open besides its connections
+_SPARE_FILES = 64  # files that a process has open besides its connections
 _SPARE_FILES_OF_SERVER = 256
 
 
 def open_files(setup: Setup) -> Iterator[Finding]:
-    """The limit of open files, against the connections of the plan: first of the workers, then of the server."""
+    """The limit of open files, against the connections of the plan: for the workers, then for the server."""
     peak = max((streams_of(stage, SLOW_TOKEN_S) for stage in setup.plan), default=0)
-    # Open even on a server that is faster than any.
+    # So many streams are open even on the fastest server.
     certain = max((streams_of(stage, 0.0005) for stage in setup.plan), default=0)
     workers = most_workers(setup.profile.load.workers, servers=setup.server.instances)
     of_server = -(-certain // setup.server.instances)
     soft, hard = setup.box.open_files
-    # Servers raise their own limit as far as they may; a container has limits of its own.
+    # Servers raise their own limit as far as allowed; containers have limits of their own.
     limits_server = setup.server.engine in ("vllm", "simulator")
     if soft < -(-certain // workers) + _SPARE_FILES:
         yield _too_few_files("blocks", setup, peak, f"{certain} streams cannot all be opened")
@@ -57,7 +57,7 @@ def governor(setup: Setup) -> Iterator[Finding]:
     files = (setup.box.sys / "devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     found = {file.parent: read_setting(file) for file in files}
     slow = [folder for folder, name in found.items() if name not in (None, "performance")]
-    # Processors that steer themselves are asked by a preference, whatever the governor is called.
+    # CPUs that choose their own frequency obey a preference, whatever the governor is called.
     slow = [folder for folder in slow if read_setting(folder / "energy_performance_preference") != "performance"]
     if slow:
         names = ", ".join(sorted({found[folder] or "" for folder in slow}))
@@ -122,12 +122,12 @@ def gpu_devices(setup: Setup) -> Iterator[Finding]:
     for pattern in vendor.device_files:
         paths = sorted(dev.glob(pattern))
         yield from _group(f"/dev/{pattern.replace('[0-9]', '')}", paths, vendor)
-        if not paths:  # the same driver makes the others
+        if not paths:  # the same driver creates the other files
             return
 
 
 def shared_gpus(setup: Setup) -> Iterator[Finding]:
-    """Instances that vramp cannot pin, because the profile does not say whose devices it means."""
+    """Instances that vramp cannot pin, because the profile does not name the platform."""
     if setup.server.instances > 1 and setup.server.platform is None and setup.platform != "cpu":
         seen = f"server.instances = {setup.server.instances}, but server.platform is not set"
         why = "without it the instances are not pinned to devices of their own, and all of them take the first GPU"
@@ -157,7 +157,7 @@ def container(setup: Setup) -> Iterator[Finding]:
     except ServerError as error:
         seen, _, fix = str(error).partition("; ")
         yield Finding("no-container-program", "blocks", seen, "it starts the container", fix)
-    # Others than paths are names of a device interface.
+    # Anything but a path names a CDI device.
     paths = [device.partition(":")[0] for device in docker.devices if device.startswith("/dev/")]
     gone = [path for path in paths if not (setup.box.dev / path.removeprefix("/dev/")).exists()]
     named = [f"server.docker.devices: there is no {', '.join(gone)}"] if gone else []
@@ -169,7 +169,7 @@ def container(setup: Setup) -> Iterator[Finding]:
 
 
 def _has_gpus_flag(box: Box) -> bool:
-    """Whether `--gpus` has GPUs to give: NVIDIA's, or AMD's with its runtime installed (moby pull request 49952)."""
+    """Whether `--gpus` works: with NVIDIA's GPUs, or AMD's with its runtime installed (moby pull request 49952)."""
     runtime = shutil.which("amd-container-runtime", path=box.environ.get("PATH"))
     return NVIDIA.computes_here(box.dev) or (runtime is not None and AMD.computes_here(box.dev))
 

@@ -1,8 +1,8 @@
-"""The preflight as a whole: what would make a run fail, or its numbers mean less, on this box or a recorded vLLM.
+"""The whole preflight: what would make a run fail, or its numbers mean less, on this box or with a recorded vLLM.
 
-It reads, within a fraction of a second where vLLM was asked before, and changes nothing but the cache of what
-installations know. Each check is a function; the tables say which checks an engine needs. What cannot be read is
-reported as such and never ends the other checks.
+It only reads, within a fraction of a second once vLLM's flags are cached, and writes nothing but that cache. Each check
+is a function; the tables say which checks an engine needs. What cannot be read is reported as such and never prevents
+the other checks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from loadgen.server.preflight.rules import rule_findings
 from loadgen.server.vllm.command import find_container_program, find_vllm
 from loadgen.vendors import Platform, platform_here, vendor_of
 
-_JUDGED_ENGINES = ("vllm", "docker")  # whose flags and variables are judged
+_JUDGED_ENGINES = ("vllm", "docker")  # whose flags and variables are checked
 _Check = Callable[[Setup], Iterator[Finding]]
 _CLIENT: dict[str, _Check] = {
     "servers of vramps that were killed": box_gpus.orphans,
@@ -71,8 +71,8 @@ _CHECKS: dict[str, dict[str, _Check]] = {
 async def check_profile(profile: Profile, plan: Sequence[Stage], *, recorded: str | None = None) -> list[Finding]:
     """All findings, the worst first.
 
-    With `recorded`, a version such as 0.32.0, profile and plan are judged against the records of that version and this
-    box is not looked at. Raises `ServerError` if that version is not recorded.
+    With `recorded`, a version such as 0.32.0, profile and plan are checked against the records of that version, without
+    looking at this box. Raises `ServerError` if that version is not recorded.
     """
     judged = profile.server.engine in _JUDGED_ENGINES
     if recorded is not None:
@@ -87,23 +87,23 @@ async def check_profile(profile: Profile, plan: Sequence[Stage], *, recorded: st
 
 def blocked_words(blocking: Sequence[Finding]) -> str:
     lines = [f"  {finding.id}: {finding.seen}\n    -> {finding.fix or finding.why}" for finding in blocking]
-    return "\n".join(["the preflight says that the start would fail (--force starts all the same):", *lines])
+    return "\n".join(["the preflight found that the start would fail (--force starts anyway):", *lines])
 
 
 async def _flags_here(server: Server) -> tuple[list[Finding], str]:
-    """What the vLLM that will be started has against the flags, and its version."""
+    """Findings about the flags from the vLLM that will be started, and its version."""
     if server.engine == "docker":
-        return _judged_by_record(server, "the vLLM inside a container cannot be asked before it runs")
+        return _judged_by_record(server, "the vLLM inside a container cannot be queried before it runs")
     try:
         find_vllm(server)
     except ServerError as error:
         seen, _, fix = str(error).partition("; ")
         missing = Finding("no-server-program", "blocks", seen, "there is nothing to start", fix)
-        found, version = _judged_by_record(server, "there is no vLLM to ask")
+        found, version = _judged_by_record(server, "there is no vLLM to query")
         return [missing, *found], version
     python = python_of(server.command)
     if python is None:
-        return _judged_by_record(server, f"server.command = {server.command!r}: the Python behind it cannot be told")
+        return _judged_by_record(server, f"server.command = {server.command!r}: the Python behind it is unknown")
     try:
         installation = await ask_installation(python, cache=cache_folder("installations"))
     except ServerError as error:
@@ -112,7 +112,7 @@ async def _flags_here(server: Server) -> tuple[list[Finding], str]:
 
 
 def _judged_by_record(server: Server, why: str) -> tuple[list[Finding], str]:
-    """Another version may know what the recorded one does not: nothing of it blocks."""
+    """Check against a recorded version; as the real one may differ, nothing blocks."""
     installation = newest_recorded()
     found = flag_findings(server, installation)
     doubted = [replace(one, severity="warns") if one.severity == "blocks" else one for one in found]
@@ -131,7 +131,7 @@ def _rules(setup: Setup) -> list[Finding]:
 
 
 def image_environment(server: Server) -> dict[str, str] | None:
-    """The variables that a container's image sets; None where there is no container, or its image is not here."""
+    """The variables that a container's image sets; None if there is no container, or its image is not local."""
     if server.docker is None:
         return None
     asked = ["image", "inspect", "--format", "{{json .Config.Env}}", "--", server.docker.image]
@@ -140,7 +140,7 @@ def image_environment(server: Server) -> dict[str, str] | None:
         answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=5.0, check=True)
         pairs = msgspec.json.decode(answer.stdout, type=list[str] | None) or []
     except (ServerError, OSError, subprocess.SubprocessError, msgspec.DecodeError):
-        return None  # the check of the container says what is wrong, or the start fetches the image
+        return None  # the container check reports what is wrong, or the start pulls the image
     return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
@@ -153,16 +153,16 @@ def look_at_box(
     vllm: str | None = None,
     image: Mapping[str, str] | None = None,
 ) -> tuple[Setup, list[Finding]]:
-    """What was looked at, and what it has against the run; `platform` is what the server is to compute on."""
+    """The facts that were gathered, and findings about the box; `platform` is where the server is to compute."""
     gpus: Sequence[Gpu] = ()
     found: list[Finding] = []
-    unread: dict[str, list[str]] = {}  # what could not be checked, by the reason
+    unread: dict[str, list[str]] = {}  # checks that could not be made, by reason
     vendor = vendor_of(platform)
     if profile.server.engine in _JUDGED_ENGINES and vendor is not None:
         try:
             gpus = read_gpus(sysfs=box.sys, proc=box.proc, path=box.environ.get("PATH"), platform=platform)
         except TelemetryError as error:
-            # Where there is no device file either, the check of those says all there is to say.
+            # If there is no device file either, the check of those reports it.
             if vendor.computes_here(box.dev):
                 unread[str(error)] = ["the GPUs and what is in use of their memory"]
     setup = Setup(profile, plan, box, platform, gpus, vllm, image)
@@ -172,7 +172,7 @@ def look_at_box(
         except OSError as error:
             why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
             unread.setdefault(why, []).append(name)
-        except (VrampError, ValueError) as error:  # an argument that is no number, a file that is not what it should be
+        except (VrampError, ValueError) as error:  # such as an argument that is not a number, or a malformed file
             unread.setdefault(str(error), []).append(name)
     return setup, [*(_not_checked(names, why) for why, names in unread.items()), *found]
 

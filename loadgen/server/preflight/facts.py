@@ -1,7 +1,7 @@
-"""What the preflight looks at: for the checks the box and the run that is planned, for the rules the facts of both.
+"""What the preflight examines: for checks, the box and the planned run; for rules, facts derived from both.
 
-Everything that a check reads from the machine it reaches through `Box`, so that it can be shown another machine.
-Checks only read; what they cannot read raises `OSError` or a `VrampError`, and `check` says so instead of judging.
+A check reads the machine only through `Box`, so that tests can present another machine. Checks only read; what they
+cannot read raises `OSError` or a `VrampError`, and `check` reports that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from loadgen.server.gpus.gpu import Gpu
 from loadgen.server.preflight.flags import normal_args
 from loadgen.vendors import Platform, Vendor, vendor_of
 
-MANY_STREAMS = 64  # from here on a plan is after throughput: the concurrency at which the publications speak of scale
+MANY_STREAMS = 64  # from here on a plan aims at throughput: the concurrency that publications call scale
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
@@ -48,8 +48,8 @@ def _locked_memory() -> int | None:
 
 
 def _clock_synchronised() -> bool | None:
-    """None where the kernel does not say."""
-    timex = (ctypes.c_long * 64)()  # larger than `struct timex` everywhere; its first word says what to change: nothing
+    """None if the kernel does not say."""
+    timex = (ctypes.c_long * 64)()  # larger than `struct timex` everywhere; its first word, `modes`, is 0: only read
     status, unsynchronised = 5, 0x40
     if ctypes.CDLL(None).adjtimex(ctypes.byref(timex)) < 0:
         return None
@@ -62,9 +62,9 @@ class Box:
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     home: Path = field(default_factory=Path.home)
     open_files: tuple[int, int] = field(default_factory=_open_files)  # soft and hard limit of a process
-    locked_memory: int | None = field(default_factory=_locked_memory)  # bytes that a process may lock; None: any
+    locked_memory: int | None = field(default_factory=_locked_memory)  # bytes that a process may lock; None: unlimited
     clock_synchronised: bool | None = field(default_factory=_clock_synchronised)
-    """By the kernel's own account (NTP or PTP); None is unknown."""
+    """Whether an NTP or PTP daemon keeps it so, according to the kernel; None is unknown."""
 
     @property
     def proc(self) -> Path:
@@ -86,9 +86,9 @@ class Setup:
     box: Box
     platform: Platform | None
     gpus: Sequence[Gpu] = ()
-    """The platform's, at the time of the check; empty if nothing is known, or no GPU is meant."""
+    """The platform's GPUs at the time of the check; empty if unknown, or if no GPU is used."""
     vllm: str | None = None
-    """Version of the installation that was asked, or of the record that is judged against."""
+    """Version of the queried installation, or of the record used instead."""
     image: Mapping[str, str] | None = None
     """The variables that the container's image sets; None is unknown."""
 
@@ -98,13 +98,13 @@ class Setup:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The variables that the server will see: a container gets its image's and the profile's, and none of ours."""
+        """The variables that the server will see; a container gets those of its image and profile, none of vramp's."""
         around = self.box.environ if self.server.docker is None else self.image
         return {**(around or {}), **self.server.env}
 
 
 def read_setting(path: Path) -> str | None:
-    """A setting of the kernel, None if this kernel does not have it; raises `OSError` if it cannot be read."""
+    """A kernel setting; None if this kernel does not have it. Raises `OSError` if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
@@ -112,27 +112,27 @@ def read_setting(path: Path) -> str | None:
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a rule may look at; None is unknown, and then the rules that need it stay silent."""
+    """Everything that a rule may use; None is unknown, and rules that need it stay silent."""
 
-    args: Mapping[str, Any] = {}  # flags by their long names, as `flags.normal_args` makes them
+    args: Mapping[str, Any] = {}  # flags by long name, see `flags.normal_args`
     env: Mapping[str, str] = {}  # the environment of the server
-    env_whole: bool = True  # false: a container's image may set more than is known
+    env_whole: bool = True  # false: a container's image may set more variables than are known
     platform: Platform | None = None
     model: ModelFacts | None = None
     gpus: tuple[Gpu, ...] = ()  # of the box; empty is unknown
-    archs: frozenset[str] = frozenset()  # of the GPUs that the server will take; empty is unknown
+    archs: frozenset[str] = frozenset()  # of the GPUs that the server will use; empty is unknown
     driver: str | None = None  # its version
     runtime: str | None = None  # version of ROCm or CUDA
-    vllm: str | None = None  # version of the installation, or of the record that is judged against
+    vllm: str | None = None  # version of the installation, or of the record used instead
     instances: int = 1
     peak_streams: int | None = None  # the highest concurrency of the plan; None if it is all open loop
     longest_prompt: int = 0
     longest_stream: int = 0  # tokens of prompt and answer together
-    random_prompts: bool = True  # none has anything in common with one before
-    published: bool = False  # the profile repeats a publication, and its figures stand beside those of the run
+    random_prompts: bool = True  # no prompt has a prefix in common with an earlier one
+    published: bool = False  # the profile reproduces a publication, whose figures are compared with the run's
 
     def number(self, flag: str, default: int | None = None) -> int | None:
-        """The value of a flag in whole numbers (`8192`, `"8k"`); the default if it is unset or a word such as auto."""
+        """A flag's integer value (`8192`, `"8k"`); the default if it is unset or a word such as auto."""
         match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgKMG]?)", str(self.args.get(flag, "")))
         return int(float(match[1]) * _UNITS[match[2]]) if match is not None else default
 
@@ -140,31 +140,31 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return self.env.get(variable, str(default)).lower() in ("1", "true")
 
     def knows(self, variable: str) -> bool:
-        """Whether it is known how this variable is set, or that it is not."""
+        """Whether it is known if and how this variable is set."""
         return self.env_whole or variable in self.env
 
     def runs(self, versions: str) -> bool:
-        """Whether the vLLM is one of these versions, such as `>=0.19`; false where its version is not known."""
+        """Whether vLLM's version is in a range such as `>=0.19`; false if unknown."""
         return _is_version(self.vllm, versions)
 
     @property
     def devices(self) -> int | None:
-        """How many the box has, as the runtimes count: each partition of a GPU is one."""
+        """How many devices the box has, as runtimes count: each partition of a GPU is one."""
         return sum(gpu.devices for gpu in self.gpus) or None
 
     @property
     def hbm_bytes(self) -> int | None:
-        """The memory of one device, of the smallest."""
+        """The memory of the smallest device."""
         return min((gpu.hbm_bytes // gpu.devices for gpu in self.gpus if gpu.hbm_bytes is not None), default=None)
 
     @property
     def aiter(self) -> bool:
-        """AITER's kernels are switched on; whether there are any for these GPUs is another matter."""
+        """Whether AITER's kernels are switched on; they may still not exist for these GPUs."""
         return self.on("VLLM_ROCM_USE_AITER")
 
     @property
     def memory_share(self) -> float:
-        """The share of a GPU's memory that the server takes."""
+        """The share of a GPU's memory that the server uses."""
         return memory_share(self.args, self.vllm)
 
     @property
@@ -173,7 +173,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def engines(self) -> int:
-        """Schedulers that share the streams."""
+        """How many schedulers share the streams."""
         return self.instances * (self.number("data-parallel-size") or 1)
 
     @property
@@ -183,7 +183,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_num_seqs(self) -> int | None:
-        """As it is set, or as vLLM sets it for this device (`get_batch_defaults` in its `arg_utils.py`)."""
+        """As set, or vLLM's default for this device (`get_batch_defaults` in its `arg_utils.py`)."""
         if "max-num-seqs" in self.args or not self.runs(">=0.9"):
             return self.number("max-num-seqs")
         if self.platform == "cpu":
@@ -198,7 +198,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def goal(self) -> Literal["throughput", "latency"] | None:
-        """What the plan is after: many streams want throughput, a single one latency."""
+        """What the plan aims at: throughput if there are many streams, latency if there is one."""
         if self.peak_streams is None:
             return None
         if self.peak_streams >= MANY_STREAMS:
@@ -214,7 +214,7 @@ def _is_version(vllm: str | None, versions: str) -> bool:
 
 
 def memory_share(args: Mapping[str, Any], vllm: str | None) -> float:
-    """What of a GPU's memory a server takes; vLLM's default rose with 0.20."""
+    """The share of a GPU's memory that a server uses; vLLM's default rose with 0.20."""
     default = 0.9 if _is_version(vllm, "<0.20") else 0.92
     value = str(args.get("gpu-memory-utilization", default))
     return float(value) if re.fullmatch(r"\d*\.?\d+", value) else default
@@ -245,13 +245,13 @@ def facts_of(setup: Setup) -> Facts:
 
 def _archs(setup: Setup) -> frozenset[str]:
     taken: Sequence[Gpu] | None = None
-    with contextlib.suppress(ProfileError):  # the check of the GPUs' memory says it
+    with contextlib.suppress(ProfileError):  # the check of GPU memory reports it
         taken = server_gpus(setup.server, setup.platform, setup.environment, setup.gpus)
     return frozenset(gpu.arch for gpu in (setup.gpus if taken is None else taken) if gpu.arch is not None)
 
 
 def _runtime(setup: Setup, vendor: Vendor) -> str | None:
-    """None for a container, which brings its own ROCm; the CUDA that a driver can run is the same in all."""
+    """None for a container, which brings its own ROCm; the CUDA version supported by the driver holds inside, too."""
     if setup.server.engine == "docker" and vendor.platform == "rocm":
         return None
     version: str | None = pkgutil.resolve_name(vendor.runtime_reader)(setup.box.root, setup.box.environ)
@@ -262,7 +262,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     attention_heads: int | None = None
     kv_heads: int | None = None
     weight_bytes: int | None = None
-    max_model_len: int | None = None  # the longest sequence of tokens that it was made for
+    max_model_len: int | None = None  # the most tokens of a sequence
 
     @property
     def grouped_queries(self) -> bool:
@@ -290,13 +290,13 @@ _PUBLISHED: dict[str, ModelFacts] = {
 """By the last part of the model's name, in lower case."""
 
 _NOT_STRETCHED = ("llama3", "longrope", "su", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
-"""Kinds of rope scaling whose max_position_embeddings is the stretched length already, as vLLM takes them."""
+"""Kinds of rope scaling whose max_position_embeddings already is the scaled length, as vLLM interprets them."""
 
 
 def model_facts(model: str, environment: Mapping[str, str]) -> ModelFacts | None:
-    """What is known of a model, by path or by name; None if nothing is.
+    """What is known of a model, by path or name; None if nothing is.
 
-    `environment` is the server's: it says where the files from the hub are.
+    `environment` is the server's: it says where the hub cache is.
     """
     folder = _folder(model, environment)
     local = _facts_of(folder) if folder is not None else None
@@ -309,7 +309,7 @@ def model_facts(model: str, environment: Mapping[str, str]) -> ModelFacts | None
 
 
 def _folder(model: str, environment: Mapping[str, str]) -> Path | None:
-    """Where the model's files are: the path itself, or its newest snapshot in the cache of the hub."""
+    """Where the model's files are: the path itself, or its newest snapshot in the hub cache."""
     path = Path(model).expanduser()
     if path.is_dir():
         return path
@@ -319,7 +319,7 @@ def _folder(model: str, environment: Mapping[str, str]) -> Path | None:
 
 
 def hub_cache(environment: Mapping[str, str], home: Path) -> Path:
-    """Where the hub's library keeps its files, by the variables that it reads."""
+    """Where the hub's library keeps its files, according to the variables that it reads."""
     cache = environment.get("XDG_CACHE_HOME") or "~/.cache"
     huggingface = environment.get("HF_HOME") or f"{cache}/huggingface"
     hub = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE") or f"{huggingface}/hub"
@@ -334,19 +334,19 @@ def _facts_of(folder: Path) -> ModelFacts | None:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None  # what cannot be read is not known; vLLM will say what is wrong with it
-    text = config.get("text_config", config) if isinstance(config, dict) else None  # of a model that also sees or hears
+        return None  # vLLM will report what is wrong with it
+    text = config.get("text_config", config) if isinstance(config, dict) else None  # multimodal models nest it
     if not config or not isinstance(text, dict):
         return None
     heads = _count(text, "num_attention_heads")
-    # Some repositories hold the weights twice: the files that are called consolidated are their makers' own format.
+    # Some repositories hold the weights twice: files named consolidated are in the maker's own format.
     files = [file for file in folder.glob("*.safetensors") if not file.name.startswith("consolidated")]
     weight_bytes = sum(file.stat().st_size for file in files) or None
     return ModelFacts(heads, _count(text, "num_key_value_heads") or heads, weight_bytes, _longest(text))
 
 
 def _longest(config: dict[str, Any]) -> int | None:
-    """None where vLLM stretches the length of the configuration by rules of its own."""
+    """None if vLLM scales the configured length by rules of its own."""
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     kind = scaling.get("rope_type", scaling.get("type")) if isinstance(scaling, dict) else None
     stretched = isinstance(scaling, dict) and "factor" in scaling and kind not in _NOT_STRETCHED

@@ -1,8 +1,8 @@
-"""The flags and variables of a profile against what an installation knows.
+"""The profile's flags and variables against what an installation supports.
 
-A flag that vLLM does not know ends the start after ten seconds of imports; a variable that it does not know is only a
-line in the log, and the run measures something else than its operator believes. `blocks` is said only where argparse
-would refuse, so what is in doubt passes. Values of flags are shown only where they cannot be secrets.
+An unknown flag ends vLLM's start after ten seconds of imports; an unknown variable only leaves a line in the log, and
+the run measures something else than intended. Only what argparse would refuse `blocks`; what is in doubt passes. Values
+of flags are shown only where they cannot be secrets.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from loadgen.metrics.finding import Finding
 from loadgen.profile.schema import Server
 from loadgen.server.preflight.installation import FlagInfo, Installation, newest_recorded
 
-# Flags that a release of vLLM had and 0.32.0 has not, by what to do now. Recipes outlive them. Whether an installation
-# still has a name is for the installation to say: these tables only explain a name that it does not know.
+# Flags of earlier vLLM releases that 0.32.0 lacks, by what to do instead: old recipes still use them. Whether an
+# installation has a flag is decided by the installation; these tables only explain flags that it lacks.
 _REMOVED_FLAGS = {
     "take it out: requests are not logged now, unless enable-log-requests is set": "disable-log-requests",
     "take it out: the V1 engine computes again what it preempts, and swaps nothing to the host": "swap-space",
@@ -66,7 +66,7 @@ _REMOVED_COMPILATION_KEYS: dict[str, str] = {
     "max_capture_size": "use max_cudagraph_capture_size",
     "use_inductor": 'use backend, "eager" for no Inductor',
 }
-"""Keys of compilation-config's JSON; an unknown one ends the start as an unknown flag does."""
+"""Keys of compilation-config's JSON; like an unknown flag, an unknown key ends the start."""
 
 REMOVED_VARIABLES: dict[str, str] = {
     "VLLM_USE_AITER_UNIFIED_ATTENTION": 'use the flag attention-backend = "ROCM_AITER_UNIFIED_ATTN"',
@@ -91,19 +91,19 @@ WELL_KNOWN_VARIABLES: list[str] = """
     PYTORCH_TUNABLEOP_ENABLED RCCL_MSCCL_ENABLE ROCR_VISIBLE_DEVICES SAFETENSORS_FAST_GPU TOKENIZERS_PARALLELISM
     TORCH_BLAS_PREFER_HIPBLASLT TORCH_CUDA_ARCH_LIST TRANSFORMERS_OFFLINE TRITON_CACHE_DIR
 """.split()
-"""Variables of other libraries that recipes set; a name close to one of them is taken for a slip of the pen."""
+"""Variables of other libraries that recipes set; a name close to one of them counts as misspelt."""
 
 
 def flag_findings(server: Server, installation: Installation) -> list[Finding]:
-    """What of `server.args` and the environment this installation would refuse, ignore or take for something else."""
+    """What in `server.args` and the environment this installation would refuse, ignore or misinterpret."""
     flags = [finding for key, value in server.args.items() for finding in _judged(key, value, installation)]
     return [*flags, *_variable_findings(server, installation)]
 
 
 def list_form(installation: Installation | None, flag: str) -> Literal["json", "repeat", "several"]:
-    """How this flag wants a list: as JSON, as `--flag a --flag b`, or as `--flag a b`.
+    """How this flag takes a list: as JSON, as `--flag a --flag b`, or as `--flag a b`.
 
-    Without an installation the newest recorded one answers; a flag that it does not know takes several values.
+    Without an installation the newest record decides; an unknown flag takes several values.
     """
     known = installation or newest_recorded()
     matches = _matches(f"--{_name(flag)}", known)
@@ -114,7 +114,7 @@ def list_form(installation: Installation | None, flag: str) -> Literal["json", "
 
 
 def normal_args(args: Mapping[str, Any], installation: Installation | None = None) -> dict[str, Any]:
-    """The arguments by the long names of their flags: dashes, no abbreviations, and `no-x = true` as `x = false`."""
+    """The arguments by long flag name: dashes, no abbreviations, and `no-x = true` as `x = false`."""
     known = installation or newest_recorded()
     normal: dict[str, Any] = {}
     for key, value in args.items():
@@ -126,13 +126,13 @@ def normal_args(args: Mapping[str, Any], installation: Installation | None = Non
 
 
 def _name(key: str) -> str:
-    """The name of a flag as vLLM reads it: underscores are dashes, up to the first dot."""
+    """A flag's name as vLLM reads it: underscores become dashes, up to the first dot."""
     head, dot, rest = key.lstrip("-").partition(".")
     return head.replace("_", "-") + dot + rest
 
 
 def _matches(word: str, installation: Installation) -> list[str]:
-    """The flags that a word such as `--max-model` may mean, by argparse's rule: itself, or all that begin so."""
+    """The flags that a word such as `--max-model` may mean, by argparse's rule: the flag itself, or all it begins."""
     word = word.partition(".")[0]
     spelled = {name: flag for flag, info in installation.flags.items() for name in info.names}
     if word in spelled:
@@ -152,7 +152,7 @@ def _judged(key: str, value: Any, installation: Installation) -> Iterator[Findin
     else:
         info = installation.flags[matches[0]]
         if word.partition(".")[0] not in info.names:
-            why = f"vLLM takes it for --{matches[0]}, as long as no other flag begins so"
+            why = f"vLLM reads it as --{matches[0]}, as long as no other flag begins like this"
             yield Finding("abbreviated-flag", "info", shown, why, f"write {matches[0]}")
         yield from _value_findings(shown, info, value, dotted="." in name)
         yield from _json_key_findings(shown, matches[0], name, value)
@@ -191,7 +191,7 @@ def _value_findings(shown: str, info: FlagInfo, value: Any, *, dotted: bool) -> 
 
 
 def _value_problem(info: FlagInfo, value: Any, *, dotted: bool) -> tuple[str, str] | None:  # noqa: ANN401
-    """Why argparse refuses a value of this kind, and what to do; None if it does not."""
+    """Why argparse refuses a value of this kind, and what to do; None if it accepts it."""
     long = next(name for name in info.names if name.startswith("--"))
     if dotted and not info.json:
         return f"{long} takes no JSON, so it has no keys to set one by one", f"write {long[2:]} with its value"
@@ -222,7 +222,7 @@ def _keys(value: Any) -> list[str]:  # noqa: ANN401 - any of TOML's types
         try:
             value = json.loads(value)
         except json.JSONDecodeError:
-            return []  # not JSON: a path, a name, or a mistake that vLLM explains
+            return []  # not JSON: a path, a name, or a mistake that vLLM reports
     return list(value) if isinstance(value, dict) else []
 
 

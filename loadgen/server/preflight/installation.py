@@ -1,12 +1,12 @@
-"""What a vLLM installation knows: the flags of `vllm serve` and the environment variables that it reads.
+"""What a vLLM installation supports: the flags of `vllm serve` and the environment variables that it reads.
 
-Both change with every release, and vLLM takes ten seconds to say that it no longer knows a flag. So an installation is
-asked once: its own Python imports it and describes the real parser; the answer is kept until the installation changes.
-For installations that cannot be asked (a container's, one on another machine) there are recorded ones, made by
+Both change with every release, and vLLM takes ten seconds to report an unknown flag. So an installation is queried
+once: its own Python imports it and describes the real parser; the answer is cached until the installation changes.
+Installations that cannot be queried (in a container, on another machine) are judged by records, made with
 
     python -m loadgen.server.preflight.installation PYTHON > loadgen/server/preflight/installations/VERSION.json
 
-0.32.0 was recorded from the CPU build; the builds for ROCm and CUDA have the same parser and read the same variables.
+0.32.0 was recorded from the CPU build; the ROCm and CUDA builds have the same parser and read the same variables.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FORMAT = 1  # part of the cache's key: raise it when Installation or the script
 _ANSWER = b"vramp-installation "
 _ASK_TIMEOUT_S = 180.0
 
-# A flag takes JSON if its type makes an object of an empty one: no text, nor the pieces of one.
+# A flag takes JSON if its type turns an empty JSON object into something other than text or a list.
 _SCRIPT = """
 import json, sys
 import vllm, vllm.envs
@@ -79,12 +79,12 @@ sys.stdout.write("\\nvramp-installation " + json.dumps(answer) + "\\n")
 
 
 class FlagInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    names: list[str]  # every way to write it, dashes included: `--enable-lora`, `--no-enable-lora`, `-tp`
+    names: list[str]  # every spelling, with dashes: `--enable-lora`, `--no-enable-lora`, `-tp`
     takes: Literal["nothing", "one", "optional", "several"] = "one"
     repeats: bool = False  # it may be given several times, with one value each
     json: bool = False
     choices: list[str] = []
-    any_case: bool = False  # its choices may be written in capitals, and with dashes for underscores
+    any_case: bool = False  # its choices also accept capitals, and dashes for underscores
 
 
 class Installation(msgspec.Struct, frozen=True):
@@ -110,7 +110,7 @@ def newest_recorded() -> Installation:
 
 
 def python_of(command: str) -> Path | None:
-    """The Python that runs a `vllm` command; None when that cannot be told.
+    """The Python that runs a `vllm` command; None if unknown.
 
     `command` is a path, a name on PATH, or the folder of a Python environment.
     """
@@ -129,29 +129,29 @@ def python_of(command: str) -> Path | None:
 
 
 async def ask_installation(python: Path, *, cache: Path, timeout_s: float = _ASK_TIMEOUT_S) -> Installation:
-    """What the vLLM of this Python knows, from `cache` if it was asked before.
+    """What this Python's vLLM supports, from `cache` if it was queried before.
 
-    Takes milliseconds or, the first time, as long as importing vLLM does. Raises `ServerError` if it cannot tell.
+    Takes milliseconds or, the first time, as long as importing vLLM. Raises `ServerError` if the query fails.
     """
     entry = _cache_entry(python, cache)
     if entry is None:
         return await _asked(python, timeout_s)
-    with contextlib.suppress(OSError, msgspec.DecodeError):  # never written, or not to the end: it is asked anew
+    with contextlib.suppress(OSError, msgspec.DecodeError):  # missing or incomplete: query again
         return msgspec.json.decode(entry.read_bytes(), type=Installation)
     known = await _asked(python, timeout_s)
-    with contextlib.suppress(OSError):  # then it is asked anew the next time
+    with contextlib.suppress(OSError):  # it will be queried again next time
         entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(entry, msgspec.json.encode(known))
     return known
 
 
 def _interpreter(executable: Path) -> Path | None:
-    """The Python in the first lines of a script, also where the path was too long for them."""
+    """The Python in a script's shebang, also in the form used for paths too long for one."""
     try:
         with executable.open("rb") as file:
             head = file.read(2000)
     except OSError:
-        return None  # it may be run but not read
+        return None  # executable but not readable
     match = re.match(rb"#!\s*(\S*python[\d.]*)\s|#!/bin/sh\n'''exec' \"?(\S*?python[\d.]*)\"? ", head)
     if match is not None:
         return Path(os.fsdecode(match[1] or match[2]))
@@ -161,7 +161,7 @@ def _interpreter(executable: Path) -> Path | None:
 
 
 def _installed(python: Path) -> Iterator[Path]:
-    """The metadata folders of vLLM where this Python may look for packages."""
+    """The metadata folders of vLLM on this Python's search path."""
     root = python.absolute().parent.parent  # not resolved: the python of a virtual environment is a link
     for base in (root, root / "local", Path.home() / ".local"):
         for packages in ("site-packages", "dist-packages"):
@@ -169,13 +169,13 @@ def _installed(python: Path) -> Iterator[Path]:
 
 
 def _cache_entry(python: Path, cache: Path) -> Path | None:
-    """The file for this installation as it is now; None where a change of it would not show."""
+    """The cache file for this installation in its present state; None if a change of it would go unnoticed."""
     stamps = [str(_FORMAT), str(python.absolute())]
     for metadata in sorted(_installed(python)):
-        # Not the folder: that changes too when the first import leaves its bytecode there.
+        # Not the folder: its time also changes when the first import writes bytecode there.
         package = metadata.with_name("vllm") / "__init__.py"
         if not package.is_file():
-            return None  # an editable installation: its code is elsewhere, and changes without a trace here
+            return None  # an editable installation: its code is elsewhere and changes unnoticed
         stamps += [f"{path} {path.stat().st_mtime_ns}" for path in (metadata, package)]
     if len(stamps) == 2:
         return None
@@ -183,7 +183,7 @@ def _cache_entry(python: Path, cache: Path) -> Path | None:
 
 
 async def _asked(python: Path, timeout_s: float) -> Installation:
-    """Import that vLLM in its own Python, off the network, from a folder that has no modules in it."""
+    """Import that vLLM in its own Python, offline, from an empty folder."""
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     environment |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     command = (os.path.abspath(python), "-c", _SCRIPT)  # noqa: ASYNC240, PTH100 - touches no disk, follows no link
@@ -192,14 +192,14 @@ async def _asked(python: Path, timeout_s: float) -> Installation:
             *command, env=environment, cwd="/", stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True
         )
     except OSError as error:
-        raise ServerError(f"{python}: cannot be run to ask its vLLM: {error.strerror}") from None
+        raise ServerError(f"{python}: cannot be run to query its vLLM: {error.strerror}") from None
     try:
         async with asyncio.timeout(timeout_s):
             output, log = await process.communicate()
     except TimeoutError:
-        raise ServerError(f"{python}: its vLLM did not say what it knows within {timeout_s:g} s") from None
+        raise ServerError(f"{python}: its vLLM did not describe its flags within {timeout_s:g} s") from None
     finally:
-        if process.returncode is None:  # leave nothing of it behind, whatever it started: its group is its own
+        if process.returncode is None:  # end everything that it started: it has a process group of its own
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.communicate()
@@ -208,7 +208,7 @@ async def _asked(python: Path, timeout_s: float) -> Installation:
         return msgspec.json.decode(answers[-1].removeprefix(_ANSWER), type=Installation)
     except (IndexError, msgspec.DecodeError):
         why = telling_lines([clean_line(line) for line in log.splitlines()], limit=1)
-        raise ServerError(f"{python}: its vLLM could not be asked: {' '.join(why) or 'no answer'}") from None
+        raise ServerError(f"{python}: its vLLM could not be queried: {' '.join(why) or 'no answer'}") from None
 
 
 if __name__ == "__main__":

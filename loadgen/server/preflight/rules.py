@@ -1,10 +1,10 @@
-"""What is known of flags and variables that work together, or against each other: one function a rule.
+"""What is known of flags and variables that help, or work against each other: one function per rule.
 
-A rule says in words what it sees in the facts of a run, or None where it is silent. Its name is the finding's id, its
-docstring is shown as the reason, and its decorator has what to do, and where it holds: `on` names platforms or
-architectures of GPUs, `vllm` versions. What holds on MI300X is no advice for MI210, what held for the V0 engine none
-for today's; where the architecture or the version is unknown, such a rule is silent. A rule never blocks for taste:
-`blocks` is said only where vLLM itself refuses to start or to answer. What vLLM no longer has is in `flags`.
+A rule describes what it sees in the facts of a run, or returns None. Its name is the finding's id, its docstring is
+shown as the reason, and its decorator has the remedy and the scope: `on` names platforms or GPU architectures, `vllm`
+versions. Advice for MI300X does not hold for MI210, nor advice for the V0 engine today; where architecture or version
+is unknown, such a rule is silent. A rule never blocks for taste: only what vLLM itself refuses to start with, or to
+answer, `blocks`. Flags that vLLM has removed are in `flags`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _BEST_PRACTICES = "Serving LLMs on AMD MI300X: Best Practices"
 _ENGINE = "vLLM 0.32.0"
 
 _GPUS = ("rocm", "cuda")
-_MI300X = ("gfx942",)  # MI300A and MI325X are of this architecture too
-_MI300_AND_LATER = ("gfx942", "gfx950")  # for these vLLM has AITER's kernels and quantised all-reduce
+_MI300X = ("gfx942",)  # also the architecture of MI300A and MI325X
+_MI300_AND_LATER = ("gfx942", "gfx950")  # vLLM has AITER's kernels and quantised all-reduce for these
 _WITHOUT_AITER = ("gfx908", "gfx90a", "gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151")
 _WITH_FP8 = (*_MI300_AND_LATER, "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
 
-_LONG_PROMPT = 16_384  # tokens from which chunked prefill pays on AMD too, by the publication
-_MANY_SEQS = 512  # from here on the KV cache of an MI300X may become short, by the publication
+_LONG_PROMPT = 16_384  # tokens from which chunked prefill pays on AMD, too, according to the publication
+_MANY_SEQS = 512  # from here on an MI300X may run out of KV cache, according to the publication
 _AITER = "VLLM_ROCM_USE_AITER"
 _QUICK_REDUCE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
 _QUICK_REDUCE_GROUPS = (2, 4, 8)
@@ -40,18 +40,18 @@ _Sees = Callable[[Facts], str | None]
 
 
 class Rule(NamedTuple):
-    finding: Finding  # but for what was seen
+    finding: Finding  # without `seen`
     sees: _Sees
-    on: tuple[str, ...]  # platforms or architectures; empty is everywhere
-    vllm: str  # versions, as pip writes them; empty is all
-    tunes: bool  # it would make another recipe of this one
+    on: tuple[str, ...]  # platforms or architectures; empty: all
+    vllm: str  # a version range as in pip; empty: all
+    tunes: bool  # following it would change a published recipe
 
 
 RULES: list[Rule] = []
 
 
 def rule_findings(facts: Facts) -> list[Finding]:
-    """Every rule that holds for this box and vLLM and sees something, in the order of their definition."""
+    """The findings of all rules that apply to this box and vLLM, in order of definition."""
     found = ((rule.finding, rule.sees(facts)) for rule in RULES if _holds(rule, facts))
     return [replace(finding, seen=harmless(seen)) for finding, seen in found if seen is not None]
 
@@ -64,7 +64,7 @@ def _holds(rule: Rule, facts: Facts) -> bool:
 def _rule(
     severity: Severity, fix: str, source: str, *, on: tuple[str, ...] = (), vllm: str = "", tunes: bool = False
 ) -> Callable[[_Sees], _Sees]:
-    """Make a row of RULES of a function."""
+    """Register a function as a row of RULES."""
 
     def add(sees: _Sees) -> _Sees:
         id, why = sees.__name__.replace("_", "-"), inspect.cleandoc(sees.__doc__ or "").replace("\n", " ")
@@ -82,8 +82,8 @@ def aiter_unused(facts: Facts) -> str | None:
 
 @_rule("info", "take them out", "vLLM pull request 36702", on=_WITHOUT_AITER, vllm=">=0.19")
 def mi300_variable_elsewhere(facts: Facts) -> str | None:
-    """vLLM has AITER's kernels and quantised all-reduce for MI300X and later only; here it goes without a word by
-    other kernels, and what is measured is not what the recipe says"""
+    """vLLM has AITER's kernels and quantised all-reduce for MI300X and later only; here it silently uses other kernels,
+    and what is measured is not what the recipe says"""
     named = [_AITER] if facts.aiter else []
     named += [_QUICK_REDUCE] if _quick_reduce(facts) else []
     return f"{', '.join(named)} on {', '.join(sorted(facts.archs))}" if named else None

@@ -1,10 +1,8 @@
-"""The container of a server, as its daemon knows it: by its id, never by a name that somebody else may have given.
+"""A server's container, identified to its daemon by id, never by a name that somebody else may have used.
 
-`docker run` writes the id into a file of ours (--cidfile) after the daemon has made the container and before it starts
-it, so that without an id nothing of ours runs there. The label, with the random name, finds what was left where even
-that file is gone.
-Invariants: every question is answered in bounded time; a daemon that does not answer has not said that there is no
-container.
+`docker run --cidfile` writes the id to a file of ours after the daemon has created the container and before it starts:
+without an id, nothing of ours runs there. The label and the random name find a container whose file is lost.
+Invariants: every question has a time limit; if a daemon does not answer, its container counts as possibly there.
 """
 
 from __future__ import annotations
@@ -31,18 +29,18 @@ _DAEMON_VARIABLES = (
     *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_TLS", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"),
     *("CONTAINER_HOST", "CONTAINER_CONNECTION", "CONTAINER_SSHKEY", "XDG_RUNTIME_DIR"),
 )
-"""What tells docker or podman which daemon to ask."""
+"""The variables that tell docker or podman which daemon to use."""
 
 
 class Container(msgspec.Struct, frozen=True):
     program: str  # the path of docker or podman
     id_file: str
     label: str  # the mark of the server
-    environment: dict[str, str]  # what chose the daemon when it was started
+    environment: dict[str, str]  # the variables that chose the daemon when it was started
 
     @property
     def flags(self) -> list[str]:
-        """What `run` needs to make it ours: a name that nobody else has, for people, and what we know it by."""
+        """The flags that make `run`'s container identifiable: a unique name for people, the id file and the label."""
         return ["--name", self.name, "--label", f"{LABEL}={self.label}", "--cidfile", self.id_file]
 
     @property
@@ -56,9 +54,9 @@ def container_of(program: str, *, id_file: Path, label: str, environment: Mappin
 
 
 def container_ids(container: Container) -> list[str]:
-    """The container's id as long as the daemon has it, mostly none; raises `ServerError` if it does not answer."""
+    """The container's ids, none once it is gone; raises `ServerError` if the daemon does not answer."""
     known = read_id(container.id_file)
-    # The label alone is not enough: an image that was committed from the container hands it on to others.
+    # The label alone is not enough: an image committed from the container inherits it.
     marked = (f"label={LABEL}={container.label}", f"name={container.name}")
     return _listed(container.program, container.environment, *(marked if known is None else (f"id={known}",)))
 
@@ -72,11 +70,11 @@ def read_id(id_file: str) -> str | None:
 
 
 def remove_container(container: Container) -> str:
-    """End it, and wait until the daemon has it no more; what went wrong, in words."""
+    """Remove it and wait until the daemon no longer has it; returns what went wrong, empty if nothing."""
     give_up_s = time.monotonic() + _GOING_WAIT_S
     problem = ""
     try:
-        # One that goes already (--rm) cannot be removed, and is gone a moment later.
+        # With --rm it may be about to go by itself: removing it then fails, and it is gone a moment later.
         while ids := container_ids(container):
             if problem and time.monotonic() > give_up_s:
                 return problem
@@ -97,14 +95,14 @@ def _removed(container: Container, one: str) -> str:
 
 
 def labels_of_containers(program: str) -> list[str]:
-    """Those of the containers of every vramp that the daemon has; raises `ServerError` if it does not answer."""
+    """The labels of all vramps' containers that the daemon has; raises `ServerError` if it does not answer."""
     ids = _listed(program, {}, f"label={LABEL}")
     form = f'{{{{index .Config.Labels "{LABEL}"}}}}'
     return _run([program, "inspect", "--format", form, *ids], {}, within_s=_ANSWER_WAIT_S).split() if ids else []
 
 
 def _listed(program: str, environment: Mapping[str, str], *filters: str) -> list[str]:
-    """The ids of the containers that all filters let through."""
+    """The ids of the containers that match all filters."""
     words = [program, "ps", "--all", "--quiet", "--no-trunc", *(f"--filter={wanted}" for wanted in filters)]
     return [line for line in _run(words, environment, within_s=_ANSWER_WAIT_S).split() if _ID.fullmatch(line)]
 

@@ -1,18 +1,17 @@
-"""The process between vramp and the server, `python -m loadgen.server.process.guard`: nothing of it outlives vramp.
+"""The process between vramp and the server, `python -m loadgen.server.process.guard`: no server outlives vramp.
 
-A killed API server leaves its engine processes behind, and they go on holding the GPU's memory. The guard is the
-"child subreaper" of the server's tree: a descendant whose parent dies becomes the guard's own child, whatever session
-it made for itself. Invariants: as long as the guard has a child, something of the tree is left, and once the kernel
-says that it has none, nothing is; the guard signals only its own descendants; it ends when the tree has ended, or
-when the killed did not go within a bounded time, which it reports. What runs in a container is no descendant: its
-daemon is asked to stop and to remove it, by the id that the client has written down, the latter whenever the main
-process has ended. The record stays if anything may be left.
+A killed API server leaves its engine processes behind, which keep the GPU's memory. The guard is the "child subreaper"
+of the server's tree: a descendant whose parent dies becomes the guard's child, whatever its session. Invariants: while
+the guard has a child, something of the tree is left, and once the kernel says that it has none, nothing is; the guard
+signals only its own descendants; it ends when the tree has ended, or reports what SIGKILL did not end in bounded time.
+What runs in a container is not a descendant: its daemon is asked to stop it, and once the main process has ended to
+remove it, by the id in the client's id file. The record stays while anything may be left.
 
-Spoken over pipes, one line of JSON each. In: the order `{argv, env, cwd, log_path, stop_timeout_s}` with, if there
-are such, `container: {program, id_file}` and `record: {path, facts}`; later `{"do": "stop"}` or `{"do": "leave"}`. The
-end of stdin means that vramp is gone, and after `leave` means nothing: SIGTERM ends the server then. Out: `started`,
-`tree`, `exited`, `stopping`, `left`, `stopped`, or `failed`. It runs in a session of its own and imports only what
-starts fast.
+Protocol: one line of JSON each, over pipes. In: the order `{argv, env, cwd, log_path, stop_timeout_s}` with optional
+`container: {program, id_file}` and `record: {path, facts}`; later `{"do": "stop"}` or `{"do": "leave"}`. The end of
+stdin means that vramp is gone; after `leave` it means nothing, and SIGTERM ends the server. Out: `started`, `tree`,
+`exited`, `stopping`, `left`, `stopped`, or `failed`. The guard has a session of its own and imports only what loads
+fast.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ from typing import Any
 
 from loadgen.server.process.tree import ProcessId, ProcessInfo, descendants, look_at, send_signal
 
-LEFTOVER_GRACE_S = 2.0  # what remains of the tree after the server's main process ended gets SIGTERM and this long
-KILL_WAIT_S = 15.0  # A killed process that held a GPU takes seconds to go; after this it is reported as left
+LEFTOVER_GRACE_S = 2.0  # after the main process has ended, the rest of the tree gets SIGTERM and this long
+KILL_WAIT_S = 15.0  # a killed process that held a GPU takes seconds to go; later it is reported as left
 ORPHAN_GRACE_S = 2.0
-ORPHAN_KILL_WAIT_S = 2.0  # without vramp nobody waits for the guard: the two together keep it under five seconds
+ORPHAN_KILL_WAIT_S = 2.0  # if vramp is gone: with the grace, under five seconds in all
 
-_LAST_S = 1.0  # A removal that has not ended this long before the guard gives up is killed too
+_LAST_S = 1.0  # a container removal still running this long before the guard gives up is killed
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -48,7 +47,7 @@ _private = partial(os.open, mode=0o600)
 
 
 class Inbox:
-    """Opened once, by the process that it serves: it sets handlers for that process's signals."""
+    """Lines and signals for this process; create it once, as it installs signal handlers."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -66,7 +65,7 @@ class Inbox:
         self._selector.register(self._signals, selectors.EVENT_READ)
 
     def wait(self, timeout_s: float | None) -> tuple[list[bytes], set[int]]:
-        """The lines and signals that came, at the latest after `timeout_s`."""
+        """The lines and signals that arrived, after at most `timeout_s`."""
         signals: set[int] = set()
         for key, _ in self._selector.select(0 if self._lines else timeout_s):
             if key.fd == 0:
@@ -77,7 +76,7 @@ class Inbox:
         return lines, signals
 
     def first_line(self) -> bytes | None:
-        """The order; None if vramp is gone before it gave one. Lines that came with it stay for `wait`."""
+        """The order; None if vramp is gone before it sent one. Lines that came with it stay for `wait`."""
         while not self.closed:
             lines, _ = self.wait(None)
             if lines:
@@ -95,7 +94,7 @@ class Inbox:
 
 
 class Guard:
-    """The life of one server, from its start until nothing of it is left."""
+    """One server, from its start until nothing of it is left."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self._order = order
@@ -121,7 +120,7 @@ class Guard:
         _tell("started", **asdict(main.id))
 
     def run(self, inbox: Inbox) -> None:
-        """Watch until the tree is gone, or cannot be made to go."""
+        """Watch until the tree is gone, or cannot be ended."""
         left: list[ProcessInfo] = []
         while self._reap():
             now = time.monotonic()
@@ -138,7 +137,7 @@ class Guard:
         _tell("stopped", killed=_described(self._killed.values()), left=_described(left), problem=self._problem)
 
     def _reap(self) -> bool:
-        """Collect the dead; False when no descendant is left, alive or dead."""
+        """Reap dead children; False when no descendant is left, alive or dead."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -164,7 +163,7 @@ class Guard:
         for info in descendants(os.getpid()):
             if not self._is_killer(info):
                 send_signal(info.id, signal.SIGTERM)
-        # Its client may end before the container does. Mostly there is none any more, which is not worth a log line.
+        # The client may end before its container. Usually the container is gone, which is not worth a log line.
         self._remove_container(quiet=True)
 
     def _obey(self, lines: list[bytes], signals: set[int], *, orphaned: bool) -> None:
@@ -181,15 +180,15 @@ class Guard:
     def _stop(self, grace_s: float, kill_wait_s: float) -> None:
         self._end_within(grace_s, kill_wait_s)
         if not self._asked_to_end and self._main.returncode is None:
-            self._sample(time.monotonic())  # who is there to be waited for
+            self._sample(time.monotonic())  # update what is waited for
             self._stopper = self._run_on_container("stop", "-t", str(round(self._stop_timeout_s)))
             if self._stopper is None:
-                # Its own children the server ends itself; they get a signal only once it is gone.
+                # Only the main process: it ends its own children, which get a signal once it is gone.
                 os.kill(self._main.pid, signal.SIGTERM)
         self._asked_to_end = True
 
     def _end_within(self, grace_s: float, kill_wait_s: float) -> None:
-        """Bring the end forward, never back: the shortest grace of all causes holds."""
+        """Bring the end forward, never back: the shortest grace period requested so far holds."""
         self._kill_at = min(self._kill_at, time.monotonic() + grace_s)
         self._give_up_at = min(self._give_up_at, self._kill_at + kill_wait_s)
         self._sample_at = 0.0
@@ -208,7 +207,7 @@ class Guard:
         return self._killer is not None and info.session == self._killer.pid
 
     def _run_on_container(self, *words: str, quiet: bool = False) -> subprocess.Popen[bytes] | None:
-        """Ask the daemon to do this to our container; None as long as it has not made one."""
+        """Run this docker command on our container; None while the daemon has not created one."""
         container = self._order.get("container")
         container_id = _text_of(container["id_file"]) if container else ""
         if not container or not container_id:
@@ -221,7 +220,7 @@ class Guard:
             return None
 
     def _write_record(self, **facts: Any) -> None:  # noqa: ANN401 - facts are what JSON can say
-        """Replace the record, as a whole, by one that says this too."""
+        """Replace the record atomically by one with these facts added."""
         if self._record_path is None:
             return
         self._record |= facts
@@ -230,7 +229,7 @@ class Guard:
             with open(new, "w", opener=_private) as file:
                 file.write(json.dumps(self._record))
             new.replace(self._record_path)
-        except OSError as error:  # the server runs as well without it, and its mark is found all the same
+        except OSError as error:  # the server works without a record, and can still be found by its mark
             os.write(2, f"vramp: cannot record this server: {error}\n".encode())
             with contextlib.suppress(OSError):
                 new.unlink()
@@ -239,7 +238,7 @@ class Guard:
         container = self._order.get("container")
         for path in (self._record_path, container and Path(container["id_file"])):
             if path is not None:
-                with contextlib.suppress(OSError):  # who reads a stale one next removes it
+                with contextlib.suppress(OSError):  # whoever reads a stale record next removes it
                     path.unlink()
 
     def _sample(self, now: float) -> None:
@@ -261,7 +260,7 @@ class Guard:
 def _start(
     order: dict[str, Any], argv: list[str], *, quiet: bool = False, preexec_fn: Callable[[], None] | None = None
 ) -> subprocess.Popen[bytes]:
-    # The log may show what the server was told, keys included: it is for the owner's eyes.
+    # The log may show what the server was told, API keys included: only its owner may read it.
     with open(order["log_path"], "ab", opener=_private) as log:
         return subprocess.Popen(
             argv,
@@ -276,9 +275,9 @@ def _start(
 
 
 def _end_with_the_guard(guard: int) -> None:
-    """The kernel asks the server to end if the guard is killed: the last resort when vramp is killed with it."""
+    """Have the kernel end the server if the guard is killed: the last resort when vramp is killed with it."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != guard:  # It was killed before the kernel knew what to do then.
+    if os.getppid() != guard:  # the guard was killed before prctl took effect
         os._exit(1)
 
 
@@ -295,14 +294,14 @@ def _described(processes: Iterable[ProcessInfo]) -> list[dict[str, Any]]:
 
 def _tell(event: str, **facts: Any) -> None:  # noqa: ANN401 - facts are what JSON can say
     line = json.dumps({"event": event, **facts}) + "\n"
-    with contextlib.suppress(BrokenPipeError):  # vramp is gone; what is left to do needs no listener
+    with contextlib.suppress(BrokenPipeError):  # vramp is gone; the remaining work needs no listener
         os.write(1, line.encode())
 
 
 def main() -> None:
     inbox = Inbox()
     order = json.loads(inbox.first_line() or "{}")
-    if "argv" not in order:  # vramp is gone, or was stopped before it gave the order
+    if "argv" not in order:  # vramp is gone, or was stopped before it sent the order
         return
     try:
         if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:

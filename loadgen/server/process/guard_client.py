@@ -1,4 +1,4 @@
-"""vramp's side of a guard: start one, speak to it, and end a server whose guard is another's, or lost.
+"""vramp's side of a guard: start one, talk to it, and end a server whose guard belongs to another vramp, or is lost.
 
 Invariants: only processes that vramp started are signalled, each known by pid and start time; every wait is bounded.
 """
@@ -32,14 +32,14 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ServerExit:
-    """How the server's main process ended; both None if its guard was lost, so that nobody could see it."""
+    """How the server's main process ended; both None if its guard was lost, so that nothing observed it."""
 
     code: int | None = None
     signal: int | None = None
 
     def __str__(self) -> str:
         if self.signal == signals.SIGKILL:
-            return "was killed by SIGKILL (by somebody, or by the kernel for want of memory)"
+            return "was killed by SIGKILL (by a user, or by the kernel's OOM killer)"
         if self.signal is not None:
             return f"was killed by {signals.Signals(self.signal).name}"
         if self.code is None:
@@ -58,14 +58,14 @@ class ProcessName:
 
 @dataclass(frozen=True, slots=True)
 class StopReport:
-    """What it took to end the server's tree; `left` is empty unless the kernel could not end a process."""
+    """How ending the server's tree went; `left` is empty unless the kernel could not end a process."""
 
     elapsed_s: float
     killed: tuple[ProcessName, ...] = ()
     left: tuple[ProcessName, ...] = ()
     problem: str = ""  # what else went wrong, such as a container that could not be removed
     gpu_memory: str = NOT_CHECKED
-    """Whether the GPUs' memory is back at its level before the start, who holds it if not, or why nobody knows."""
+    """Whether the GPUs' memory is back at its level before the start; if not, who holds it; or why that is unknown."""
 
     @property
     def clean(self) -> bool:
@@ -85,8 +85,8 @@ class StopReport:
 
 
 def start_guard(log_path: Path) -> subprocess.Popen[bytes]:
-    """A guard that waits for its order; it writes its own troubles to the server's log."""
-    # Not asyncio's subprocess: it kills its child when the loop is closed, and the guard must outlive that.
+    """A guard that waits for its order; its own errors go to the server's log."""
+    # Not asyncio's subprocess: that kills its child when the loop is closed, and the guard must outlive that.
     with open(log_path, "ab", opener=partial(os.open, mode=0o600)) as log:
         return subprocess.Popen(
             [sys.executable, "-m", guard.__name__],
@@ -99,22 +99,22 @@ def start_guard(log_path: Path) -> subprocess.Popen[bytes]:
 
 
 def tell(process: subprocess.Popen[bytes], message: dict[str, Any]) -> None:
-    """Send one message; to a guard that has ended, nothing. It blocks."""
+    """Send one message; does nothing if the guard has ended. It blocks."""
     assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # what it reported last says why it ended
+    with contextlib.suppress(BrokenPipeError):  # its last report says why it ended
         process.stdin.write(json.dumps(message).encode() + b"\n")
         process.stdin.flush()
 
 
 def hang_up(process: subprocess.Popen[bytes]) -> None:
-    """Look like a vramp that is gone: nothing ends a tree faster, unless the guard was told to leave it."""
+    """Close its stdin as if vramp were gone: the fastest way to end a tree, unless the guard was told to leave it."""
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):
         process.stdin.close()
 
 
 async def events(process: subprocess.Popen[bytes]) -> AsyncIterator[dict[str, Any]]:
-    """What the guard reports, until its end of the pipe is closed."""
+    """What the guard reports, until it closes its end of the pipe."""
     reader = asyncio.StreamReader(limit=_LINE_LIMIT)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), process.stdout
@@ -127,9 +127,9 @@ async def events(process: subprocess.Popen[bytes]) -> AsyncIterator[dict[str, An
 
 
 async def stop_server(record: ServerRecord, *, timeout_s: float) -> StopReport:
-    """Have its guard stop this server in order; after `timeout_s`, or if the guard is lost, kill all of it from here.
+    """Have its guard stop this server in order; after `timeout_s`, or if the guard is lost, kill everything from here.
 
-    What the guard itself had to kill is not known here, and neither is the GPUs' memory before the start.
+    What the guard itself had to kill is unknown here, and so is the GPUs' memory before the start.
     """
     began = time.monotonic()
     seen = [record.server, *record.tree] if record.mark.is_here else []
@@ -137,7 +137,7 @@ async def stop_server(record: ServerRecord, *, timeout_s: float) -> StopReport:
         keeper = record.mark.guard
         if not (tree.send_signal(keeper, signals.SIGTERM) and await _ended(keeper, within_s=timeout_s)):
             seen += [info.id for info in tree.descendants(keeper.pid)]
-            tree.send_signal(keeper, signals.SIGKILL)  # one that hangs is worth no more than one that is gone
+            tree.send_signal(keeper, signals.SIGKILL)  # a guard that hangs is treated like one that is gone
     report = await end_without_guard(seen, record.container)
     if report.clean:
         forget(record.mark)
@@ -146,7 +146,7 @@ async def stop_server(record: ServerRecord, *, timeout_s: float) -> StopReport:
 
 
 async def end_without_guard(seen: Iterable[tree.ProcessId], container: Container | None) -> StopReport:
-    """End these processes and all that hang on them, and remove the container."""
+    """End these processes and everything that belongs to them, and remove the container."""
     problem = await asyncio.to_thread(remove_container, container) if container is not None else ""
     waits = {"grace_s": guard.LEFTOVER_GRACE_S, "within_s": guard.LEFTOVER_GRACE_S + guard.KILL_WAIT_S}
     both = await asyncio.to_thread(partial(tree.kill_seen, seen, **waits))
@@ -155,7 +155,7 @@ async def end_without_guard(seen: Iterable[tree.ProcessId], container: Container
 
 
 async def _ended(target: tree.ProcessId, *, within_s: float) -> bool:
-    """Whether this process has ended, at the latest after so long."""
+    """Whether this process ends within so long."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within_s):
             await _end_of(target)
@@ -168,7 +168,7 @@ async def _end_of(target: tree.ProcessId) -> None:
         handle = os.pidfd_open(target.pid)
     except ProcessLookupError:
         return
-    except OSError:  # a kernel or a container without pidfds: nothing tells of the end of what is no child of ours
+    except OSError:  # no pidfds in this kernel or container: only polling can tell that a non-child has ended
         while tree.lives(target):  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
         return

@@ -1,10 +1,10 @@
-"""Who drives which server: a lock for each port, and the search for a port that is free.
+"""Which vramp drives which server: a lock per port, and the search for a free port.
 
-The lock is an abstract unix socket that is named after the port. Invariants: the kernel gives a name to one process,
-of whichever user, and takes it back when that ends, so that no lock is ever stale, and none needs a file or room on a
-disk; a server on this machine is known by its port, under whatever name it was called. Abstract names belong to a
-network namespace, as ports do: two containers with networks of their own both have a port 8000, and a lock for it
-each. Any user can take such a name from the others, as he can take the port.
+The lock is an abstract unix socket named after the port. Invariants: the kernel gives a name to one process, of any
+user, and frees it when that process ends, so a lock is never stale and needs no file; a server on this machine is
+identified by its port, whatever host name was used. Abstract names belong to a network namespace, as ports do: two
+containers with networks of their own each have a port 8000 and a lock for it. Any user can take such a name from the
+others, just as any user can take the port.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from loadgen.masking import shown_command
 from loadgen.server.process.records import list_servers
 from loadgen.server.process.tree import command_line
 
-_BACKLOG = 4096  # who asks for the holder stays in its queue; beyond this, the holder has no name
+_BACKLOG = 4096  # asking for the holder occupies its queue; when that is full, the holder cannot be identified
 _CREDENTIALS = struct.Struct("3i")  # pid, user, group
 
 
@@ -36,7 +36,7 @@ _CREDENTIALS = struct.Struct("3i")  # pid, user, group
 class DriveLock:
     """The right to drive one server, until `release` or the end of the process."""
 
-    held: socket.socket | None  # none if this process holds the lock already, through another handle
+    held: socket.socket | None  # None if this process holds the lock already, through another handle
 
     def release(self) -> None:
         if self.held is not None:
@@ -51,9 +51,9 @@ class DriveLock:
 
 
 def drive_lock(host: str, port: int) -> DriveLock:
-    """Become the one vramp that drives the server at `host` and `port`, ours or attached.
+    """Become the one vramp that drives the server at `host` and `port`, our own or attached.
 
-    Raises `ServerError` with who drives it now. One process may take it more than once; the first handle counts.
+    Raises `ServerError` that names who drives it now. A process may take it more than once; the first handle counts.
     """
     held = _bound(host, port)
     if held is None and (_holder(host, port) or (0, 0))[0] != os.getpid():
@@ -62,7 +62,7 @@ def drive_lock(host: str, port: int) -> DriveLock:
 
 
 def claim_port(host: str, port: int) -> tuple[int, DriveLock]:
-    """The port for a server of our own (0 takes a free one) and its lock; raises `ServerError` if it cannot be had."""
+    """The port for our own server (0: any free one) and its lock; raises `ServerError` if it is not available."""
     if port == 0:
         return _claim_free_port(host)
     held = _bound(host, port)
@@ -80,13 +80,13 @@ def _claim_free_port(host: str) -> tuple[int, DriveLock]:
     for _ in range(100):
         port = free_port(host)
         held = _bound(host, port)
-        if held is not None:  # else another vramp chose it, and its server does not listen yet
+        if held is not None:  # otherwise another vramp chose it, and its server does not listen yet
             return port, DriveLock(held)
-    raise ServerError(f"found no port on {host} that is free; set server.port")
+    raise ServerError(f"found no free port on {host}; set server.port")
 
 
 def driver_of(host: str, port: int) -> str:
-    """Who drives this server at the moment, in words; empty if nobody does."""
+    """Describe who drives this server now; empty if nobody does."""
     holder = _holder(host, port)
     if holder is None:
         return ""
@@ -98,12 +98,12 @@ def driver_of(host: str, port: int) -> str:
         started = datetime.fromtimestamp(psutil.Process(pid).create_time()).astimezone()
         since = f", since {started:%Y-%m-%d %H:%M:%S}"
     except psutil.Error:
-        pass  # Gone just now, or hidden: the number is all there is to say
+        pass  # gone just now, or hidden: only the pid is known
     return f"a vramp ({_described(pid)} of user {user_name(user)}{since})"
 
 
 def _driven(host: str, port: int) -> ServerError:
-    remedy = "wait until that one has ended, end it, or take another server"
+    remedy = "wait until that one has ended, end it, or use another server"
     who = driver_of(host, port) or "a vramp"
     return ServerError(f"the server at {host} port {port} is already driven by {who}; {remedy}")
 
@@ -120,7 +120,7 @@ def _explained(port: int, error: ServerError) -> ServerError:
 
 
 def _bound(host: str, port: int) -> socket.socket | None:
-    """The socket that is the lock, or None if somebody has it."""
+    """The socket that is the lock, or None if another process holds it."""
     held = socket.socket(socket.AF_UNIX)
     try:
         held.bind(_lock_name(host, port))
@@ -134,7 +134,7 @@ def _bound(host: str, port: int) -> socket.socket | None:
 
 
 def _holder(host: str, port: int) -> tuple[int, int] | None:
-    """Pid and user of who has the lock, the pid 0 if it cannot be seen; None if nobody has it."""
+    """Pid and user of the lock's holder, pid 0 if it is not visible; None if nobody holds it."""
     with socket.socket(socket.AF_UNIX) as asking:
         asking.setblocking(False)
         try:
@@ -149,7 +149,7 @@ def _holder(host: str, port: int) -> tuple[int, int] | None:
 
 def _lock_name(host: str, port: int) -> bytes:
     name = host.strip("[]").lower()
-    # A name of a host may be longer than that of a socket.
+    # A host name may be longer than the name of a socket can be.
     where = "" if is_this_machine(name) else hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:32] + ":"
     return f"\0vramp-drives:{where}{port}".encode()
 
@@ -177,7 +177,7 @@ def require_free_port(host: str, port: int) -> int:
     except OSError as error:
         raise ServerError(f"server.host = {host!r}: not an address of this machine: {error.strerror}") from None
     with socket.socket(family, kind, protocol) as probe:
-        # As servers do: a port whose old connections are still in TIME_WAIT is free.
+        # As servers do: a port whose old connections are in TIME_WAIT counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(address)
@@ -195,7 +195,7 @@ def _why_not(host: str, port: int, error: OSError) -> str:
 
 
 def listeners(ports: Collection[int]) -> set[int]:
-    """The processes that listen on one of these ports, as far as this user may see."""
+    """The processes that listen on one of these ports, as far as this user can see."""
     return {
         connection.pid
         for connection in psutil.net_connections("tcp")

@@ -1,10 +1,9 @@
-"""The log of a server: followed while it is written, and made fit to show.
+"""The log of a server: followed while it is written, and made safe to show.
 
-A log is input from elsewhere (model names, prompts, libraries): no control sequence in it may reach the screen, and no
-secret that it repeats.
-Invariants: the same bytes give the same lines, however they were split into writes; memory is bounded, whatever is
-written; a line is shown only after `clean_line`. Carriage returns end lines too (progress bars); empty lines are
-dropped. The lines for requests that were answered, hundreds a second, are handed on, but not kept.
+A log is external input (model names, prompts, libraries): no control sequence and no secret in it may reach the screen.
+Invariants: the same bytes give the same lines, however the writes were split; memory is bounded, whatever is written; a
+line is shown only after `clean_line`. Carriage returns end lines too (progress bars); empty lines are dropped. Access
+log lines of successful requests, hundreds a second, are passed on but not kept.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _MAX_LINE_BYTES = 16_384
 _MAX_POLL_BYTES = 1 << 20
 _MAX_DIAGNOSED_BYTES = 8 << 20
 _BREAK = re.compile(rb"[\r\n]+")
-_ANSWERED = re.compile(r"INFO: +\S+ - \"[A-Z]+ \S+ HTTP/[\d.]+\" 2\d\d\b")  # how uvicorn tells that all went well
+_ANSWERED = re.compile(r"INFO: +\S+ - \"[A-Z]+ \S+ HTTP/[\d.]+\" 2\d\d\b")  # uvicorn's access log of a success
 
 _ESCAPES = re.compile(
     r"\x1b\][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|$)?"  # OSC: titles, links, the clipboard
@@ -47,7 +46,7 @@ _UNTELLING = re.compile(r'\s*$|\s+\S|Traceback \(most recent|\s*File "|[\s^~]*$|
 
 
 class LogTail:
-    """The lines of a growing file from `offset` on; of those worth a look the last thousand are kept."""
+    """The lines of a growing file from `offset` on; the last thousand interesting ones are kept."""
 
     def __init__(self, path: Path, *, offset: int = 0) -> None:
         self.path = path
@@ -62,11 +61,11 @@ class LogTail:
 
     @property
     def unfinished(self) -> str:
-        """What has been written of a line that has not ended yet: the current state of a progress bar."""
+        """The line that has not ended yet, such as the current state of a progress bar."""
         return clean_line(self._partial)
 
     def distinct_lines(self) -> list[str]:
-        """Each line of the last 8 MiB once: a server that dies under load says the same for each of its streams."""
+        """Each distinct line of the last 8 MiB: a server that dies under load repeats itself for each stream."""
         try:
             with open_file(self.path) as file:
                 size = file.seek(0, 2)
@@ -77,12 +76,12 @@ class LogTail:
         return [line for line in (clean_line(entry[: _MAX_LINE_BYTES + 1]) for entry in entries) if line]
 
     def poll(self) -> list[str]:
-        """The lines that were completed since the last call; at most a mebibyte of file is read each time."""
+        """The lines completed since the last call; reads at most 1 MiB at a time."""
         data = self._read()
         if not data:
             return []
         *complete, rest = _BREAK.split(self._partial + data)
-        # The excess of a line without an end is dropped as it comes, so that it needs no memory.
+        # What exceeds the limit of a line is dropped as it comes, so that it needs no memory.
         self._partial = rest[: _MAX_LINE_BYTES + 1]
         lines = [line for line in (clean_line(entry[: _MAX_LINE_BYTES + 1]) for entry in complete if entry) if line]
         kept = [line for line in lines if not _ANSWERED.search(line)]
@@ -93,7 +92,7 @@ class LogTail:
     def _read(self) -> bytes:
         try:
             with open_file(self.path) as file:
-                if file.seek(0, 2) < self._offset:  # truncated by somebody: begin again
+                if file.seek(0, 2) < self._offset:  # it was truncated: begin again
                     self._offset = 0
                 file.seek(self._offset)
                 data = file.read(_MAX_POLL_BYTES)
@@ -106,7 +105,7 @@ class LogTail:
 def clean_line(data: bytes) -> str:
     """One line of bytes as text without control sequences, secrets, tabs or excessive length."""
     text = _UNPRINTABLE.sub("", _ESCAPES.sub("", data.decode("utf-8", "replace").expandtabs(4)))
-    return shortened(masked_text(text), MAX_LINE_CHARS)  # in this order: nothing recognises half a secret
+    return shortened(masked_text(text), MAX_LINE_CHARS)  # in this order: half a secret would not be recognised
 
 
 def shortened(text: str, limit: int) -> str:
@@ -116,7 +115,7 @@ def shortened(text: str, limit: int) -> str:
 def telling_lines(lines: Iterable[str], limit: int = 15) -> list[str]:
     """The last lines that say what went wrong, without progress, routine and the middle of tracebacks.
 
-    Falls back to the last lines as they are, if none of them tells.
+    Falls back to the last lines of any kind if there are none.
     """
     plain = [line.rstrip() for line in lines if line.strip()]
     split = ((line, *split_line(line)) for line in plain)
@@ -125,7 +124,7 @@ def telling_lines(lines: Iterable[str], limit: int = 15) -> list[str]:
 
 
 def split_line(line: str) -> tuple[str, str]:
-    """The level of a line, empty where it names none, and what it says after the names of process, time and source."""
+    """The level of a line (empty if none) and its message after process name, time and source."""
     prefix = _PREFIX.match(line)
     assert prefix is not None, "every part of the pattern is optional"
     level = prefix["level"] or prefix["uvicorn"] or _TORCH_LEVELS.get(prefix["torch"] or "", "")

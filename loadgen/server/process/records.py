@@ -1,11 +1,11 @@
-"""The servers that vramp started on this machine: by their records, and by the mark that all of each of them bears.
+"""The servers that vramp started on this machine, found by their records and by the mark on all their processes.
 
-A record is a small file that another vramp finds a server by, to list it or to stop it. The guard writes it, keeps its
-tree up to date, and removes it when nothing of the server is left, so that it outlives vramp. The mark is a variable in
-the environment of every process of a server, and the label of its container: it finds what was left where vramp and
-guard were killed at once, with or without a record. Invariants: nothing is known by its name; processes are known by
-pid and start time, and mean nothing after another boot or in another pid namespace; a record goes only when nothing of
-its server is left, for which a container's daemon was asked; records that this version cannot read stay.
+A record is a small file by which another vramp finds a server, to list or stop it. The guard writes it, keeps its
+process tree up to date, and removes it when nothing of the server is left; so it outlives vramp. The mark is a variable
+in the environment of every process of a server, and its container's label: it finds what was left if vramp and guard
+were killed together, with or without a record. Invariants: nothing is identified by name; processes are identified by
+pid and start time, which mean nothing after another boot or in another pid namespace; a record is removed only when
+nothing of its server is left, including its container; records that this version cannot read stay.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from loadgen.server.process.tree import ProcessId, all_processes, command_line, 
 
 VARIABLE = "VRAMP_SERVER"
 _PROC = Path("/proc")
-_SHOWN = 3  # processes of a server that are named
+_SHOWN = 3  # how many processes of a server are named
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _MARK = re.compile(
     r"(?P<token>[0-9a-f]{16}):(?P<port>\d{1,5}):(?P<pid>\d{1,10})\.(?P<start_ticks>\d{1,19})"
@@ -40,14 +40,14 @@ _MARK = re.compile(
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Which server a process or a container belongs to, in a form that fits into a variable and a label."""
+    """Which server a process or container belongs to, in a form that fits a variable and a label."""
 
-    token: str  # nobody else's
+    token: str  # unique
     port: int
     guard: ProcessId
     boot: str
-    namespace: str  # the pid namespace in which the guard has its pid
-    owner: str  # user and folder of records: with another of either it is another vramp's
+    namespace: str  # the pid namespace of the guard
+    owner: str  # user and records folder: if either differs, it belongs to another vramp
 
     def __str__(self) -> str:
         guard = f"{self.guard.pid}.{self.guard.start_ticks}"
@@ -55,7 +55,7 @@ class Mark(msgspec.Struct, frozen=True):
 
     @property
     def is_here(self) -> bool:
-        """Whether the pids that go with it are those of this boot and this namespace."""
+        """Whether its pids are valid here: same boot, same pid namespace."""
         return (self.boot, self.namespace) == _here()
 
     @property
@@ -92,7 +92,7 @@ def _owner() -> str:
 class ServerRecord(msgspec.Struct, frozen=True):
     mark: Mark
     server: ProcessId  # its main process
-    tree: tuple[ProcessId, ...]  # all of its processes that were seen last
+    tree: tuple[ProcessId, ...]  # all its processes, as last seen
     url: str
     profile: str
     model: str | None
@@ -108,12 +108,12 @@ class ServerRecord(msgspec.Struct, frozen=True):
 
     @property
     def orphaned(self) -> bool:
-        """Its guard is gone, and nobody ends it unless asked."""
+        """Whether its guard is gone, so that it runs until somebody stops it."""
         return not self.mark.guarded
 
 
 def servers_folder() -> Path:
-    """Where the records of this machine's servers are; raises `ServerError` if it cannot be made, or not be trusted."""
+    """The folder of this machine's records; raises `ServerError` if it cannot be created or trusted."""
     # A home on the network is shared by machines that cannot see each other's processes.
     machine = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())
     try:
@@ -131,7 +131,7 @@ def record_path(mark: Mark) -> Path:
 
 
 def forget(mark: Mark) -> None:
-    """Remove the record of a server of which nothing is left."""
+    """Remove the record of a server that is gone entirely."""
     path = record_path(mark)
     path.unlink(missing_ok=True)
     id_file(path).unlink(missing_ok=True)
@@ -148,7 +148,7 @@ def orphan_words(record: ServerRecord) -> str:
 
 
 def remains(record: ServerRecord) -> str:
-    """What is left of it, in words."""
+    """Describe what is left of it."""
     infos = [info for info in map(look_at, (process.pid for process in record.tree)) if info is not None]
     what = [f"pid {info.id.pid} ({info.name})" for info in infos[:_SHOWN]]
     what += [f"{len(infos) - _SHOWN} more"] if len(infos) > _SHOWN else []
@@ -157,7 +157,7 @@ def remains(record: ServerRecord) -> str:
 
 
 class Found(NamedTuple):
-    """Servers of which something is left, and in words what could not be judged."""
+    """Servers of which something is left, and descriptions of what could not be checked."""
 
     servers: list[ServerRecord]
     doubts: list[str]
@@ -168,9 +168,9 @@ def list_servers() -> list[ServerRecord]:
 
 
 def find_servers(programs: Iterable[str] = ()) -> Found:
-    """The servers that vramp started and of which anything is left; the records of others are removed.
+    """The servers started by vramp of which anything is left; removes the records of the others.
 
-    `programs` are asked for containers without a record, too. It blocks, for seconds where a daemon does not answer.
+    `programs` (docker, podman) are also asked for containers without a record. Blocks, for seconds if a daemon hangs.
     """
     marked = _marked_processes()
     found: dict[Mark, ServerRecord] = {}
@@ -198,7 +198,7 @@ def find_servers(programs: Iterable[str] = ()) -> Found:
 
 
 def _read(path: Path) -> ServerRecord | str | None:
-    """The record, or in words why it cannot be read; None if its guard has just removed it."""
+    """The record, or why it cannot be read; None if its guard has just removed it."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=ServerRecord)
     except FileNotFoundError:
@@ -219,7 +219,7 @@ def _up_to_date(record: ServerRecord, marked: Iterable[ProcessId]) -> ServerReco
 
 
 def _left_of(record: ServerRecord) -> tuple[bool, str]:
-    """Whether anything of it is left, and in words what could not be told."""
+    """Whether anything of it is left, and what could not be checked."""
     mark = record.mark
     if mark.boot == _here()[0] and not mark.is_here:
         where = "started in another container (pid namespace), and can be ended only there"
@@ -233,14 +233,14 @@ def _left_of(record: ServerRecord) -> tuple[bool, str]:
 
 
 def _marked_processes() -> dict[Mark, list[ProcessId]]:
-    """The living processes of servers of this vramp, the oldest first."""
+    """The living processes of this vramp's servers, oldest first."""
     processes, owner = all_processes(), _owner()
     marks = {pid: mark for pid in processes if (mark := _mark_of(pid, owner)) is not None}
     found: dict[Mark, list[ProcessId]] = {}
     for pid, mark in marks.items():
         info = processes[pid]
-        # A server has sessions of its own: who shares one with a stranger was started by hand in a copied environment.
-        # Session 0 is one from outside this pid namespace: a container's shell.
+        # A server has sessions of its own. One that shares its session with a stranger was started by hand in a copied
+        # environment. Session 0 lies outside this pid namespace: a container's shell.
         alone = info.session in marks or (info.session != 0 and not _has_environment(info.session))
         if info.alive and alone and info.id.start_ticks >= mark.guard.start_ticks:
             found.setdefault(mark, []).append(info.id)
@@ -248,7 +248,7 @@ def _marked_processes() -> dict[Mark, list[ProcessId]]:
 
 
 def _has_environment(pid: int) -> bool:
-    """False for one that is gone, or dead and not yet buried."""
+    """Whether it has an environment; False if it is gone or a zombie."""
     try:
         return bool((_PROC / str(pid) / "environ").read_bytes())
     except PermissionError:
@@ -265,7 +265,7 @@ def _mark_of(pid: int, owner: str) -> Mark | None:
         _, _, rest = (b"\0" + (folder / "environ").read_bytes()).partition(f"\0{VARIABLE}=".encode())
         mark = read_mark(rest.partition(b"\0")[0].decode("utf-8", "replace"))
         ours = mark is not None and mark.is_here and mark.owner == owner and _namespace(pid) == mark.namespace
-    except OSError:  # gone, or not ours to look at
+    except OSError:  # gone, or no permission
         return None
     return mark if ours else None
 
@@ -288,7 +288,7 @@ def _unrecorded(mark: Mark, processes: Sequence[ProcessId] = (), container: Cont
 
 
 def _add_containers(found: dict[Mark, ServerRecord], program: str) -> None:
-    """Add those that neither a guard nor a record knows."""
+    """Add containers that neither a guard nor a record knows."""
     for label in labels_of_containers(program):
         mark = read_mark(label)
         elsewhere = mark is not None and mark.boot == _here()[0] and not mark.is_here

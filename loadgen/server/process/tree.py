@@ -1,8 +1,8 @@
 """Which processes belong to a server, and how to signal exactly those.
 
-Relations come from `/proc/PID/stat`: one read gives identity, parent, session and state. A process is known by its pid
-and its start time in clock ticks since boot, which no step of the wall clock moves and no reuse of the pid repeats.
-Standard library only, because the guard imports it and must start fast.
+Relations come from `/proc/PID/stat`: one read gives identity, parent, session and state. A process is identified by its
+pid and its start time in clock ticks since boot, which no clock step moves and no reuse of the pid repeats. Standard
+library only, because the guard imports it and must start fast.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _POLL_S = 0.05
-_TRACKER_S = 0.3  # for those that ignore SIGTERM, once the others are gone
+_TRACKER_S = 0.3  # for processes that ignore SIGTERM, once the others are gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,17 @@ class ProcessInfo:
     parent: int
     group: int
     session: int
-    alive: bool  # false for a zombie: it holds no memory, and only its parent can remove it
+    alive: bool  # false for a zombie, which holds no memory and which only its parent can reap
     ignores_sigterm: bool = False
 
 
 def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessInfo | None:
-    """None for one that is gone, or that the kernel hides from this user (`/proc` mounted with hidepid)."""
+    """None if it is gone or hidden from this user (`/proc` mounted with hidepid)."""
     try:
         text = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    head, _, tail = text.rpartition(")")  # the name itself may hold blanks and parentheses
+    head, _, tail = text.rpartition(")")  # the name itself may contain blanks and parentheses
     fields = tail.split()
     state, threads = fields[0], int(fields[17])
     return ProcessInfo(
@@ -52,14 +52,14 @@ def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessInfo | None:
         parent=int(fields[1]),
         group=int(fields[2]),
         session=int(fields[3]),
-        # A zombie with more than one thread is a process whose first thread ended and whose others run on.
+        # A zombie with more than one thread is a process whose first thread ended while others run on.
         alive=state not in "ZX" or threads > 1,
         ignores_sigterm=bool(int(fields[30]) >> (signal.SIGTERM - 1) & 1),
     )
 
 
 def command_line(pid: int, proc: Path = Path("/proc")) -> list[str]:
-    """The words of a process's command line; empty if it is gone, is the kernel's, or cannot be seen."""
+    """The words of a process's command line; empty if it is gone, a kernel thread or hidden."""
     try:
         data = (proc / str(pid) / "cmdline").read_bytes()
     except OSError:
@@ -92,16 +92,16 @@ def descendants(root: int, processes: Mapping[int, ProcessInfo] | None = None) -
 
 
 def send_signal(target: ProcessId, number: signal.Signals) -> bool:
-    """Signal this very process; False if it is gone or no longer ours. One that took over its pid is never hit."""
+    """Signal exactly this process, never one that reused its pid; False if it is gone or no longer ours."""
     try:
         handle = os.pidfd_open(target.pid)
     except ProcessLookupError:
         return False
-    except OSError:  # a kernel or a container without pidfds: a check right before comes closest
+    except OSError:  # no pidfds in this kernel or container: check right before the signal instead
         handle = None
     try:
         info = look_at(target.pid)
-        if info is None or info.id != target:  # with the handle open, the answer stays true until the signal is sent
+        if info is None or info.id != target:  # the open handle keeps this true until the signal is sent
             return False
         if handle is None:
             os.kill(target.pid, number)
@@ -118,10 +118,10 @@ def send_signal(target: ProcessId, number: signal.Signals) -> bool:
 def kill_seen(
     seen: Iterable[ProcessId], *, within_s: float, grace_s: float = 0.0
 ) -> tuple[list[ProcessInfo], list[ProcessInfo]]:
-    """End these processes and all that hang on them, without their guard's help: (killed, left after `within_s`).
+    """End these processes and everything that belongs to them, without a guard: (killed, left after `within_s`).
 
-    It blocks. They are asked first, and killed after `grace_s`. Without the guard, orphans no longer lead back to it;
-    but a session with one of `seen` in it is the server's own: processes cannot join a session, only found or inherit
+    Blocks. Sends SIGTERM first, and SIGKILL after `grace_s`. Without the guard, orphans cannot be traced by parent; but
+    a session that contains one of `seen` is the server's own: processes cannot join a session, only create or inherit
     one.
     """
     known, asked = set(seen), set[ProcessId]()
@@ -130,7 +130,7 @@ def kill_seen(
     while living := _related(known):
         now = time.monotonic()
         known |= {info.id for info in living}
-        # Python's tracker of shared memory ignores SIGTERM: it frees what the others left behind, and ends after them.
+        # Python's shared-memory tracker ignores SIGTERM: it frees what the others left behind, and ends after them.
         hearing = [info for info in living if not info.ignores_sigterm]
         for info in hearing:
             if info.id not in asked:

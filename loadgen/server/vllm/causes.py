@@ -1,8 +1,8 @@
-"""Why servers do not start or die: what their logs say, and what helps. Data only; `diagnosis` reads it.
+"""Why servers fail to start or die: what their logs say, and the remedy. Data only; `diagnosis` reads it.
 
-The order is the priority, root causes before their consequences: a failed allocation kills the engine, whose death
-ends the API server, and each of the three leaves its lines. Patterns meet one line each, without its prefix, and the
-named groups of a pattern may be used in title and remedy; of a group `signal` also `who_sent`, who sends such signals.
+The order is the priority, root causes before consequences: a failed allocation kills the engine, whose death ends the
+API server, and each leaves lines in the log. A pattern is matched against single lines without prefix. Its named groups
+may be used in title and remedy; a group `signal` also gives `who_sent`, who sends such signals.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Cause(NamedTuple):
     pattern: str
     title: str
     remedy: str
-    phase: Phase | None = None  # none holds in both
+    phase: Phase | None = None  # None: both
 
 
 _OOM = (
@@ -110,7 +110,7 @@ CAUSES = (
         "visible-devices",
         r"Inconsistent GPU visibility env vars: (?P<seen>.+?)(?:\. |$)",
         "two variables choose different GPUs: {seen}",
-        "set HIP_VISIBLE_DEVICES only, in [server.env] or around vramp, and unset the other",
+        "set only HIP_VISIBLE_DEVICES, in [server.env] or around vramp, and unset the other",
     ),
     Cause(
         "duplicate-gpu",
@@ -161,7 +161,7 @@ CAUSES = (
         "unsupported-model",
         r"Model architectures \[.*are not supported|does not recognize this architecture",
         "this vLLM cannot run this kind of model",
-        "take a newer vLLM (and transformers), or another model",
+        "use a newer vLLM (and transformers), or another model",
     ),
     Cause(
         "parallel-size",

@@ -1,6 +1,6 @@
 """The client for everything that is not timed: readiness, models, tokenizing, the engine's metrics.
 
-Every failure becomes a `ServerError` that says what is wrong and what to do. Proxies from the environment are not used:
+Every failure becomes a `ServerError` that says what is wrong and what to do. Proxies from the environment are ignored:
 what vramp measures must not pass through one.
 """
 
@@ -26,11 +26,11 @@ from loadgen.profile.schema import Server
 from loadgen.server.process.log import clean_line, shortened
 
 _CONNECT_S = 5.0
-_ANSWER_S = 10.0  # for the whole of it: one that trickles would never end otherwise
+_ANSWER_S = 10.0  # for the whole answer: one that trickles would otherwise never end
 _METRICS_S = 5.0
 _LARGEST_ANSWER_BYTES = 16 << 20  # the /metrics of 64 engines have 4 MiB, the tokens of the longest prompts 10 MiB
 _MISSING = (404, 405, 501)
-_MOST_BYTES = 4 << 20  # of an answer that is read whole
+_MOST_BYTES = 4 << 20  # largest answer for `answer`
 _INPUT = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,15})')
 _OUTPUT = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,15})')
 _Answer = TypeVar("_Answer")
@@ -54,7 +54,7 @@ class _Tokens(msgspec.Struct):
 
 
 class Answer(NamedTuple):
-    """A whole answer, and how long after its request the first of it came."""
+    """A complete answer, and the time from its request to its first byte."""
 
     content: bytes
     first_s: float
@@ -64,17 +64,17 @@ class ServerClient:
     """Speaks to one OpenAI-compatible server; close it, or use it with `async with`."""
 
     def __init__(self, base_url: str, api_key: str | None = None, *, api_key_env: str | None = None) -> None:
-        """`base_url` is without `/v1`; `api_key_env` only lets messages name the variable the key came from."""
+        """`base_url` is without `/v1`; `api_key_env` only lets messages name the key's environment variable."""
         self.base_url = base_url.rstrip("/")
         self._api_key_env = api_key_env
         self._has_key = api_key is not None
         self._open, self._ended = 0, OwnRequests()
         self._http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
-            # The system's certificates, and those that SSL_CERT_FILE names.
+            # The system's certificates and those in SSL_CERT_FILE.
             verify=ssl.create_default_context() if base_url.startswith("https") else False,
             timeout=httpx.Timeout(None, connect=_CONNECT_S),  # the rest is bounded as a whole
-            # uvicorn closes a connection that was idle for 5 s: one nearly so old may break off under a request.
+            # uvicorn closes connections that were idle for 5 s: an older one might break under a request.
             limits=httpx.Limits(keepalive_expiry=2.0),
             trust_env=False,
         )
@@ -90,7 +90,7 @@ class ServerClient:
         await self._http.aclose()
 
     async def health(self) -> bool:
-        """Whether `/health` answers 200; False while nobody listens, which is how a start looks."""
+        """Whether `/health` answers 200; False while nothing listens, as during a start."""
         try:
             answer = await self._http.get(f"{self.base_url}/health", timeout=_ANSWER_S)
             return answer.status_code == httpx.codes.OK
@@ -112,7 +112,7 @@ class ServerClient:
         return await self._tokenize({"model": model, "prompt": text, "add_special_tokens": add_special_tokens})
 
     async def tokenize_messages(self, model: str, messages: Sequence[dict[str, Any]]) -> list[int] | None:
-        """The token ids of a chat after the server's template; None if the server has no `/tokenize`."""
+        """The token ids of a chat after applying the server's template; None if the server has no `/tokenize`."""
         return await self._tokenize({"model": model, "messages": list(messages), "add_generation_prompt": True})
 
     async def metrics_text(self) -> str | None:
@@ -120,14 +120,14 @@ class ServerClient:
         return None if response.status_code in _MISSING else response.text
 
     async def try_request(self, path: str, body: dict[str, Any], *, timeout_s: float) -> tuple[int, str]:
-        """Post a body and wait for the whole answer: its status and an excerpt. A refused key is a `ServerError`."""
+        """Post a body and wait for the whole answer: status and excerpt. Raises `ServerError` for a refused key."""
         with self._own() as content:
             response = await self._send("POST", path, body, timeout_s)
             content.extend(response.content)
         return response.status_code, _excerpt(response)
 
     async def answer(self, path: str, body: dict[str, Any], *, headers: dict[str, str], timeout_s: float) -> Answer:
-        """Post a body and read the whole answer, streamed or not; raises `ServerError` for any that is no success."""
+        """Post a body and read the whole answer, streamed or not; raises `ServerError` unless it is a success."""
         began_s, first_s = time.monotonic(), None
         url, timeout = self.base_url + path, httpx.Timeout(timeout_s)
         try:
@@ -137,7 +137,7 @@ class ServerClient:
                         first_s = first_s or time.monotonic() - began_s
                         content.extend(part)
                         if len(content) > _MOST_BYTES:
-                            raise ServerError(f"{url} answers without end: more than {_MOST_BYTES >> 20} MiB")
+                            raise ServerError(f"{url} sent an answer of more than {_MOST_BYTES >> 20} MiB")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ServerError(self._explain(error)) from error
         if not response.is_success:
@@ -145,13 +145,13 @@ class ServerClient:
         return Answer(bytes(content), first_s or 0.0)
 
     def take_own(self) -> OwnRequests:
-        """The requests of `try_request` and `answer`: those open now, and those that ended since it was last asked."""
+        """The requests of `try_request` and `answer`: those open now, and those that ended since the last call."""
         taken, self._ended = self._ended, OwnRequests()
         return msgspec.structs.replace(taken, open=self._open)
 
     @contextlib.contextmanager
     def _own(self) -> Iterator[bytearray]:
-        """Count a request that the engine computes, with the tokens that its answer tells."""
+        """Count a request that the engine computes, with the tokens in its answer."""
         content = bytearray()
         self._open += 1
         try:
@@ -167,7 +167,7 @@ class ServerClient:
     async def _request(
         self, method: str, path: str, body: dict[str, Any] | None = None, timeout_s: float = _ANSWER_S
     ) -> httpx.Response:
-        """Any answer that is a success or says "missing"; everything else is a `ServerError`."""
+        """An answer that is a success or "not found"; raises `ServerError` for any other."""
         response = await self._send(method, path, body, timeout_s)
         if response.is_success or response.status_code in _MISSING:
             return response
@@ -184,7 +184,7 @@ class ServerClient:
             raise ServerError(self._explain(error)) from error
         except TimeoutError:
             hangs = "the server hangs or is overloaded"
-            raise ServerError(f"{self.base_url}{path}: no whole answer within {timeout_s:g} s; {hangs}") from None
+            raise ServerError(f"{self.base_url}{path}: no complete answer within {timeout_s:g} s; {hangs}") from None
         if response.status_code in (401, 403):
             raise ServerError(self._refused(response.status_code))
         return httpx.Response(response.status_code, content=content, request=response.request)
@@ -223,7 +223,7 @@ class ServerClient:
 def pick_model(models: Sequence[ModelInfo], wanted: str | None) -> ModelInfo:
     """The model that was asked for, or the first one if none was."""
     if not models:
-        raise ServerError("the server serves no model")
+        raise ServerError("the server lists no model; is it the right server?")
     for model in models:
         if wanted in (None, model.id):
             return model
@@ -232,7 +232,7 @@ def pick_model(models: Sequence[ModelInfo], wanted: str | None) -> ModelInfo:
 
 
 def base_url(host: str, port: int) -> str:
-    """Where to reach a server that listens on `host`; "every address" is reached at the loopback one."""
+    """The URL of a server that listens on `host`; "every address" is reached by the loopback address."""
     reachable = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - not bound here
     return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
 
@@ -248,7 +248,7 @@ def api_key(server: Server) -> str | None:
         )
     if not key:
         raise ServerError(f"server.api_key_env = {server.api_key_env!r}: this environment variable is not set")
-    learn({"api_key": key})  # whatever the name of its variable
+    learn({"api_key": key})  # a secret whatever the name of its variable
     return key
 
 
@@ -274,7 +274,7 @@ async def _bounded(response: httpx.Response) -> bytes:
 
 
 def _last_count(pattern: re.Pattern[bytes], content: bytearray) -> int:
-    """A count in an answer's usage; that of a stream grows, or comes at its end."""
+    """The last count in an answer's usage: in a stream it grows, or comes at the end."""
     found = pattern.findall(content)
     return int(found[-1]) if found else 0
 
@@ -288,14 +288,14 @@ def _told(content: bytes | bytearray) -> str:
 
 
 async def until_ready(client: ServerClient, ended: asyncio.Event) -> bool:
-    """True once the server is ready, False once it has ended; raises `ServerError` if it answers, but wrongly."""
+    """True once the server is ready, False once it has ended; raises `ServerError` if its answers are wrong."""
     while not ended.is_set():
         try:
             if await client.health():
                 await client.models()
                 return True
         except ServerError:
-            if await _is_set_within(ended, seconds=1.0):  # the better explanation
+            if await _is_set_within(ended, seconds=1.0):  # its end explains the error better
                 return False
             raise
         await _is_set_within(ended, seconds=0.25)

@@ -1,8 +1,8 @@
-"""The command lines and environment with which servers are started and containers stopped, from `[server]`.
+"""Command lines and environment that start servers, from `[server]`.
 
-Pure apart from looking for the executable: what is shown, recorded and run is the same list, and no shell ever sees it.
-Several instances have each its own port and devices, shared out in the order in which they are listed; a single one is
-left exactly as the profile has it.
+Pure apart from finding the executable: what is shown, recorded and run is the same list, and no shell ever sees it.
+Several instances each get their own port and devices, in the order in which they are listed; a single one is left
+exactly as the profile has it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _OWN_FLAGS = {"host": "server.host", "port": "server.port", "served-model-name":
 
 
 def server_command(server: Server, *, port: int, known_by: Sequence[str] = ()) -> list[str]:
-    """The argument list that starts this server on `port`; raises `ServerError` if its executable is not there.
+    """The argument list that starts this server on `port`; raises `ServerError` if its executable is missing.
 
-    `known_by` are the flags that make a container known as ours.
+    `known_by` are the flags that identify a container as ours.
     """
     name = server.served_model_name or (server.model if server.engine == "simulator" else None)
     named = ["--served-model-name", name] if name else []
-    # Behind a network of its own, a container's loopback cannot be reached; its port is published on the host's only.
+    # With a network of its own, a container's loopback is unreachable; its port is published on the host only.
     host = server.host if server.docker is None or server.docker.network == "host" else "0.0.0.0"  # noqa: S104
     flags = [word for name, value in server.args.items() for word in _flag(name.lstrip("-"), value)]
     return [*_head(server, port, known_by), "--host", host, "--port", str(port), *named, *flags]
@@ -49,7 +49,7 @@ def _head(server: Server, port: int, known_by: Sequence[str]) -> list[str]:
 
 
 def server_environment(server: Server) -> dict[str, str]:
-    """The environment of the server: vramp's own and what the profile sets, which wins."""
+    """The environment of the server: vramp's own, overridden by the profile's."""
     return {"PYTHONUNBUFFERED": "1", **os.environ, **server.env}
 
 
@@ -63,14 +63,14 @@ def _flag(name: str, value: Any) -> list[str]:  # noqa: ANN401 - any of TOML's t
     texts = [one if isinstance(one, str) else json.dumps(one) for one in values]
     if form == "several":
         return [f"--{name}", *texts]
-    # A value that begins with a dash would be read as a flag of its own.
+    # A value that begins with a dash would be read as a flag.
     if not isinstance(value, list) and texts[0].startswith("-"):
         return [f"--{name}={texts[0]}"]
     return [word for text in texts for word in (f"--{name}", text)]
 
 
 def run_command(server: Server, docker: Docker, port: int, known_by: Sequence[str]) -> list[str]:
-    """`docker run` and its flags, up to the image; what the container executes comes after it."""
+    """`docker run` and its flags, up to the image; the command inside the container follows."""
     own_network = [] if docker.network == "host" else ["--publish", f"{server.host}:{port}:{port}"]
     given: dict[str, list[str | None] | list[str]] = {
         "--ipc": [docker.ipc],
@@ -87,7 +87,7 @@ def run_command(server: Server, docker: Docker, port: int, known_by: Sequence[st
         *(find_container_program(server, docker), "run", "--rm", *known_by),
         *("--stop-signal", "SIGINT", "--network", docker.network, *own_network),
         *(word for flag, values in given.items() for value in values if value is not None for word in (flag, value)),
-        # Names only: the values come from the environment, so that no secret stands in a command line.
+        # Names only: values are taken from the environment, so that no secret is in a command line.
         *(word for name in server.env for word in ("--env", name)),
         docker.image,
     ]
@@ -103,7 +103,7 @@ def find_container_program(server: Server, docker: Docker) -> str:
 
 
 def find_executable(server: Server, name: str, *, key: str) -> str:
-    """The path of a program, on the profile's PATH or ours; raises `ServerError` that names the profile's `key`."""
+    """The path of a program, from the profile's PATH or ours; raises `ServerError` that names the profile's `key`."""
     command = expanded(name)
     search = server.env.get("PATH", os.environ.get("PATH", ""))
     # Last, the folder of our own Python: vllm is there if vramp runs from a virtual environment that is not activated.
@@ -131,7 +131,7 @@ _PARALLEL = (
 
 
 def instance_servers(server: Server) -> list[Server]:
-    """One server for each instance; raises `ProfileError` if ports or devices do not suffice."""
+    """One server per instance; raises `ProfileError` if ports or devices do not suffice."""
     if server.instances == 1:
         return [server]
     if server.port + server.instances - 1 > 65535:
@@ -147,7 +147,7 @@ def instance_servers(server: Server) -> list[Server]:
 
 
 def devices_each(args: Mapping[str, Any]) -> int:
-    """How many devices a server with these flags takes; raises `ProfileError` for what is no number."""
+    """How many devices a server with these flags uses; raises `ProfileError` for sizes that are not numbers."""
     given = {name.lstrip("-").replace("_", "-"): value for name, value in args.items()}
     return math.prod(_size(name, given[name]) for names in _PARALLEL for name in names if name in given)
 
@@ -159,7 +159,7 @@ def _size(name: str, value: Any) -> int:  # noqa: ANN401 - any of TOML's types
 
 
 def _pinned(server: Server) -> list[dict[str, str]]:
-    """The variables that give each instance its devices; none where there is nothing to share out."""
+    """The variables that give each instance its devices; empty if there is nothing to divide."""
     vendor = vendor_of(server.platform)
     if vendor is None or server.engine == "simulator":
         return [{} for _ in range(server.instances)]
@@ -170,8 +170,8 @@ def _pinned(server: Server) -> list[dict[str, str]]:
 
 
 def _devices(server: Server, vendor: Vendor, needed: int) -> Sequence[str]:
-    """The devices that somebody chose for the server, or the first of the box."""
-    # What is set around vramp does not get into a container.
+    """The devices chosen for the server by a variable, or the first ones of the box."""
+    # vramp's own environment does not get into a container.
     environments = [server.env] if server.engine == "docker" else [server.env, os.environ]
     for name, environment in itertools.product(vendor.renumbering, environments):
         _listed(server, environment, name, needed)
@@ -183,7 +183,7 @@ def _devices(server: Server, vendor: Vendor, needed: int) -> Sequence[str]:
 
 def _listed(server: Server, environment: Mapping[str, str], name: str, needed: int) -> list[str]:
     listed = [device.strip() for device in environment.get(name, "").split(",") if device.strip()]
-    if 0 < len(listed) < needed:  # to vLLM, an empty list is none
+    if 0 < len(listed) < needed:  # vLLM treats an empty list as none
         raise ProfileError(
             f"server.instances = {server.instances}: they take {needed} devices, and {name} lists {len(listed)}; "
             "lower server.instances, or list more devices in server.env"

@@ -1,11 +1,11 @@
-"""Why a server ended, for a person: the cause, the lines that prove it, and what to do.
+"""Why a server ended: the cause, the lines that prove it, and what to do.
 
-Invariants: any lines are accepted; evidence is short, harmless to a terminal and free of credentials; what is not known
-is said to be unknown. Lines that the server logged as routine (INFO, WARNING) prove nothing, since they may quote
-prompts and advice, and neither do lines of source code in a traceback.
+Invariants: any lines are accepted; evidence is short, without control sequences and credentials; an unknown cause is
+called unknown. Lines that the server logged as routine (INFO, WARNING) prove nothing, since they may quote prompts and
+advice, and neither do lines of source code in a traceback.
 
-Whether the kernel killed something for want of memory, its counters tell, as differences, and its own words where they
-may be read. Nothing here needs privileges, and what cannot be read is None or empty, never an error.
+Whether the kernel's OOM killer was at work shows in its counters, compared with those before, and in its log where
+that may be read. Nothing here needs privileges; what cannot be read is None or empty, never an error.
 """
 
 from __future__ import annotations
@@ -39,37 +39,37 @@ _CONSEQUENCE = re.compile(
     r"|^SystemExit"
 )
 _MAY_BE_OOM = {"process-killed", "engine-died", "host-out-of-memory"}
-_LOOK = 'read the log from its first error on; VLLM_LOGGING_LEVEL = "DEBUG" in [server.env] makes it say more'
+_LOOK = 'read the log from its first error on; VLLM_LOGGING_LEVEL = "DEBUG" in [server.env] makes it more detailed'
 _CRASHES = (signals.SIGSEGV, signals.SIGABRT, signals.SIGBUS, signals.SIGILL, signals.SIGFPE)
 _CRASH_REMEDY = "look at dmesg; check that driver, ROCm or CUDA, torch and vLLM belong together"
 _SIGNAL_REMEDIES: dict[int, str] = {
     signals.SIGHUP: "a terminal or an ssh session was closed: start vramp in tmux or screen",
     signals.SIGINT: "somebody pressed Ctrl+C, or asked a container to stop",
-    signals.SIGTERM: "find out who did it: another operator (kill, pkill), a job scheduler at its time limit, "
+    signals.SIGTERM: "find out who sent it: another operator (kill, pkill), a job scheduler at its time limit, "
     "Kubernetes or docker that ended the container, systemd that stopped a unit (journalctl)",
     signals.SIGBUS: "shared memory or the disk behind a mapped file is full or failing; see server.docker.ipc",
-    signals.SIGILL: "this CPU lacks instructions for which vLLM was built: take another build",
+    signals.SIGILL: "this CPU lacks instructions for which vLLM was built: use another build",
 }
 _KILLERS = (
     "another operator (kill -9, pkill), a job scheduler at a limit, Kubernetes that evicts or restarts a pod (kubectl "
     "describe pod), systemd-oomd or earlyoom (journalctl)"
 )
-# What vLLM says of an EngineCore that is gone, and what an EngineCore says of a signal that it could catch (0.32).
+# vLLM's messages about an EngineCore that is gone, and an EngineCore's about a signal that it caught (0.32).
 _ENGINE_GONE = re.compile(r"engine core exited unexpectedly|core proc\(s\): \{\}")
 _CAUGHT = re.compile(r"\[shutdown\] EngineCore: trigger received signal=(SIG[A-Z]+)")
 
 
 def diagnose(lines: Sequence[str], exit: ServerExit | None, *, phase: Phase, oom_kills: int | None = None) -> Diagnosis:
-    """The cause of an end, from the log's lines (those of `kernel_kills` may be added to them) and the exit.
+    """The cause of an end, from the log's lines (optionally with those of `kernel_kills`) and the exit.
 
-    `exit` is None while the server still runs; `oom_kills` are the kernel's since the start, None if unknown.
+    `exit` is None while the server still runs; `oom_kills` counts the kernel's kills since the start, None if unknown.
     """
     clean = [_masked(clean_line(line.encode("utf-8", "replace"))) for line in lines]
     messages = _messages(clean)
     found = _first(messages, phase)
     killed = exit is not None and _signal(exit) == signals.SIGKILL
     unexplained = found[0].id in _MAY_BE_OOM if found is not None else not _exceptions(messages)
-    # A counter alone may speak of somebody else's process: what died must have died of it.
+    # The counter alone may be about another process: the server's end must also look like an OOM kill.
     if (killed or unexplained) and (oom_kills or any(map(is_oom_kill, clean))):
         return _oom_kill(clean, oom_kills)
     silent = found is not None and found[0].id == "engine-died" and not _exceptions(messages)
@@ -88,7 +88,7 @@ def _masked(line: str) -> str:
 
 
 def _messages(lines: Iterable[str]) -> list[str]:
-    """What the lines say that may prove something, without prefixes and repetitions, in their order."""
+    """The messages that may prove something, without prefixes and repetitions, in order."""
     parts = (split_line(line) for line in lines)
     told = (text[:_MATCHED_CHARS] for level, text in parts if not is_routine(level))
     return list(dict.fromkeys(text for text in told if _SOURCE.match(text) is None))
@@ -108,13 +108,13 @@ def _known(cause: Cause, match: re.Match[str], messages: Sequence[str], oom_kill
         number = int(values["signal"])
         values |= {"signal": _name(number), "who_sent": _who_sent(number, oom_kills)}
     evidence = _proof(cause, messages)
-    if cause.id == "engine-died":  # whatever killed it tells more than its death
+    if cause.id == "engine-died":  # whatever killed it explains more than its death
         evidence = _exceptions(messages) or evidence
     return Diagnosis(cause.id, cause.title.format_map(values), _shown(evidence), cause.remedy.format_map(values))
 
 
 def _engine_killed(lines: Sequence[str], oom_kills: int | None) -> Diagnosis:
-    """The engine is gone without a word of its own, but for the name of a signal that it could catch."""
+    """The engine is gone without an error of its own, except possibly a signal that it caught."""
     caught = next(filter(None, map(_CAUGHT.search, lines)), None)
     name = caught[1] if caught is not None else "SIGKILL"
     number = getattr(signals, name, signals.SIGKILL)
@@ -124,12 +124,12 @@ def _engine_killed(lines: Sequence[str], oom_kills: int | None) -> Diagnosis:
 
 
 def _who_sent(number: int, oom_kills: int | None) -> str:
-    """Who could have sent a signal, and where that is written down."""
+    """Who could have sent a signal, and where that is logged."""
     if number != signals.SIGKILL:
         return _SIGNAL_REMEDIES.get(number, _CRASH_REMEDY)
-    if oom_kills == 0:  # some were looked at before
-        return f"find out who did it, since the kernel counted no kill for want of memory: {_KILLERS}"
-    return f"find out who did it: the kernel for want of memory (`sudo dmesg | grep -i oom`), {_KILLERS}"
+    if oom_kills == 0:  # the counters were read
+        return f"find out who sent it, since the kernel counted no OOM kill: {_KILLERS}"
+    return f"find out who sent it: the kernel's OOM killer (`sudo dmesg | grep -i oom`), {_KILLERS}"
 
 
 def _name(number: int) -> str:
@@ -137,7 +137,7 @@ def _name(number: int) -> str:
 
 
 def _proof(cause: Cause, messages: Sequence[str]) -> list[str]:
-    """The lines that match, each with its continuation, which is indented by two."""
+    """The matching lines, each with its continuation lines, indented by two."""
     proof: list[str] = []
     for message, following in zip(messages, [*messages[1:], ""], strict=True):
         if re.search(cause.pattern, message) is not None:
@@ -146,7 +146,7 @@ def _proof(cause: Cause, messages: Sequence[str]) -> list[str]:
 
 
 def _exceptions(messages: Iterable[str]) -> list[str]:
-    """The exceptions' own lines, without those that only say that something else failed before."""
+    """The exceptions' own lines, without those that only report an earlier failure."""
     return [message for message in messages if _EXCEPTION.match(message) and not _CONSEQUENCE.search(message)]
 
 
@@ -157,7 +157,7 @@ def _oom_kill(lines: Sequence[str], oom_kills: int | None) -> Diagnosis:
     limit = ", at the memory limit of its control group (a container, pod, job or unit)" if group else ""
     return Diagnosis(
         "oom-killer",
-        f"the kernel killed the server for want of memory (RAM, not HBM){limit}",
+        f"the kernel's OOM killer ended the server: out of memory (RAM, not HBM){limit}",
         _shown([*kernel, *counted, *telling_lines(lines, limit=1)]),
         "free memory, raise the container's limit, or lower what the server keeps in RAM (server.args.cpu-offload-gb, "
         "VLLM_CPU_KVCACHE_SPACE in [server.env])",
@@ -165,7 +165,7 @@ def _oom_kill(lines: Sequence[str], oom_kills: int | None) -> Diagnosis:
 
 
 def _signal(exit: ServerExit) -> int | None:
-    """The signal that ended the server, directly or inside a container or a shell, which report 128 more."""
+    """The signal that ended the server, directly or inside a container or shell, which exit with 128 plus it."""
     if exit.signal is not None:
         return exit.signal
     if exit.code is not None and 128 < exit.code <= 128 + signals.SIGRTMAX:
@@ -178,7 +178,7 @@ def _signalled(number: int, lines: Sequence[str], oom_kills: int | None) -> Diag
     crash = number in _CRASHES
     title = f"the server crashed in native code ({name})" if crash else f"somebody killed the server ({name})"
     if number == signals.SIGKILL and oom_kills is None:
-        title = f"somebody, or the kernel for want of memory, killed the server ({name})"
+        title = f"somebody, or the kernel's OOM killer, killed the server ({name})"
     return Diagnosis(
         "process-crashed" if crash else "killed",
         title,
@@ -206,9 +206,9 @@ def is_oom_kill(line: str) -> bool:
 def read_oom_kills(
     proc: Path = Path("/proc"), cgroup_root: Path = Path("/sys/fs/cgroup"), *, own_group: bool = True
 ) -> int | None:
-    """How many processes of this process' control group the kernel has killed for want of memory; None if unknown.
+    """How many processes of this process's control group the OOM killer has killed; None if unknown.
 
-    Where the group has no counter, as outside of containers with cgroup v2, the whole machine's is taken; so it is for
+    The whole machine's count is used where the group has no counter (as outside of containers with cgroup v2), and for
     a server in another group, such as a container's.
     """
     for path in [*(_counters(proc, cgroup_root) if own_group else ()), proc / "vmstat"]:
@@ -219,7 +219,7 @@ def read_oom_kills(
 
 
 def kernel_kills(since_s: float, kmsg: Path = Path("/dev/kmsg")) -> list[str]:
-    """What the kernel says about such kills since `since_s` (CLOCK_MONOTONIC); empty where its log may not be read."""
+    """The kernel log's messages about OOM kills since `since_s` (CLOCK_MONOTONIC); empty if it may not be read."""
     found: list[str] = []
     for record in _kernel_records(kmsg):
         head, _, message = record.partition(b";")  # of `6,1234,5678000,-;message`: microseconds since boot
@@ -231,7 +231,7 @@ def kernel_kills(since_s: float, kmsg: Path = Path("/dev/kmsg")) -> list[str]:
 
 
 def _counters(proc: Path, root: Path) -> list[Path]:
-    """Where the counter may be: the group's own file, and that of the root, which is the group inside a container."""
+    """Where the counter may be: in the group's own folder, or in the root, which inside a container is the group's."""
     found: list[Path] = []
     for line in _text(proc / "self" / "cgroup").splitlines():
         _, _, rest = line.partition(":")
@@ -252,14 +252,14 @@ def _text(path: Path) -> str:
 
 
 def _kernel_records(kmsg: Path) -> list[bytes]:
-    """One record a read, until there is none, or they are not ours to read."""
+    """One record per read, until there are none or they may not be read."""
     data: list[bytes] = []
     with (
         contextlib.suppress(OSError),
         open(kmsg, "rb", buffering=0, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as log,
     ):
         for _ in range(100_000):
-            with contextlib.suppress(BrokenPipeError):  # the kernel overwrote it meanwhile, and goes on with the next
+            with contextlib.suppress(BrokenPipeError):  # the kernel overwrote that record; continue with the next
                 record = log.read(8192)
                 if not record:
                     break

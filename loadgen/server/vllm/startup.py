@@ -1,13 +1,13 @@
-"""How far a starting server is: milestones read from its log, how long the last start took, and signs of life.
+"""The progress of a starting server: milestones from its log, how long the last start took, and signs of life.
 
-The wording of the log changes with version and platform, so nothing depends on any one line: a line that matches no
-rule is ignored, a milestone whose line never comes is passed over when a later one begins, and `finish` closes whatever
-is open. A milestone that is done stays done, and a figure once read stays as it is, however many workers report it
-again; only a progress bar may go back, because a second one began.
+The log's wording changes with version and platform, so nothing depends on any one line: a line that matches no rule is
+ignored, a milestone whose line never comes is skipped when a later one begins, and `finish` closes whatever is open. A
+milestone that is done stays done, and a figure once read keeps its value, however many workers report it again; only a
+progress bar may go back, because a second one began.
 
-What a start took is one small JSON file for each kind of start: one that is missing or damaged is no history, and one
-that cannot be written is a reason to tell, never a failure of the run. A start can be silent for minutes: then its
-processes tell whether it works; one that is gone, or not ours to see, counts as nothing.
+The times of a start are kept in a small JSON file per kind of start: a missing or damaged file means no history, and
+one that cannot be written is reported but never fails the run. A start can be silent for minutes; then the CPU use of
+its processes shows whether it works. Processes that are gone or hidden count as nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from loadgen.profile.schema import Profile
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 _DECIDING = {"engine", "platform", "model", "command", "docker", "instances", "args", "env"}
-"""What of `[server]` decides how long a start takes; ports, names and limits do not."""
+"""The keys of `[server]` that determine how long a start takes; ports, names and limits do not."""
 
 
 _MILESTONES = (
@@ -56,10 +56,10 @@ _DETAILS = {
 _PROGRESS_FIGURES = {"i", "n", "kind", "percent"}
 
 _MATCHED_CHARS = 400
-"""What a milestone says, it says early; the limit keeps a hostile line from costing more than a glance."""
+"""Only the beginning of a line is matched, so that a hostile line costs little."""
 _COUNT = r"(?P<i>\d+)\s*/\s*(?P<n>\d+)\b"
 _SIZE = r"[\d.]+ ?Gi?B"
-# Wordings of vLLM 0.6 to 0.32, engines V0 and V1, on ROCm, CUDA and CPU. Named groups are figures; `i` and `n`, or
+# Log lines of vLLM 0.6 to 0.32, engines V0 and V1, on ROCm, CUDA and CPU. Named groups are figures; `i` and `n`, or
 # `percent`, also give the progress.
 _RULES: tuple[tuple[str, Literal["running", "done"], str], ...] = (
     ("import", "done", r"(?:\bvLLM\b[\w ]*|[█▄▀] +)\bversion v?(?P<version>\d+\.\d[\w.+-]*)"),
@@ -106,7 +106,7 @@ class StartupWatch:
         return tuple(self._milestones)
 
     def feed(self, line: str, now: float) -> None:
-        """Take one line of the log; lines that mean nothing here change nothing."""
+        """Process one line of the log."""
         for id, state, pattern in _RULES:
             match = re.search(pattern, line[:_MATCHED_CHARS], re.IGNORECASE)
             if match is not None:
@@ -126,7 +126,7 @@ class StartupWatch:
             known.pop("kind", None)
         known |= {name: value for name, value in figures.items() if name in _PROGRESS_FIGURES or name not in known}
         before = self._milestones[position]
-        if before.state != "done":  # else it only was a figure that was still missing
+        if before.state != "done":  # otherwise the line only added a missing figure
             for earlier in range(position):
                 self._close(earlier, now)
             started_s = now if before.started_s is None else before.started_s
@@ -140,7 +140,7 @@ class StartupWatch:
         before = self._milestones[position]
         if before.state == "done":
             return
-        if before.started_s is None:  # passed over: it took no time that we saw
+        if before.started_s is None:  # skipped: no time of its own was seen
             self._milestones[position] = replace(before, state="done")
             return
         progress = None if before.progress is None else 1.0
@@ -155,7 +155,7 @@ class StartupWatch:
             parts = _WHILE_RUNNING.get(before.id, ()) + parts
         details: list[str] = []
         for part in parts:
-            with contextlib.suppress(KeyError):  # a figure that is not known yet
+            with contextlib.suppress(KeyError):  # a figure is not known yet
                 details.append(part.format(**known).strip())
         self._milestones[position] = replace(before, detail=", ".join(details))
 
@@ -170,25 +170,25 @@ def _progress(figures: Mapping[str, str]) -> float | None:
 
 class ExpectedStart(msgspec.Struct, frozen=True):
     total_s: _Seconds
-    milestones_s: dict[str, _Seconds]  # by the milestone's id; those that were passed over are missing
+    milestones_s: dict[str, _Seconds]  # by milestone id, without those that were skipped
 
 
 def start_key(profile: Profile) -> str:
-    """The kind of start: equal for starts that should take equally long, and fit to be the name of a file."""
+    """Identifies starts that should take equally long; usable as a file name."""
     deciding = profile.server.model_dump(mode="json", include=_DECIDING)
     digest = hashlib.sha256(msgspec.json.encode(deciding, order="deterministic")).hexdigest()
     return f"{profile.name[:60]}-{digest[:16]}"
 
 
 def remember_start(folder: Path, key: str, milestones: Sequence[Milestone]) -> str | None:
-    """Keep what a finished start took; returns why, where that was not possible."""
+    """Store how long a finished start took; returns an error message if that failed."""
     taken = {
         one.id: (one.started_s, one.finished_s)
         for one in milestones
         if one.started_s is not None and one.finished_s is not None
     }
     if not taken or any(one.state != "done" for one in milestones):
-        return "the start did not finish; its times are not kept"
+        return "the start did not finish, so its times are not kept"
     total_s = max(end for _, end in taken.values()) - min(start for start, _ in taken.values())
     start = ExpectedStart(total_s, {id: end - start for id, (start, end) in taken.items()})
     try:
@@ -199,7 +199,7 @@ def remember_start(folder: Path, key: str, milestones: Sequence[Milestone]) -> s
 
 
 def expected_start(folder: Path, key: str) -> ExpectedStart | None:
-    """What the last start of this kind took; None if there was none, or its file says nothing useful."""
+    """How long the last start of this kind took; None if there was none or its file is invalid."""
     try:
         return msgspec.json.decode((folder / f"{key}.json").read_bytes(), type=ExpectedStart)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -209,7 +209,7 @@ def expected_start(folder: Path, key: str) -> ExpectedStart | None:
 def with_expectations(
     milestones: Iterable[Milestone], expected: ExpectedStart | None, *, now_s: float
 ) -> tuple[Milestone, ...]:
-    """The milestones with the time that each took in the last start, and how long the one under way already takes."""
+    """The milestones with their times in the last start, and the current one with its time so far."""
     before = expected.milestones_s if expected is not None else {}
     found: list[Milestone] = []
     for one in milestones:
@@ -219,7 +219,7 @@ def with_expectations(
 
 
 class CpuTime(NamedTuple):
-    """What a tree of processes had used by one look, to be given to the next."""
+    """The CPU time of a process tree at one call, to pass to the next."""
 
     at_s: float
     used_s: float
@@ -228,12 +228,12 @@ class CpuTime(NamedTuple):
 def signs_of_life(
     pids: Iterable[int], before: CpuTime | None, *, now_s: float, last_line_s: float | None = None
 ) -> tuple[Liveness, CpuTime]:
-    """Look at the tree once; `now_s` and `last_line_s`, when the last line came, are of the same monotonic clock."""
+    """Examine the tree once; `now_s` and `last_line_s` (the time of the log's last line) share a monotonic clock."""
     seen = [usage for pid in pids if (usage := _usage(pid)) is not None]
     cpu = CpuTime(now_s, sum(used_s for used_s, _ in seen))
     percent = None
     if before is not None and now_s > before.at_s:
-        # A process whose parent is not of the tree takes its seconds with it.
+        # A process whose parent is outside the tree takes its CPU time with it when it ends.
         percent = max(0.0, 100 * (cpu.used_s - before.used_s) / (now_s - before.at_s))
     liveness = Liveness(
         cpu_percent=percent,
@@ -244,7 +244,7 @@ def signs_of_life(
 
 
 def _usage(pid: int) -> tuple[float, int] | None:
-    """CPU seconds of a process and of its children that ended, and its resident bytes; None if it is gone."""
+    """CPU seconds of a process and its ended children, and its resident bytes; None if it is gone."""
     try:
         process = psutil.Process(pid)
         with process.oneshot():

@@ -1,8 +1,7 @@
-"""What aiperf writes as `profile_export_aiperf.json`: one load, an object for each metric.
+"""aiperf's `profile_export_aiperf.json`: one load, with an object per metric.
 
-The schema is that of 0.1 to 0.13 (`aiperf/common/models/export_models.py`), which only added to it but for the
-configuration: `input_config.loadgen` at first, a list of phases from then on. Metrics are optional, and each tells its
-unit.
+The schema is that of 0.1 to 0.13 (`aiperf/common/models/export_models.py`). Versions only added to it, except for the
+configuration: first `input_config.loadgen`, later a list of phases. Metrics are optional and carry their unit.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ _MS = {"ms": 1.0, "sec": 1e3, "s": 1e3, "us": 1e-3, "ns": 1e-6}
 _OPEN_LOOP = ("poisson", "gamma", "constant")
 
 _DEFINITIONS = {
-    "throughput": "from the first request to the last response, ramp-in and tail in it; output tokens are counted by "
-    "the client's tokenizer, unless it was told to take the server's word",
-    "ttft": "from before the request is sent, connecting in it, to when the client has read the first chunk with "
-    "output: its own waits are in it, at 256 streams on 2 cores 100 ms where 57 were true",
+    "throughput": "from the first request to the last response, including ramp-in and tail; output tokens are counted "
+    "by the client's tokenizer, unless it was told to use the server's usage",
+    "ttft": "from before the request is sent, including connecting, to when the client has read the first chunk with "
+    "output, including the client's own waits: at 256 streams on 2 cores 100 ms where 57 were true",
     "tpot": "aiperf's inter-token latency, (E2E - TTFT) / (output tokens - 1)",
     "itl": "aiperf's inter-chunk latency: gaps between chunks, not divided by the tokens of a chunk",
     "e2e": "to when the client has read the last chunk with output, from the same beginning as TTFT",
@@ -44,7 +43,7 @@ class _Metric(msgspec.Struct, frozen=True):
     std: _Amount | None = None
 
     def summary(self, count: int) -> Summary:
-        """In milliseconds; raises `msgspec.ValidationError` for a metric that is no time."""
+        """In milliseconds; raises `msgspec.ValidationError` if the metric is not a time."""
         if self.unit not in _MS:
             raise msgspec.ValidationError(f"Expected a unit of time, got `{self.unit}`")
         told = {name: getattr(self, name) for name in ("p50", "p90", "p95", "p99", "min", "max")}
@@ -63,7 +62,7 @@ class _Models(msgspec.Struct, frozen=True):
 
 class _Endpoint(msgspec.Struct, frozen=True):
     type: str | None = None
-    model_names: list[str] = []  # until `models` came
+    model_names: list[str] = []  # before `models` existed
 
 
 class _Loadgen(msgspec.Struct, frozen=True):
@@ -113,7 +112,7 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 def read(document: bytes) -> ForeignRun:
-    """Raises `msgspec.ValidationError` for what cannot be."""
+    """Raises `msgspec.ValidationError` for invalid values."""
     found = msgspec.json.decode(document, type=_Document)
     config = found.input_config
     models = [*(item.name for item in config.models.items), *config.endpoint.model_names]
@@ -142,7 +141,7 @@ def _load(found: _Document) -> Load:
         "e2e": found.request_latency,
     }
     output_tokens = _total(found.total_osl, found.output_sequence_length, completed)
-    gaps = max(0, output_tokens - completed)  # one a token: the file does not say
+    gaps = max(0, output_tokens - completed)  # assumes one per token: the file does not say
     return Load(
         asked=_asked(found.input_config),
         start_unix_s=began.timestamp() if began is not None else 0.0,
@@ -185,6 +184,6 @@ def _avg(metric: _Metric | None) -> float | None:
 
 
 def _total(total: _Metric | None, each: _Metric | None, completed: int) -> int:
-    """The tokens of all requests, from their mean where the file has no total."""
+    """The tokens of all requests; computed from their mean where the file has no total."""
     known, mean = _avg(total), _avg(each)
     return round(known if known is not None else (mean or 0.0) * completed)

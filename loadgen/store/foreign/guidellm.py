@@ -1,8 +1,8 @@
-"""What guidellm writes as JSON: one document with a benchmark for each load.
+"""guidellm's JSON: one document with a benchmark per load.
 
-The schema is that of 0.2 to 0.8 (`guidellm/benchmark`): until 0.3 the strategy is in `args` and the totals beside the
-metrics, from 0.4 on in `config` and in the metrics. Every distribution is there for requests that were successful,
-incomplete and errored; the successful ones are what guidellm's own tables show.
+The schema is that of 0.2 to 0.8 (`guidellm/benchmark`): until 0.3 the strategy is in `args` and totals are beside the
+metrics; from 0.4 on they are in `config` and in the metrics. Every distribution exists for successful, incomplete and
+errored requests; guidellm's own tables show the successful ones.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _ENDPOINTS = {"/v1/completions": "completions", "/v1/chat/completions": "chat", 
 _ENDPOINTS |= {"text_completions": "completions", "chat_completions": "chat"}  # until 0.5
 
 _DEFINITIONS = {
-    "throughput": "means of rates over its measured time, which leaves out warm-up only where that was asked for",
+    "throughput": "means of rates over its measured time, which leaves out warm-up only if that was asked for",
     "ttft": "from when the headers are sent to when the client has read the first line with output, by the wall clock: "
-    "encoding and connecting are not in it, the client's own waits are, at 256 streams on 2 cores 79 ms where 57 were "
-    "true",
+    "excluding encoding and connecting, including the client's own waits: at 256 streams on 2 cores 79 ms where 57 "
+    "were true",
     "tpot": "guidellm's inter-token latency, (last token - first token) / (output tokens - 1), whose mean and "
     "percentiles are over tokens and not over requests",
     "itl": "guidellm keeps no single gaps, only their mean for each request",
     "e2e": "to the end of the stream, which comes after the last token",
 }
-_TPOT_SINCE_0_4 = "; what guidellm calls TPOT has TTFT in it, and is left out here"
+_TPOT_SINCE_0_4 = "; what guidellm calls TPOT includes TTFT, and is left out here"
 _TPOT_BEFORE = "; what this guidellm calls TPOT divides the same time by all output tokens, and is left out here"
 
 
@@ -52,7 +52,7 @@ class _Distribution(msgspec.Struct, frozen=True):
     percentiles: _Percentiles
 
     def summary(self, per: float = 1.0) -> Summary:
-        """In milliseconds, where the values are in `1 / per` of them."""
+        """In milliseconds; the values are in units of `1 / per` ms."""
         of_percentiles = msgspec.structs.asdict(self.percentiles)
         known = {"mean": self.mean, "p50": self.median, "stddev": self.std_dev, "min": self.min, "max": self.max}
         scaled = {name: value * per for name, value in (known | of_percentiles).items()}
@@ -128,7 +128,7 @@ class _Metadata(msgspec.Struct, frozen=True):
 
 class _Args(msgspec.Struct, frozen=True):
     model: str | None = None
-    data_request_formatter: Any = None  # a word, or how to make a formatter
+    data_request_formatter: Any = None  # a name, or a formatter's settings
 
 
 class _Report(msgspec.Struct, frozen=True):
@@ -139,7 +139,7 @@ class _Report(msgspec.Struct, frozen=True):
 
 
 def read(document: bytes) -> ForeignRun:
-    """Raises `msgspec.ValidationError` for what cannot be."""
+    """Raises `msgspec.ValidationError` for invalid values."""
     report = msgspec.json.decode(document, type=_Report)
     first = report.benchmarks[0]
     config = first.config or _Config(_Strategy(""))

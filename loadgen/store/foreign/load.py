@@ -1,7 +1,7 @@
-"""One load as another load generator measured it, and the result that it becomes.
+"""A load as another load generator measured it, and the result that vramp makes of it.
 
-The readers beside this module take what a file says and compute nothing but sums; a figure that a tool defines
-otherwise keeps its value and gets its definition, which every table puts beside it.
+The readers beside this module take a file's values and compute nothing but sums. A figure that a tool defines
+differently keeps its value and gets the tool's definition, which every table shows beside it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LAST_UNIX_S = 2.5e11  # the year 9892
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """The load that a tool was asked for; without concurrency and rate it is what `arrival` says."""
+    """The load that a tool was asked for; if neither concurrency nor rate, `arrival` describes it."""
 
     concurrency: int | None = None
     rate: float | None = None
@@ -42,7 +42,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """One load and what came of it; `latency_ms` has vramp's names for what is nearest to them."""
+    """One load and what was measured; `latency_ms` uses vramp's names for the nearest equivalents."""
 
     asked: Asked
     start_unix_s: float
@@ -50,7 +50,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     completed: int
     failed: int
     unfinished: int = 0
-    input_tokens: int  # of the completed requests, as is `output_tokens`
+    input_tokens: int  # of completed requests, like `output_tokens`
     output_tokens: int
     requests_per_s: float | None
     output_tokens_per_s: float | None
@@ -63,9 +63,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 class ForeignRun(msgspec.Struct, frozen=True, kw_only=True):
     """A file of another tool."""
 
-    tool: str  # with its version, where the file says it
+    tool: str  # with its version, if the file has it
     model: str
-    endpoint: str | None  # as a profile calls it
+    endpoint: str | None  # in the profile's terms
     loads: Sequence[Load]
     definitions: Mapping[str, str]  # as in `Result`
     state: RunState = "complete"
@@ -73,14 +73,14 @@ class ForeignRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def as_result(run: ForeignRun, run_id: str) -> Result:
-    """The result that stands for it: nothing is known of its client, its server, GPUs or the engine.
+    """The equivalent result; its client, server, GPUs and engine are unknown.
 
-    Raises `ValueError` for a time that cannot be.
+    Raises `ValueError` for an impossible time.
     """
     began_s = min(load.start_unix_s for load in run.loads)
     ended_s = max(load.start_unix_s + load.duration_s for load in run.loads)
     if not ended_s < _LAST_UNIX_S:
-        raise ValueError("a time that cannot be")
+        raise ValueError("an impossible time")
     nothing = Summary(count=0)
     return Result(
         vramp_version=loadgen.__version__,
@@ -120,7 +120,7 @@ def _stage(index: int, load: Load) -> StageResult:
         index=index,
         label=asked.words,
         target=Target(asked.concurrency, asked.rate, asked.arrival),
-        # What was asked for is in no file: these are the means of what was.
+        # The file does not have the requested lengths: these are the measured means.
         isl=round(input_mean or 0),
         osl=round(output_mean or 0),
         started_at=_iso(load.start_unix_s),
@@ -168,7 +168,7 @@ def _throughput(load: Load) -> Throughput:
 
 
 def _held(load: Load) -> float | None:
-    """The mean number of open requests; where the tool does not say, by Little's law."""
+    """The mean number of open requests; by Little's law where the tool does not say."""
     e2e_ms = load.latency_ms.get("e2e", Summary(count=0)).mean
     if load.held_mean is not None or e2e_ms is None or not load.duration_s:
         return load.held_mean

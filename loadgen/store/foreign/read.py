@@ -1,4 +1,4 @@
-"""Results of other load generators, by their keys: vllm bench serve, guidellm and aiperf."""
+"""Recognises results of other load generators by their keys: vllm bench serve, guidellm and aiperf."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ TOOLS = "vllm bench serve, guidellm or aiperf"
 
 
 def read_foreign(document: bytes, name: str) -> Result | None:
-    """The result in a file of another tool; None where it has not the keys of any.
+    """The result in a file of another tool; None if it does not have the keys of any of them.
 
-    Raises `ValueError` where it has them, and what they hold cannot be.
+    Raises `ValueError` if it has them, but with invalid values.
     """
     try:
         run = _read(document)
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
-        # Some write NaN, which is no JSON.
+        # Some tools write NaN, which is not valid JSON.
         run = _read(_without_nan(document))
     return as_result(run, name) if run is not None else None
 
 
 def _without_nan(document: bytes) -> bytes:
-    """The same with null for what is no number; raises `ValueError`, or `RecursionError` for what nests too deeply."""
+    """The document with null for NaN and infinity; raises `ValueError`, or `RecursionError` if nested too deeply."""
     values = [json.loads(part, parse_constant=lambda _: None) for part in _parts(document)]
     return b"\n".join(json.dumps(value).encode() for value in values)
 
 
 def _parts(document: bytes) -> Sequence[bytes]:
-    """A document, or one in each line, as `vllm bench serve --append-result` writes them."""
+    """The document, or one per line as `vllm bench serve --append-result` writes them."""
     lines = [line for line in document.splitlines() if line.strip()]
     each_whole = len(lines) > 1 and all(line.startswith(b"{") and line.rstrip().endswith(b"}") for line in lines)
     return lines if each_whole else [document]
@@ -60,7 +60,7 @@ def _read(document: bytes) -> ForeignRun | None:
 
 
 def _keys(document: bytes) -> set[str]:
-    """Those of an object; none of anything else."""
+    """The keys of a JSON object; empty for anything else."""
     if not document.lstrip().startswith(b"{"):
         return set()
     return set(msgspec.json.decode(document, type=dict[str, msgspec.Raw]))

@@ -1,8 +1,8 @@
-"""What `vllm bench serve --save-result` and `--append-result` write, and `benchmark_serving.py` before them.
+"""The JSON of `vllm bench serve --save-result` and `--append-result`, and of `benchmark_serving.py` before them.
 
 The keys are those of vLLM 0.6 to 0.32 (`vllm/benchmarks/serve.py`), which only added to them. A file has the mean, the
-median, and the percentiles that were asked for, p99 by default; where it has the values of all requests, too, the
-other percentiles come from those.
+median and the requested percentiles (p99 by default); if it also has the values of all requests, the other percentiles
+are computed from those.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.store.foreign.load import Asked, ForeignRun, Load
 
 KEYS = {"completed", "duration", "total_output_tokens", "request_throughput", "output_throughput"}
-"""A file with these keys is one."""
+"""A file with these keys is such a result."""
 _Amount = Annotated[float, msgspec.Meta(ge=0)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Figures = dict[str, msgspec.Raw]
@@ -28,19 +28,19 @@ _STATISTICS = {"mean": "mean", "stddev": "std", "p50": "median"}
 _STATISTICS |= {"p90": "p90", "p95": "p95", "p99": "p99", "p999": "p99.9"}
 _ENDPOINTS = {"openai": "completions", "vllm": "completions", "openai-chat": "chat", "openai-responses": "responses"}
 
-_ROLE_CHUNK = "; a first chunk that only has the role counts"
+_ROLE_CHUNK = "; a first chunk with only the role counts, too"
 _DEFINITIONS = {
-    "throughput": "of all requests over all of the time, ramp-in and tail in it",
-    "ttft": "from before the request is encoded to when the client has read the first chunk: its own waits are in it, "
-    "at 256 streams on 2 cores 147 ms where 57 were true",
+    "throughput": "of all requests over the whole time, including ramp-in and tail",
+    "ttft": "from before the request is encoded to when the client has read the first chunk, including the client's "
+    "own waits: at 256 streams on 2 cores 147 ms where 57 were true",
     "tpot": "(E2E - TTFT) / (output tokens - 1) of each request, from the same times",
-    "itl": "gaps between chunks, not divided by the tokens of a chunk; the client's own waits are in it",
+    "itl": "gaps between chunks, not divided by the tokens of a chunk, including the client's own waits",
     "e2e": "to when the client has read the last chunk with output, from the same beginning as TTFT",
 }
 
 
 class _Document(msgspec.Struct, frozen=True):
-    """The keys that are read; latencies have names that follow from the options, see `_summary`."""
+    """The keys that are read; the names of latencies follow from its options, see `_summary`."""
 
     completed: _Count
     duration: _Amount
@@ -67,11 +67,11 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 def read(documents: Sequence[bytes]) -> ForeignRun:
-    """Several documents are several loads; raises `ValueError` for what cannot be."""
+    """Several documents are several loads; raises `ValueError` for invalid values."""
     loads = [msgspec.json.decode(document, type=_Document) for document in documents]
     figures = [msgspec.json.decode(document, type=_Figures) for document in documents]
     if any("vramp" in found for found in figures):
-        raise ValueError("written by `vramp report --vllm-json`: the result.json of that run says more")
+        raise ValueError("written by `vramp report --vllm-json`; use the result.json of that run instead")
     first = loads[0]
     chat = first.backend == "openai-chat"
     return ForeignRun(
@@ -117,7 +117,7 @@ def _asked(document: _Document) -> Asked:
 
 
 def _unix_s(document: _Document) -> float:
-    """When it began: the file has the local time of its end, without the zone, which is taken to be UTC."""
+    """When it began, from the local time of its end, which has no zone and is taken as UTC."""
     try:
         ended = datetime.strptime(document.date or "", "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
     except ValueError:
@@ -127,7 +127,7 @@ def _unix_s(document: _Document) -> float:
 
 def _latencies(document: _Document, figures: _Figures) -> dict[str, Summary]:
     completed = document.completed
-    # Those of requests that failed are among them, as zeros.
+    # Failed requests are among the values, as zeros.
     whole = not document.failed and len(document.latencies) == completed
     values_s = {
         "ttft": document.ttfts,

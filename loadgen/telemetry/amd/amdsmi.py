@@ -1,10 +1,10 @@
-"""AMD GPUs through amdsmi: one table of figures and one reading of the memory per device and sample.
+"""AMD GPUs through amdsmi: one metrics table and one reading of the memory per device and sample.
 
-Runs in a child process: the library can hang in a wedged driver, abort, and write to fd 2. A device is what the library
-has a handle for: a GPU, a partition of one (CPX), or a die (MI250). Invariants: devices of one socket share `socket`,
+Runs in a child process: the library can hang in a wedged driver, abort, and write to fd 2. A device is whatever the
+library has a handle for: a GPU, a partition (CPX), or a die (MI250). Invariants: devices of one socket share `socket`,
 and exactly one of them has partition 0; the order is the library's; calls that sleep in the driver (violation status,
-PCIe throughput) are never made; power, energy and what else belongs to a socket is read from its first device only
-(CPX and its like mirrored them on the others; the second die of an MI250 says 0 W); a handle that has become invalid
+PCIe throughput) are never made; power, energy and other values of a socket are read from its first device only
+(partition modes mirrored them on the others; the second die of an MI250 says 0 W); a handle that has become invalid
 ends the backend, because the devices must be listed anew.
 """
 
@@ -36,7 +36,7 @@ _ECC = {
 
 @dataclass(slots=True)
 class _AmdDevice:
-    """A device, the handle by which the library knows it, and the counters of throttling at the last sample."""
+    """A device, the library's handle for it, and the throttling counters at the last sample."""
 
     handle: Any
     static: GpuStatic
@@ -45,7 +45,7 @@ class _AmdDevice:
 
     @property
     def secondary(self) -> bool:
-        """A partition beside the first: it has memory of its own and nothing else; a die has all but power."""
+        """Whether it is a partition other than the first, which has only memory of its own; a die lacks only power."""
         return self.static.partition > 0 and self.device_id not in TWO_DIES
 
 
@@ -57,7 +57,7 @@ def open_amdsmi() -> Backend:
         samples = _sample_all(library, devices, slow=False, processes=False)
         if all(sample.hbm_used_bytes is None and sample.gfx_percent is None for sample in samples):
             reasons = sorted({reason for sample in samples for reason in sample.missing.values()})
-            raise TelemetryError(f"None of {len(samples)} GPUs tells memory or activity: {', '.join(reasons)}")
+            raise TelemetryError(f"None of {len(samples)} GPUs reports memory or activity: {', '.join(reasons)}")
     except TelemetryError:
         library.close()
         raise
@@ -80,7 +80,7 @@ def _meta(library: Library, device: _AmdDevice) -> dict[str, Any]:
 
 
 def _list_devices(library: Library) -> list[_AmdDevice]:
-    """Every GPU that the library has; raises `TelemetryError` if it has none."""
+    """Every GPU that the library lists; raises `TelemetryError` if there is none."""
     handles = library.ask("amdsmi_get_processor_handles")
     if isinstance(handles, Missing):
         raise TelemetryError(f"{library.found} cannot list the GPUs: {handles.reason}")
@@ -111,7 +111,7 @@ def _device(library: Library, index: int, handle: object) -> _AmdDevice:
         name=name or f"AMD GPU {_clean(asic.get('device_id')) or 'of unknown kind'}",
         uuid=_text(library, "amdsmi_get_gpu_device_uuid", handle),
         bdf=bdf,
-        # A guest says `gfxffffffffffffffff`: all bits of a number that it was not told.
+        # A guest reports `gfxffffffffffffffff`: all bits of an unknown number.
         arch=None if arch and set(arch.removeprefix("gfx")) == {"f"} else arch,
         engine_index=value_of(number(enumerated.get("hip_id"))),
         engine_name=_clean(enumerated.get("hip_uuid")),
@@ -140,7 +140,7 @@ def _device(library: Library, index: int, handle: object) -> _AmdDevice:
 
 
 def _partition(library: Library, handle: object, bdf: str | None) -> int:
-    """The number of the partition in its socket; where the library does not tell, the function of the PCI address."""
+    """The partition's number in its socket; the function of its PCI address if the library does not report it."""
     told = number(_dict(library, "amdsmi_get_gpu_kfd_info", handle).get("current_partition_id"))
     if not isinstance(told, Missing):
         return int(told)
@@ -155,7 +155,7 @@ def _clock_max(library: Library, handle: object, kind: str) -> float | None:
 
 
 def _sample_all(library: Library, devices: list[_AmdDevice], *, slow: bool, processes: bool) -> tuple[GpuSample, ...]:
-    """All devices, the first of each socket before its others: its table tells their activity too."""
+    """All devices, each socket's first device before the others: its table has their activity, too."""
     sockets: dict[str, Table | Missing] = {}
     found: dict[int, GpuSample] = {}
     for device in sorted(devices, key=lambda device: device.static.partition):
@@ -222,7 +222,7 @@ def _slow(library: Library, device: _AmdDevice) -> dict[str, Measured]:
 
 
 def _links(library: Library, handle: object) -> tuple[Measured, Measured]:
-    """How many XGMI links are up, and how many there are; a link that is disabled is not there."""
+    """How many XGMI links are up, and how many exist; a disabled link counts as missing."""
     answer = library.ask("amdsmi_get_gpu_xgmi_link_status", handle)
     if isinstance(answer, Missing):
         return answer, answer

@@ -1,12 +1,12 @@
-"""The amdsmi wrapper and the library behind it: imported, checked to fit each other, and asked.
+"""The amdsmi wrapper and its library: imported, checked for compatibility, and called.
 
-The wrapper binds every symbol of the library at import and lays out its structures by hand, so a pair of different
-versions fails in strange ways (KeyError, AttributeError), or worse, the library writes behind the end of a structure.
-Invariants: a pair is used only if it is known to fit; what the library fills has room behind it, so that a structure
-which grew within a major version overruns nothing; what the wrapper prints while it is imported goes to fd 2.
+The wrapper binds every symbol of the library at import and lays out its structures by hand, so mismatched versions fail
+in strange ways (KeyError, AttributeError), or worse, the library writes beyond the end of a structure. Invariants: a
+pair is used only if it is known to match; buffers that the library fills have spare room, so that a structure that grew
+within a major version overruns nothing; what the wrapper prints during import goes to fd 2.
 
-ROCm ships a wrapper beside its library, and that pair fits by construction; the installed package fits only ROCm 7.0
-to 7.2. So `amdsmi_options` puts ROCm's own first unless it has the installed one's version; it imports and loads
+ROCm ships a wrapper beside its library, and that pair matches by construction; the installed package matches only ROCm
+7.0 to 7.2. So `amdsmi_options` puts ROCm's own first unless the installed one has its version; it imports and loads
 nothing, and lists none twice.
 """
 
@@ -30,10 +30,10 @@ from loadgen.telemetry.backends import BackendOption, package_version
 from loadgen.telemetry.readings import Missing
 
 _WRAPPER = "share/amd_smi"
-_ROOM_BYTES = 32 * 1024  # many times the largest table known, 3.9 kB
-_STABLE_MAJOR = 26  # within it, the fields that are read stayed where they were: structures only grew, behind them
+_ROOM_BYTES = 32 * 1024  # many times the largest known table, 3.9 kB
+_STABLE_MAJOR = 26  # within it, the fields that are read did not move: structures only grew at their end
 _LIBRARY_OF = {(7, 0): (26, 0), (7, 1): (26, 1), (7, 2): (26, 2), (7, 13): (26, 4), (7, 14): (26, 5)}
-"""The library that a wrapper numbered like ROCm was made for; ROCm's own copies are numbered like the library."""
+"""The library version for a wrapper that is numbered like ROCm; ROCm's own wrappers are numbered like the library."""
 _LIBRARY_NUMBERED = 20
 _ADVICE = {
     "DRIVER_NOT_LOADED": "load the amdgpu driver; in a container, pass /dev/kfd and /dev/dri",
@@ -45,12 +45,12 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is known of wrapper and library without calling either."""
+    """What is known of wrapper and library without calling them."""
 
-    wrapper: str  # its version; empty if it does not say
+    wrapper: str  # its version; empty if unknown
     wrapper_path: str
     library_path: str
-    rocm: str  # the version of the ROCm that the library is part of; empty if unknown
+    rocm: str  # the version of the ROCm that the library belongs to; empty if unknown
 
     def __str__(self) -> str:
         return f"amdsmi {self.wrapper or 'of unknown version'}"
@@ -67,12 +67,12 @@ class Library:
 
     @property
     def tells_partitions(self) -> bool:
-        """Whether the table's last part, that of the partitions, is where the wrapper looks for it: it grew since."""
+        """Whether the partitions' part at the table's end is where the wrapper expects it: tables have grown since."""
         made_for = _made_for(self.found.wrapper)
         return made_for == self.version[:2] or (made_for is not None and max(made_for, self.version[:2]) <= (26, 2))
 
     def ask(self, name: str, *arguments: object) -> Any:  # noqa: ANN401 - each function has an answer of its own
-        """The answer of a function of the interface, or `Missing` with the status it gave."""
+        """The value of an interface function, or `Missing` with its status."""
         function = getattr(self.module, name, None)
         if function is None:
             return Missing(f"{self.found} has no {name}")
@@ -80,11 +80,11 @@ class Library:
             return function(*arguments)
         except self.module.AmdSmiException as error:
             return Missing(status_of(error))
-        except (KeyError, ValueError) as error:  # the wrapper does not know a value that the library gave
+        except (KeyError, ValueError) as error:  # the wrapper does not know a value that the library returned
             return Missing(f"{name}: {type(error).__name__} {error}")
 
     def gpu_metrics(self, handle: object) -> ctypes.Structure | Missing:
-        """The table of figures, by the raw call: the interface's answer is slower and has no room behind it."""
+        """The metrics table by the raw call: the interface's function is slower and has no spare room."""
         table = _roomy(self.wrapper.amdsmi_gpu_metrics_t)
         status = self.wrapper.amdsmi_get_gpu_metrics_info(handle, ctypes.byref(table))
         return Missing(status_of(self.module.AmdSmiLibraryException(status))) if status else table
@@ -109,7 +109,7 @@ def open_library() -> Library:
     told = _roomy(wrapper.amdsmi_version_t)
     failed = wrapper.amdsmi_get_lib_version(ctypes.byref(told))
     if failed:
-        raise TelemetryError(f"amdsmi_get_lib_version gave status {failed}: the library cannot be told to fit")
+        raise TelemetryError(f"amdsmi_get_lib_version gave status {failed}: compatibility cannot be checked")
     version = (told.major, told.minor, told.release)
     problem = mismatch(found, version)
     if problem:
@@ -118,7 +118,7 @@ def open_library() -> Library:
 
 
 def mismatch(found: Found, library: tuple[int, int, int]) -> str | None:
-    """Why this wrapper must not be used with this library; None if it may."""
+    """Why this wrapper must not be used with this library; None if they match."""
     made_for = _made_for(found.wrapper)
     if made_for and (made_for == library[:2] or made_for[0] == library[0] == _STABLE_MAJOR):
         return None
@@ -127,7 +127,7 @@ def mismatch(found: Found, library: tuple[int, int, int]) -> str | None:
 
 
 def _made_for(wrapper: str) -> tuple[int, int] | None:
-    """Major and minor version of the library that a wrapper was made for; None if it is not known."""
+    """Major and minor version of the library that a wrapper was made for; None if unknown."""
     match = re.match(r"(\d+)\.(\d+)", wrapper)
     if not match:
         return None
@@ -136,7 +136,7 @@ def _made_for(wrapper: str) -> tuple[int, int] | None:
 
 
 def status_of(error: Exception) -> str:
-    """The name of the status that the library gave, such as NOT_SUPPORTED."""
+    """The name of the status that the library returned, such as NOT_SUPPORTED."""
     info = getattr(error, "get_error_info", None)
     words = str(info(False) if info else error).split() or [type(error).__name__]
     return words[0].removeprefix("AMDSMI_STATUS_")
@@ -183,7 +183,7 @@ def _find() -> Found:
     if folder:
         with contextlib.suppress(OSError):
             version = re.search(r"""__version__\s*=\s*["']([^"']+)""", (folder / "_version.py").read_text())
-    # ctypes keeps a library that it has loaded even if binding its symbols failed.
+    # ctypes keeps a loaded library even if binding its symbols failed.
     loaded = re.search(r"/.*libamd_smi.*", Path("/proc/self/maps").read_text())
     library = Path(loaded[0]) if loaded else None
     return Found(
@@ -195,13 +195,13 @@ def _find() -> Found:
 
 
 def _roomy(layout: type[ctypes.Structure]) -> Any:  # noqa: ANN401 - a structure of the wrapper
-    """A structure with all bits set ("not available") and room behind it."""
+    """A structure with all bits set ("not available") and spare room behind it."""
     return layout.from_buffer(bytearray(b"\xff" * _ROOM_BYTES))
 
 
 @contextlib.contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
-    """Send fd 1 to fd 2 for a while: also what C code writes."""
+    """Redirect fd 1 to fd 2 temporarily, including what C code writes."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -220,9 +220,9 @@ def amdsmi_options(
     installed: str | None = None,
     packages: Sequence[str] = tuple(sys.path),
 ) -> list[BackendOption]:
-    """In the order in which to try them: ROCm's own wrappers, and the installed one (of version `installed`).
+    """The options in order: ROCm's own wrappers and the installed one (of version `installed`).
 
-    `root` stands for the file system in tests; the values of variables are looked up as they are.
+    `root` is the file system's root, for tests; the values of variables are used as they are.
     """
     installed = installed or package_version("amdsmi")
     roots = _rocm_roots(environ, root, packages)
@@ -234,13 +234,13 @@ def amdsmi_options(
     env = {} if named or not libraries else _library_of(environ, libraries[0])
     beside = f"with the library of ROCm {rocm_version(libraries[0])}".rstrip() if libraries else "no ROCm was found"
     package = BackendOption(f"amdsmi {installed}", "amdsmi", env=env, why=f"the installed package, {beside}")
-    # Wrappers of one release (7.0 of 7.0.2) are alike.
+    # Wrappers of one release (7.0 and 7.0.2) are equal.
     same = bool(libraries) and rocm_version(libraries[0]).split(".")[:2] == installed.split(".")[:2]
     return [package, *own] if same or not own else [*own, package]
 
 
 def _rocm_roots(environ: Mapping[str, str], root: Path, packages: Sequence[str]) -> list[Path]:
-    """Each folder that may hold a ROCm, once: what the variables say, the usual places, Python packages."""
+    """Each folder that may hold a ROCm, once: from the variables, the usual places, Python packages."""
     named = [Path(environ[name]) for name in ("ROCM_HOME", "ROCM_PATH") if environ.get(name)]
     usual = [root / "opt/rocm"]
     for pattern in ("rocm/core-*", "rocm-*"):
@@ -266,6 +266,6 @@ def _own(environ: Mapping[str, str], rocm: Path) -> BackendOption:
 
 
 def _library_of(environ: Mapping[str, str], rocm: Path) -> dict[str, str]:
-    """Lead the wrapper to this ROCm's library; ROCM_HOME, if set, goes before ROCM_PATH."""
+    """Point the wrapper to this ROCm's library; ROCM_HOME, if set, takes precedence over ROCM_PATH."""
     names = ("ROCM_PATH", "ROCM_HOME") if environ.get("ROCM_HOME") else ("ROCM_PATH",)
     return dict.fromkeys(names, str(rocm))

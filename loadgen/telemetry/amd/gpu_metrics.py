@@ -1,9 +1,9 @@
-"""The table of figures that AMD's firmware publishes, `gpu_metrics`: read by the library or decoded from sysfs.
+"""The metrics table of AMD's firmware, `gpu_metrics`: read by the library or decoded from sysfs.
 
-Both give a `ctypes` structure with the library's field names, so that units and sentinels are handled once. The
-layouts are those of the kernel's `kgd_pp_interface.h`. Invariants: a table is decoded only if its exact version is
-known (1.9 is a stream of attributes, not a structure); a field that a version lacks is `Missing`, never 0; throttling
-is a difference of two tables, so the first one has none; what belongs to a socket (power, energy) is counted once.
+Both yield a `ctypes` structure with the library's field names, so units and sentinels are handled once. The layouts are
+those of the kernel's `kgd_pp_interface.h`. Invariants: a table is decoded only if its exact version is known (1.9 is a
+stream of attributes, not a structure); a field that a version lacks is `Missing`, never 0; throttling is the difference
+of two tables, so the first has none; what belongs to a socket (power, energy) is counted once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TWO_DIES = frozenset({"0x7408", "0x740c"})  # device numbers of MI250X and MI250
 ELSEWHERE = Missing("belongs to the socket: see its partition 0")
 
 Table = ctypes.Structure
-Residency = Mapping[str, int]  # how often the firmware checked (`checks`), and found each reason to slow down
+Residency = Mapping[str, int]  # how often the firmware checked (`checks`), and found each reason to throttle
 
 _RESIDENCIES = {
     "power": "ppt_residency_acc",
@@ -42,7 +42,7 @@ _TYPES = {"u8": ctypes.c_uint8, "u16": ctypes.c_uint16, "u32": ctypes.c_uint32, 
 
 
 def _layout(*lines: str) -> type[Table]:
-    """Each line is a type, for an array with its length (`u16*8`), and the names of its fields."""
+    """Each line is a type (`u16*8` for an array) and the names of its fields."""
     fields: list[tuple[str, type]] = []
     for line in lines:
         kind, *names = line.split()
@@ -80,7 +80,7 @@ _CLOCKS = (
     "u16*4 current_socclks current_vclk0s current_dclk0s",
     "u16 current_uclk num_partition",
 )
-# 1.4 and 1.5 have a throttle_status that their driver never fills: not named, so that its 0 is no answer.
+# 1.4 and 1.5 have a throttle_status that the driver never fills: not named here, so that its 0 is not used.
 _BEFORE_RESIDENCY = (_ENERGY, "u32 PADDING_0")
 _V1_3 = _layout(
     *_HEAD,
@@ -105,19 +105,19 @@ LAYOUTS = {
     (1, 5): _layout(*_SOCKET, _VIDEO, "u16*32 jpeg_activity", *_BEFORE_RESIDENCY, *_PCIE, _NAKS, _XGMI, *_CLOCKS),
     (1, 6): _layout(*_SOCKET, _ENERGY, *_RESIDENCY, *_PCIE, _NAKS, _XGMI, *_CLOCKS),
     (1, 7): _V1_7,
-    (1, 8): _V1_7,  # differs in the partitions' part only, which begins behind what is read
+    (1, 8): _V1_7,  # differs only in the partitions' part, which begins after the fields that are read
 }
-"""By format and content revision; the part up to the figures of the partitions."""
+"""By format and content revision; the part before the partitions' figures."""
 
 
 def decode(blob: bytes) -> Table | Missing:
-    """The table in the bytes of sysfs' `gpu_metrics`, or why it cannot be read."""
+    """Decode the bytes of sysfs' `gpu_metrics`, or say why they cannot be read."""
     if len(blob) < 4:
         return Missing(f"gpu_metrics has {len(blob)} bytes")
     version = (blob[2], blob[3])
     layout = LAYOUTS.get(version)
     if layout is None:
-        return Missing(f"gpu_metrics {version[0]}.{version[1]} is not known")
+        return Missing(f"gpu_metrics {version[0]}.{version[1]} is an unknown version")
     if len(blob) < ctypes.sizeof(layout):
         return Missing(f"gpu_metrics {version[0]}.{version[1]} is cut off: {len(blob)} bytes")
     return layout.from_buffer_copy(blob)
@@ -155,14 +155,14 @@ def xcp_percent(table: Table | Missing, partition: int) -> Measured:
 
 
 def links(table: Table | Missing) -> tuple[Measured, Measured]:
-    """How many XGMI links are up (1), and how many there are: up or down (0)."""
+    """How many XGMI links are up (state 1), and how many exist (up or down: 0)."""
     states = [state for state in _list(table, "xgmi_link_status") if state in (0, 1)]
     absent = Missing("no state of links")
     return (states.count(1), len(states)) if states else (absent, absent)
 
 
 def residency(table: Table | Missing) -> Residency:
-    """The counters of throttling; empty where the table has none (before MI300)."""
+    """The throttling counters; empty if the table has none (before MI300)."""
     checks = number(_field(table, "accumulation_counter"), wide=True)
     if isinstance(checks, Missing):
         return {}
@@ -172,9 +172,9 @@ def residency(table: Table | Missing) -> Residency:
 
 
 def throttle_percent(table: Table | Missing, before: Residency | None) -> dict[str, float] | Missing:
-    """The share of the time since the counters `before` in which each reason held the clock back.
+    """The share of time since the counters `before` in which each reason held the clock back.
 
-    Tables without counters (MI200) have bits for this moment instead: 0 or 100.
+    Tables without counters (MI200) have bits of the moment instead: 0 or 100.
     """
     if isinstance(table, Missing):
         return table
@@ -207,9 +207,9 @@ def _list(table: Table | Missing, name: str) -> list[object]:
 
 
 def pair_dies(gpus: Sequence[GpuStatic], device_ids: Sequence[str]) -> list[GpuStatic]:
-    """Give the two dies of a socket (MI250), neighbours by PCI address, one name.
+    """Give the two dies of a socket (MI250), neighbours by PCI address, one socket name.
 
-    The first is partition 0: it reports the power of both, and the second 0 W.
+    The first is partition 0: it reports the power of both, the second 0 W.
     """
     dies = [gpu for gpu, device_id in zip(gpus, device_ids, strict=True) if device_id in TWO_DIES]
     dies.sort(key=lambda gpu: gpu.bdf or "")
@@ -221,7 +221,7 @@ def pair_dies(gpus: Sequence[GpuStatic], device_ids: Sequence[str]) -> list[GpuS
 
 
 def counted_once(readings: dict[str, object], gpu: GpuStatic) -> dict[str, object]:
-    """The readings without those of the socket where its first device carries them; older drivers repeat them."""
+    """Remove values of the socket, unless this is its first device; older drivers repeat them."""
     if gpu.partition == 0:
         return readings
     return readings | {name: ELSEWHERE for name in ("power_w", "power_cap_w", "energy_j") if name in readings}

@@ -1,9 +1,9 @@
-"""AMD GPUs through the files of the kernel: works without any library and without root.
+"""AMD GPUs through the kernel's files: works without any library and without root.
 
-The firmware's table (`gpu_metrics`) is read where its version is known, the single files of the driver where it is not.
-Invariants: read only; `pcie_bw` is never read (the driver sleeps for a second); a suspended GPU is not woken; the
-devices here are sockets and dies, because partitions beside the first have no PCI device of their own; a file that is
-not there, cannot be read or says nonsense gives `Missing` with the reason.
+The firmware's table (`gpu_metrics`) is used if its version is known, otherwise the driver's single files. Invariants:
+read only; `pcie_bw` is never read (the driver sleeps for a second); a suspended GPU is not woken; the devices here are
+sockets and dies, because partitions other than the first have no PCI device of their own; a file that is missing,
+unreadable or malformed gives `Missing` with the reason.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _ASLEEP = Missing("suspended, and not woken")
 
 @dataclass(slots=True)
 class _Card:
-    """A GPU's folder of files, and the counters of throttling at the last sample."""
+    """A GPU's folder of files, and the throttling counters at the last sample."""
 
     folder: Path
     hwmon: Path
     static: GpuStatic
-    kfd_ids: tuple[str, ...]  # by which amdkfd knows it and its partitions
+    kfd_ids: tuple[str, ...]  # amdkfd's ids for it and its partitions
     before: Residency | None = None
 
     def table(self) -> Table | Missing:
@@ -47,7 +47,7 @@ class _Card:
 
 
 def open_amd_sysfs(sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) -> Backend:
-    """Find the cards of the amdgpu driver; raises `TelemetryError` if there is none, or none that tells anything."""
+    """Find the cards of the amdgpu driver; raises `TelemetryError` if there is none, or none with any values."""
     folders = amd_cards(sysfs)
     if not folders:
         raise TelemetryError(f"No GPU of AMD under {sysfs / 'class/drm'}: is the amdgpu driver loaded?")
@@ -91,7 +91,7 @@ def _card(sysfs: Path, index: int, folder: Path) -> _Card:
         pcie_width_max=value_of(_amount(folder / "max_link_width")),
         pcie_speed_max_gts=value_of(speed_gts(folder / "max_link_speed")),
     )
-    # Partitions beside the first have nodes, and no card.
+    # Partitions other than the first have nodes, but no card.
     nodes = [(number, node.gpu_id) for number, node in enumerate(compute_nodes(sysfs)) if node.socket == socket_of(bdf)]
     numbers = [number for number, _ in nodes]
     card = _Card(folder, hwmon, static, tuple(gpu_id for _, gpu_id in nodes))
@@ -125,7 +125,7 @@ def _sample(card: _Card, sysfs: Path, proc: Path, slow: bool, processes: bool) -
 
 
 def _figures(card: _Card, table: Table | Missing) -> dict[str, Measured]:
-    """The table's figures; what it lacks, from the driver's single files, each of which costs a question to the GPU."""
+    """The table's figures; missing ones from the driver's single files, each of which costs a query to the GPU."""
     figures = gpu_metrics.readings(table)
     for name, read in _SINGLE_FILES.items():
         if isinstance(figures[name], Missing) and table is not _ASLEEP:
@@ -134,10 +134,10 @@ def _figures(card: _Card, table: Table | Missing) -> dict[str, Measured]:
 
 
 def _processes(sysfs: Path, proc: Path, kfd_ids: Sequence[str]) -> tuple[GpuProcess, ...] | Missing:
-    """The processes that hold memory of a GPU or of its partitions; the pids are the host's."""
+    """The processes that hold memory of a GPU or its partitions; the pids are the host's."""
     held = held_bytes(sysfs)
     if not kfd_ids or held is None:
-        return Missing("amdkfd does not tell processes here")
+        return Missing("amdkfd does not list processes here")
     of_gpu = {pid: [by_gpu[kfd_id] for kfd_id in kfd_ids if kfd_id in by_gpu] for pid, by_gpu in held.items()}
     return tuple(
         GpuProcess(pid, known(proc / str(pid) / "comm") or "", None if None in amounts else sum(filter(None, amounts)))
@@ -155,7 +155,7 @@ def _microwatts(path: Path) -> Measured:
 
 
 def _labelled(card: _Card, kind: str, label: str) -> Measured:
-    """The input of a sensor (`temp`, `freq`) in its raw unit, found by label: numbers differ between GPUs."""
+    """A sensor's input (`temp`, `freq`) in its raw unit, found by label: numbers differ between GPUs."""
     for path in sorted(card.hwmon.glob(f"{kind}*_label")):
         if known(path) == label:
             return _amount(card.hwmon / path.name.replace("_label", "_input"))
@@ -165,7 +165,7 @@ def _labelled(card: _Card, kind: str, label: str) -> Measured:
 _SINGLE_FILES: dict[str, Callable[[_Card], Measured]] = {
     "gfx_percent": lambda card: percent(read_number(card.folder / "gpu_busy_percent")),
     "memory_percent": lambda card: percent(read_number(card.folder / "mem_busy_percent")),
-    # MI200 has the average, MI300 the moment.
+    # MI200 has the average, MI300 the current value.
     "power_w": lambda card: first(*(_microwatts(card.hwmon / name) for name in ("power1_average", "power1_input"))),
     "temperature_hotspot_c": lambda card: divided(_labelled(card, "temp", "junction"), 1e3),
     "temperature_memory_c": lambda card: divided(_labelled(card, "temp", "mem"), 1e3),
@@ -185,7 +185,7 @@ def read_bytes(path: Path) -> bytes | Missing:
 
 
 def read_text(path: Path) -> str | Missing:
-    """The text of a file, harmless and without the space around it."""
+    """The text of a file, stripped and without control sequences."""
     content = read_bytes(path)
     return content if isinstance(content, Missing) else harmless(content.decode(errors="replace").strip())
 
@@ -197,25 +197,25 @@ def known(path: Path) -> str | None:
 
 
 def read_number(path: Path) -> int | Missing:
-    """The whole number that is all of a file."""
+    """A file that consists of one integer."""
     found = _found(path, r"-?\d{1,20}\Z")
     return found if isinstance(found, Missing) else int(found[0])
 
 
 def speed_gts(path: Path) -> Measured:
-    """GT/s of a PCIe link: "32.0 GT/s PCIe"."""
+    """GT/s of a PCIe link, from "32.0 GT/s PCIe"."""
     found = _found(path, r"\d+(?:\.\d+)?(?= GT/s)")
     return found if isinstance(found, Missing) else float(found[0])
 
 
 def highest_mhz(path: Path) -> Measured:
-    """The highest of the clocks in a table of states: "1: 2100Mhz *"."""
+    """The highest clock in a table of states such as "1: 2100Mhz *"."""
     found = _found(path, r"(?s).*?:\s*\d+\s*[Mm][Hh]z.*")
     return found if isinstance(found, Missing) else max(map(float, re.findall(r":\s*(\d+)\s*[Mm][Hh]z", found[0])))
 
 
 def _found(path: Path, pattern: str) -> re.Match[str] | Missing:
-    """What matches at the beginning of a file's text."""
+    """A match at the beginning of a file's text."""
     content = read_text(path)
     if isinstance(content, Missing):
         return content
@@ -223,7 +223,7 @@ def _found(path: Path, pattern: str) -> re.Match[str] | Missing:
 
 
 def ecc_counts(ras: Path) -> dict[str, Measured]:
-    """Errors by kind over all blocks of the chip ("ue: 0", "ce: 4", "de: 0" in each file), and pages out of use."""
+    """Errors by kind, summed over all blocks of the chip (files with "ue: 0", "ce: 4", "de: 0"), and retired pages."""
     texts = [text for text in map(read_text, sorted(ras.glob("*_err_count"))) if not isinstance(text, Missing)]
     counts: dict[str, Measured] = {}
     for name, kind in (("ecc_correctable", "ce"), ("ecc_uncorrectable", "ue"), ("ecc_deferred", "de")):

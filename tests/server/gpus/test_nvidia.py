@@ -105,7 +105,7 @@ def test_what_nvidia_smi_says_instead_is_the_reason(tmp_path: Path) -> None:
 
 def test_nvidia_smi_that_says_nothing_or_cannot_be_run(tmp_path: Path) -> None:
     add_nvidia_smi(tmp_path / "bin", "")
-    with pytest.raises(TelemetryError, match="it says nothing"):
+    with pytest.raises(TelemetryError, match="its output is empty"):
         read(tmp_path)
     (tmp_path / "bin/nvidia-smi").write_text("#!/no/such/shell\n")
     with pytest.raises(TelemetryError, match="nvidia-smi cannot be run: No such file"):

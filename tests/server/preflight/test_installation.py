@@ -142,7 +142,7 @@ async def test_an_editable_installation_is_asked_each_time(environment: FakeEnvi
 
 async def test_a_python_without_vllm(environment: FakeEnvironment, tmp_path: Path) -> None:
     shutil.rmtree(environment.packages)
-    with pytest.raises(ServerError, match="could not be asked: ModuleNotFoundError: No module named 'vllm'"):
+    with pytest.raises(ServerError, match="could not be queried: ModuleNotFoundError: No module named 'vllm'"):
         await ask_installation(environment.python, cache=tmp_path / "cache")
 
 
@@ -164,7 +164,7 @@ async def test_it_is_asked_without_proxies(
 
 async def test_what_it_died_of_is_said(environment: FakeEnvironment, tmp_path: Path) -> None:
     environment.write("vllm/envs.py", "raise RuntimeError('Failed to infer \\x1b[31mdevice type')")
-    with pytest.raises(ServerError, match="could not be asked: RuntimeError: Failed to infer device type"):
+    with pytest.raises(ServerError, match="could not be queried: RuntimeError: Failed to infer device type"):
         await ask_installation(environment.python, cache=tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 
@@ -182,7 +182,7 @@ def silent(environment: FakeEnvironment, tmp_path: Path) -> FakeEnvironment:
 
 
 async def test_one_that_says_nothing_does_not_hold_up(silent: FakeEnvironment, tmp_path: Path) -> None:
-    with pytest.raises(ServerError, match=r"did not say what it knows within 0\.1 s"):
+    with pytest.raises(ServerError, match=r"did not describe its flags within 0\.1 s"):
         await ask_installation(silent.python, cache=tmp_path / "cache", timeout_s=0.1)
 
 

@@ -163,7 +163,7 @@ async def test_no_such_host() -> None:
 
 async def test_an_answer_that_does_not_come() -> None:
     async with answering(lambda head, sent: SILENCE) as url, ServerClient(url) as client:
-        with pytest.raises(ServerError, match=r"/v1/completions: no whole answer within 0.05 s"):
+        with pytest.raises(ServerError, match=r"/v1/completions: no complete answer within 0.05 s"):
             await client.try_request("/v1/completions", {}, timeout_s=0.05)
 
 

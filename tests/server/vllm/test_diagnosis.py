@@ -124,14 +124,14 @@ def test_what_a_real_start_died_of(name: str, cause: str, title: str, evidence: 
             "process-killed",
             "EngineCore was killed without a word: SIGKILL",
             "[shutdown] MPClient: engine core exited unexpectedly; starting cleanup",
-            "the kernel for want of memory",
+            "the kernel's OOM killer",
         ),
         (
             "engine_killed_under_load",
             "process-killed",
             "EngineCore was killed without a word: SIGKILL",
             "[shutdown] MPClient: engine core exited unexpectedly; starting cleanup",
-            "the kernel for want of memory",
+            "the kernel's OOM killer",
         ),
         (
             "engine_terminated",
@@ -171,7 +171,7 @@ def test_the_kernel_tells_whether_it_killed(name: str) -> None:
     assert (by_kernel.cause, by_kernel.evidence[0]) == ("oom-killer", KERNEL)
     assert by_kernel.title.endswith("at the memory limit of its control group (a container, pod, job or unit)")
     not_by_kernel = diagnose(lines, ServerExit(code=0), phase="serving", oom_kills=0)
-    assert "the kernel counted no kill for want of memory" in not_by_kernel.remedy
+    assert "the kernel counted no OOM kill" in not_by_kernel.remedy
 
 
 CORE = "(EngineCore_DP0 pid=1) ERROR 10-21 09:00:09 [core.py:700] "
@@ -438,9 +438,9 @@ def test_what_follows_a_misspelt_flag_is_kept_secret() -> None:
     ("exit", "oom_kills", "cause", "title"),
     [
         (KILLED, 0, "killed", "somebody killed the server (SIGKILL)"),
-        (KILLED, None, "killed", "somebody, or the kernel for want of memory, killed the server (SIGKILL)"),
-        (KILLED, 2, "oom-killer", "the kernel killed the server for want of memory (RAM, not HBM)"),
-        (ServerExit(code=137), 1, "oom-killer", "the kernel killed the server for want of memory (RAM, not HBM)"),
+        (KILLED, None, "killed", "somebody, or the kernel's OOM killer, killed the server (SIGKILL)"),
+        (KILLED, 2, "oom-killer", "the kernel's OOM killer ended the server: out of memory (RAM, not HBM)"),
+        (ServerExit(code=137), 1, "oom-killer", "the kernel's OOM killer ended the server: out of memory (RAM"),
         (ServerExit(code=143), 0, "killed", "somebody killed the server (SIGTERM)"),
         (ServerExit(signal=15), None, "killed", "somebody killed the server (SIGTERM)"),
         (ServerExit(signal=11), None, "process-crashed", "the server crashed in native code (SIGSEGV)"),

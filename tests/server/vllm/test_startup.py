@@ -225,7 +225,7 @@ def test_the_last_start_counts_and_nothing_else_is_left(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("milestones", [(), DONE[2:3], (*DONE, Milestone("x", "x", "running", started_s=1.0))])
 def test_a_start_that_did_not_finish_is_not_kept(tmp_path: Path, milestones: tuple[Milestone, ...]) -> None:
-    assert remember_start(tmp_path, "k", milestones) == "the start did not finish; its times are not kept"
+    assert remember_start(tmp_path, "k", milestones) == "the start did not finish, so its times are not kept"
     assert names(tmp_path) == []
 
 

@@ -123,7 +123,7 @@ def test_the_figures_of_guidellm(name: str, index: int, input_tokens: int) -> No
 
 def test_what_guidellm_calls_tpot_is_told_by_its_version() -> None:
     old, new = (read_result(FILES / name).definitions["tpot"] for name in ("guidellm_0.2.json", "guidellm_0.8.json"))
-    assert "has TTFT in it" in new and "has TTFT in it" not in old
+    assert "includes TTFT" in new and "includes TTFT" not in old
 
 
 def test_the_figures_of_aiperf() -> None:
@@ -190,7 +190,7 @@ def test_a_list_of_runs_is_a_load_each(tmp_path: Path) -> None:
 def test_what_vramp_wrote_for_readers_of_vllms_files_is_not_read_back(tmp_path: Path) -> None:
     document = json.loads((FILES / "vllm_bench_0.6.json").read_text())
     (tmp_path / "r.json").write_text(json.dumps(document | {"vramp": {"run_id": "r"}}))
-    with pytest.raises(ResultError, match=r"written by `vramp report --vllm-json`: the result\.json"):
+    with pytest.raises(ResultError, match=r"written by `vramp report --vllm-json`; use the result\.json"):
         read_result(tmp_path / "r.json")
 
 

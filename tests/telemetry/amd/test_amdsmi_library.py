@@ -129,7 +129,7 @@ def test_no_library_is_said_in_one_line_and_what_the_wrapper_prints_is_not_on_st
         ("* fail.amdsmi_get_socket_handles 5", "amdsmi 7.0.2 cannot list the GPUs: FAIL_LOAD_SYMBOL"),
         (
             "* fail.amdsmi_get_gpu_vram_usage 2\n* fail.amdsmi_get_gpu_metrics_info 10",
-            "None of 8 GPUs tells memory or activity: NOT_SUPPORTED, NO_PERM",
+            "None of 8 GPUs reports memory or activity: NOT_SUPPORTED, NO_PERM",
         ),
     ],
 )

@@ -157,8 +157,8 @@ def test_a_table_of_nothing_gives_no_number(version: Version) -> None:
     [
         (b"", "gpu_metrics has 0 bytes"),
         (b"\x01", "gpu_metrics has 1 bytes"),
-        (struct.pack("<HBB", 4000, 1, 9) + bytes(3996), "gpu_metrics 1.9 is not known"),
-        (struct.pack("<HBB", 120, 2, 3) + bytes(116), "gpu_metrics 2.3 is not known"),
+        (struct.pack("<HBB", 4000, 1, 9) + bytes(3996), "gpu_metrics 1.9 is an unknown version"),
+        (struct.pack("<HBB", 120, 2, 3) + bytes(116), "gpu_metrics 2.3 is an unknown version"),
         (blob((1, 6))[:200], "gpu_metrics 1.6 is cut off: 200 bytes"),
     ],
 )

@@ -130,7 +130,8 @@ def test_an_mi210_has_a_table_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "reason"), [(UNKNOWN, "gpu_metrics 1.9 is not known"), (None, "gpu_metrics: No such file or directory")]
+    ("table", "reason"),
+    [(UNKNOWN, "gpu_metrics 1.9 is an unknown version"), (None, "gpu_metrics: No such file or directory")],
 )
 def test_without_a_known_table_the_single_files_are_read(tmp_path: Path, table: bytes | None, reason: str) -> None:
     add_card(tmp_path, 0, table)
@@ -246,7 +247,7 @@ def test_a_card_stands_for_the_partitions_that_have_none(tmp_path: Path) -> None
 def test_without_amdkfd_there_are_no_processes_to_tell(tmp_path: Path) -> None:
     add_card(tmp_path, 0, UNKNOWN)
     (sample,) = open_amd_sysfs(tmp_path).sample(False, True)
-    assert sample.missing["processes"] == "amdkfd does not tell processes here"
+    assert sample.missing["processes"] == "amdkfd does not list processes here"
 
 
 def test_a_box_without_a_card_is_refused(tmp_path: Path) -> None:

@@ -165,8 +165,8 @@ def test_a_start_that_would_fail_is_refused_unless_it_is_forced(said: Said) -> N
         refused = said("run", "simulator", "--set", port, "--concurrency", "1")
         forced = said("run", "simulator", "--set", port, "--concurrency", "1", "--force")
     assert refused.code == forced.code == 3
-    assert "the preflight says that the start would fail" in refused.err and "port-taken" in refused.err
-    assert "the preflight says that the start would fail" not in forced.err
+    assert "the preflight found that the start would fail" in refused.err and "port-taken" in refused.err
+    assert "the preflight found that the start would fail" not in forced.err
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_anything_starts(tmp_path: Path, said: Said) -> None:

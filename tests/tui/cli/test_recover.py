@@ -70,7 +70,7 @@ def test_a_killed_run_has_everything_but_its_last_second(capsys: pytest.CaptureF
         # The last tick on disk may be much older than the truth: the second is from the truth on.
         wait_for_ticks(folder, time.monotonic() - began_s(folder) + 1.0)
         assert recover("last") == 1
-        assert "this run goes on" in capsys.readouterr().err
+        assert "this run is still running" in capsys.readouterr().err
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=10)
         process.stderr.close()
