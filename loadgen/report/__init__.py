@@ -1,1 +1,1 @@
-"""Functions over a result."""
+"""Reports: pure functions of a result, one file per format."""

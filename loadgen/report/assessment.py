@@ -1,6 +1,6 @@
-"""Healthy? Saturated? Whose fault? What a reader of a report asks first, answered from the result in a sentence each.
+"""Healthy? Output right? Saturated? Whose fault? The first questions of a report's reader, answered in a sentence each.
 
-Pure functions. They weigh nothing anew: they choose among the verdicts, checks and counts that the result holds.
+Pure functions. They judge nothing anew: they choose among the verdicts, checks and counts in the result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from loadgen.searches import SEARCHES
 _QUEUES = ("kv-limited", "queueing")
 _BOUNDS = ("host-limited", "bandwidth-bound", "compute-bound")
 _SHORT_BY, _DEVIATIONS = 0.05, 2.0
-"""An open loop falls behind if more than both is missing: this share, and this many deviations of Poisson arrivals."""
+"""An open loop falls behind if more than both is missing: this share, and this many Poisson standard deviations."""
 _STATES = {"server_died": "the server died", "failed": "the run failed"}
 
 
@@ -29,11 +29,11 @@ class Answer(msgspec.Struct, frozen=True):
 
     question: str
     text: str
-    bad: bool = False  # it needs somebody
+    bad: bool = False  # it needs attention
 
 
 def assessment(result: Result) -> list[Answer]:
-    """The questions in the order in which they are asked; only the first where nothing was measured."""
+    """The answers in order; only the first if nothing was measured."""
     measured = measured_stages(result)
     if not measured:
         return [_healthy(result)]
@@ -47,9 +47,9 @@ def measured_stages(result: Result) -> list[StageResult]:
 
 
 def best_stage(result: Result) -> StageResult | None:
-    """The stage that the headline numbers are of: the most output tokens a second that met every limit.
+    """The stage of the headline figures: the most output tokens a second among stages that met every limit.
 
-    Of all stages where none met them; None where nothing was measured.
+    If none did, among all stages; None if nothing was measured.
     """
     return best_of(measured_stages(result))
 
@@ -64,9 +64,9 @@ def _output(stage: StageResult) -> float:
 
 
 def shortcomings(result: Result) -> list[str]:
-    """What makes the exit code of a run that went its way 1, a line each.
+    """Why a run that ended normally has exit code 1, a line each.
 
-    A search has probes that miss their limits by its nature: it has done its work when it is resolved.
+    Probes of a search miss their limits by design: a search has succeeded if it is resolved.
     """
     stages = result.stages if result.search is None else []
     of_stages = [f"stage {stage.index + 1}: {line}" for stage in stages for line in _shortcomings(stage)]
@@ -74,7 +74,7 @@ def shortcomings(result: Result) -> list[str]:
 
 
 def run_shortcomings(result: Result) -> list[str]:
-    """The same of the run as a whole."""
+    """The same, for the run as a whole."""
     search = result.search
     if search is not None:
         return [] if search.resolved else [f"the search is unresolved: {search.why}"]
@@ -91,7 +91,7 @@ def _shortcomings(stage: StageResult) -> list[str]:
 
 
 def failure_limit(stage: StageResult, failures: FailureCheck) -> tuple[str, str]:
-    """The limit on failures, and how it was missed; nothing where it is kept."""
+    """The limit on failures, and how it was missed; empty if it was met."""
     limit = f"failed or unsent <= {100 * failures.allowed:g} %"
     return limit, "" if failures.met else failure_words(failures, stage.requests.errors)
 
@@ -106,12 +106,12 @@ def failure_words(failures: FailureCheck, errors: Mapping[str, int]) -> str:
 
 
 def missed_words(stage: StageResult) -> list[str]:
-    """Each limit on latencies that a stage missed."""
+    """Each latency limit that a stage missed."""
     return [words for words in limit_words(stage).values() if words]
 
 
 def limit_words(stage: StageResult) -> dict[str, str]:
-    """Each limit on latencies of a stage, and how it was missed; nothing where it is kept."""
+    """Each latency limit of a stage, and how it was missed; empty if it was met."""
     found = {
         f"{name} <= {check.limit_ms:g} ms": "" if check.met else _missed_check(name, check)
         for name, check in stage.slo.items()
@@ -130,7 +130,7 @@ def _missed_check(name: str, check: SloCheck) -> str:
 
 
 def titles(stages: Sequence[StageResult]) -> dict[int, str]:
-    """What to call each stage, by index: its label, with shape and variant if they differ, a number if it repeats."""
+    """A name for each stage, by index: its label, with shape and variant if they differ, and a number if it repeats."""
     shapes = {(stage.isl, stage.osl) for stage in stages}
     variants = {stage.variant for stage in stages}
     names = {}
@@ -158,7 +158,7 @@ def _healthy(result: Result) -> Answer:
 
 
 def _right(result: Result) -> list[Answer]:
-    """Whether the output is right, as far as anything looked at it."""
+    """Whether the output is right, as far as it was checked."""
     question, found = "Is the output right?", output_verdicts(result)
     if found:
         return [Answer(question, f"No: {'; '.join(f'{one.subject}: {one.text}' for one in found)}.", bad=True)]
@@ -170,9 +170,9 @@ def _right(result: Result) -> list[Answer]:
         return [Answer(question, "Not known: no canary was answered beside a load.")]
     looked = f"{counted(scored, 'score')} and {counted(answers, 'greedy answer')} beside the load"
     own = sum(one.answers.read for one in result.stages if one.answers is not None)
-    looked += f", and none of {counted(own, 'answer')} of the load's own gives cause for doubt" if own else ""
+    looked += f", and {counted(own, 'answer')} of the load's own without a defect" if own else ""
     missing = f" Not checked: {'; '.join(canary.unchecked)}." if canary.unchecked else ""
-    return [Answer(question, f"As the idle engine's, by {looked}.{missing}")]
+    return [Answer(question, f"Like the idle engine's, by {looked}.{missing}")]
 
 
 def _run_problems(result: Result) -> list[str]:
@@ -214,7 +214,7 @@ def _queue_words(stages: Sequence[StageResult]) -> str:
 
 
 def _behind(stage: StageResult) -> str | None:
-    """What an open loop was short of: more than arrivals by chance are."""
+    """What an open loop lacks, if that is more than chance arrivals explain."""
     asked, answered = stage.target.rate, stage.throughput.requests_per_s
     if asked is None or answered is None:
         return None
@@ -225,7 +225,7 @@ def _behind(stage: StageResult) -> str | None:
 
 
 def by_load(stage: StageResult) -> float:
-    """What orders stages by load: the streams that were open on average."""
+    """The sort key of stages by load: mean open streams."""
     return stage.concurrency.mean or float(stage.target.concurrency or 0)
 
 
@@ -240,7 +240,7 @@ def _limit(result: Result, stages: Sequence[StageResult]) -> Answer:
     words = [found[name] for name in (*_BOUNDS, *_QUEUES) if name in found]
     at = f"at {titles(stages)[most.index]}"
     if not words:
-        return Answer(question, f"The load that was asked for: {at}, the most throughput, neither side was full.")
+        return Answer(question, f"The load itself: {at}, the most throughput, neither client nor server was saturated.")
     whose = "The host" if "host-limited" in found else "The server"
     return Answer(question, f"{whose}, not the client: {at} {'; '.join(words)}.", bad="host-limited" in found)
 

@@ -1,10 +1,10 @@
 """The tables of the three published benchmarks, line by line as `vllm bench` prints them.
 
-What vLLM measures and a result does not have is left out, never guessed. A value that nothing was measured for is `-`.
+What vLLM measures and a result lacks is left out, never estimated. A value without measurements is `-`.
 
-Below the tables of a ladder of rates stands its serving curve: normalized latency, which is E2E divided by input and
-output tokens, against the requests a minute that were really answered. A server that keeps up answers at a flat
-latency; where it no longer does, the curve turns upwards and the achieved rate falls behind the one asked for.
+Below the tables of a ladder of rates comes its serving curve: normalized latency (E2E divided by input and output
+tokens) against the requests a minute that were answered. While a server keeps up, latency is flat; beyond that, the
+curve turns upwards and the achieved rate falls behind the requested one.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SERVE_METRICS = {
     "itl": ("ITL", "Inter-token Latency", "itl"),
     "e2el": ("E2EL", "End-to-end Latency", "e2e"),
 }
-"""By vLLM's name: its short and long title, and the name in a result."""
-ITERATION = "iteration"  # the label of a measured stage of the latency benchmark begins with this
+"""By vLLM's name: short title, long title, and the name in a result."""
+ITERATION = "iteration"  # how the labels of the latency benchmark's measured stages begin
 LATENCY_PERCENTS = (10, 25, 50, 75, 90, 99)
-_OF_EVERY_BATCH = ("First wave", "Tail")  # notes that would say of each that it is one
+_OF_EVERY_BATCH = ("First wave", "Tail")  # notes that hold for every batch
 _KNOWN = {"p50": 50, "p90": 90, "p95": 95, "p99": 99, "p999": 99.9}
-_VLLMS = ("Successful requests", "Failed requests")  # what vLLM counts, whatever came of the others
+_VLLMS = ("Successful requests", "Failed requests")  # the outcomes that vLLM counts
 _WIDTH = 50
 _BAR = 30
 
@@ -95,7 +95,7 @@ def _metric_lines(stage: StageResult, metric: str, percents: Sequence[float]) ->
 
 
 def _percentile(summary: Summary, percent: float) -> str:
-    """A lower bound where the next percentile above it that a result has is one."""
+    """The percentile; a lower bound if the next higher percentile in the result is one."""
     value_ms = percentile_ms(summary, percent)
     above = next((name for name, known in _KNOWN.items() if known >= percent), "max")
     return bounded(Statistic(value_ms, above in summary.lower_bounds), fixed)
@@ -106,7 +106,7 @@ def percentile_ms(summary: Summary, percent: float) -> float | None:
     if summary.hdr is None or summary.max is None:
         return None
     value_ms = Histogram.from_hdr(summary.hdr).percentile_ms(percent)
-    # The encoding knows the maximum only by its bucket.
+    # The encoded histogram has the maximum only to the precision of its bucket.
     return None if value_ms is None else min(value_ms, summary.max)
 
 
@@ -126,7 +126,7 @@ def latency_table(result: Result) -> str:
 
 
 def batch_latency_s(stage: StageResult) -> float | None:
-    """From the request to the last token of the batch's slowest stream; None for a batch that is not whole."""
+    """From the request to the last token of the batch's slowest stream; None if the batch is incomplete."""
     slowest_ms = stage.latency_ms["e2e"].max
     if slowest_ms is None or stage.requests.completed != stage.target.concurrency:
         return None
@@ -153,7 +153,7 @@ def _offline_lines(stage: StageResult) -> list[str]:
 
 
 def trust_lines(result: Result, *, without: Sequence[str] = ()) -> list[str]:
-    """What a reader must know before believing a table: what it is of, a limited client, failures, an early end."""
+    """What a reader must know to judge a table: notes, a limited client, failures, an early end."""
     limited = result.client.limited
     messages = [line for stage in result.stages for line in first_messages(stage)]
     told = [(stage, note) for stage in result.stages for note in stage_notes(stage) if note.subject not in without]
@@ -172,7 +172,7 @@ def _line(name: str, value: float | str | None) -> str:
 
 
 def _serving_stages(result: Result) -> list[StageResult]:
-    """The open-loop stages of a result, by rate; those in which nothing was completed are left out."""
+    """The open-loop stages of a result with completed requests, by rate."""
     found = (stage for stage in result.stages if stage.target.rate is not None and stage.requests.completed)
     return sorted(found, key=_rate)
 
@@ -182,12 +182,12 @@ def _rate(stage: StageResult) -> float:
 
 
 def is_rate_ladder(result: Result) -> bool:
-    """Whether there is a curve to draw: stages at two rates at least."""
+    """Whether there is a curve to draw: stages at two or more rates."""
     return len({_rate(stage) for stage in _serving_stages(result)}) > 1
 
 
 def serving_curve_table(result: Result) -> str:
-    """The points of the curve, a bar beside each; empty for a result that is no rate ladder."""
+    """The points of the curve, each with a bar; empty if the result is not a rate ladder."""
     if not is_rate_ladder(result):
         return ""
     stages = _serving_stages(result)

@@ -1,7 +1,7 @@
-"""The columns of what was measured, each declared once by the name that it has in CSV; a table is a list of names.
+"""The columns of measured figures, each declared once under its CSV name; a table is a list of names.
 
-A row is a stage of a result or of a snapshot, a server's part of a stage, or a point of the load curve. What a row does
-not know is unknown in its cell.
+A row is a stage of a result or snapshot, a server's part of a stage, or a point of the load curve. A figure that a row
+lacks is shown as unknown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Measured = StageResult | StageView | InstanceResult | CurvePoint
 
 
 def figure(part: str, name: str) -> Callable[[Measured], Value]:
-    """A figure of a part of a result; where a row has no such part, its own."""
+    """A figure in a part of a row; in the row itself if it has no such part."""
     return lambda row: getattr(getattr(row, part, row), name, None)
 
 
@@ -36,13 +36,13 @@ def _held(row: Measured) -> float | None:
 
 
 def _interactivity(row: Measured) -> Value:
-    """The inverse of the median time per output token: what a user reads by once the answer has begun."""
+    """The inverse of the median TPOT: a user's reading speed once the answer has begun."""
     tpot_ms = _statistic("tpot", "p50", row).value
     return 1000 / tpot_ms if tpot_ms else None
 
 
 def _per_megawatt(row: Measured) -> Value:
-    """By the power that the server's GPUs drew, not what a box or a data centre is built for."""
+    """By the power that the server's GPUs drew, not by what a box or data centre is rated for."""
     per_watt = figure("energy", "tokens_per_s_per_w")(row)
     return 1e6 * per_watt if isinstance(per_watt, float) else None
 
@@ -68,7 +68,7 @@ def _statistic(latency: str, statistic: str, row: Measured) -> Statistic:
 
 
 def _latency_column(name: str) -> Column[Measured]:
-    """`ttft_p99_ms`, or `itl_count`."""
+    """The column `ttft_p99_ms`, or `itl_count`."""
     latency, statistic = name.removesuffix("_ms").rsplit("_", 1)
     title = LATENCY_TITLES.get(latency, latency)
     first, count = statistic in ("mean", "p50"), statistic == "count"
@@ -169,13 +169,13 @@ _COLUMNS: dict[str, Column[Measured]] = {
 
 
 def columns(names: str, *, decimals: int | None = None) -> list[Column[Measured]]:
-    """Columns by their names, such as `requests_per_s ttft_p99_ms`; all with so many decimals where that is given."""
+    """Columns by name, such as `requests_per_s ttft_p99_ms`; `decimals` overrides those of all."""
     found = [_COLUMNS[name] if name in _COLUMNS else _latency_column(name) for name in names.split()]
     return found if decimals is None else [replace(column, decimals=decimals) for column in found]
 
 
 class PublishedPoint(NamedTuple):
-    """What was published for the load of a stage."""
+    """The published figures for the load of a stage."""
 
     of: str
     x: float
@@ -183,7 +183,7 @@ class PublishedPoint(NamedTuple):
 
 
 class Axes(NamedTuple):
-    """A chart with a point for each load: column `y` against column `x`; published figures have the columns' names."""
+    """A chart with a point per load: column `y` against column `x`; published figures have the columns' names."""
 
     x: str
     y: str
@@ -201,7 +201,7 @@ class Axes(NamedTuple):
         return x, y
 
     def published(self, comparisons: Iterable[Comparison]) -> list[PublishedPoint]:
-        """The points of which both coordinates were published for the load of a stage."""
+        """The points with both coordinates published for the load of a stage."""
         found: dict[tuple[int, str], dict[str, float]] = {}
         for one in comparisons:
             found.setdefault((one.stage, one.of), {})[one.figure] = one.published
@@ -224,12 +224,12 @@ FRONTIER = Axes(x="output_tokens_per_s_per_user", y="output_tokens_per_s_per_gpu
 
 
 def frontier_axes(rows: Iterable[Measured]) -> Axes:
-    """Tokens of each GPU against those of each user; of whole servers where the GPUs of one are not known."""
+    """Tokens per GPU against tokens per user; per server if the number of GPUs is unknown."""
     known = all(FRONTIER.point(row)[1] is not None for row in rows if OUTPUT_BY_USER.point(row)[1] is not None)
     return FRONTIER if known else OUTPUT_BY_USER
 
 
-# Where they appear: in the cockpit's table and what y copies of it, in a run that was, in the page, and in Markdown.
+# Where they appear: the cockpit's table (and the copy made by y), past runs, the HTML page, and Markdown.
 COCKPIT_COLUMNS = columns(
     "concurrency_mean requests_per_s output_tokens_per_s output_tokens_per_s_per_user "
     "ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms met_limits failed joules_per_output_token "
@@ -240,7 +240,7 @@ COCKPIT_IF_ROOM = columns(
     "joules_per_output_token output_tokens_per_s_per_user output_tokens_per_s_per_gpu usd_per_million_output_tokens "
     "mfu_percent interactivity_tokens_per_s usd_per_million_total_tokens output_tokens_per_s_per_mw"
 )
-"""Those of the cockpit's that give way where there is little room, the most needed first."""
+"""Columns of the cockpit that are dropped if there is little room, the most important first."""
 PAST_RUN_COLUMNS = columns("requests_per_s output_tokens_per_s ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms")
 PAGE_COLUMNS = columns(
     "completed failed requests_per_s output_tokens_per_s total_tokens_per_s output_tokens_per_s_per_user "
@@ -255,28 +255,28 @@ EFFICIENCY = columns(
     "joules_per_output_token usd_per_million_output_tokens usd_per_million_total_tokens "
     "tflops_per_gpu mfu_percent hbm_gb_per_s_per_gpu"
 )
-"""What boxes are compared by, in a table of its own."""
+"""The figures for comparing boxes, in a table of their own."""
 
 
 def known(shown: Sequence[Column[Measured]], rows: Sequence[Measured]) -> list[Column[Measured]]:
-    """Those of which at least one row knows something."""
+    """The columns that are known in at least one row."""
     return [column for column in shown if any(column.value(row) is not None for row in rows)]
 
 
 def instance_columns(*, decimals: int | None = None) -> list[Column[InstanceResult]]:
-    """The parts of the servers in a stage that several shared."""
+    """The parts of several servers in a shared stage."""
     names = "completed failed output_tokens_per_s ttft_p50_ms tpot_p50_ms"
     return [Column("server", lambda one: one.url, words=True, width=28), *columns(names, decimals=decimals)]
 
 
 def load_column(stages: Sequence[StageResult]) -> Column[StageResult]:
-    """What to call each of these stages."""
+    """The names of these stages."""
     names = titles(stages)
     return Column("load", lambda stage: names[stage.index], words=True)
 
 
 def outcome_columns(stages: Sequence[StageResult]) -> list[Column[StageResult]]:
-    """What became of the requests, a column for each outcome that occurred."""
+    """What became of the requests: a column per outcome that occurred."""
     found = {stage.index: {one.name: one.words for one in request_counts(stage.requests)} for stage in stages}
     names = dict.fromkeys(name for outcomes in found.values() for name in outcomes)
     return [Column(name, partial(_outcome, found, name)) for name in names]
@@ -295,13 +295,13 @@ PUBLISHED: tuple[Column[Comparison], ...] = (
 
 
 def published_columns(stages: Sequence[StageResult]) -> list[Column[Comparison]]:
-    """The same of several stages, with the load of each."""
+    """The same for several stages, with the load of each."""
     names = titles(stages)
     return [Column("load", lambda one: names[one.stage], words=True), *PUBLISHED]
 
 
 class NamedSummary(NamedTuple):
-    """A row whose columns are statistics."""
+    """A row of statistics."""
 
     title: str
     summary: Summary
@@ -323,7 +323,7 @@ def statistic_columns(names: str) -> list[Column[NamedSummary]]:
 
 
 def load_words(point: CurvePoint) -> str:
-    """The load of a point, and where it was moving."""
+    """The load of a point, and its direction if it was moving."""
     return f"{point.load:.4g} {point.direction}".rstrip()
 
 
@@ -335,14 +335,14 @@ CURVE: tuple[Column[CurvePoint], ...] = (
     replace(_COLUMNS["output_tokens_per_s_per_user"], decimals=None),
     *columns("ttft_p50_ms ttft_p99_ms ttft_count itl_p50_ms itl_p99_ms itl_count"),
 )
-"""The load curve: figures of the moments in which so many streams were held, with the counts of tokens and gaps.
+"""The load curve: figures by streams held, with counts of tokens and gaps.
 
-Of a load that moves these are all the figures that there are; up and down are apart.
+A moving load has no other figures; up and down are kept apart.
 """
 
 
 def run_curve(result: Result) -> tuple[CurvePoint, ...]:
-    """The curve of the whole run where it says more than its stages do: where a load came up several times."""
+    """The whole run's curve, if it adds to those of the stages: a load occurred several times."""
     parts = sum(
         len(stage.curve) or int(stage.target.rate is None and has_numbers(stage) and bool(stage.measured_s))
         for stage in result.stages
@@ -352,13 +352,13 @@ def run_curve(result: Result) -> tuple[CurvePoint, ...]:
 
 
 def moving_points(result: Result) -> tuple[CurvePoint, ...]:
-    """What there is to draw against the streams held: the run's curve, where its load moved or came up again."""
+    """The points to draw against streams held: the run's curve, if its load moved or repeated."""
     moved = any(stage.curve for stage in result.stages)
     return result.curve if moved or run_curve(result) else ()
 
 
 def curve_lines(points: Sequence[CurvePoint]) -> list[str]:
-    """A load curve as text, under a head for each shape where there are several."""
+    """A load curve as text, with a heading per shape if there are several."""
     head, *lines = text_lines(CURVE, points) or [""]
     shapes = [SHAPE[0].report(point) for point in points]
     if len(set(shapes)) < 2:

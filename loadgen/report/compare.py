@@ -1,17 +1,17 @@
-"""One run against another: their stages matched by load, every figure with how sure the difference is.
+"""Compares two runs: stages matched by load, and for each figure how sure its difference is.
 
-Pure functions over results. A figure of B is `better` or `worse` only where the interval of its difference from A
-excludes zero (see `loadgen.metrics.difference`) and nothing speaks against the stage: where the client was the limit,
-the stage inconclusive or its answers of another length, the numbers stand there without a word. Each interval holds
-with the given confidence by itself: of many comparisons of equals, some will differ by chance.
+Pure functions over results. A figure of B is `better` or `worse` only if the interval of its difference from A excludes
+zero (see `loadgen.metrics.difference`) and the stage is not in doubt: if the client was the limit, the stage
+inconclusive or answers of another length, figures are shown without a word. Each interval holds with the given
+confidence on its own: among many comparisons of equal runs, some will differ by chance.
 
-Limits on a comparison, for CI: `ttft_p99>+10%` fails when B's TTFT p99 is more than a tenth above A's.
+Limits on a comparison, for CI: `ttft_p99>+10%` fails when B's TTFT p99 is more than 10 % above A's.
 
     LIMIT := FIGURE (">+" | "<-") NUMBER UNIT        UNIT := "%" | "ms" | "s"  (the latter two for latencies)
 
-A limit is broken in a stage where the measured difference is beyond it, and where its interval excludes zero, so that
-the noise of short stages breaks nothing. Strict limits go by the measured difference alone. A figure of which only a
-lower bound is known is held against a limit only where that settles it.
+A limit is broken in a stage if the measured difference exceeds it and its interval excludes zero, so that the noise of
+short stages breaks nothing. Strict limits use the measured difference alone. A figure known only as a lower bound is
+checked against a limit only if that decides it.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _FAILED_SHARE = 0.01
 
 
 class Side(msgspec.Struct, frozen=True):
-    """One of the runs that are compared."""
+    """One of the compared runs."""
 
-    name: str  # as it was named
+    name: str  # as given by the user
     run_id: str
     started_at: str
     model: str
@@ -61,12 +61,12 @@ class StageComparison(msgspec.Struct, frozen=True):
     title: str
     stage_a: int  # its number, from 1
     stage_b: int
-    doubts: list[str]  # why nothing in it is evidence; empty where it is
+    doubts: list[str]  # why its figures are not evidence; empty if they are
     figures: list[Compared]
 
 
 class Mean(msgspec.Struct, frozen=True):
-    """The geometric mean of a figure, B over A, over all matched stages that are not in doubt."""
+    """The geometric mean of a figure, B over A, over all matched stages without doubts."""
 
     figure: str
     ratio: Ratio
@@ -79,13 +79,13 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     b: Side
     confidence: float
     configuration: list[Setting]
-    unlike: list[str]  # why the two do not speak of the same thing; empty for what can be compared
+    unlike: list[str]  # why the runs are not comparable; empty if they are
     notes: list[str]
     definitions: dict[str, list[str]] = {}
-    """How another tool measured what vramp measures otherwise, A's and B's: by latency, and `throughput`."""
+    """Definitions of another tool that differ from vramp's, A's and B's: by latency, and `throughput`."""
     stages: list[StageComparison]
     means: list[Mean]  # over the matrix; empty for a single stage
-    output: OutputComparison | None  # None where one of them had no canaries
+    output: OutputComparison | None  # None if one of them had no canaries
     only_a: list[str]  # the loads that only A has
     only_b: list[str]
 
@@ -112,10 +112,10 @@ class _Pair(msgspec.Struct, frozen=True):
 def compare_runs(
     a: tuple[str, Result], b: tuple[str, Result], *, confidence: float = CONFIDENCE, any_shape: bool = False
 ) -> RunComparison:
-    """B against A, each with its name.
+    """Compare B with A, each given with its name.
 
-    `any_shape` matches what is left over by its load alone, whatever its ISL and OSL. Raises `ResultError` for a
-    result whose histograms cannot be read.
+    `any_shape` matches remaining stages by load alone, whatever their ISL and OSL. Raises `ResultError` if a result's
+    histograms cannot be read.
     """
     (name_a, result_a), (name_b, result_b) = a, b
     stages_a, repeated_a = _by_load(result_a, name_a)
@@ -163,7 +163,7 @@ def _side(name: str, result: Result) -> Side:
 
 
 def with_meant_shapes(runs: Sequence[tuple[str, Result]]) -> list[tuple[str, Result]]:
-    """Another tool tells mean lengths and not those asked for: those of other runs that are near were meant."""
+    """Another tool's file has mean lengths, not the requested ones: take those of other runs if they are close."""
     shapes = [{(stage.isl, stage.osl) for stage in result.stages} for _, result in runs]
     found = []
     for number, (name, result) in enumerate(runs):
@@ -196,7 +196,7 @@ def _definitions(a: Result, b: Result) -> dict[str, list[str]]:
 
 
 def _by_load(result: Result, name: str) -> tuple[dict[LoadShape, StageResult], list[str]]:
-    """The stage that counts for each load, and a note where there are several."""
+    """The stage that represents each load, and a note for each load with several."""
     found = stages_by_load(result)
     chosen = {load: sound_stage(stages) for load, stages in found.items()}
     notes = [
@@ -209,7 +209,7 @@ def _by_load(result: Result, name: str) -> tuple[dict[LoadShape, StageResult], l
 
 
 def _match_any_shape(left_a: dict[LoadShape, StageResult], left_b: dict[LoadShape, StageResult]) -> list[_Pair]:
-    """Pairs of the same load and another shape, taken out of what is left."""
+    """Pairs of equal load and different shape, removed from what is left."""
     pairs = []
     for load_a in list(left_a):
         load_b = next((load for load in left_b if load.asked == load_a.asked), None)
@@ -240,7 +240,7 @@ def _doubts(pair: _Pair) -> Iterator[str]:
         if stage.inconclusive is not None:
             yield f"{name} is inconclusive: {stage.inconclusive}"
         if stage.curve:
-            yield f"the load of {name} moves: these are the figures of no single load"
+            yield f"the load of {name} moves: its figures are not those of a single load"
         failed, completed = stage.requests.failed, stage.requests.completed
         if failed > _FAILED_SHARE * (failed + completed):
             yield f"{name} had {failed} of {failed + completed} requests failing: the rest is not the same load"
@@ -269,17 +269,17 @@ GRAMMAR = "FIGURE>+NUMBER% or FIGURE<-NUMBER%, for latencies also in ms or s"
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """How far a figure may move."""
+    """How much a figure may change."""
 
     text: str
     figure: str
-    up: bool  # whether it must not rise, else it must not fall
-    by: float  # in percent of A, or in the unit of the figure; above zero
+    up: bool  # True: it must not rise by more; False: it must not fall by more
+    by: float  # in percent of A, or in the figure's unit; above zero
     relative: bool
 
 
 class HeldAgainst(msgspec.Struct, frozen=True):
-    """A stage that was held against a limit."""
+    """A stage that was checked against a limit."""
 
     limit: str
     stage: str
@@ -303,7 +303,7 @@ def parse_limit(text: str) -> Limit:
 
 
 def hold_against(comparison: RunComparison, limits: Sequence[Limit], *, strict: bool) -> list[HeldAgainst]:
-    """Every stage that has the figure of a limit; raises `ResultError` for a limit that no stage has."""
+    """Check every stage that has a limit's figure; raises `ResultError` for a limit whose figure no stage has."""
     found: list[HeldAgainst] = []
     for limit in limits:
         judged = list(_judged(comparison.stages, limit))
@@ -321,7 +321,7 @@ def hold_against(comparison: RunComparison, limits: Sequence[Limit], *, strict: 
 def is_beyond(difference: Difference, limit: Limit) -> bool:
     """Whether the measured difference is more than the limit allows."""
     moved = difference.percent if limit.relative else difference.absolute
-    if moved is None:  # of nothing, anything is more than any percentage
+    if moved is None:  # relative to zero, any change exceeds any percentage
         moved = math.copysign(math.inf, difference.absolute)
     return moved > limit.by if limit.up else -moved > limit.by
 
@@ -343,7 +343,7 @@ def _judged(stages: Sequence[StageComparison], limit: Limit) -> Iterator[tuple[S
 
 
 def _is_known(one: Compared, found: Difference, limit: Limit) -> bool:
-    """Whether lower bounds tell on which side of the limit the difference is."""
+    """Whether lower bounds suffice to tell on which side of the limit the difference is."""
     most, least = one.a_at_least, one.b_at_least
     if limit.up:
         return not (most if is_beyond(found, limit) else least)

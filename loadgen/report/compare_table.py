@@ -1,4 +1,4 @@
-"""A comparison as text: what differs first, then the stages, the geometric mean, and what it comes to in words."""
+"""A comparison as text: differences in configuration, the stages, the geometric means, and a summary."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _VALUE = 30
 
 
 def compare_table(comparison: RunComparison) -> str:
-    """The whole comparison, no more than 120 columns wide."""
+    """The whole comparison, at most 120 columns wide."""
     means = comparison.means
     return "\n".join(
         [
@@ -56,7 +56,7 @@ def compare_markdown(comparison: RunComparison) -> str:
 
 
 def text_differences(comparison: RunComparison) -> list[TextDifference]:
-    """How the scores differ of texts that both engines scored while they were idle."""
+    """Differences between the scores of texts that both engines scored while idle."""
     return comparison.output.texts if comparison.output is not None else []
 
 
@@ -70,7 +70,7 @@ def compare_json(comparisons: Sequence[RunComparison]) -> str:
 
 
 def closing_lines(comparison: RunComparison) -> list[str]:
-    """What the comparison comes to, and how far to trust it."""
+    """A summary of the comparison, and how far to trust it."""
     words, percent = comparison.words, f"{100 * comparison.confidence:g} %"
     total = sum(words.values())
     lines = [f"only in A: {', '.join(comparison.only_a)}"] if comparison.only_a else []
@@ -79,17 +79,17 @@ def closing_lines(comparison: RunComparison) -> list[str]:
     counted = ", ".join(f"{count} {word}" for word, count in words.items())
     lines += [f"stages compared: {len(comparison.stages)}; of {total} figures of B, {counted}"]
     if comparison.definitions:
-        return [*lines, "nothing is evident: another tool's file does not say how its values are spread"]
+        return [*lines, "no figure is evidence: another tool's file does not say how its values spread"]
     return [
         *lines,
-        f"each interval holds with {percent} by itself: among {total} comparisons of equals about "
-        f"{total * (1 - comparison.confidence):.1f} would be called different",
-        "what differs from one start of a server to the next is not in it: compare A with a second run of A for that",
+        f"each interval holds with {percent} on its own: among {total} comparisons of equal runs, about "
+        f"{total * (1 - comparison.confidence):.1f} would differ by chance",
+        "differences between starts of one server are not included: compare A with a second run of A for that",
     ]
 
 
 def difference_words(one: Compared, unknown: str = "too short to tell") -> tuple[str, str, str]:
-    """The difference, its interval, or why that is `unknown`, and the word; an end that is not known is open."""
+    """The difference, its interval (or why that is `unknown`), and the word; an unknown end is open."""
     found = one.difference
     if found is None or (one.a_at_least and one.b_at_least):
         return UNKNOWN, "", ""
@@ -117,9 +117,9 @@ def side_words(side: Side) -> str:
 
 
 def no_settings(comparison: RunComparison) -> str:
-    """What is to be said where no setting differs."""
+    """The line for the case that no setting differs."""
     if comparison.definitions:
-        return "another tool's file tells nothing of the configuration"
+        return "another tool's file does not contain the configuration"
     return "the configuration is the same"
 
 
@@ -156,7 +156,7 @@ def _stage_lines(stage: StageComparison, comparison: RunComparison) -> Iterator[
 
 
 def _measure(figure: str) -> str:
-    """By which name another tool's definition of a figure goes."""
+    """The name under which another tool's definition of a figure is found."""
     return "throughput" if FIGURES[figure].unit in ("tok/s", "req/s") else figure.partition("_")[0]
 
 

@@ -1,6 +1,6 @@
-"""What a run was of: model, hardware, engine and configuration, and what of it differs between two runs.
+"""What a run ran on: model, hardware, engine and configuration, and the differences between two runs.
 
-What must differ from run to run (ports, addresses, seeds) and what the stages say themselves (which loads) is left out.
+Settings that always differ (ports, addresses, seeds), and loads, which the stages show themselves, are left out.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _NOISE = frozenset({"port", "host", "url", "urls", "served_model_name", "api_key
 _LOADS = ("load.concurrency", "load.rate", "load.shapes")
 _BOX = ("engine", "vllm_version", "max_model_len", "host", "cpu", "cpu_cores", "memory_bytes", "kernel", "python")
 _SENT = ("endpoint", "data", "trace", "prefix", "turns", "models", "extra_body", "cancel", "temperature", "ignore_eos")
-"""Keys of `load` that make requests another kind of requests."""
+"""Keys of `load` that change the kind of requests."""
 _SIMULATOR = "simulator"
 
 
 def model_of(result: Result) -> str:
-    """The model that answered, or the one that was to."""
+    """The model that answered, or that should have."""
     server = result.profile.get("server") or {}
     named = result.environment.get("model") or server.get("served_model_name") or server.get("model")
     return str(named or result.profile.get("name") or "unknown model")
 
 
 def hardware_of(result: Result) -> str:
-    """The GPUs in words, each name with its count; the processor where none are known."""
+    """The GPUs in words, each name with its count; the processor if no GPU is known."""
     counts = Counter(gpu.name for gpu in result.gpus)
     if counts:
         return ", ".join(f"{n} \N{MULTIPLICATION SIGN} {name}" if n > 1 else name for name, n in counts.items())
@@ -46,7 +46,7 @@ def engine_of(result: Result) -> str:
 
 
 def flattened(document: object, prefix: str = "") -> dict[str, object]:
-    """A document as dotted keys and values, without what is empty or unknown: `{"load.isl": 512}`."""
+    """A document as dotted keys and values, without empty or unknown ones: `{"load.isl": 512}`."""
     if not isinstance(document, dict):
         return {prefix: document}
     flat: dict[str, object] = {}
@@ -57,7 +57,7 @@ def flattened(document: object, prefix: str = "") -> dict[str, object]:
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One key whose value differs; None where it is not set."""
+    """One key whose value differs; None: not set."""
 
     key: str
     a: str | None
@@ -67,7 +67,7 @@ class Setting(msgspec.Struct, frozen=True):
 def configuration_differences(a: Result, b: Result) -> list[Setting]:
     """Every key that differs, in the order of A's document: model, hardware, engine, server, load, box.
 
-    Beside another tool's result, which knows next to nothing of all this, those that both have.
+    With another tool's result, which contains hardly any of this, only keys that both have.
     """
     values_a, values_b = _configuration(a), _configuration(b)
     keys = list(dict.fromkeys([*values_a, *values_b]))
@@ -78,7 +78,7 @@ def configuration_differences(a: Result, b: Result) -> list[Setting]:
 
 
 def caveats(result: Result, name: str) -> list[str]:
-    """What makes the numbers of a whole run weaker than they look."""
+    """What makes a whole run's figures less reliable than they look."""
     found = []
     if result.measured_by is not None:
         found.append(f"{name} was measured by {result.measured_by}, which does not say whether its client kept up")
@@ -90,7 +90,7 @@ def caveats(result: Result, name: str) -> list[str]:
 
 
 def unlikeness(a: Result, b: Result) -> Iterator[str]:
-    """Why B is not the like of A, so that their numbers do not speak of the same thing."""
+    """Why B is not comparable with A."""
     model_a, model_b = model_of(a), model_of(b)
     if model_a != model_b:
         yield f"another model: {model_a} and {model_b}"
@@ -105,13 +105,13 @@ def unlikeness(a: Result, b: Result) -> Iterator[str]:
             yield f"another load.{key}: {_text(load_a.get(key))} and {_text(load_b.get(key))}"
     for key in ("isl", "osl"):
         one, other = load_a.get(key), load_b.get(key)
-        # Plain numbers are a matter of the single stage.
+        # Plain numbers are compared per stage.
         if one != other and (isinstance(one, str) or isinstance(other, str)) and not foreign:
             yield f"another load.{key}: {_text(one)} and {_text(other)}"
 
 
 def _is_foreign(a: Result, b: Result) -> bool:
-    """Whether one of them is another tool's."""
+    """Whether one of them is from another tool."""
     return a.measured_by is not None or b.measured_by is not None
 
 
@@ -135,7 +135,7 @@ def _configuration(result: Result) -> dict[str, str]:
 
 
 def _realtime(share: float | None) -> str | None:
-    """In words, so that a moment more or less is no difference."""
+    """In words, so that a slightly different share is no difference."""
     if share is None:
         return None
     return "never" if share < 0.05 else "always" if share > 0.95 else "at times"
@@ -147,7 +147,7 @@ def _is_noise(key: str) -> bool:
 
 
 def _gpu_settings(result: Result) -> dict[str, Any]:
-    """The first GPU's: a box whose GPUs differ among themselves is told by the health verdicts."""
+    """The first GPU's settings: health verdicts report GPUs that differ within a box."""
     if not result.gpus:
         return {}
     first = result.gpus[0]

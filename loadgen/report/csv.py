@@ -1,15 +1,14 @@
-"""The stages of results as CSV for spreadsheets and pandas: one row a stage, one header, units in the names.
+"""The stages of results as CSV for spreadsheets and pandas: a row per stage, one header, units in the names.
 
-A stage whose load moves has neither load nor latencies in its own row: a row for each of its steps follows, whose
-`step` counts from 1 and whose `direction` is `up` or `down`; `step` is empty in the row of a stage.
+A stage whose load moves has neither load nor latencies in its own row: a row per step follows, whose `step` counts from
+1 and whose `direction` is `up` or `down`; `step` is empty in a stage's own row.
 
-Columns are only ever added at the end, so that a script may go by position too; what is unknown is an empty cell.
-Latencies are `<name>_<statistic>_ms` for the names of a result and mean, stddev, min, p50, p90, p95, p99, p999, max.
-Of `ttft` and `ttft_from_intended`, `<name>_lower_bounds` names the statistics that are only known to be at least what
-is written, and `<name>_censored` counts the streams that still waited.
-`engine_` columns are the engine's own word, `others_` what of it others sent, `gpu_` columns means over all GPUs,
-`met_limits` is `true`, `false` or empty where no limit is set. Texts that a spreadsheet would take for a formula begin
-with an apostrophe.
+Columns are only ever added at the end, so that scripts may use positions; unknown values are empty cells. Latencies are
+`<name>_<statistic>_ms` for the names of a result and mean, stddev, min, p50, p90, p95, p99, p999, max. For `ttft` and
+`ttft_from_intended`, `<name>_lower_bounds` names the statistics that are only lower bounds, and `<name>_censored`
+counts the streams that still waited. `engine_` columns are the engine's own figures, `others_` the part of other
+clients in them, `gpu_` columns means over all GPUs; `met_limits` is `true`, `false`, or empty if there is no limit.
+Texts that a spreadsheet would take for a formula begin with an apostrophe.
 """
 
 from __future__ import annotations
@@ -35,19 +34,19 @@ _OF_STAGE = (
     *("run_id", "started_at", "state", "model", "engine", "hardware"),
     *("stage", "label", "arrival", "isl", "osl", "tokens_source", "client_limited"),
 )
-"""What a step has of its stage."""
+"""What a step takes from its stage."""
 
 Cells = dict[str, Value]
 Source = str | Column[Measured] | Callable[[StageResult], Value]
-"""Where a column is in a stage: a path of attributes, a column that other tables have too, or what finds it."""
+"""How to get a column's value from a stage: a path of attributes, a column of other tables, or a function."""
 
 
 def csv_report(results: Sequence[Result]) -> str:
-    """The stages in which requests were sent, or others' watched; raises `ResultError` where there is none."""
+    """The stages that sent requests or watched those of others; raises `ResultError` if there are none."""
     stages = [(result, stage) for result in results for stage in result.stages if took_part(stage) or watched([stage])]
     rows = [row for result, stage in stages for row in _rows(result, stage)]
     if not rows:
-        raise ResultError("there is no stage in which a request was sent, or others' were watched: no row to write")
+        raise ResultError("no stage sent requests or watched those of others: there is no row to write")
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(rows[0])
@@ -88,7 +87,7 @@ def _step(stage: StageResult, number: int, point: CurvePoint) -> Cells:
 
 
 def _standing(name: str) -> Source:
-    """A setting of a load that does not move."""
+    """A setting of a load, if that does not move."""
     return lambda stage: None if stage.curve else getattr(stage.target, name)
 
 
@@ -98,12 +97,12 @@ def _part(part: str, names: str, prefix: str = "") -> dict[str, Source]:
 
 
 def _measured(names: str) -> dict[str, Source]:
-    """Columns that other tables have too."""
+    """Columns shared with other tables."""
     return dict(zip(names.split(), columns(names), strict=True))
 
 
 def _engine_bounds(latency: str, percentile: str) -> dict[str, Source]:
-    """Between which bounds a percentile of the engine's own lies; the upper one is empty beyond its last bucket."""
+    """The bounds of one of the engine's percentiles; the upper one is empty beyond its last bucket."""
 
     def bound(end: int, stage: StageResult) -> Value:
         known = stage.engine.latency_ms.get(latency) if stage.engine is not None else None

@@ -1,7 +1,7 @@
-"""What was found about a box, for a person and for a script: the findings of a preflight, and what `vramp doctor` saw.
+"""What was found on a box, as text and as JSON: the findings of a preflight, and the output of `vramp doctor`.
 
-A box has up to 64 devices that say much the same: each quantity is one line, with its lowest and its highest value, and
-devices are named where they differ. The JSON has each of them apart.
+Up to 64 devices report much the same, so each quantity is one line with its lowest and highest value, and devices are
+named where they differ. The JSON has every device.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _COUNTED = {
     **dict.fromkeys(("bad_pages", "rows_remapped", "xids"), ""),
     **{"energy_j": "J", "link_read_bytes": "B", "link_write_bytes": "B", "pcie_bytes_per_s": "B/s"},
 }
-"""Counters by their unit, and what else has no range in which it must lie."""
-_LARGE = 1e6  # from here on, a number has three digits and a letter
+"""Counters by unit, and other quantities without a plausible range."""
+_LARGE = 1e6  # from here on, a number is shown as three digits and a letter
 _UNITS = {"bytes": (GIB, "GiB"), "bytes_per_s": (1e6, "MB/s"), "percent": (1, "%"), "mhz": (1, "MHz")}
 _SEVERITIES: dict[Severity, tuple[str, str]] = {
     "blocks": ("blocks", "block"),
@@ -42,13 +42,13 @@ def findings_json(findings: Sequence[Finding]) -> str:
 
 
 def findings_text(findings: Sequence[Finding]) -> str:
-    """Each finding in a few lines, and a last line that counts them."""
+    """Each finding in a few lines, and a last line with counts."""
     blocks = [_finding(finding) for finding in by_severity(findings)]
     return "\n\n".join([*blocks, findings_count(findings)])
 
 
 def findings_count(findings: Sequence[Finding]) -> str:
-    """How many of each kind, in words."""
+    """How many findings there are of each severity."""
     if not findings:
         return "nothing found"
     counts = {severity: sum(finding.severity == severity for finding in findings) for severity in _SEVERITIES}
@@ -62,13 +62,13 @@ def _finding(finding: Finding) -> str:
 
 
 def doctor_text(found: Examination) -> str:
-    """Paragraphs: the box, each candidate, the host, and what it comes to."""
+    """Paragraphs: the box, each candidate, the host, and the conclusion."""
     paragraphs = [_box(found), *(_candidate(each) for each in found.tried), _host(found.host), verdict(found)]
     return "\n\n".join(paragraphs)
 
 
 def verdict(found: Examination) -> str:
-    """What it comes to, a line for each vendor."""
+    """The conclusion, a line per vendor."""
     if found.nothing:
         return _wrapped(f"GPUs: {found.nothing}", "  ")
     lines = []
@@ -82,7 +82,7 @@ def _measured(best: Tried | None) -> str:
     if best is None:
         return "nothing works"
     doubted = sum(not check.plausible for exam in best.gpus for check in exam.checks)
-    doubt = f", {doubted} values that cannot be true" if doubted else ""
+    doubt = f", {doubted} impossible values" if doubted else ""
     return f"{counted(len(best.gpus), 'GPU')} measured with {best.name}{doubt}"
 
 
@@ -149,7 +149,7 @@ _VALUES: tuple[Column[_Quantity], ...] = (
 
 
 def _values(exams: Sequence[GpuExam]) -> Iterator[_Quantity]:
-    """The quantities that were judged, then those that no range is known of."""
+    """Quantities with a plausible range, then those without."""
     judged: defaultdict[str, list[tuple[int, UnitCheck]]] = defaultdict(list)
     for exam in exams:
         for check in exam.checks:
@@ -174,7 +174,7 @@ def _judged(checks: Sequence[tuple[int, UnitCheck]]) -> _Quantity:
 
 
 def _processes(exams: Sequence[GpuExam]) -> Iterator[str]:
-    """The processes of each list that differs from the others, with the devices that have it."""
+    """Each distinct list of processes, with the devices that have it."""
     holders: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for exam in exams:
         processes = exam.sample.processes or ()
@@ -192,7 +192,7 @@ def _process(process: GpuProcess) -> str:
 
 
 def _missing(exams: Sequence[GpuExam]) -> list[str]:
-    """Null fields by reason, with the devices if it is not all of them."""
+    """Missing fields by reason, with the devices if not all lack them."""
     by_field: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for exam in exams:
         for missing in exam.missing.items():
@@ -225,7 +225,7 @@ def _host_value(name: str, value: float | str) -> str:
 
 
 def _entries(name: str, *texts: str) -> list[str]:
-    """Texts beside a name, which the first of them has."""
+    """Texts beside a name, which is on the first line."""
     return [
         _wrapped(text, " " * _COLUMN, f"  {name if place == 0 else '':<{_COLUMN - 2}}")
         for place, text in enumerate(texts)
@@ -233,7 +233,7 @@ def _entries(name: str, *texts: str) -> list[str]:
 
 
 def _wrapped(text: str, indent: str, head: str = "") -> str:
-    # A command that is to be copied must not be broken inside a word.
+    # A command must stay copyable: never break it inside a word.
     return textwrap.fill(
         text, _WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )

@@ -1,6 +1,6 @@
-"""Limits as JUnit XML, which CI systems show as tests: a case for each limit on a stage, of a run or of a comparison.
+"""Limits as JUnit XML, which CI systems show as tests: a case per limit on a stage, of a run or a comparison.
 
-A case fails exactly where the exit code is 1 for it; that a run did not come to its end is an error of its own case.
+A case fails exactly if it makes the exit code 1; a run that did not finish is an error of a case of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from loadgen.report.compare_table import difference_words
 
 
 class Case(NamedTuple):
-    """One limit, and what is wrong; nothing where it is kept."""
+    """One limit, and how it was missed; empty if it was met."""
 
     subject: str
     name: str
@@ -34,7 +34,7 @@ class Suite(NamedTuple):
 
 
 def run_suite(result: Result) -> Suite:
-    """The limits of a run; those of a search's probes are none, which miss theirs by its nature."""
+    """The limits of a run; not those of a search's probes, which miss limits by design."""
     stages = result.stages if result.search is None else []
     names = titles(result.stages)
     cases = [case for stage in stages for case in _stage_cases(stage, names[stage.index])]
@@ -67,7 +67,7 @@ def _limit_case(subject: str, limit: str, missed: str) -> Case:
 
 
 def compare_suite(comparison: RunComparison, held: Iterable[HeldAgainst]) -> Suite:
-    """The limits of `--fail-if`, each in every stage that could be held against it."""
+    """The limits of `--fail-if`, each in every stage that could be checked."""
     name = f"{comparison.b.name} against {comparison.a.name}"
     return Suite(name, [_compare_case(one) for one in held])
 
@@ -80,7 +80,7 @@ def _compare_case(one: HeldAgainst) -> Case:
 
 
 def junit_xml(suites: Iterable[Suite]) -> bytes:
-    """A document with a suite for each; no text in it can be markup, a secret or what XML does not allow."""
+    """A document with these suites; texts are free of markup, secrets and characters that XML forbids."""
     root = xml.Element("testsuites")
     for suite in suites:
         outcomes: list[str] = [case.outcome for case in suite.cases]

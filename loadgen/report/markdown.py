@@ -1,4 +1,4 @@
-"""The published tables of a result for GitHub: good to paste into an issue, one row a stage.
+"""The tables of a result as GitHub Markdown, to paste into an issue: a row per stage.
 
 Every text of the result is escaped: a model's name can neither make a link nor break out of its cell.
 """
@@ -30,11 +30,11 @@ from loadgen.report.served import MORE, NO_LOAD_NOTE, SERVED, watched, watched_n
 from loadgen.report.tabular import Column, escaped, markdown_table
 
 _STATISTICS = ("mean", "p50", "p90", "p99")
-_ABOVE = ("Successful requests", "Failed requests")  # what the first table has
+_ABOVE = ("Successful requests", "Failed requests")  # already in the first table
 
 
 def markdown_report(result: Result) -> str:
-    """Heading, answers, throughput, latency, what was published, and whether to trust it."""
+    """Heading, answers, throughput, latency, published figures, and whether to trust them."""
     stages = [stage for stage in result.stages if took_part(stage)]
     points = moving_points(result)
     blocks = [
@@ -71,7 +71,7 @@ def _efficiency(stages: Sequence[StageResult]) -> str:
 
 
 def _watched(result: Result) -> str:
-    """The stages without load: the engine's own word on what others sent."""
+    """The stages without load: the engine's own figures for what others sent."""
     stages, names = watched(result.stages), titles(result.stages)
     notes = [
         f"- {escaped(names[index])}: {escaped('; '.join(str(note) for note in told))}"
@@ -83,7 +83,7 @@ def _watched(result: Result) -> str:
 
 
 def _requests(stages: Sequence[StageResult]) -> str:
-    """What became of the requests that did not succeed, a column for each outcome that occurred."""
+    """Requests that did not succeed, a column per outcome that occurred."""
     outcomes = [replace(one, label=one.label.lower()) for one in outcome_columns(stages) if one.label not in _ABOVE]
     errors = any(stage.requests.errors for stage in stages)
     failed = Column[StageResult]("failed with", lambda stage: failed_words(stage.requests.errors) or None)

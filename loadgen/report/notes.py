@@ -1,6 +1,6 @@
-"""What a reader must know of a stage's numbers, in words: what became of its requests, and what the numbers are of.
+"""What a reader must know about a stage's figures, in words: outcomes of requests, and what the figures cover.
 
-Every table takes its words from here, so that the terminal, a pasted table and the page say the same.
+Every table takes its words from here, so that terminal, Markdown and HTML say the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from loadgen.metrics.snapshot import StageView
 from loadgen.report.output import output_words
 
 LATENCY_TITLES = {"ttft": "TTFT", "ttft_from_intended": "TTFT from due", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
-_LEAST_TAIL = 0.01  # of the window: a shorter tail is not worth a word
+_LEAST_TAIL = 0.01  # of the window: a shorter tail is not mentioned
 
 
 class Note(NamedTuple):
@@ -40,34 +40,34 @@ class RequestCount(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """The count, and what is to be said of it."""
+        """The count, with remarks."""
         return f"{self.count} ({self.more})" if self.more else str(self.count)
 
 
 def has_numbers(stage: StageResult) -> bool:
-    """Whether anything was timed in a stage: short ones know gaps and first tokens before a stream is complete."""
+    """Whether anything was timed in a stage: a short one has gaps and first tokens before a stream completes."""
     return any(summary.count or summary.censored for summary in stage.latency_ms.values())
 
 
 def latencies(stage: StageResult) -> dict[str, Summary]:
-    """The latencies of a stage by name; none of one whose load moves, as they are of no single load."""
+    """A stage's latencies by name; none if its load moves, as they belong to no single load."""
     return {} if stage.curve else stage.latency_ms
 
 
 def latency_titles(stages: Iterable[StageResult]) -> dict[str, str]:
-    """The latencies that a table of these stages shows: TTFT from when each request was due only in open loop."""
+    """The latencies that a table of these stages shows; TTFT from intended only in open loop."""
     open_loop = any(stage.target.rate is not None for stage in stages)
     return {name: title for name, title in LATENCY_TITLES.items() if open_loop or name != "ttft_from_intended"}
 
 
 def took_part(stage: StageResult) -> bool:
-    """Whether there is anything to say of a stage."""
+    """Whether there is anything to report about a stage."""
     requests = stage.requests
     return bool(requests.sent or requests.warmup or requests.unsent) or has_numbers(stage)
 
 
 def request_counts(requests: Requests) -> list[RequestCount]:
-    """What became of the requests; what did not occur is left out, but the completed ones come first always."""
+    """The outcomes of requests; always the completed ones first, others only if they occurred."""
     sent, over, unsent = requests.sent, requests.carried_over or 0, requests.unsent or 0
     lost = f"{requests.lost} lost with their worker" if requests.lost else ""
     share = f", {over / sent:.0%} of the sent" if sent else ""
@@ -87,7 +87,7 @@ def request_counts(requests: Requests) -> list[RequestCount]:
 
 
 def first_messages(stage: StageResult) -> list[str]:
-    """The first message of each kind of failure, a line each."""
+    """The first message for each kind of failure, a line each."""
     return [f"  {kind}: {text}" for kind, texts in stage.requests.messages.items() for text in texts[:1]]
 
 
@@ -102,12 +102,12 @@ def account_words(stage: StageView) -> str:
 
 
 def failed_words(errors: Mapping[str, int]) -> str:
-    """The kinds of failures: http_5xx 3, reset 1."""
+    """The kinds of failures with counts: http_5xx 3, reset 1."""
     return ", ".join(f"{kind} {count:,}" for kind, count in errors.items())
 
 
 def published_nowhere(result: Result) -> str:
-    """That what was published for single loads met no stage; empty where it did, or where there is nothing."""
+    """A message if figures were published for single loads, but no stage has such a load; else empty."""
     published, found = result.profile.get("reference"), result.reference
     if found is None or found.comparisons or not (isinstance(published, dict) and published.get("points")):
         return ""
@@ -115,7 +115,7 @@ def published_nowhere(result: Result) -> str:
 
 
 def stage_notes(stage: StageResult) -> list[Note]:
-    """What its figures are of, and what they are not; verdicts and limits are told elsewhere."""
+    """What its figures do and do not cover; verdicts and limits are reported elsewhere."""
     tail_is_verdict = any(verdict.id == "tail" for verdict in stage.verdicts)
     found = notes_of(
         latencies(stage),
@@ -137,7 +137,7 @@ def _output(stage: StageResult) -> Iterator[Note]:
 
 
 def foreign_notes(result: Result) -> list[Note]:
-    """By whom a result was measured that is not vramp's, and how; empty for vramp's own."""
+    """Which other tool measured a result, and how; empty for vramp's own."""
     if result.measured_by is None:
         return []
     who = Note("Measured by", f"{result.measured_by}, which does not say whether its client kept up")
@@ -151,11 +151,11 @@ def _cost(stage: StageResult) -> Iterator[Note]:
 
 
 def _energy(stage: StageResult) -> Iterator[Note]:
-    """That the energy may be others' too."""
+    """A note if the energy may include that of others."""
     by = stage.energy.devices_by if stage.energy is not None else None
     if by in ("hbm", "all"):
         whose = "the GPUs whose memory is in use" if by == "hbm" else "all GPUs of the box"
-        yield Note("Energy", f"of {whose}: nothing tells the server's from others'")
+        yield Note("Energy", f"of {whose}: the server's own GPUs are unknown")
 
 
 def notes_of(
@@ -170,9 +170,9 @@ def notes_of(
     capped: str | None = None,
     compute: ComputeResult | None = None,
 ) -> Iterator[Note]:
-    """The same of a stage that has no result yet."""
+    """The same for a stage that has no result yet."""
     if moves:
-        yield Note("Load", "it moves: see the figures by the streams held, E2E is of no load")
+        yield Note("Load", "it moves: see the figures by the streams held; E2E belongs to no single load")
     if inconclusive is not None:
         yield Note("Inconclusive", inconclusive)
     if e2e_inconclusive is not None:
@@ -184,7 +184,7 @@ def notes_of(
     if first_wave is not None:
         yield _first_wave(first_wave)
     if tail_share is not None and tail_share >= _LEAST_TAIL:
-        yield Note("Tail", f"for {tail_share:.0%} of its time fewer streams than asked for, as its requests ran out")
+        yield Note("Tail", f"for {tail_share:.0%} of the time fewer streams than asked for, as the requests ran out")
     if capped is not None:
         yield Note("Cap", capped)
     if compute is not None:
@@ -192,14 +192,14 @@ def notes_of(
 
 
 def mfu_unknown(stage: StageResult) -> str:
-    """Why there is no share of the peak; empty where there is one, or where nobody says."""
+    """Why MFU is unknown; empty if it is known, or nothing was estimated."""
     if stage.compute is not None:
         return stage.compute.why
     return stage.engine.lacks.get("tflops_per_gpu", "") if stage.engine is not None else ""
 
 
 def mfu_words(compute: ComputeResult) -> str:
-    """What was computed and the share of the peak, or why there is none."""
+    """The estimated operations and MFU, or why there is none."""
     told = f"{significant(compute.tflops_per_gpu)} TFLOP/s a GPU by the engine's own estimate"
     if compute.mfu_percent is None:
         return f"unknown: {told}, but {compute.why}"
@@ -208,19 +208,19 @@ def mfu_words(compute: ComputeResult) -> str:
 
 
 def _waiting(latency_ms: Mapping[str, Summary]) -> Iterator[Note]:
-    """Where streams still waited when the stage ended, so that figures are only lower bounds."""
+    """Notes on streams that still waited when the stage ended, so that figures are only lower bounds."""
     ttft, intended = (latency_ms.get(name, Summary(count=0)) for name in ("ttft", "ttft_from_intended"))
     when = "first token when the stage ended"
     if ttft.censored:
         marked = "; >= is a lower bound" if ttft.lower_bounds else ""
         yield Note("TTFT", f"{counted(ttft.censored, 'stream')} still waited for the {when}{marked}")
     if intended.censored > ttft.censored:
-        yield Note("TTFT from intended", f"not known of {counted(intended.censored, 'arrival')}, without a {when}")
+        yield Note("TTFT from intended", f"unknown for {counted(intended.censored, 'arrival')}, without a {when}")
 
 
 def _first_wave(wave: FirstWave) -> Note:
     if wave.counted:
-        return Note("First wave", "counted, as `vllm bench` and what is published with it do")
+        return Note("First wave", "counted, as in `vllm bench` and what is published with it")
     streams, ttft = f"{counted(wave.streams, 'stream')} that began at once, in no other figure", wave.ttft_ms
     if ttft is None or not ttft.count:
         return Note("First wave", streams)

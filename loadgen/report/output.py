@@ -1,7 +1,7 @@
-"""What the canaries say of the output, in words and tables, and how two runs differ in it.
+"""The canaries' findings on the output as text and tables, and how two runs differ in output.
 
-Scores are means of log probabilities, in nats a token. Two runs are compared by what their idle engines gave the same
-texts: a text that another tokenizer cuts into other tokens has no comparable score.
+Scores are mean log probabilities, in nats per token. Two runs are compared by their idle engines' scores of the same
+texts: a text that another tokenizer splits differently has no comparable score.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from loadgen.metrics.result import Result, Verdict
 from loadgen.report.tabular import Column, cut, text_lines
 
 LEAST_NATS = 0.001
-"""A smaller difference between two runs is never evidence: a tenth of a percent of perplexity."""
+"""A smaller difference between two runs is never evidence: 0.1 % of perplexity."""
 _ANSWER_CELLS = 48
 
 
@@ -30,7 +30,7 @@ def is_of_output(verdict: Verdict) -> bool:
 
 
 def output_words(canary: CanaryStage | None, answers: Answers | None) -> str | None:
-    """What the canaries beside one load found, and what its own answers look like; None where nothing was looked at."""
+    """Findings of the canaries beside one load and of its own sampled answers; None if nothing was checked."""
     looks = [] if answers is None else [answers_words(answers)]
     if canary is None:
         return "; ".join(looks) or None
@@ -46,20 +46,20 @@ def output_words(canary: CanaryStage | None, answers: Answers | None) -> str | N
 
 
 def answers_words(answers: Answers) -> str:
-    """How many of the load's own answers are degenerate."""
+    """How many of the load's own sampled answers are degenerate."""
     flawed = sum(answers.degenerate.values())
     return f"{flawed or 'none'} of {counted(answers.read, 'answer')} of the load's own degenerate"
 
 
 def run_words(canary: CanaryResult) -> Iterator[str]:
-    """What was found idle, how sure a verdict is, and what was not checked."""
+    """The idle engine's scores, how sensitive the check is, and what was not checked."""
     if canary.perplexity is not None and canary.method is not None:
         noise = "" if canary.noise is None else f", repeated scores differ by {canary.noise:.4f} nats a token"
         yield f"idle perplexity {significant(canary.perplexity)} by {canary.method}{noise}"
     if canary.least_drift is not None:
         yield (
-            f"a drift of scores is told from {canary.least_drift:.3f} nats a token on; a healthy engine is accused in "
-            f"at most {canary.false_alarms:.1%} of all runs, however long"
+            f"a drift of scores is detected from {canary.least_drift:.3f} nats a token on; false alarms occur in at "
+            f"most {canary.false_alarms:.1%} of all runs of a healthy engine, however long"
         )
     for problem in canary.unchecked:
         yield f"not checked: {plain(problem)}"
@@ -99,7 +99,7 @@ def _share(share: float | None) -> str | None:
 
 
 def output_lines(result: Result) -> list[str]:
-    """The canaries of a run as text; nothing where there were none."""
+    """The canaries of a run as text; empty if there were none."""
     canary = result.canary
     if canary is None:
         return []
@@ -111,27 +111,27 @@ def output_lines(result: Result) -> list[str]:
 
 
 def output_verdicts(result: Result) -> list[Verdict]:
-    """Everything that is wrong with the output, of the stages and of the run."""
+    """All verdicts on the output, of stages and of the run."""
     of_stages = (verdict for stage in result.stages for verdict in stage.verdicts)
     return [verdict for verdict in (*of_stages, *result.verdicts) if is_of_output(verdict)]
 
 
 class TextDifference(msgspec.Struct, frozen=True):
-    """The idle score of one text in two runs, in nats a token; None where tokenizers differ."""
+    """The idle score of one text in two runs, in nats per token; None if tokenizers differ."""
 
     text: str  # `all texts` for their mean
     a: float
     b: float
-    difference: float  # B less A
+    difference: float  # B minus A
     low: float
     high: float
-    word: Word  # on B: its model finds the text less likely, or more
+    word: Word  # on B: `worse` if its model finds the text less likely
 
 
 class OutputComparison(msgspec.Struct, frozen=True):
     """The output of two runs."""
 
-    texts: list[TextDifference]  # the last is their mean; empty where nothing is comparable
+    texts: list[TextDifference]  # the last is their mean; empty if nothing is comparable
     same_answers: int
     answers: int
     notes: list[str]
@@ -142,7 +142,7 @@ class OutputComparison(msgspec.Struct, frozen=True):
 
 
 class _Scores(msgspec.Struct, frozen=True):
-    """The idle scores of one text in one run, over its servers."""
+    """The idle scores of one text in one run, over all its servers."""
 
     tokens: int
     mean: float
@@ -150,7 +150,7 @@ class _Scores(msgspec.Struct, frozen=True):
 
 
 def compare_output(a: CanaryResult | None, b: CanaryResult | None, confidence: float) -> OutputComparison | None:
-    """B against A; None where one of them had no canaries."""
+    """B against A; None if one of them had no canaries."""
     if a is None or b is None:
         return None
     scores_a, scores_b = _scores(a), _scores(b)
@@ -187,7 +187,7 @@ def _scores(canary: CanaryResult) -> dict[str, _Scores]:
 
 
 def _error(a: CanaryResult, b: CanaryResult, confidence: float) -> float:
-    """How far a score of one repetition may be off, both runs together."""
+    """How far a single score may be off, for both runs together."""
     freedom = min(sum(text.idle_scores - 1 for text in run.texts) for run in (a, b))
     return math.hypot(a.noise or 0.0, b.noise or 0.0) * student_t(max(1, freedom), confidence)
 

@@ -1,8 +1,8 @@
-"""A run's live figures as Prometheus metrics: each is declared once, in the table below.
+"""A run's live figures as Prometheus metrics, each declared once in the table below.
 
-What was measured has the stage as its label, so that no average mixes two loads. A stage that ended stays long enough
-to be scraped once more. The latencies are classic histograms whose bounds are the tops of the HDR histogram's own
-counters: every bucket's count is exact. Text from the server is made harmless before it becomes a label.
+Measured figures have the stage as a label, so that no average mixes two loads. A stage that ended stays for another
+scrape. Latencies are classic histograms whose bounds are the upper bounds of the HDR histogram's buckets, so every
+count is exact. Text from the server is sanitised before it becomes a label.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from loadgen.metrics.snapshot import Snapshot, StageView
 from loadgen.metrics.stage_record import StageRecord
 
 KEPT_S = 60.0
-"""A stage stays so long after its end: the usual scrape intervals are shorter."""
+"""How long a stage stays after its end: longer than the usual scrape intervals."""
 _BOUNDS = [*(str(bound_us / 1e6) for bound_us in EXPORTED_BOUNDS_US), "+Inf"]
 _QUANTILES = {"0.5": "p50", "0.9": "p90", "0.95": "p95", "0.99": "p99"}
 _STAGE = ("stage", "load", "isl", "osl")
@@ -38,7 +38,7 @@ _TITLES = {
 
 
 class _Latency(NamedTuple):
-    counts: list[int]  # at or below each bound, and all of them
+    counts: list[int]  # cumulative per bound, and the total
     sum_s: float
 
 
@@ -55,7 +55,7 @@ class _Stage(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """What is exported until the next one; nothing in it changes, so that another thread may read it."""
+    """What is exported until the next moment; immutable, so that another thread may read it."""
 
     snapshot: Snapshot
     run_id: str
@@ -63,7 +63,7 @@ class Moment(NamedTuple):
 
 
 def moment_of(snapshot: Snapshot, record: Record) -> Moment:
-    """The run now, with the stages that still matter."""
+    """The state of the run now, with current and recent stages."""
     shown = list(zip(snapshot.stages, record.stages.values(), strict=True))
     recent = [
         (view, stage)
@@ -79,7 +79,7 @@ def _stage(view: StageView, stage: StageRecord) -> _Stage:
         view,
         input_tokens=stage.counters["window_input_tokens"],
         output_tokens=stage.counters["window_output_tokens"],
-        # Of a load that moves, E2E is of no single load.
+        # E2E of a moving load belongs to no single load.
         latencies={name: _latency(stage.histogram(name)) for name in MAIN_LATENCIES if name in view.latency_ms},
     )
 
@@ -100,7 +100,7 @@ class _Family(NamedTuple):
 
 
 def _gauge(name: str, words: str, value: Callable[[Snapshot], float | None]) -> _Family:
-    """One value of the run as a whole."""
+    """One value of the whole run."""
     return _Family(GaugeMetricFamily, name, words, (), lambda moment: [((), value(moment.snapshot))])
 
 
@@ -198,14 +198,14 @@ _FAMILIES = (
     _Family(
         GaugeMetricFamily,
         "vramp_run_phase",
-        "What the run does now",
+        "What the run is doing",
         ("phase",),
         lambda moment: [((moment.snapshot.phase,), 1)],
     ),
-    _gauge("vramp_run_healthy", "1 while nothing needs the operator", lambda now: now.healthy),
+    _gauge("vramp_run_healthy", "1 while nothing needs the operator's attention", lambda now: now.healthy),
     _gauge("vramp_run_seconds", "Time since the run began", lambda now: now.t_s),
     _gauge("vramp_run_stage", "Number of the running stage, 0 before the first", lambda now: now.load.stage),
-    _gauge("vramp_streams_target", "Streams that the closed loop shall hold", lambda now: now.load.concurrency),
+    _gauge("vramp_streams_target", "Streams that the closed loop should hold", lambda now: now.load.concurrency),
     _gauge("vramp_request_rate_target", "Requests a second of the open loop", lambda now: now.load.rate),
     _gauge("vramp_streams_open", "Streams that are open now", lambda now: now.load.held),
     _gauge("vramp_requests_queued", "Arrivals that wait for a connection", lambda now: now.load.queued),
@@ -245,12 +245,12 @@ _FAMILIES = (
     _engine_gauge("vramp_engine_kv_usage_ratio", "KV cache in use, 0 to 1", lambda engine: engine.kv_usage),
     _engine_gauge(
         "vramp_engine_prompt_tokens_per_second",
-        "Whoever sent them, over the last seconds",
+        "Of all clients, over the last seconds",
         lambda engine: engine.prompt_tokens_per_s,
     ),
     _engine_gauge(
         "vramp_engine_generation_tokens_per_second",
-        "Whoever they are for, over the last seconds",
+        "Of all clients, over the last seconds",
         lambda engine: engine.generation_tokens_per_s,
     ),
     _Family(
@@ -262,12 +262,12 @@ _FAMILIES = (
     ),
     _others_gauge(
         "vramp_others_requests_per_second",
-        "Ended on the engine, and not vramp's",
+        "Requests of clients other than vramp that ended on the engine",
         lambda others: others.requests_per_s,
     ),
     _others_gauge(
         "vramp_others_generation_tokens_per_second",
-        "Generated for others than vramp",
+        "Tokens generated for clients other than vramp",
         lambda others: others.generation_tokens_per_s,
     ),
     _gpu_gauge("vramp_gpu_power_watts", "Power", lambda gpu: gpu.power_w),
@@ -285,7 +285,7 @@ _FAMILIES = (
 
 
 def metric_families(moment: Moment) -> Iterator[Metric]:
-    """Everything that is exported at a moment; what is not known has no sample."""
+    """All metrics at a moment; an unknown value has no sample."""
     for declared in _FAMILIES:
         family = declared.kind(declared.name, declared.help, labels=declared.labels)
         for labels, value in declared.samples(moment):

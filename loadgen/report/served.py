@@ -1,6 +1,6 @@
-"""Stages of no load as tables: what the engine says of the requests that others sent, for there is nothing else to say.
+"""Stages without load as tables: the engine's figures for what others sent, as there are no others.
 
-Its percentiles lie between two bounds of its buckets and are written as that, in every format.
+Its percentiles lie between two bounds of its buckets and are shown as such, in every format.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PERCENTILES = ("p50", "p90", "p99")
 
 
 def watched(stages: Sequence[StageResult]) -> list[StageResult]:
-    """Those in which nothing was sent."""
+    """The stages in which nothing was sent."""
     return [stage for stage in stages if stage.target.concurrency == 0]
 
 
@@ -39,7 +39,7 @@ def latency_unit(name: str) -> str:
 
 
 def within(latency: EngineLatencyMs | None, name: str, percentile: str) -> str | None:
-    """Between which bounds a percentile lies, in the unit of its latency; None where that is not known."""
+    """The bounds of a percentile, in the unit of its latency; None if unknown."""
     bounds = latency.within.get(percentile) if latency is not None else None
     if bounds is None:
         return None
@@ -102,7 +102,7 @@ SERVED: tuple[Column[Watched], ...] = (
     _percentile("tpot", "p50", 9),
     _percentile("tpot", "p99", 8),
 )
-"""What others' load was, a row a stage; of a load of our own, the engine's word on all that it served."""
+"""The load of others, a row per stage; under a load of our own, the engine's figures for everything it served."""
 MORE: tuple[Column[Watched], ...] = (
     _percentile("e2e", "p50", 0),
     _percentile("e2e", "p99", 0),
@@ -112,7 +112,7 @@ MORE: tuple[Column[Watched], ...] = (
 
 
 class NamedLatency(NamedTuple):
-    """A row whose columns are what is known of a latency."""
+    """A row of a latency's figures."""
 
     name: str
     latency: EngineLatencyMs
@@ -135,7 +135,7 @@ LATENCY: tuple[Column[NamedLatency], ...] = (
 
 
 def watched_notes(stages: Sequence[StageResult]) -> dict[int, list[Note]]:
-    """By index of each stage without load what else there is to say; what the engine lacks, once."""
+    """Further notes on each stage without load, by index; what the engine lacks, once."""
     found: dict[int, list[Note]] = {}
     told: dict[str, str] = {}
     for stage in watched(stages):
@@ -148,7 +148,7 @@ def watched_notes(stages: Sequence[StageResult]) -> dict[int, list[Note]]:
 
 
 def served_notes(engine: EngineStage) -> Iterator[Note]:
-    """What else the engine says of a stretch of time, as far as it does."""
+    """Further figures of the engine over a span, as far as known."""
     found = {
         "Finished": _counts(engine.finished),
         "Errors by status": _counts(engine.errors),
@@ -168,7 +168,7 @@ def served_notes(engine: EngineStage) -> Iterator[Note]:
 
 
 def _counts(counts: dict[str, int]) -> str:
-    """What the server names may be anything."""
+    """Counts by name, sanitised, as the names come from the server."""
     return ", ".join(f"{plain(name).replace('_', ' ')} {count:,}" for name, count in sorted(counts.items()) if count)
 
 

@@ -1,6 +1,6 @@
-"""The variants of a sweep beside each other: one row for each variant and stage, and how far it is from the first.
+"""The variants of a sweep side by side: a row per variant and stage, and its difference from the first variant.
 
-Text and JSON are made from the same rows. A variant without numbers is a row too, with the reason.
+Text and JSON are made from the same rows. A variant without figures has a row, too, with the reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REASON = 110
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of one variant."""
+    """How one variant ended."""
 
     variant: str
     state: RunState
@@ -45,16 +45,16 @@ class SweepRow(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     unsent: int = 0
     carried_over: int = 0
-    limited: bool = False  # the client could not do what was asked of it
+    limited: bool = False  # the client was the limit
     requests_per_s: float | None = None
     output_tokens_per_s: float | None = None
     ttft_mean_ms: float | None = None
     ttft_p99_ms: float | None = None
     tpot_mean_ms: float | None = None
     tpot_p99_ms: float | None = None
-    lower_bounds: tuple[str, ...] = ()  # which of these are only known to be at least what is written
+    lower_bounds: tuple[str, ...] = ()  # which of these figures are only lower bounds
     difference_percent: dict[str, float | None] = {}
-    """From the same stage of the first variant that has it, by figure; empty for that one itself."""
+    """By figure, from the same stage of the first variant that has it; empty for that variant itself."""
 
 
 class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ def sweep_rows(outcomes: Sequence[Outcome]) -> list[SweepRow]:
 
 
 def sweep_table(rows: Sequence[SweepRow]) -> str:
-    """A table for each stage, and below them the variants that have no numbers or not all of them."""
+    """A table per stage, and below them the variants without (all) figures."""
     stages = list(dict.fromkeys(row.stage for row in rows if row.stage is not None))
     width = max([len("variant"), *(len(row.variant) for row in rows)])
     lines = []
@@ -100,7 +100,7 @@ def _rows_of(outcome: Outcome) -> Iterator[SweepRow]:
     for stage in stages:
         title = f"{stage.label}, ISL {stage.isl}, OSL {stage.osl}"
         times[title] += 1
-        # The same load twice in a plan is two stages.
+        # A load that occurs twice in a plan is two stages.
         yield _measured(row, stage, title if times[title] == 1 else f"{title} ({times[title]})")
 
 

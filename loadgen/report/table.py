@@ -1,4 +1,4 @@
-"""The table of a result, in the words and order of the published benchmarks: one group of rows per stage."""
+"""The table of a result, in the words and order of published benchmarks: a group of rows per stage."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LATENCY_COLUMNS = (
 )
 _WIDTH = 78
 _BESIDE = ("output_tok_s", "req_s", "ttft", "tpot", "goodput", "j_per_token")
-"""The figures that are shown beside a baseline; `vramp compare` shows all."""
+"""The figures shown beside a baseline; `vramp compare` shows all."""
 
 
 def result_table(result: Result) -> str:
@@ -63,7 +63,7 @@ def _stage_lines(stage: StageResult, reference: ReferenceResult | None) -> list[
         *_request_lines(stage.requests),
         *(_measured_lines(stage) if has_numbers(stage) else []),
         *_failure_lines(stage),
-        # The client's own limit has its line already.
+        # The client's limit has a line of its own.
         *(_line("Verdict", verdict.text) for verdict in stage.verdicts if verdict.id != "client-limited"),
         *(_line(note.subject, note.text) for note in stage_notes(stage)),
         *_reason_lines(stage),
@@ -120,7 +120,7 @@ def _measured_lines(stage: StageResult) -> list[str]:
 
 
 def _latency_lines(stage: StageResult) -> list[str]:
-    """The latencies that are known; in open loop also what an arrival sees that is held back."""
+    """The known latencies; in open loop also TTFT from intended, for arrivals that were held back."""
     rows = [
         NamedSummary(f"{title} (ms)", stage.latency_ms[name])
         for name, title in _LATENCIES.items()
@@ -268,7 +268,7 @@ def _client_line(result: Result) -> str:
 
 
 def _mfu_lines(result: Result) -> list[str]:
-    """Why the engine tells no operations, once for all stages; what else is not known of the share, each stage says."""
+    """Why the engine has no estimate of operations, once for all stages; each stage gives other reasons itself."""
     whys = dict.fromkeys(mfu_unknown(stage) for stage in result.stages if stage.compute is None)
     return [f"MFU: unknown: {why}" for why in whys if why]
 

@@ -1,7 +1,7 @@
 """Tables: a column is declared once, and the same rows become aligned text, Markdown or HTML.
 
-Every text is escaped here for the format that it goes into, so that no table has to think of it: a model's name can
-neither make a link nor break out of its cell.
+Every text is escaped here for its format, so that no table needs to: a model's name can neither make a link nor break
+out of its cell.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from loadgen import format as fmt
 from loadgen.format import Statistic
 
 Value = str | bool | int | float | Statistic | None
-"""What a column knows of a row; a bool says whether limits were met."""
+"""A cell's value; a bool says whether limits were met."""
 Form = Callable[[float | None, int], str]
 _Row = TypeVar("_Row", contravariant=True)
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~#$@&!])")
 
 
 class Bad(str):
-    """Words that need somebody."""
+    """Words that need attention."""
 
     __slots__ = ()
 
@@ -37,15 +37,15 @@ class Column(Generic[_Row]):
 
     label: str
     value: Callable[[_Row], Value]
-    unit: str = ""  # where the label does not say it
-    short: str = ""  # the label where there is little room
-    group: str = ""  # what stands over neighbours in HTML
-    under: str = ""  # the label below it
-    words: bool = False  # to the left; else numbers, to the right
-    decimals: int | None = 2  # of what is no integer, in a report; None for three digits that count
-    alarm: bool = False  # bad unless it is zero
-    width: int = 0  # cells with the blanks before it; as wide as it must be without
-    role: str = "dim"  # what the cockpit paints its label in
+    unit: str = ""  # if the label does not include it
+    short: str = ""  # the label if there is little room
+    group: str = ""  # a heading over neighbouring columns in HTML
+    under: str = ""  # the label below that heading
+    words: bool = False  # left-aligned text; otherwise right-aligned numbers
+    decimals: int | None = 2  # of non-integers in a report; None: three significant digits
+    alarm: bool = False  # bad unless zero
+    width: int = 0  # in characters, with leading blanks; 0: as wide as necessary
+    role: str = "dim"  # the colour of its label in the cockpit
 
     def report(self, row: _Row, form: Form = fmt.grouped) -> str:
         """The cell of a report."""
@@ -67,7 +67,7 @@ class Column(Generic[_Row]):
                 return written(value)
 
     def compact(self, row: _Row) -> str:
-        """The cell on the screen, five at most for a number."""
+        """The cell in the cockpit; numbers take at most five characters."""
         value = self.value(row)
         match value:
             case str():
@@ -90,7 +90,7 @@ def text_lines(
     head: bool = True,
     short: bool = True,
 ) -> list[str]:
-    """Aligned text; nothing without rows."""
+    """Aligned text; empty without rows."""
     if not rows:
         return []
     lines = [[(short and column.short) or column.label for column in columns]] if head else []
@@ -105,7 +105,7 @@ def text_lines(
 
 
 def markdown_table(columns: Sequence[Column[_Row]], rows: Sequence[_Row], *, short: bool = False) -> str:
-    """A table that GitHub draws; empty without rows."""
+    """A GitHub table; empty without rows."""
     if not rows:
         return ""
     head = [(short and column.short) or column.label for column in columns]
@@ -119,12 +119,12 @@ def _markdown_cell(column: Column[_Row], text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """A text as one line of Markdown that shows exactly this."""
+    """A text as one line of Markdown that shows exactly this text."""
     return _SPECIAL.sub(r"\\\1", fmt.harmless(text).replace("\n", " "))
 
 
 def html_table(columns: Sequence[Column[_Row]], rows: Sequence[_Row]) -> str:
-    """A table of a page; empty without rows."""
+    """An HTML table; empty without rows."""
     if not rows:
         return ""
     labels = [
@@ -150,15 +150,15 @@ def _html_cell(column: Column[_Row], text: str) -> str:
 
 
 def plain(value: object) -> str:
-    """Any value as text of a page: no tag of its own, no control character."""
+    """Any value as HTML text, without tags or control characters."""
     return html.escape(fmt.harmless(str(value)))
 
 
 def cut(text: str, width: int) -> str:
-    """A text that is no longer than this."""
+    """A text cut to this width."""
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def json_text(document: object) -> str:
-    """A document as JSON that can be read."""
+    """A document as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()

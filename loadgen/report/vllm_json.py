@@ -1,10 +1,10 @@
 """A stage as `vllm bench serve --save-result` would have written it, for tools that read those files.
 
-The keys, their order and their units are those of vLLM 0.32. What its consumers turn into a float is a number or is not
-there: a metric that nothing was measured for has no keys (InferenceX divides by every value whose key has `tpot` in
-it), so a stage in which nothing was completed keeps its counts and loses its latencies. What vLLM does not have is in
-one object, `vramp`. Two lists differ: `latencies` come from the histogram, ascending and with three significant digits,
-and `queue_times` is empty, since a result does not keep single streams.
+Keys, order and units are those of vLLM 0.32. A value that consumers convert to a float is a number or missing: a metric
+without measurements has no keys (InferenceX divides by every value whose key contains `tpot`), so a stage in which
+nothing completed keeps its counts and has no latencies. What vLLM does not have is in one object, `vramp`. Two lists
+differ: `latencies` come from the histogram, ascending and with three significant digits, and `queue_times` is empty,
+since a result does not keep single streams.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
 def vllm_documents(result: Result) -> list[dict[str, Any]]:
-    """One document for each stage in which requests were sent or answered."""
+    """A document per stage in which requests were sent or answered."""
     return [_document(result, stage) for stage in result.stages if stage.requests.sent or has_numbers(stage)]
 
 
 def vllm_file_names(documents: Sequence[dict[str, Any]]) -> list[str]:
-    """The names that vLLM gives to such files; a name that is already taken gets a number."""
+    """vLLM's names for such files; a name that is taken gets a number."""
     names: list[str] = []
     for document in documents:
         name = _file_name(document)
@@ -58,7 +58,7 @@ def _document(result: Result, stage: StageResult) -> dict[str, Any]:
         **_settings(result, stage, began),
         **_counts(result, stage),
         **_latencies(latencies(stage)),
-        # InferenceX adds these two to vLLM's own, to find the power samples of the run.
+        # InferenceX adds these two to vLLM's keys, to find the run's power samples.
         "benchmark_start_time_unix": start_s,
         "benchmark_end_time_unix": start_s + stage.duration_s,
         "vramp": _ours(result, stage),
@@ -83,7 +83,7 @@ def _settings(result: Result, stage: StageResult, began: datetime) -> dict[str, 
 
 
 def _burstiness(arrival: str | None) -> float | None:
-    """vLLM's shape parameter of the gamma distribution; None for arrivals that it cannot describe."""
+    """vLLM's shape parameter of the gamma distribution; None for other arrivals."""
     kind, _, shape = (arrival or "poisson").partition(":")
     if kind == "gamma":
         return float(shape)
@@ -117,7 +117,7 @@ def _latencies(latency_ms: dict[str, Summary]) -> dict[str, float]:
         for ours, theirs in _STATISTICS.items()
         if name in latency_ms
     }
-    # A standard deviation of a single stream is 0, and consumers divide by whatever has tpot in its name.
+    # The standard deviation of a single stream is 0, and consumers divide by any key that contains tpot.
     return {key: value for key, value in found.items() if value is not None and (value or "tpot" not in key)}
 
 
@@ -130,7 +130,7 @@ def _values_s(summary: Summary | None) -> list[float]:
 
 
 def _peak_tokens_per_s(result: Result, stage: StageResult) -> float:
-    """The most in one second of the stage, from the run's series."""
+    """The most tokens in one second of the stage, from the run's series."""
     began, run_began = map(datetime.fromisoformat, (stage.started_at, result.started_at))
     offset_s = (began - run_began).total_seconds()
     seconds: dict[int, list[float]] = {}
@@ -142,7 +142,7 @@ def _peak_tokens_per_s(result: Result, stage: StageResult) -> float:
 
 
 def _lower_bounds(latency_ms: dict[str, Summary]) -> list[str]:
-    """The keys whose value is only known to be at least that."""
+    """The keys whose values are only lower bounds."""
     return [
         f"{_STATISTICS[statistic]}_{metric}_ms"
         for metric, (_, _, name) in SERVE_METRICS.items()

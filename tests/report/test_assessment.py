@@ -53,7 +53,7 @@ def test_a_ladder_that_saturates_and_misses_its_limit() -> None:
 def test_a_load_that_fills_nobody() -> None:
     quiet = result(at(8, 900.0))
     assert answers(quiet)["Saturated?"] == "No: up to conc 8 nothing queued."
-    assert "neither side was full" in answers(quiet)["What was the limit?"]
+    assert "neither client nor server was saturated" in answers(quiet)["What was the limit?"]
     assert bad(quiet) == set()
 
 

@@ -161,7 +161,7 @@ def test_a_load_that_moves_is_matched_only_with_one_like_it() -> None:
     assert compared(LADDER, ramp).stages == []
     (stage,) = compared(ramp, ramp).stages
     assert stage.title == "ramp 1 to 8, ISL 512, OSL 128"
-    assert stage.doubts[0] == "the load of A moves: these are the figures of no single load"
+    assert stage.doubts[0] == "the load of A moves: its figures are not those of a single load"
 
 
 def test_a_stage_in_doubt_is_not_in_the_mean() -> None:

@@ -36,7 +36,7 @@ def test_the_configuration_comes_first_then_stages_then_the_mean(comparison: Run
     tpot = next(line.split() for line in lines if line.startswith("TPOT mean (ms)"))
     assert tpot[-1] == "worse" and tpot[5].startswith("+")
     assert "only in A: conc 4, ISL 512, OSL 128" in lines
-    assert lines[-2].startswith("each interval holds with 99 % by itself: among ")
+    assert lines[-2].startswith("each interval holds with 99 % on its own: among ")
 
 
 def test_what_cannot_be_told_says_so() -> None:

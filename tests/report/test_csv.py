@@ -66,7 +66,7 @@ def test_gpu_columns_are_means_over_the_gpus() -> None:
 
 
 def test_nothing_sent_is_nothing_to_write() -> None:
-    with pytest.raises(ResultError, match="no stage in which a request was sent"):
+    with pytest.raises(ResultError, match="no stage sent requests"):
         csv_report([result(stage(0))])
 
 

@@ -116,7 +116,7 @@ amd: amdsmi 7.0.2: works, first look after 86 ms
 def test_a_value_that_cannot_be_names_its_gpus() -> None:
     found = _found(_tried(gpus=(_power(0, 6e8), _power(1, 600), _power(2, 6e8), _power(3, 6e8))))
     assert "10 to 2000  CANNOT BE: GPU 0, 2-3, raw 6e+08" in doctor_text(found)
-    assert verdict(found) == "amd: 4 GPUs measured with amdsmi 7.0.2, 3 values that cannot be true"
+    assert verdict(found) == "amd: 4 GPUs measured with amdsmi 7.0.2, 3 impossible values"
 
 
 def test_counters_are_in_units_that_a_person_reads_and_columns_stay_apart() -> None:

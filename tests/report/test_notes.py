@@ -82,13 +82,13 @@ def test_a_stage_without_a_complete_stream_shows_what_it_knows() -> None:
         "it takes 24.0 s",
         "TTFT:                                       3 streams still waited for the first token when the stage ended; "
         ">= is a lower bound",
-        "TTFT from intended:                         not known of 12 arrivals, without a first token when the stage "
+        "TTFT from intended:                         unknown for 12 arrivals, without a first token when the stage "
         "ended",
         "TPOT:                                       2 of 2 are parts of streams",
         "First wave:                                 64 streams that began at once, in no other figure: "
         "TTFT p50 500, p99 510 ms",
-        "Tail:                                       for 12% of its time fewer streams than asked for, "
-        "as its requests ran out",
+        "Tail:                                       for 12% of the time fewer streams than asked for, "
+        "as the requests ran out",
     ]:
         assert line in table
     (ttft,) = (line for line in table if line.startswith("TTFT (ms)"))
@@ -138,7 +138,7 @@ def test_percentiles_above_a_lower_bound_are_some_too() -> None:
 @pytest.mark.parametrize(
     ("wave", "words"),
     [
-        (FirstWave(8, counted=True, ttft_ms=None), "counted, as `vllm bench` and what is published with it do"),
+        (FirstWave(8, counted=True, ttft_ms=None), "counted, as in `vllm bench` and what is published with it"),
         (FirstWave(8, counted=False, ttft_ms=None), "8 streams that began at once, in no other figure"),
     ],
 )
@@ -238,5 +238,5 @@ def test_energy_that_may_be_others_is_said() -> None:
     for by, words in whose.items():
         told = stage_notes(msgspec.structs.replace(stage(0), energy=msgspec.structs.replace(energy, devices_by=by)))
         assert [note.text for note in told if note.subject == "Energy"] == (
-            [f"of {words}: nothing tells the server's from others'"] if words else []
+            [f"of {words}: the server's own GPUs are unknown"] if words else []
         )

@@ -1,12 +1,12 @@
-"""The figures but for the time axis, and the look that all have in common.
+"""The figures except the timeline, and the look that all share.
 
-A stage is a point of the load curve: full if it met its limits, open if it missed one or the client was limited. By the
-streams held are drawn loads that move, and everything that a run measured at one load: a way up points upwards and is
-drawn through, a way down points downwards and is dashed, so that hysteresis shows. On the distributions the axis of
-percentiles is HdrHistogram's: each nine takes as much room as the one before.
+A stage is a point of the load curve: filled if it met its limits, hollow if it missed one or the client was limited.
+Moving loads, and repeated measurements at one load, are drawn by streams held: a way up has upward triangles and a
+solid line, a way down downward triangles and a dashed line, so that hysteresis shows. The distributions have
+HdrHistogram's percentile axis: each nine takes as much room as the one before.
 
-Colours hold on white and on black. Text, grid and hover boxes take theirs from the page's style sheet, so that a figure
-follows it into the dark and onto paper; data keeps the colours of this module.
+Data colours are readable on white and on black. Text, grid and hover boxes take theirs from the page's style sheet, so
+that figures follow it in dark mode and on paper.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ SECOND = "#8b96a1"
 BAD = "#cf4a32"
 _FONT = {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif", "size": 12}
 _CLEAR = "rgba(0,0,0,0)"
-_RAMP = ((158, 22), (178, 104), (196, 178))  # red, green, blue: a light and a strong tone of the accent
+_RAMP = ((158, 22), (178, 104), (196, 178))  # red, green, blue: light and strong tone of the accent
 _EDGE = 0.02
 _PERCENTS = (50, 90, 99, 99.9, 99.99, 99.999)
-_NEAR = 3.0  # A limit further above the values than this would squeeze them: it stays outside of the figure
-_FAR = 12.0  # values that are farther apart than this factor have a logarithmic axis, as in the cockpit
+_NEAR = 3.0  # a limit further above the values than this would squeeze them, and is not drawn
+_FAR = 12.0  # values further apart than this factor get a logarithmic axis, as in the cockpit
 _EMPTY = Summary(count=0)
 
 Values = Sequence[float | None]
 
 
 def ramp(count: int) -> list[str]:
-    """So many tones of the accent, from light to strong, for what has an order."""
+    """`count` tones of the accent, from light to strong, for ordered series."""
     shares = [number / (count - 1) if count > 1 else 1.0 for number in range(count)]
     return [f"rgb({','.join(str(round(first + (last - first) * share)) for first, last in _RAMP)})" for share in shares]
 
 
 def chart_text(text: str) -> str:
-    """A text for a figure, which would take tags in it for formatting."""
+    """Escape a text for a figure, which would interpret tags in it."""
     return html.escape(harmless(text).replace("\n", " "), quote=False)
 
 
 def coloured(text: str, colour: str) -> str:
-    """A text of ours in a colour."""
+    """A text in a colour."""
     return f"<span style='color:{colour}'>{chart_text(text)}</span>"
 
 
 def styled(figure: go.Figure, *, height: int = 300, layout: Mapping[str, Any] | None = None) -> go.Figure:
-    """A figure in the common look; `layout` is what it has besides, or otherwise."""
+    """A figure in the common look; `layout` adds to it or overrides it."""
     figure.update_layout(
         height=height,
         template="none",
@@ -82,13 +82,13 @@ def styled(figure: go.Figure, *, height: int = 300, layout: Mapping[str, Any] | 
 
 
 def log_axis(values: Iterable[float | None], *, most_ticks: int = 6) -> dict[str, Any]:
-    """A logarithmic axis from a tick below the values to one above, at 1, 2 and 5, or at powers of ten only."""
+    """A logarithmic axis from the tick below the values to the one above, with ticks at 1, 2 and 5, or at decades."""
     known = [value for value in values if value is not None and value > 0]
     if not known:
         return {"type": "log"}
-    # One more at each end: a logarithm may be rounded over a power of ten.
+    # One more at each end: a logarithm may be rounded across a power of ten.
     exponents = range(math.floor(math.log10(min(known))) - 1, math.ceil(math.log10(max(known))) + 2)
-    # Written as they are read, a tick is equal to a value that lies on it.
+    # Parsed from text, so that a tick equals a value that lies on it.
     ticks = [float(f"{step}e{exponent}") for exponent in exponents for step in (1, 2, 5)]
     low = max(tick for tick in ticks if tick <= min(known))
     high = min(tick for tick in ticks if tick >= max(known) and tick > low)
@@ -104,19 +104,19 @@ def log_axis(values: Iterable[float | None], *, most_ticks: int = 6) -> dict[str
 
 
 def has_curve(result: Result) -> bool:
-    """Whether there are two loads at least, or a published point beside the only one."""
+    """Whether there are at least two loads, or one and a published point."""
     loads = {(stage.target.concurrency, stage.target.rate) for stage in drawn(result)}
     axes = (TOTAL_BY_E2E, *map(_latency_axes, ("ttft", "tpot")))
     return len(loads) > 1 or (bool(loads) and any(_published(result, one) for one in axes))
 
 
 def drawn(result: Result) -> list[StageResult]:
-    """The stages that are a point, by load: something was timed, at one load."""
+    """The stages drawn as points, by load: those with timings at a single load."""
     return sorted((stage for stage in result.stages if has_numbers(stage) and not stage.curve), key=by_load)
 
 
 def latency_curve(result: Result, metric: str) -> go.Figure:
-    """A latency against output tok/s: median and p99, each point named by its load."""
+    """A latency against output tok/s: median and p99, points labelled by load."""
     figure = go.Figure()
     series = series_by_shape(result)
     for stages, colour in series:
@@ -134,10 +134,10 @@ def latency_curve(result: Result, metric: str) -> go.Figure:
 
 
 def throughput_curve(result: Result) -> go.Figure:
-    """Total throughput against the median E2E, each point named by its load."""
+    """Total throughput against the median E2E, points labelled by load."""
     figure = go.Figure()
     for stages, colour in series_by_shape(result):
-        # A stage that ended too early for its E2E is nowhere.
+        # A stage without a conclusive E2E has no point.
         known = [(None, None) if stage.e2e_inconclusive else TOTAL_BY_E2E.point(stage) for stage in stages]
         x, y = zip(*known, strict=True)
         trace = _stage_line(stages, x, y, colour, "total", "tok/s")
@@ -151,13 +151,13 @@ def throughput_curve(result: Result) -> go.Figure:
 
 
 def load_name(stage: StageResult) -> str:
-    """What a stage asked for, to stand beside its point."""
+    """The requested load of a stage, as a point's label."""
     target = stage.target
     return f"{target.concurrency}" if target.rate is None else f"{target.rate:g}/s"
 
 
 def latency_key(result: Result, metric: str) -> dict[str, str]:
-    """What the colours of a latency curve say: statistics, or shapes where there are several."""
+    """The meaning of a latency curve's colours: statistics, or shapes if there are several."""
     shapes = shape_key(result)
     key = shapes | {"dotted: p99": SECOND} if shapes else {"p50": ACCENT, "p99": SECOND}
     return key | _published_key(result, _latency_axes(metric), "published p50")
@@ -177,7 +177,7 @@ def _published_key(result: Result, axes: Axes, words: str) -> dict[str, str]:
 
 
 def series_by_shape(result: Result) -> list[tuple[list[StageResult], str]]:
-    """The stages of each shape, by load, and its colour."""
+    """The stages of each shape, by load, with its colour."""
     shapes: dict[tuple[int, int], list[StageResult]] = {}
     for stage in drawn(result):
         shapes.setdefault((stage.isl, stage.osl), []).append(stage)
@@ -185,7 +185,7 @@ def series_by_shape(result: Result) -> list[tuple[list[StageResult], str]]:
 
 
 def _shape_colours(shapes: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
-    """A tone for each shape in their order; the accent for a single one."""
+    """A tone per shape in order; the accent if there is one."""
     known = sorted(set(shapes))
     return dict(zip(known, [ACCENT] if len(known) == 1 else ramp(len(known)), strict=True))
 
@@ -195,7 +195,7 @@ def from_zero(figure: go.Figure, title: str) -> go.Figure:
 
 
 def hollow(stage: StageResult) -> bool:
-    """Whether its point is open: it missed a limit, or the client was the limit."""
+    """Whether its point is hollow: it missed a limit, or the client was the limit."""
     return stage.limited or met_limits(stage) is False
 
 
@@ -206,7 +206,7 @@ def _stage_line(stages: list[StageResult], x: Values, y: Values, colour: str, wh
 
 
 def _line(x: Values, y: Values, names: Sequence[str], colour: str, what: str, unit: str) -> go.Scatter:
-    """Points with their names, on a line."""
+    """Labelled points on a line."""
     return go.Scatter(
         x=x,
         y=y,
@@ -220,7 +220,7 @@ def _line(x: Values, y: Values, names: Sequence[str], colour: str, what: str, un
 
 
 def _limits_ms(result: Result, metric: str) -> dict[str, float]:
-    """The limits of one latency by their statistic: of stages, and of single streams."""
+    """The limits on one latency by statistic: on stages, and on single streams."""
     limits = {name: check.limit_ms for stage in result.stages for name, check in stage.slo.items()}
     for stage in result.stages:
         limits |= stage.goodput.limits_ms if stage.goodput is not None else {}
@@ -229,7 +229,7 @@ def _limits_ms(result: Result, metric: str) -> dict[str, float]:
 
 
 def _limits(figure: go.Figure, result: Result, metric: str) -> None:
-    """Levels that must not be exceeded."""
+    """Draw the limits as horizontal lines."""
     for statistic, limit_ms in _limits_ms(result, metric).items():
         figure.add_hline(y=limit_ms, line={"color": BAD, "width": 1, "dash": "dot"})
         # An annotation on a logarithmic axis is placed by the exponent.
@@ -242,7 +242,7 @@ def _annotate(figure: go.Figure, text: str, place: Mapping[str, Any]) -> None:
 
 
 def _axis(figure: go.Figure, result: Result, metric: str) -> dict[str, Any]:
-    """The axis of milliseconds: around the values, and around a limit that they come near."""
+    """The axis of milliseconds: around the values, and any limit near them."""
     values = [value for trace in figure.data for value in trace.y]
     most = max((value for value in values if value is not None), default=0.0)
     near = [limit_ms for limit_ms in _limits_ms(result, metric).values() if limit_ms <= _NEAR * most]
@@ -273,7 +273,7 @@ def _add_published(figure: go.Figure, result: Result, axes: Axes) -> None:
 
 
 def _knee(figure: go.Figure, result: Result) -> None:
-    """What a search has found, at the throughput that the stages around it have."""
+    """Mark a search's result at the throughput interpolated from the stages around it."""
     search = result.search
     if search is None or search.found is None:
         return
@@ -324,7 +324,7 @@ def held_key(points: Sequence[CurvePoint]) -> dict[str, str]:
 
 
 def _parts(points: Sequence[CurvePoint]) -> Iterator[tuple[list[CurvePoint], str]]:
-    """The points of each shape and direction, each with the colour of its shape."""
+    """The points of each shape and direction, with the shape's colour."""
     colours = _shape_colours((point.isl, point.osl) for point in points)
     drawn = (point for point in points if point.measured_s >= SHORTEST_S)
     ordered = sorted(drawn, key=lambda point: (point.isl, point.osl, point.direction, point.held))
@@ -344,13 +344,13 @@ def _point_line(
 
 
 def drawn_stages(result: Result) -> dict[str, tuple[StageResult, str]]:
-    """The stages of the distributions by their title, each with its colour: the stronger, the higher the load."""
+    """The stages of the distributions by title, with their colours: the higher the load, the stronger."""
     stages, names = drawn(result), titles(result.stages)
     return {names[stage.index]: (stage, colour) for stage, colour in zip(stages, ramp(len(stages)), strict=True)}
 
 
 def distribution(result: Result, metric: str) -> go.Figure | None:
-    """One latency by percentile, a line a stage; None where no stage has its histogram."""
+    """One latency by percentile, a line per stage; None if no stage has its histogram."""
     figure = go.Figure()
     for name, (stage, colour) in drawn_stages(result).items():
         hdr = stage.latency_ms.get(metric, _EMPTY).hdr
@@ -372,12 +372,12 @@ def distribution(result: Result, metric: str) -> go.Figure | None:
 
 
 def _nines(percent: float) -> float:
-    """Where a percentile is on the axis."""
+    """The position of a percentile on the axis."""
     return 1 / (1 - percent / 100)
 
 
 def _percentile_line(name: str, histogram: Histogram, colour: str) -> go.Scatter:
-    """Milliseconds by percentile, no further than the count of values has a meaning."""
+    """Milliseconds by percentile, only as far as the number of values supports."""
     last = 100 * (1 - 1 / histogram.count)
     percents = [*(percent for percent in CURVE_PERCENTS if percent < last), last]
     return go.Scatter(

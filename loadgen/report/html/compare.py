@@ -1,7 +1,7 @@
-"""Runs beside each other as one file: their frontiers on one picture, what each token took, and every difference.
+"""Several runs as one file: their frontiers in one figure, efficiency figures, and every difference.
 
-The picture shows all that was measured, also at loads that only one of the runs has; differences with their evidence
-are of the loads that a run shares with the first.
+The figure shows everything that was measured, also at loads of a single run; differences with their evidence are shown
+for loads that a run shares with the first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Named = tuple[str, Result]
 
 
 def compare_page(runs: Sequence[Named], comparisons: Sequence[RunComparison]) -> str:
-    """All runs, each of which but the first has a comparison with the first."""
+    """All runs; each but the first has a comparison with the first."""
     figures: Figures = {}
     names = short_names([name for name, _ in runs])
     runs = [(name, result) for name, (_, result) in zip(names, runs, strict=True)]
@@ -45,7 +45,7 @@ def compare_page(runs: Sequence[Named], comparisons: Sequence[RunComparison]) ->
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Names without the folders that all of them begin or end with: `quick.json` of `runs/x/quick.json`."""
+    """Names without common leading and trailing folders: `quick.json` from `runs/x/quick.json`."""
     parts = [name.split("/") for name in names]
     for end in (0, -1):
         while all(len(each) > 1 for each in parts) and len({each[end] for each in parts}) == 1:
@@ -75,7 +75,7 @@ _RUN: tuple[Column[Named], ...] = (
 
 
 def _frontiers(runs: Sequence[Named], figures: Figures) -> str:
-    """A picture for each shape, since tokens of long prompts are not those of short ones."""
+    """A figure per shape, since tokens of long and short prompts are not comparable."""
     shapes: dict[tuple[int, int], list[Series]] = {}
     for (name, result), colour in zip(runs, cycle(RUN_COLOURS), strict=False):
         for stages, _ in charts.series_by_shape(result):
@@ -90,7 +90,7 @@ def _frontiers(runs: Sequence[Named], figures: Figures) -> str:
 
 
 class _Row(NamedTuple):
-    """A stage with the names that it has among those of other runs."""
+    """A stage with its names when shown among those of other runs."""
 
     run: str
     load: str

@@ -1,4 +1,4 @@
-"""The report of a run: what ran and whether it is well first, then the figures, the tables, the configuration."""
+"""The report of a run: what ran and whether it is healthy, then figures, tables and configuration."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _opening(result: Result) -> str:
 
 
 def _headline(result: Result) -> str:
-    """The numbers by which a run is remembered, of its best stage."""
+    """The headline figures, from the best stage."""
     stage = best_stage(result)
     if stage is None:
         return ""
@@ -101,7 +101,7 @@ def _numbers(stage: StageResult) -> dict[str, str]:
 
 
 def _why(result: Result, stage: StageResult) -> str:
-    """Why the headline is of this stage."""
+    """Why the headline is about this stage."""
     if len(result.stages) == 1:
         return "the only stage"
     return {
@@ -156,7 +156,7 @@ def _by_held(result: Result, figures: Figures) -> str:
 
 
 def _without_load(result: Result) -> str:
-    """What others sent in the stages in which nothing was."""
+    """What others sent in stages without load."""
     stages = watched(result.stages)
     if not stages:
         return ""
@@ -175,7 +175,7 @@ def _without_load(result: Result) -> str:
 
 
 def _efficiency(result: Result) -> str:
-    """What the tokens of each stage took, and why their MFU is not known."""
+    """Efficiency figures by stage, and why MFU is unknown."""
     stages = measured_stages(result)
     shown = known(EFFICIENCY, stages)
     table = html_table([load_column(stages), *shown], stages) if shown else ""

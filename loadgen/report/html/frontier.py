@@ -1,7 +1,7 @@
-"""The frontier as a figure: tokens of each GPU against tokens of each user, of one run or of several.
+"""The frontier as a figure: tokens per GPU against tokens per user, of one run or several.
 
-Lines lead along the frontier of each run. A point is pale where any other point of its shape dominates it, whichever
-run that is of, so that the full ones are what the best choice at each speed for a user is.
+Lines follow the frontier of each run. A point is pale if any other of its shape, from whichever run, dominates it, so
+the full ones are the best choices at each speed for a user.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from loadgen.report.columns import Axes, columns, frontier_axes
 from loadgen.report.html.charts import ACCENT, chart_text, from_zero, hollow, load_name
 
 RUN_COLOURS = (ACCENT, "#d0801f", "#3d9970", "#a05fb5", "#c0506e", "#7d8b2f")
-"""One a run, from the beginning again where there are more; they hold on white and on black."""
+"""One per run, repeating if there are more; readable on white and on black."""
 PALE_NOTE = (
     "each line leads along its own best points; a pale one has another above it on some line, no slower for a user."
 )
@@ -28,7 +28,7 @@ _TOLD = columns("ttft_p99_ms interactivity_tokens_per_s usd_per_million_output_t
 
 
 class Series(NamedTuple):
-    """Stages that are told apart from others by a colour: those of a run, or of a shape."""
+    """Stages that share a colour: those of a run, or of a shape."""
 
     name: str
     colour: str
@@ -45,7 +45,7 @@ def axes_of(series: Sequence[Series]) -> Axes:
 
 
 def frontier_figure(series: Sequence[Series]) -> go.Figure:
-    """The points of all series, each named by its load; those of one shape compete."""
+    """The points of all series, labelled by load; points of one shape compete."""
     axes = axes_of(series)
     placed = [_placed(one, axes) for one in series]
     best = _best([one for points in placed for one in points])
@@ -101,7 +101,7 @@ def _points(series: Series, points: Sequence[_Placed], best: dict[tuple[int, int
 
 
 def _told(stage: StageResult) -> str:
-    """What else is asked of a point, as far as it is known."""
+    """Further figures for a point's hover text, as far as known."""
     words = []
     for column in _TOLD:
         value = column.value(stage)

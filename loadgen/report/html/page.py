@@ -1,8 +1,8 @@
-"""A page: the tags around texts, the places of figures, and the whole file.
+"""A page: the tags around texts, placeholders of figures, and the complete file.
 
-The file is whole: plotly's code, the style sheet and the data are in it, and its content policy forbids the browser to
-fetch anything, and to run any script but the two that it names by their hashes. Everything that is not a tag of ours
-is escaped here; what has nothing to show is an empty text.
+The file is self-contained: plotly's code, the style sheet and the data are in it, and its content security policy
+forbids the browser to fetch anything, or to run any script but the two whose hashes it lists. Everything that is not a
+tag of ours is escaped here; an empty part yields an empty text.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from plotly.offline import get_plotlyjs
 
 from loadgen.report.tabular import plain
 
-Figures = dict[str, go.Figure]  # by the name of their place
+Figures = dict[str, go.Figure]  # by the name of their placeholder
 
 
 def page(title: str, parts: Sequence[str], figures: Figures) -> str:
-    """A whole file of these parts, with the figures that have their places in them."""
+    """A complete file from these parts, with the figures for their placeholders."""
     body = "\n".join(part for part in parts if part)
     scripts = [get_plotlyjs(), _asset("report.js")]
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
-    # plotly writes style sheets of its own, and draws its images from data it has made.
+    # plotly writes style sheets of its own, and exports images as data URLs.
     policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
     return f"""<!doctype html>
 <html lang='en'>
@@ -51,7 +51,7 @@ def page(title: str, parts: Sequence[str], figures: Figures) -> str:
 
 
 def _json(figures: Figures) -> str:
-    """The figures as a JSON object that cannot end the element it stands in."""
+    """The figures as JSON that cannot close the element that contains it."""
     entries = ",".join(f'"{name}":{figure.to_json()}' for name, figure in figures.items())
     return "{" + entries.replace("<", "\\u003c") + "}"
 
@@ -77,7 +77,7 @@ def paragraph(text: str, kind: str = "") -> str:
 
 
 def pairs(values: Mapping[str, object]) -> str:
-    """Names and values beside each other."""
+    """Names and values side by side."""
     entries = "\n".join(f"<dt>{plain(name)}</dt><dd>{plain(value)}</dd>" for name, value in values.items())
     return f"<dl>\n{entries}\n</dl>" if entries else ""
 
@@ -92,7 +92,7 @@ def preformatted(text: str) -> str:
 
 
 def grid(*figures: str, columns: int = 3) -> str:
-    """Figures beside each other where there is room."""
+    """Figures side by side where there is room."""
     return f"<div class='grid of{columns}'>{''.join(figures)}</div>" if figures else ""
 
 
@@ -103,7 +103,7 @@ def legend(entries: Mapping[str, str]) -> str:
 
 
 def placed(figures: Figures, name: str, figure: go.Figure, title: str, key: Mapping[str, str] | None = None) -> str:
-    """The place of a figure under a title; `key` are its lines and their colours."""
+    """The placeholder of a figure under a title; `key` maps its lines to colours."""
     figures[name] = figure
     words = "".join(f" <i style='color:{plain(colour)}'>{plain(line)}</i>" for line, colour in (key or {}).items())
     head = f"<h3>{plain(title)}{words}</h3>" if title else ""

@@ -1,4 +1,4 @@
-"""The sections without figures: what was measured and published, GPUs and energy, engine and client, configuration."""
+"""The sections without figures: measured and published, GPUs and energy, engine and client, configuration."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from loadgen.report.tabular import Bad, Column, Value, html_table
 
 
 def stages_section(result: Result) -> str:
-    """The published table, one row a stage, and what limited each."""
+    """The published table, a row per stage, and what limited each."""
     stages = [stage for stage in result.stages if took_part(stage)]
     load, outcomes = load_column(stages), outcome_columns(stages)
     notes = [(stage, number, note) for stage in stages for number, note in enumerate(stage_notes(stage))]
@@ -79,7 +79,7 @@ _VERDICT = Column[StageResult]("verdict", _verdict_words, words=True)
 
 
 def _limits_table(stages: Sequence[StageResult]) -> str:
-    """What was measured for each limit, a column a limit."""
+    """The measured value for each limit, a column per limit."""
     limits = {name: check.limit_ms for stage in stages for name, check in stage.slo.items()}
     goodput = next((stage.goodput for stage in stages if stage.goodput is not None), None)
     failures = [one for stage in stages if (one := stage.failures) is not None and (one.allowed or not one.met)]
@@ -122,7 +122,7 @@ _ERRORS: tuple[Column[tuple[str, int, str]], ...] = (
 
 
 def _errors(stages: Sequence[StageResult]) -> list[tuple[str, int, str]]:
-    """Each kind, how often it occurred, and its first message; the most frequent first."""
+    """Each kind of error, its count, and its first message; most frequent first."""
     counts: Counter[str] = Counter()
     messages: dict[str, str] = {}
     for stage in stages:
@@ -133,7 +133,7 @@ def _errors(stages: Sequence[StageResult]) -> list[tuple[str, int, str]]:
 
 
 def latency_table(result: Result) -> str:
-    """All statistics of all latencies, a group of rows for each latency."""
+    """All statistics of all latencies, a group of rows per latency."""
     stages = [stage for stage in result.stages if has_numbers(stage) and not stage.curve]
     names = titles(stages)
     rows = [
@@ -149,7 +149,7 @@ def latency_table(result: Result) -> str:
 
 
 def published_section(result: Result) -> str:
-    """What was published beside what was measured."""
+    """Published figures beside measured ones."""
     reference = result.reference
     if reference is None:
         return ""
@@ -170,7 +170,7 @@ EVENTS: tuple[Column[RunEvent], ...] = (
 
 
 def output_section(result: Result) -> str:
-    """What the canaries say: is the text right that comes so fast?"""
+    """The canaries' findings: whether the output is right."""
     canary = result.canary
     if canary is None:
         return ""
@@ -186,7 +186,7 @@ def output_section(result: Result) -> str:
 
 
 def gpu_section(result: Result) -> str:
-    """What is wrong with the GPUs, each of them under the most load, and the energy of each stage."""
+    """Problems of the GPUs, each GPU under the highest load, and the energy of each stage."""
     stage = best_stage(result)
     looks = stage.gpu if stage is not None else []
     names = titles(result.stages)
@@ -243,7 +243,7 @@ def _measured_by(energy: EnergyResult) -> str:
 
 
 def engine_section(result: Result) -> str:
-    """The engine's own word beside the client's, and each server's part where there are several."""
+    """The engine's own figures beside the client's, and each server's part if there are several."""
     names = titles(result.stages)
     whys: dict[str, list[str]] = {}
     for one in result.stages:
@@ -281,7 +281,7 @@ _CHECKED: tuple[Column[StageResult], ...] = (
 
 
 def client_section(result: Result) -> str:
-    """Whether the client could do what was asked of it; of another tool's, how it measures."""
+    """Whether the client kept up; for another tool's result, how it measured."""
     foreign = foreign_notes(result)
     if foreign:
         return section("How it was measured", pairs({note.subject: note.text for note in foreign}))
@@ -328,7 +328,7 @@ _FINDINGS: tuple[Column[Finding], ...] = (
 
 
 def configuration_section(result: Result) -> str:
-    """The profile as it was run, the server's command, the machine."""
+    """The profile as run, the server's command, the machine."""
     environment = dict(result.environment)
     command, variables = environment.pop("server_command", None), environment.pop("server_env", None)
     instances = environment.pop("server_instances", None)

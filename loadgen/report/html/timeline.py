@@ -1,7 +1,7 @@
-"""Everything that happened, on one time axis: load, throughput, latency, engine, GPUs, host and client, row by row.
+"""Everything that happened on one time axis, row by row: load, throughput, latency, engine, GPUs, host and client.
 
-A row whose columns hold nothing is not drawn. Where a long run was merged, a column has its highest values and
-`<column>_min` its lowest: both are drawn, with the band between them.
+A row without data is not drawn. Where a long run's samples were merged, a column has the highest values and
+`<column>_min` the lowest: both are drawn, with the band between them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TOP, _BOTTOM, _LEFT = 44, 40, 48
 _MOST_NAMED_STAGES = 14
 _MOST_NAMED_LINES = 3
 _LONGEST_NAME = 24
-_MARKED = {"note": ACCENT, "error": BAD}  # kinds of events that are drawn over all rows, besides the stages
+_MARKED = {"note": ACCENT, "error": BAD}  # kinds of events drawn across all rows, besides the starts of stages
 
 
 class Line(NamedTuple):
@@ -46,11 +46,11 @@ class Row(NamedTuple):
     title: str
     lines: list[Line]
     log: bool = False
-    most: float | None = None  # the end of the axis, where there is a natural one
+    most: float | None = None  # the end of the axis, if there is a natural one
 
 
 def timeline(result: Result) -> go.Figure | None:
-    """The figure; None for a run that left no series."""
+    """The figure; None for a run without series."""
     known = (row._replace(lines=[line for line in row.lines if _is_known(line)]) for row in _rows(result))
     rows = [row for row in known if row.lines]
     if not rows:
@@ -64,7 +64,7 @@ def timeline(result: Result) -> go.Figure | None:
     margin = {"l": _LEFT, "r": 18, "t": _TOP, "b": _BOTTOM}
     styled(figure, height=inner + _TOP + _BOTTOM, layout={"margin": margin, "hovermode": "x unified"})
     figure.update_xaxes(title_text="seconds since the run began", row=len(rows), col=1)
-    # One by one they would be checked anew with each that is added.
+    # Set together: added one by one, plotly would validate all of them again each time.
     row_titles = [_row_title(row, number) for number, row in enumerate(rows, start=1)]
     return figure.update_layout(annotations=[*row_titles, *_stage_names(result)], shapes=_marks(result))
 
@@ -120,7 +120,7 @@ def _is_known(line: Line) -> bool:
 
 
 def _row_title(row: Row, number: int) -> dict[str, Any]:
-    # Which colour is what; many lines are GPUs, the first light and the last strong.
+    # Explain the colours; many lines are GPUs, from light to strong.
     named = row.lines if 1 < len(row.lines) <= _MOST_NAMED_LINES else []
     names = ", ".join(coloured(line.name, line.colour) for line in named)
     text = f"<b>{chart_text(row.title)}</b>" + (f" \N{EN DASH} {names}" if names else "")
@@ -128,7 +128,7 @@ def _row_title(row: Row, number: int) -> dict[str, Any]:
 
 
 def _above(text: str, *, x: float, yshift: int) -> dict[str, Any]:
-    """A text that stands on the upper edge of what it is of."""
+    """A text on the upper edge of its row."""
     place = {"x": x, "y": 1, "xanchor": "left", "yanchor": "bottom", "yshift": yshift}
     return {"text": text, **place, "showarrow": False}
 
@@ -154,7 +154,7 @@ def _scatter(line: Line, values: Sequence[float | None]) -> go.Scatter:
     scaled = (value * line.scale if value is not None and math.isfinite(value) else None for value in values)
     return go.Scatter(
         x=[None if time is None else round(time, 2) for time in line.columns["t_s"]],
-        # As many digits as a figure can show: a long run makes a long file.
+        # No more digits than a figure can show: a long run makes a large file.
         y=[None if value is None else float(f"{value:.4g}") for value in scaled],
         name=chart_text(line.name),
         mode="lines",
@@ -182,7 +182,7 @@ def _stage_names(result: Result) -> list[dict[str, Any]]:
 
 
 def _marks(result: Result) -> list[dict[str, Any]]:
-    """Lines over all rows: where stages began, notes and errors."""
+    """Lines across all rows: starts of stages, notes and errors."""
     starts = [_mark(at, _faint(SECOND, 0.7), "solid") for at in stage_starts_s(result).values()]
     return starts + [_mark(one.t_s, _MARKED[one.kind], "dot") for one in result.events if one.kind in _MARKED]
 
@@ -193,7 +193,7 @@ def _mark(at: float, colour: str, dash: str) -> dict[str, Any]:
 
 
 def _faint(colour: str, opacity: float) -> str:
-    """A colour, as good as transparent."""
+    """A colour, nearly transparent."""
     if colour.startswith("#"):
         return f"rgba({','.join(map(str, bytes.fromhex(colour[1:])))},{opacity})"
     return colour.replace("rgb(", "rgba(").replace(")", f",{opacity})")
