@@ -104,19 +104,9 @@ class Record:
             case Ticked():
                 self._tick(line)
             case StageStarted():
-                for stage in list(self.stages.values())[:-1]:  # streams of the last one may still be in flight
-                    stage.blocks.freeze()
-                self.current = self.stages[line.index] = StageRecord(line)
-                self.current.hardware_samples = self.hardware.begin_stage()
-                self.current.server_command = self.server.command if self.server is not None else None
-                self.current.alone = self.last_tick is None or not self.last_tick.open_stages
+                self._begin_stage(line)
             case StageEnded():
-                stage = self.stages[line.index]
-                stage.ended = line
-                # Each GPU's next sample is still needed, for the edge of the window.
-                stage.hardware_samples.until_s = self.hardware.began_s + line.t_s
-                self.current = None
-                self._put_away(line.t_s - _LONG_OVER_S)
+                self._end_stage(line)
             case GpusSampled():
                 self.hardware.sampled(line)
             case HostSampled():
@@ -130,11 +120,7 @@ class Record:
             case SearchEnded():
                 self.search = line.search
             case EngineMeasured():
-                stage = self.stages[line.index]
-                stage.engine = line.engine
-                stage.others = self.traffic.of_stage(line.engine, stage.others_running)
-                for number, engine in enumerate(line.instances):
-                    stage.part(number).engine = engine
+                self._engine_measured(self.stages[line.index], line)
             case CanaryMeasured():
                 self.canaries.apply(line)
                 if line.index in self.stages:
@@ -156,6 +142,28 @@ class Record:
             case RunFinished():
                 self.finished = line
 
+    def _begin_stage(self, line: StageStarted) -> None:
+        for earlier in list(self.stages.values())[:-1]:  # streams of the last may still be in flight
+            earlier.blocks.freeze()
+        stage = self.current = self.stages[line.index] = StageRecord(line)
+        stage.hardware_samples = self.hardware.begin_stage()
+        stage.server_command = self.server.command if self.server is not None else None
+        stage.alone = self.last_tick is None or not self.last_tick.open_stages
+
+    def _end_stage(self, line: StageEnded) -> None:
+        stage = self.stages[line.index]
+        stage.ended = line
+        # Each GPU's next sample is still needed, for the edge of the window.
+        stage.hardware_samples.until_s = self.hardware.began_s + line.t_s
+        self.current = None
+        self._put_away(line.t_s - _LONG_OVER_S)
+
+    def _engine_measured(self, stage: StageRecord, line: EngineMeasured) -> None:
+        stage.engine = line.engine
+        stage.others = self.traffic.of_stage(line.engine, stage.others_running)
+        for number, engine in enumerate(line.instances):
+            stage.part(number).engine = engine
+
     def _put_away(self, before_s: float) -> None:
         """Summarise stages that ended before a moment, to bound the memory of samples and histograms."""
         for index, stage in self.stages.items():
@@ -176,17 +184,18 @@ class Record:
         self.last_tick = line
         for index, stage in self.stages.items():
             stage.open_sent = line.open_sent.get(index, 0)
-        for number, stages in enumerate(line.instances):
-            for index, delta in stages.items():
-                if index in self.stages:
-                    self.stages[index].part(number).metrics.add(delta)
-                    self.stages[index].part(number).add_answers(delta, line.t_s)
+        for number, deltas in enumerate(line.instances):
+            for index in deltas.keys() & self.stages.keys():
+                part = self.stages[index].part(number)
+                part.metrics.add(deltas[index])
+                part.add_answers(deltas[index], line.t_s)
         told = {index: StageMetrics.of(delta) for index, delta in line.stages.items()}
         for index, metrics in told.items():
             if index in self.stages:
-                self.stages[index].metrics.merge(metrics)
-                self.stages[index].add_answers(line.stages[index], line.t_s)
-                self.stages[index].blocks.add(metrics, self.stages[index].window_s)
+                stage = self.stages[index]
+                stage.metrics.merge(metrics)
+                stage.add_answers(line.stages[index], line.t_s)
+                stage.blocks.add(metrics, stage.window_s)
                 self.total.merge(metrics)
         self.client.add(line.client)
         self._see_others(line)
@@ -262,11 +271,6 @@ class Record:
         if self.finished is not None:
             state, reason = self.finished.state, self.finished.reason
             finished_at = _iso(self.finished.unix_s)
-        reference: ReferenceResult | None = None
-        if self._reference is not None:
-            compared = [comparison for stage in self.stages.values() for comparison in self.compared(stage)]
-            notes = [*([self.other_data] if self.other_data else []), *self._reference.notes]
-            reference = ReferenceResult(self._reference.source, notes, compared)
         return Result(
             vramp_version=run.vramp_version,
             run_id=run.run_id,
@@ -283,7 +287,7 @@ class Record:
             events=self.events,
             findings=list(self.findings),
             diagnosis=self.server.diagnosis if self.server is not None else None,
-            reference=reference,
+            reference=self._reference_result(),
             data=run.data,
             telemetry_meta=self.hardware.meta,
             gpus=list(self.hardware.gpus),
@@ -327,6 +331,13 @@ class Record:
         if self._reference is None or self.run is None:
             return None
         return other_data(self._reference, self.run.data)
+
+    def _reference_result(self) -> ReferenceResult | None:
+        if self._reference is None:
+            return None
+        compared = [comparison for stage in self.stages.values() for comparison in self.compared(stage)]
+        notes = [*([self.other_data] if self.other_data else []), *self._reference.notes]
+        return ReferenceResult(self._reference.source, notes, compared)
 
     def _server_environment(self) -> dict[str, Any]:
         server = self.server

@@ -46,6 +46,11 @@ class StageRecord:
         self.kv_usage_max: float | None = None
 
     @property
+    def subject(self) -> str:
+        """What verdicts on it are about, by the number that it has on the screen."""
+        return f"stage {self.started.index + 1}"
+
+    @property
     def counters(self) -> dict[str, int]:
         return self.metrics.counters
 

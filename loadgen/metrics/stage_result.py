@@ -59,6 +59,8 @@ def stage_result(
     started, counters, why = stage.started, stage.counters, stage.limit()
     judgement = judge(stage, limits)
     truth = truth_check(stage, stage.engine) if stage.engine is not None else None
+    found = [*truth_verdicts(stage, truth), *canaries.stage_verdicts(started.index)]
+    found += [*_account_verdicts(stage), *answer_verdicts(stage, stages, urls)]
     end_s = stage.ended.t_s if stage.ended is not None else now_s
     throughput = throughput_of(stage, sockets=price.gpus or machine.sockets)
     return StageResult(
@@ -85,19 +87,7 @@ def stage_result(
         gpu=machine.gpu,
         energy=machine.energy,
         host=machine.host,
-        verdicts=[
-            *machine.verdicts,
-            *truth_verdicts(
-                f"stage {started.index + 1}",
-                truth,
-                stage.engine,
-                meant_hits=stage.meant_hits,
-                random_prompts=started.random_prompts,
-            ),
-            *canaries.stage_verdicts(started.index),
-            *_account_verdicts(stage),
-            *answer_verdicts(stage, stages, urls),
-        ],
+        verdicts=[*machine.verdicts, *found],
         truth=truth,
         others=stage.others,
         goodput=judgement.goodput,
@@ -161,7 +151,7 @@ def first_wave_of(stage: StageRecord) -> FirstWave | None:
 
 def _account_verdicts(stage: StageRecord) -> Iterator[Verdict]:
     """Verdicts on its own requests: that they do not add up, or that its tail is large."""
-    subject, counters = f"stage {stage.started.index + 1}", stage.counters
+    subject, counters = stage.subject, stage.counters
     accounted = sum(counters[name] for name in OUTCOMES) + stage.open_sent
     if accounted != counters["sent"]:
         yield Verdict("accounting", subject, f"{counters['sent']} requests were sent, {accounted} are accounted for")
@@ -220,8 +210,7 @@ def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardwar
     indices = {gpu.index for gpu in hardware.sockets_of(hardware.of_stage(samples))}
     gpus = gpu_stages(hardware.gpus, samples.within(start_s, end_s), samples.by_gpu, of_server=indices)
     host = host_means(stage.hardware_samples.host, start_s, end_s)
-    subject = f"stage {stage.started.index + 1}"
-    verdicts = [*stage_verdicts(subject, _facts(stage, gpus, host)), *error_verdicts(subject, gpus)]
+    verdicts = [*stage_verdicts(stage.subject, _facts(stage, gpus, host)), *error_verdicts(stage.subject, gpus)]
     energy, compute = stage_energy(stage, hardware), stage_compute(stage, hardware)
     return StageHardware(gpus, energy, compute, host, verdicts, sockets=server_sockets(stage, hardware))
 

@@ -13,14 +13,13 @@ import pytest
 from loadgen.errors import ResultError
 from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import Happened, Line, RunFinished, RunStarted, StageEnded, StageStarted, Ticked
+from loadgen.metrics.journal import Happened, Line, RunFinished, StageEnded, StageStarted, Ticked
 from loadgen.metrics.result import SCHEMA_PATH, Result
 from loadgen.store.files import Journal
 from loadgen.store.recover import recover
 from loadgen.store.runs import read_result, was_killed
+from tests.journal import STARTED
 from tests.store.test_histogram_log import read as read_histograms
-
-STARTED = RunStarted(1.7e9, "r", "0", {}, {}, 1, 1, 1)
 
 
 def stage(index: int) -> list[Line]:
