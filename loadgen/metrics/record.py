@@ -1,7 +1,7 @@
 """The fold of a run's journal: every number on the screen and in the result comes from here.
 
-`Record.apply` takes one line after another, live or from a file; nothing else changes a record. So a run that was
-killed becomes a result by folding what it left, and screen, table and JSON cannot disagree.
+`Record.apply` takes one line after another, live or from a file; nothing else changes a record. So a killed run's
+journal can be folded into its result, and screen, table and JSON cannot disagree.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from loadgen.profile.schema import Reference
 from loadgen.profile.values import slo_problem
 
 _EVENTS_OF_A_KIND = 1_000
-_LONG_OVER_S = 600.0  # nothing more is heard of a stage that ended so long ago: its streams, its engine, its GPUs
+_LONG_OVER_S = 600.0  # a stage that ended this long ago gets no more reports about its streams, engine or GPUs
 
 
 class _AskedPlan(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class _AskedPlan(msgspec.Struct, frozen=True):
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """What is needed of a profile."""
+    """The parts of a profile that are needed here."""
 
     slo: dict[str, float] | None = None
     plan: _AskedPlan | None = None
@@ -72,7 +72,7 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 class Record:
-    """A run, as far as its journal goes."""
+    """A run, up to the last line of its journal."""
 
     def __init__(self) -> None:
         self.run: RunStarted | None = None
@@ -85,7 +85,7 @@ class Record:
         self.total = StageMetrics()  # all stages together
         self.client = ClientMetrics()
         self.events: list[RunEvent] = []
-        """All of them; but of a kind that repeats itself without end, only the first few."""
+        """All events, but only the first few of a kind that repeats endlessly."""
         self.timeline = Timeline()
         self.last_tick: Ticked | None = None
         self.finished: RunFinished | None = None
@@ -94,13 +94,13 @@ class Record:
         self.canaries = CanaryRecord()
         self._reference: Reference | None = None
         self._machines: dict[int, StageHardware] = {}
-        """What stages long over did to the machine, in place of the samples that say so."""
+        """Hardware figures of stages long over, in place of their samples."""
         self._events_by_kind: Counter[str] = Counter()
 
     def apply(self, line: Line) -> None:
         match line:
             case StageEnded() | StageSettled() | EngineMeasured() if line.index not in self.stages:
-                pass  # of a damaged journal, which has lost the line that began the stage
+                pass  # of a damaged journal that has lost the line with which the stage began
             case Ticked():
                 self._tick(line)
             case StageStarted():
@@ -143,7 +143,7 @@ class Record:
                 self.finished = line
 
     def _begin_stage(self, line: StageStarted) -> None:
-        for earlier in list(self.stages.values())[:-1]:  # streams of the last may still be on their way
+        for earlier in list(self.stages.values())[:-1]:  # streams of the last may still be in flight
             earlier.blocks.freeze()
         stage = self.current = self.stages[line.index] = StageRecord(line)
         stage.hardware_samples = self.hardware.begin_stage()
@@ -153,7 +153,7 @@ class Record:
     def _end_stage(self, line: StageEnded) -> None:
         stage = self.stages[line.index]
         stage.ended = line
-        # Each GPU's next sample still counts, for the edge of its window.
+        # Each GPU's next sample is still needed, for the edge of the window.
         stage.hardware_samples.until_s = self.hardware.began_s + line.t_s
         self.current = None
         self._put_away(line.t_s - _LONG_OVER_S)
@@ -165,7 +165,7 @@ class Record:
             stage.part(number).engine = engine
 
     def _put_away(self, before_s: float) -> None:
-        """Sum up the stages that ended before a moment: a day of stages leaves a day of samples and counters."""
+        """Summarise stages that ended before a moment, to bound the memory of samples and histograms."""
         for index, stage in self.stages.items():
             if stage.ended is not None and stage.ended.t_s < before_s and index not in self._machines:
                 self._machines[index] = stage_hardware(stage, self.hardware)
@@ -212,34 +212,34 @@ class Record:
         for stage in list(self.stages.values())[-2:]:
             told = stage.engine.between_s if stage.engine is not None else None
             if stage.engine is not None and told is not None and line.t_s < told[1] + 2 * LAG_S:
-                # Ticks of its last moments come after the engine's word on it.
+                # Ticks of the stage's last moments come after the engine's figures.
                 stage.others = self.traffic.of_stage(stage.engine, stage.others_running)
 
     @property
     def others(self) -> OthersTraffic | None:
-        """What others send beside us, over the last seconds; None where nobody can tell."""
+        """Others' traffic over the latest seconds; None if unknown."""
         return self.traffic.others
 
     @property
     def shown(self) -> StageRecord | None:
-        """The running stage, or else the last; None before the first."""
+        """The running stage, otherwise the last; None before the first."""
         return self.current or next(reversed(self.stages.values()), None)
 
     @property
     def workers(self) -> int:
-        """How many there were at the last tick; before the first, how many there will be."""
+        """How many workers there were at the last tick; before the first, how many are planned."""
         if self.last_tick is not None:
             return self.last_tick.workers
         return self.run.workers if self.run is not None else 0
 
     @property
     def limits(self) -> Limits:
-        """What the run's profile asks of each stage."""
+        """The profile's limits on each stage."""
         return limits_of(self.run.profile) if self.run is not None else Limits()
 
     @property
     def price(self) -> Price:
-        """What the run's profile says of its GPUs' cost."""
+        """The price in the run's profile."""
         return price_of(self.run.profile) if self.run is not None else Price()
 
     @property
@@ -254,7 +254,7 @@ class Record:
 
     @property
     def timestamps(self) -> Literal["kernel", "user"] | None:
-        """Who stamped the reads (but for a stray few); None before the first."""
+        """The clock of the reads' timestamps (apart from stray ones); None before the first read."""
         if self.client.counters["reads"] == 0:
             return None
         return "kernel" if self.client.counters["unstamped_reads"] < 0.01 * self.client.counters["reads"] else "user"
@@ -262,7 +262,7 @@ class Record:
     # The result.
 
     def result(self) -> Result:
-        """The document of the run, complete or as far as it came."""
+        """The result of the run, or of its part so far."""
         run = self.run
         assert run is not None, "a record begins with RunStarted"
         finished_at: str | None = None
@@ -314,11 +314,11 @@ class Record:
 
     @property
     def urls(self) -> list[str]:
-        """Those of the servers, where there are several."""
+        """The URLs of the servers, if there are several."""
         return [instance.url for instance in self.server.instances] if self.server is not None else []
 
     def compared(self, stage: StageRecord) -> list[Comparison]:
-        """What was published for the load of this stage, beside what it measured."""
+        """Published figures for the load of this stage, beside the measured ones."""
         if self._reference is None:
             return []
         number, index = stage.started.pass_number or 1, stage.started.index
@@ -327,7 +327,7 @@ class Record:
 
     @property
     def other_data(self) -> str | None:
-        """Why its figures are not to be held against the published ones: it sent other data; None where it did not."""
+        """Why its figures are not comparable with the published ones: it sent other data; None if it did not."""
         if self._reference is None or self.run is None:
             return None
         return other_data(self._reference, self.run.data)
@@ -365,7 +365,7 @@ class Record:
         client = self.client
         limits = [(stage.started.index, why) for stage in self.stages.values() if (why := stage.limit()) is not None]
         realtime_ns = sum(stage.client.counters["realtime_ns"] for stage in self.stages.values())
-        span_ns = sum(stage.client_span_ns for stage in self.stages.values())  # the time of all workers
+        span_ns = sum(stage.client_span_ns for stage in self.stages.values())  # summed over workers
         return ClientResult(
             timestamps=self.timestamps,
             workers=self.workers,
@@ -382,7 +382,7 @@ class Record:
 
 
 def _understood(run: RunStarted) -> Reference | None:
-    """What was published for the profile of a run; raises `ResultError` for one that says other things than ours."""
+    """The published reference in a run's profile; raises `ResultError` if this version cannot read it."""
     published = run.profile.get("reference")
     try:
         asked = msgspec.convert(run.profile, _Asked)
@@ -391,7 +391,7 @@ def _understood(run: RunStarted) -> Reference | None:
             return Reference.model_validate(published) if published else None
     except (msgspec.ValidationError, ValidationError) as error:
         problem = str(error)
-    raise ResultError(f"{run.run_id}: the profile of this run is not one of this version of vramp: {problem}")
+    raise ResultError(f"{run.run_id}: this version of vramp cannot read the profile of this run: {problem}")
 
 
 def _iso(unix_s: float) -> str:

@@ -117,7 +117,7 @@ def test_numbers_that_nobody_can_have_measured_cost_their_line_only(tmp_path: Pa
 @pytest.mark.parametrize("profile", [{"slo": 5}, {"slo": {"bo.gus": 1}}, {"plan": []}, {"reference": {"x": 1}}])
 def test_a_profile_of_another_kind_is_told(profile: dict[str, Any], tmp_path: Path) -> None:
     journal(tmp_path, msgspec.structs.replace(STARTED, profile=profile))
-    with pytest.raises(ResultError, match="r: the profile of this run is not one of this version of vramp: "):
+    with pytest.raises(ResultError, match="r: this version of vramp cannot read the profile of this run: "):
         recover(tmp_path)
 
 
