@@ -1,9 +1,9 @@
 """Whether a stage's answers are degenerate: more of them than any healthy engine writes, or than elsewhere in the run.
 
 Prompts of random tokens may lead a healthy model astray, so what counts is a rise against another stage or server with
-the same lengths, or one and the same flaw in more than `HEALTHY_SHARE` of the answers. Both are tests at `DOUBT`: a
-healthy run that reads four answers a second and has one other stage is wrongly accused less than once in 100 hours,
-however often it is looked at.
+the same lengths, or one kind of flaw in more than `HEALTHY_SHARE` of the answers. Both are tests at `DOUBT`: a healthy
+run that samples four answers a second and has one other stage is wrongly accused less than once in 100 hours, however
+often it is checked.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from loadgen.metrics.stage_record import StageRecord
 DOUBT = 1e-7
 HEALTHY_SHARE = 0.25
 MORE_UNENDING = 0.5
-"""How much larger the share of answers that run into their limit must be: a short stage sees fewer of the long ones."""
+"""How much larger the share of length-limited answers must be: a short stage sees fewer of the long answers."""
 _LOOPS_KEPT = 3
 _WORDS = {"repeating": "repeat themselves", "unreadable": "are not readable", "blank": "are blank"}
 
 
 def kept(answers: Answers) -> Answers | None:
-    """What the result says of them; None where no answer was looked at."""
+    """The part kept in a result; None if no answer was sampled."""
     loops = Counter(answers.loops).most_common(_LOOPS_KEPT)
     return Answers(answers.read, dict(answers.degenerate), dict(loops)) if answers.read else None
 
@@ -36,11 +36,10 @@ def kept(answers: Answers) -> Answers | None:
 def answer_verdicts(
     stage: StageRecord, stages: Iterable[StageRecord], urls: Sequence[str], now: EngineView | None = None
 ) -> Iterator[Verdict]:
-    """What is wrong with the answers of a stage, beside the others of its run; `urls` are those of several servers.
+    """Verdicts on the answers of a stage, compared with others of its run; `urls` if there are several servers.
 
-    While it runs its engine's counts are those of `now`.
+    While the stage runs, `now` has its engine's counts.
     """
-    subject = f"stage {stage.started.index + 1}"
     lengths = (stage.started.isl, stage.started.osl)
     others = [one for one in stages if one is not stage and (one.started.isl, one.started.osl) == lengths]
     parts = dict(zip(urls, stage.parts, strict=False))
@@ -50,20 +49,20 @@ def answer_verdicts(
         found[url] = degenerate(part.answers, siblings, part.answer_blocks.values())
     accused = {f"{plain(url)}: ": words for url, words in found.items() if words}
     if len(accused) in (0, len(parts)):
-        elsewhere = {f"stage {one.started.index + 1}": one.answers for one in others}
+        elsewhere = {one.subject: one.answers for one in others}
         words = degenerate(stage.answers, elsewhere, stage.answer_blocks.values())
         accused = {"": words} if words else accused
-    yield from (Verdict("output-degenerate", subject, f"{where}{words}") for where, words in accused.items())
+    yield from (Verdict("output-degenerate", stage.subject, f"{where}{words}") for where, words in accused.items())
     finished = (stage.engine or now or EngineView()).finished
     unending = next(filter(None, (_unending(finished, other) for other in others)), None)
     if unending is not None:
-        yield Verdict("output-degenerate", subject, unending)
+        yield Verdict("output-degenerate", stage.subject, unending)
 
 
 def degenerate(whole: Answers, elsewhere: Mapping[str, Answers], blocks: Collection[Answers] = ()) -> str | None:
-    """That too many answers are degenerate, in words; None where they are not, or too few are known.
+    """A message if too many answers are degenerate; None if not, or if too few were sampled.
 
-    They are looked at all together and block by block, so that what begins after an hour is seen at once.
+    They are tested together and block by block, so that a fault that begins after an hour is found at once.
     """
     if not whole.degenerate:
         return None
@@ -94,7 +93,7 @@ def _flawed(answers: Answers) -> int:
 
 
 def chance_of_rise(bad: int, read: int, other_bad: int, other_read: int) -> float:
-    """How likely so many of the flawed answers are among the first ones, if both have the same share (Fisher)."""
+    """The probability that so many of all flawed answers are among our own, if both have the same share (Fisher)."""
     if bad * other_read <= other_bad * read:
         return 1.0
     flawed, everything = bad + other_bad, read + other_read
@@ -121,17 +120,17 @@ def _words(own: Answers) -> str:
 
 
 def _unending(finished: Mapping[str, int], other: StageRecord) -> str | None:
-    """That answers run into their limit which elsewhere end by themselves, by the engine's counts."""
+    """A message if more answers hit their length limit than in another stage, by the engine's counts."""
     own, others = _cut(finished), _cut(other.engine.finished if other.engine is not None else {})
     if own is None or others is None or own[0] / own[1] < others[0] / others[1] + MORE_UNENDING:
         return None
     if chance_of_rise(*own, *others) >= DOUBT:
         return None
-    where = f"in stage {other.started.index + 1} {others[0]} of {others[1]}"
+    where = f"in {other.subject} {others[0]} of {others[1]}"
     return f"answers do not end: {own[0]} of {own[1]} ran into their limit, {where}"
 
 
 def _cut(finished: Mapping[str, int]) -> tuple[int, int] | None:
-    """How many answers ended at their limit, and how many there or by themselves."""
+    """How many answers ended at their limit, and how many in all (there or by themselves)."""
     cut, ended = finished.get("length", 0), finished.get("stop", 0)
     return (cut, cut + ended) if cut + ended else None

@@ -1,7 +1,7 @@
-"""A stage beside the stage of the same load in an earlier run: while it runs, and in the result.
+"""A stage compared with the stage of the same load in an earlier run: live, and in the result.
 
-The statistics are those of a comparison of two results (`loadgen.metrics.difference`); what is compared is only what
-both have measured under the same load and shape.
+The statistics are those of a comparison of two results (`loadgen.metrics.difference`), for figures that both measured
+under the same load and shape.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BaselineStage(msgspec.Struct, frozen=True):
     """What the baseline measured under one load."""
 
     figures: dict[str, Estimate]
-    doubt: str | None  # why it is no evidence
+    doubt: str | None  # why it is not evidence
     measured: StageResult
 
 
@@ -64,7 +64,7 @@ def baseline_of(name: str, result: Result) -> Baseline:
 
 
 def with_baseline(result: Result, baseline: Baseline) -> Result:
-    """The result with each of its stages beside the baseline."""
+    """The result with each of its stages compared with the baseline."""
     model = result.environment.get("model")
     stages = [
         replace(stage, baseline=_beside(baseline, stage, model) if stage.requests.completed else None)
@@ -92,7 +92,7 @@ def _beside(
 
 
 class BaselineWatch:
-    """The baseline beside the running or last stage of a record, computed once a second."""
+    """Compares the running or last stage of a record with the baseline, once a second."""
 
     def __init__(self, baseline: Baseline) -> None:
         self._baseline = baseline
@@ -107,7 +107,7 @@ class BaselineWatch:
         index, now_s = stage.started.index, record.last_tick.t_s
         if self._known is not None and self._known[0] == index and now_s < self._known[1] + _EVERY_S:
             return self._known[2]
-        nothing = StageHardware()  # energy is known when the stage is over
+        nothing = StageHardware()  # energy is known only when the stage is over
         result = stage_result(
             stage,
             started_at="",
@@ -124,7 +124,7 @@ class BaselineWatch:
         return view
 
     def distribution(self, record: Record) -> Distribution | None:
-        """How the latencies of the same load were distributed; None where the baseline has no such stage."""
+        """The baseline's latency distributions under the same load; None if it has no such stage."""
         load = load_asked(record.shown.started) if record.shown is not None else None
         if load is None or load not in self._baseline.stages:
             return None
@@ -135,7 +135,7 @@ class BaselineWatch:
 
 
 def _verdict(figures: Sequence[Compared]) -> tuple[str, bool]:
-    """The figures that are evidently worse, else better, the largest first."""
+    """Figures that are evidently worse, otherwise better ones, the largest difference first."""
     for word in ("worse", "better"):
         found = [(one.figure, one.difference) for one in figures if one.difference and one.difference.word == word]
         if found:

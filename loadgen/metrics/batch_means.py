@@ -1,13 +1,13 @@
-"""How much a stage really knows: how many independent streams its numbers are worth.
+"""The effective sample size of a stage: how many independent streams its numbers are worth.
 
-Streams that run at the same time share the engine's batches and its stalls, so that hundreds of them can be worth a
-few. The stage is cut into consecutive blocks, each at least as long as a stream, and what varies from block to block
-tells (the batch means of simulation analysis; Law, Simulation Modeling and Analysis, section 9.5.3). Every figure is a
-ratio of sums over blocks: a mean is values over their count, a percentile the count below it over all, a throughput
-tokens over seconds; so one formula, the variance of a ratio estimator (Cochran, Sampling Techniques, section 6.3), is
-good for all. The variance that independent values would have, over this one, is the effective share of them.
+Concurrent streams share the engine's batches and stalls, so hundreds of them can be worth a few. The stage is cut into
+consecutive blocks, each at least as long as a stream, and the variance between blocks is measured (batch means; Law,
+Simulation Modeling and Analysis, section 9.5.3). Every figure is a ratio of sums over blocks: a mean is values over
+their count, a percentile the count below it over all, a throughput tokens over seconds. So one formula, the variance of
+a ratio estimator (Cochran, Sampling Techniques, section 6.3), covers all. The variance of independent values divided by
+this one is the effective share of them.
 
-Bounded: a stage has at most `MOST_BLOCKS`; when there are more, two neighbours become one.
+Bounded: a stage has at most `MOST_BLOCKS`; beyond that, neighbouring blocks are joined.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from loadgen.metrics.stage import StageMetrics
 
 PERCENTS = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
 MOST_BLOCKS = 32
-LEAST_BLOCKS = 4  # from fewer the variance between them cannot be told
+LEAST_BLOCKS = 4  # fewer do not show the variance between them
 
 _RATES = {
     "requests_per_s": ("window_requests",),
@@ -57,16 +57,16 @@ class BatchMeans:
 
     def __init__(self) -> None:
         self._blocks: list[Block] = []
-        self._ticks = 1  # in each block but the last
+        self._ticks = 1  # per block, except the last
         self._window_s = 0.0
         self._is_frozen = False
         self._precision: Precision | None = None
-        self._is_known = False  # nothing has come since the precision was computed
+        self._is_known = False  # whether the precision is up to date
 
     def add(self, metrics: StageMetrics, window_s: float) -> None:
-        """Take in a tick, after which the measured window is `window_s` long; nothing before it has begun.
+        """Add a tick, after which the measured window is `window_s` long; does nothing before the window opens.
 
-        What comes later than `freeze` is left out.
+        Ticks after `freeze` are ignored.
         """
         measured = any(name in metrics.latency for name in MAIN_LATENCIES)
         if self._is_frozen or (window_s == 0.0 and not measured):
@@ -84,13 +84,13 @@ class BatchMeans:
         self._is_known = False
 
     def freeze(self) -> None:
-        """Keep what they say, and not them: the stage is over."""
+        """Keep the precision and drop the blocks: the stage is over."""
         self.precision()
         self._is_frozen = True
         self._blocks = []
 
     def precision(self) -> Precision | None:
-        """What the numbers so far are worth; None where there are too few blocks to tell."""
+        """The precision of the numbers so far; None if there are too few blocks."""
         if not self._is_frozen and not self._is_known:
             self._precision, self._is_known = self._computed(), True
         return self._precision
@@ -126,7 +126,7 @@ def ratio_variance(numerators: Sequence[float], denominators: Sequence[float]) -
 
 
 def _joined(blocks: Sequence[Block], size: int) -> list[Block]:
-    """Neighbours joined to blocks of `size`; what is left over belongs to the last."""
+    """Neighbours joined into blocks of `size`; the last takes the remainder."""
     ends = range(size, len(blocks) + 1, size)
     groups = [list(blocks[end - size : end]) for end in ends]
     if groups:
@@ -159,7 +159,7 @@ def _effective_latency(name: str, blocks: Sequence[Block]) -> dict[str, float]:
     error = ratio_variance([part.sum_us for part in parts], counts)
     found = {"mean": _independent(total.count, variance, error, len(blocks))}
     for statistic, percent in PERCENTS.items():
-        limit_ms = (total.percentile_us(percent)[0] + 0.5) / 1000  # what shares its counter counts as below it
+        limit_ms = (total.percentile_us(percent)[0] + 0.5) / 1000  # values in its bucket count as below it
         below = [round(part.count * (1 - part.share_above(limit_ms))) for part in parts]
         found[statistic] = _effective_share(below, counts)
     return found
@@ -172,7 +172,7 @@ def _effective_share(parts: Sequence[int], counts: Sequence[int]) -> float:
 
 
 def _independent(count: int, variance: float, error: float, blocks: int) -> float:
-    """As many independent values of this variance have this error; where nothing varies, one for each block."""
+    """How many independent values of this variance have this standard error; without variance, one per block."""
     if variance <= 0 or error <= 0:
         return float(min(count, blocks))
     return round(min(float(count), max(1.0, variance / error)), 2)

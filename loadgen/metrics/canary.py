@@ -1,13 +1,12 @@
-"""Whether the engine's output is right: what is known of the canaries, requests that are sent beside the load.
+"""Whether the engine's output is right: results of the canaries, requests that are sent beside the load.
 
-Canaries are short texts that the engine scores, and fixed prompts that it answers greedily; both have one right
-outcome, which the idle engine gives before the load begins. A score is the mean log probability of a text's tokens, in
-nats a token. No canary is in any figure of the load. Of the load's own answers a sample is looked at (`Answers`).
+Canaries are short texts that the engine scores, and fixed prompts that it answers greedily; both have one right result,
+given by the idle engine before the load. A score is the mean log probability of a text's tokens, in nats per token. No
+canary is in any figure of the load. A sample of the load's own answers is checked as well (`Answers`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -18,26 +17,26 @@ CanaryMoment = Literal["before", "load", "after"]
 ScoreMethod = Literal["prompt_logprobs", "echo", "chat"]
 """`prompt_logprobs` of a completion, `echo` with `logprobs`, or `prompt_logprobs` of a chat, template and all."""
 CANARY_ID = "vramp-canary-"
-"""How the `X-Request-Id` of each canary begins, by which a server's log and the simulator's account know it."""
+"""The beginning of each canary's `X-Request-Id`, by which server logs and the simulator recognise it."""
 
 
 class CanaryCount(msgspec.Struct, frozen=True, omit_defaults=True):
     """Canaries that were sent, and what they cost the engine."""
 
     sent: int = 0
-    failed: int = 0  # refused, broken off, or answered with something that says nothing
+    failed: int = 0  # refused, broken off, or with an unusable answer
     input_tokens: int = 0
     output_tokens: int = 0
     share: float | None = None  # of all requests, the load's too
 
 
 class CanaryTraffic(msgspec.Struct, frozen=True):
-    """What canaries made the engine do, which its own figures have and the load's have not."""
+    """The engine's work for canaries, which is in its own figures but not in the load's."""
 
-    requests: int = 0  # that were answered
+    requests: int = 0  # answered
     input_tokens: int = 0
     output_tokens: int = 0
-    ttft_ms: float = 0.0  # summed, as this process saw it
+    ttft_ms: float = 0.0  # summed, as measured by this process
 
     def __add__(self, other: CanaryTraffic) -> CanaryTraffic:
         pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
@@ -45,15 +44,15 @@ class CanaryTraffic(msgspec.Struct, frozen=True):
 
 
 class CanaryStage(CanaryCount, frozen=True):
-    """The output beside a load, against the idle engine's."""
+    """The output beside a load, compared with the idle engine's."""
 
     scores: int = 0
-    drift: float | None = None  # mean of score less idle score of the same text, in nats a token
-    perplexity: float | None = None  # of all texts: the idle one, moved by the drift
+    drift: float | None = None  # mean of score minus idle score of the same text, in nats per token
+    perplexity: float | None = None  # over all texts: the idle one, shifted by the drift
     answers: int = 0  # greedy ones
-    same: int = 0  # as the idle engine's
+    same: int = 0  # equal to the idle engine's
     agreement: float | None = None  # mean share of an answer before it differs from the idle one
-    first_difference: int | None = None  # the earliest, in characters; None where all are the same
+    first_difference: int | None = None  # the earliest, in characters; None if all are equal
 
 
 class ScoredText(msgspec.Struct, frozen=True):
@@ -64,7 +63,7 @@ class ScoredText(msgspec.Struct, frozen=True):
     tokens: int  # that were scored; the first of a text has no score
     idle: float  # mean of the idle scores before the load, in nats a token
     idle_scores: int
-    idle_spread: float  # the largest less the smallest of them
+    idle_spread: float  # the largest minus the smallest of them
     load: float | None = None  # mean beside the load, over all stages
     load_scores: int = 0
     after: float | None = None  # idle again
@@ -76,7 +75,7 @@ class GreedyAnswer(msgspec.Struct, frozen=True):
     name: str
     instance: int
     text: str  # the first idle answer
-    idle_agreement: float | None = None  # share of it before another idle answer differs; None without another
+    idle_agreement: float | None = None  # share of it before another idle answer differs; None if there is no other
     answers: int = 0  # beside the load
     same: int = 0
     first_difference: int | None = None  # in characters
@@ -84,30 +83,24 @@ class GreedyAnswer(msgspec.Struct, frozen=True):
 
 
 class CanaryResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What the canaries of a run say of the output."""
+    """The findings of a run's canaries."""
 
-    method: ScoreMethod | None  # None where the endpoint scores nothing
+    method: ScoreMethod | None  # None if the endpoint returns no scores
     texts: tuple[ScoredText, ...] = ()
     answers: tuple[GreedyAnswer, ...] = ()
     perplexity: float | None = None  # of the idle engine, over all texts
     noise: float | None = None  # standard deviation of repeated idle scores, in nats a token
     least_drift: float | None = None
-    """What a drift must exceed to be told from noise, in nats a token: `output-drift` is never less."""
+    """The smallest drift that is distinguishable from noise, in nats per token: `output-drift` is never less."""
     false_alarms: float = 0.0
-    """The most that a run of a healthy engine, however long, is given an `output-drift`: the probability."""
+    """Upper bound of the probability that a healthy engine's run, however long, gets an `output-drift`."""
     requests: CanaryCount = CanaryCount()
     unchecked: tuple[str, ...] = ()  # what could not be checked, and why
 
 
-class Answers(msgspec.Struct):
-    """A sample of the answers, whose beginning was looked at for text that no healthy engine writes."""
+class Answers(msgspec.Struct, frozen=True):
+    """A sample of the load's answers, whose beginnings were checked for degenerate text."""
 
     read: int
     degenerate: dict[str, int] = {}  # by kind: `repeating`, `unreadable` (replacement characters), `blank`
-    loops: dict[str, int] = {}  # the texts that were repeated, and in how many; in a result the most frequent
-
-    def add(self, read: int, degenerate: Mapping[str, int], loops: Mapping[str, int]) -> None:
-        self.read += read
-        for total, counts in ((self.degenerate, degenerate), (self.loops, loops)):
-            for name, count in counts.items():
-                total[name] = total.get(name, 0) + count
+    loops: dict[str, int] = {}  # repeated texts with counts; in a result the most frequent

@@ -1,7 +1,7 @@
-"""The fold of a run's canaries: what they say of the output, idle, beside each load, and idle again.
+"""The fold of a run's canaries: the engine's output idle, beside each load, and idle again.
 
-What is measured beside a load is held against the idle answers of the same server that came before it; a server that
-was started anew has its own. Sums and tests only: an hour takes no more memory than a minute.
+Canaries beside a load are compared with earlier idle answers of the same server; a restarted server gets new idle
+answers. Only sums and test statistics are kept: an hour takes no more memory than a minute.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from loadgen.metrics.journal import CanaryMeasured, ReferenceDisturbed
 from loadgen.metrics.result import Verdict
 
 MOST_PERPLEXITY = 1000.0
-"""No trained model is more perplexed by plain text in a language that it knows; one that knows nothing, by all words of
-its vocabulary."""
-_FEWEST_SCORES = 3  # for a word on perplexity
+"""No trained model has a higher perplexity on plain text in a language it knows; an untrained one has that of its whole
+vocabulary."""
+_FEWEST_SCORES = 3  # for a verdict on perplexity
 _PROBLEMS_KEPT = 20
 _EARLY = 0.25  # of an answer
-_NOISY = 0.1  # nats a token: where less drift than this cannot be told, the result says so
+_NOISY = 0.1  # nats per token: if the smallest detectable drift exceeds this, the result says so
 
 
 @dataclass
@@ -54,7 +54,7 @@ class _Prompt:
 
     @property
     def is_steady(self) -> bool:
-        """Whether the idle engine answers it alike, but for late near ties."""
+        """Whether the idle engine repeats this answer, except for late near ties."""
         return all(agreement(self.idle[0], other)[0] >= _EARLY for other in self.idle)
 
 
@@ -63,7 +63,7 @@ class _Part:
     """One server's canaries in a stage."""
 
     scores: int = 0
-    log_probability: float = 0.0  # summed, as is the next
+    log_probability: float = 0.0  # summed, like the next
     drift: float = 0.0
     compared: int = 0
     answers: int = 0
@@ -88,7 +88,7 @@ class _Count:
 
 @dataclass
 class _Stage:
-    number: int  # in the order in which stages had canaries
+    number: int  # position among the stages that had canaries
     count: _Count = field(default_factory=_Count)
     same: int = 0
     agreement: float = 0.0
@@ -97,7 +97,7 @@ class _Stage:
 
 
 class CanaryRecord:
-    """The canaries of a run, as far as its journal goes."""
+    """The canaries of a run, up to the last line of its journal."""
 
     def __init__(self) -> None:
         self._texts: dict[tuple[int, str], _Text] = {}
@@ -108,7 +108,7 @@ class CanaryRecord:
         self._method: ScoreMethod | None = None
         self._problems: dict[str, int] = {}
         self._loaded: set[int] = set()  # servers that have had a load
-        self._noise: dict[int, float] = {}  # by server, at most
+        self._noise: dict[int, float] = {}  # upper bound, by server
         self._disturbed: dict[int, float] = {}  # by server: the most requests of others before the load
 
     def apply(self, line: CanaryMeasured) -> None:
@@ -129,7 +129,7 @@ class CanaryRecord:
         self._disturbed[line.instance] = max(line.others, self._disturbed.get(line.instance, 0.0))
 
     def _begin_reference(self, instance: int) -> None:
-        """A server that has had a load was started anew: what it said before is no measure of it."""
+        """A server was restarted after a load: its earlier idle answers no longer apply."""
         if instance not in self._loaded:
             return
         self._loaded.remove(instance)
@@ -146,7 +146,7 @@ class CanaryRecord:
         return self._stages.setdefault(line.index, _Stage(number=len(self._stages) + 1))
 
     def _scored(self, line: CanaryMeasured, stage: _Stage | None) -> str:
-        """Take in a score; why it says nothing, else."""
+        """Add a score; returns why it is unusable, if it is."""
         if line.score is None:
             return "no score"
         self._method = line.method
@@ -181,7 +181,7 @@ class CanaryRecord:
         part.of_scores.add(difference)
 
     def _answered(self, line: CanaryMeasured, stage: _Stage | None) -> str:
-        """Take in a greedy answer; why it says nothing, else."""
+        """Add a greedy answer; returns why it is unusable, if it is."""
         if line.answer is None:
             return "no answer"
         key = line.instance, line.name
@@ -208,7 +208,7 @@ class CanaryRecord:
 
     @property
     def _idle_mean(self) -> float | None:
-        """Over all texts, each as often as any other."""
+        """Over all texts, with equal weights."""
         known = [fmean(text.idle) for text in self._texts.values() if text.idle]
         return fmean(known) if known else None
 
@@ -218,7 +218,7 @@ class CanaryRecord:
         return [text.idle for (server, _), text in self._texts.items() if server == instance]
 
     def _noise_of(self, instance: int) -> float:
-        """The standard deviation that its idle scores have at most; kept, as it is known before any load."""
+        """Upper bound of its idle scores' standard deviation; kept once known, before any load."""
         if instance not in self._noise:
             self._noise[instance] = noise_at_most(*_spread(self._idle_of(instance)))
         return self._noise[instance]
@@ -228,10 +228,10 @@ class CanaryRecord:
         repeats = min((len(scores) for scores in idle), default=1)
         return least_drift(self._noise_of(instance), repeats, len(self._texts))
 
-    # What comes of it.
+    # Results.
 
     def stage(self, index: int, load_requests: int) -> CanaryStage | None:
-        """Those beside the load of a stage, which sent so many requests of its own; None where none was sent."""
+        """Canaries beside a stage's load, which had `load_requests` of its own; None if there were none."""
         stage = self._stages.get(index)
         if stage is None:
             return None
@@ -252,12 +252,12 @@ class CanaryRecord:
         )
 
     def stage_verdicts(self, index: int) -> list[Verdict]:
-        """What is wrong with the output beside the load of a stage."""
+        """Verdicts on the output beside the load of a stage."""
         stage = self._stages.get(index)
         return [] if stage is None else list(self._verdicts(stage, f"stage {index + 1}", "beside the load"))
 
     def run_verdicts(self) -> list[Verdict]:
-        """What is wrong with the output of the engine when it is idle again."""
+        """Verdicts on the output of the engine once it is idle again."""
         return list(self._verdicts(self._after, "output", "after the load"))
 
     def _verdicts(self, stage: _Stage, subject: str, when: str) -> Iterator[Verdict]:
@@ -287,7 +287,7 @@ class CanaryRecord:
         return "; ".join(found)
 
     def result(self, load_requests: int) -> CanaryResult | None:
-        """The canaries of the whole run, which sent so many requests of its own; None where none was sent."""
+        """The canaries of the run, whose load had `load_requests`; None if there were none."""
         if not self._total.sent:
             return None
         idle = self._idle_mean
@@ -333,7 +333,7 @@ class CanaryRecord:
 
 
 def agreement(one: str, other: str) -> tuple[float, int | None]:
-    """The share of two answers before they differ, and from which character on; None where they are the same."""
+    """The share of two answers before they differ, and the first differing character; None if equal."""
     if one == other:
         return 1.0, None
     same = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
@@ -345,7 +345,7 @@ def _first(known: int | None, at: int | None) -> int | None:
 
 
 def _spread(idle: list[list[float]]) -> tuple[float, int]:
-    """The standard deviation of idle scores about the mean of their text, and its degrees of freedom."""
+    """The standard deviation of idle scores around the mean of their text, and its degrees of freedom."""
     squares = sum((score - fmean(scores)) ** 2 for scores in idle for score in scores)
     freedom = sum(len(scores) - 1 for scores in idle)
     return (math.sqrt(squares / freedom) if freedom else 0.0), freedom

@@ -1,7 +1,6 @@
-"""Whether the client was the limit of a stage: one line with the reason.
+"""Whether the client was the limit of a stage: the first reason, in one line.
 
-What is unknown breaks no rule, and each rule asks for its own evidence. Thresholds are named, so that a reader can
-doubt them.
+An unknown fact breaks no rule, and each rule needs its own evidence. Thresholds are named constants.
 """
 
 from __future__ import annotations
@@ -11,36 +10,36 @@ import msgspec
 FEWEST_FOR_P99 = 100
 FEWEST_FOR_SHARE = 100
 FEWEST_FOR_MEAN = 30
-SHORTEST_S = 2.0  # of the workers' time, for what they took of it
-MOST_READ_LAG_MS = 25.0  # read lag at p99 that kernel timestamps still make harmless; beyond it, refills come late
+SHORTEST_S = 2.0  # of the workers' time, before rules on shares of it apply
+MOST_READ_LAG_MS = 25.0  # p99; below it, kernel timestamps make read lag harmless; beyond it, refills come late
 MOST_CPU_SHARE = 0.9  # of one core, per worker
 MOST_COALESCED = 0.01
-"""Share of reads whose earlier events were stamped with the time of the last: with more, the 99th percentile of the
-gaps is the client's."""
+"""Share of reads that returned several events, all stamped with the last one's time: with more, the gaps' p99 is the
+client's."""
 MOST_UNSURE = 0.005
-"""Share of the TTFTs that the client may have made longer: half of those that are beyond the 99th percentile."""
+"""Share of TTFTs that the client may have lengthened: half of those beyond the 99th percentile."""
 LEAST_HELD = 0.97  # of the streams that a closed loop asked for
-MOST_REFILL_SHARE = 0.02  # send lag, as a share of the streams' time: how much load a late refill has cost
+MOST_REFILL_SHARE = 0.02  # send lag as a share of the streams' time: the load that late refills cost
 MOST_SEND_LAG_MS = 5.0
-"""Send lag at p99 in open loop: half a step of a fast engine. With more, arrivals fall into steps they were not meant
-for, and a TTFT from the intended time is in part the client's."""
+"""Send lag at p99 in open loop: half a step of a fast engine. With more, requests miss the step they were meant for,
+and TTFT from intended is partly the client's."""
 MOST_LAG_OF_GAP = 0.5
-"""Mean send lag in open loop, as a share of the mean gap between requests: with more, they leave in bunches, and the
-arrivals are no longer Poisson's (or whatever was asked for)."""
+"""Mean send lag in open loop, as a share of the mean gap between requests: with more, they leave in bunches, and
+arrivals no longer follow the requested distribution."""
 MOST_UNSENT = 0.01  # of the arrivals: the last few of a stage may just miss its end
 MOST_WAITED = 0.02
-"""Share of their time that workers stood ready without a core; where cores are free it is a tenth of that."""
+"""Share of their time in which workers were runnable without a core; where cores are free it is a tenth of that."""
 
 
 class ClientFacts(msgspec.Struct, frozen=True):
-    """What the verdict about the client is made of; None is unknown and breaks no rule."""
+    """The input of the verdict; None is unknown and breaks no rule."""
 
     workers_lost: int = 0
-    span_s: float = 0.0  # time of all workers, of which the next three are shares
+    span_s: float = 0.0  # summed over workers; the next three are shares of it
     cpu_share: float | None = None
-    realtime_share: float | None = None  # how much they ran before all other processes
-    waited_share: float | None = None  # how much they were ready to run and had no core
-    lags: int = 0  # reads whose lag is known
+    realtime_share: float | None = None  # at realtime priority
+    waited_share: float | None = None  # runnable without a core
+    lags: int = 0  # reads with a known lag
     read_lag_p99_ms: float | None = None
     reads: int = 0
     coalesced_share: float | None = None
@@ -49,16 +48,16 @@ class ClientFacts(msgspec.Struct, frozen=True):
     held_mean: float | None = None
     wanted: float | None = None
     sends: int = 0
-    """Requests sent; their lag is counted from when they could be: not before a slot was free under max_concurrency."""
-    unsent: int = 0  # arrivals that nothing that was asked for kept back
+    """Requests sent; their lag counts from when they could be sent: under max_concurrency, once a slot was free."""
+    unsent: int = 0  # arrivals not sent, except those that `max_concurrency` held back
     send_lag_mean_ms: float | None = None
     e2e_mean_ms: float | None = None
-    send_lag_p99_ms: float | None = None  # of an open loop, whose requests have times of their own; `mean_gap_ms` too
+    send_lag_p99_ms: float | None = None  # only in open loop, like `mean_gap_ms`
     mean_gap_ms: float | None = None
 
 
 def client_limit(facts: ClientFacts) -> str | None:
-    """The first rule that says the client could not keep up, in words; None when it could, or too little is known."""
+    """The first rule broken by a client that did not keep up; None if it did, or too little is known."""
     if facts.workers_lost:
         who = "a worker" if facts.workers_lost == 1 else f"{facts.workers_lost} workers"
         return f"{who} died, and a part of the load with it"
@@ -69,14 +68,14 @@ def client_limit(facts: ClientFacts) -> str | None:
     if facts.coalesced_share is not None and facts.reads >= FEWEST_FOR_SHARE and facts.coalesced_share > MOST_COALESCED:
         return f"{facts.coalesced_share:.1%} of the reads carried several events"
     if facts.ttfts >= FEWEST_FOR_P99 and facts.unsure_ttfts > MOST_UNSURE * facts.ttfts:
-        return f"{facts.unsure_ttfts} of {facts.ttfts} TTFTs may be too long by the client's delay{_why_late(facts)}"
+        return f"{facts.unsure_ttfts} of {facts.ttfts} TTFTs may be too long because of the client{_why_late(facts)}"
     if facts.held_mean is not None and facts.wanted is not None and facts.held_mean < LEAST_HELD * facts.wanted:
         return f"held {facts.held_mean:.1f} of {facts.wanted:g} streams"
     return _late_sends(facts)
 
 
 def _why_late(facts: ClientFacts) -> str:
-    """Cores that were full are a reason that the operator can do something about."""
+    """Full cores are a cause that the operator can remedy."""
     if facts.waited_share is None or facts.span_s < SHORTEST_S or facts.waited_share <= MOST_WAITED:
         return ""
     advice = "; load.realtime = true lets them go first (needs root or CAP_SYS_NICE)"
@@ -107,7 +106,7 @@ def _late_sends(facts: ClientFacts) -> str | None:
 
 
 def cap_held_back(rate: float | None, most: int | None, *, unsent: int, waited_mean_ms: float | None) -> str | None:
-    """What `max_concurrency` kept from being sent, or being sent in time; that is what was asked for."""
+    """What `max_concurrency` kept from being sent (in time): that is intended, and not the client's fault."""
     if rate is None or most is None:
         return None
     asked = f"rate asked {rate:g}/s, {most} streams at most"

@@ -1,4 +1,4 @@
-"""What a run's figures are held against: a publication, or an earlier run, and what the difference is worth."""
+"""Comparisons of a run's figures with a publication or an earlier run, and how sure a difference is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Comparison(msgspec.Struct, frozen=True):
     figure: str
     published: float
     measured: float | None
-    difference_percent: float | None  # measured against published; None where there is nothing to compare
+    difference_percent: float | None  # measured against published; None if either is missing
 
 
 class ReferenceResult(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ Word = Literal["better", "worse", "no evidence"]
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """How far B is from A, in the unit of the figure and in percent of A; None is unknown, or an open end."""
+    """The difference of B from A, in the figure's unit and in percent of A; None is unknown, or an open end."""
 
     absolute: float
     low: float | None
@@ -42,7 +42,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """One figure of A and B; None where one of them does not have it."""
+    """One figure of A and B; None if one of them lacks it."""
 
     figure: str
     unit: str
@@ -58,18 +58,18 @@ class BaselineView(msgspec.Struct, frozen=True):
 
     name: str
     verdict: str  # in words; or why nothing is compared
-    bad: bool = False  # something is worse, and evidently so
-    load: str | None = None  # what was matched; None where the baseline has no such stage
+    bad: bool = False  # something is evidently worse
+    load: str | None = None  # the matched load; None if the baseline has no such stage
     figures: tuple[Compared, ...] = ()  # A is the baseline
 
 
 class Precision(msgspec.Struct, frozen=True):
-    """What the numbers of a stage are worth, from how they vary between its blocks."""
+    """The precision of a stage's numbers, from their variance between blocks."""
 
     blocks: int
     block_s: float  # their mean length
     effective: dict[str, dict[str, float]]
-    """By latency and statistic (`mean`, `p50`, `p90`, `p99`): as many independent values would be as precise.
+    """By latency and statistic (`mean`, `p50`, `p90`, `p99`): the number of independent values of equal precision.
 
     `goodput` has the statistic `share`.
     """

@@ -1,11 +1,11 @@
 """Client and engine saw the same requests: do their accounts of a stage agree?
 
-The engine counts whatever happened between two readings. Its figures stand beside the client's only where both are of
-the same streams: nothing was open at either reading, neither here nor at the server, and both saw as many first tokens.
-The client's mean is then over all of them, warm-up and first wave too. Totals also need that none was left out of the
-client's: no warm-up, nothing failed. What is not compared is not told at all; why stands in `why`, and is no
-disagreement. Nor is what the engine says and cannot be (`EngineStage.doubts`), nor what it served to others. Canaries
-are taken out of the engine's counts, and out of its mean TTFT as this process saw theirs.
+The engine counts everything between two readings. Its figures are compared with the client's only if both cover the
+same streams: nothing was open at either reading, here or at the server, and both saw as many first tokens. The client's
+mean is then over all of them, including warm-up and first wave. Totals also require that the client left nothing out:
+no warm-up, no failure. `why` says why something is not compared, which is no disagreement. Implausible figures of the
+engine (`EngineStage.doubts`) are not compared, nor what it served to others. Canaries are subtracted from the engine's
+counts, and from its mean TTFT with the TTFTs that this process measured.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from loadgen.metrics.result import Verdict
 from loadgen.metrics.stage_record import FIRST_TOKENS, StageRecord
 
 EARLIER_SHARE, EARLIER_MS = 0.05, 1.0
-"""A client that sees first tokens earlier than the engine made them, by more than both, is wrong or measures others."""
+"""A client that sees first tokens before the engine produced them, by more than both, is wrong or sees others'."""
 OUTSIDE_SHARE, OUTSIDE_MS = 0.25, 20.0
-"""Where more than both of TTFT is lost between engine and client, the engine is not what is measured."""
+"""If more than both of TTFT passes between engine and client, it is not the engine that is measured."""
 PREFIX_HIT_RATE = 0.01
 
 
 def truth_check(stage: StageRecord, engine: EngineStage) -> TruthCheck:
-    """Compare what both say of a stage."""
+    """Compare both accounts of a stage."""
     told, engine = engine, _without_canaries(engine, stage.canaries)
     ttft, counters = Histogram(), stage.counters
     for name in FIRST_TOKENS:
@@ -58,7 +58,7 @@ def truth_check(stage: StageRecord, engine: EngineStage) -> TruthCheck:
 
 
 def _without_canaries(engine: EngineStage, canaries: CanaryTraffic) -> EngineStage:
-    """The engine's figures of the load alone; its means of queue and prefill stay those of all requests."""
+    """The engine's figures for the load alone; its mean queue and prefill times still cover all requests."""
     count, mean_ms = engine.ttft_count, engine.ttft_mean_ms
     if not canaries.requests or count is None or count < canaries.requests:
         return engine
@@ -78,26 +78,19 @@ def _less(total: int | None, part: int) -> int | None:
     return None if total is None else total - part
 
 
-def truth_verdicts(
-    subject: str,
-    check: TruthCheck | None,
-    engine: EngineStage | None,
-    *,
-    meant_hits: float = 0.0,
-    random_prompts: bool = False,
-) -> list[Verdict]:
-    """What an operator must know before trusting a stage's numbers; `meant_hits` as of `unintended_hits`."""
-    hits = unintended_hits(engine.prefix_hit_rate, intended=meant_hits) if engine is not None else None
+def truth_verdicts(stage: StageRecord, check: TruthCheck | None) -> list[Verdict]:
+    """Verdicts on whether a stage's numbers can be trusted."""
+    engine = stage.engine or EngineStage()
     found = {
         "truth": check.why if check is not None and check.agrees is False else None,
-        "prefix-cache": hits,
-        "spec-decode-random": _guessed(engine.spec) if engine is not None and random_prompts else None,
+        "prefix-cache": unintended_hits(engine.prefix_hit_rate, intended=stage.meant_hits),
+        "spec-decode-random": _guessed(engine.spec) if stage.started.random_prompts else None,
     }
-    return [Verdict(name, subject, words) for name, words in found.items() if words is not None]
+    return [Verdict(name, stage.subject, words) for name, words in found.items() if words is not None]
 
 
 def unintended_hits(hit_rate: float | None, *, intended: float = 0.0) -> str | None:
-    """Why prefill looks faster than it is, in words; `intended` is the share that the prompts were made to share."""
+    """Why prefill looks faster than it is; `intended` is the share of tokens that prompts share on purpose."""
     if hit_rate is None or hit_rate <= intended + PREFIX_HIT_RATE:
         return None
     return (
@@ -108,7 +101,7 @@ def unintended_hits(hit_rate: float | None, *, intended: float = 0.0) -> str | N
 
 
 def _guessed(spec: SpecDecode | None) -> str | None:
-    """Why speculation was neither as fast nor as slow as it is, in words; None where there was none."""
+    """A message that speculation on random prompts says nothing about real text; None if there was none."""
     if spec is None:
         return None
     share = "an unknown share" if spec.acceptance is None else f"{spec.acceptance:.0%}"
@@ -123,7 +116,7 @@ def _first(reasons: Iterable[tuple[str | None, bool]]) -> str | None:
 
 
 def _open_around(stage: StageRecord, engine: EngineStage) -> str | None:
-    """Why the engine may have counted other streams than the client; None where it cannot."""
+    """Why the engine may have counted other streams than the client; None if it cannot have."""
     reasons = (
         (f"the server cannot be believed: {engine.doubts.get('all')}", "all" in engine.doubts),
         ("the server was restarted", engine.restarts > 0),
@@ -170,7 +163,7 @@ def _ttft_words(outside_ms: float | None, server_ms: float | None) -> Iterator[s
 
 
 def _other_requests(stage: StageRecord, engine: EngineStage) -> str | None:
-    """Why the totals are not of the same requests; None when they are."""
+    """Why the totals do not cover the same requests; None if they do."""
     counters = stage.counters
     reasons = (
         (_open_around(stage, engine), True),

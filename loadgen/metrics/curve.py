@@ -1,8 +1,8 @@
-"""The load curve: what was measured against the streams held, from a load that moves and from stages that stand.
+"""The load curve: figures by streams held, from loads that move and from stages with a constant load.
 
-All that was measured at one load is one point, however the load came there: stages of a plan, of the operator's hand,
-and the steps of ramps. Ramps up and down are kept apart, so that hysteresis shows. The other curve is the distribution
-of a stage's latencies, sampled where the screen draws it.
+Everything measured at one load is one point, whatever led to it: stages of a plan, loads set by the operator, steps of
+ramps. Ramps up and down are kept apart, so that hysteresis shows. Also here: the distribution of a stage's latencies,
+sampled for drawing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Direction = Literal["", "up", "down"]
 
 
 class _Place(NamedTuple):
-    """Where a point is on the curve."""
+    """A point's position on the curve."""
 
     isl: int
     osl: int
@@ -43,7 +43,7 @@ def _point(place: _Place, total: LoadSum) -> CurvePoint:
 
 
 class LoadCurve:
-    """The curve of the stages that are over, to which those that go on are added for a look."""
+    """The curve of ended stages; running ones are added for each look."""
 
     def __init__(self, stages: Iterable[StageRecord] = ()) -> None:
         self._sums: dict[_Place, LoadSum] = {}
@@ -52,13 +52,13 @@ class LoadCurve:
             self.add(stage)
 
     def add(self, stage: StageRecord) -> None:
-        """Take in a stage to which nothing more comes."""
+        """Add a stage that is complete."""
         for place, part in _parts(stage):
             self._sums.setdefault(place, LoadSum()).add(part)
             self._points[place] = _point(place, self._sums[place])
 
     def points(self, others: Iterable[LoadCurve] = ()) -> tuple[CurvePoint, ...]:
-        """A point for each load at which something was measured, also in `others`, by shape, direction and load."""
+        """A point per load with measurements, here or in `others`, by shape, direction and load."""
         sums, points = self._sums.copy(), self._points.copy()
         for other in others:
             for place, part in other._sums.items():
@@ -77,7 +77,7 @@ def load_curve(stages: Iterable[StageRecord]) -> tuple[CurvePoint, ...]:
 
 
 def direction_of(steps: tuple[tuple[float, float], ...]) -> Direction:
-    """Where a moving load goes; empty for one that stands."""
+    """The direction of a moving load; empty for a constant one."""
     if not steps or steps[0][1] == steps[-1][1]:
         return ""
     return "up" if steps[-1][1] > steps[0][1] else "down"
@@ -86,7 +86,7 @@ def direction_of(steps: tuple[tuple[float, float], ...]) -> Direction:
 def _parts(stage: StageRecord) -> Iterator[tuple[_Place, LoadSum]]:
     started = stage.started
     if started.no_load or (started.pass_number or 1) > 1:
-        return  # a warm prefix cache would be another curve
+        return  # a warm prefix cache would make it another curve
     load = started.rate if started.rate is not None else started.concurrency
     place = _Place(started.isl, started.osl, direction_of(started.steps), float(load or 0))
     if not started.steps:
@@ -100,13 +100,13 @@ def _parts(stage: StageRecord) -> Iterator[tuple[_Place, LoadSum]]:
     for step, moved in sorted(stage.metrics.bins.items()):
         part = LoadSum()
         part.add(moved)
-        # These were added over the workers, which hold their shares at the same time.
+        # Summed over workers, which hold their shares at the same time.
         part.span_ns //= max(1, stage.workers)
         yield place._replace(load=started.steps[step][1] if step < len(started.steps) else place.load), part
 
 
 def distribution_of(number: int, label: str, latency: Mapping[str, Histogram]) -> Distribution:
-    """The values at `CURVE_PERCENTS` in milliseconds, of those latencies that have any; `number` is the stage's."""
+    """Values in milliseconds at `CURVE_PERCENTS` for each latency with data; `number` is the stage's."""
     known = {name: latency[name] for name in MAIN_LATENCIES if name in latency and latency[name].count}
     return Distribution(
         stage=number,
@@ -120,7 +120,7 @@ def distribution_of(number: int, label: str, latency: Mapping[str, Histogram]) -
 
 
 def recorded_distribution(label: str, stage: StageResult) -> Distribution:
-    """The same of a stage in a result, with the number 0; raises `ResultError` for what is no HdrHistogram."""
+    """The same for a stage in a result, with number 0; raises `ResultError` for an invalid histogram."""
     summaries = {name: stage.latency_ms[name] for name in MAIN_LATENCIES if name in stage.latency_ms}
     latency = {name: Histogram.from_hdr(summary.hdr) for name, summary in summaries.items() if summary.hdr is not None}
     return distribution_of(0, label, latency)

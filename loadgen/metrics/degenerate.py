@@ -1,6 +1,6 @@
-"""What text no healthy engine writes, whatever it was asked: judged by its look, without a word of any language.
+"""Recognises text that no healthy engine writes, whatever the prompt, by its form and in any language.
 
-A prompt of random tokens may lead a healthy model into repeating a sentence, so only a loop of a few tokens counts.
+A prompt of random tokens may make a healthy model repeat a sentence, so only loops of a few tokens count.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 
 Degeneracy = Literal["repeating", "unreadable", "blank"]
 
-LEAST_EVENTS = 8  # a shorter answer may well be a number or a line end
+LEAST_EVENTS = 8  # a shorter answer may well be a number or a newline
 _LONGEST_LOOP = 32  # characters
 _LEAST_TURNS = 8
 _LEAST_LOOPED = 24  # characters
@@ -21,7 +21,7 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 def degeneracy(text: str) -> tuple[Degeneracy | None, str]:
-    """What is wrong with an answer, or with its beginning, and what it repeats; None where nothing is seen."""
+    """The flaw of an answer or its beginning, and the repeated text; None if there is no flaw."""
     if not text.strip():
         return "blank", ""
     if text.count(_REPLACEMENT) >= _UNREADABLE_SHARE * len(text):
@@ -31,7 +31,7 @@ def degeneracy(text: str) -> tuple[Degeneracy | None, str]:
 
 
 def loop_of(text: str) -> str:
-    """What at least half of a text repeats, begun where it sorts first; empty where nothing is."""
+    """What fills at least half of the text by repetition, rotated to a canonical start; empty if nothing does."""
     characters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     least = max(_LEAST_LOOPED, int(_LOOPED_SHARE * len(characters)))
     for length in range(1, min(_LONGEST_LOOP, len(characters) // _LEAST_TURNS) + 1):

@@ -1,6 +1,6 @@
-"""What a worker tells of its streams at each tick, and how latencies are written: packed in ticks, then summed up.
+"""What a worker reports about its streams at each tick, and how latencies are encoded.
 
-Structs only: `loadgen.metrics.stage` adds them up, and `loadgen.metrics.histogram` computes with latencies.
+Structs only: `loadgen.metrics.stage` sums them, and `loadgen.metrics.histogram` computes with latencies.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _LONGEST_PACKED = 4 + HISTOGRAM_LENGTH * (2 + 8)
 
 LATENCIES = ("ttft", "ttft_from_intended", "tpot", "itl", "chunk_gap", "e2e", "normalized")
 """Names of the latency histograms, in the order of the result."""
-MAIN_LATENCIES = ("ttft", "tpot", "itl", "e2e")  # those that are shown while a run goes on, and compared
+MAIN_LATENCIES = ("ttft", "tpot", "itl", "e2e")  # shown during a run, and compared
 OUTCOMES = ("completed", "failed", "cancelled", "unfinished", "carried_over")
-"""What becomes of a stream that was sent, once its stage has ended: the counts add up to `sent`."""
+"""The outcomes of a sent stream once its stage has ended: the counts add up to `sent`."""
 MESSAGES_KEPT = 3  # first messages kept per kind of failure and tick
 
 
 class EncodedHistogram(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A histogram as it travels through pipes and journals: the counters that are not zero, and the exact sums.
+    """A histogram in pipes and journals: the nonzero counters, and exact sums.
 
     A tick touches a few hundred of the 23,552 counters. Packed they take about a byte each, a tenth of the time and a
     quarter of the room of HdrHistogram's own encoding.
@@ -35,8 +35,7 @@ class EncodedHistogram(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
 
     packed: bytes = b""  # the counters, see `pack_counters`
     steps: list[int] = []
-    """In place of `packed`, as older journals have it: the index of the first counter, then of each its distance from
-    the one before."""
+    """In older journals instead of `packed`: the index of the first counter, then the distances between indices."""
     counts: list[int] = []  # with `steps`
     count: int
     sum_us: int
@@ -46,7 +45,7 @@ class EncodedHistogram(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     clipped: int = 0
 
     def __post_init__(self) -> None:
-        """Raises `ValueError` for what no histogram has encoded: a damaged journal must not become numbers."""
+        """Raise `ValueError` for an impossible histogram: a damaged journal must not become numbers."""
         if not 0 <= self.min_us <= self.max_us < _ABOVE_US:
             raise ValueError("a histogram whose values are not within its counters")
         steps, counts = self.counters()
@@ -60,7 +59,7 @@ class EncodedHistogram(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             raise ValueError("a histogram whose sums contradict each other")
 
     def counters(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Steps and counts; raises `ValueError` for what is not packed as `pack_counters` does it."""
+        """Indices and counts; raises `ValueError` if they were not packed by `pack_counters`."""
         if self.packed:
             return _unpack_counters(self.packed)
         try:
@@ -72,8 +71,8 @@ class EncodedHistogram(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
 class Summary(msgspec.Struct, frozen=True):
     """The statistics of a histogram in milliseconds; everything but `count` is None when it is empty.
 
-    Values that are still awaited are `censored`: each is at least the time that it has taken so far, with which it is
-    in the statistics. What their true values could change is a lower bound.
+    Values still awaited are `censored`: they enter the statistics with their time so far. A statistic that their true
+    values could change is a lower bound.
     """
 
     count: int  # without the censored ones
@@ -86,15 +85,15 @@ class Summary(msgspec.Struct, frozen=True):
     p99: float | None = None
     p999: float | None = None
     max: float | None = None
-    hdr: str | None = None  # hdrHistogram's own encoding, with the censored values as they are so far
+    hdr: str | None = None  # HdrHistogram's encoding, including the censored values so far
     censored: int = 0
-    lower_bounds: tuple[str, ...] = ()  # names of the statistics that are at least what is written
+    lower_bounds: tuple[str, ...] = ()  # names of the statistics that are lower bounds
 
 
 class LoadBin(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What happened while a moving load held as many streams as one of its steps wants."""
+    """What happened while a moving load held about as many streams as one of its steps wants."""
 
-    span_ns: int = 0  # for how long that was so, added over workers
+    span_ns: int = 0  # its duration, summed over workers
     held_area_ns: int = 0  # open streams integrated over that time
     output_tokens: int = 0
     ttft: EncodedHistogram | None = None
@@ -102,34 +101,34 @@ class LoadBin(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StageCounts(msgspec.Struct):
-    """What became of the streams of a stage on one worker, as counted there and as told."""
+    """Outcomes and counts of a stage's streams on one worker."""
 
     warmup: int = 0  # streams sent before the window was opened
     warmup_failed: int = 0
-    first_wave: int = 0  # streams of the first wave, which all began at once: in no latency but `first_wave_ttft`
+    first_wave: int = 0  # streams that filled the closed loop at once: in no latency but `first_wave_ttft`
     sent: int = 0
     completed: int = 0
-    good: int = 0  # completed streams that met every limit that is set for a stream
+    good: int = 0  # completed streams that met every per-stream limit
     failed: int = 0
-    cancelled: int = 0  # streams on which the client hung up as the profile wants it: neither completed nor failed
+    cancelled: int = 0  # the client hung up as the profile asks: neither completed nor failed
     unfinished: int = 0  # streams cut off by an abort, or lost with their worker: neither completed nor failed
     carried_over: int = 0  # streams that were open when the stage ended
     carried_in: int = 0  # streams of earlier stages that were open when this one began
-    carried_failed: int = 0  # of those, the ones that failed in this stage
-    beyond: int = 0  # of the streams carried over, those that had already missed a limit that is set for a stream
-    unsent: int = 0  # arrivals that were due and had not been sent when the stage ended
-    unsent_wait_ns: int = 0  # the longest that one of them had waited
+    carried_failed: int = 0  # those of them that failed in this stage
+    beyond: int = 0  # streams carried over that had already missed a per-stream limit
+    unsent: int = 0  # arrivals that were due but not sent when the stage ended
+    unsent_wait_ns: int = 0  # the longest wait of one of them
     retried: int = 0  # requests sent again because a reused connection died before the first byte of its response
-    clock_steps: int = 0  # streams whose times were thrown away because the wall clock was stepped under them
+    clock_steps: int = 0  # streams whose times were discarded because the wall clock was stepped
     tpot_parts: int = 0  # how many values of `tpot` are of parts of streams
     input_tokens: int = 0
     output_tokens: int = 0  # of completed streams; the tokens that arrived in the window are `window_output_tokens`
     counted_by_events: int = 0
     """Completed streams whose server reported no usage, so that events were counted as tokens."""
-    answers: int = 0  # whose beginning was looked at: a sample
-    degenerate: dict[str, int] = {}  # of those, the ones with text that no healthy engine writes, by its kind
-    loops: dict[str, int] = {}  # of those that repeat themselves: by what
-    models: dict[str, int] = {}  # streams sent, by their model; empty where there is only one
+    answers: int = 0  # sampled, with their beginning checked
+    degenerate: dict[str, int] = {}  # degenerate ones of these, by kind
+    loops: dict[str, int] = {}  # those that repeat themselves, by the repeated text
+    models: dict[str, int] = {}  # streams sent by model; empty if there is only one
     errors: dict[str, int] = {}
     messages: dict[str, list[str]] = {}
 
@@ -137,7 +136,7 @@ class StageCounts(msgspec.Struct):
 class StageDelta(StageCounts, msgspec.Struct, frozen=True, omit_defaults=True):  # type: ignore[misc]  # once told
     """What happened to one stage on one worker since its last tick."""
 
-    lost: int = 0  # of the unfinished, those whose worker died or fell silent
+    lost: int = 0  # unfinished streams whose worker died or fell silent
     window_requests: int = 0
     window_input_tokens: int = 0
     window_output_tokens: int = 0
@@ -145,29 +144,29 @@ class StageDelta(StageCounts, msgspec.Struct, frozen=True, omit_defaults=True): 
     window_start_ns: int | None = None
     window_end_ns: int | None = None
     tail_start_ns: int | None = None
-    """When requests ran out in a stage that they bound: from then on fewer streams are open than asked."""
+    """When a stage bounded by requests ran out of them: from then on fewer streams are open than asked for."""
     peak: int = 0
     bins: dict[int, LoadBin] = {}  # by step, of a stage whose load moves
     latency: dict[str, EncodedHistogram] = {}
-    """Without `chunk_gap` where it is the same as `itl`: every event brought one token."""
+    """Without `chunk_gap` if it equals `itl`: every event brought one token."""
 
 
 class ClientDelta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one worker did and how late it was since its last tick."""
+    """What one worker did since its last tick, and how late it was."""
 
     cpu_ns: int = 0
-    realtime_ns: int = 0  # for how long it ran before all other processes
-    waited_ns: int = 0  # for how long it was ready to run and had no core
-    workers_lost: int = 0  # workers that died or had to be ended
+    realtime_ns: int = 0  # time at realtime priority
+    waited_ns: int = 0  # time runnable without a core
+    workers_lost: int = 0  # workers that died or had to be killed
     reads: int = 0
     coalesced_reads: int = 0
-    """Reads that carried more than one output event, all but the last of them therefore stamped late."""
+    """Reads with more than one output event: all but the last of these are stamped late."""
     unstamped_reads: int = 0  # reads without a kernel timestamp, stamped by the user-space clock
     unsure_ttfts: int = 0
-    """Streams whose TTFT may be more than a millisecond too long: the client had no core while it sent the request, or
-    read the first token together with later ones, whose stamp it then has."""
+    """Streams whose TTFT may be more than a millisecond too long: the client lost its core while sending, or read the
+    first token together with later ones, whose stamp it got."""
     requests: int = 0  # streams that completed, measured or not
-    input_tokens: int = 0  # those of prompts, with their first tokens; where the server tells them late, with the last
+    input_tokens: int = 0  # of prompts, counted at the first token, or at the last if usage comes only then
     output_tokens: int = 0  # output tokens that arrived, measured or not
     connects: int = 0
     read_lag: EncodedHistogram | None = None
@@ -184,14 +183,14 @@ CLIENT_COUNTERS = tuple(field.name for field in msgspec.structs.fields(ClientDel
 
 
 class StreamRow(msgspec.Struct, frozen=True, array_like=True):
-    """One stream; None is not known. Times are CLOCK_REALTIME, seconds since 1970, to the microsecond."""
+    """One stream; None is unknown. Times are CLOCK_REALTIME, seconds since 1970, to the microsecond."""
 
     stage: int  # `index` of the stage in the result: the one in which the stream was sent
-    request: int  # number in the stage, over all workers; of the conversation, where requests are its turns
+    request: int  # number in the stage over all workers; the conversation's number, if requests are its turns
     turn: int
     outcome: str  # `completed`, `failed:` and the kind of failure, `cancelled`, `unfinished`
     warmup: bool  # sent before the measurement began: in no latency of the result
-    intended_unix_s: float  # when the schedule wanted it; in closed loop when its place became free
+    intended_unix_s: float  # when it was due by the schedule; in closed loop, when its slot became free
     sent_unix_s: float | None
     first_unix_s: float | None  # when the first output arrived
     last_unix_s: float | None  # when the last output arrived
@@ -201,13 +200,13 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True):
     tpot_ms: float | None
     e2e_ms: float | None
     model: str | None = None
-    first_wave: bool = False  # one of those that began all at once: its times are told apart from those of its stage
+    first_wave: bool = False  # one of those that filled the closed loop at once: its times are kept apart
 
 
 def pack_counters(indices: NDArray[np.int64], counts: NDArray[np.int64]) -> bytes:
-    """Two bytes with the widths of what follows, the first index, how far each index is from the last, the counts.
+    """Two bytes with the widths of steps and counts, the first index, each index's distance from the previous, counts.
 
-    Steps and counts are nearly always small: they are as wide as the largest of them needs, and compressed.
+    Steps and counts are nearly always small: they are as wide as the largest one needs, and compressed.
     """
     if len(indices) == 0:
         return b""

@@ -2,17 +2,17 @@
 
 Each measured value gets an interval of its own, and two of them make the interval of their difference:
 
-- a percentile: the order statistics around it whose ranks a binomial count exceeds with half the doubt at either end
-  (David and Nagaraja, Order Statistics, section 7.1), right for any distribution. Where no rank is far enough out,
-  because the streams are too few, the interval is open at that end;
+- a percentile: order statistics whose ranks a binomial count exceeds with half the doubt at either end (David and
+  Nagaraja, Order Statistics, section 7.1), valid for any distribution. With too few streams for such a rank, the
+  interval is open at that end;
 - a mean and a rate: their standard error times a quantile;
 - a share: Wilson's score interval;
 - the difference: by the method of variance estimates recovery (Zou and Donner, Statistics in Medicine 27, 2008), which
-  keeps the asymmetry of both; over several stages the same method, on logarithms, bounds a geometric mean of ratios.
+  keeps the asymmetry of both; over several stages, the same method on logarithms bounds a geometric mean of ratios.
 
-These hold for independent values, which streams of one engine are not: `effective_sample_size` says how many
-independent ones they stand for. What differs between two starts of the same server, no single run can tell;
-`LEAST_PERCENT` keeps small differences from being called one, and a run repeated shows what the rest is worth.
+These hold for independent values, which streams of one engine are not: `effective_sample_size` gives the number of
+independent values they are worth. Differences between two starts of the same server do not show in a single run;
+`LEAST_PERCENT` keeps small ones from counting as evidence, and repeating a run shows the rest.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import Limits
 from loadgen.profile.values import limit_of, per_stream_limits_ms, stage_limits_ms
 
-CONFIDENCE = 0.99  # of each interval by itself: of a hundred comparisons of equals, about one may say otherwise
+CONFIDENCE = 0.99  # of each interval: in a hundred comparisons of equal runs, about one may show a difference
 SLO_CONFIDENCE = 0.95  # of a verdict on a limit
 LEAST_PERCENT = 2.0
 """A smaller difference is never evidence, however narrow its interval: two starts of one server differ as much."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """A measured value and the interval in which the true one lies; an end that is not known is infinite."""
+    """A measured value and the interval of the true one; an unknown end is infinite."""
 
     value: float
     low: float = -math.inf
@@ -46,18 +46,18 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class Ratio(msgspec.Struct, frozen=True):
-    """The geometric mean of B over A, and its interval where every part of it has one."""
+    """The geometric mean of B over A, with an interval if every part has one."""
 
     ratio: float
     low: float | None
     high: float | None
-    stages: int  # how many ratios it is the mean of
+    stages: int  # how many ratios it covers
 
 
 def effective_sample_size(effective: float, blocks: int, confidence: float) -> float:
-    """How many independent values to count on, where `effective` was estimated from so many blocks (two or more).
+    """How many independent values to assume if `effective` was estimated from so many blocks (at least two).
 
-    Student's t in place of the normal quantile, because their variance was estimated too.
+    Corrected by Student's t over the normal quantile, because their variance was estimated, too.
     """
     return effective * (normal_quantile(confidence) / student_t(blocks - 1, confidence)) ** 2
 
@@ -87,7 +87,7 @@ def mean_estimate(value: float, stddev: float, count: float, confidence: float) 
 
 
 def share_interval(share: float, count: float, confidence: float) -> tuple[float, float]:
-    """Wilson's interval of a share among what is worth `count` independent values; everything without a count.
+    """Wilson's interval of a share, for `count` effectively independent values; without any, 0 to 1.
 
     It holds for shares near 1, where the normal one does not (Wilson 1927; Brown, Cai and DasGupta 2001).
     """
@@ -100,7 +100,7 @@ def share_interval(share: float, count: float, confidence: float) -> tuple[float
 
 
 def streams_needed(wanted: float, missed: float = 0.0, confidence: float = SLO_CONFIDENCE) -> float:
-    """How many independent streams show that a share is at least the wanted one, if so many miss: Wilson's bound.
+    """How many independent streams show that a share is at least `wanted`, if `missed` of them miss: Wilson's bound.
 
     381 for a p99 without a miss.
     """
@@ -110,7 +110,7 @@ def streams_needed(wanted: float, missed: float = 0.0, confidence: float = SLO_C
 
 
 def fewest_streams(limits: Limits) -> int:
-    """How many independent streams can show that every limit is met, at the least."""
+    """The least number of independent streams that can show that every limit is met."""
     shares = [(limit_of(name)[1] or 0.0) / 100 for name in stage_limits_ms(limits.latency_ms)]
     if per_stream_limits_ms(limits.latency_ms):
         shares.append(limits.goodput)
@@ -118,7 +118,7 @@ def fewest_streams(limits: Limits) -> int:
 
 
 def chance_of_misses(misses: float, count: float, allowed: float) -> float:
-    """How likely so many misses or more are among `count` independent values, if the share that misses is `allowed`.
+    """The probability of so many misses or more among `count` independent values, if the true share is `allowed`.
 
     The tail of the binomial distribution, also for counts that are not whole: the incomplete beta function, by its
     continued fraction (DLMF 8.17.5 and 8.17.22).
@@ -195,13 +195,13 @@ def geometric_mean(pairs: Sequence[tuple[Estimate, Estimate]]) -> Ratio | None:
 
 @lru_cache(maxsize=4096)
 def rank_bounds(count: int, share: float, confidence: float) -> tuple[int, int]:
-    """The ranks, from 1, between which the quantile of `share` lies; 0 and `count + 1` where there is no such rank.
+    """The ranks (from 1) that bracket the quantile `share`; 0 and `count + 1` if there is no such rank.
 
     A binomial count of `count` trials falls below the lower rank, or reaches the upper one, with at most half of
     1 - `confidence` each.
     """
     tail = (1 - confidence) / 2
-    # Outside of twelve standard deviations there is nothing to add up.
+    # Beyond twelve standard deviations there is nothing to add.
     reach = 12 * math.sqrt(count * share * (1 - share)) + 40
     first, last = max(0, int(count * share - reach)), min(count, int(count * share + reach))
     trials = np.arange(first + 1, last + 1)
@@ -223,7 +223,7 @@ def _word(percent: float | None, low: float, high: float, *, lower_is_better: bo
 
 
 def _bottom_us(top_us: int) -> int:
-    """The smallest value that shares a counter with the largest one: 3 digits are 2,048 steps."""
+    """The smallest value in the bucket of this largest one: 3 digits are 2,048 steps."""
     return top_us + 1 - (1 << max(0, top_us.bit_length() - 11))
 
 
@@ -248,7 +248,7 @@ def student_t(freedom: int, confidence: float) -> float:
 
 
 def _student_within(t: float, freedom: int) -> float:
-    """The chance of a value between -t and t (Abramowitz and Stegun 26.7.3 and 26.7.4, finite sums)."""
+    """The probability of a value between -t and t (Abramowitz and Stegun 26.7.3 and 26.7.4, finite sums)."""
     angle = math.atan(t / math.sqrt(freedom))
     cosine2, odd = math.cos(angle) ** 2, freedom % 2
     term = total = math.cos(angle) if odd else 1.0

@@ -1,9 +1,9 @@
-"""Sequential tests of whether the output has changed: one may look after each canary, for as long as a run goes.
+"""Sequential tests of whether the output has changed, valid however often and however long one looks.
 
-Each bets against "nothing has changed": a wealth that begins at 1 is multiplied by a factor whose mean is at most 1
-while that is true, so that the chance of its ever reaching 1/a is at most a, however often one looks (Ville's
-inequality; Howard, Ramdas, McAuliffe, Sekhon, Time-uniform Chernoff bounds, 2020). Several bets share the wealth, for
-small changes and large. An hour's bound is therefore that of any run: `FALSE_ALARMS`.
+Each bets against "nothing has changed": a wealth that starts at 1 is multiplied by factors whose mean is at most 1
+while that is true, so the probability that it ever reaches 1/a is at most a (Ville's inequality; Howard, Ramdas,
+McAuliffe, Sekhon, Time-uniform Chernoff bounds, 2020). Several bets share the wealth, for small and large changes. The
+bound `FALSE_ALARMS` therefore holds for a run of any length.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from statistics import NormalDist
 
 FALSE_ALARMS = 0.001
-"""The most that a run of a healthy engine is accused: half for the tests, half for what is not known of the noise."""
+"""Upper bound of the probability that a healthy run is accused: half for the tests, half for the unknown noise."""
 TOLERANCE = 0.02
-"""Nats a token by which scores beside a load may differ for good: a batch of another size adds in another order."""
+"""Nats per token by which scores beside a load may differ: another batch size sums in another order."""
 LEAST_NOISE = 0.02  # taken for the noise of a score even where the idle engine repeats itself exactly
 MOST_GAIN = math.log(1000.0)  # of one score: none raises the alarm alone
 MOST_CHANGED = 0.25
@@ -26,10 +26,10 @@ _RATES = (0.35, 0.5, 0.7, 0.9, 0.99)
 
 
 class Evidence:
-    """The wealth of several bets, as a logarithm; it counts as it was at its highest.
+    """The logarithm of the wealth of several bets; its maximum so far counts.
 
-    Each bet lays 1/(n(n+1)) of its wealth from the nth canary on, so that what goes wrong late is not held against all
-    that was right before; what is not laid yet keeps its value.
+    From the nth canary on, each bet stakes 1/(n(n+1)) of its wealth, so that a late fault is not outweighed by earlier
+    good results; what is not staked yet keeps its value.
     """
 
     def __init__(self, bets: int) -> None:
@@ -47,7 +47,7 @@ class Evidence:
         self.log_most = max(self.log_most, _log_sum((mean_laid, kept)))
 
     def is_enough(self, false_alarms: float) -> bool:
-        """Whether a test may raise the alarm that does so wrongly at most with this probability."""
+        """Whether to raise the alarm, if false alarms may have at most this probability."""
         return self.log_most >= -math.log(false_alarms)
 
 
@@ -57,9 +57,9 @@ def _log_sum(logarithms: Sequence[float]) -> float:
 
 
 class ScoreDrift(Evidence):
-    """Whether scores have moved from the idle ones, down or up; `noise` is what is taken for their standard deviation.
+    """Whether scores have moved from the idle ones, down or up; `noise` is their assumed standard deviation.
 
-    Sub-Gaussian noise is assumed. A gain that is capped keeps the bound: it can only make less of it.
+    Assumes sub-Gaussian noise. Capping a gain keeps the bound, as it only reduces the wealth.
     """
 
     def __init__(self, noise: float, tolerance: float) -> None:
@@ -69,7 +69,7 @@ class ScoreDrift(Evidence):
         self._steps = [step * LEAST_NOISE / self._noise for step in _STEPS]
 
     def add(self, difference: float) -> None:
-        """A score less the idle one of its text, in nats a token."""
+        """Add a score minus the idle one of its text, in nats per token."""
         self.gain([self._gain(side * difference, step) for side in (-1, 1) for step in self._steps])
 
     def _gain(self, beyond: float, step: float) -> float:
@@ -89,17 +89,17 @@ class AnswerDrift(Evidence):
 
 
 def share_of_alarms(stage: int, instance: int) -> float:
-    """What one of the two tests of a stage on a server may take of all false alarms; all of them add up to half.
+    """The share of all false alarms for one of the two tests of a stage on a server; all shares add up to half.
 
-    Both count from 0, in the order in which they come; how many there will be need not be known.
+    Both indices count from 0 in order of appearance; their final numbers need not be known.
     """
     return FALSE_ALARMS / 4 / ((stage + 1) * (stage + 2)) / ((instance + 1) * (instance + 2))
 
 
 def noise_at_most(spread: float, freedom: int) -> float:
-    """The standard deviation that idle scores may have, of which `spread` was seen; 0 where they never differ.
+    """Upper bound of the idle scores' standard deviation, given the observed `spread`; 0 if they never differ.
 
-    The chi-square quantile by Wilson and Hilferty; it is too small, which is on the safe side.
+    The chi-square quantile by Wilson and Hilferty, whose error is on the safe side.
     """
     if not spread or freedom < 1:
         return spread
@@ -109,6 +109,6 @@ def noise_at_most(spread: float, freedom: int) -> float:
 
 
 def least_drift(noise: float, repeats: float, texts: int) -> float:
-    """What a difference from the mean of so many idle scores must exceed, or else tolerance and noise explain it."""
+    """The smallest difference from the mean of `repeats` idle scores that tolerance and noise do not explain."""
     z = -NormalDist().inv_cdf(FALSE_ALARMS / 4 / max(1, texts) / 2)
     return TOLERANCE + z * noise / math.sqrt(max(1.0, repeats))

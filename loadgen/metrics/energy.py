@@ -1,13 +1,12 @@
 """The energy of a window: joules by socket, from its counter, checked against its power.
 
-Invariants: pure; a socket counts once, however many devices its vendor makes of it; a window that is too short, or
-seen for less than nine tenths, has no energy rather than a wrong one; what was not seen of it is taken to be like the
-rest. It is the energy of the sockets: no CPU, no network, no fans.
+Invariants: pure; a socket counts once, however many devices its vendor lists; a window that is too short, or observed
+for less than nine tenths, has no energy rather than a wrong one; unobserved parts are taken to be like the rest. It is
+the energy of the sockets: no CPU, no network, no fans.
 
-Samples come at their own times and windows begin and end at others: both edges are interpolated between the two
-samples around them, so that windows that meet add up. A counter that fell was reset: what it gained in between is
-unknown and dropped, and so is the time (`covered_s`). Of several samples at one time the first counts, and those that
-are out of order, or unknown (NaN), are ignored.
+Samples do not fall on the edges of windows: both edges are interpolated between neighbouring samples, so that adjacent
+windows add up. A counter that fell was reset: its gain in between is unknown and dropped, and so is that time
+(`covered_s`). Of several samples at one time the first counts; samples out of order or unknown (NaN) are ignored.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from loadgen.metrics.samples import GpuSample, GpuStatic
 from loadgen.metrics.series import Floats
 
 SHORTEST_WINDOW_S = 4.9
-"""Sensors average over up to a second, so the edges of a shorter window weigh too much. Just under five seconds: the
-window of a stage of five ends with its last token."""
+"""Sensors average over up to a second, so the edges of a shorter window would weigh too much. Just under five seconds,
+because the window of a five-second stage ends with its last token."""
 _CHECKED_FROM_S = 10.0
 _TRUSTED_WITHIN = 0.1
 _COVERED = 0.9
@@ -31,7 +30,7 @@ _LONGEST_GAP_S = 15.0
 
 
 class WindowGain(NamedTuple):
-    """What was gained within a window, and for how much of the window that is known."""
+    """The gain within a window, and how much of the window it covers."""
 
     amount: float
     covered_s: float
@@ -42,7 +41,7 @@ def window_energy(
 ) -> EnergyResult | None:
     """The energy from `start_s` to `end_s` (CLOCK_MONOTONIC); None without devices or if the window is too short.
 
-    `gpus` are those that count; their `samples`, by number, should reach beyond both ends of the window. `tokens` are
+    `gpus` are those to count; their `samples`, by number, should reach beyond both ends of the window. `tokens` are
     the output tokens of the window.
     """
     leaders = sockets(gpus)
@@ -65,7 +64,7 @@ def window_energy(
 
 
 def sockets(gpus: Iterable[GpuStatic]) -> list[GpuStatic]:
-    """The device of each socket that carries its figures: partition 0, and of two that claim it the first."""
+    """The device of each socket that carries its figures: partition 0, the first if two claim it."""
     leaders: dict[str, GpuStatic] = {}
     for gpu in gpus:
         if gpu.partition == 0:
@@ -74,13 +73,13 @@ def sockets(gpus: Iterable[GpuStatic]) -> list[GpuStatic]:
 
 
 def socket_of(gpu: GpuStatic) -> str:
-    """The name of the device's socket; one whose backend names none is a socket of its own."""
+    """The name of the device's socket; a device without one is a socket of its own."""
     return gpu.socket or f"{gpu.vendor} {gpu.index}"
 
 
 def _socket(gpu: GpuStatic, samples: Sequence[GpuSample], start_s: float, end_s: float) -> SocketEnergy:
     window_s = end_s - start_s
-    # What is None becomes NaN.
+    # None becomes NaN.
     times_s = np.array([sample.t_s for sample in samples])
     joules_so_far = np.array([sample.energy_j for sample in samples], dtype=np.float64)
     watts = np.array([sample.power_w for sample in samples], dtype=np.float64)
@@ -103,14 +102,14 @@ def _socket(gpu: GpuStatic, samples: Sequence[GpuSample], start_s: float, end_s:
 
 
 def _whole(part: WindowGain, window_s: float) -> float | None:
-    """That of the whole window, if enough of it was seen."""
+    """Scaled to the whole window, if enough of it was observed."""
     if part.covered_s < window_s * _COVERED:
         return None
     return part.amount * window_s / part.covered_s
 
 
 def increase(times_s: Floats, values: Floats, start_s: float, end_s: float) -> WindowGain:
-    """What a counter gained from `start_s` to `end_s`."""
+    """A counter's gain from `start_s` to `end_s`."""
     times_s, values = _in_order(times_s, values)
     gains, spans_s = np.diff(values), np.diff(times_s)
     overlaps_s = np.minimum(times_s[1:], end_s) - np.maximum(times_s[:-1], start_s)

@@ -1,4 +1,4 @@
-"""What the engine's own /metrics say, now and over a stage; what of it is others', and whether the client agrees."""
+"""The engine's own figures from /metrics, now and over a stage; others' part in them; agreement with the client."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ EngineKind = Literal["vllm", "sglang", "tgi"]
 
 
 class EngineLatencyMs(msgspec.Struct, frozen=True):
-    """One latency as the engine counted it, in buckets: of a percentile they tell the interval and no more."""
+    """One latency as counted by the engine in buckets, so that percentiles are known only as intervals."""
 
     count: int
     mean: float
     within: dict[str, tuple[float, float | None]] = {}
-    """`p50`, `p90`, `p99`: between which two bounds each lies; the upper one is None beyond the last bucket."""
+    """`p50`, `p90`, `p99`: the bounds of each; the upper one is None beyond the last bucket."""
 
 
 class SpecDecode(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Speculative decoding over a span of time; None where the engine does not count that."""
+    """Speculative decoding over a span of time; None if the engine does not count it."""
 
     drafts: int | None = None
     drafted_tokens: int | None = None
     accepted_tokens: int | None = None
     acceptance: float | None = None  # 0 to 1, accepted of drafted tokens
-    mean_accepted_length: float | None = None  # tokens a step yields: those accepted, and the one of the model itself
+    mean_accepted_length: float | None = None  # tokens per step: accepted ones and the model's own
     acceptance_by_position: tuple[float, ...] = ()  # 0 to 1, of the drafts, by position in the draft
 
 
@@ -39,7 +39,7 @@ class EngineSpan(msgspec.Struct, frozen=True):
     between_s: tuple[float, float] | None = None
     """Between which moments of the run it was read, the readings themselves included; None before the second one."""
     latency_ms: dict[str, EngineLatencyMs] = {}
-    """By name: ttft, itl, tpot, e2e, queue, prefill, decode; all but the first two of requests that ended."""
+    """By name: ttft, itl, tpot, e2e, queue, prefill, decode; all but the first two are of ended requests."""
     prefix_hit_rate: float | None = None  # 0 to 1, of the prompt tokens that were looked up; None while there are none
     external_prefix_hit_rate: float | None = None  # 0 to 1, of the tokens looked up in a KV cache outside the engine
     prompt_tokens_by_source: dict[str, int] = {}  # local_compute, local_cache_hit, external_kv_transfer
@@ -47,7 +47,7 @@ class EngineSpan(msgspec.Struct, frozen=True):
     errors: dict[str, int] = {}  # answers by status: 4xx, 503
     spec: SpecDecode | None = None  # None also where nothing was drafted
     tflops_per_gpu: float | None = None
-    """TFLOP a second of each GPU by the engine's own estimate, its engines' mean; None where it does not tell."""
+    """TFLOP/s per GPU by the engine's own estimate, the mean of its engines; None if it has none."""
     hbm_bytes_per_s: float | None = None  # of each GPU, read and written, by the engine's estimate
     kv_offload_bytes: dict[str, int] = {}  # `load` and `store`: moved from and to where the KV cache is offloaded
 
@@ -60,10 +60,10 @@ class EngineView(EngineSpan, frozen=True, omit_defaults=True):
     kv_usage: float | None = None  # 0 to 1, of the fullest engine
     preemptions: float | None = None  # since the server started
     waiting_by_reason: dict[str, float] = {}
-    """Where some wait: `capacity`, no room; `deferred`, held back by something else, such as a KV transfer."""
+    """Waiting requests: `capacity`, no room; `deferred`, held back for another reason, such as a KV transfer."""
     prompt_tokens_per_s: float | None = None
     generation_tokens_per_s: float | None = None
-    requests_per_s: float | None = None  # that ended
+    requests_per_s: float | None = None  # ended requests
     engines: dict[str, EngineView] = {}
     """Each engine of a data-parallel server, where there are several; without its latencies."""
     since_start: dict[str, EngineLatencyMs] = {}  # latencies since the server started
@@ -72,9 +72,9 @@ class EngineView(EngineSpan, frozen=True, omit_defaults=True):
 
 
 class EngineStage(EngineSpan, frozen=True):
-    """What the engine's own /metrics say about a stage: differences between its end and its beginning.
+    """The engine's own figures for a stage: differences between readings at its end and its beginning.
 
-    Warm-up is in it, and what other clients sent.
+    They include warm-up and other clients' requests.
     """
 
     ttft_mean_ms: float | None = None
@@ -87,16 +87,16 @@ class EngineStage(EngineSpan, frozen=True):
     decode_mean_ms: float | None = None
     prompt_tokens: int | None = None
     generation_tokens: int | None = None
-    requests: int | None = None  # that ended
+    requests: int | None = None  # ended requests
     preemptions: int | None = None
     admission_rejections: int | None = None  # requests turned away because a queue was full
     engines: dict[str, EngineStage] = {}  # each engine of a data-parallel server, where there are several
     idle_around: bool | None = None
-    """Nothing ran or waited when it was read, before and after; None where the engine does not say."""
+    """Whether nothing ran or waited at the readings before and after; None if the engine does not say."""
     doubts: dict[str, str] = {}
-    """Figures that are None because what the engine says of them cannot be, by name, and why; `all` for every one."""
+    """Why figures are None because the engine's values are implausible, by name; `all` for every figure."""
     restarts: int = 0
-    """How often the counters began anew; what the server did between the last reading and that is missing."""
+    """How often the counters started anew; work between the last reading and a restart is missing."""
 
     @property
     def requests_per_s(self) -> float | None:
@@ -118,10 +118,10 @@ class EngineStage(EngineSpan, frozen=True):
 
 
 class OwnRequests(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Requests of ours that are no load: a server's first ones, and canaries."""
+    """Requests of vramp's own that are not load: a server's first ones, and canaries."""
 
     open: int = 0  # now
-    requests: int = 0  # that ended since the last look, and so what they took
+    requests: int = 0  # ended since the last look, like the following counts
     input_tokens: int = 0
     output_tokens: int = 0
 
@@ -131,10 +131,10 @@ class OwnRequests(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OthersTraffic(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Requests of others on the same engine; 0 where there is no evidence of any, None where nobody can tell."""
+    """Requests of others on the same engine; 0 if there is no evidence of any, None if unknown."""
 
-    running: float | None = None  # requests in the engine, running or waiting; of a stage their mean
-    requests_per_s: float | None = None  # that ended
+    running: float | None = None  # in the engine, running or waiting; for a stage their mean
+    requests_per_s: float | None = None  # ended requests
     prompt_tokens_per_s: float | None = None
     generation_tokens_per_s: float | None = None
 
@@ -144,7 +144,7 @@ class OthersTraffic(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def words(self) -> str:
-        """What is known of it: 3.1 running, 2.4 req/s, 820 tok/s in, 310 tok/s out."""
+        """The known figures: 3.1 running, 2.4 req/s, 820 tok/s in, 310 tok/s out."""
         told = {
             "running": self.running,
             "req/s": self.requests_per_s,
@@ -155,23 +155,23 @@ class OthersTraffic(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TruthCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """Client against engine over a stage; None where one of them does not know."""
+    """Client against engine over a stage; None if one of them does not know."""
 
     ttft_client_ms: float | None
-    """Mean over all streams of the stage, warm-up and first wave too; None, as all times, where the server's is of
-    other streams."""
+    """Mean over all streams of the stage, including warm-up and first wave; None, like all times, if the server's are
+    of other streams."""
     ttft_server_ms: float | None
-    ttft_outside_ms: float | None  # the client's less the server's: HTTP, network and client
+    ttft_outside_ms: float | None  # the client's minus the server's: HTTP, network and client
     queue_ms: float | None
     """Mean wait before the engine began a request; this and `prefill_ms` are parts of the server's TTFT."""
     prefill_ms: float | None
-    frontend_ms: float | None  # the rest of the server's TTFT: tokenizing, and the way to the engine and back
+    frontend_ms: float | None  # the rest of the server's TTFT: tokenizing, and the way to and from the engine
     requests_client: int
     requests_server: int | None
-    """Those that the server gave a first token; None, as its tokens, where they may be others."""
+    """Requests that the server gave a first token; None, like its tokens, if they may be others."""
     input_tokens_client: int
     input_tokens_server: int | None
     output_tokens_client: int
     output_tokens_server: int | None
-    agrees: bool | None  # of all that could be compared; None where nothing could
-    why: str  # what does not agree, then what could not be compared and why; empty where everything agrees
+    agrees: bool | None  # over all that could be compared; None if nothing could
+    why: str  # what disagrees, then what could not be compared and why; empty if everything agrees

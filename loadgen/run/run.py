@@ -77,22 +77,10 @@ class Run:
         self._writer = RunWriter(profile.name, json_path=json_path, records=records, baseline=baseline)
         self.folder, self.result_paths = self._writer.folder, self._writer.result_paths
         self._record, self._log, self._event = self._writer.record, self._writer.log, self._writer.event
-        self._hold_open = hold_open
-        self._views = StageViews()
-        self._baseline = BaselineWatch(baseline) if baseline is not None else None
         self._seed = profile.load.seed if profile.load.seed is not None else secrets.randbelow(2**31)
         self._session = Session(profile, variant, self.plan, self._writer, seed=self._seed, where=where)
-        self._phase: Phase = "checking"
-        self._force = force
-        self._start_allowed = asyncio.Event()
-        if force:
-            self._start_allowed.set()
-        self._variants = variants
-        self._error: VrampError | None = None
-        self._failure: VrampError | None = None
-        """Why there is nothing to load, while the operator may still change that."""
-        self._next: Session | None = None  # what the operator wants in place of the present one
-        self._restart_asked = asyncio.Event()
+        self._controller = LoadController(next_stages(profile), self.plan, self._writer)
+        self._controller.variant = variant
         self._hardware = HardwareWatch(
             profile,
             folder=self.folder,
@@ -102,14 +90,32 @@ class Run:
             worker_pids=lambda: self._session.worker_pids,
             replay=replay,
         )
-        self._controller = LoadController(next_stages(profile), self.plan, self._writer)
-        self._controller.variant = variant
+
+        # What the operator may do.
+        self._hold_open = hold_open
+        self._force = force
+        self._start_allowed = asyncio.Event()
+        if force:
+            self._start_allowed.set()
+        self._variants = variants
+        self._next: Session | None = None  # what the operator wants in place of the present one
+        self._restart_asked = asyncio.Event()
+
+        # How far it is, and how it ends.
+        self._phase: Phase = "checking"
+        self._running: asyncio.Task[None] | None = None
+        self._error: VrampError | None = None
+        self._failure: VrampError | None = None
+        """Why there is nothing to load, while the operator may still change that."""
         self._aborted = False
         self._ending: RunState | None = None
         self._reason = ""
-        self._running: asyncio.Task[None] | None = None
-        self._due = asyncio.Event()
         self._ended = asyncio.Event()
+
+        # What the screen draws, and whoever watches or scrapes.
+        self._views = StageViews()
+        self._baseline = BaselineWatch(baseline) if baseline is not None else None
+        self._due = asyncio.Event()
         self._metrics_port = metrics_port
         self._snapshot_server = SnapshotServer(
             self.folder, apply=self.apply, past=lambda: points_of(self._record.timeline.series)

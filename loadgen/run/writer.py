@@ -195,7 +195,6 @@ def _environment() -> dict[str, Any]:
         "cpu_cores": os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
         "python": platform.python_version(),
-        "gpus": [],
     }
 
 

@@ -28,7 +28,7 @@ def facts(**known: float) -> ClientFacts:
         (facts(read_lag_p99_ms=60.0), "read lag p99 60.0 ms: the client read late"),
         (facts(coalesced_share=0.2), "20.0% of the reads"),
         (facts(ttfts=500, unsure_ttfts=2), None),
-        (facts(ttfts=500, unsure_ttfts=3), "3 of 500 TTFTs may be too long by the client's delay"),
+        (facts(ttfts=500, unsure_ttfts=3), "3 of 500 TTFTs may be too long because of the client"),
         (facts(ttfts=99, unsure_ttfts=9), None),
         (facts(held_mean=50.0, wanted=64), "held 50.0 of 64"),
         (facts(send_lag_mean_ms=10.0, e2e_mean_ms=100.0), "10.0 ms late on average, 10.0%"),
