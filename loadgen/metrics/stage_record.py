@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from loadgen.metrics.batch_means import BatchMeans
 from loadgen.metrics.canary import Answers, CanaryTraffic
 from loadgen.metrics.client_limit import ClientFacts, cap_held_back, client_limit
@@ -25,8 +27,7 @@ class StageRecord:
         self.started = started
         self.metrics = StageMetrics()
         self.blocks = BatchMeans()
-        self.answers = Answers(0)  # those looked at
-        self.answer_blocks: dict[int, Answers] = {}  # the same by the half minute of the run
+        self.answer_blocks: dict[int, Answers] = {}  # the answers looked at, by the half minute of the run
         self.parts: list[StageRecord] = []  # by server, where there are several
         self._whole = whole
         self.client = ClientMetrics()
@@ -71,12 +72,19 @@ class StageRecord:
         total = self.engine.prompt_tokens if self.engine is not None else None
         return self.started.meant_hits + (self.canaries.input_tokens / total if total else 0.0)
 
+    @property
+    def answers(self) -> Answers:
+        """The sampled answers of the whole stage."""
+        return Answers(self.counters["answers"], self.metrics.degenerate, self.metrics.loops)
+
     def add_answers(self, delta: StageDelta, t_s: float) -> None:
-        """Add the sampled answers of a tick."""
+        """Add the sampled answers of a tick to those of its half minute."""
         if delta.answers:
-            block = self.answer_blocks.setdefault(int(t_s // ANSWERS_BLOCK_S), Answers(0))
-            for answers in (self.answers, block):
-                answers.add(delta.answers, delta.degenerate, delta.loops)
+            block = int(t_s // ANSWERS_BLOCK_S)
+            before = self.answer_blocks.get(block, Answers(0))
+            degenerate = Counter(before.degenerate) + Counter(delta.degenerate)
+            loops = Counter(before.loops) + Counter(delta.loops)
+            self.answer_blocks[block] = Answers(before.read + delta.answers, dict(degenerate), dict(loops))
 
     def add_gauges(self, view: EngineView | None) -> None:
         """Add the engine's gauges at a tick, if there are any."""
