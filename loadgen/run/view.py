@@ -1,6 +1,6 @@
-"""From a record to a snapshot: what the screen draws, computed four times a second. Nothing here changes anything.
+"""From a record to a snapshot for the screen, computed four times a second. Nothing here changes anything.
 
-A record says what has happened; a run that goes on, or the replay that plays it, adds what only it knows.
+A record says what has happened; a live run, or a replay, adds what only it knows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CPU_POINTS = 8
 
 
 class RunFields(TypedDict, total=False):
-    """Fields of a snapshot that only the run that goes on, or the replay, can know."""
+    """Fields of a snapshot that only a live run, or a replay, knows."""
 
     unix_s: Required[float]
     profile: Required[str]
@@ -55,7 +55,7 @@ class RunFields(TypedDict, total=False):
 
 
 class LoadFields(TypedDict, total=False):
-    """Fields of the load's view that only the run that goes on, or the replay, can know."""
+    """Fields of the load view that only a live run, or a replay, knows."""
 
     stage: Required[int]
     stages_planned: Required[int]
@@ -78,7 +78,7 @@ def snapshot_of(
     baseline: BaselineWatch | None = None,
     **known: Unpack[RunFields],
 ) -> Snapshot:
-    """The state of a run now: what its record says, with what only the run that goes on, or the replay, can know.
+    """The state of a run now: from its record, with what only a live run, or a replay, knows.
 
     `reason` is why it ends, as `ending`; `waiting_for` are the processes that a stop waits for.
     """
@@ -180,7 +180,7 @@ def _error_views(total: StageMetrics) -> tuple[ErrorView, ...]:
 
 
 def _verdicts(record: Record, of_gpus: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    """Verdicts on GPUs, output and the running stage, as far as the last samples tell; the bad ones first."""
+    """Verdicts on GPUs, output and the running stage from the latest samples; bad ones first."""
     found = [*of_gpus, *record.canaries.run_verdicts()]
     stage, engine, host = record.current, record.engine, record.hardware.host
     if stage is not None:
@@ -206,7 +206,7 @@ def _verdicts(record: Record, of_gpus: Sequence[Verdict]) -> tuple[Verdict, ...]
 
 
 def _output(record: Record, stage: StageRecord) -> Iterator[Verdict]:
-    """What is wrong with the text, and what was looked at."""
+    """Verdicts on the output, and what was checked."""
     index, counters = stage.started.index, stage.counters
     yield from record.canaries.stage_verdicts(index)
     yield from answer_verdicts(stage, record.stages.values(), record.urls, record.engine)
@@ -222,7 +222,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def load_view(asked: StageLoad | None, record: Record, t_s: float, **known: Unpack[LoadFields]) -> LoadView:
-    """The load at a moment: what is asked for and what is held."""
+    """The load at a moment: requested and held."""
     tick, running = record.last_tick, record.current
     concurrency, rate = (asked.concurrency, asked.rate) if asked is not None else (None, None)
     if running is not None and running.started.steps:

@@ -137,7 +137,7 @@ async def test_a_run_whose_process_dies_is_shown_as_gone(tmp_path: Path) -> None
     await process.communicate()
     assert (seen[-1].phase, seen[-1].healthy) == ("done", False)
     assert "the run's process is gone" in seen[-1].headline
-    with pytest.raises(ResultError, match="no run goes on there"):
+    with pytest.raises(ResultError, match="nothing runs there"):
         await anext(RemoteRun(folder).snapshots())
 
 
