@@ -9,7 +9,7 @@ import pytest
 
 from loadgen.metrics.result import Result
 from tests.engines import NOBODY, Simulator
-from tests.tui.cli.test_main import SMALL, start, vramp, wait_for
+from tests.tui.cli.test_main import SMALL, start, wait_for
 from tui.cli.__main__ import main
 from tui.cli.monitor import _document, _parser
 from tui.cli.options import INTERRUPTED, profile_from
