@@ -10,6 +10,9 @@ SIDE_BY_SIDE = -n $$(( $$(nproc) + 1 )) --dist worksteal
 # Strict: a link to a page or a heading that is not there fails.
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
+# The modules of tests are compiled once, not by every worker at every start: half of what collecting them takes.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test test-vllm test-chromium test-lowest explore check docs bench screenshot schema clean
 
 run: $(INSTALLED)  ## the cockpit on the embedded simulator (without a terminal: the same run, headless)

@@ -22,7 +22,8 @@ from loadgen.format import harmless
 from loadgen.run.replay import Replay
 from loadgen.store.files import HISTOGRAMS, JOURNAL
 from loadgen.store.runs import RESULT
-from tests.store.test_recover import STARTED, journal, stage
+from tests.journal import STARTED
+from tests.store.test_recover import journal, stage
 from tui.cli.__main__ import main
 
 EVIL = "\x1b]0;title\x07\x1b[31mred\r\x9b2J\u202e<script>alert(1)</script>`x`|[bold]\x00"

@@ -296,15 +296,7 @@ class Fleet:
         for tick in ticks:
             client.add(tick.client)
         last = [worker.last for worker in self._ready if worker.last is not None]
-        open_stages, open_sent = Counter[int](), Counter[int]()
-        for tick in last:
-            open_stages.update(tick.open_stages)
-            if tick.running is not None:
-                open_sent[tick.running] += tick.open_sent
-        rows: dict[int, list[StreamRow]] = {}
-        for tick in ticks:
-            if tick.rows:
-                rows.setdefault(tick.worker, []).extend(tick.rows)
+        open_stages, open_sent = _open_streams(last)
         before, self._last_number = self._last_number, max((tick.number for tick in ticks), default=self._last_number)
         finished_why = self._finished_why()
         news, self._news = tuple(self._news), []
@@ -324,7 +316,7 @@ class Fleet:
             deaths=deaths,
             news=news,
             rss_bytes=sum(tick.rss_bytes for tick in last),
-            rows=rows,
+            rows=_rows_by_worker(ticks),
         )
 
     def _first_wave_waiting(self) -> int | None:
@@ -343,6 +335,24 @@ class Fleet:
         if not any(done):
             return "every worker that took part in it died"
         return _ANSWERED if not short else f"{_ANSWERED} but those of {short} of {len(done)} workers, which died"
+
+
+def _open_streams(last: Sequence[Tick]) -> tuple[Counter[int], Counter[int]]:
+    """How many are open in each stage, and how many of those count in its `sent`."""
+    open_stages, open_sent = Counter[int](), Counter[int]()
+    for tick in last:
+        open_stages.update(tick.open_stages)
+        if tick.running is not None:
+            open_sent[tick.running] += tick.open_sent
+    return open_stages, open_sent
+
+
+def _rows_by_worker(ticks: Sequence[Tick]) -> dict[int, list[StreamRow]]:
+    rows: dict[int, list[StreamRow]] = {}
+    for tick in ticks:
+        if tick.rows:
+            rows.setdefault(tick.worker, []).extend(tick.rows)
+    return rows
 
 
 def _seconds_behind(last: Sequence[Tick]) -> float:

@@ -40,7 +40,6 @@ def answer_verdicts(
 
     While the stage runs, `now` has its engine's counts.
     """
-    subject = f"stage {stage.started.index + 1}"
     lengths = (stage.started.isl, stage.started.osl)
     others = [one for one in stages if one is not stage and (one.started.isl, one.started.osl) == lengths]
     parts = dict(zip(urls, stage.parts, strict=False))
@@ -50,14 +49,14 @@ def answer_verdicts(
         found[url] = degenerate(part.answers, siblings, part.answer_blocks.values())
     accused = {f"{plain(url)}: ": words for url, words in found.items() if words}
     if len(accused) in (0, len(parts)):
-        elsewhere = {f"stage {one.started.index + 1}": one.answers for one in others}
+        elsewhere = {one.subject: one.answers for one in others}
         words = degenerate(stage.answers, elsewhere, stage.answer_blocks.values())
         accused = {"": words} if words else accused
-    yield from (Verdict("output-degenerate", subject, f"{where}{words}") for where, words in accused.items())
+    yield from (Verdict("output-degenerate", stage.subject, f"{where}{words}") for where, words in accused.items())
     finished = (stage.engine or now or EngineView()).finished
     unending = next(filter(None, (_unending(finished, other) for other in others)), None)
     if unending is not None:
-        yield Verdict("output-degenerate", subject, unending)
+        yield Verdict("output-degenerate", stage.subject, unending)
 
 
 def degenerate(whole: Answers, elsewhere: Mapping[str, Answers], blocks: Collection[Answers] = ()) -> str | None:
@@ -127,7 +126,7 @@ def _unending(finished: Mapping[str, int], other: StageRecord) -> str | None:
         return None
     if chance_of_rise(*own, *others) >= DOUBT:
         return None
-    where = f"in stage {other.started.index + 1} {others[0]} of {others[1]}"
+    where = f"in {other.subject} {others[0]} of {others[1]}"
     return f"answers do not end: {own[0]} of {own[1]} ran into their limit, {where}"
 
 

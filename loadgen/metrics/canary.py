@@ -7,7 +7,6 @@ canary is in any figure of the load. A sample of the load's own answers is check
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -99,15 +98,9 @@ class CanaryResult(msgspec.Struct, frozen=True, kw_only=True):
     unchecked: tuple[str, ...] = ()  # what could not be checked, and why
 
 
-class Answers(msgspec.Struct):
+class Answers(msgspec.Struct, frozen=True):
     """A sample of the load's answers, whose beginnings were checked for degenerate text."""
 
     read: int
     degenerate: dict[str, int] = {}  # by kind: `repeating`, `unreadable` (replacement characters), `blank`
     loops: dict[str, int] = {}  # repeated texts with counts; in a result the most frequent
-
-    def add(self, read: int, degenerate: Mapping[str, int], loops: Mapping[str, int]) -> None:
-        self.read += read
-        for total, counts in ((self.degenerate, degenerate), (self.loops, loops)):
-            for name, count in counts.items():
-                total[name] = total.get(name, 0) + count

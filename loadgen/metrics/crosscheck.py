@@ -78,22 +78,15 @@ def _less(total: int | None, part: int) -> int | None:
     return None if total is None else total - part
 
 
-def truth_verdicts(
-    subject: str,
-    check: TruthCheck | None,
-    engine: EngineStage | None,
-    *,
-    meant_hits: float = 0.0,
-    random_prompts: bool = False,
-) -> list[Verdict]:
-    """Verdicts on whether a stage's numbers can be trusted; `meant_hits` is `intended` in `unintended_hits`."""
-    hits = unintended_hits(engine.prefix_hit_rate, intended=meant_hits) if engine is not None else None
+def truth_verdicts(stage: StageRecord, check: TruthCheck | None) -> list[Verdict]:
+    """Verdicts on whether a stage's numbers can be trusted."""
+    engine = stage.engine or EngineStage()
     found = {
         "truth": check.why if check is not None and check.agrees is False else None,
-        "prefix-cache": hits,
-        "spec-decode-random": _guessed(engine.spec) if engine is not None and random_prompts else None,
+        "prefix-cache": unintended_hits(engine.prefix_hit_rate, intended=stage.meant_hits),
+        "spec-decode-random": _guessed(engine.spec) if stage.started.random_prompts else None,
     }
-    return [Verdict(name, subject, words) for name, words in found.items() if words is not None]
+    return [Verdict(name, stage.subject, words) for name, words in found.items() if words is not None]
 
 
 def unintended_hits(hit_rate: float | None, *, intended: float = 0.0) -> str | None:

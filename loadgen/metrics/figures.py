@@ -1,7 +1,7 @@
-"""The figures by which stages are compared, each with the interval in which its true value lies.
+"""The figures by which stages are compared, each with the interval of its true value.
 
-The same for a stage of a result and for one that runs, so that a comparison on the screen and one of two files cannot
-disagree.
+They are the same for a stage of a result and for a running one, so that a comparison on the screen and one of two files
+cannot disagree.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ _LATENCY = re.compile(r"(?P<metric>[a-z0-9]+)_(?:mean|p(?P<percent>\d+))_ms")
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One number of a stage that can be better or worse."""
+    """One figure of a stage that can be better or worse."""
 
-    name: str  # as `--fail-if` takes it
+    name: str  # as in `--fail-if`
     title: str
     unit: str
     lower_is_better: bool
 
 
 class LoadShape(msgspec.Struct, frozen=True):
-    """What a stage asked for: stages of the same load and shape can be compared; of no load, those of one label."""
+    """A stage's load; stages with equal load and shape are comparable, and those without load by label."""
 
     concurrency: int | None
     rate: float | None
     arrival: str | None
     isl: int
     osl: int
-    moves: str = ""  # from where to where, of a load that does; the label of no load
+    moves: str = ""  # the ends of a moving load; the label of a stage without load
     pass_number: int | None = None
 
     @property
@@ -86,7 +86,7 @@ FIGURES = {figure.name: figure for figure in _all_figures()}  # by name, in the 
 
 
 def load_of(stage: StageResult) -> LoadShape:
-    """What a stage of a result asked for."""
+    """The load of a stage in a result."""
     target = stage.target
     if target.concurrency == 0:
         return _no_load(stage.label)
@@ -95,7 +95,7 @@ def load_of(stage: StageResult) -> LoadShape:
 
 
 def load_asked(stage: StageStarted) -> LoadShape:
-    """What a stage that runs asks for."""
+    """The load of a running stage."""
     if stage.no_load:
         return _no_load(stage.label)
     arrival = stage.arrival if stage.rate is not None else None
@@ -104,12 +104,12 @@ def load_asked(stage: StageStarted) -> LoadShape:
 
 
 def _no_load(label: str) -> LoadShape:
-    """Whatever would have been sent."""
+    """A stage without load: what it would have sent does not matter."""
     return LoadShape(0, None, None, 0, 0, label)
 
 
 def stages_by_load(result: Result) -> dict[LoadShape, list[StageResult]]:
-    """The stages in which something was measured; several may have one load, but each of no load is one by itself."""
+    """The stages with measurements; several may share a load, but each stage without load is by itself."""
     found: dict[LoadShape, list[StageResult]] = {}
     labels = Counter[str]()
     for stage in result.stages:
@@ -123,17 +123,17 @@ def stages_by_load(result: Result) -> dict[LoadShape, list[StageResult]]:
 
 
 def sound_stage(stages: Sequence[StageResult]) -> StageResult:
-    """The stage that counts of several of one load: the last with which nothing is wrong, else the last."""
+    """The representative of several stages with one load: the last without problems, otherwise the last."""
     return max(stages, key=lambda stage: (not stage.limited and stage.inconclusive is None, stage.index))
 
 
 def figures_of(
     stage: StageResult, confidence: float = CONFIDENCE, histograms: Mapping[str, Histogram] | None = None
 ) -> dict[str, Estimate]:
-    """The figures of a stage, over or not; raises `ResultError` for a histogram that is none.
+    """The figures of a stage, over or not; raises `ResultError` for an invalid histogram.
 
-    Its `histograms` are decoded from the result where they are not at hand. Of no load they are the engine's own, whose
-    percentiles are intervals and are not compared.
+    `histograms` are decoded from the result unless given. Without load, figures are the engine's own, whose percentiles
+    are intervals and are not compared.
     """
     if stage.target.concurrency == 0:
         return _served(stage.engine) if stage.engine is not None else {}
@@ -150,7 +150,7 @@ def figures_of(
         "output_tok_s": _rate(throughput.output_tokens_per_s, "output_tokens_per_s", stage.precision, confidence),
         "total_tok_s": _rate(throughput.total_tokens_per_s, "total_tokens_per_s", stage.precision, confidence),
         "req_s": _rate(throughput.requests_per_s, "requests_per_s", stage.precision, confidence),
-        # The power is steady beside the tokens that it makes.
+        # Power is steady compared with the tokens, so the error of the token rate is used.
         "j_per_token": _rate(joules, "output_tokens_per_s", stage.precision, confidence),
     }
     if goodput is not None and goodput.share is not None:
@@ -187,7 +187,7 @@ def _latencies(
     yield f"{name}_mean", _as_known(mean, "mean", summary)
     for statistic, percent in PERCENTS.items():
         value = getattr(summary, statistic)
-        if value is None:  # in a result that somebody has made up
+        if value is None:  # in an edited result
             continue
         estimate = Estimate(value)
         if histogram is not None:
@@ -197,24 +197,24 @@ def _latencies(
 
 
 def _as_known(estimate: Estimate, statistic: str, summary: Summary) -> Estimate:
-    """A lower bound lies anywhere above its value."""
+    """Open the interval upwards if the value is a lower bound."""
     return Estimate(estimate.value, estimate.low, at_least=True) if statistic in summary.lower_bounds else estimate
 
 
 def _effective(precision: Precision | None, name: str, statistic: str, confidence: float) -> float:
-    """How many independent values to count on; 0 for a stage too short to tell."""
+    """How many independent values to assume; 0 if the stage was too short to tell."""
     if precision is None or statistic not in precision.effective.get(name, {}):
         return 0.0
     return effective_sample_size(precision.effective[name][statistic], precision.blocks, confidence)
 
 
 def compared(a: Mapping[str, Estimate], b: Mapping[str, Estimate]) -> list[Compared]:
-    """All figures that one of them has, in the order of `FIGURES`."""
+    """All figures that either has, in the order of `FIGURES`."""
     return [_compared(figure, a.get(name), b.get(name)) for name, figure in FIGURES.items() if name in a or name in b]
 
 
 def without_words(figures: Sequence[Compared]) -> list[Compared]:
-    """The same numbers where nothing is evidence, whatever their intervals say."""
+    """The same figures without verdicts, for stages in doubt."""
     differences = [one.difference and replace(one.difference, word="no evidence") for one in figures]
     return [replace(one, difference=difference) for one, difference in zip(figures, differences, strict=True)]
 
@@ -240,7 +240,7 @@ def compare(
     compute: ComputeResult | None = None,
     earlier: Sequence[StageRecord] = (),
 ) -> list[Comparison]:
-    """Every published figure that speaks of this stage, beside what it measured; `earlier` are the passes before it."""
+    """Every published figure for this stage's load, beside the measured one; `earlier` are the passes before it."""
     load = {key: getattr(stage.started, key) for key in ("concurrency", "rate", "isl", "osl", "pass_number")}
     same = [point for point in reference.points if all(getattr(point, key) in (None, load[key]) for key in load)]
     return [
@@ -251,7 +251,7 @@ def compare(
 
 
 def other_data(reference: Reference, data: DataFile | None) -> str | None:
-    """What the run sent in place of the file that was published with; None where it did send that, or none is named."""
+    """What the run sent instead of the published file; None if it sent that, or none is named."""
     if not reference.data or (data is not None and data.sha256 == reference.data_sha256):
         return None
     sent = data.words if data is not None else "synthetic prompts"
@@ -290,7 +290,7 @@ def _measured(
 
 
 def _prefix_hit_percent(passes: Sequence[StageRecord]) -> float | None:
-    """Over all passes, weighed by their tokens: an engine's own rate counts from its start, too."""
+    """Over all passes, weighted by tokens: an engine's own rate counts since its start."""
     engines = [stage.engine for stage in passes if stage.engine is not None]
     known = [(one.prefix_hit_rate, one.prompt_tokens) for one in engines]
     tokens = sum(count or 0 for _, count in known)

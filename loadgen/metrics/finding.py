@@ -1,4 +1,4 @@
-"""What the preflight finds, as the journal keeps it and every table shows it."""
+"""What the preflight finds, as stored in the journal and shown in every table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import msgspec
 
 Severity = Literal["blocks", "warns", "info"]
-ORPHANED = "orphaned-server"  # the id of the finding that something is left of a run that was killed
+ORPHANED = "orphaned-server"  # the id of the finding that a killed run left a server behind
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -19,11 +19,11 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     """`blocks`: the start would fail, or harm; `warns`: it works, but not as meant; `info`: good to know."""
     seen: str
     why: str
-    fix: str = ""  # the command or the change that removes it; empty where nothing has to be done
-    source: str = ""  # where the claim comes from, for what a publication says
+    fix: str = ""  # the command or change that removes it; empty if nothing needs to be done
+    source: str = ""  # the publication or issue behind it
 
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
-    """The worst first, otherwise in the order in which they were found; before all, servers that nobody ends."""
+    """The most severe first, otherwise in order of discovery; orphaned servers before all."""
     order = get_args(Severity)
     return sorted(findings, key=lambda finding: (finding.id != ORPHANED, order.index(finding.severity)))

@@ -1,4 +1,4 @@
-"""What boxes are compared by: tokens of each GPU against tokens of each user, and what tokens cost."""
+"""Figures for comparing boxes: tokens per GPU against tokens per user, and the cost of tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from loadgen.metrics.result import CostResult, Throughput
 
-_GPUS_UNKNOWN = "nothing tells which GPUs the server was given; cost.gpus says how many"
+_GPUS_UNKNOWN = "the server's GPUs are unknown; set cost.gpus to their number"
 
 Point = tuple[float, float]
 
@@ -26,19 +26,19 @@ def frontier(points: Iterable[Point]) -> set[Point]:
 
 
 class Price(msgspec.Struct, frozen=True):
-    """What a profile says of its GPUs' cost."""
+    """The cost of GPUs according to a profile."""
 
     gpu_hour: float | None = None  # dollars for an hour of one GPU
-    gpus: int | None = None  # in place of those that the server was seen to be given
+    gpus: int | None = None  # instead of the number that was detected
 
 
 def price_of(profile: Mapping[str, Any]) -> Price:
-    """The price in a profile as the journal has it."""
+    """The price in a profile, as stored in the journal."""
     return msgspec.convert(profile.get("cost") or {}, Price)
 
 
 def cost_of(throughput: Throughput, price: Price) -> CostResult | None:
-    """What tokens cost at this throughput; None without a price."""
+    """The cost of tokens at this throughput; None without a price."""
     if price.gpu_hour is None:
         return None
     output, total = throughput.output_tokens_per_s_per_gpu, throughput.total_tokens_per_s_per_gpu

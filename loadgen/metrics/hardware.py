@@ -1,6 +1,6 @@
-"""The hardware's part of a record: GPUs and host as they were looked at, as series and by stage.
+"""The hardware's part of a record: samples of GPUs and host, as series and per stage.
 
-Series are bounded (`loadgen.metrics.series`). What a stage needs of the samples it keeps itself.
+Series are bounded (`loadgen.metrics.series`). A stage keeps the samples that it needs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SERVER_GROWTH_BYTES = 512 * 1024**2
 _SERVER_SHARE = 0.1
 _RECENT_LOOKS = 10
 _MOST_SAMPLES = 1000
-_LISTED_S = 25.0  # a list of processes is that of now for so long: they are listed every ten seconds, or no more
+_LISTED_S = 25.0  # how long a list of processes counts as current: they are listed every ten seconds, or not at all
 _MEASURED = tuple(field.name for field in msgspec.structs.fields(GpuStage) if field.type == GpuFigure | None)
 _ERRORS = (
     *("pcie_replays", "ecc_correctable", "ecc_uncorrectable", "ecc_deferred"),
@@ -42,15 +42,15 @@ _HOST_COLUMNS = (*_HOST_MEANS, "load_1min", *_HOST_RATES)
 
 
 class HardwareSamples:
-    """The samples of all GPUs and of the host around one stage."""
+    """The samples of GPUs and host during a stage, and shortly before and after."""
 
     def __init__(self, before: Mapping[int, GpuSample]) -> None:
         """`before` are the last samples before the stage."""
         self.by_gpu: dict[int, list[GpuSample]] = {index: [sample] for index, sample in before.items()}
         self.host: list[HostSample] = []
-        self.devices: ServerDevices | None = None  # the server's, as they were known last within the stage
-        self.until_s: float | None = None  # when the stage ended (CLOCK_MONOTONIC)
-        self.count = 0  # how often the GPUs were sampled so far
+        self.devices: ServerDevices | None = None  # the server's, as last known within the stage
+        self.until_s: float | None = None  # the end of the stage (CLOCK_MONOTONIC)
+        self.count = 0  # samples of GPUs so far
 
     def add(self, samples: Sequence[GpuSample]) -> None:
         self.count += 1
@@ -60,18 +60,18 @@ class HardwareSamples:
             _thin(kept)
 
     def add_host(self, sample: HostSample) -> None:
-        """Take one sample of the host."""
+        """Add a sample of the host."""
         self.host.append(sample)
         _thin(self.host)
 
     def forget(self) -> None:
-        """Let the samples go: what they say is known."""
+        """Drop the samples: they have been summarised."""
         self.by_gpu.clear()
         self.host.clear()
 
     @property
     def complete(self) -> bool:
-        """Whether every GPU was sampled after the end of the stage: nothing more is needed."""
+        """Whether every GPU was sampled after the end of the stage, so that nothing more is needed."""
         if self.until_s is None:
             return False
         return all(samples[-1].t_s >= self.until_s for samples in self.by_gpu.values())
@@ -90,7 +90,7 @@ def _thin(kept: list[Any]) -> None:
 
 
 class HardwareRecord:
-    """GPUs and host of a run, as far as its journal goes."""
+    """GPUs and host of a run, up to the last line of its journal."""
 
     def __init__(self) -> None:
         self.began_s = 0.0  # CLOCK_MONOTONIC when the run began
@@ -102,20 +102,20 @@ class HardwareRecord:
         self._host_series = _series(_HOST_COLUMNS)
         self._gpu_series: dict[int, TimeSeries] = {}
         self._recent: dict[int, list[GpuSample]] = {}
-        self._listed_s: dict[int, float] = {}  # when processes were listed last
-        self._energy_j: dict[int, tuple[float, float]] = {}  # the counter at the last look, and what it gained so far
+        self._listed_s: dict[int, float] = {}  # when its processes were last listed
+        self._energy_j: dict[int, tuple[float, float]] = {}  # the counter's last value, and its gain so far
         self._open: list[HardwareSamples] = []
         self._devices: ServerDevices | None = None
 
     def begin_stage(self) -> HardwareSamples:
-        """The samples of a stage that begins now; they are added until the stage lets go of them."""
+        """The samples of a stage that begins now; they are added to until the stage drops them."""
         samples = HardwareSamples(self.latest)
         samples.devices = self._devices
         self._open.append(samples)
         return samples
 
     def choose(self, devices: ServerDevices | None) -> None:
-        """The GPUs on which the server computes are known from now on, or are so no more."""
+        """The server's GPUs have become known, or unknown (None)."""
         self._devices = devices
         for samples in self._open:
             samples.devices = devices or samples.devices
@@ -157,7 +157,7 @@ class HardwareRecord:
             self._energy_j[sample.index] = sample.energy_j, total_j + (gained(before_j, sample.energy_j) or 0.0)
 
     def pace(self, index: int) -> GpuPace:
-        """What the counters of a GPU gain."""
+        """The present growth of a GPU's counters."""
         looks = self._recent.get(index, [])[-2:]
         return GpuPace(
             link_read_bytes_per_s=_pace(looks, "link_read_bytes"),
@@ -169,14 +169,14 @@ class HardwareRecord:
         return [GpuSeries(index, series.columns()) for index, series in sorted(self._gpu_series.items())]
 
     def host_series(self) -> Columns:
-        """The series of the host; empty before the first sample."""
+        """The host's series; empty before the first sample."""
         return self._host_series.columns() if len(self._host_series) else {}
 
     def facts(self) -> list[GpuFacts]:
-        """What the rules of health look at, over the last samples."""
+        """The input of the GPU health rules, from the latest samples."""
         throttled = {index: mean_throttle(samples) for index, samples in self._recent.items()}
         devices = self.now()
-        ours = self.gpus if devices.by in ("hbm", "all") else self.sockets_of(devices)  # those two are guesses
+        ours = self.gpus if devices.by in ("hbm", "all") else self.sockets_of(devices)  # these two are guesses
         of_others = {gpu.index for gpu in self.gpus if gpu not in ours}
         return gpu_facts(self.gpus, self.latest, self.first, throttled, of_others)
 
@@ -189,12 +189,12 @@ class HardwareRecord:
         return self._devices or self._by_memory({index: [sample] for index, sample in self.latest.items()})
 
     def _by_memory(self, samples: Mapping[int, Sequence[GpuSample]]) -> ServerDevices:
-        """The last resort: the GPUs whose memory grew since the run began, or is well in use; else all of them."""
+        """The last resort: GPUs whose memory use grew since the run began, or is high; otherwise all of them."""
         used = tuple(gpu.index for gpu in self.gpus if self._holds_a_model(gpu, samples.get(gpu.index, ())))
         return ServerDevices(used, "hbm") if used else ServerDevices(tuple(gpu.index for gpu in self.gpus), "all")
 
     def sockets_of(self, devices: ServerDevices) -> list[GpuStatic]:
-        """All devices of the sockets of these: what belongs to a socket is that of its first."""
+        """All devices on the sockets of these: a socket's figures are on its first device."""
         sockets = {socket_of(gpu) for gpu in self.gpus if gpu.index in devices.indices}
         return [gpu for gpu in self.gpus if socket_of(gpu) in sockets]
 
@@ -217,7 +217,7 @@ def _series(columns: Sequence[str]) -> TimeSeries:
 
 
 def host_means(samples: Sequence[HostSample], start_s: float, end_s: float) -> dict[str, float | None]:
-    """The means of the host's figures over a window; None where nothing was known."""
+    """The means of the host's figures over a window; None where unknown."""
     known = {
         name: _known([sample for sample in samples if start_s <= sample.t_s <= end_s], name) for name in _HOST_MEANS
     }
@@ -230,7 +230,7 @@ def gpu_stages(
     around: Mapping[int, Sequence[GpuSample]],
     of_server: Collection[int],
 ) -> list[GpuStage]:
-    """Every GPU over its samples of a window, and what was new `around` it; one without a sample is left out.
+    """Every sampled GPU over a window, and error counts from the samples `around` it.
 
     `of_server` are the numbers of the server's GPUs.
     """
@@ -242,7 +242,7 @@ def gpu_stages(
 
 
 def mean_throttle(samples: Sequence[GpuSample]) -> dict[str, float]:
-    """The mean share of the time by reason, in percent; only reasons that held it back."""
+    """The mean share of time throttled by reason, in percent, without zeros."""
     known = [sample.throttle_percent for sample in samples if sample.throttle_percent is not None]
     reasons = sorted({reason for shares in known for reason in shares})
     means = {reason: sum(shares.get(reason, 0.0) for shares in known) / len(known) for reason in reasons}
@@ -288,7 +288,7 @@ def _figure(samples: Sequence[GpuSample], name: str) -> GpuFigure | None:
 
 
 def _gain(samples: Sequence[GpuSample], name: str) -> int | None:
-    """What a counter gained from the first sample to the last; None if it is unknown or was reset in between."""
+    """A counter's gain from the first sample to the last; None if unknown or reset in between."""
     known = _known(samples, name)
     if len(known) < 2 or any(after < before for before, after in pairwise(known)):
         return None

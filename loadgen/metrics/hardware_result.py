@@ -1,4 +1,4 @@
-"""What a result says of the machine: each GPU over a stage and over the run, what all of them used and computed."""
+"""The hardware part of a result: each GPU over a stage and over the run, their energy and computation."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import msgspec
 from loadgen.metrics.samples import DevicesBy
 
 Columns = dict[str, list[float | int | None]]
-"""One column is `t_s`, seconds since the run began; all are equally long.
+"""One column is `t_s`, seconds since the run began; all have the same length.
 
 Where rows were merged, `t_s` is the first moment of each, a column `x` has the highest values and `x_min` the lowest;
-without `x_min` the two are equal everywhere.
+without `x_min`, lowest and highest are equal everywhere.
 """
 
 
@@ -27,12 +27,12 @@ class GpuFigure(msgspec.Struct, frozen=True):
 
 
 class GpuStage(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU over the window of a stage; None was not available, with its reason in `missing`."""
+    """One GPU over the window of a stage; None is unavailable, with its reason in `missing`."""
 
     index: int
     name: str
     looks: int
-    of_server: bool | None = None  # whether the server computes on it; None in results of before
+    of_server: bool | None = None  # whether the server computes on it; None in older results
     hbm_used_bytes_max: int | None = None
     hbm_total_bytes: int | None = None
     gfx_percent: GpuFigure | None = None
@@ -46,17 +46,17 @@ class GpuStage(msgspec.Struct, frozen=True, kw_only=True):
     gfx_clock_mhz: GpuFigure | None = None
     memory_clock_mhz: GpuFigure | None = None
     throttled_percent: dict[str, float] = {}
-    """Mean share of the time by reason; reasons that never held it back are left out."""
+    """Mean share of the time throttled, by reason, without zeros."""
     pcie_replays: int | None = None
     ecc_correctable: int | None = None
-    """New ones, as are all counts here, from the last look before the stage to the first after it: errors are looked
-    for every ten seconds."""
+    """New errors, like all counts here: between the last check before the stage and the first after it, every ten
+    seconds."""
     ecc_uncorrectable: int | None = None
     ecc_deferred: int | None = None
     bad_pages: int | None = None
     rows_remapped: int | None = None
     xids: int | None = None
-    xid_last: int | None = None  # the number of the last Xid error, if any is new
+    xid_last: int | None = None  # the number of the latest Xid error, if there is a new one
     link_read_bytes_per_s: float | None = None
     link_write_bytes_per_s: float | None = None
     missing: dict[str, str] = {}
@@ -76,35 +76,35 @@ class SocketEnergy(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one socket used in a window."""
 
     socket: str
-    index: int  # the device that carries the socket's figures
+    index: int  # the device that has the socket's figures
     joules: float | None
     source: EnergySource | None
     counter_joules: float | None = None
     power_joules: float | None = None
     distrusted: bool = False
-    """The counter is off by more than a tenth against the power over at least ten seconds, so the power counts."""
+    """Power is used instead: the counter deviates from it by more than a tenth, over at least ten seconds."""
 
 
 class EnergyResult(msgspec.Struct, frozen=True):
-    """What the server's sockets used in the measured window: no CPU, no network, no fans."""
+    """The energy of the server's sockets in the measured window: no CPU, no network, no fans."""
 
     joules: float | None
     source: EnergySource | None
-    distrusted: bool  # the counters are far from the integrated power, which therefore counts
+    distrusted: bool  # the counters deviate from the integrated power, which is used instead
     window_s: float
     joules_per_output_token: float | None
-    tokens_per_s_per_w: float | None  # output tokens per second for each watt, which is output tokens per joule
+    tokens_per_s_per_w: float | None  # output tokens per second per watt, that is per joule
     sockets: tuple[SocketEnergy, ...]
     devices_by: DevicesBy | None = None
-    """How the server's GPUs were told from others, see `ServerDevices.by`; None in results of before."""
+    """How the server's GPUs were determined, see `ServerDevices.by`; None in older results."""
 
 
 class ComputeResult(msgspec.Struct, frozen=True):
-    """What each GPU of the server computed, by the engine's own estimate, beside the most that it could (MFU)."""
+    """What each GPU of the server computed, by the engine's own estimate, and the share of its peak (MFU)."""
 
-    tflops_per_gpu: float  # TFLOP a second between the engine's readings, warm-up and waits too
+    tflops_per_gpu: float  # TFLOP/s between the engine's readings, including warm-up and waits
     precision: str | None = None  # of the peak: `bf16`, `fp16` or `fp8`
     peak_tflops: float | None = None  # dense, of one GPU
     mfu_percent: float | None = None  # the share of the peak
-    why: str = ""  # why there is no peak to compare with
+    why: str = ""  # why the peak is unknown
     hbm_bytes_per_s: float | None = None  # read and written by each GPU, by the same estimate

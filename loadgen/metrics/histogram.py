@@ -1,9 +1,9 @@
 """Latency histograms: HdrHistogram's counts and codec, recorded and read with numpy.
 
 The only importer of `hdrh`. Values are integer microseconds from 0 to about 71 minutes with 3 significant digits;
-larger ones are clipped to the top and counted in `clipped`. Count, sum and sum of squares are exact integers, so that
-merging is associative and commutative to the last bit: a result depends neither on the number of workers nor on how
-snapshots were cut. Percentiles are nearest rank (ceil) over the cumulative counts; an empty histogram has none.
+larger ones are clipped and counted in `clipped`. Count, sum and sum of squares are exact integers, so that merging is
+associative and commutative to the last bit: a result depends neither on the number of workers nor on how snapshots
+were cut. Percentiles are nearest rank (ceil) over the cumulative counts; an empty histogram has none.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ assert int(_SHAPE.counts_len) == HISTOGRAM_LENGTH
 _MAGNITUDE = int(_SHAPE.sub_bucket_half_count_magnitude)
 _HALF = int(_SHAPE.sub_bucket_half_count)
 _MASK = int(_SHAPE.sub_bucket_mask)
-# The index formula holds up to the end of the last bucket, which lies above HIGHEST_US.
+# The index formula holds up to the end of the last bucket, which is above HIGHEST_US.
 _TOP_US = int(_SHAPE.get_value_from_index(HISTOGRAM_LENGTH - 1))
 _NOT_HDR = (HdrCookieException, HdrLengthException, IndexError, OverflowError, RuntimeError, ValueError, zlib.error)
-# In the payload of the V2 encoding: digits, lowest and highest value; then the counters, of nine bytes at most.
+# In the payload of the V2 encoding: digits, lowest and highest value, then the counters of at most nine bytes each.
 _OUR_KIND = struct.pack(">iqq", SIGNIFICANT_DIGITS, LOWEST_US, HIGHEST_US)
 _LONGEST_PAYLOAD = 40 + 9 * HISTOGRAM_LENGTH
 _NO_COUNTS: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 _SUMS = ("count", "sum_us", "sum_squares_us", "min_us", "max_us", "clipped")
 EXPORTED_BOUNDS_US = tuple((4 + quarter << octave - 2) - 1 for octave in range(7, 32) for quarter in range(4))
-"""Four bounds in each doubling from 128 us to over an hour, each the top of a counter: counts up to them are exact."""
+"""Four bounds per doubling from 128 us to over an hour, all tops of buckets, so that counts up to them are exact."""
 _PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
 
 
@@ -52,7 +52,7 @@ class Histogram:
     __slots__ = ("_loose", "_packed", *_SUMS)
 
     def __init__(self) -> None:
-        self._loose: NDArray[np.int64] = _NO_COUNTS  # the counters, while they are not packed
+        self._loose: NDArray[np.int64] = _NO_COUNTS  # the counters while not packed
         self._packed: bytes | None = None
         self.count = 0
         self.sum_us = 0
@@ -63,13 +63,13 @@ class Histogram:
 
     @property
     def _counts(self) -> NDArray[np.int64]:
-        """To read, not to change. Up to the highest one in use: most latencies leave most of them alone."""
+        """The counters (read-only) up to the highest one in use: most latencies use few of them."""
         if self._packed is None:
             return self._loose
         return np.frombuffer(zlib.decompress(self._packed), dtype=np.int64)
 
     def pack(self) -> None:
-        """Take a tenth of the memory or less, for one that is seldom looked at any more; a change undoes it."""
+        """Save at least nine tenths of the memory of a rarely used histogram; changing it unpacks it."""
         if self._packed is None:
             self._packed = zlib.compress(self._loose.tobytes(), level=1)
             self._loose = _NO_COUNTS
@@ -138,20 +138,20 @@ class Histogram:
         return self.sum_us / self.count / 1000 if self.count else None
 
     def counts_within(self, bounds_us: Sequence[int]) -> list[int]:
-        """How many values are at most as large as each bound, rising; exact for bounds that are tops of counters."""
+        """How many values are at most each of these ascending bounds; exact if bounds are tops of buckets."""
         cumulative = np.concatenate([[0], np.cumsum(self._counts)])
         past = _index(np.array(bounds_us, dtype=np.int64)) + 1
         return [int(count) for count in cumulative[np.minimum(past, len(cumulative) - 1)]]
 
     def share_above(self, limit_ms: float) -> float:
-        """The share of values in buckets wholly above a limit, 0 when empty."""
+        """The share of values in buckets entirely above a limit; 0 when empty."""
         if self.count == 0:
             return 0.0
         index = int(_index(np.array([min(int(limit_ms * 1000), _TOP_US)], dtype=np.int64))[0])
         return float(self._counts[index + 1 :].sum()) / self.count
 
     def above(self, limit_ms: float) -> Histogram:
-        """The values in buckets wholly above a limit; their sums are of the tops of their counters."""
+        """The values in buckets entirely above a limit, summed as the tops of their buckets."""
         index = int(_index(np.array([min(int(limit_ms * 1000), _TOP_US)], dtype=np.int64))[0])
         counts = self._counts[index + 1 :]
         (indices,) = np.nonzero(counts)
@@ -178,7 +178,7 @@ class Histogram:
         )
 
     def summary_with(self, censored: Histogram, *, with_hdr: bool = False) -> Summary:
-        """The statistics where some values are only known to be at least what `censored` has of them."""
+        """The statistics with censored values, known only to be at least those in `censored`."""
         if censored.count == 0:
             return self.summary(with_hdr=with_hdr)
         together = Histogram()
@@ -196,7 +196,7 @@ class Histogram:
         )
 
     def _is_bound(self, together: Histogram, percent: float) -> bool:
-        """Whether a percentile would be another if all censored values were endless."""
+        """Whether a percentile would change if all censored values were infinite."""
         rank = max(1, math.ceil(round(percent / 100 * together.count, 9)))
         if rank > self.count:
             return True
@@ -207,14 +207,14 @@ class Histogram:
         hdr = HdrHistogram(LOWEST_US, HIGHEST_US, SIGNIFICANT_DIGITS)
         counts = self._counts
         np.frombuffer(hdr.counts, dtype=np.uint64)[: len(counts)] = counts
-        # The codec cuts the counts off at the maximum, so total, minimum and maximum must be set.
+        # The codec truncates counts at the maximum, so total, minimum and maximum must be set.
         hdr.total_count, hdr.min_value, hdr.max_value = self.count, self.min_us, self.max_us
         encoded: bytes = hdr.encode()
         return encoded.decode("ascii")
 
     @classmethod
     def from_hdr(cls, text: str) -> Self:
-        """Read what `hdr` wrote; counts are exact, sums are those of the middle of each counter.
+        """Read what `hdr` wrote; counts are exact, sums use the middle of each bucket.
 
         Raises `ResultError` for anything else.
         """
@@ -240,12 +240,12 @@ class Histogram:
         return EncodedHistogram(packed=pack_counters(indices, counts[indices]), **sums)
 
     def encode_some(self) -> EncodedHistogram | None:
-        """None where nothing was recorded."""
+        """None if nothing was recorded."""
         return self.encode() if self.count else None
 
     @classmethod
     def decode(cls, encoded: EncodedHistogram | None) -> Self:
-        """What `encode` made; without anything, an empty one."""
+        """Read what `encode` made; None gives an empty histogram."""
         histogram = cls()
         if encoded is None:
             return histogram
@@ -267,20 +267,20 @@ class Histogram:
 
 
 def _require_ours(text: str) -> None:
-    """Raise `ValueError` before the codec unpacks what may have no end, or makes room for a histogram of any size."""
+    """Raise `ValueError` before the codec unpacks unlimited data, or allocates a histogram of any size."""
     payload = zlib.decompressobj().decompress(base64.b64decode(text, validate=True)[8:], _LONGEST_PAYLOAD + 1)
     if len(payload) > _LONGEST_PAYLOAD or payload[12:32] != _OUR_KIND:
         raise ValueError("of another kind")
 
 
 def _index(values_us: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The counter of each value: HdrHistogram's bucket and sub-bucket, vectorised (exact below 2**53)."""
+    """The counter index of each value: HdrHistogram's bucket and sub-bucket, vectorised (exact below 2**53)."""
     bucket = np.frexp((values_us | _MASK).astype(np.float64))[1].astype(np.int64) - (_MAGNITUDE + 1)
     return ((bucket + 1) << _MAGNITUDE) + ((values_us >> bucket) - _HALF)
 
 
 def _top_of(index: int) -> int:
-    """The largest value that falls into a counter."""
+    """The largest value of a counter."""
     bucket = (index >> _MAGNITUDE) - 1
     sub_bucket = (index & (_HALF - 1)) + _HALF
     if bucket < 0:
@@ -289,7 +289,7 @@ def _top_of(index: int) -> int:
 
 
 def _sum_of_squares(values: NDArray[np.int64], weights: NDArray[np.int64] | None) -> int:
-    # Squares of microseconds leave 64 bits within an hour: sum three partial products that do not.
+    # Squares of microseconds overflow 64 bits within an hour: sum three partial products that do not.
     high, low = values >> 16, values & 0xFFFF
     times = 1 if weights is None else weights
     top, middle, bottom = (int((product * times).sum()) for product in (high * high, high * low, low * low))

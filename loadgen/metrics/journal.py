@@ -1,12 +1,12 @@
-"""The lines of a run, in the order in which they happened: on disk while the run goes, and the source of its result.
+"""The lines of a run in order: written to disk during the run, and the source of its result.
 
-One JSON object a line, each with the seconds since the run began (monotonic). A line is complete or it is not there: a
-reader stops at a torn last line, which is all that a killed run can lose. Everything that the screen or the result
-shows is a fold over these lines (`loadgen.metrics.record`).
+One JSON object per line, each with the seconds since the run began (monotonic). A line is complete or missing: a reader
+stops at a torn last line, which is all that a killed run can lose. Everything that the screen or the result shows is a
+fold over these lines (`loadgen.metrics.record`).
 
-What a line takes is bounded by what three digits can tell apart, not by the load: a histogram has 23,552 counters, of
-which a tick touches a few hundred, and takes a byte or two for each in use, 35 kB with all of them. At a step of 10 ms
-an hour is 20 MB with 64 streams and 35 MB with 1,024; each GPU adds 2 MB.
+The size of a line is bounded by the resolution of histograms, not by the load: a histogram has 23,552 counters, of
+which a tick touches a few hundred, and takes a byte or two per counter in use, 35 kB with all of them. At a step of
+10 ms an hour is 20 MB with 64 streams and 35 MB with 1,024; each GPU adds 2 MB.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from loadgen.searches import SearchName
 
 RunState = Literal["complete", "stopped", "server_died", "failed"]
 _UnixS = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
-_RunS = Annotated[float, msgspec.Meta(ge=0, le=1e9)]  # what becomes a date must be one
+_RunS = Annotated[float, msgspec.Meta(ge=0, le=1e9)]  # within the range of valid dates
 
 Steps = tuple[tuple[float, float], ...]
-"""A load that moves: (seconds into the measured time, concurrency or rate from then on), the first at 0."""
+"""A moving load: (seconds into the measured time, concurrency or rate from then on), the first at 0."""
 
 
 def load_at(steps: Steps, measured_s: float) -> float:
@@ -39,16 +39,16 @@ def load_at(steps: Steps, measured_s: float) -> float:
 class Diagnosis(msgspec.Struct, frozen=True):
     """What ended a server."""
 
-    cause: str  # stable, for scripts: `unknown-flag`, `kv-cache`; `unknown` where nothing known was found
+    cause: str  # stable, for scripts: `unknown-flag`, `kv-cache`; `unknown` if no known cause was found
     title: str
-    evidence: tuple[str, ...]  # the lines that tell, most telling first; harmless, short and without credentials
+    evidence: tuple[str, ...]  # log lines, most significant first; short, without control sequences and credentials
     remedy: str
 
 
 class SearchPoint(msgspec.Struct, frozen=True):
     """One probe of a search; None is unknown."""
 
-    load: float  # what was asked for
+    load: float  # the requested load
     held: float | None
     output_tokens_per_s: float | None
     error_percent: float | None  # the standard error of `output_tokens_per_s`
@@ -57,21 +57,21 @@ class SearchPoint(msgspec.Struct, frozen=True):
 
 
 class SearchResult(msgspec.Struct, frozen=True):
-    """What a search has found."""
+    """The outcome of a search."""
 
     kind: SearchName
     by: Literal["concurrency", "rate"]
     found: float | None
-    """`slo`: the highest load that met the limits; `knee`: the load of most throughput for its latency."""
+    """`slo`: the highest load that met the limits; `knee`: the load with the most power, throughput over latency."""
     low: float | None
     high: float | None
     """`slo`: the highest load that surely met the limits and the lowest that surely missed them; `knee`: the 95 %
     confidence interval."""
-    resolved: bool  # false: the measurements do not say it with 95 % confidence, or not within the bounds of the search
+    resolved: bool  # false: not found with 95 % confidence, or not within the bounds of the search
     why: str
     probes: int
     points: tuple[SearchPoint, ...] = ()
-    """Every probe, in the order in which they were made; empty in results of before."""
+    """Every probe, in order; empty in older results."""
 
 
 class Milestone(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ class Milestone(msgspec.Struct, frozen=True):
 
 
 class DataFile(msgspec.Struct, frozen=True):
-    """The file whose prompts a run sends, as it was when the run began."""
+    """The file whose prompts a run sends, as it was at the start of the run."""
 
     path: str
     sha256: str
@@ -97,8 +97,8 @@ class DataFile(msgspec.Struct, frozen=True):
     form: str
     records: int
     left_out: int  # conversations or rows of the file that are not sent
-    is_sample: bool  # it is the sample that comes with vramp
-    note: str | None = None  # of a trace: what it is, how much of it is sent and how fast, and why rows are left out
+    is_sample: bool  # whether it is the sample that comes with vramp
+    note: str | None = None  # for a trace: what it is, how much of it is sent and how fast, why rows are left out
 
     @property
     def words(self) -> str:
@@ -121,7 +121,7 @@ class RunStarted(msgspec.Struct, frozen=True, tag=True):
     seed: int
     stages_planned: int
     monotonic_s: float = 0.0
-    """CLOCK_MONOTONIC when the run began: what turns the times of samples into times of the run."""
+    """CLOCK_MONOTONIC at the start of the run: converts the times of samples to times of the run."""
     data: DataFile | None = None  # None for synthetic prompts
 
 
@@ -133,7 +133,7 @@ class Checked(msgspec.Struct, frozen=True, tag=True):
 
 
 class ServerInstance(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One of several servers: where it is, how it was started and what it serves, as far as that is known."""
+    """One of several servers: its address, how it was started and what it serves, as far as known."""
 
     url: str
     model: str | None = None
@@ -144,7 +144,7 @@ class ServerInstance(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ServerChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """The server reached another state, or more became known of it."""
+    """The server changed its state, or more is known about it."""
 
     t_s: _RunS
     state: Literal["starting", "ready", "stopping", "stopped", "died"]
@@ -159,8 +159,8 @@ class ServerChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     milestones: tuple[Milestone, ...] = ()
     diagnosis: Diagnosis | None = None  # why it died
     instances: tuple[ServerInstance, ...] = ()
-    """All servers, where there are several; `url`, `pid`, `command` and `env` are the first's."""
-    variant: str | None = None  # of the profile; None where it has none
+    """All servers, if there are several; `url`, `pid`, `command` and `env` are the first's."""
+    variant: str | None = None  # of the profile; None if it has none
 
 
 class StageLoad(msgspec.Struct, frozen=True):
@@ -169,46 +169,46 @@ class StageLoad(msgspec.Struct, frozen=True):
     concurrency: int | None
     rate: float | None
     isl: int
-    osl: int  # their means, where lengths are distributed
+    osl: int  # mean lengths, if they are distributed
     arrival: str = "poisson"
-    steps: Steps = ()  # of a load that moves; `concurrency` is then its first, and `rate` its mean
-    max_concurrency: int | None = msgspec.field(default=None, name="most")  # so in journals
-    """Open loop: most streams at once; what would be more is sent late."""
+    steps: Steps = ()  # of a moving load; `concurrency` is then its first value, and `rate` its mean
+    max_concurrency: int | None = msgspec.field(default=None, name="most")  # the key in journals
+    """Open loop: the most streams at once; further requests are sent late."""
     requests: int | None = None  # measured requests, warm-up not counted
     duration_s: float | None = None
-    """Measured time, warm-up not counted. With `requests` too, whichever comes first; with neither, until told."""
+    """Measured time without warm-up. With `requests` too, whichever comes first; with neither, until stopped."""
     warmup_requests: int = 0
     warmup_s: float = 0.0
     label: str = ""
     settle_s: float = 0.0
-    """Above zero: measured once its transient is over, or after this long; such a stage is bounded by time."""
+    """Above zero: measurement begins when the transient is over, or after this long; the stage is bounded by time."""
     min_completed: int = msgspec.field(default=0, name="completed")
-    """So many measured streams must be complete for a conclusion: a settled stage goes on for them past its time."""
+    """Measured streams that must complete for a conclusion: a settled stage runs past its time for them."""
     first_wave: Literal["apart", "counted"] = "counted"
-    """Whether the streams that fill a closed loop all at once are in its statistics."""
-    pass_number: int | None = None  # from 1, of a stage that is repeated with the same prompts
+    """Whether the streams that fill a closed loop at once are in its statistics."""
+    pass_number: int | None = None  # from 1, for a stage that is repeated with the same prompts
 
     @property
     def no_load(self) -> bool:
-        """Nothing is sent: engine, GPUs and host are watched under what others send."""
+        """Whether nothing is sent: engine, GPUs and host are watched under the load of others."""
         return self.concurrency == 0
 
 
 class StageStarted(StageLoad, frozen=True, tag=True, kw_only=True):
-    """A stage began; one with `settle_s`, or that waits for something, is measured from the line `StageSettled` on."""
+    """A stage began; with `settle_s`, or if it waits for something, it is measured from `StageSettled` on."""
 
     t_s: _RunS
     index: int
     manual: bool = False  # the operator asked for it
     waits_for_drain: bool = msgspec.field(default=False, name="sheds")
-    """More streams were open than it wants, which have to go first."""
-    awaits_first_wave: bool = False  # many of its streams begin at once, which need their first tokens first
+    """It waits until streams beyond its concurrency have ended."""
+    awaits_first_wave: bool = False  # it waits for the first tokens of many streams that begin at once
     variant: str | None = None  # of the server that it ran on; None for a profile without any
-    random_prompts: bool = False  # of random tokens or words, not of a dataset
-    meant_hits: float = 0.0  # the share of the prompt tokens that a prefix cache is meant to have, at most
+    random_prompts: bool = False  # synthetic prompts, not from a dataset
+    meant_hits: float = 0.0  # the largest share of prompt tokens that is meant to hit the prefix cache
 
     def load_at(self, measured_s: float) -> float | None:
-        """The concurrency or rate that is asked for at a moment."""
+        """The requested concurrency or rate at a moment."""
         if self.steps:
             return load_at(self.steps, measured_s)
         return self.rate if self.concurrency is None else self.concurrency
@@ -219,25 +219,24 @@ class StageSettled(msgspec.Struct, frozen=True, tag=True):
 
     t_s: _RunS
     index: int
-    settled: bool  # false: its transient had not ended within the time for it
+    settled: bool  # false: the transient did not end in time
 
 
 class TickNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What all workers did in a quarter of a second, and hold at its end."""
+    """What all workers did in a tick, and their open streams at its end."""
 
-    span_s: _RunS  # since the tick before
+    span_s: _RunS  # since the previous tick
     stages: dict[int, StageDelta]
     client: ClientDelta
     held: int
-    behind_s: float = 0.0  # how long ago the slowest worker's last word was: on a busy machine more than a tick
+    behind_s: float = 0.0  # age of the slowest worker's last report: on a busy machine more than a tick
     open_sent: dict[int, int] = {}
-    """Open streams that count in `sent`, by their stage: the running one, or the one before on workers that are behind.
-    """
+    """Open streams that count in `sent`, by stage: the running one, or the previous one on workers that lag behind."""
     queued: int = 0
     open_stages: dict[int, int] = {}
     rss_bytes: int | None = None  # memory of all workers
     instances: tuple[dict[int, StageDelta], ...] = ()
-    """`stages` by the server that the load went to, where there are several."""
+    """`stages` per server, if there are several."""
 
 
 class Ticked(TickNumbers, frozen=True, tag=True, kw_only=True):
@@ -247,7 +246,7 @@ class Ticked(TickNumbers, frozen=True, tag=True, kw_only=True):
     workers: int = 1
     engine: EngineView | None = None
     own: OwnRequests = OwnRequests()  # beside the load
-    engine_again: bool = False  # in a file only: `engine` is what it was in the tick before
+    engine_again: bool = False  # in files only: `engine` is unchanged since the previous tick
 
 
 class StageEnded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -259,13 +258,13 @@ class StageEnded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class EngineMeasured(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """The engine's own numbers for a stage, read once its window had closed."""
+    """The engine's own figures for a stage, read after its window closed."""
 
     t_s: _RunS
     index: int
     engine: EngineStage  # of all servers together
     instances: tuple[EngineStage | None, ...] = ()
-    """Each server's own, where there are several; None for one that could not be read."""
+    """Per server, if there are several; None for one that could not be read."""
 
 
 class CanaryMeasured(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -278,13 +277,13 @@ class CanaryMeasured(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     index: int | None = None  # the stage in which it was sent and answered
     instance: int = 0
     method: ScoreMethod | None = None
-    score: float | None = None  # mean log probability in nats a token
+    score: float | None = None  # mean log probability in nats per token
     scored_tokens: int = 0
     answer: str | None = None  # of a greedy one
     ttft_ms: float | None = None  # None for one that was not answered
     input_tokens: int = 0
     output_tokens: int = 0
-    problem: str = ""  # why it says nothing
+    problem: str = ""  # why it is unusable
 
     @property
     def traffic(self) -> CanaryTraffic:
@@ -297,41 +296,41 @@ class ReferenceDisturbed(msgspec.Struct, frozen=True, tag=True, omit_defaults=Tr
     """Others used a server while it should have been idle for its canaries."""
 
     t_s: _RunS
-    others: float  # requests that ran or waited
+    others: float  # their requests, running or waiting
     instance: int = 0
 
 
 class TelemetryChanged(msgspec.Struct, frozen=True, tag=True):
-    """What measures the GPUs, and which there are; a later line replaces an earlier one."""
+    """The telemetry and the GPUs that it found; a later line replaces an earlier one."""
 
     t_s: _RunS
     gpus: tuple[GpuStatic, ...]
-    meta: dict[str, Any]  # by vendor: what works, what was tried and why it failed, versions
+    meta: dict[str, Any]  # by vendor: what works, what failed and why, versions
 
 
 class DevicesChosen(msgspec.Struct, frozen=True, tag=True):
-    """On which GPUs the server computes, or None while that is not known; a later line replaces an earlier one."""
+    """The GPUs on which the server computes, None if unknown; a later line replaces an earlier one."""
 
     t_s: _RunS
     devices: ServerDevices | None
 
 
 class GpusSampled(msgspec.Struct, frozen=True, tag=True):
-    """A look at GPUs; their own `t_s` are CLOCK_MONOTONIC."""
+    """A sample of GPUs; their own `t_s` are CLOCK_MONOTONIC."""
 
     t_s: _RunS
     gpus: tuple[GpuSample, ...]
 
 
 class HostSampled(msgspec.Struct, frozen=True, tag=True):
-    """A look at the host; its own `t_s` is CLOCK_MONOTONIC."""
+    """A sample of the host; its own `t_s` is CLOCK_MONOTONIC."""
 
     t_s: _RunS
     host: HostSample
 
 
 class SearchEnded(msgspec.Struct, frozen=True, tag=True):
-    """A search is over, whatever it has found."""
+    """A search is over, with or without an answer."""
 
     t_s: _RunS
     search: SearchResult

@@ -1,8 +1,8 @@
-"""Model FLOPs utilization (MFU): what the engine says that it computed, as a share of what its GPUs could at most.
+"""Model FLOPs utilization (MFU): the operations that the engine reports as a share of its GPUs' peak.
 
-The engine estimates the operations from the model's shapes; vLLM does with `--enable-mfu-metrics`. The peak is that of
-the data sheet, dense, in the precision that the server's command states. Where one of the two is not known there is no
-share, and the reason is told: the wrong precision would be off by a factor of two.
+The engine estimates its operations from the model's shapes; vLLM does with `--enable-mfu-metrics`. The peak is the data
+sheet's, dense, in the precision that the server's command states. If either is unknown there is no share, and the
+reason is given: the wrong precision would be off by a factor of two.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from loadgen.metrics.hardware_result import ComputeResult
 from loadgen.metrics.samples import GpuStatic
 from loadgen.vendors import is_partition
 
-_SIXTEEN_BIT = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}  # bf16 and fp16 have one peak on all of these
+_SIXTEEN_BIT = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}  # both have the same peak on all GPUs here
 _FP8_QUANTIZATIONS = ("fp8", "fbgemm_fp8", "ptpc_fp8")
-# vLLM takes the quantization from such a model's own configuration, whatever the command states.
+# vLLM takes the quantization from the configuration of such a model, whatever the command says.
 _QUANTIZED_MODEL = re.compile(r"fp8|fp4|int8|int4|w[48]a|awq|gptq", re.IGNORECASE)
 
 
 class _Peak(NamedTuple):
     """The dense peaks of one GPU in TFLOP/s."""
 
-    name: re.Pattern[str]  # what the vendor's library calls it has this
+    name: re.Pattern[str]  # matches the name in the vendor's library
     sixteen_bit: float
-    fp8: float | None  # none where its matrix cores have no FP8
+    fp8: float | None  # None if its matrix cores have no FP8
 
 
 def _peak(name: str, sixteen_bit: float, fp8: float | None) -> _Peak:
@@ -35,12 +35,12 @@ def _peak(name: str, sixteen_bit: float, fp8: float | None) -> _Peak:
 
 
 _PEAKS = (
-    # The data sheets of AMD Instinct MI210, MI300X and MI325X, and MI355X's brochure: the rows without sparsity.
+    # Data sheets of AMD Instinct MI210, MI300X and MI325X, and the MI355X brochure: rows without sparsity.
     _peak(r"\bMI210\b", 181.0, None),
     _peak(r"\bMI300X\b", 1307.4, 2614.9),
     _peak(r"\bMI325X\b", 1307.4, 2614.9),
     _peak(r"\bMI355X\b", 2516.6, 5033.2),
-    # The data sheets of NVIDIA A100, H100, H200 and HGX B200; from H100 on they print peaks with sparsity: half of it.
+    # Data sheets of NVIDIA A100, H100, H200 and HGX B200; from H100 on they print peaks with sparsity: half of these.
     _peak(r"\bA100\b", 312.0, None),
     _peak(r"\bH100 PCIe\b", 756.5, 1513.0),
     _peak(r"\bH[12]00 NVL\b", 835.5, 1670.5),
@@ -72,11 +72,11 @@ def compute_of(engine: EngineSpan, command: Sequence[str] | None, gpus: Sequence
 
 
 class _UnknownError(Exception):
-    """Why there is no share."""
+    """Why MFU is unknown."""
 
 
 def _precision(command: Sequence[str] | None) -> str:
-    """The precision that the server's matrices are multiplied in, as far as its command says."""
+    """The precision of the server's matrix multiplications, as stated by its command."""
     if command is None:
         raise _UnknownError("vramp did not start this server and does not know its precision")
     flags = flags_of(command)
@@ -87,9 +87,9 @@ def _precision(command: Sequence[str] | None) -> str:
         raise _UnknownError(f"the precision in which {quantization} computes is not known")
     model = _model(command, flags)
     if _QUANTIZED_MODEL.search(model):
-        raise _UnknownError(f"{model} is quantized, and the server's command does not state how: give quantization")
+        raise _UnknownError(f"{model} is quantized, and the server's command does not say how: set quantization")
     if dtype not in _SIXTEEN_BIT:
-        raise _UnknownError("the server's command does not state its precision: give server.args.dtype or quantization")
+        raise _UnknownError("the server's command does not state its precision: set server.args.dtype or quantization")
     return _SIXTEEN_BIT[dtype]
 
 
@@ -115,7 +115,7 @@ def _peak_tflops(gpus: Sequence[GpuStatic], precision: str) -> float:
 
 
 def flags_of(command: Sequence[str]) -> dict[str, str]:
-    """`--max-num-seqs 8 --async-scheduling` by name; words without a flag are the program's business."""
+    """`--max-num-seqs 8 --async-scheduling` as a mapping; words without a flag are ignored."""
     flags: dict[str, str] = {}
     name = ""
     for word in command:

@@ -1,8 +1,8 @@
-"""Whose traffic is it? What an engine served and vramp did not ask for: the engine's totals less our own.
+"""Others' traffic: what an engine served beyond vramp's own requests, as the engine's totals minus our own.
 
-Both count the same events, but not at the same moments: the engine is read once a second, and what a worker saw comes
-with a tick, up to `LAG_S` later. So of our own only bounds are known for the time between two readings. A total within
-them is no evidence of anybody else, and is told as 0; what exceeds them is compared with the likely value between.
+Both count the same events, but at different moments: the engine is read once a second, and a worker's events arrive in
+its tick, up to `LAG_S` later. So for the time between two readings, our own count is known only within bounds. A total
+within the bounds is no evidence of others and is reported as 0; beyond them, the likely value is subtracted from it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from loadgen.metrics.engine import EngineStage, EngineView, OthersTraffic
 from loadgen.metrics.journal import Ticked
 from loadgen.metrics.series import Floats, TimeSeries
 
-LAG_S = 0.75  # from an event in the engine to the tick that tells of it: two intervals of 250 ms, and one of patience
+LAG_S = 0.75  # from an event in the engine to the tick that reports it: two intervals of 250 ms, and one of tolerance
 _COUNTS = ("requests", "prompt_tokens", "generation_tokens")
 _TOKENS = frozenset({"prompt_tokens", "generation_tokens"})
-_INEXACT = 0.01  # of a rate, which is rounded and of a span that is a reading longer or shorter
+_INEXACT = 0.01  # of a rate: it is rounded, and its span is uncertain by the duration of a reading
 _CAPACITY, _KEPT_RAW = 6_000, 1_200
 
 
 class Bounds(NamedTuple):
-    """A count of our own over a span: surely at least, likely, and at most."""
+    """Bounds of our own count over a span, and its likely value."""
 
     least: float
     likely: float
@@ -32,14 +32,14 @@ class Bounds(NamedTuple):
 
 
 class OwnTraffic:
-    """What vramp's own streams had got by each moment of a run."""
+    """vramp's own streams over the run: cumulative counts at each tick."""
 
     def __init__(self) -> None:
         self._series = TimeSeries((*_COUNTS, "open", "told_s"), capacity=_CAPACITY, kept_raw=_KEPT_RAW)
         self._totals = dict.fromkeys(_COUNTS, 0)
-        self._told_s = 0.0  # until when all workers have told
+        self._told_s = 0.0  # up to here, all workers have reported
         self.told_late = False
-        """The server tells tokens only at the end of a stream, or not at all: until then they are not known."""
+        """The server reports tokens only at the end of a stream, or never: until then they are unknown."""
 
     def add(
         self,
@@ -51,9 +51,9 @@ class OwnTraffic:
         held: int,
         behind_s: float = 0.0,
     ) -> None:
-        """Take a tick: what arrived since the last one, and the streams that are open.
+        """Add a tick: what arrived since the last one, and the open streams.
 
-        Of the last `behind_s` it may have everything, or nothing.
+        Events of the last `behind_s` may be missing: the slowest worker's report is that old.
         """
         self._told_s = max(self._told_s, t_s - behind_s)
         totals = self._totals
@@ -64,20 +64,20 @@ class OwnTraffic:
         self._series.add(t_s, {**totals, "open": held, "told_s": self._told_s})
 
     def reaches(self, t_s: float) -> bool:
-        """Whether all that happened until a moment has been told."""
+        """Whether everything that happened until `t_s` has been reported."""
         return len(self._series) > 0 and float(self._told[-1]) >= t_s + LAG_S
 
     def count(self, name: str, since_s: float, until_s: float) -> Bounds:
-        """How much of it there was between two moments."""
+        """Our own count between two moments."""
         least = max(0.0, self._at_least(name, until_s) - self._at_most(name, since_s + LAG_S))
         most = self._at_most(name, until_s + LAG_S) - self._at_least(name, since_s)
-        if not self.reaches(until_s):  # as at the end of a run: there may be as much more as came lately
+        if not self.reaches(until_s):  # such as at the end of a run: the latest events may be incomplete
             most += self._totals[name] - self._at_least(name, until_s - 2 * LAG_S)
         likely = self._likely(name, until_s + LAG_S / 2) - self._likely(name, since_s + LAG_S / 2)
         return Bounds(least, min(max(likely, least), most), most)
 
     def open_between(self, since_s: float, until_s: float) -> Bounds:
-        """How many streams were open at some moment of a time."""
+        """How many streams were open between two moments."""
         series = self._series
         first = int(np.searchsorted(series.times, since_s - LAG_S))
         last = int(np.searchsorted(self._told, until_s + LAG_S))
@@ -90,17 +90,17 @@ class OwnTraffic:
 
     @property
     def _told(self) -> Floats:
-        """Until when all workers had told, for each row of the series."""
+        """For each row of the series, the time up to which all workers had reported."""
         told: Floats = self._series.lows[self._series.rows["told_s"]]
         return told
 
     def _at_least(self, name: str, t_s: float) -> float:
-        """A total that had surely been told by a moment."""
+        """A lower bound of a total at a moment."""
         before = int(np.searchsorted(self._series.times, t_s, side="right"))
         return float(self._series.lows[self._series.rows[name], before - 1]) if before else 0.0
 
     def _at_most(self, name: str, t_s: float) -> float:
-        """What a total surely did not exceed at a moment."""
+        """An upper bound of a total at a moment."""
         row, after = self._series.rows[name], int(np.searchsorted(self._told, t_s))
         if after < len(self._series):
             return float(self._series.lows[row, after])
@@ -113,16 +113,16 @@ class OwnTraffic:
 
 
 class Traffic:
-    """Whose traffic it is, as the ticks and the engine tell one after the other."""
+    """Separates others' traffic from our own, from ticks and engine views in order."""
 
     def __init__(self) -> None:
         self.others: OthersTraffic | None = None
-        """Over the last seconds of which both have told; None where nobody can tell."""
+        """Over the latest seconds that both have reported; None if unknown."""
         self._own = OwnTraffic()
-        self._untold: EngineView | None = None  # whose seconds the ticks have not all told yet
+        self._untold: EngineView | None = None  # a view whose span the ticks have not fully reported yet
 
     def tick(self, line: Ticked) -> bool:
-        """Take a tick; whether there is news of others."""
+        """Process a tick; returns whether `others` is new."""
         self._add_own(line)
         if line.engine is None or line.engine.between_s is None:
             self.others = self._untold = None
@@ -152,7 +152,7 @@ class Traffic:
 
 
 def others_now(engine: EngineView, own: OwnTraffic) -> OthersTraffic | None:
-    """Over the seconds that a view is of, and at its end; None where it does not say of which."""
+    """Over the span of a view, and at its end; None if the view has no span."""
     if engine.between_s is None or engine.span_s is None:
         return None
     rates = _rates(engine, own, *engine.between_s, engine.span_s)
@@ -163,7 +163,7 @@ def others_now(engine: EngineView, own: OwnTraffic) -> OthersTraffic | None:
 
 
 def others_of(engine: EngineStage, own: OwnTraffic, running: float | None) -> OthersTraffic | None:
-    """Over a stage; `running` is the mean of what was seen in it."""
+    """Over a stage; `running` is the mean of the values observed during it."""
     if engine.between_s is None or "all" in engine.doubts:
         return None
     since_s, until_s = engine.between_s
@@ -173,7 +173,7 @@ def others_of(engine: EngineStage, own: OwnTraffic, running: float | None) -> Ot
 def _rates(
     engine: EngineView | EngineStage, own: OwnTraffic, since_s: float, until_s: float, span_s: float
 ) -> Mapping[str, float | None]:
-    # A count that one of the two has only once a stream ends says nothing of streams under way.
+    # If either counts tokens only when a stream ends, that says nothing about streams in flight.
     late = own.told_late or engine.kind in ("sglang", "tgi")
     alone = not own.count("requests", since_s, until_s).most and not own.open_between(until_s, until_s).most
     found: dict[str, float | None] = {}

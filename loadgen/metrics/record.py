@@ -1,7 +1,7 @@
 """The fold of a run's journal: every number on the screen and in the result comes from here.
 
-`Record.apply` takes one line after another, live or from a file; nothing else changes a record. So a run that was
-killed becomes a result by folding what it left, and screen, table and JSON cannot disagree.
+`Record.apply` takes one line after another, live or from a file; nothing else changes a record. So a killed run's
+journal can be folded into its result, and screen, table and JSON cannot disagree.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from loadgen.profile.schema import Reference
 from loadgen.profile.values import slo_problem
 
 _EVENTS_OF_A_KIND = 1_000
-_LONG_OVER_S = 600.0  # nothing more is heard of a stage that ended so long ago: its streams, its engine, its GPUs
+_LONG_OVER_S = 600.0  # a stage that ended this long ago gets no more reports about its streams, engine or GPUs
 
 
 class _AskedPlan(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class _AskedPlan(msgspec.Struct, frozen=True):
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """What is needed of a profile."""
+    """The parts of a profile that are needed here."""
 
     slo: dict[str, float] | None = None
     plan: _AskedPlan | None = None
@@ -72,7 +72,7 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 class Record:
-    """A run, as far as its journal goes."""
+    """A run, up to the last line of its journal."""
 
     def __init__(self) -> None:
         self.run: RunStarted | None = None
@@ -85,7 +85,7 @@ class Record:
         self.total = StageMetrics()  # all stages together
         self.client = ClientMetrics()
         self.events: list[RunEvent] = []
-        """All of them; but of a kind that repeats itself without end, only the first few."""
+        """All events, but only the first few of a kind that repeats endlessly."""
         self.timeline = Timeline()
         self.last_tick: Ticked | None = None
         self.finished: RunFinished | None = None
@@ -94,29 +94,19 @@ class Record:
         self.canaries = CanaryRecord()
         self._reference: Reference | None = None
         self._machines: dict[int, StageHardware] = {}
-        """What stages long over did to the machine, in place of the samples that say so."""
+        """Hardware figures of stages long over, in place of their samples."""
         self._events_by_kind: Counter[str] = Counter()
 
     def apply(self, line: Line) -> None:
         match line:
             case StageEnded() | StageSettled() | EngineMeasured() if line.index not in self.stages:
-                pass  # of a damaged journal, which has lost the line that began the stage
+                pass  # of a damaged journal that has lost the line with which the stage began
             case Ticked():
                 self._tick(line)
             case StageStarted():
-                for stage in list(self.stages.values())[:-1]:  # streams of the last may still be on their way
-                    stage.blocks.freeze()
-                self.current = self.stages[line.index] = StageRecord(line)
-                self.current.hardware_samples = self.hardware.begin_stage()
-                self.current.server_command = self.server.command if self.server is not None else None
-                self.current.alone = self.last_tick is None or not self.last_tick.open_stages
+                self._begin_stage(line)
             case StageEnded():
-                stage = self.stages[line.index]
-                stage.ended = line
-                # Each GPU's next sample still counts, for the edge of its window.
-                stage.hardware_samples.until_s = self.hardware.began_s + line.t_s
-                self.current = None
-                self._put_away(line.t_s - _LONG_OVER_S)
+                self._end_stage(line)
             case GpusSampled():
                 self.hardware.sampled(line)
             case HostSampled():
@@ -130,11 +120,7 @@ class Record:
             case SearchEnded():
                 self.search = line.search
             case EngineMeasured():
-                stage = self.stages[line.index]
-                stage.engine = line.engine
-                stage.others = self.traffic.of_stage(line.engine, stage.others_running)
-                for number, engine in enumerate(line.instances):
-                    stage.part(number).engine = engine
+                self._engine_measured(self.stages[line.index], line)
             case CanaryMeasured():
                 self.canaries.apply(line)
                 if line.index in self.stages:
@@ -156,8 +142,30 @@ class Record:
             case RunFinished():
                 self.finished = line
 
+    def _begin_stage(self, line: StageStarted) -> None:
+        for earlier in list(self.stages.values())[:-1]:  # streams of the last may still be in flight
+            earlier.blocks.freeze()
+        stage = self.current = self.stages[line.index] = StageRecord(line)
+        stage.hardware_samples = self.hardware.begin_stage()
+        stage.server_command = self.server.command if self.server is not None else None
+        stage.alone = self.last_tick is None or not self.last_tick.open_stages
+
+    def _end_stage(self, line: StageEnded) -> None:
+        stage = self.stages[line.index]
+        stage.ended = line
+        # Each GPU's next sample is still needed, for the edge of the window.
+        stage.hardware_samples.until_s = self.hardware.began_s + line.t_s
+        self.current = None
+        self._put_away(line.t_s - _LONG_OVER_S)
+
+    def _engine_measured(self, stage: StageRecord, line: EngineMeasured) -> None:
+        stage.engine = line.engine
+        stage.others = self.traffic.of_stage(line.engine, stage.others_running)
+        for number, engine in enumerate(line.instances):
+            stage.part(number).engine = engine
+
     def _put_away(self, before_s: float) -> None:
-        """Sum up the stages that ended before a moment: a day of stages leaves a day of samples and counters."""
+        """Summarise stages that ended before a moment, to bound the memory of samples and histograms."""
         for index, stage in self.stages.items():
             if stage.ended is not None and stage.ended.t_s < before_s and index not in self._machines:
                 self._machines[index] = stage_hardware(stage, self.hardware)
@@ -176,17 +184,18 @@ class Record:
         self.last_tick = line
         for index, stage in self.stages.items():
             stage.open_sent = line.open_sent.get(index, 0)
-        for number, stages in enumerate(line.instances):
-            for index, delta in stages.items():
-                if index in self.stages:
-                    self.stages[index].part(number).metrics.add(delta)
-                    self.stages[index].part(number).add_answers(delta, line.t_s)
+        for number, deltas in enumerate(line.instances):
+            for index in deltas.keys() & self.stages.keys():
+                part = self.stages[index].part(number)
+                part.metrics.add(deltas[index])
+                part.add_answers(deltas[index], line.t_s)
         told = {index: StageMetrics.of(delta) for index, delta in line.stages.items()}
         for index, metrics in told.items():
             if index in self.stages:
-                self.stages[index].metrics.merge(metrics)
-                self.stages[index].add_answers(line.stages[index], line.t_s)
-                self.stages[index].blocks.add(metrics, self.stages[index].window_s)
+                stage = self.stages[index]
+                stage.metrics.merge(metrics)
+                stage.add_answers(line.stages[index], line.t_s)
+                stage.blocks.add(metrics, stage.window_s)
                 self.total.merge(metrics)
         self.client.add(line.client)
         self._see_others(line)
@@ -203,34 +212,34 @@ class Record:
         for stage in list(self.stages.values())[-2:]:
             told = stage.engine.between_s if stage.engine is not None else None
             if stage.engine is not None and told is not None and line.t_s < told[1] + 2 * LAG_S:
-                # Ticks of its last moments come after the engine's word on it.
+                # Ticks of the stage's last moments come after the engine's figures.
                 stage.others = self.traffic.of_stage(stage.engine, stage.others_running)
 
     @property
     def others(self) -> OthersTraffic | None:
-        """What others send beside us, over the last seconds; None where nobody can tell."""
+        """Others' traffic over the latest seconds; None if unknown."""
         return self.traffic.others
 
     @property
     def shown(self) -> StageRecord | None:
-        """The running stage, or else the last; None before the first."""
+        """The running stage, otherwise the last; None before the first."""
         return self.current or next(reversed(self.stages.values()), None)
 
     @property
     def workers(self) -> int:
-        """How many there were at the last tick; before the first, how many there will be."""
+        """How many workers there were at the last tick; before the first, how many are planned."""
         if self.last_tick is not None:
             return self.last_tick.workers
         return self.run.workers if self.run is not None else 0
 
     @property
     def limits(self) -> Limits:
-        """What the run's profile asks of each stage."""
+        """The profile's limits on each stage."""
         return limits_of(self.run.profile) if self.run is not None else Limits()
 
     @property
     def price(self) -> Price:
-        """What the run's profile says of its GPUs' cost."""
+        """The price in the run's profile."""
         return price_of(self.run.profile) if self.run is not None else Price()
 
     @property
@@ -245,7 +254,7 @@ class Record:
 
     @property
     def timestamps(self) -> Literal["kernel", "user"] | None:
-        """Who stamped the reads (but for a stray few); None before the first."""
+        """The clock of the reads' timestamps (apart from stray ones); None before the first read."""
         if self.client.counters["reads"] == 0:
             return None
         return "kernel" if self.client.counters["unstamped_reads"] < 0.01 * self.client.counters["reads"] else "user"
@@ -253,7 +262,7 @@ class Record:
     # The result.
 
     def result(self) -> Result:
-        """The document of the run, complete or as far as it came."""
+        """The result of the run, or of its part so far."""
         run = self.run
         assert run is not None, "a record begins with RunStarted"
         finished_at: str | None = None
@@ -262,11 +271,6 @@ class Record:
         if self.finished is not None:
             state, reason = self.finished.state, self.finished.reason
             finished_at = _iso(self.finished.unix_s)
-        reference: ReferenceResult | None = None
-        if self._reference is not None:
-            compared = [comparison for stage in self.stages.values() for comparison in self.compared(stage)]
-            notes = [*([self.other_data] if self.other_data else []), *self._reference.notes]
-            reference = ReferenceResult(self._reference.source, notes, compared)
         return Result(
             vramp_version=run.vramp_version,
             run_id=run.run_id,
@@ -283,7 +287,7 @@ class Record:
             events=self.events,
             findings=list(self.findings),
             diagnosis=self.server.diagnosis if self.server is not None else None,
-            reference=reference,
+            reference=self._reference_result(),
             data=run.data,
             telemetry_meta=self.hardware.meta,
             gpus=list(self.hardware.gpus),
@@ -310,11 +314,11 @@ class Record:
 
     @property
     def urls(self) -> list[str]:
-        """Those of the servers, where there are several."""
+        """The URLs of the servers, if there are several."""
         return [instance.url for instance in self.server.instances] if self.server is not None else []
 
     def compared(self, stage: StageRecord) -> list[Comparison]:
-        """What was published for the load of this stage, beside what it measured."""
+        """Published figures for the load of this stage, beside the measured ones."""
         if self._reference is None:
             return []
         number, index = stage.started.pass_number or 1, stage.started.index
@@ -323,10 +327,17 @@ class Record:
 
     @property
     def other_data(self) -> str | None:
-        """Why its figures are not to be held against the published ones: it sent other data; None where it did not."""
+        """Why its figures are not comparable with the published ones: it sent other data; None if it did not."""
         if self._reference is None or self.run is None:
             return None
         return other_data(self._reference, self.run.data)
+
+    def _reference_result(self) -> ReferenceResult | None:
+        if self._reference is None:
+            return None
+        compared = [comparison for stage in self.stages.values() for comparison in self.compared(stage)]
+        notes = [*([self.other_data] if self.other_data else []), *self._reference.notes]
+        return ReferenceResult(self._reference.source, notes, compared)
 
     def _server_environment(self) -> dict[str, Any]:
         server = self.server
@@ -354,7 +365,7 @@ class Record:
         client = self.client
         limits = [(stage.started.index, why) for stage in self.stages.values() if (why := stage.limit()) is not None]
         realtime_ns = sum(stage.client.counters["realtime_ns"] for stage in self.stages.values())
-        span_ns = sum(stage.client_span_ns for stage in self.stages.values())  # the time of all workers
+        span_ns = sum(stage.client_span_ns for stage in self.stages.values())  # summed over workers
         return ClientResult(
             timestamps=self.timestamps,
             workers=self.workers,
@@ -371,7 +382,7 @@ class Record:
 
 
 def _understood(run: RunStarted) -> Reference | None:
-    """What was published for the profile of a run; raises `ResultError` for one that says other things than ours."""
+    """The published reference in a run's profile; raises `ResultError` if this version cannot read it."""
     published = run.profile.get("reference")
     try:
         asked = msgspec.convert(run.profile, _Asked)
@@ -380,7 +391,7 @@ def _understood(run: RunStarted) -> Reference | None:
             return Reference.model_validate(published) if published else None
     except (msgspec.ValidationError, ValidationError) as error:
         problem = str(error)
-    raise ResultError(f"{run.run_id}: the profile of this run is not one of this version of vramp: {problem}")
+    raise ResultError(f"{run.run_id}: this version of vramp cannot read the profile of this run: {problem}")
 
 
 def _iso(unix_s: float) -> str:

@@ -1,7 +1,7 @@
 """The JSON document of a run, schema `vramp.result/1`.
 
-Numbers are numbers or null, never a text and never NaN; units are in the names. `result.schema.json` beside this file
-is generated from these structs (`python -m loadgen.metrics.result`), and a test keeps the two the same.
+Numbers are numbers or null, never text or NaN; units are in the names. `result.schema.json` beside this file is
+generated from these structs (`python -m loadgen.metrics.result`), and a test keeps both in step.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str  # stable, for scripts: `throttled`, `pcie-below-maximum`, `kv-limited`
     subject: str  # `gpu 5`, `stage 3`
     text: str
-    bad: bool = True  # it needs the operator; else it only explains
+    bad: bool = True  # it needs attention; otherwise it only explains
 
 
 class CurvePoint(msgspec.Struct, frozen=True):
-    """What was measured while so many streams were held, or at one step of a load that moves."""
+    """What was measured while so many streams were held, or at one step of a moving load."""
 
     isl: int
     osl: int
-    load: float  # the concurrency, or of an open loop the requests a second
-    direction: Literal["", "up", "down"]  # where the load moved; empty where it stood
-    held: float  # streams that were really open, on average
+    load: float  # the concurrency, or in open loop the requests a second
+    direction: Literal["", "up", "down"]  # of a moving load; empty for a constant one
+    held: float  # mean open streams
     measured_s: float
     output_tokens_per_s: float | None
     output_tokens_per_s_per_user: float | None
@@ -60,34 +60,34 @@ class CurvePoint(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a profile asks of each stage."""
+    """A profile's limits on each stage."""
 
     latency_ms: dict[str, float] = {}
     failed: float = 0.0  # the share of the scheduled requests that may fail or stay unsent
-    goodput: float = 0.95  # the share of streams that must meet the limits that are set for each stream
+    goodput: float = 0.95  # the share of streams that must meet the per-stream limits
 
 
 class ClientResult(msgspec.Struct, frozen=True):
-    """How the load was made, and whether its numbers may be trusted."""
+    """How the load was generated, and whether the client's figures can be trusted."""
 
-    timestamps: Literal["kernel", "user"] | None  # none when nothing was read
+    timestamps: Literal["kernel", "user"] | None  # None if nothing was read
     workers: int
     cpu_s: float  # all workers
     read_lag_ms: Summary
-    """Now minus the kernel's stamp at the moment of one read in eight: the client's own delay; under TLS its loop's."""
+    """Delay from the kernel's stamp to the read, of one read in eight: the client's own delay; under TLS its loop's."""
     send_lag_ms: Summary
-    """Sent minus intended; of requests that `max_concurrency` held back, minus the time when a slot was free."""
+    """Sent minus intended; for requests that `max_concurrency` held back, minus the time when a slot was free."""
     coalesced_reads: float | None  # the share of reads that carried more than one output event
     unstamped_reads: int
     connects: int
     limited: bool
     why: str | None
     realtime: float | None = None
-    """The share of the stages' time in which workers ran before all other processes; None in results of before."""
+    """The share of the stages' time in which workers had realtime priority; None in older results."""
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What a stage asked for."""
+    """The load that a stage asked for."""
 
     concurrency: int | None
     rate: _NotNegative | None
@@ -95,10 +95,10 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Requests(msgspec.Struct, frozen=True):
-    """What became of the requests of a stage.
+    """Outcomes of a stage's requests.
 
-    `scheduled = sent + unsent` and `sent = completed + failed + cancelled + unfinished + carried_over`. What results of
-    before do not say is null.
+    `scheduled = sent + unsent` and `sent = completed + failed + cancelled + unfinished + carried_over`. What older
+    results lack is null.
     """
 
     sent: int
@@ -108,37 +108,37 @@ class Requests(msgspec.Struct, frozen=True):
     warmup: int
     retried: int
     clock_steps: int
-    errors: dict[str, int]  # by kind: those of `failed` and of `carried_failed`
+    errors: dict[str, int]  # by kind, over `failed` and `carried_failed`
     messages: dict[str, list[str]]  # the first messages of each kind of error
-    cancelled: int = 0  # streams on which the client hung up as the profile wants it: neither completed nor failed
-    models: dict[str, int] = {}  # requests sent, by their model; empty where there is only one
+    cancelled: int = 0  # the client hung up as the profile asks: neither completed nor failed
+    models: dict[str, int] = {}  # requests sent by model; empty if there is only one
     scheduled: int | None = None
-    unsent: int | None = None  # arrivals that were due and had not been sent when the stage ended
+    unsent: int | None = None  # arrivals that were due but not sent when the stage ended
     unsent_longest_wait_s: float | None = None
     carried_over: int | None = None  # streams that were open when the stage ended
     carried_in: int | None = None  # streams of earlier stages that were open when it began
-    carried_failed: int | None = None  # of those, the ones that failed in this stage
-    lost: int | None = None  # of the unfinished, those whose worker died or fell silent: the client's failure
+    carried_failed: int | None = None  # those of them that failed in this stage
+    lost: int | None = None  # unfinished streams whose worker died or fell silent: the client's failure
 
 
 class Concurrency(msgspec.Struct, frozen=True):
-    """Streams that were really open during the window."""
+    """Streams that were open during the window."""
 
     mean: float | None
-    peak: int  # the peaks of all workers added: exact in closed loop, an upper bound in open loop
+    peak: int  # the sum of the workers' peaks: exact in closed loop, an upper bound in open loop
 
 
 class Tokens(msgspec.Struct, frozen=True):
     """Tokens that arrived in the measured window, those of a prompt with its first token.
 
-    Of a stage that requests bound: the tokens of its completed streams.
+    For a stage bounded by requests: the tokens of its completed streams.
     """
 
     input: int
     output: int
     source: Literal["usage", "events"]
     input_per_request: float | None = None
-    """Those of the completed streams; null where the server does not say, and in results of before."""
+    """Of completed streams; null if the server does not report it, and in older results."""
     output_per_request: float | None = None
 
 
@@ -151,67 +151,67 @@ class Throughput(msgspec.Struct, frozen=True):
     total_tokens_per_s: float | None
     output_tokens_per_s_per_user: float | None  # divided by the mean concurrency
     output_tokens_per_s_per_gpu: float | None = None
-    """Divided by the sockets that the server was given; None where they are not known."""
+    """Divided by the sockets that the server was given; None if they are unknown."""
     total_tokens_per_s_per_gpu: float | None = None
 
 
 class CostResult(msgspec.Struct, frozen=True):
-    """What tokens cost at the price of an hour of each of the server's GPUs; no other price is in it."""
+    """The cost of tokens at the price of an hour of each of the server's GPUs; no other cost is included."""
 
     gpu_hour_usd: float
     usd_per_million_output_tokens: float | None
-    usd_per_million_total_tokens: float | None  # prompts and answers alike
-    why: str = ""  # why the two are not known although tokens came
+    usd_per_million_total_tokens: float | None  # prompts and answers
+    why: str = ""  # why both are unknown although tokens arrived
 
 
 SloVerdict = Literal["met", "missed", "unresolved"]
 
 
 class SloCheck(msgspec.Struct, frozen=True):
-    """One limit on a stage and how it was met."""
+    """One limit on a stage, and whether it was met."""
 
     limit_ms: float
     measured_ms: float | None
-    """None where nothing was measured, or where failures and unsent arrivals are what the percentile falls on."""
+    """None if nothing was measured, or if the percentile falls on failures and unsent arrivals."""
     met: bool  # by the figures as they are
-    verdict: SloVerdict | None = None  # with 95 % confidence; None in results of before, and so are the others
+    verdict: SloVerdict | None = None  # with 95 % confidence; None in older results, like the following
     missed: int | None = None
     """The streams that missed the limit: beyond it, failed, or never sent."""
-    population: int | None = None  # those streams; without those that were still open at the end and within the limit
-    needs: int | None = None  # while unresolved: so many more streams at least
+    population: int | None = None  # all streams judged: without those still open at the end and within the limit
+    needs: int | None = None  # while unresolved: at least so many more streams
 
 
 class InstanceResult(msgspec.Struct, frozen=True):
-    """One server's part in a stage that several shared; all parts add up to the stage."""
+    """One server's part in a shared stage; all parts add up to the stage."""
 
     url: str
     requests: Requests
     throughput: Throughput
-    """Over the window of the whole stage, so that the parts add up; but for `output_tokens_per_s_per_user`."""
+    """Over the window of the whole stage, so that parts add up, except `output_tokens_per_s_per_user`."""
     latency_ms: dict[str, Summary]  # `ttft` and `tpot`
     engine: EngineStage | None
     answers: Answers | None = None
 
 
 class Goodput(msgspec.Struct, frozen=True):
-    """The streams that met every limit that is set for a stream."""
+    """The streams that met every per-stream limit."""
 
     limits_ms: dict[str, float]
     good: int
-    determined: int  # streams that completed, failed, were never sent, or were beyond a limit when the stage ended
+    determined: int  # streams that completed, failed, were never sent, or exceeded a limit by the end of the stage
     share: float | None
-    requests_per_s: float | None  # those of the requests a second that completed in the window
+    requests_per_s: float | None  # good ones among the requests that completed in the window
     wanted: float  # the share that the profile asks for
     met: bool
-    verdict: SloVerdict | None = None  # with 95 % confidence; None in results of before
-    needs: int | None = None  # while unresolved: so many more streams at least
+    verdict: SloVerdict | None = None  # with 95 % confidence; None in older results
+    needs: int | None = None  # while unresolved: at least so many more streams
 
 
 class FailureCheck(msgspec.Struct, frozen=True):
-    """How many requests failed or stayed unsent, beside the share that `slo.failed` allows."""
+    """How many requests failed or stayed unsent, against the share that `slo.failed` allows."""
 
     count: int
-    unsent: int  # of them
+    unsent: int  # how many of them were unsent
     scheduled: int
     allowed: float
     met: bool
@@ -219,15 +219,15 @@ class FailureCheck(msgspec.Struct, frozen=True):
 
 
 class FirstWave(msgspec.Struct, frozen=True):
-    """The streams that filled a closed loop, all at once."""
+    """The streams that filled a closed loop at once."""
 
     streams: int
-    counted: bool  # they are in the statistics of the stage, as in `vllm bench`; else only here
-    ttft_ms: Summary | None  # none where they are counted
+    counted: bool  # whether they are in the statistics of the stage, as in `vllm bench`; otherwise only here
+    ttft_ms: Summary | None  # None if they are counted
 
 
 class StageResult(msgspec.Struct, frozen=True):
-    """The numbers of one stage."""
+    """The figures of one stage."""
 
     index: int
     label: str
@@ -245,35 +245,35 @@ class StageResult(msgspec.Struct, frozen=True):
     latency_ms: dict[str, Summary]
     slo: dict[str, SloCheck]
     engine: EngineStage | None
-    limited: bool  # the client could not do what was asked of it in this stage
+    limited: bool  # the client was the limit
     why: str | None
-    instances: list[InstanceResult] = []  # each server's part, where there are several
+    instances: list[InstanceResult] = []  # each server's part, if there are several
     gpu: list[GpuStage] = []  # each GPU over the measured window
     energy: EnergyResult | None = None
     host: dict[str, float | None] = {}  # means over the measured window
     verdicts: list[Verdict] = []
-    truth: TruthCheck | None = None  # client against engine; None where the engine's numbers are not known
-    others: OthersTraffic | None = None  # beside ours on the engine; None where nobody can tell
-    goodput: Goodput | None = None  # none without limits for each stream
-    failures: FailureCheck | None = None  # none in results of before
-    settled_s: float | None = None  # how long its transient took; None for a stage that is measured from a fixed moment
-    inconclusive: str | None = None  # why its numbers say too little
-    variant: str | None = None  # of the profile, on whose server it ran; None for a profile without any
-    precision: Precision | None = None  # what its numbers are worth beside others; None where it was too short to tell
-    baseline: BaselineView | None = None  # beside an earlier run, where one was named
-    first_wave: FirstWave | None = None  # none where the load did not begin all at once, and in results of before
+    truth: TruthCheck | None = None  # client against engine; None if the engine's figures are unknown
+    others: OthersTraffic | None = None  # others' traffic on the engine; None if unknown
+    goodput: Goodput | None = None  # None without per-stream limits
+    failures: FailureCheck | None = None  # None in older results
+    settled_s: float | None = None  # duration of its transient; None if it was measured from a fixed moment
+    inconclusive: str | None = None  # why its figures are inconclusive
+    variant: str | None = None  # the profile's variant that the server ran; None without variants
+    precision: Precision | None = None  # of its figures, for comparisons; None if it was too short to tell
+    baseline: BaselineView | None = None  # compared with an earlier run, if one was named
+    first_wave: FirstWave | None = None  # None if the load did not begin at once, and in older results
     tail_share: float | None = None
-    """The share of the window in which fewer streams were open than asked, because no requests were left to send."""
+    """The share of the window in which fewer streams were open than asked for, because requests had run out."""
     tpot_parts: int = 0  # how many values of `tpot` are of parts of streams
     carried_share: float | None = None
-    """The streams carried over, of all that were sent: those that were long enough to outlive the stage."""
-    e2e_inconclusive: str | None = None  # why E2E is not known, and what it would take
-    curve: tuple[CurvePoint, ...] = ()  # by step, of a stage whose load moves
-    pass_number: int | None = None  # from 1, of a stage that is repeated with the same prompts
-    compute: ComputeResult | None = None  # None where the engine does not tell its operations
+    """Streams carried over, as a share of those sent: the ones long enough to outlive the stage."""
+    e2e_inconclusive: str | None = None  # why E2E is unknown, and what it would take
+    curve: tuple[CurvePoint, ...] = ()  # by step, for a moving load
+    pass_number: int | None = None  # from 1, for a stage that is repeated with the same prompts
+    compute: ComputeResult | None = None  # None if the engine does not report its operations
     cost: CostResult | None = None  # None without a price
-    answers: Answers | None = None  # none where none was looked at, and in results of before
-    canary: CanaryStage | None = None  # None where none was sent in this stage
+    answers: Answers | None = None  # None if none was sampled, and in older results
+    canary: CanaryStage | None = None  # None if none was sent in this stage
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,25 +292,25 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     client: ClientResult
     stages: list[StageResult]
     series: Columns
-    """Columns over one time axis, `t_s`. Older rows of a long run are merged: then `t_s` is the first moment of each,
-    a column `x` has the highest values and `x_min` the lowest (without `x_min` the two are equal everywhere)."""
+    """Columns over one time axis, `t_s`. Older rows of a long run are merged: then `t_s` is the first moment of each, a
+    column `x` has the highest values and `x_min` the lowest (without `x_min` they are equal everywhere)."""
     events: list[RunEvent]
     telemetry_meta: dict[str, Any] | None = None
-    """What measured the GPUs, by vendor, what was tried before and why it failed."""
+    """What measured the GPUs, by vendor, and what was tried before and why it failed."""
     gpus: list[GpuStatic] = []
     gpu_series: list[GpuSeries] = []  # each on the run's time axis, about once a second
     host_series: Columns = {}
     verdicts: list[Verdict] = []  # on the health of the GPUs over the run
-    findings: list[Finding] = []  # of the preflight, the worst first
+    findings: list[Finding] = []  # of the preflight, most severe first
     diagnosis: Diagnosis | None = None  # why the server died, if it did
     reference: ReferenceResult | None = None
     data: DataFile | None = None  # where the prompts came from; None for synthetic ones, and in older results
     search: SearchResult | None = None
     curve: tuple[CurvePoint, ...] = ()
-    """Against the streams held: all stages of one load together, however the load came there."""
-    measured_by: str | None = None  # another tool, with its version, whose result this was read from
-    definitions: dict[str, str] = {}  # how that tool measures, by latency, and `throughput`
-    canary: CanaryResult | None = None  # None where none was sent
+    """By streams held: all stages with one load combined, whatever led to it."""
+    measured_by: str | None = None  # the other tool and version that made this result; None for vramp
+    definitions: dict[str, str] = {}  # that tool's definitions, by latency, and `throughput`
+    canary: CanaryResult | None = None  # None if none was sent
 
 
 def json_schema() -> str:
@@ -319,13 +319,13 @@ def json_schema() -> str:
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = SCHEMA
     for part in schema["$defs"].values():
-        # Until Python 3.13 the indentation of the source is part of a docstring.
+        # Before Python 3.13, docstrings keep their source indentation.
         part["description"] = inspect.cleandoc(part.get("description", ""))
     return json.dumps(_in_one_order(schema), indent=1, sort_keys=True) + "\n"
 
 
 def _in_one_order(node: object) -> object:
-    """With every `anyOf` sorted: in which order msgspec writes them depends on its version."""
+    """With every `anyOf` sorted: msgspec's order depends on its version."""
     if isinstance(node, list):
         return [_in_one_order(part) for part in node]
     if not isinstance(node, dict):

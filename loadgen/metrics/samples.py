@@ -1,9 +1,9 @@
-"""What is known of GPUs and the host at a moment, in one schema for every vendor: what telemetry measures, the journal
-keeps and `vramp doctor` finds.
+"""GPUs and host at one moment, in one schema for every vendor: measured by telemetry, kept in the journal, and found by
+`vramp doctor`.
 
-Numbers are numbers or null; what is null has its reason in `missing`, so that absence is visible and never a zero.
-Units are in the names. Times are CLOCK_MONOTONIC, which is one clock for the whole machine. Nothing here needs numpy:
-the processes that read sensors are to stay small.
+Values are numbers or null; a null has its reason in `missing`, so that absence is visible and never a zero. Units are
+in the names. Times are CLOCK_MONOTONIC, one clock for the whole machine. Nothing here imports numpy: the processes that
+read sensors must stay small.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from loadgen.vendors import VendorName
 
 
 class GpuStatic(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What does not change while a GPU is watched; one for each device that the vendor enumerates (partitions too)."""
+    """What does not change about a GPU; one per device that the vendor lists (including partitions)."""
 
     index: int  # position in this backend's order
     vendor: VendorName
@@ -27,12 +27,12 @@ class GpuStatic(msgspec.Struct, frozen=True, omit_defaults=True):
     engine_index: int | None = (
         None  # the device's number for HIP or CUDA if no variable hides any; the first of several
     )
-    engine_devices: int = 1  # how many of theirs it stands for: partitions that are not listed apart
-    engine_name: str | None = None  # as variables of HIP or CUDA may name it: GPU-f00d, MIG-f00d
-    device_file: str | None = None  # through which a container gets this one alone: /dev/dri/renderD128
+    engine_devices: int = 1  # how many of their devices it stands for: partitions that are not listed separately
+    engine_name: str | None = None  # its name in variables of HIP or CUDA: GPU-f00d, MIG-f00d
+    device_file: str | None = None  # the file that gives a container this device alone: /dev/dri/renderD128
     socket: str = ""
-    """Devices of one socket share it; what belongs to a socket (power, energy, temperature) is counted once."""
-    partition: int = 0  # 0 is the socket's first (or only) device, the one that carries the socket's figures
+    """Shared by the devices of one socket; a socket's power, energy and temperature are counted once."""
+    partition: int = 0  # 0 is the socket's first (or only) device, which carries the socket's figures
     compute_partition: str | None = None  # SPX, DPX, QPX, CPX; a MIG profile
     memory_partition: str | None = None  # NPS1, NPS2, NPS4
     hbm_total_bytes: int | None = None
@@ -41,8 +41,8 @@ class GpuStatic(msgspec.Struct, frozen=True, omit_defaults=True):
     memory_clock_max_mhz: float | None = None
     pcie_width_max: int | None = None
     pcie_speed_max_gts: float | None = None
-    links_total: int | None = None  # XGMI or NVLink links that the device has
-    virtualization: str | None = None  # BAREMETAL, PASSTHROUGH, GUEST: it explains what is missing
+    links_total: int | None = None  # XGMI or NVLink links of the device
+    virtualization: str | None = None  # BAREMETAL, PASSTHROUGH, GUEST: explains missing values
 
 
 class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -75,15 +75,15 @@ class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
     links_up: int | None = None
     ecc_correctable: int | None = None
     ecc_uncorrectable: int | None = None
-    ecc_deferred: int | None = None  # AMD: not corrected, and not used by anybody yet
-    bad_pages: int | None = None  # of memory that is out of use for its errors: AMD, and NVIDIA before Ampere
-    rows_remapped: int | None = None  # NVIDIA from Ampere on: rows of memory that spare ones replace, over its life
-    remap_pending: bool | None = None  # a row waits for the GPU to be reset
+    ecc_deferred: int | None = None  # AMD: not corrected, and not consumed yet
+    bad_pages: int | None = None  # retired memory pages: AMD, and NVIDIA before Ampere
+    rows_remapped: int | None = None  # NVIDIA from Ampere on: memory rows replaced by spare ones, over its life
+    remap_pending: bool | None = None  # a row will be replaced at the GPU's next reset
     remap_failed: bool | None = None  # there was no spare row
-    xids: int | None = None  # NVIDIA's Xid errors since it is watched
+    xids: int | None = None  # NVIDIA's Xid errors since monitoring began
     xid_last: int | None = None  # the number of the last one
-    processes: tuple[GpuProcess, ...] | None = None  # only while they are asked for
-    missing: dict[str, str] = {}  # field name to reason, for what is None although this kind of sample should have it
+    processes: tuple[GpuProcess, ...] | None = None  # only while requested
+    missing: dict[str, str] = {}  # field name to reason, for fields that this kind of sample should have
 
 
 class GpuProcess(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -92,13 +92,13 @@ class GpuProcess(msgspec.Struct, frozen=True, omit_defaults=True):
     pid: int  # the host's
     name: str = ""
     hbm_bytes: int | None = None
-    user: str = ""  # empty where it cannot be seen
+    user: str = ""  # empty if not visible
     command: str = ""  # without secrets, shortened
-    of_server: bool | None = None  # whether it is one of the server's processes; None where nobody has looked
+    of_server: bool | None = None  # whether it belongs to the server; None if not checked
 
 
 class HostSample(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The host at one moment, and what it did since the sample before; None is "not known"."""
+    """The host at one moment, and since the previous sample; None is unknown."""
 
     t_s: float  # CLOCK_MONOTONIC
     cores: int  # logical ones
@@ -107,12 +107,12 @@ class HostSample(msgspec.Struct, frozen=True, omit_defaults=True):
     load_1min: float
     cpu_percent: float | None = None  # of all cores, 0 to 100
     cpu_busiest_percent: float | None = None
-    """The busiest core's: a single thread that is the limit shows here, and not in the mean."""
+    """The busiest core's: a saturated single thread shows here, and not in the mean."""
     server_cpu_percent: float | None = None  # of the server's processes; 100 is one core
-    server_rss_bytes: int | None = None  # resident memory of the server's processes; what they share counts for each
+    server_rss_bytes: int | None = None  # resident memory of the server's processes; shared pages count for each
     disk_read_bytes_per_s: float | None = None
     disk_write_bytes_per_s: float | None = None
-    network_in_bytes_per_s: float | None = None  # without the loopback, over which the load of a local server goes
+    network_in_bytes_per_s: float | None = None  # without loopback, which carries the load of a local server
     network_out_bytes_per_s: float | None = None
     open_files: dict[int, int] = {}  # descriptors by process, for those asked for
     cpu_mhz: float | None = None  # the mean of a few cores, spread over all
@@ -128,7 +128,7 @@ class Reading(NamedTuple):
 
 
 def gained(before: float, after: float) -> float | None:
-    """What a counter gained; None if it was reset."""
+    """A counter's gain; None if it was reset."""
     return after - before if after >= before else None
 
 
@@ -140,9 +140,9 @@ def rate(before: Reading, after: Reading) -> float | None:
 
 
 def carried(before: GpuSample | None, now: GpuSample, *, processes: bool = True) -> GpuSample:
-    """A sample with what it did not look at as it was; what it looked at in vain, for a reason, stays missing.
+    """A sample with the previous values of fields that it did not read; fields read in vain stay missing.
 
-    Without `processes`, nobody wants an old list of them.
+    Without `processes`, an old list of processes is dropped.
     """
     if before is None:
         return now
@@ -153,7 +153,7 @@ def carried(before: GpuSample | None, now: GpuSample, *, processes: bool = True)
     }
     if not processes:
         old.pop("processes", None)
-    # Reasons of the slow tier last as long as its values do.
+    # Reasons from the slow tier are valid as long as its values.
     reasons = {name: why for name, why in before.missing.items() if getattr(now, name, None) is None}
     return msgspec.structs.replace(now, **old, missing=reasons | now.missing)
 
@@ -166,19 +166,19 @@ class ServerDevices(msgspec.Struct, frozen=True):
 
     indices: tuple[int, ...]
     by: DevicesBy
-    """`given`: visible devices, docker's devices and sizes say it; `processes`: those of the server hold their memory;
-    `hbm`: their memory grew since the run began, or is in use for a tenth, which others' may be too; `simulated`: all
-    are its; `all`: nothing tells them apart."""
+    """`given`: visible devices, docker's devices and parallel sizes say so; `processes`: the server's processes hold
+    their memory; `hbm`: their memory use grew since the run began or exceeds a tenth, which may be others';
+    `simulated`: all of them; `all`: unknown."""
 
 
 DOCTOR_SCHEMA = "vramp.doctor/1"
 
 
 class UnitCheck(msgspec.Struct, frozen=True):
-    """Whether a value can be true in the unit that it is said to have."""
+    """Whether a value is plausible in its stated unit."""
 
     quantity: str
-    raw: float  # as the backend told it, in the unit of its name
+    raw: float  # as reported by the backend, in the unit of its name
     value: float  # in `unit`
     unit: str
     low: float
@@ -187,24 +187,24 @@ class UnitCheck(msgspec.Struct, frozen=True):
 
 
 class GpuExam(msgspec.Struct, frozen=True):
-    """One device as one candidate tells it."""
+    """One device as reported by one candidate."""
 
     gpu: GpuStatic
-    sample: GpuSample  # every field as it was told last, processes too
-    missing: dict[str, str]  # field name to reason, for every field of either that is null
+    sample: GpuSample  # the last value of every field, including processes
+    missing: dict[str, str]  # field name to reason, for every null field of both
     checks: tuple[UnitCheck, ...]
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """One way to measure, and what came of it."""
+    """One backend that was tried, and the outcome."""
 
     vendor: str
     name: str
-    why: str  # why it is tried, and in this place of the order
-    failure: str | None  # none if it works
-    first_look_ms: float | None  # from its start to its first look at all devices
+    why: str  # why it was tried, and at this place in the order
+    failure: str | None  # None if it works
+    first_look_ms: float | None  # from its start to its first sample of all devices
     meta: dict[str, Any]  # versions of wrapper, library and driver
-    printed: tuple[str, ...]  # the last lines that it or its library printed
+    printed: tuple[str, ...]  # the last lines printed by it or its library
     gpus: tuple[GpuExam, ...]
 
     @property
@@ -230,11 +230,11 @@ class HostExam(msgspec.Struct, frozen=True):
 
 
 class Examination(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was found."""
+    """All findings about a box."""
 
     schema: str = DOCTOR_SCHEMA
     versions: dict[str, str | None]
-    """Versions of vramp, Python, the system, the packages, the drivers and the vendors' stacks; None is "not here"."""
+    """Versions of vramp, Python, the system, packages, drivers and the vendors' stacks; None is "not here"."""
     user: str
     groups: tuple[str, ...]
     devices: tuple[DeviceFile, ...]
@@ -244,6 +244,6 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unmeasured(self) -> tuple[str, ...]:
-        """Vendors of which something was tried and nothing works."""
+        """Vendors for which something was tried, but nothing works."""
         working = {each.vendor for each in self.tried if each.works}
         return tuple(dict.fromkeys(each.vendor for each in self.tried if each.vendor not in working))

@@ -1,9 +1,9 @@
-"""Time series of bounded memory, however long the run, that lose no extreme.
+"""Time series of bounded memory, however long the run, that lose no extremes.
 
-Each row is a moment with the lowest and highest value of every column; a fresh row has the two equal. The newest
-`kept_raw` rows stay as they came; when the arrays are full, older rows that fall into one time step are merged, and the
-step doubles until a quarter of the room is free. So the older part has one uniform resolution, and times stay in order.
-Unknown is NaN here and None in a result.
+Each row is a moment with the lowest and highest value of every column, equal in a fresh row. The newest `kept_raw` rows
+stay as they are; when the arrays are full, older rows within one time step are merged, and the step doubles until a
+quarter of the room is free. So the older part has one uniform resolution, and times stay in order. Unknown is NaN here
+and None in a result.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class TimeSeries:
         return self._highs[:, : self._length]
 
     def add(self, t_s: float, values: Mapping[str, float | tuple[float, float] | None]) -> None:
-        """Append a moment; one that is not later than the last is dropped.
+        """Append a moment; ignored unless it is later than the last.
 
-        A value that is only known to lie between two bounds is given as these.
+        A value known only to lie between two bounds is given as these.
         """
         if self._length and t_s <= self._times[self._length - 1]:
             return
@@ -80,7 +80,7 @@ class TimeSeries:
         return None if np.isnan(value) else value
 
     def last_bounds(self, column: str) -> tuple[float, float] | None:
-        """Between which bounds the newest value lies; None where it is known or unknown as a whole."""
+        """The bounds of the newest value; None if it is known exactly, or unknown."""
         row = self.rows[column]
         low, high = (
             float(values[row, self._length - 1]) if self._length else 0.0 for values in (self._lows, self._highs)

@@ -1,12 +1,12 @@
-"""Whether a stage keeps to its limits: the one judgement that searches, tables, screens, reports and exit codes read.
+"""Whether a stage meets its limits: the one judgement used by searches, tables, screens, reports and exit codes.
 
-A limit on a percentile is a limit on a share: p99 <= 2 s asks that 99 % of the streams are within 2 s. Of what was
-scheduled, a failure and an arrival that was never sent are misses; so is a stream that was still open when the stage
-ended and already beyond the limit. One that was open and within it is left out: what becomes of it is not known.
+A limit on a percentile is a limit on a share: p99 <= 2 s requires that 99 % of the streams are within 2 s. Among the
+scheduled requests, failures and arrivals that were never sent are misses; so is a stream that was still open at the end
+of the stage and already beyond the limit. One that was open and within the limit is left out: its outcome is unknown.
 
-How sure that is: streams of one engine are not independent, so not their number counts but what `blocks` says that
-they are worth, with Student's t for the few blocks (Korn and Graubard, Survey Methodology 24, 1998, do the same for
-shares in clustered samples). A stage too short for blocks is taken at its worst: streams that run at once are one.
+Confidence: streams of one engine are not independent, so not their number counts but their effective sample size from
+`batch_means`, with Student's t for few blocks (like Korn and Graubard, Survey Methodology 24, 1998, for shares in
+clustered samples). In a stage too short for blocks, concurrent streams count as one: the worst case.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from loadgen.metrics.result import FailureCheck, Goodput, Limits, SloCheck, SloV
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.profile.values import limit_of, per_stream_limits_ms, stage_limits_ms
 
-_TELLING = 5  # from so many misses on, the share of them says how it will go on
+_TELLING = 5  # from so many misses on, their share predicts how it will go on
 _HOPELESS = 1_000_000
 _CENSORED = {"ttft": "ttft_censored", "ttft_from_intended": "ttft_censored", "e2e": "e2e_censored"}
-"""Where the times lie of streams that were still open: at least as long as that."""
-_ALIKE = {"ttft_from_intended": "ttft"}  # what a latency's streams are worth, where `blocks` does not know it
+"""The histograms of streams that were still open: their times are at least as long as that."""
+_ALIKE = {"ttft_from_intended": "ttft"}  # whose effective sample size to use if a latency has none of its own
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """All limits of a stage."""
+    """The judgement on all limits of a stage."""
 
     slo: dict[str, SloCheck]
     goodput: Goodput | None
@@ -49,7 +49,7 @@ class Judgement(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> SloVerdict:
-        """With confidence; without any limit, unresolved."""
+        """With confidence; `unresolved` if there are no limits."""
         verdicts = [check.verdict for check in self.slo.values()]
         verdicts += [self.goodput.verdict] if self.goodput is not None else []
         if verdicts or self.failures.allowed:
@@ -60,7 +60,7 @@ class Judgement(msgspec.Struct, frozen=True):
 
 
 def limits_of(profile: Mapping[str, Any]) -> Limits:
-    """The limits of a profile as the journal has it."""
+    """The limits in a profile, as stored in the journal."""
     asked = dict(profile.get("slo") or {})
     return Limits(
         failed=asked.pop("failed", 0.0), latency_ms=asked, goodput=(profile.get("plan") or {}).get("goodput", 0.95)
@@ -68,7 +68,7 @@ def limits_of(profile: Mapping[str, Any]) -> Limits:
 
 
 def met_limits(stage: Judgement | StageResult) -> bool | None:
-    """Whether a stage met every limit by the figures as they are; None where none was set."""
+    """Whether a stage met every limit, by the figures as they are; None without limits."""
     checks = [*(check.met for check in stage.slo.values()), *([stage.goodput.met] if stage.goodput is not None else [])]
     failures = stage.failures
     if failures is not None and (checks or failures.allowed):
@@ -77,7 +77,7 @@ def met_limits(stage: Judgement | StageResult) -> bool | None:
 
 
 def needed_words(stage: Judgement) -> str:
-    """What it takes to be sure, of the limit that takes most: "ttft_p99 needs 120 more streams"; or nothing."""
+    """What a sure verdict takes for the most demanding limit: "ttft_p99 needs 120 more streams"; empty if sure."""
     name, needs = _most_needed(stage)
     if needs > _HOPELESS:
         return f"{name} is too near its limit to be sure of it"
@@ -85,7 +85,7 @@ def needed_words(stage: Judgement) -> str:
 
 
 def still_needed(stage: Judgement) -> int:
-    """How many more streams it takes to be sure of every limit, at the least."""
+    """The least number of further streams for a sure verdict on every limit."""
     return _most_needed(stage)[1]
 
 
@@ -96,7 +96,7 @@ def _most_needed(stage: Judgement) -> tuple[str, int]:
 
 
 def judge(stage: StageRecord, limits: Limits, confidence: float = SLO_CONFIDENCE) -> Judgement:
-    """A stage as far as it has come, against the limits."""
+    """Judge a stage, as far as it has come, by the limits."""
     return Judgement(
         slo={
             name: _stage_check(stage, name, limit_ms, confidence)
@@ -122,7 +122,7 @@ def _mean_check(stage: StageRecord, metric: str, values: Histogram, limit_ms: fl
     if summary.mean is None or summary.stddev is None:
         return SloCheck(limit_ms=limit_ms, measured_ms=None, met=False, verdict="unresolved", population=0)
     worth_of = _worth(stage, [metric], "mean", _streams(stage, metric, values), confidence)
-    # The deviation of two values says nothing.
+    # The standard deviation of two values says nothing.
     estimate = mean_estimate(summary.mean, summary.stddev, worth_of.now if worth_of.now >= 2 else 0.0, confidence)
     sure: SloVerdict = "met" if estimate.high <= limit_ms else "missed" if estimate.low > limit_ms else "unresolved"
     gap_ms = max(abs(limit_ms - summary.mean), 1e-6)
@@ -180,7 +180,7 @@ def _goodput(stage: StageRecord, limits: Limits, confidence: float) -> Goodput |
 
 
 def _failures(stage: StageRecord, allowed: float, confidence: float) -> FailureCheck:
-    """What is borne is a budget: within it is met, and only what is surely beyond it is missed."""
+    """The allowed share is a budget: up to it the limit is met, and it is missed only if surely exceeded."""
     counters = stage.counters
     unsent = _unsent(stage)
     count = counters["failed"] + counters["carried_failed"] + unsent
@@ -203,19 +203,19 @@ def _never_answered(stage: StageRecord) -> int:
 
 
 def _unsent(stage: StageRecord) -> int:
-    """Arrivals that were never sent; one that came due as the stage ended was not late yet."""
+    """Arrivals that were never sent; one that became due as the stage ended was not late yet."""
     return stage.counters["unsent"] if stage.metrics.unsent_wait_ns > MOST_SEND_LAG_MS * 1e6 else 0
 
 
 def _streams(stage: StageRecord, metric: str, values: Histogram) -> int:
-    """How many streams the values are of: gaps of one stream are alike, so they count as one."""
+    """How many streams the values come from: gaps of one stream are alike, so they count as one."""
     if metric != "itl":
         return values.count
     return min(values.count, sum(stage.counters[name] for name in ("completed", "carried_over", "carried_in")))
 
 
 def _nearest(stage: StageRecord, metric: str, percent: float) -> str:
-    """The nearest percentile whose effective sample size is known; one above which there is nothing tells nothing."""
+    """The nearest percentile with a known effective sample size; a maximum says nothing."""
     values = stage.histogram(_ALIKE.get(metric, metric))
     telling = {
         name: known
@@ -226,20 +226,20 @@ def _nearest(stage: StageRecord, metric: str, percent: float) -> str:
 
 
 class _Worth(msgspec.Struct, frozen=True):
-    """How much some streams tell."""
+    """The evidence in some streams."""
 
     streams: int
-    now: float  # as many independent ones tell as much
-    share: float = 1.0  # of further streams, how many will count
-    least: int = 0  # so many streams must there be before it is known what they are worth
+    now: float  # the equivalent number of independent streams
+    share: float = 1.0  # the share of further streams that will count
+    least: int = 0  # so many streams are needed before the effective sample size is known
 
     def more(self, needed: float) -> int:
-        """How many more streams make them worth so many."""
+        """How many further streams are needed for so many effective ones."""
         return max(1, self.least - self.streams, math.ceil(needed / self.share - self.streams))
 
 
 def _worth(stage: StageRecord, metrics: Iterable[str], statistic: str, count: int, confidence: float) -> _Worth:
-    """What so many streams of a stage are worth."""
+    """The evidence in so many streams of a stage."""
     precision = stage.blocks.precision()
     if precision is None:
         return _at_worst(stage, count)
@@ -254,18 +254,18 @@ def _worth(stage: StageRecord, metrics: Iterable[str], statistic: str, count: in
 
 
 def _at_worst(stage: StageRecord, count: int) -> _Worth:
-    """As if all streams that run at once went in step, until there are blocks to tell."""
+    """As if all concurrent streams were one, until there are blocks."""
     held = max(1.0, stage.held_mean or float(stage.started.concurrency or 1))
     return _Worth(count, count / held, least=math.ceil(LEAST_BLOCKS * held) if held > 1 else 0)
 
 
 def _known(stage: StageRecord, metric: str, verdict: SloVerdict) -> SloVerdict:
-    """The verdict, but where only the short streams ended, no limit on E2E is known to be kept."""
+    """The verdict; but if only short streams ended, a limit on E2E cannot be known to be met."""
     return "unresolved" if metric == "e2e" and verdict == "met" and stage.e2e_needs_s else verdict
 
 
 def _enough(good: float, count: int, wanted: float) -> bool:
-    # A tenth of a percent is not exactly that in binary.
+    # A tenth of a percent has no exact binary representation.
     return good >= wanted * count - 1e-9 * count
 
 
@@ -276,13 +276,13 @@ def _share_verdict(good: float, wanted: float, worth_of: _Worth, confidence: flo
     low, _ = share_interval(share, worth_of.now, confidence)
     if low >= wanted:
         return "met"
-    # Wilson's upper end is too low where hardly any are allowed to miss: one of fifteen is no proof against a p99.
+    # Wilson's upper bound is too low if hardly any may miss: one miss of fifteen does not disprove a p99.
     chance = chance_of_misses((1 - share) * worth_of.now, worth_of.now, 1 - wanted)
     return "missed" if chance <= (1 - confidence) / 2 else "unresolved"
 
 
 def _needs(good: float, wanted: float, worth_of: _Worth, confidence: float) -> int:
-    """More streams until it is sure: if all of them are good, or where enough miss to tell, if it goes on like that."""
+    """How many further streams a sure verdict takes: if all are good, or if misses go on at the present rate."""
     count = worth_of.streams
     if count - good < _TELLING and (not count or _enough(good, count, wanted)):
         needed = streams_needed(wanted, (count - good) * worth_of.share, confidence)

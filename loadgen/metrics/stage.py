@@ -1,19 +1,19 @@
-"""The numbers of one stage, as a commutative monoid.
+"""The figures of one stage, as a commutative monoid.
 
 Workers send a `StageDelta` each tick; a `StageMetrics` is their sum. Every field merges by addition, minimum or
 maximum, so the result is the same for any number of workers and any cut into ticks (property-tested).
 
-What happens under a load belongs to that load's stage, and nothing else does. Within the window, between
+A stage contains what happens under its load, and nothing else. Within the window, between
 `window_start_ns` and `window_end_ns`:
 - ITL and chunk gaps: every gap that began and ended in it, of any stream, also of one sent in an earlier stage;
-- TPOT: of the part of each stream that lies in it, if that has 8 tokens or more; a whole stream gives the usual TPOT;
-- TTFT: of streams sent and answered in it; E2E, normalized latency and goodput: of streams wholly in it;
+- TPOT: of the part of each stream within it, if that has at least 8 tokens; a whole stream gives the usual TPOT;
+- TTFT: of streams sent and answered in it; E2E, normalized latency and goodput: of streams entirely in it;
 - tokens and throughput: what arrived in it, whichever stream carried it.
 
-A stream is counted in the stage in which it was sent: `sent` is `completed + failed + cancelled + unfinished +
-carried_over`, once the stage has ended, and what was scheduled is `sent + unsent`. Streams sent before the window was
-opened are counted in `warmup`, those open when the stage began in `carried_in`. What is still awaited when the stage
-ends is in the `censored` latencies, as the time that it has taken until then.
+A stream is counted in the stage in which it was sent: once the stage has ended, `sent` is `completed + failed +
+cancelled + unfinished + carried_over`, and the scheduled requests are `sent + unsent`. Streams sent before the window
+opened are counted in `warmup`, those open when the stage began in `carried_in`. Times still awaited when the stage ends
+are in the `censored` latencies, with the time so far.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COUNTED_BY_NAME = ("models", "errors", "degenerate", "loops")
 
 
 class LoadSum:
-    """What was measured while so many streams were held; `LoadSum()` is zero."""
+    """What was measured while a number of streams was held; `LoadSum()` is zero."""
 
     def __init__(self) -> None:
         self.span_ns = 0
@@ -76,7 +76,7 @@ class StageMetrics:
         self.latency: dict[str, Histogram] = {}
 
     def add(self, delta: StageDelta) -> None:
-        """Take in a tick of one worker, or all that another `StageMetrics` encoded."""
+        """Add a tick of one worker, or all that another `StageMetrics` encoded."""
         for name in COUNTERS:
             self.counters[name] += getattr(delta, name)
         self.window_start_ns = min(_known(self.window_start_ns, delta.window_start_ns), default=None)
@@ -92,7 +92,7 @@ class StageMetrics:
                 counts[key] = counts.get(key, 0) + count
         for kind, messages in delta.messages.items():
             kept = self.messages.get(kind, [])
-            # Which messages came first is not known across workers; the smallest few are, in any order of merging.
+            # Their order across workers is unknown; the smallest few are the same in any order of merging.
             self.messages[kind] = sorted({*kept, *messages})[:MESSAGES_KEPT]
         for name, encoded in delta.latency.items():
             histogram = Histogram.decode(encoded)
@@ -101,13 +101,13 @@ class StageMetrics:
                 self.latency.setdefault("chunk_gap", Histogram()).add(histogram)
 
     def merge(self, other: StageMetrics) -> None:
-        """Take in another sum, without the detour through the encoding of its latencies."""
+        """Add another sum, without encoding its latencies first."""
         for name, histogram in other.latency.items():
             self.latency.setdefault(name, Histogram()).add(histogram)
         self.add(other._plain())
 
     def pack(self) -> None:
-        """Take less memory: nothing more is expected to come."""
+        """Use less memory: nothing more is expected."""
         for histogram in self.latency.values():
             histogram.pack()
 
@@ -150,7 +150,7 @@ class StageMetrics:
 
     @property
     def tail_s(self) -> float:
-        """How much of the window is left once requests have run out; 0 where they are not the bound."""
+        """The part of the window after requests ran out; 0 if the stage is not bounded by requests."""
         if self.tail_start_ns is None or self.window_end_ns is None:
             return 0.0
         return max(0, self.window_end_ns - self.tail_start_ns) / 1e9
@@ -165,14 +165,14 @@ class ClientMetrics:
         self.send_lag = Histogram()
 
     def add(self, delta: ClientDelta) -> None:
-        """Take in a tick of one worker."""
+        """Add a tick of one worker."""
         for name in CLIENT_COUNTERS:
             self.counters[name] += getattr(delta, name)
         self.read_lag.add(Histogram.decode(delta.read_lag))
         self.send_lag.add(Histogram.decode(delta.send_lag))
 
     def pack(self) -> None:
-        """Take less memory: nothing more is expected to come."""
+        """Use less memory: nothing more is expected."""
         self.read_lag.pack()
         self.send_lag.pack()
 

@@ -1,6 +1,8 @@
-"""One stage of a record: what it asked for, its numbers so far, and what they say about the client."""
+"""One stage of a record: its load, its figures so far, and what they say about the client."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 from loadgen.metrics.batch_means import BatchMeans
 from loadgen.metrics.canary import Answers, CanaryTraffic
@@ -12,21 +14,20 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import StageEnded, StageSettled, StageStarted
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 
-E2E_WINDOWS = 3.0  # A window of so many times E2E knows it
+E2E_WINDOWS = 3.0  # how many times E2E a window must last to know it
 ANSWERS_BLOCK_S = 30.0
 FIRST_TOKENS = ("ttft", "first_wave_ttft", "warmup_ttft")
 
 
 class StageRecord:
-    """One stage, or one server's part in it: what it asked for, its numbers so far, how it ended."""
+    """One stage, or one server's part in it: its load, its figures so far, how it ended."""
 
     def __init__(self, started: StageStarted, whole: StageRecord | None = None) -> None:
-        """`whole` is the stage that this is a part of: rates are over its window, so that the parts add up."""
+        """`whole` is the stage that this is a part of: rates are over its window, so that parts add up."""
         self.started = started
         self.metrics = StageMetrics()
         self.blocks = BatchMeans()
-        self.answers = Answers(0)  # those looked at
-        self.answer_blocks: dict[int, Answers] = {}  # the same by the half minute of the run
+        self.answer_blocks: dict[int, Answers] = {}  # the answers looked at, by the half minute of the run
         self.parts: list[StageRecord] = []  # by server, where there are several
         self._whole = whole
         self.client = ClientMetrics()
@@ -42,8 +43,13 @@ class StageRecord:
         self.canaries = CanaryTraffic()  # beside its load, and in none of its numbers but the engine's
         self.others: OthersTraffic | None = None  # once the engine has told of it
         self._others_running, self._others_looks = 0.0, 0
-        self._waiting = self._waiting_ticks = 0.0  # requests in the engine's queue, added over so many ticks
+        self._waiting = self._waiting_ticks = 0.0  # requests in the engine's queue, summed, over so many ticks
         self.kv_usage_max: float | None = None
+
+    @property
+    def subject(self) -> str:
+        """What verdicts on it are about, by the number that it has on the screen."""
+        return f"stage {self.started.index + 1}"
 
     @property
     def counters(self) -> dict[str, int]:
@@ -62,19 +68,26 @@ class StageRecord:
 
     @property
     def meant_hits(self) -> float:
-        """The share of the engine's prompt tokens that may come from its prefix cache: canaries repeat themselves."""
+        """The share of the engine's prompt tokens that may hit its prefix cache: canaries repeat themselves."""
         total = self.engine.prompt_tokens if self.engine is not None else None
         return self.started.meant_hits + (self.canaries.input_tokens / total if total else 0.0)
 
+    @property
+    def answers(self) -> Answers:
+        """The sampled answers of the whole stage."""
+        return Answers(self.counters["answers"], self.metrics.degenerate, self.metrics.loops)
+
     def add_answers(self, delta: StageDelta, t_s: float) -> None:
-        """Take in what a tick says of the answers that were looked at."""
+        """Add the sampled answers of a tick to those of its half minute."""
         if delta.answers:
-            block = self.answer_blocks.setdefault(int(t_s // ANSWERS_BLOCK_S), Answers(0))
-            for answers in (self.answers, block):
-                answers.add(delta.answers, delta.degenerate, delta.loops)
+            block = int(t_s // ANSWERS_BLOCK_S)
+            before = self.answer_blocks.get(block, Answers(0))
+            degenerate = Counter(before.degenerate) + Counter(delta.degenerate)
+            loops = Counter(before.loops) + Counter(delta.loops)
+            self.answer_blocks[block] = Answers(before.read + delta.answers, dict(degenerate), dict(loops))
 
     def add_gauges(self, view: EngineView | None) -> None:
-        """Take the engine's word at a tick; without it nothing changes."""
+        """Add the engine's gauges at a tick, if there are any."""
         if view is None or view.waiting is None:
             return
         self._waiting += view.waiting
@@ -97,18 +110,18 @@ class StageRecord:
         return self._waiting / self._waiting_ticks if self._waiting_ticks else None
 
     def pack(self) -> None:
-        """Take less memory: it is long over."""
+        """Use less memory: it is long over."""
         for each in (self, *self.parts):
             each.metrics.pack()
             each.client.pack()
 
     def per_second(self, *counters: str) -> float | None:
-        """Counts of the window over its length; None before it has one."""
+        """Counts in the window divided by its length; None before it opened."""
         window_s = self.window_s
         return sum(self.counters[name] for name in counters) / window_s if window_s else None
 
     def measured_s(self, t_s: float) -> float:
-        """For how long it has been measured, `t_s` after the run began; 0 before."""
+        """How long it has been measured, `t_s` after the run began; 0 before that."""
         if self.waits:
             return max(0.0, t_s - self.settled.t_s) if self.settled is not None else 0.0
         return max(0.0, t_s - self.started.t_s - self.started.warmup_s)
@@ -120,29 +133,29 @@ class StageRecord:
         return self.counters["held_area_ns"] / 1e9 / window_s if window_s else None
 
     def histogram(self, name: str) -> Histogram:
-        """A latency by name, empty where nothing was recorded."""
+        """A latency by name; empty if nothing was recorded."""
         return self.metrics.latency.get(name, Histogram())
 
     def summaries(self, *names: str, with_hdr: bool = False) -> dict[str, Summary]:
-        """The statistics of the named latencies, in milliseconds; of E2E only the count where it is not known."""
+        """The statistics of the named latencies, in milliseconds; for E2E only the count while it is unknown."""
         return {name: self._summary(name, with_hdr=with_hdr) for name in names}
 
     def _summary(self, name: str, *, with_hdr: bool) -> Summary:
         known = self.histogram(name)
         if name in ("e2e", "normalized") and self.e2e_inconclusive is not None:
             return Summary(count=known.count)
-        # How long the longest streams take is the condition for knowing E2E at all; see `e2e_needs_s`.
+        # Censored E2E is not needed: E2E is known only when its longest streams fit; see `e2e_needs_s`.
         censored = Histogram() if name == "e2e" else self.histogram(f"{name}_censored")
         return known.summary_with(censored, with_hdr=with_hdr)
 
-    # What a window knows of streams that last.
+    # E2E of streams that outlive a window.
 
     @property
     def e2e_needs_s(self) -> float | None:
-        """How much longer it must be measured to know E2E: 0 where it does, None where nothing can be said.
+        """How much longer it must be measured to know E2E: 0 if it is known, None if that cannot be said.
 
-        Of the streams sent in a window the long ones outlive it more often than the short. A window of three times
-        their length holds at least two thirds of them.
+        Long streams outlive a window more often than short ones. A window of three times their length contains at least
+        two thirds of them.
         """
         if self.started.steps or not self.window_s:
             return None
@@ -152,7 +165,7 @@ class StageRecord:
         return None if e2e_s is None else max(0.0, E2E_WINDOWS * e2e_s - self.window_s)
 
     def _expected_e2e_s(self) -> float | None:
-        """How long its longer streams take: as they did, or as their first tokens and gaps say."""
+        """The duration of its longer streams: as measured, or estimated from TTFT and gaps."""
         first = next((mean for name in FIRST_TOKENS if (mean := self.histogram(name).mean_ms()) is not None), None)
         gap = self.histogram("itl").mean_ms()
         seen = self.histogram("e2e").percentile_ms(90)
@@ -162,7 +175,7 @@ class StageRecord:
 
     @property
     def e2e_inconclusive(self) -> str | None:
-        """Why E2E is not known, in words; None where it is, or while the stage runs."""
+        """Why E2E is unknown, in words; None if it is known, or while the stage runs."""
         needs_s = self.e2e_needs_s
         if self.ended is None or not needs_s:
             return None
@@ -178,25 +191,25 @@ class StageRecord:
 
     @property
     def tail_share(self) -> float | None:
-        """The share of the window in which a stage that requests bound had fewer streams than asked for."""
+        """The share of the window in which a stage had fewer streams than asked for, as its requests had run out."""
         if self.started.requests is None or self.started.concurrency is None or not self.window_s:
             return None
         return min(1.0, self.metrics.tail_s / self.window_s)
 
     def beside(self, others: OthersTraffic | None) -> str | None:
-        """That its engine served others, too, in words; None where it asked for no load, which everything is beside."""
+        """That its engine served others, too, in words; None if the stage had no load."""
         if others is None or not others.seen or self.started.no_load:
             return None
         return f"others use this server, too: {others.words}"
 
     def limit(self) -> str | None:
-        """Why the client could not keep up in this stage; None when it could, and where nothing was asked of it."""
+        """Why the client was the limit of this stage; None if it was not, or if there was no load."""
         started, window_s = self.started, self.window_s
         if started.no_load:
             return None
         stands = started.requests is None and not started.steps
         client, span_ns = self.client, self.client_span_ns
-        # Where a cap held requests back they were sent as slots came free, as in a closed loop, and by no schedule.
+        # If a cap held requests back, they were sent as slots became free, as in a closed loop, and not on schedule.
         scheduled = started.rate is not None and self.capped() is None
         facts = ClientFacts(
             workers_lost=client.counters["workers_lost"],
@@ -210,7 +223,7 @@ class StageRecord:
             coalesced_share=client.coalesced_share,
             ttfts=sum(self.histogram(name).count for name in FIRST_TOKENS),
             unsure_ttfts=client.counters["unsure_ttfts"],
-            # Whoever is to blame: a stage that counts requests runs empty at its end, one that moves has no one load.
+            # Not for stages bounded by requests, which run empty at their end, or for moving loads.
             held_mean=self.held_mean if stands and window_s > 1 else None,
             wanted=started.concurrency,
             sends=client.send_lag.count,
@@ -223,7 +236,7 @@ class StageRecord:
         return client_limit(facts)
 
     def capped(self) -> str | None:
-        """What `max_concurrency` kept from being sent in time, as it was asked to; None where nothing."""
+        """What `max_concurrency` kept from being sent in time, as intended; None if nothing."""
         ttft_ms, from_intended_ms = (self.histogram(name).mean_ms() for name in ("ttft", "ttft_from_intended"))
         waited_ms = None if ttft_ms is None or from_intended_ms is None else from_intended_ms - ttft_ms
         started, unsent = self.started, self.counters["unsent"]
@@ -231,12 +244,12 @@ class StageRecord:
 
     @property
     def settled_s(self) -> float | None:
-        """How long the transient took, in seconds; None for a stage that does not wait for its end."""
+        """Duration of the transient in seconds; None for a stage that does not wait for its end."""
         return None if self.settled is None else round(self.settled.t_s - self.started.t_s, 3)
 
     @property
     def waits(self) -> bool:
-        """It is measured from the line `StageSettled` on."""
+        """Whether it is measured only from the line `StageSettled` on."""
         return bool(self.started.settle_s or self.started.waits_for_drain or self.started.awaits_first_wave)
 
     @property
@@ -252,14 +265,14 @@ class StageRecord:
 
     @property
     def waits_for(self) -> str:
-        """Why it is not measured yet, in words; empty where it is."""
+        """Why its measurement has not begun, in words; empty if it has."""
         if not self.waits or self.settled is not None or self.ended is not None:
             return ""
         return f"not measured before {self._awaited}"
 
     @property
     def inconclusive(self) -> str | None:
-        """Why a stage that waits for its transient says too little; None if it does not, or while it runs."""
+        """Why a stage that waits for its transient is inconclusive; None if it is not, or while it runs."""
         if self.ended is None:
             return None
         if self.waits and self.settled is None:

@@ -1,4 +1,4 @@
-"""From the record of a stage to its part of the result."""
+"""Turns the record of a stage into its part of the result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.verdicts import StageFacts, error_verdicts, stage_verdicts
 
 _NO_PRICE = Price()
-MOST_TAIL = 0.2  # of the window: with more, the figures are also those of a lower load
+MOST_TAIL = 0.2  # of the window: beyond this, the figures are partly those of a lower load
 _REQUESTS = (*OUTCOMES, "sent", "warmup", "retried", "clock_steps", "carried_in", "carried_failed", "lost")
 
 
@@ -52,13 +52,15 @@ def stage_result(
     stages: Iterable[StageRecord] = (),
     with_hdr: bool = True,
 ) -> StageResult:
-    """The numbers of a stage, over or not; `urls` are those of the servers, where there are several.
+    """The figures of a stage, over or not; `urls` are those of the servers, if there are several.
 
-    `stages` are all of its run, beside which its answers are held.
+    `stages` are all stages of its run, with which its answers are compared.
     """
     started, counters, why = stage.started, stage.counters, stage.limit()
     judgement = judge(stage, limits)
     truth = truth_check(stage, stage.engine) if stage.engine is not None else None
+    found = [*truth_verdicts(stage, truth), *canaries.stage_verdicts(started.index)]
+    found += [*_account_verdicts(stage), *answer_verdicts(stage, stages, urls)]
     end_s = stage.ended.t_s if stage.ended is not None else now_s
     throughput = throughput_of(stage, sockets=price.gpus or machine.sockets)
     return StageResult(
@@ -80,24 +82,12 @@ def stage_result(
         engine=stage.engine,
         limited=why is not None,
         why=why,
-        # A server that took no part in a stage has a part of zeros.
+        # A server that took no part has zeros.
         instances=[_instance_result(stage.part(number), url) for number, url in enumerate(urls)],
         gpu=machine.gpu,
         energy=machine.energy,
         host=machine.host,
-        verdicts=[
-            *machine.verdicts,
-            *truth_verdicts(
-                f"stage {started.index + 1}",
-                truth,
-                stage.engine,
-                meant_hits=stage.meant_hits,
-                random_prompts=started.random_prompts,
-            ),
-            *canaries.stage_verdicts(started.index),
-            *_account_verdicts(stage),
-            *answer_verdicts(stage, stages, urls),
-        ],
+        verdicts=[*machine.verdicts, *found],
         truth=truth,
         others=stage.others,
         goodput=judgement.goodput,
@@ -150,7 +140,7 @@ def _tokens(stage: StageRecord) -> Tokens:
 
 
 def first_wave_of(stage: StageRecord) -> FirstWave | None:
-    """The streams that began all at once; None where there were none."""
+    """The streams that began all at once; None if there were none."""
     started, streams = stage.started, stage.counters["first_wave"]
     if started.concurrency is None or started.no_load:
         return None
@@ -160,8 +150,8 @@ def first_wave_of(stage: StageRecord) -> FirstWave | None:
 
 
 def _account_verdicts(stage: StageRecord) -> Iterator[Verdict]:
-    """What a stage must say of its own requests: that they do not add up, or that its tail is large."""
-    subject, counters = f"stage {stage.started.index + 1}", stage.counters
+    """Verdicts on its own requests: that they do not add up, or that its tail is large."""
+    subject, counters = stage.subject, stage.counters
     accounted = sum(counters[name] for name in OUTCOMES) + stage.open_sent
     if accounted != counters["sent"]:
         yield Verdict("accounting", subject, f"{counters['sent']} requests were sent, {accounted} are accounted for")
@@ -181,7 +171,7 @@ def requests_of(stage: StageRecord) -> Requests:
 
 
 def throughput_of(stage: StageRecord, *, sockets: int = 0) -> Throughput:
-    """The rates of its window; `sockets` are those on which the server computed, 0 if that is not known."""
+    """The rates of its window; `sockets` are those of the server, 0 if unknown."""
     output = stage.per_second("window_output_tokens")
     total = stage.per_second("window_input_tokens", "window_output_tokens")
     held = stage.held_mean
@@ -200,18 +190,18 @@ _BUSY_FROM_PERCENT = 5.0
 
 
 class StageHardware(msgspec.Struct, frozen=True):
-    """What a stage did to the machine."""
+    """The hardware figures of a stage."""
 
     gpu: list[GpuStage] = []
     energy: EnergyResult | None = None
     compute: ComputeResult | None = None
     host: dict[str, float | None] = {}
     verdicts: list[Verdict] = []
-    sockets: int = 0  # on which the server computed, as far as they are known
+    sockets: int = 0  # on which the server computed; 0 if unknown
 
 
 def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardware:
-    """Everything over the window so far; without a window there is none."""
+    """All hardware figures over the window so far; empty without a window."""
     start_ns, end_ns = stage.metrics.window_start_ns, stage.metrics.window_end_ns
     if start_ns is None or end_ns is None:
         return StageHardware()
@@ -220,14 +210,13 @@ def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardwar
     indices = {gpu.index for gpu in hardware.sockets_of(hardware.of_stage(samples))}
     gpus = gpu_stages(hardware.gpus, samples.within(start_s, end_s), samples.by_gpu, of_server=indices)
     host = host_means(stage.hardware_samples.host, start_s, end_s)
-    subject = f"stage {stage.started.index + 1}"
-    verdicts = [*stage_verdicts(subject, _facts(stage, gpus, host)), *error_verdicts(subject, gpus)]
+    verdicts = [*stage_verdicts(stage.subject, _facts(stage, gpus, host)), *error_verdicts(stage.subject, gpus)]
     energy, compute = stage_energy(stage, hardware), stage_compute(stage, hardware)
     return StageHardware(gpus, energy, compute, host, verdicts, sockets=server_sockets(stage, hardware))
 
 
 def server_sockets(stage: StageRecord, hardware: HardwareRecord) -> int:
-    """How many GPUs the server was given, partitions of one counted once; 0 where that is not known."""
+    """How many GPUs the server was given, counting partitions of one GPU once; 0 if unknown."""
     devices = hardware.of_stage(stage.hardware_samples)
     return len(sockets(hardware.sockets_of(devices))) if devices.by != "all" else 0
 
@@ -247,7 +236,7 @@ def stage_energy(stage: StageRecord, hardware: HardwareRecord) -> EnergyResult |
 
 
 def stage_compute(stage: StageRecord, hardware: HardwareRecord) -> ComputeResult | None:
-    """What the GPUs computed, once the engine has had its word on the stage."""
+    """What the GPUs computed, once the engine's figures for the stage are there."""
     if stage.engine is None:
         return None
     gpus = hardware.sockets_of(hardware.of_stage(stage.hardware_samples))

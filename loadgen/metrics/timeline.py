@@ -1,4 +1,4 @@
-"""The fold of a run's ticks into its time axis: points four times a second, and the latencies of the last seconds."""
+"""The fold of a run's ticks into a time axis: points four times a second, and the latencies of the latest seconds."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Timeline:
     """A run over time, in bounded memory."""
 
     def __init__(self) -> None:
-        self.points: list[SeriesPoint] = []  # the newest; all of them are in `series`
+        self.points: list[SeriesPoint] = []  # the newest; `series` has all of them
         self.series = TimeSeries(_COLUMNS, capacity=_CAPACITY, kept_raw=_KEPT_RAW)
         self._recent: deque[tuple[float, dict[str, list[Histogram]]]] = deque()
-        """The latencies of the ticks of the last `RECENT_S` seconds, warm-up too."""
+        """The latencies of the last `RECENT_S` seconds by tick, including warm-up."""
 
     def add(
         self,
@@ -38,7 +38,7 @@ class Timeline:
         running: StageRecord | None,
         others: OthersTraffic | None,
     ) -> None:
-        """Take a tick, with what it told of each stage and what others sent meanwhile."""
+        """Add a tick, with its figures for each stage and others' traffic at the time."""
         latency: dict[str, list[Histogram]] = {name: [] for name in MAIN_LATENCIES}
         for one in metrics:
             for name, histograms in latency.items():
@@ -78,7 +78,7 @@ class Timeline:
         )
 
     def _over(self, name: str, after_s: float) -> Histogram:
-        """A latency over the recent ticks after a moment."""
+        """A latency over the ticks after a moment."""
         total = Histogram()
         for t_s, latency in self._recent:
             for histogram in latency[name] if t_s > after_s else ():

@@ -1,7 +1,7 @@
-"""Verdicts on GPUs and stages: one line each, with the numbers behind it.
+"""Verdicts on GPUs and stages: one line each, with the figures behind it.
 
-Rules are rows of two tables: an id, whether it needs the operator, and a condition that says what it saw or None. What
-is unknown breaks no rule. Thresholds are named, so that a reader can doubt them.
+Rules are rows of two tables: an id, whether it needs attention, and a condition that returns what it saw, or None.
+Unknown facts break no rule. Thresholds are named constants.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from loadgen.metrics.result import Verdict
 from loadgen.metrics.samples import GpuSample, GpuStatic
 from loadgen.vendors import VENDORS, is_partition
 
-MOST_THROTTLED_PERCENT = 5.0  # share of the time that a GPU may be held back for one reason before it is worth a word
-POWER_LIMITS = frozenset({"power", "current"})  # reasons that hold back every GPU under full load: it is made so
+MOST_THROTTLED_PERCENT = 5.0  # share of the time that a GPU may be throttled for one reason before it is mentioned
+POWER_LIMITS = frozenset({"power", "current"})  # reasons that throttle every GPU under full load, by design
 SLOWER_THAN_SIBLINGS = 0.9  # of the siblings' median clock: with tensor parallelism all wait for the slowest
 HOTTER_THAN_SIBLINGS_C = 10.0
-USED_BEFORE_START_BYTES = 2 * 1024**3  # what driver and firmware keep for themselves stays below
+USED_BEFORE_START_BYTES = 2 * 1024**3  # driver and firmware use less than this
 BUSY_PERCENT = 90.0
-MEMORY_BOUND_PERCENT = 70.0  # memory controllers are saturated well below 100 % of their time
+MEMORY_BOUND_PERCENT = 70.0  # memory controllers saturate well below 100 % busy
 HOST_FULL_PERCENT = 90.0
 CORE_FULL_PERCENT = 97.0
 KV_FULL = 0.95
 
 
 class GpuFacts(msgspec.Struct, frozen=True):
-    """One GPU, as the rules look at it."""
+    """One GPU, as input of the rules."""
 
     static: GpuStatic
     now: GpuSample
-    first: GpuSample | None = None  # before the server started; None if nobody looked
+    first: GpuSample | None = None  # before the server started; None if not sampled
     throttled_percent: Mapping[str, float] = {}  # mean share of the time by reason, over the stage
     siblings_clock_mhz: float | None = None  # median of the other busy GPUs
     siblings_temperature_c: float | None = None
-    siblings_links: tuple[int, ...] = ()  # that the other GPUs of its name have, busy or not
-    of_server: bool = True  # what is wrong with another tenant's GPU is information
+    siblings_links: tuple[int, ...] = ()  # links of the other GPUs with its name, busy or not
+    of_server: bool = True  # problems of other GPUs are only information
 
 
 class StageFacts(msgspec.Struct, frozen=True):
-    """One stage, as the rules look at it; means over its time."""
+    """One stage, as input of the rules; means over its time."""
 
     client_limit: str | None = None
     capped: str | None = None  # what `max_concurrency` kept back
-    others: str | None = None  # the traffic that somebody else sent meanwhile
+    others: str | None = None  # others' traffic at the same time
     waiting: float | None = None
     kv_usage: float | None = None  # highest
     preemptions: float | None = None
@@ -58,7 +58,7 @@ class StageFacts(msgspec.Struct, frozen=True):
 
 
 def gpu_verdicts(facts: Sequence[GpuFacts]) -> list[Verdict]:
-    """What is wrong with each GPU."""
+    """The problems of each GPU."""
     return [
         Verdict(id, f"gpu {gpu.static.index}", seen, bad=bad and gpu.of_server)
         for gpu in facts
@@ -68,13 +68,13 @@ def gpu_verdicts(facts: Sequence[GpuFacts]) -> list[Verdict]:
 
 
 def stage_verdicts(subject: str, facts: StageFacts) -> list[Verdict]:
-    """What limited a stage, the first reason first."""
+    """What limited a stage, most important first."""
     found = ((id, bad, condition(facts)) for id, bad, condition in _STAGE_RULES)
     return [Verdict(id, subject, seen, bad=bad) for id, bad, seen in found if seen is not None]
 
 
 def error_verdicts(subject: str, gpus: Sequence[GpuStage]) -> list[Verdict]:
-    """The errors of each GPU that are new in a stage: its figures may be those of a GPU that fails."""
+    """New errors of each GPU in a stage: its figures may be those of a failing GPU."""
     return [
         Verdict(id, subject, f"gpu {gpu.index}: {counted(count, noun)}{_xid(gpu.xid_last) if name == 'xids' else ''}")
         for gpu in gpus
@@ -94,9 +94,9 @@ def gpu_facts(
     throttled: Mapping[int, Mapping[str, float]],
     of_others: Collection[int] = (),
 ) -> list[GpuFacts]:
-    """The facts of all GPUs that were looked at, each with its siblings: those of its name that are as busy.
+    """The facts of all sampled GPUs, each with its siblings: GPUs of the same name that are as busy.
 
-    `of_others` are the numbers of those on which the server does not compute.
+    `of_others` are the numbers of GPUs that the server does not use.
     """
     return [
         GpuFacts(
@@ -115,7 +115,7 @@ def gpu_facts(
 
 
 def flags(verdicts: Sequence[Verdict], index: int) -> tuple[str, ...]:
-    """What is wrong with one GPU, for its row on the screen."""
+    """The problems of one GPU, for its row on the screen."""
     return tuple(verdict.text for verdict in verdicts if verdict.subject == f"gpu {index}" and verdict.bad)
 
 
@@ -153,7 +153,7 @@ def _link_down(gpu: GpuFacts) -> str | None:
         return f"{total - up} of {total} links down"
     if len(gpu.siblings_links) < 2 or gpu.static.partition:
         return None
-    # A link that never came up is none to the library: only the siblings tell. That some have none can be as bought.
+    # The library does not report a link that never came up: only the siblings show it. Some GPUs have none by design.
     expected = median(gpu.siblings_links) if total else min(gpu.siblings_links)
     return f"{total or 0} links up, its siblings have {expected:.0f}" if (total or 0) < expected else None
 
@@ -197,7 +197,7 @@ def _power_capped(gpu: GpuFacts) -> str | None:
 
 
 def _held_back(gpu: GpuFacts, counts: Callable[[str], bool]) -> tuple[str, float]:
-    """The reason that held it back most, of those that count; an empty one if none is worth a word."""
+    """The most frequent of these reasons for throttling; empty if none is worth mentioning."""
     shares = [(percent, reason) for reason, percent in gpu.throttled_percent.items() if counts(reason)]
     percent, reason = max(shares, default=(0.0, ""))
     return (reason, percent) if percent >= MOST_THROTTLED_PERCENT else ("", 0.0)
@@ -297,7 +297,7 @@ _STAGE_RULES: tuple[tuple[str, bool, Callable[[StageFacts], str | None]], ...] =
 
 
 def kv_limit(waiting: float | None, kv_usage: float | None, preemptions: float | None = None) -> str | None:
-    """That the engine is short of KV cache, in words."""
+    """A message if the engine is short of KV cache."""
     if preemptions:
         return f"KV-limited: {preemptions:.0f} preemptions"
     if waiting is None or waiting < 1 or kv_usage is None or kv_usage < KV_FULL:
@@ -306,7 +306,7 @@ def kv_limit(waiting: float | None, kv_usage: float | None, preemptions: float |
 
 
 def queueing(waiting: float | None) -> str | None:
-    """That requests wait in the engine, in words."""
+    """A message if requests wait in the engine."""
     if waiting is None or waiting < 1:
         return None
     return f"engine-limited: queueing, {_about(waiting)} waiting"

@@ -1,1 +1,1 @@
-"""Runs: what starts, drives, watches and replays one."""
+"""Runs: starts, drives, watches and replays them."""

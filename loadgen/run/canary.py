@@ -1,13 +1,13 @@
-"""Canaries: requests beside the load whose right outcome the idle engine gave before it.
+"""Canaries: requests beside the load whose right results the idle engine gave before it.
 
-Each server is asked by itself. Idle, before the load: every text is scored `IDLE_SCORES` times, one after another, and
-beside that each prompt is answered `IDLE_ANSWERS` times, so that four requests at most are open; after the load once
-more. This begins while the workers start, and the load waits at most `IDLE_S` for it. Beside a load a server has one
-canary at a time, a score and an answer in turn, and so seldom that canaries hold no more than `MOST_STREAMS` streams on
-average, or `MOST_SHARE` of the load's where that is more.
+Each server has its own. Idle, before the load, every text is scored `IDLE_SCORES` times, one after another, while each
+prompt is answered `IDLE_ANSWERS` times, so that at most four requests are open; after the load once more. This begins
+while the workers start, and delays the load by at most `IDLE_S`. Beside a load a server has one canary at a time,
+scores and answers in turn, so rarely that on average canaries hold at most `MOST_STREAMS` streams, or `MOST_SHARE` of
+the load's if that is more.
 
-Canaries go over connections of this process, so nothing of them is in a worker's figures; their X-Request-Id begins
-with `CANARY_ID`.
+Canaries use connections of this process, so they are in no worker's figures; their X-Request-Id begins with
+`CANARY_ID`.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from loadgen.server.vllm.client import Answer, ServerClient
 
 IDLE_SCORES, IDLE_ANSWERS = 3, 2
 IDLE_S = 3.0
-FIRST_S = 20.0  # for the first score: kernels may be compiled for it, which no load should meet either
+FIRST_S = 20.0  # for the first score: it may compile kernels, which should not happen under load either
 MOST_STREAMS, MOST_SHARE = 0.1, 0.02
 _TIMEOUT_S = 60.0
-_PATIENCE_S = 0.1  # between two looks for a load, or for others
+_LOOKS_APART_S = 0.1  # between the two checks for others
 
 
 class CanaryWatch:
@@ -57,9 +57,10 @@ class CanaryWatch:
         options: Mapping[str, object],
         interval_s: float,
     ) -> None:
-        """`options` are fields of a request's body that the servers take."""
+        """`options` are fields of the request body that the servers accept."""
+        self._loaded = asyncio.Event()  # a stage with load runs
         self._servers = [
-            _Server(number, each, record, log, clock_s, model=model, options=options)
+            _Server(number, each, record, log, clock_s, self._loaded, model=model, options=options)
             for number, each in enumerate(clients)
         ]
         self._record = record
@@ -68,11 +69,11 @@ class CanaryWatch:
         self._idle_known = asyncio.Event()
 
     def start(self) -> None:
-        """Ask the idle servers, then go on beside whatever load there is."""
+        """Send canaries to the idle servers, then continue beside whatever load there is."""
         self._task = asyncio.create_task(self._go())
 
     async def ready(self) -> None:
-        """Wait until the load may begin: what the idle servers have not said by then is not compared."""
+        """Wait until the load may begin; idle canaries not answered by then are not compared."""
         await self._idle_known.wait()
 
     async def _go(self) -> None:
@@ -82,10 +83,18 @@ class CanaryWatch:
             self._idle_known.set()
         await asyncio.gather(*(server.beside_load(self._interval_s) for server in self._servers))
 
+    def boundary(self) -> None:
+        """A stage ended, or began, or both."""
+        stage = self._record.current
+        if stage is not None and stage.started.concurrency != 0:
+            self._loaded.set()
+        else:
+            self._loaded.clear()
+
     async def after(self) -> None:
-        """What they say once they are idle again; nothing where there was no load."""
+        """Send canaries once the servers are idle again; none if there was no load."""
         if self._record.stages:
-            # What is still under way is not waited for longer than it is worth.
+            # Open canaries are waited for only for a limited time.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(2 * IDLE_S), self.silence():
                     await self._ask_idle("after", 1, 1)
@@ -101,7 +110,7 @@ class CanaryWatch:
 
     @contextlib.asynccontextmanager
     async def silence(self) -> AsyncIterator[None]:
-        """While nothing is sent beside the load: what is under way is waited for."""
+        """Send no canaries meanwhile; open ones are waited for first."""
         async with contextlib.AsyncExitStack() as turns:
             for server in self._servers:
                 await turns.enter_async_context(server.turn)
@@ -124,6 +133,7 @@ class _Server:
         record: Record,
         log: Callable[[Line], None],
         clock_s: Callable[[], float],
+        loaded: asyncio.Event,
         *,
         model: str,
         options: Mapping[str, object],
@@ -135,6 +145,7 @@ class _Server:
         self._record = record
         self._log = log
         self._clock_s = clock_s
+        self._loaded = loaded
         self._method: ScoreMethod | None = None
         self.turn = asyncio.Lock()  # held while a canary beside the load is open
 
@@ -148,22 +159,22 @@ class _Server:
             await self.look_for_others()
 
     async def look_for_others(self) -> None:
-        """Nothing of ours is open: tell of what is. Two looks agree, as an engine's gauges may be a moment old."""
+        """With nothing of ours open, report what is. Two checks must agree, as an engine's gauges may be stale."""
         seen: list[float] = []
         for _ in range(2):
             try:
                 page = await self._client.metrics_text()
                 sample = None if page is None else await asyncio.to_thread(parse_engine_metrics, page)
             except ServerError:
-                return  # who reads the engine all the time tells of it
+                return  # the engine watch reports others continuously
             if sample is None or not sample.open_requests:
                 return
             seen.append(sample.open_requests)
-            await asyncio.sleep(_PATIENCE_S)
+            await asyncio.sleep(_LOOKS_APART_S)
         self._log(ReferenceDisturbed(t_s=self._clock_s(), others=min(seen), instance=self._number))
 
     async def find_method(self) -> None:
-        """Score the first text in the first way that the server has; without one, why not is told of each."""
+        """Score the first text by the first method that the server supports; without one, report why for each."""
         refused = []
         for method in METHODS:
             line = await self._canary("score", next(iter(TEXTS)), "before", method)
@@ -181,27 +192,20 @@ class _Server:
                 self._log(await self._canary(kind, name, when, self._method))
 
     async def beside_load(self, interval_s: float) -> None:
-        """One at a time, for as long as there is a load to be beside."""
+        """Send one canary at a time while there is a load."""
         turns = _in_turn(scored=self._method is not None)
         while True:
-            pause_s = _PATIENCE_S
-            if self._loaded:
-                async with self.turn:
-                    took_s = await self._take_turn(*next(turns))
-                most = max(MOST_STREAMS, MOST_SHARE * self._record.open_streams)
-                pause_s = max(interval_s - took_s, took_s * (1 / most - 1))
-            await asyncio.sleep(pause_s)
+            await self._loaded.wait()
+            async with self.turn:
+                took_s = await self._take_turn(*next(turns))
+            most = max(MOST_STREAMS, MOST_SHARE * self._record.open_streams)
+            await asyncio.sleep(max(interval_s - took_s, took_s * (1 / most - 1)))
 
     async def _take_turn(self, kind: CanaryKind, name: str) -> float:
-        """Send one beside the load, and say how long it was open."""
+        """Send one canary beside the load; returns how long it was open."""
         began_s = self._clock_s()
         self._log(await self._canary(kind, name, "load", self._method))
         return self._clock_s() - began_s
-
-    @property
-    def _loaded(self) -> bool:
-        stage = self._record.current
-        return stage is not None and stage.started.concurrency != 0
 
     @property
     def _stage(self) -> int | None:
@@ -210,7 +214,7 @@ class _Server:
     async def _canary(
         self, kind: CanaryKind, name: str, when: CanaryMoment, method: ScoreMethod | None
     ) -> CanaryMeasured:
-        """Send one, and what came of it."""
+        """Send one canary; returns the outcome."""
         index = self._stage if when == "load" else None
         try:
             found = await (self._score(name, method) if kind == "score" and method else self._answer(name))
@@ -255,7 +259,7 @@ class _Server:
 
 
 def _in_turn(*, scored: bool) -> Iterator[tuple[CanaryKind, str]]:
-    """A text to score and a prompt to answer, by turns; only prompts where nothing is scored."""
+    """Texts to score and prompts to answer, alternately; only prompts if scoring is not supported."""
     for text, prompt in zip(cycle(TEXTS), cycle(PROMPTS), strict=False):
         if scored:
             yield "score", text

@@ -1,8 +1,8 @@
-"""What is sent to learn whether the engine's output is right, and how its answers are read.
+"""The requests that check whether the engine's output is right, and how their answers are read.
 
-Texts whose every token the engine scores: prose, code, arithmetic, and two more languages, because what breaks an
-engine may break only some of its vocabulary. Prompts whose continuation is as good as certain, so that a greedy answer
-rarely hangs on a near tie. Never change one: scores of before would be those of other texts; add another instead.
+Texts for scoring: prose, code, arithmetic and two more languages, because a fault may affect only part of the
+vocabulary. Prompts whose continuation is nearly certain, so that a greedy answer rarely depends on a near tie. Never
+change one: earlier scores would be those of other texts; add another instead.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Score(NamedTuple):
 
     mean: float
     scored: int
-    tokens: int  # the prompt's: all but the first can be scored
+    tokens: int  # of the prompt: all but the first can be scored
     output_tokens: int
 
 
@@ -77,7 +77,7 @@ class Answer(NamedTuple):
 
 
 def score_request(method: ScoreMethod, model: str, text: str) -> tuple[str, dict[str, Any]]:
-    """Path and body of a request that scores a text; one token is generated, because some servers refuse none."""
+    """Path and body of a request that scores a text; generates one token, because some servers require it."""
     body: dict[str, Any] = {"model": model, "max_tokens": 1, "temperature": 0}
     if method == "chat":
         return CHAT, body | {"messages": [{"role": "user", "content": text}], "prompt_logprobs": 0}
@@ -122,7 +122,7 @@ class _Scored(msgspec.Struct):
 
 
 def read_score(method: ScoreMethod, content: bytes) -> Score:
-    """The score in an answer; raises `ValueError` for one that has none, or one that cannot be."""
+    """The score in an answer; raises `ValueError` if there is none, or an impossible one."""
     try:
         scored = msgspec.json.decode(content, type=_Scored)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -141,10 +141,10 @@ def _values(method: ScoreMethod, scored: _Scored, prompt_tokens: int) -> Sequenc
     choice = next(iter(scored.choices), _ScoredChoice())
     if method == "echo":
         echoed = choice.logprobs.token_logprobs if choice.logprobs is not None else []
-        # The prompt alone, and not the token that was generated after it.
+        # Only the prompt, without the token generated after it.
         return echoed[: prompt_tokens or len(echoed) - 1]
     entries = choice.prompt_logprobs if method == "prompt_logprobs" else scored.prompt_logprobs
-    # The prompt's own token is told first, before any likelier one.
+    # The prompt's own token comes first, before likelier ones.
     return [next(iter(entry.values())).logprob if entry else None for entry in entries or ()]
 
 
@@ -165,7 +165,7 @@ class _Event(msgspec.Struct):
 
 
 def read_answer(content: bytes) -> Answer:
-    """The answer that a stream of events makes; raises `ValueError` for what is no such stream."""
+    """The answer in an event stream; raises `ValueError` if it is not one."""
     texts, usage = [], _Usage()
     for line in content.splitlines():
         data = line.removeprefix(b"data:").strip()

@@ -1,9 +1,9 @@
-"""Which stage is running and which comes next, by the plan and by what the operator asks for.
+"""Decides which stage runs and which comes next, from the plan and the operator's requests.
 
 Every change of the load ends one stage and begins another, in the same turn of the loop as the keypress, and is an
-event in the journal; so is what cannot be done, as an error with its reason. Pausing ends the stage too;
-resuming begins it again. Nothing here waits. The plan is asked for the next stage when the present one is over, with
-what has been measured by then; what the operator does beside the plan is none of its measurements.
+event in the journal; a refused request is an error event with its reason. Pausing ends the stage, too; resuming begins
+it again. Nothing here waits. When a stage of the plan is over, the plan returns the next one from what was measured so
+far; stages that the operator inserts are not among its measurements.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from loadgen.run.view import load_view
 from loadgen.run.writer import RunWriter
 
 Boundary = Callable[[int | None, int | None], None]
-"""(index of the stage that ended, index of the one that begins): what the engine's metrics are cut by."""
+"""(index of the stage that ended, index of the one that begins): where the engine's metrics are read."""
 _CHANGED = "the operator changed the load"
 _OTHER_PLAN = "the operator began another plan"
 
 
 class LoadController:
-    """The load of a run. What the operator asks for is instant and legal at any time; too early or too late, it is
-    refused."""
+    """The load of a run. The operator's requests take effect at once and are legal at any time; too early or
+    too late, they are refused."""
 
     def __init__(self, plan: Plan, known: Sequence[Stage], writer: RunWriter) -> None:
-        """`known` are the stages of the plan, as far as that can be said; the first is shown until it begins."""
+        """`known` are the plan's stages as far as known; the first is shown until it begins."""
         self._plan: Plan | None = plan
         self._done: list[Measured] = []
         self._record, self._log, self._event, self._clock_s = writer.record, writer.log, writer.event, writer.clock_s
@@ -48,20 +48,20 @@ class LoadController:
         self._boundary: Boundary = lambda ended, begun: None
         self._known = known
         self._last = known[0]
-        self._open_streams = 0  # streams that were open at the last tick
+        self._open_streams = 0  # at the last tick
         self._running: RunningStage | None = None
         self._paused: WaitingStage | None = None
         self._pending: WaitingStage | None = None
-        """What begins once there is a server, and workers if it takes some: what was asked for before, or what ran on
-        the server before."""
+        """What begins once there is a server, with workers if needed: the first load, or what ran on the server
+        before a restart."""
         self._finished = False
         self.index = -1
         self._manual = False  # the operator set the running stage, which has no end of its own
-        self._stages_planned = len(known)  # as far as that is known, with what the operator begins beside the plan
-        self.variant: str | None = None  # of the profile whose server runs
+        self._stages_planned = len(known)  # as far as known, plus those inserted by the operator
+        self.variant: str | None = None  # of the profile, on the running server
 
     def attach(self, fleet: Fleet, boundary: Boundary) -> None:
-        """The server is ready: begin the plan, or what was asked for before."""
+        """The server is ready: begin the plan, or what was requested before."""
         self._fleet, self._boundary = fleet, boundary
         if self.paused:
             return
@@ -72,12 +72,12 @@ class LoadController:
 
     @property
     def asked_for_load(self) -> bool:
-        """The plan, or what begins in its place, sends requests."""
+        """Whether the plan, or what begins in its place, sends requests."""
         return any(not stage.no_load for stage in (*self._known, self._shown))
 
     @property
     def awaits_workers(self) -> Stage | None:
-        """The load that was asked for and begins as soon as there are workers for it."""
+        """The requested load that begins as soon as there are workers for it."""
         if self._fleet is None or self._pending is None or not self._lacks_workers(self._pending.stage):
             return None
         return self._pending.stage
@@ -86,7 +86,7 @@ class LoadController:
         return not stage.no_load and self._templates_of is None
 
     def workers_ready(self, templates_of: TemplatesOf) -> None:
-        """There are workers: begin the load that was asked for, if it was before."""
+        """There are workers: begin the load that was requested earlier, if any."""
         self._templates_of = templates_of
         if self._fleet is None or self._pending is None:
             return
@@ -96,15 +96,25 @@ class LoadController:
         else:
             self._go_on(_OTHER_PLAN)
 
+    @property
+    def rests(self) -> bool:
+        """No load is sent, and none waits to be sent again or as soon as it can be."""
+        waiting = self.paused or self._pending is not None
+        return not waiting and not self._open_streams and (self._running is None or self._running.stage.no_load)
+
+    def workers_let_go(self) -> None:
+        """The server may be another's by now: the next load waits for `workers_ready`."""
+        self._templates_of = None
+
     def refuse_load(self, why: str) -> None:
-        """There can be no workers: what runs goes on without load."""
+        """There can be no workers: the running stage continues without load."""
         if self._pending is not None and not self._pending.manual:
             self._plan = None
         self._pending = None
         self._refuse("load", why)
 
     def detach(self, reason: str) -> None:
-        """The server goes away: end the stage. It begins again, by hand, once there is another."""
+        """The server goes away: end the stage. The stage begins again, as manual, once there is another server."""
         running = self._running
         self._templates_of = None
         if self._fleet is None:
@@ -119,16 +129,16 @@ class LoadController:
 
     @property
     def paused(self) -> bool:
-        """The operator wants no streams to be sent."""
+        """Whether the operator has paused the load."""
         return self._paused is not None
 
     @property
     def over(self) -> bool:
-        """Nothing runs, and nothing is to come by itself."""
+        """Whether nothing runs and nothing will begin by itself."""
         return self._fleet is not None and self._running is None and not self.paused and self._pending is None
 
     def view(self, t_s: float) -> LoadView:
-        """What is asked for and what is held, as the screen shows it."""
+        """The requested load and the open streams, for the screen."""
         return load_view(
             self._running.stage if self._running is not None else self._shown,
             self._record,
@@ -142,38 +152,38 @@ class LoadController:
 
     @property
     def _shown(self) -> Stage:
-        """The stage to show while none runs: the paused one, or the last that ran, or the first to come."""
+        """The stage to show while none runs: the paused one, otherwise the last, otherwise the first to come."""
         waiting = self._paused or self._pending
         return waiting.stage if waiting is not None else self._last
 
     @property
     def _present(self) -> Stage:
-        """The load as it stands: of one that moves, where it has come to."""
+        """The present load; for a moving one, its current step."""
         return self._running.present if self._running is not None else self._shown
 
     @property
     def _own(self) -> Stage | None:
-        """The running stage with its end, whether it is held open or not."""
+        """The running stage as it was before the operator held it open, if so."""
         return self._running.own if self._running is not None else None
 
     # The plan.
 
     def advance(self, reason: str, *, saturated: bool = False) -> None:
-        """End the running stage, if one is, and begin the next of the plan, if there is one."""
+        """End the running stage, if any, and begin the plan's next, if any."""
         if self.awaits_workers is not None and self._pending is not None and not self._pending.manual:
-            return  # the next of the plan is about to begin; what runs is none of that plan
+            return  # the plan's next stage is about to begin; the running one does not belong to that plan
         self._note_done(saturated=saturated)
         self._go_on(reason)
 
     def finish(self, reason: str) -> None:
-        """End the running stage, cut its streams off and send nothing more, ever."""
+        """End the running stage, cut its streams off and send nothing more, for good."""
         self._finished = True
         self._plan = None
         self._paused = None
         self._switch(None, reason, manual=False, abort=True)
 
     def _note_done(self, *, saturated: bool = False, abandoned: bool = False) -> None:
-        """The running or paused stage is over; the plan learns of its own."""
+        """The running or paused stage is over; if it belongs to the plan, record its measurements."""
         stage, manual = self._paused or (self._own, self._manual)
         if stage is not None and not manual:
             numbers = measured_of(stage, self._record.stages[self.index], self._record.limits)
@@ -211,7 +221,7 @@ class LoadController:
             self._begin(stage, ended)
 
     def _insert(self, stage: Stage, reason: str, *, manual: bool) -> None:
-        """Begin a stage that is none of those that the plan has yet to come."""
+        """Begin a stage that is not the plan's next."""
         self._stages_planned += 1
         self._switch(stage, reason, manual=manual)
 
@@ -249,7 +259,7 @@ class LoadController:
         known = watch.saturated
         watch.observe(tick, record, running.lasted_s)
         if watch.saturated is not None and known is None:
-            # What is bounded by a number of requests ends by itself, and what the operator asked for is his.
+            # Not for a stage bounded by requests, which ends by itself, or one set by the operator.
             if stage.ends_saturated and stage.requests is None and not self._manual:
                 self.advance(watch.saturated, saturated=True)
             else:
@@ -270,7 +280,7 @@ class LoadController:
     # The operator.
 
     def extend(self) -> None:
-        """Let the running stage go on for as long as it needs to know E2E, or else for its length once more."""
+        """Extend the running stage by as long as it needs to know E2E, or else by its own length."""
         running, record = self._running, self._record.current
         if running is None or self._manual or running.own.duration_s is None:
             self._refuse("extend", "nothing runs" if running is None else f"{running.own.title} is not bounded by time")
@@ -279,7 +289,7 @@ class LoadController:
         self._event("load", f"{running.stage.title} goes on for {more_s:g} s more")
 
     def redo(self) -> None:
-        """Measure the running stage of the plan again from its beginning, or else the last one that is done."""
+        """Measure the running stage of the plan again from its start, or else the last one that is done."""
         own = None if self._manual else self._own
         if self._fleet is None or self._plan is None or (own is None and not self._done):
             self._refuse("redo", "there is no stage of a plan to measure again")
@@ -290,14 +300,14 @@ class LoadController:
         self._insert(stage, "the operator measures it again", manual=False)
 
     def set_shape(self, isl: int, osl: int, *, longest: int | None) -> None:
-        """Send requests of this shape from now on; not more than `longest` tokens, prompt and answer together."""
+        """Send requests of this shape from now on; refused if prompt and answer together exceed `longest` tokens."""
         if longest is not None and isl + osl > longest:
             self._refuse("shape", f"{isl} + {osl} = {isl + osl} tokens, but the server's max_model_len is {longest}")
             return
         self.change(f"shape {isl}/{osl}", isl=isl, osl=osl)
 
     def change(self, words: str, **changes: object) -> None:
-        """Go on with fields of the present stage changed, until told; `words` are the load then."""
+        """Continue with fields of the present stage changed, without an end; `words` describe the load."""
         if self._finished:
             self._refuse("load", "the run is ending")
             return
@@ -314,7 +324,7 @@ class LoadController:
             self._insert(stage, _CHANGED, manual=True)
 
     def follow(self, asked: PlanRequest, profile: Profile) -> None:
-        """Begin another plan from where the load stands; what has been measured for the one before is done with."""
+        """Begin another plan from the present load; measurements for the previous plan are dropped."""
         if self._finished:
             self._refuse("plan", "the run is ending")
             return
@@ -332,7 +342,7 @@ class LoadController:
             self._go_on(_OTHER_PLAN)
 
     def hold(self) -> None:
-        """Let the running stage go on without an end of its own."""
+        """Let the running stage continue without an end."""
         running = self._running
         if running is None or self._manual or running.held_open:
             self._refuse("hold", "nothing runs" if running is None else f"{running.stage.title} has no end of its own")
@@ -340,7 +350,7 @@ class LoadController:
         stage = running.stage
         self._event("load", f"{stage.title} is held")
         if stage.requests is not None:
-            # The workers have been told how many; so the same load goes on as a stage without an end.
+            # The workers know a fixed number of requests, so the same load continues as a stage without an end.
             self._note_done(abandoned=True)
             self._insert(stage.by_hand(rate=stage.rate), "the operator held it", manual=True)
         else:
@@ -369,7 +379,7 @@ class LoadController:
             self._insert(paused.stage, "", manual=paused.manual)
 
     def mark(self, text: str) -> None:
-        """Without load a mark ends the stage and names the next, which has what is left of its time."""
+        """Without load, a mark ends the stage and names the next one, which has the rest of its time."""
         running = self._running
         if running is None or not running.stage.no_load:
             return
@@ -377,7 +387,7 @@ class LoadController:
         self._insert(marked, "a mark was put", manual=self._manual)
 
     def next_stage(self) -> None:
-        """Go on with the plan, whatever is left of the running stage."""
+        """Continue with the plan, whatever is left of the running stage."""
         if self._running is None and self._paused is None:
             self._refuse("next", "nothing runs")
             return

@@ -1,10 +1,10 @@
-"""The engine's own metrics beside ours: once a second for the screen, and at every boundary of a stage for the result.
+"""The engine's own metrics: read once a second for the screen, and at every boundary of a stage for the result.
 
-One reading ends a stage and begins the next, so that their deltas add up. Where nothing is open between two stages, the
-next waits for the reading, so that it is of the same streams as ours; a running load never waits for any of it. An
-engine without /metrics is simply not shown. Several servers are read at once and added up before anything is computed,
-so that means are those of all requests, as with engines in one server.
-What is shown as a rate is over the last `WINDOW_S` seconds.
+One reading ends a stage and begins the next, so that their deltas add up. If nothing is in flight between two stages,
+the next waits for the reading, so that it covers the same streams as ours; a running load never waits for a reading.
+The metrics of an engine without /metrics are left out. Several servers are read at once and summed before anything is
+computed, so that means cover all requests, as with several engines in one server. Rates for the screen are over the
+last `WINDOW_S` seconds.
 """
 
 from __future__ import annotations
@@ -28,52 +28,52 @@ from loadgen.server.engines.window import is_restarted
 from loadgen.server.vllm.client import ServerClient
 
 _PERIOD_S = 1.0
-_AT_ONCE_S = 0.1  # A reading between two stages is of their boundary if that follows so soon
-_UNSURE = 1 / 3  # of a rate's span, what may be wrong with it: a server that stalls is read somewhere in that time
-_SHORTEST_LIFE_S = 10.0  # no server restarts faster: counters that go back again sooner are not of one server
+_AT_ONCE_S = 0.1  # a reading between two stages counts as their boundary if that follows this soon
+_UNSURE = 1 / 3  # the largest uncertain part of a rate's span: a slow reading may be from any moment of its duration
+_SHORTEST_LIFE_S = 10.0  # no server restarts faster: counters that fall again sooner are not from one server
 _RESTARTED = "the engine was restarted: its counters began anew"
-_SEVERAL = "the engine's counters go back again and again: several servers answer at this address, or it miscounts"
+_SEVERAL = "the engine's counters fall again and again: several servers answer at this address, or it miscounts"
 
 
 class _Reading(NamedTuple):
-    """What each server said, and between which moments; None for one that said nothing."""
+    """The sample of each server (None if it did not answer), and the time span of the reading."""
 
     samples: list[EngineSample | None]
     began_s: float
     ended_s: float
-    idle_s: float | None  # when all were last known to be idle, at the latest now; None if they never were
+    idle_s: float | None  # when all were last known to be idle, at most now; None if never
 
     def seconds_since(self, before: _Reading) -> float | None:
-        """Between the middles of two readings; None where too much of that was spent on reading."""
+        """The time between the middles of two readings; None if too much of it was spent on reading."""
         span_s = (self.began_s + self.ended_s - before.began_s - before.ended_s) / 2
         unsure_s = (self.ended_s - self.began_s + before.ended_s - before.began_s) / 2
         return span_s if unsure_s <= _UNSURE * span_s else None
 
 
 class _Server:
-    """The readings of one server; one that was restarted goes on where it was, so that counters only grow."""
+    """The readings of one server; after a restart they continue from the earlier totals, so that counters only grow."""
 
     def __init__(self, client: ServerClient, event: Callable[[str], None], clock_s: Callable[[], float]) -> None:
         self._client = client
         self._event = event
         self._clock_s = clock_s
         self._lock = asyncio.Lock()  # readings that overtook each other would look like a restart
-        self._last: EngineSample | None = None  # as it was read
-        self._total: EngineSample | None = None  # with what it counted before it was restarted
+        self._last: EngineSample | None = None  # as read
+        self._total: EngineSample | None = None  # including counts from before restarts
         self._before: EngineSample | None = None
         self._failing = False
         self._is_unknown = False
         self.restarts_s: list[float] = []
-        self.is_several = False  # the address leads to several servers in turn: no sum of what they say is right
+        self.is_several = False  # the address leads to several servers in turn, so that their samples cannot be used
 
     async def read(self) -> EngineSample | None:
-        """What the server says now, None if nothing: that, and what is odd, is told once."""
+        """The server's present sample, None if it does not answer; problems are reported once."""
         async with self._lock:
             try:
                 text = await self._client.metrics_text()
                 sample = None if text is None else await asyncio.to_thread(parse_engine_metrics, text)
             except ServerError as error:
-                # Seen when a server dies, which others report; what is stale is not shown.
+                # Also happens when a server dies, which is reported elsewhere; stale figures are not shown.
                 if not self._failing:
                     self._event(f"no engine metrics: {error}")
                 self._failing = True
@@ -115,13 +115,13 @@ class EngineWatch:
         self._readings: set[asyncio.Task[None]] = set()
         self._began: dict[int, _Reading] = {}
         self._latest = _Reading([None for _ in clients], 0.0, 0.0, None)
-        self._recent: deque[_Reading] = deque()  # the readings of the last `WINDOW_S` seconds, oldest first
-        self._between: _Reading | None = None  # taken while nothing was open, for the boundary that comes next
-        self.view: EngineView | None = None  # all servers together, as last read; None unless all are known
-        self.views: list[EngineView | None] = [None for _ in clients]  # each server, as last read
+        self._recent: deque[_Reading] = deque()  # of the last `WINDOW_S` seconds, oldest first
+        self._between: _Reading | None = None  # taken while nothing was open, for the next boundary
+        self.view: EngineView | None = None  # all servers together, at the last reading; None unless all answered
+        self.views: list[EngineView | None] = [None for _ in clients]  # each server, at the last reading
 
     async def start(self) -> None:
-        """Take the first reading, and go on once a second if there was one."""
+        """Take the first reading, and continue once a second if it worked."""
         await self._read()
         if any(self._latest.samples):
             self._poll = asyncio.create_task(self._poll_forever())
@@ -147,12 +147,12 @@ class EngineWatch:
         task.add_done_callback(self._readings.discard)
 
     async def read_between(self) -> None:
-        """Nothing is open: take the reading of the boundary that comes next, before anything is sent after it."""
+        """Nothing is open: take the reading for the next boundary before anything further is sent."""
         if self._poll is not None:
             self._between = await self._read()
 
     async def settle(self) -> None:
-        """Wait for readings of boundaries that are under way."""
+        """Wait for readings of boundaries that are in progress."""
         await asyncio.gather(*self._readings)
 
     async def close(self) -> None:
@@ -175,7 +175,7 @@ class EngineWatch:
             self._measured(ended, before, reading)
 
     def _measured(self, stage: int, before: _Reading, after: _Reading) -> None:
-        # No request that was open had begun more than `oldest_s` before the end.
+        # No open request began more than `oldest_s` before the end.
         oldest_s = None if before.idle_s is None else after.ended_s - before.idle_s
         numbers_of = partial(stage_of, between_s=(before.began_s, after.ended_s), oldest_s=oldest_s)
         restarts = [sum(t_s > before.ended_s for t_s in server.restarts_s) for server in self._servers]
@@ -202,7 +202,7 @@ class EngineWatch:
         self._recent.append(latest)
         while self._recent[0].ended_s < latest.ended_s - WINDOW_S:
             self._recent.popleft()
-        # Where no span is sure there are no rates; what was counted is known all the same.
+        # If no span is certain enough there are no rates; counts are known anyway.
         oldest = next((reading for reading in self._recent if latest.seconds_since(reading)), self._recent[0])
         span_s = latest.seconds_since(oldest) or 0.0
         view = view_of(sum_of(oldest.samples), sum_of(latest.samples), span_s)

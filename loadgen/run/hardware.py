@@ -1,7 +1,7 @@
-"""GPUs and host during a run: what was seen goes into the journal, about once a second, whatever the load does.
+"""GPUs and host during a run: sampled into the journal about once a second, whatever the load does.
 
-The load never waits for any of it, and no run fails because of it: what cannot be measured is told once, with its
-reason. Samples are taken from the monitor's children and the kernel in a task of their own.
+The load never waits for it, and no run fails because of it: what cannot be measured is reported once, with its reason.
+Samples come from the monitor's children and the kernel, in a task of their own.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from loadgen.vendors import VendorName
 
 _PERIOD_S = 1.0
 _LAST_SAMPLE_S = 1.5 * _PERIOD_S
-_LOOK_S = 10.0  # between looks for the processes of attached servers
-_SHOWN_S = 15.0  # after this long without somebody who looks, processes are listed no more
+_LOOK_S = 10.0  # between searches for the processes of attached servers
+_SHOWN_S = 15.0  # processes are listed for this long after the last request
 Pids = Callable[[], Iterable[int]]
 
 
 class HardwareWatch:
-    """Watches GPUs and host of a run: `start`, for simulated GPUs `start_simulated`, and `close` in the end."""
+    """Watches GPUs and host of a run: `start`, `start_simulated` for simulated GPUs, and `close` at the end."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class HardwareWatch:
         worker_pids: Pids,
         replay: dict[VendorName, list[BackendOption]] | None = None,
     ) -> None:
-        """`replay` takes the place of what the profile asks for; the children's logs go to `folder`."""
+        """`replay` replaces the telemetry in the profile; the children's logs go to `folder`."""
         self._mode = profile.telemetry
         self._replay = replay
         self._folder = folder
@@ -56,7 +56,7 @@ class HardwareWatch:
         self._servers, self._worker_pids = servers, worker_pids
         self._devices: ServerDevices | None = None  # those of the servers `_devices_of`
         self._devices_of: Servers | None = None
-        self._attached: set[int] = set()  # processes of servers that are not ours, as last seen
+        self._attached: set[int] = set()  # processes of attached servers, as last seen
         self._look_at_s = 0.0
         self._shown_until_s = 0.0
         self._listing = False
@@ -88,22 +88,22 @@ class HardwareWatch:
         self._task = asyncio.create_task(self._sample_forever())
 
     def start_simulated(self, url: str) -> None:
-        """The simulator is there: its GPUs can be."""
+        """The simulator is up: start its GPUs."""
         if self._mode == "sim" and self._monitor is None:
             self._watch(backend_options("sim", url=url))
 
     async def end_simulated(self) -> None:
-        """The simulator goes, and its GPUs with it; another may come."""
+        """The simulator ends, and its GPUs with it; another may follow."""
         if self._mode == "sim" and self._monitor is not None:
             monitor, self._monitor = self._monitor, None
             await monitor.close()
 
     def show_processes(self) -> None:
-        """Somebody looks at the processes on the GPUs: have them listed for a while."""
+        """List the processes on the GPUs for a while, because the screen shows them."""
         self._shown_until_s = time.monotonic() + _SHOWN_S
 
     async def settle(self) -> None:
-        """Wait for a sample of each GPU taken after the load, without which the last stage's energy has no end."""
+        """Wait for a sample of each GPU after the load, which the last stage's energy needs."""
         ended_s, monitor = time.monotonic(), self._monitor
         if monitor is None or monitor.stale:
             return
@@ -145,7 +145,7 @@ class HardwareWatch:
         self._log(HostSampled(t_s=self._clock_s(), host=host))
 
     def _described(self, gpus: tuple[GpuSample, ...], pids: Collection[int]) -> tuple[GpuSample, ...]:
-        if self._replay is not None or self._mode == "sim":  # their processes are none of this box
+        if self._replay is not None or self._mode == "sim":  # these GPUs have no processes on this box
             return gpus
         return tuple(described(gpu, {*pids, *self._attached}) for gpu in gpus)
 
@@ -153,11 +153,11 @@ class HardwareWatch:
         now_s, settings = time.monotonic(), self._servers().settings
         if self._listing and settings.engine == "attach" and now_s >= self._look_at_s:
             self._look_at_s = now_s + _LOOK_S
-            with contextlib.suppress(psutil.Error):  # a process ended meanwhile: the next look sees it
+            with contextlib.suppress(psutil.Error):  # a process has ended: the next search shows it
                 self._attached = await asyncio.to_thread(attached_pids, settings.attached)
 
     def _choose(self, monitor: Monitor, pids: Collection[int]) -> None:
-        """Say on which GPUs the servers compute, once it is known; until then processes are listed."""
+        """Record the GPUs of the servers once they are known; until then, list processes."""
         devices = self._chosen(monitor, pids) if monitor.gpus else self._devices
         if devices != self._devices:
             self._devices = devices
@@ -172,7 +172,7 @@ class HardwareWatch:
         gpus = monitor.gpus
         if all(gpu.vendor == "sim" for gpu in gpus):
             return ServerDevices(tuple(gpu.index for gpu in gpus), "simulated")
-        if self._replay is not None:  # GPUs of another box, with processes of another server
+        if self._replay is not None:  # GPUs and processes are those of another box
             return None
         servers, before = self._servers(), self._devices_of
         self._devices_of = servers
@@ -199,16 +199,16 @@ class HardwareWatch:
 
 
 def _status_of(source: SourceStatus) -> dict[str, Any]:
-    """All but what changes from one moment to the next."""
+    """The status without what changes from moment to moment."""
     words: dict[str, Any] = msgspec.to_builtins(source)
     words.pop("stale", None)
     return words
 
 
 def telemetry_words(meta: dict[str, Any] | None) -> str:
-    """What measures the GPUs, or why nothing does, from what the journal keeps of it."""
+    """What measures the GPUs, or why nothing does, from its entry in the journal."""
     if not meta:
-        return "no GPU found: vramp doctor tells what was looked for"
+        return "no GPU found: see vramp doctor for what was tried"
     return "; ".join(_words(vendor, **source) for vendor, source in meta.items())
 
 

@@ -1,8 +1,8 @@
-"""The run's live figures for Prometheus, on a port of their own that is closed with the run.
+"""The run's live figures for Prometheus, on a port of its own that closes with the run.
 
-Invariants: the port is bound before anything is started, so that a taken one costs nothing; the thread that answers
-reads one immutable `Moment` that the run replaces four times a second, and never the run itself: a slow scraper, or
-many, wait for each other and not the load for them. Whoever connects and says nothing is hung up on.
+Invariants: the port is bound before anything is started, so that a taken one costs nothing; the answering thread reads
+one immutable `Moment` that the run replaces four times a second, and never the run itself: slow or many scrapers delay
+each other, not the load. A client that connects and sends nothing is disconnected.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class _Handler(WSGIRequestHandler):
     timeout = 10.0  # of a read or a write
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: stderr is the screen's, or the progress lines'."""
+        """Log nothing: stderr belongs to the screen, or the progress lines."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Nothing: whoever hung up in the middle of an answer does not want the rest."""
+        """Ignore it: a client that hung up during an answer does not want the rest."""
 
 
 class _Server6(_Server):
@@ -47,14 +47,14 @@ class MetricsPort(Collector):
     """Answers `GET /metrics` from the moment that it exists until it is closed."""
 
     def __init__(self, host: str, port: int) -> None:
-        """Raises `ProfileError` where it cannot listen there."""
+        """Raises `ProfileError` if it cannot listen there."""
         self._moment: Moment | None = None
         registry = CollectorRegistry()
         registry.register(self)
         server = _Server6 if ":" in host else _Server
         try:
             self._server = server((host, port), _Handler)
-        except (OSError, UnicodeError) as error:  # the latter for what is no name of a host
+        except (OSError, UnicodeError) as error:  # the latter for an invalid host name
             why = f"cannot be listened on: {getattr(error, 'strerror', None) or error}"
             remedy = "nothing was started; name another, or 0 for a free one"
             raise ProfileError(f"--metrics-port {port}: {host}:{port} {why}; {remedy}") from error
@@ -70,10 +70,10 @@ class MetricsPort(Collector):
         self._moment = moment_of(snapshot, record)
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of the last moment, in the thread that answers."""
+        """The metrics of the latest moment, called in the answering thread."""
         return metric_families(self._moment) if self._moment is not None else iter(())
 
     def close(self) -> None:
-        """Listen no more; takes a tenth of a second."""
+        """Stop listening; takes a tenth of a second."""
         self._server.shutdown()
         self._server.server_close()

@@ -1,7 +1,7 @@
-"""What an operator can ask of a run: one struct an action, and nothing else.
+"""What an operator can ask of a run: one struct per action, and nothing else.
 
-Keys, watchers and scripts hand them to `apply`, of a run of this process, of one elsewhere, or of a replay. The bounds
-are for what comes over a socket; whoever makes one here keeps them himself.
+Keys, watchers and scripts pass them to `apply` of a local run, a remote run, or a replay. The bounds protect against
+input from a socket; local callers must keep them themselves.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Text = Annotated[str, msgspec.Meta(max_length=1_000)]
 
 
 class _Action(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Told apart by its name, which is its tag."""
+    """Identified by its name, which is its tag."""
 
 
 class StartAnyway(_Action, frozen=True):
-    """Start although the preflight says that it will not work."""
+    """Start although the preflight found that it would fail."""
 
 
 class SetConcurrency(_Action, frozen=True):
@@ -38,20 +38,20 @@ class SetRate(_Action, frozen=True):
 
 
 class SetShape(_Action, frozen=True):
-    """End the stage and go on with requests of this shape."""
+    """End the stage and continue with requests of this shape."""
 
     isl: Count
     osl: Count
 
 
 class FollowPlan(_Action, frozen=True):
-    """End the stage and begin another plan from where the load stands."""
+    """End the stage and begin another plan from the present load."""
 
     plan: PlanRequest
 
 
 class Hold(_Action, frozen=True):
-    """Let the running stage go on without an end."""
+    """Let the running stage continue without an end."""
 
 
 class Pause(_Action, frozen=True):
@@ -63,11 +63,11 @@ class Resume(_Action, frozen=True):
 
 
 class NextStage(_Action, frozen=True):
-    """End the stage and begin the plan's next; in a replay, go on by a tick and stand still."""
+    """End the stage and begin the plan's next; in a replay, advance by one tick and pause."""
 
 
 class Extend(_Action, frozen=True):
-    """Let the running stage go on for as long as it needs to know E2E, or else for its length once more."""
+    """Extend the running stage by as long as it needs to know E2E, or else by its own length."""
 
 
 class Redo(_Action, frozen=True):
@@ -81,11 +81,11 @@ class Note(_Action, frozen=True):
 
 
 class ShowProcesses(_Action, frozen=True):
-    """List the processes that hold memory of the GPUs for a while: somebody looks at them, and asks again in time."""
+    """List the processes that hold GPU memory for a while; repeated as long as somebody looks at them."""
 
 
 class Restart(_Action, frozen=True):
-    """Stop the server and start it again, as it is or as one of the variants; what ran goes on by hand."""
+    """Stop the server and start it again, as it is or as a variant; what ran continues as a manual stage."""
 
     variant: Text | None = None
 
@@ -95,7 +95,7 @@ class Stop(_Action, frozen=True):
 
 
 class Abort(_Action, frozen=True):
-    """Finish now: cut streams off, give the server no time of its own, keep what there is."""
+    """Finish now: cut streams off, give the server no time to end by itself, keep what there is."""
 
 
 Operation = (

@@ -1,9 +1,9 @@
-"""What must be known of a server before load is sent: its model, its limits, what prompts can be made of.
+"""What must be known about a server before load is sent: its model, its limits, what prompts can be made of.
 
 Everything here goes through httpx and nothing is timed. `identify` sends nothing that an engine computes. `probe` sends
-the first request, so that a refused key, an unknown field or a broken model is one clear message before the load
-starts, and not a table of failures. What is found is what the workers are told: `worker_settings` for all of a run,
-`templates_of` for a stage.
+the first request, so that a refused key, an unknown field or a broken model is one clear message before the load, and
+not a table of failures. The findings go to the workers: by `worker_settings` for the whole run, by `templates_of` for a
+stage.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from loadgen.worker.messages import Configure, Vocabulary, prompts_of
 from loadgen.worker.realtime import realtime_budget
 from loadgen.workload.prompts import ANCHOR, FALLBACK_IDS, WORDS, text_prompts
 
-TemplatesOf = Callable[[Stage], Sequence[RequestTemplate]]  # the requests of a stage, a template for each server
+TemplatesOf = Callable[[Stage], Sequence[RequestTemplate]]  # the request templates of a stage, one per server
 _REPEATS = 8
 _FEWEST_WORDS = 4
 _FEWEST_IDS = 32
@@ -57,19 +57,19 @@ class Served(msgspec.Struct, frozen=True):
     model: str
     max_model_len: int | None
     version: str | None
-    shortest_model_len: int | None = None  # of all models that are sent requests
+    shortest_model_len: int | None = None  # over all models that receive requests
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """What a server takes."""
+    """What a server accepts."""
 
     vocabulary: Vocabulary
-    options: dict[str, Any]  # fields of the request body beyond the usual ones, as far as this server accepts them
-    notes: tuple[str, ...] = ()  # what could not be had and what is done instead
+    options: dict[str, Any]  # additional fields of the request body that this server accepts
+    notes: tuple[str, ...] = ()  # what it does not accept, and what is done instead
 
 
 async def identify(client: ServerClient, model: str | None, load: Load) -> Served:
-    """Ask a server what it is; raises `ServerError`."""
+    """Query a server's identity; raises `ServerError`."""
     address = await resolve_target(client.base_url)
     models = await client.models()
     served = pick_model(models, model)
@@ -80,13 +80,13 @@ async def identify(client: ServerClient, model: str | None, load: Load) -> Serve
         model=served.id,
         max_model_len=served.max_model_len,
         version=await client.version(),
-        # An adapter names no length: it has that of its base.
+        # An adapter reports no length: it has its base's.
         shortest_model_len=min((one.max_model_len for one in asked if one.max_model_len), default=served.max_model_len),
     )
 
 
 async def probe(client: ServerClient, served: Served, load: Load) -> Accepted:
-    """Find out what a server takes, and send it one request; raises `ServerError`."""
+    """Find out what a server accepts by sending it one request; raises `ServerError`."""
     notes: list[str] = []
     if load.endpoint == "completions":
         vocabulary = Vocabulary(ids=await _safe_ids(client, served.model, notes))
@@ -99,7 +99,7 @@ async def probe(client: ServerClient, served: Served, load: Load) -> Accepted:
 
 
 async def probe_twin(client: ServerClient, first: Served, accepted: Accepted, load: Load) -> Served:
-    """Ask another instance whether it serves the same, and send it one request too; raises `ServerError`."""
+    """Check that another instance serves the same, and send it one request, too; raises `ServerError`."""
     twin = await identify(client, first.model, load)
     if twin.max_model_len != first.max_model_len:
         raise ServerError(
@@ -123,11 +123,11 @@ async def resolve_target(url: str) -> ServerAddress:
         try:
             async with asyncio.timeout(5):
                 _, writer = await asyncio.open_connection(str(address[0]), port, family=family)
-        except OSError as error:  # TimeoutError is one too
+        except OSError as error:  # includes TimeoutError
             reason = error.strerror or "no answer within 5 s"
             continue
         writer.close()
-        with contextlib.suppress(OSError):  # it answered; how it says goodbye does not matter
+        with contextlib.suppress(OSError):  # it answered; errors in closing do not matter
             await writer.wait_closed()
         tls_name = host if urlsplit(url).scheme == "https" else None
         return ServerAddress(family=int(family), ip=str(address[0]), port=port, tls_name=tls_name)
@@ -138,7 +138,7 @@ async def resolve_target(url: str) -> ServerAddress:
 
 
 async def _safe_ids(client: ServerClient, model: str, notes: list[str]) -> tuple[int, ...]:
-    """Ids of ordinary text in the server's own vocabulary, so never a special token and never out of range."""
+    """Ids of ordinary text in the server's own vocabulary: never special tokens, never out of range."""
     ids = await client.tokenize_text(model, " ".join(WORDS))
     if ids is None:
         notes.append("the server has no /tokenize: prompts are made of the token ids 300 to 999")
@@ -146,13 +146,13 @@ async def _safe_ids(client: ServerClient, model: str, notes: list[str]) -> tuple
     distinct = sorted(set(ids))
     if len(distinct) >= _FEWEST_IDS:
         return tuple(distinct)
-    # A tokenizer that cuts words into few pieces: its letters are as good.
+    # If the tokenizer yields too few distinct tokens for words, letters will do.
     letters = await client.tokenize_text(model, " ".join("abcdefghijklmnopqrstuvwxyz0123456789,.:;!?"))
     return tuple(sorted({*distinct, *(letters or [])}))
 
 
 async def _safe_words(client: ServerClient, model: str, notes: list[str]) -> tuple[tuple[str, ...], int]:
-    """Words that are one token wherever they stand, and what the chat template adds to them."""
+    """Words that are one token in any position, and the tokens that the chat template adds."""
     anchor = await client.tokenize_text(model, ANCHOR)
     if anchor is None:
         notes.append("the server has no /tokenize: a word is taken for a token, the real ISL is the server's usage")
@@ -165,7 +165,7 @@ async def _safe_words(client: ServerClient, model: str, notes: list[str]) -> tup
 
 
 async def _one_token_words(client: ServerClient, model: str, anchor_tokens: int) -> tuple[str, ...]:
-    """The words that add exactly one token each, however often they follow the anchor."""
+    """The words that add exactly one token each, however often they are repeated after the anchor."""
     limit = asyncio.Semaphore(16)
 
     async def is_one_token(word: str) -> bool:
@@ -178,7 +178,7 @@ async def _one_token_words(client: ServerClient, model: str, anchor_tokens: int)
 
 
 async def _template_overhead(client: ServerClient, model: str, words: tuple[str, ...]) -> int:
-    """Tokens of a chat prompt beyond its words, adjusted until a prompt of known length comes out right."""
+    """A chat prompt's tokens besides its words, adjusted until a prompt of known length comes out right."""
     overhead, wanted = 0, 256
     for _ in range(_CALIBRATIONS):
         text = json.loads(text_prompts(words, 0, overhead=overhead)(0, 0, wanted))
@@ -196,11 +196,11 @@ async def _template_overhead(client: ServerClient, model: str, words: tuple[str,
 async def _accepted_options(
     client: ServerClient, model: str, load: Load, vocabulary: Vocabulary, notes: list[str]
 ) -> dict[str, Any]:
-    """The richest set of body fields that the server takes, found by sending one short request."""
+    """The richest set of body fields that the server accepts, found by sending short requests."""
     eos = {"ignore_eos": True} if load.ignore_eos else {}
     attempts: list[dict[str, Any]] = [{**eos, **_USAGE}, {**eos, **_PLAIN_USAGE}, _PLAIN_USAGE, {}]
     if load.endpoint == "responses":
-        # Its last event has the usage, whatever was asked for.
+        # The last event of `/v1/responses` has the usage, requested or not.
         attempts = [eos, {}] if eos else [{}]
     refusal = ""
     for options in attempts:
@@ -241,7 +241,7 @@ async def _first_request(
 def templates_of(
     profile: Profile, model: str, accepted: Accepted, base_urls: Iterable[str], stage: Stage
 ) -> list[RequestTemplate]:
-    """A template for each server; they differ in whom they address."""
+    """A template per server; they differ in the address."""
     load = profile.load
     fields = common_fields(
         load.endpoint,
@@ -260,7 +260,7 @@ def templates_of(
 def worker_settings(
     profile: Profile, address: ServerAddress, vocabulary: Vocabulary, seed: int, *, workers: int, rows: bool
 ) -> Configure:
-    """What all workers of a run have in common, `workers` at most; with `rows` they send one for each stream."""
+    """The settings shared by all (at most `workers`) workers of a run; with `rows` they send a row per stream."""
     load = profile.load
     return Configure(
         address=address,

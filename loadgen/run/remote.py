@@ -1,9 +1,9 @@
-"""A run that can be watched from elsewhere: its snapshots on a socket in its folder, and what its watchers ask for.
+"""Watching a run from another process: snapshots on a socket in its folder, and operations from its watchers.
 
-One JSON object a line: to a watcher each `Snapshot`, the first with the past of the charts; from it a `Hello`, then an
-`Operation` for each key. Invariants: a watcher never holds up the run and makes nothing grow: what it does not read in
-time it misses, but for the last snapshot; only an `Operation` can be asked for, and only by a watcher that said at
-first that it steers; the socket is its owner's alone from the moment that it exists.
+One JSON object per line: to a watcher each `Snapshot`, the first with the past of the charts; from it a `Hello`, then
+an `Operation` per key. Invariants: a watcher never delays the run or makes it grow: snapshots that it does not read in
+time are skipped, except the last; a watcher can send nothing but `Operation`s, and only if its `Hello` said that it
+steers; from its creation on, the socket is accessible to its owner alone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ operations: msgspec.json.Decoder[Operation] = msgspec.json.Decoder(Operation)
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """A watcher says what it is."""
+    """A watcher's first line."""
 
     steers: bool
 
@@ -43,17 +43,17 @@ class SnapshotServer:
     def __init__(
         self, folder: Path, *, apply: Callable[[Operation], None], past: Callable[[], tuple[SeriesPoint, ...]]
     ) -> None:
-        """`apply` gets what is asked for; `past` tells a late watcher what its charts begin with."""
+        """`apply` receives operations; `past` returns the points with which a late watcher's charts begin."""
         self._apply = apply
         self._folder = folder
         self._past = past
         self._newest: Snapshot | None = None
         self._server: asyncio.Server | None = None
-        self._visitors: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # everybody who is connected
-        self._watchers: set[asyncio.StreamWriter] = set()  # those who have said hello
+        self._visitors: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # all connections
+        self._watchers: set[asyncio.StreamWriter] = set()  # those that have sent a `Hello`
 
     async def open(self) -> str | None:
-        """Listen; returns why nobody will be able to watch, where that is so."""
+        """Listen; returns an error message if the run cannot be watched."""
         try:
             self._server = await asyncio.start_unix_server(self._visit, sock=_listening(self._folder))
         except OSError as error:
@@ -61,7 +61,7 @@ class SnapshotServer:
         return None
 
     def publish(self, snapshot: Snapshot) -> Snapshot:
-        """Send it to all who have read what was sent before; without watchers it costs nothing."""
+        """Send it to watchers that have read the previous one; without watchers it costs nothing."""
         self._newest = snapshot
         last = snapshot.phase == "done"
         ready = [writer for writer in self._watchers if last or not writer.transport.get_write_buffer_size()]
@@ -72,11 +72,11 @@ class SnapshotServer:
         return snapshot
 
     async def close(self) -> None:
-        """Listen no more; who is slow gets a second to read the rest."""
+        """Stop listening; slow watchers get a second to read the rest."""
         if self._server is None:
             return
         (self._folder / SOCKET).unlink(missing_ok=True)
-        # Who has connected by now is let in: a server that closes between accepting and that leaves the socket open.
+        # Accept pending connections first: a server that closes between accept and the visit leaks the socket.
         for _ in range(_TURNS_TO_VISIT):
             await asyncio.sleep(0)
         self._server.close()
@@ -92,7 +92,7 @@ class SnapshotServer:
         assert visit is not None
         self._visitors[visit] = writer
         try:
-            # One that is gone, or speaks another language: the connection ends, and nobody else notices.
+            # A watcher that is gone, or sends garbage: its connection ends, and nothing else is affected.
             with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
                 await self._talk(reader, writer)
         finally:
@@ -114,18 +114,18 @@ class SnapshotServer:
 
 
 class RemoteRun:
-    """A run of another process; a cockpit cannot tell it from its own."""
+    """A run in another process, with the interface of a local one."""
 
     def __init__(self, folder: Path, *, steers: bool = False) -> None:
-        """Only with `steers` does the run hear what it asks for."""
+        """Without `steers` the run ignores its operations."""
         self._folder = folder
         self._steers = steers
         self._writer: asyncio.StreamWriter | None = None
 
     async def snapshots(self) -> AsyncGenerator[Snapshot, None]:
-        """What the run publishes, until one whose phase is `done`; that one is ours if the run's process dies.
+        """The run's snapshots, until one in phase `done`, which is made here if the run's process dies.
 
-        Raises `ResultError` when nothing runs there, or a vramp that speaks differently.
+        Raises `ResultError` if nothing runs there, or an incompatible vramp.
         """
         reader, self._writer = await self._connect()
         snapshot: Snapshot | None = None
@@ -136,9 +136,9 @@ class RemoteRun:
         finally:
             self._writer.close()
         if snapshot is None:
-            raise ResultError(f"{self._folder}: the run ended before it told anything")
+            raise ResultError(f"{self._folder}: the run ended before it sent anything")
         if snapshot.phase != "done":
-            words = f"the run's process is gone: `vramp recover {self._folder}` makes a result of its journal"
+            words = f"the run's process is gone: make a result of its journal with `vramp recover {self._folder}`"
             yield msgspec.structs.replace(snapshot, phase="done", headline=words, healthy=False, past=())
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -146,11 +146,11 @@ class RemoteRun:
             with _short_path(self._folder) as path:
                 return await asyncio.open_unix_connection(path, limit=_LONGEST_SNAPSHOT)
         except OSError as error:
-            why = "no run goes on there" if isinstance(error, (FileNotFoundError, ConnectionError)) else error.strerror
+            why = "nothing runs there" if isinstance(error, (FileNotFoundError, ConnectionError)) else error.strerror
             raise ResultError(f"{self._folder}: cannot be watched: {why}") from error
 
     def apply(self, operation: Operation) -> None:
-        """Ask the run for it, if this watcher may steer."""
+        """Send the operation to the run, if this watcher may steer."""
         if self._steers:
             self._send(operation)
 
@@ -160,7 +160,7 @@ class RemoteRun:
 
 
 def points_of(series: TimeSeries) -> tuple[SeriesPoint, ...]:
-    """A time series as points; of rows that were merged the highest values and, just after them, the lowest."""
+    """A time series as points; a merged row yields its highest values and, just after them, its lowest."""
     columns = series.columns()
     names = [name for name in columns if not name.endswith("_min")]
     points = []
@@ -178,7 +178,7 @@ def _line(message: Snapshot | Hello | Operation) -> bytes:
 
 
 async def _read(reader: asyncio.StreamReader, folder: Path) -> AsyncIterator[Snapshot]:
-    """Snapshots until the last, or until nobody sends any more."""
+    """Snapshots up to the last, or until the connection ends."""
     decoder = msgspec.json.Decoder(Snapshot)
     with contextlib.suppress(ConnectionError):
         while True:
@@ -187,8 +187,8 @@ async def _read(reader: asyncio.StreamReader, folder: Path) -> AsyncIterator[Sna
                 if not line.endswith(b"\n"):
                     return
                 snapshot = decoder.decode(line)
-            except (msgspec.DecodeError, ValueError) as error:  # the latter for a line without an end
-                raise ResultError(f"{folder}: that run is one of another version of vramp: {error}") from error
+            except (msgspec.DecodeError, ValueError) as error:  # the latter for an overlong line
+                raise ResultError(f"{folder}: that run uses another version of vramp: {error}") from error
             yield snapshot
             if snapshot.phase == "done":
                 return
@@ -198,7 +198,7 @@ def _listening(folder: Path) -> socket.socket:
     """A socket that only its owner may connect to."""
     listening = socket.socket(socket.AF_UNIX)
     try:
-        # Before it has a name: on Linux the file gets the mode that the socket has.
+        # Before it is bound to a name: on Linux the file gets the socket's mode.
         os.fchmod(listening.fileno(), 0o600)
         with _short_path(folder) as path:
             listening.bind(path)
@@ -211,7 +211,7 @@ def _listening(folder: Path) -> socket.socket:
 
 @contextlib.contextmanager
 def _short_path(folder: Path) -> Iterator[str]:
-    """A name of the socket that fits: an address of the kernel has 107 bytes, a folder may have more."""
+    """A path to the socket that fits: the kernel allows 107 bytes, a folder's path may be longer."""
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{descriptor}/{SOCKET}"

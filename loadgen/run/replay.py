@@ -1,8 +1,8 @@
-"""A run that is over, played again from its journal: the same snapshots, at the operator's speed.
+"""A finished run, replayed from its journal: the same snapshots, at the operator's speed.
 
-The lines of the journal are folded as they were when the run went on, so a replay shows what the run showed, but for
-what only a live run knows (a server's signs of life). The server's log has no times and is there whole. Nothing is
-measured, started or written.
+The journal's lines are folded as during the run, so a replay shows what the run showed, except what only a live run
+knows (a server's signs of life). The server's log has no times and is shown whole. Nothing is measured, started or
+written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _END_BYTES = 1 << 20
 
 
 class _Timed(msgspec.Struct):
-    """Any line, as far as when it was written."""
+    """Only the time of any line."""
 
     t_s: float = 0.0
 
@@ -44,7 +44,7 @@ class Replay:
         """Raises `ResultError` for a file that is not the journal of a run."""
         self._journal = journal
         self._length_s = _length_s(journal)
-        self._damages: list[str] = []  # lines that were passed over and not yet shown
+        self._damages: list[str] = []  # damaged lines that were skipped, not yet shown
         self._lines = read_journal(journal, skipped=self._damages)
         self._next: Line | None = next(self._lines, None)
         if not isinstance(self._next, RunStarted):
@@ -62,12 +62,12 @@ class Replay:
         self._stopped = False
 
     def set_speed(self, speed: float) -> None:
-        """So many seconds of the run in one of the operator's, 1 to 100."""
+        """Set the seconds of the run per second of replay, 1 to 100."""
         self._speed = min(max(speed, SLOWEST), FASTEST)
         self._wake.set()
 
     def apply(self, operation: Operation) -> None:
-        """Pause, go on, take a step of one tick, or end; a run that is over has no use for anything else."""
+        """Pause, resume, step by one tick, or end; other operations do nothing to a finished run."""
         match operation:
             case Pause():
                 self._paused = True
@@ -80,14 +80,14 @@ class Replay:
         self._wake.set()
 
     async def snapshots(self) -> AsyncIterator[Snapshot]:
-        """The states of the run, four a second; the last has phase `done` if it was played to its end."""
+        """The run's states, four a second; the last has phase `done` if it was played to its end."""
         clock_s = asyncio.get_running_loop().time
         self._apply_next()
         yield self._snapshot()
         drawn_s = clock_s()
         while self._next is not None and not self._stopped:
             self._wake.clear()
-            # Until it is time to draw, or something was asked for.
+            # Until the next drawing time, or an operation.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), SNAPSHOT_S)
             before_s, drawn_s = drawn_s, clock_s()
@@ -103,7 +103,7 @@ class Replay:
         while self._next is not None and time_of(self._next) <= position_s:
             self._apply_next()
         if position_s >= self._length_s:
-            # What comes later was written meanwhile: that run goes on.
+            # Later lines were written meanwhile: the run is still running.
             self._next = None
 
     def _to_next_tick(self) -> None:
@@ -157,7 +157,7 @@ class Replay:
 
 
 def phase_of(record: Record) -> Phase:
-    """What a run was at, as far as its journal tells."""
+    """The phase of a run, as far as its journal shows."""
     server = record.server
     if record.finished is not None:
         return "done"
@@ -177,7 +177,7 @@ def phase_of(record: Record) -> Phase:
 
 
 def _length_s(journal: Path) -> float:
-    """When the last whole line was written: only the end of the file is read."""
+    """When the last complete line was written; reads only the end of the file."""
     try:
         with open_file(journal) as file:
             file.seek(max(0, file.seek(0, 2) - _END_BYTES))

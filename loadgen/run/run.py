@@ -1,9 +1,9 @@
 """One run: start the server, learn what it serves, send the plan's load, stop everything, leave a result.
 
-`async for snapshot in run.snapshots()` is all there is to running one; `apply` does what an operator asks for, at any
-time. Invariants: the folder is claimed before anything is started; every line of the journal goes through `_log` and
-into the record, so screen and result cannot differ; however the run ends, the load is ended first, then the workers,
-then the server, and then the result is written.
+`async for snapshot in run.snapshots()` runs it; `apply` takes the operator's requests at any time. Invariants: the
+folder is claimed before anything is started; every line of the journal goes through `_log` and into the record, so
+screen and result cannot differ; however the run ends, first the load is ended, then the workers, then the server, and
+then the result is written.
 """
 
 from __future__ import annotations
@@ -63,36 +63,25 @@ class Run:
     ) -> None:
         """`where` names the profile in messages; with `hold_open` the server stays up after the plan, for an operator.
 
-        With `force` it starts whatever the preflight says; `replay` takes the place of the profile's telemetry;
-        `records` is the format of a row for each stream, if they are kept; `baseline` is what the stages are shown
-        beside; `variants` are those as which the server can be started anew, of which `profile` may be one, `variant`;
-        `metrics_port` is closed with the run.
+        `force` starts whatever the preflight finds; `replay` replaces the profile's telemetry; `records` is the format
+        of stream rows, if they are kept; `baseline` is compared with the stages; `variants` are those with which the
+        server can be restarted, and `variant` is the one in `profile`, if any; `metrics_port` is closed with the run.
+
+        Raises `ResultError` when the results could not be written, `ProfileError` for impossible servers.
 
         Raises `ResultError` when the results could not be written, `ProfileError` for servers that cannot all be had.
         """
         self.profile = profile
         self.plan: list[Stage] = stages_of(profile)
-        # Before the folder is claimed: nothing is left of what cannot be.
+        # Before the folder is claimed: an impossible profile leaves nothing behind.
         Servers(profile)
         self._writer = RunWriter(profile.name, json_path=json_path, records=records, baseline=baseline)
         self.folder, self.result_paths = self._writer.folder, self._writer.result_paths
         self._record, self._log, self._event = self._writer.record, self._writer.log, self._writer.event
-        self._hold_open = hold_open
-        self._views = StageViews()
-        self._baseline = BaselineWatch(baseline) if baseline is not None else None
         self._seed = profile.load.seed if profile.load.seed is not None else secrets.randbelow(2**31)
         self._session = Session(profile, variant, self.plan, self._writer, seed=self._seed, where=where)
-        self._phase: Phase = "checking"
-        self._force = force
-        self._start_allowed = asyncio.Event()
-        if force:
-            self._start_allowed.set()
-        self._variants = variants
-        self._error: VrampError | None = None
-        self._failure: VrampError | None = None
-        """Why there is nothing to load, while the operator may still change that."""
-        self._next: Session | None = None  # what the operator wants in place of the present one
-        self._restart_asked = asyncio.Event()
+        self._controller = LoadController(next_stages(profile), self.plan, self._writer)
+        self._controller.variant = variant
         self._hardware = HardwareWatch(
             profile,
             folder=self.folder,
@@ -102,20 +91,38 @@ class Run:
             worker_pids=lambda: self._session.worker_pids,
             replay=replay,
         )
-        self._controller = LoadController(next_stages(profile), self.plan, self._writer)
-        self._controller.variant = variant
+
+        # What the operator may do.
+        self._hold_open = hold_open
+        self._force = force
+        self._start_allowed = asyncio.Event()
+        if force:
+            self._start_allowed.set()
+        self._variants = variants
+        self._next: Session | None = None  # what the operator wants in place of the present one
+        self._restart_asked = asyncio.Event()
+
+        # How far it is, and how it ends.
+        self._phase: Phase = "checking"
+        self._running: asyncio.Task[None] | None = None
+        self._error: VrampError | None = None
+        self._failure: VrampError | None = None
+        """Why there is nothing to load, while the operator may still change that."""
         self._aborted = False
         self._ending: RunState | None = None
         self._reason = ""
-        self._running: asyncio.Task[None] | None = None
-        self._due = asyncio.Event()
         self._ended = asyncio.Event()
+
+        # What the screen draws, and whoever watches or scrapes.
+        self._views = StageViews()
+        self._baseline = BaselineWatch(baseline) if baseline is not None else None
+        self._due = asyncio.Event()
         self._metrics_port = metrics_port
         self._snapshot_server = SnapshotServer(
             self.folder, apply=self.apply, past=lambda: points_of(self._record.timeline.series)
         )
 
-    # What comes of it.
+    # Its outcome.
 
     @property
     def result(self) -> Result | None:
@@ -123,11 +130,11 @@ class Run:
 
     @property
     def error(self) -> VrampError | None:
-        """What went wrong, for the exit code; the result holds its words too."""
+        """What went wrong, for the exit code; the result has its message, too."""
         return self._error or self._writer.error
 
     def apply(self, operation: asked.Operation) -> None:
-        """Do what the operator asks for, at once; what cannot be done is refused in words, as an event."""
+        """Do what the operator asks for, at once; a refusal is an event with its reason."""
         load = self._controller
         match operation:
             case asked.StartAnyway():
@@ -182,7 +189,7 @@ class Run:
 
     def _end(self, state: RunState, reason: str) -> None:
         if self._ending is None and self._failure is not None:
-            # Why it failed counts, and not that the operator left it at that.
+            # The failure is the reason, and not that the operator ended the run after it.
             self._error = self._failure
             state, reason = "server_died" if self._session.servers.died else "failed", str(self._failure)
         if self._ending is None:
@@ -192,10 +199,10 @@ class Run:
     # The run.
 
     async def snapshots(self) -> AsyncIterator[Snapshot]:
-        """Run it, and tell its state about four times a second; the last snapshot has phase `done`."""
+        """Run it, yielding its state about four times a second; the last snapshot has phase `done`."""
         work = self._running = asyncio.create_task(self._run_to_end())
         try:
-            # The first at once: a screen has something to draw before anything has happened.
+            # The first at once, so that a screen has something to draw before anything has happened.
             yield self._publish()
             while not work.done():
                 self._due.clear()
@@ -218,7 +225,7 @@ class Run:
         yield last
 
     async def close(self) -> None:
-        """End the run if nothing else has, and wait until everything is stopped and written."""
+        """End the run unless it has ended, and wait until everything is stopped and written."""
         if self._running is not None:
             if self._ending is None:
                 self.apply(asked.Abort())
@@ -245,7 +252,7 @@ class Run:
             await self._close()
 
     async def _run_sessions(self) -> None:
-        """Go through the plan; on one server after another, if the operator wants that."""
+        """Work through the plan, on one server after another if the operator restarts it."""
         while True:
             try:
                 await until(self._restart_asked, self._run_session(self._session))
@@ -271,7 +278,7 @@ class Run:
             await load.close()
 
     async def _wait_for_restart(self, error: VrampError) -> None:
-        """Return once he wants another start; raises the error where nobody is there to be asked."""
+        """Return once the operator requests another start; raises the error if there is no operator."""
         if not self._hold_open or not self._session.servers.ours:
             raise error
         self._failure = error
@@ -289,7 +296,7 @@ class Run:
         await self._end_session("the operator restarted the server")
         await self._session.stop_servers(leave=False, show=self._due.set)
         await self._hardware.end_simulated()
-        # Meanwhile he may have thought of another.
+        # Meanwhile the operator may have chosen another one.
         assert self._next is not None
         self._session, self._next = self._next, None
         self._restart_asked.clear()
@@ -351,7 +358,7 @@ class Run:
         self._controller.detach(reason)
         await self._session.close()
 
-    # What the screen draws, and whoever watches or scrapes.
+    # Snapshots for the screen, watchers and scrapers.
 
     def _publish(self) -> Snapshot:
         snapshot = self._snapshot()

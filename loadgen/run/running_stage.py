@@ -1,8 +1,8 @@
-"""The stage that runs: its load, with what the operator has made of its end, and its times.
+"""The running stage: its load, its times, and its end, which the operator may have changed.
 
-A stage that waits (`StageWatch.waits`) is measured from when its window is opened, and ends when that has been long
-enough; any other is measured once its warm-up is over, and ends by a timer if time bounds it. Times are seconds of the
-run's clock.
+A stage that waits (`StageWatch.waits`) is measured from the opening of its window, and ends when that has been long
+enough; any other is measured once its warm-up is over, and ends by a timer if it is bounded by time. Times are seconds
+of the run's clock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from loadgen.run.stage_watch import StageWatch, enough
 
 
 class WaitingStage(NamedTuple):
-    """A stage that is to begin, by hand or as one of the plan."""
+    """A stage that will begin, set by the operator or from the plan."""
 
     stage: Stage
     manual: bool
@@ -38,15 +38,15 @@ class RunningStage:
         settle_time_over: Callable[[], None],
         time_over: Callable[[], None],
     ) -> None:
-        """It begins now. The calls come from the loop: the one when a stage that settles has had all its time for
-        that, the other when one that time bounds is over; neither comes after `end`."""
+        """It begins now. `settle_time_over` is called when a settling stage has used up its time for that, `time_over`
+        when a stage bounded by time is over; both come from the loop, and never after `end`."""
         self.stage = stage
         self.watch = watch
         self._clock_s = clock_s
         self._time_over = time_over
-        self._before_hold: Stage | None = None  # with its end, while the operator holds it open
+        self._before_hold: Stage | None = None  # the stage with its end, while the operator holds it open
         self._begun_s = clock_s()
-        self._window_s: float | None = None  # when the measured window of a stage that waits for its own was opened
+        self._window_s: float | None = None  # when the window was opened, for a stage that waits for that
         self._max_duration_s = stage.max_duration_s
         self._timer: asyncio.TimerHandle | None = None
         if stage.settle_s:
@@ -59,17 +59,17 @@ class RunningStage:
 
     @property
     def own(self) -> Stage:
-        """The stage with an end of its own, if it had one before the operator held it open."""
+        """The stage with its own end, if it had one before the operator held it open."""
         return self._before_hold or self.stage
 
     @property
     def held_open(self) -> bool:
-        """The operator lets it go on past its end."""
+        """Whether the operator lets it continue past its end."""
         return self._before_hold is not None
 
     @property
     def present(self) -> Stage:
-        """The load as it stands: of one that moves, where it has come to."""
+        """The present load; for a moving one, its current step."""
         return self.stage.at(self.measured_s)
 
     @property
@@ -78,50 +78,50 @@ class RunningStage:
 
     @property
     def measured_s(self) -> float:
-        """How long it has been measured; below 0 during its warm-up."""
+        """How long it has been measured; negative during its warm-up."""
         if self.watch.waits:
             return self._clock_s() - self._window_s if self._window_s is not None else 0.0
         return self.lasted_s - self.stage.warmup_s
 
     @property
     def left_s(self) -> float | None:
-        """What is left of its time; None without an end."""
+        """Its remaining time; None without an end."""
         return None if self.stage.duration_s is None else max(0.0, self.stage.duration_s - self.measured_s)
 
     @property
     def window_is_open(self) -> bool:
-        """Its measurement has begun; never true of a stage that does not wait for that."""
+        """Whether its measurement has begun; never true for a stage that does not wait for that."""
         return self._window_s is not None
 
     def open_window(self) -> float:
-        """It is measured from now on; returns when that is."""
+        """Measure it from now on; returns the time."""
         self._cancel_timer()
         self._window_s = self._clock_s()
         return self._window_s
 
     def enough(self, record: StageRecord) -> str | None:
-        """Why it should end, measured in its own window for so long; None while it should go on."""
+        """Why it should end, given the time measured in its own window; None if it should continue."""
         if self._window_s is None:
             return None
         return enough(self.stage, record, self._clock_s() - self._window_s, self._max_duration_s)
 
     def hold(self) -> None:
-        """Let it go on without an end of its own."""
+        """Let it continue without an end."""
         self._before_hold = self.stage
         self.stage = msgspec.structs.replace(self.stage, duration_s=None, ends_saturated=False)
         if not self.watch.waits:
             self._cancel_timer()
 
     def extend(self, needs_s: float | None) -> float:
-        """Let it go on, held open or not, for as long as it needs from now, or else for its length once more.
+        """Extend it, held open or not, by as long as it needs from now, or else by its own length.
 
-        Returns by how many seconds later it ends. Only one that time bounds has a length.
+        Returns by how many seconds. Only a stage bounded by time has a length.
         """
         length_s = self.own.duration_s
         assert length_s is not None
-        # One that was held ends that much from now, any other so much later than it would have.
+        # If it was held open, it ends that much from now; otherwise, that much later than planned.
         before_s = self.measured_s if self.held_open else length_s
-        # What is left of its length counts towards what it needs.
+        # The rest of its length counts towards what it needs.
         more_s = math.ceil(10 * (self.measured_s + (needs_s or 0.0) - before_s)) / 10
         if more_s <= 0 or not needs_s:
             more_s = length_s

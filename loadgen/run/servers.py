@@ -1,8 +1,8 @@
-"""The server side of a run: one server, several instances of it, or none that is ours.
+"""The server side of a run: one server, several instances of it, or attached servers.
 
-All start together and all stop together. Invariants: the death of any is the death of the whole, known at the next
-`check` or while the others still start; `stop` ends every one that was started, whatever became of the others; an
-attached server is neither started nor stopped.
+All start together and stop together. Invariants: the death of one counts as the death of all, and is noticed at the
+next `check` or while the others still start; `stop` ends every server that was started, whatever became of the others;
+an attached server is neither started nor stopped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from loadgen.profile.schema import Profile
 from loadgen.server.gpus.given import given_indices
 from loadgen.server.gpus.memory import level_now
 from loadgen.server.process.guard_client import ProcessName, StopReport
-from loadgen.server.process.locks import DriveLock, drive_lock, is_this_machine
+from loadgen.server.process.locks import PortLock, drive_lock, is_this_machine
 from loadgen.server.supervisor import ManagedServer, ServerState
 from loadgen.server.vllm.causes import Phase
 from loadgen.server.vllm.command import instance_servers
@@ -34,13 +34,13 @@ from loadgen.stream.request import host_and_port
 
 _LOG_LINES = 200
 _LOOK_S = 1.0
-Tell = Callable[[str, str], None]  # an event: its kind and its words
+Tell = Callable[[str, str], None]  # reports an event: its kind and its text
 _TELLING: tuple[ServerState, ...] = ("died", "stopping", "starting", "ready", "stopped")
-"""The state of several is the first of these that any of them is in."""
+"""The state of several servers is the first of these that any of them is in."""
 
 
 class Servers:
-    """The servers of a profile: `start`, `wait_ready`, `check` now and then, and `stop` in the end."""
+    """The servers of a profile: `start`, `wait_ready`, `check` now and then, and `stop` at the end."""
 
     def __init__(self, profile: Profile) -> None:
         """Nothing starts yet; raises `ProfileError` if there are not enough ports or devices for all instances."""
@@ -49,10 +49,10 @@ class Servers:
         self.diagnosis: Diagnosis | None = None  # why one of them died
         self._profile = profile
         self._expected: ExpectedStart | None = None
-        self._locks: list[DriveLock] = []
+        self._locks: list[PortLock] = []  # of the servers that we may send load to
         self._liveness: Liveness | None = None
         self._look_at_s = 0.0
-        self.managed: list[ManagedServer] = []  # those of ours, once they are started; instance 0 first
+        self.managed: list[ManagedServer] = []  # our own, once they are started; instance 0 first
         self._each = [] if settings.engine in ("attach", "none") else instance_servers(settings)
 
     @property
@@ -61,7 +61,7 @@ class Servers:
 
     @property
     def ours(self) -> bool:
-        """vramp starts and stops them."""
+        """Whether vramp starts and stops them."""
         return bool(self._each)
 
     # Their life.
@@ -71,7 +71,7 @@ class Servers:
         if not self.ours:
             return
         self._expected = expected_start(cache_folder("starts"), start_key(self._profile))
-        # Once for all: the load of one must not be the level of the next.
+        # Once for all of them: the memory of one must not count as the level of the next.
         held = await level_now(self.settings)
         self.managed = [
             ManagedServer(
@@ -90,12 +90,22 @@ class Servers:
             raise errors.exceptions[0] from None
 
     def claim(self) -> None:
-        """Attached servers become ours to send load to; raises `ServerError` with who drives one of them."""
-        for url in self.settings.attached[len(self._locks) :]:
+        """Lock the servers for our load; raises `ServerError` with who drives one of them."""
+        for url in self.base_urls[len(self._locks) :]:
             self._locks.append(drive_lock(*host_and_port(url)))
 
+    def let_go(self) -> None:
+        """Let others send load to the servers; who started them still stops them."""
+        while self._locks:
+            self._locks.pop().release()
+
+    @property
+    def claimed(self) -> bool:
+        """All servers are locked for our load."""
+        return len(self._locks) == self.count
+
     async def wait_ready(self) -> None:
-        """Return once every server answers; raises `ServerError` if one dies first or takes longer than it may."""
+        """Return once every server answers; raises `ServerError` if one dies first or takes too long."""
         watches: list[asyncio.Task[None]] = []
 
         async def ready_and_watched(number: int, server: ManagedServer) -> None:
@@ -114,7 +124,7 @@ class Servers:
             raise errors.exceptions[0] from None
 
     def remember_start(self) -> str | None:
-        """Keep how long the start took, for the next one; returns why, where that was not possible."""
+        """Store how long the start took, for the next one; returns an error message if that failed."""
         return (
             remember_start(cache_folder("starts"), start_key(self._profile), self.milestones) if self.managed else None
         )
@@ -142,9 +152,9 @@ class Servers:
         return "\n".join([*lines, f"  -> {cause.remedy}", f"  its log is {server.log.path}"])
 
     async def end(self, *, leave: bool, tell: Tell, show: Callable[[], None]) -> ServerState | None:
-        """Stop all of them, or with `leave` let those run on that are ready; `show` is called all the while.
+        """Stop all of them, or with `leave` let those that are ready run on; `show` is called repeatedly meanwhile.
 
-        Returns the state that they are in then, None if they are not ours or were left running.
+        Returns their state; None if they are attached or were left running.
         """
         if leave and self.managed and self.state == "ready" and await self._left_running(tell):
             return None
@@ -166,25 +176,27 @@ class Servers:
         return stopped if self.managed else None
 
     async def stop(self) -> list[StopReport]:
-        """End all trees at once; end the load and close its connections first. Attached servers are let go."""
-        for lock in self._locks:
-            lock.release()
-        return await asyncio.gather(*(server.stop() for server in self.managed))
+        """End all trees at once; end the load and close its connections first. Then others may drive attached ones."""
+        try:
+            return await asyncio.gather(*(server.stop() for server in self.managed))
+        finally:
+            self.let_go()
 
     async def _left_running(self, tell: Tell) -> bool:
-        """Let them run on; one that cannot be left is for `stop` to end."""
+        """Leave them running; one for which that fails is left to `stop`."""
         try:
             for server in self.managed:
                 await server.leave()
         except ServerError as error:
             tell("error", f"{error}; it is stopped")
             return False
+        self.let_go()
         ports = " ".join(str(server.port) for server in self.managed)
         tell("server", f"left running at {' '.join(self.base_urls)}; `vramp stop {ports}` ends it")
         return True
 
     def hurry(self) -> None:
-        """Make the stop, under way or to come, a quick one."""
+        """Make the current or next stop a quick one."""
         for server in self.managed:
             server.hurry()
 
@@ -192,23 +204,23 @@ class Servers:
 
     @property
     def state(self) -> ServerState:
-        """The state of the one that matters most; `starting` before the start, and always for an attached server."""
+        """The state of the most significant one; `starting` before the start, and always for an attached server."""
         states = {server.state for server in self.managed}
         return next((state for state in _TELLING if state in states), "starting")
 
     @property
     def died(self) -> bool:
-        """One of them ended although nobody asked it to."""
+        """Whether one of them ended unasked."""
         return self.state == "died"
 
     @property
     def base_urls(self) -> list[str]:
-        """Where they answer; only meaningful after `start`."""
+        """Their URLs; only meaningful after `start`."""
         return self.settings.attached or [server.base_url for server in self.managed]
 
     @property
     def url(self) -> str:
-        """Where the first answers, for a person; empty before the start."""
+        """The URL of the first, for display; empty before the start."""
         return masked_text(next(iter(self.base_urls), ""))
 
     @property
@@ -218,7 +230,7 @@ class Servers:
 
     @property
     def milestones(self) -> tuple[Milestone, ...]:
-        """How far the start is: of the slowest."""
+        """The progress of the slowest start."""
         milestones = self._most_telling.milestones if self._most_telling is not None else ()
         return with_expectations(milestones, self._expected, now_s=time.monotonic())
 
@@ -229,7 +241,7 @@ class Servers:
 
     @property
     def liveness(self) -> Liveness | None:
-        """What the processes of the slowest do, looked at once a second."""
+        """Signs of life from the processes of the slowest, sampled once a second."""
         now_s = time.monotonic()
         if self._most_telling is not None and now_s >= self._look_at_s:
             self._look_at_s = now_s + _LOOK_S
@@ -237,7 +249,7 @@ class Servers:
         return self._liveness
 
     def given(self, gpus: Sequence[GpuStatic]) -> tuple[int, ...] | None:
-        """The numbers of the GPUs that all servers together were given; None where only their processes can tell."""
+        """The numbers of the GPUs that all servers together were given; None if only their processes can tell."""
         if self.settings.engine == "attach":
             here = any(is_this_machine(host_and_port(url)[0]) for url in self.settings.attached)
             return None if here else ()
@@ -247,7 +259,7 @@ class Servers:
             return ()
         try:
             return given_indices(self._each, gpus)
-        except ProfileError:  # sizes that are no numbers: the server itself says so
+        except ProfileError:  # sizes that are not numbers: the server itself reports them
             return None
 
     @property
@@ -257,12 +269,12 @@ class Servers:
 
     @property
     def waiting_for(self) -> tuple[ProcessName, ...]:
-        """While they stop: what has not ended yet."""
+        """While they stop: the processes that have not ended yet."""
         return tuple(process for server in self.managed for process in server.waiting_for)
 
     @property
     def log_lines(self) -> tuple[str, ...]:
-        """The last lines of the log that tells most: that of a server that died, or of the slowest to start."""
+        """The last lines of the most significant log: of a server that died, or of the slowest to start."""
         return tuple(self._most_telling.log.lines[-_LOG_LINES:]) if self._most_telling is not None else ()
 
     @property
@@ -287,7 +299,7 @@ class Servers:
         )
 
     def views(self, engines: list[EngineView | None], silent: Collection[int]) -> tuple[InstanceView, ...]:
-        """Every instance with its gauges, where there are several; `silent` are those that do not answer any more."""
+        """Every instance with its gauges, if there are several; `silent` are those that no longer answer."""
         if self.count < 2:
             return ()
         views = [

@@ -1,9 +1,9 @@
-"""One start of the servers with what drives and reads them: a run has another where the operator starts them anew.
+"""One start of the servers, with everything that drives and reads them: a restart by the operator begins another.
 
-Until load is asked for, nothing is sent but GET /metrics, /v1/models and /version: `prepare` sends the first request.
+Until load is requested, nothing is sent but GET /metrics, /v1/models and /version: `prepare` sends the first request.
 
 Invariants: the connections of this process and of the workers are closed before the servers are stopped, or vLLM would
-wait for them; nothing of a session is used by the next.
+wait for them; a session shares nothing with the next.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from loadgen.metrics.snapshot import Liveness, SeenState, ServerView
 from loadgen.plan.stage import Stage, check_lengths, most_workers, workers_for
 from loadgen.profile.schema import Profile
 from loadgen.run.canary import CanaryWatch
-from loadgen.run.controller import Boundary
 from loadgen.run.engine_watch import EngineWatch
 from loadgen.run.probe import (
     Accepted,
@@ -48,7 +47,7 @@ from loadgen.server.vllm.client import ServerClient, api_key
 from loadgen.stream.request import ServerAddress
 
 _LAST_TICKS = 4
-_LAST_READING_S = 2.0  # A server that hangs is not waited for
+_LAST_READING_S = 2.0  # a server that hangs is not waited for
 
 
 class Session:
@@ -72,7 +71,7 @@ class Session:
         self.variant = variant
         self.servers = Servers(profile)
         self.began_s = writer.clock_s()
-        self._served: Sequence[Served | None] = ()  # each server, as far as it says what it is
+        self._served: Sequence[Served | None] = ()  # each server's identity, None if unknown
         self.fleet = Fleet(self.servers.count)
         self._plan = plan
         self._writer = writer
@@ -80,16 +79,16 @@ class Session:
         self._where = where
         self._accepted: Accepted | None = None
         self._clients: list[ServerClient] = []
-        self._driven = False  # there were workers for every server
+        self._driven = False  # whether there were workers for every server
         self._watch: EngineWatch | None = None
         self._canaries: CanaryWatch | None = None
-        self._heard: set[int] = set()  # the servers, by number, whose metrics were read
-        self._silent: set[int] = set()  # and of those the ones that do not answer any more
-        self._asking: asyncio.Task[None] | None = None  # what servers that answer again are
+        self._heard: set[int] = set()  # servers, by number, whose metrics have been read
+        self._silent: set[int] = set()  # those of them that no longer answer
+        self._asking: asyncio.Task[None] | None = None  # identifies servers that answer again
         self._open = contextlib.AsyncExitStack()
 
     def another(self, variant: str | None, variants: Mapping[str, Profile]) -> Session:
-        """One to take its place, as it is or as one of the variants; raises `ProfileError` where that cannot be."""
+        """A session to replace it, as it is or with a variant; raises `ProfileError` if that is impossible."""
         if not self.servers.ours:
             raise ProfileError("vramp has only attached to this server; restart it where it was started")
         if variant is not None and variant not in variants:
@@ -100,7 +99,7 @@ class Session:
     # Its life.
 
     async def preflight(self) -> list[Finding]:
-        """Look at profile, installation and box; what would make the start fail."""
+        """Check profile, installation and box for what would make the start fail."""
         findings = await check_profile(self.profile, self._plan)
         self._writer.log(Checked(t_s=self._writer.clock_s(), findings=tuple(findings)))
         return [finding for finding in findings if finding.severity == "blocks"]
@@ -108,6 +107,8 @@ class Session:
     async def start(self) -> None:
         """Start the servers and wait until they answer; raises `ServerError`."""
         await self.servers.start(self._writer.folder)
+        if any(not stage.no_load for stage in self._plan):
+            self.servers.claim()
         self.log_state("starting")
         await self.servers.wait_ready()
         problem = self.servers.remember_start()
@@ -120,7 +121,7 @@ class Session:
             self._clients.append(await self._open.enter_async_context(client))
 
     async def look(self) -> None:
-        """Ask what is served; raises `ServerError` where there is nothing to be seen without load."""
+        """Identify the servers; raises `ServerError` if there is nothing to see without load."""
         for client in self._clients:
             await resolve_target(client.base_url)
             page = await client.metrics_text()
@@ -133,15 +134,15 @@ class Session:
         self._learnt([await self._identified(client) for client in self._clients])
 
     async def _identified(self, client: ServerClient) -> Served | None:
-        """What a server is; None, and an event, where it does not say: its metrics are read all the same."""
+        """A server's identity; None, with an event, if it is unknown: its metrics are read anyway."""
         try:
             return await self._identify(client)
         except ServerError as error:
-            self._writer.event("server", f"{error}; its metrics are read all the same")
+            self._writer.event("server", f"{error}; its metrics are read anyway")
             return None
 
     def _learnt(self, served: Sequence[Served | None]) -> None:
-        """What the servers are is known: into the journal, with what they differ in."""
+        """Write the servers' identities to the journal, and report differences."""
         before, self._served = self._served, served
         words = {one.base_url: f"{one.model}, version {one.version or 'unknown'}" for one in served if one is not None}
         if served != before and len(set(words.values())) > 1:
@@ -160,11 +161,14 @@ class Session:
     async def prepare(self, stages: Sequence[Stage]) -> None:
         """Send the first request and start workers for load as in `stages`.
 
+        Once they have started they stay, and only the right to send is taken anew.
         Raises `ServerError`, `ProfileError` or `WorkerError`.
         """
         if not self._clients:
             raise ProfileError("there is no server to send it to; name one: vramp monitor URL")
         self.servers.claim()
+        if self._driven:
+            return
         load = self.profile.load
         first, *twins = self._clients
         served = await self._identify(first)
@@ -185,7 +189,7 @@ class Session:
             await self.read_engines()
 
     def _start_canaries(self, served: Served, accepted: Accepted) -> None:
-        """What the idle engines say is asked while the workers start."""
+        """Send canaries to the idle engines while the workers start."""
         settings, writer = self.profile.canary, self._writer
         if settings.enabled and self._canaries is None:
             self._canaries = CanaryWatch(
@@ -220,7 +224,7 @@ class Session:
         await self._watch.start()
 
     async def tick(self) -> FleetTick:
-        """What the workers did in the next quarter of a second, once it is written down."""
+        """Wait for the workers' next tick, write it down and return it."""
         tick = await self.fleet.tick()
         self._write(tick, self.fleet.size)
         if not self.servers.ours:
@@ -228,7 +232,7 @@ class Session:
         return tick
 
     def _look_again(self) -> None:
-        """One that answers again was perhaps restarted as another."""
+        """Identify servers that answer again: they may have been restarted with another model."""
         assert self._watch is not None
         answering = {number for number, view in enumerate(self._watch.views) if view is not None}
         back, self._silent = self._silent & answering, self._heard - answering
@@ -256,10 +260,10 @@ class Session:
         self.servers.check()
 
     async def close(self) -> None:
-        """End the workers and let go of the servers; the load was ended before."""
+        """End the workers and disconnect from the servers, after the load has ended."""
         if self._asking is not None:
             self._asking.cancel()
-        # What was cut off comes with the next ticks.
+        # Streams that were cut off are reported in the next ticks.
         for _ in range(_LAST_TICKS):
             if not self.fleet.size or not self._writer.record.open_streams:
                 break
@@ -274,7 +278,7 @@ class Session:
             self._write(rest, workers)
 
     async def stop_servers(self, *, leave: bool, show: Callable[[], None]) -> None:
-        """After `close`: end those that vramp started, or `leave` them; `show` is called when there is more to tell."""
+        """After `close`: end the servers that vramp started, or `leave` them; `show` is called when there is news."""
         state = await self.servers.end(leave=leave, tell=self._writer.event, show=show)
         if state is not None:
             self.log_state(state)
@@ -290,13 +294,13 @@ class Session:
                     await self._watch.read_between()
 
     async def load_is_over(self) -> None:
-        """Wait for the engines' numbers on the stages, and for what they answer now that they are idle."""
+        """Wait for the engines' figures for the stages, and for canaries on the idle servers."""
         await self.settle()
-        if self._canaries is not None:
+        if self._canaries is not None and self.servers.claimed:
             await self._canaries.after()
 
     async def settle(self) -> None:
-        """Wait for the engines' numbers on the stages that are over."""
+        """Wait for the engines' figures for ended stages."""
         if self._watch is not None:
             await self._watch.settle()
 
@@ -304,12 +308,12 @@ class Session:
 
     @property
     def served(self) -> Served | None:
-        """What the first server is; None until it was asked, and where it does not say."""
+        """The first server's identity; None if unknown."""
         return next(iter(self._served), None)
 
     @property
     def workers(self) -> int:
-        """How many there are, or will be at first."""
+        """How many workers there are, or will be at first."""
         if self._driven:
             return self.fleet.size
         loads = [stage for stage in self._plan if not stage.no_load]
@@ -320,18 +324,19 @@ class Session:
         assert self.served is not None and self._accepted is not None
         return partial(templates_of, self.profile, self.served.model, self._accepted, self.servers.base_urls)
 
-    @property
-    def boundary(self) -> Boundary:
-        """Called where stages end and begin."""
+    def boundary(self, ended: int | None, begun: int | None) -> None:
+        """A stage ended, or began, or both."""
         assert self._watch is not None
-        return self._watch.boundary
+        self._watch.boundary(ended, begun)
+        if self._canaries is not None:
+            self._canaries.boundary()
 
     @property
     def worker_pids(self) -> Sequence[int]:
         return self.fleet.pids
 
     def view(self, t_s: float, hardware: HardwareRecord, *, starting: bool) -> ServerView:
-        """The servers as the screen shows them; while they start, with what their processes and the GPUs do."""
+        """The servers for the screen; while they start, with signs of life from processes and GPUs."""
         servers, served, settings = self.servers, self.served, self.profile.server
         return ServerView(
             engine=settings.engine,

@@ -1,7 +1,8 @@
-"""The load on one session: a turn with each tick, and workers as soon as load is asked for.
+"""The load of one session: a turn per tick, and workers as soon as load is requested.
 
-Invariants: nothing but a look is sent while no load is asked for; where it is asked for later, what runs goes on
-without load until there are workers, and for good if there can be none.
+Invariants: while no load is requested, nothing is sent but metrics queries; if it is requested later, the running stage
+continues without load until there are workers, or for good if there can be none. A run whose plan sends load keeps its
+servers locked until its end; one that only watches lets others drive them whenever it sends nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class SessionLoad:
         self._preparing: asyncio.Task[None] | None = None  # workers for the first load, while there is none
 
     async def begin(self) -> None:
-        """Learn what is served, and begin the plan; raises `ServerError`, `ProfileError` or `WorkerError`."""
+        """Identify the servers and begin the plan; raises `ServerError`, `ProfileError` or `WorkerError`."""
         session = self._session
         if self._controller.asked_for_load:
             await self._prepare(self._plan)
@@ -41,9 +42,9 @@ class SessionLoad:
         self._controller.attach(session.fleet, session.boundary)
 
     async def turn(self) -> None:
-        """Take in the next tick, and do what it asks for.
+        """Process the next tick.
 
-        Raises `WorkerError` or `LoadError` where the load cannot go on.
+        Raises `WorkerError` or `LoadError` if the load cannot continue.
         """
         session, controller, record = self._session, self._controller, self._writer.record
         tick = await session.tick()
@@ -57,9 +58,16 @@ class SessionLoad:
         broken = self._breaker.check(record, self._writer.clock_s())
         if broken is not None:
             self._give_up(broken)
+        if self._only_watches and controller.rests and self._preparing is None:
+            session.servers.let_go()
+            controller.workers_let_go()
+
+    @property
+    def _only_watches(self) -> bool:
+        return all(stage.no_load for stage in self._plan)
 
     async def close(self) -> None:
-        """Prepare no more."""
+        """Stop preparing workers."""
         if self._preparing is not None:
             self._preparing.cancel()
             await asyncio.wait({self._preparing})
@@ -84,8 +92,8 @@ class SessionLoad:
             self._controller.refuse_load(str(error))
 
     def _give_up(self, why: str) -> None:
-        """A run whose plan is load has failed; one that only watches goes on without load."""
-        if any(not stage.no_load for stage in self._plan):
+        """Fail a run whose plan sends load; one that only watches continues without load."""
+        if not self._only_watches:
             raise LoadError(why)
         self._writer.event("error", why)
         self._controller.change(NO_LOAD, concurrency=0, rate=None)

@@ -1,4 +1,4 @@
-"""Views of stages: what the screen shows of each, of all together, and of how their latencies are distributed."""
+"""Views of stages for the screen: of each, of all together, and of their latency distributions."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from loadgen.metrics.stage_result import (
 )
 from loadgen.report.notes import notes_of
 
-_SETTLED_S = 5.0  # after its end: the last look at the GPUs and the engine's word on it are there by then
+_SETTLED_S = 5.0  # after its end: by then the last GPU sample and the engine's figures are there
 
 
 class StageViews:
-    """The views of a record's stages; one of which nothing more can come is computed once."""
+    """The views of a record's stages; the view of a complete stage is computed once."""
 
     def __init__(self) -> None:
         self._settled: dict[int, StageView] = {}
         self._curve = LoadCurve()
-        self._running: dict[int, LoadCurve] = {}  # of each stage that goes on, as last looked at
+        self._running: dict[int, LoadCurve] = {}  # of each incomplete stage, at the last look
         self._energy: dict[int, tuple[int, EnergyResult | None]] = {}
 
     def of(self, record: Record) -> tuple[StageView, ...]:
@@ -62,7 +62,7 @@ class StageViews:
         return view
 
     def _energy_of(self, index: int, stage: StageRecord, record: Record) -> EnergyResult | None:
-        """Computed once for each look at the GPUs."""
+        """Computed once per GPU sample."""
         if self._energy.get(index, (None,))[0] != stage.hardware_samples.count:
             self._energy[index] = (stage.hardware_samples.count, stage_energy(stage, record.hardware))
         return self._energy[index][1]
@@ -104,7 +104,7 @@ def stage_view(
 
 
 def _last_seconds(engine: EngineView | None) -> EngineStage | None:
-    """The engine's view as its word on a stage."""
+    """The engine's view in the form of a stage's figures."""
     if engine is None or engine.between_s is None:
         return None
     span_s = engine.between_s[1] - engine.between_s[0]
@@ -140,7 +140,7 @@ def whole_view(stages: Sequence[StageRecord], total: StageMetrics) -> StageView 
 
 
 def _measured(stage: StageRecord, elapsed_s: float) -> StageView:
-    """What it asked for and what was measured, without what limits and engine say of it."""
+    """Its load and its measurements, without limits and engine."""
     started = stage.started
     return StageView(
         number=started.index + 1,
@@ -185,7 +185,7 @@ def _beyond_its_end(stage: StageRecord) -> float | None:
 
 
 def _truth_words(truth: TruthCheck) -> str:
-    """Where the TTFT was spent, then what does not agree or could not be compared."""
+    """Where TTFT was spent, then what disagrees or could not be compared."""
     ttft = None
     if truth.ttft_outside_ms is not None and truth.ttft_server_ms is not None:
         ttft = f"mean TTFT {truth.ttft_server_ms:.1f} ms at the server, {truth.ttft_outside_ms:+.1f} ms at the client"

@@ -1,6 +1,6 @@
-"""What a running stage is watched for: when its measurement begins, when it is enough, and what ends it early.
+"""Watches a running stage: when its measurement begins, when it is enough, and what ends it early.
 
-A stage that time bounds is measured under its own load: once no stream is left of a higher one before, and once the
+A stage bounded by time is measured under its own load: once streams of a higher load before it have ended, and once
 streams that all begin at once, as into an idle engine, have their first tokens. One that settles waits for the end of
 its whole transient (`Transient`). It ends early when the queue of an open loop grows without bound
 (`OverloadDetector`) or when everything fails (`FailureBreaker`).
@@ -24,14 +24,14 @@ from loadgen.metrics.slo import Judgement, judge, met_limits, needed_words, stil
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan.stage import Measured, Stage
 
-_WAVE_SHARE = 0.1  # of the streams that a stage wants: if fewer begin at once, they are requests like any other
+_WAVE_SHARE = 0.1  # of a stage's streams: if fewer begin at once, they are ordinary requests
 LONGEST_FILL_S = 30.0
-"""A stage without an end of its own waits no longer for its first wave, any other for as long as it is measured."""
-JUDGED_AFTER_S = 10.0  # no stage is judged before
+"""How long a stage without an end waits for its first wave at most; any other waits for as long as it is measured."""
+JUDGED_AFTER_S = 10.0  # no stage is judged earlier
 FEWEST_ENDED = 20
-UNSERVED = 0.05  # the share of arrivals that must stay without an answer
+UNSERVED = 0.05  # the least share of unanswered arrivals
 READING_S = 1.0
-_SURE = 4.0  # student's t beyond 99.9 % with ten increments, and still few false alarms when it is asked every second
+_SURE = 4.0  # student's t beyond 99.9 % with ten increments, with few false alarms even if tested every second
 _FEWEST_INCREMENTS = 5
 _TURNOVERS = 4
 _RISEN = 1.5
@@ -55,15 +55,15 @@ class StageWatch:
         bounded_by_time = stage.requests is None and not stage.settle_s
         concurrency = stage.concurrency or 0
         self.first_wave_apart = stage.first_wave == "apart" and concurrency - held > _WAVE_SHARE * concurrency
-        """Many streams begin at once, and their figures are kept apart."""
+        """Whether many streams begin at once, whose figures are kept apart."""
         self.waits_for_first_wave = self.first_wave_apart and bounded_by_time
-        """It is measured once those have their first tokens."""
+        """Whether its measurement begins only after their first tokens."""
         self.waits_for_drain = bounded_by_time and stage.concurrency is not None and filled > concurrency
-        """More streams are open than it wants, and it is measured without them."""
+        """Whether its measurement begins only once streams beyond its concurrency have ended."""
         self._ready = False
-        self.late = False  # its first wave takes so long that it is measured all the same
+        self.late = False  # its first wave takes so long that measurement began without it
         self._flight = OverloadDetector(stage.rate) if stage.rate is not None and not stage.steps else None
-        self.saturated: str | None = None  # why it should not go on, once that is known
+        self.saturated: str | None = None  # why it should not continue, once that is known
 
     def started(self, index: int, t_s: float, *, manual: bool, variant: str | None) -> StageStarted:
         """The line that begins it; `manual` if the operator asked for it."""
@@ -78,12 +78,12 @@ class StageWatch:
             awaits_first_wave=self.waits_for_first_wave,
             variant=variant,
             random_prompts=stage.work.random_prompts and not stage.no_load,
-            # A pass after the first repeats its prompts for the hits; what others mean with theirs, nobody knows.
+            # Passes after the first repeat their prompts on purpose; without load, others' intentions are unknown.
             meant_hits=1.0 if stage.no_load or (stage.pass_number or 1) > 1 else stage.work.meant_hits,
         )
 
     def observe(self, tick: FleetTick, record: StageRecord, t_s: float) -> None:
-        """Take in a tick, `t_s` after the stage began."""
+        """Process a tick, `t_s` after the stage began."""
         index = record.started.index
         delta = tick.stages.get(index)
         if self._transient is not None:
@@ -101,12 +101,12 @@ class StageWatch:
 
     @property
     def waits(self) -> bool:
-        """It is not measured from a time that is known when it begins."""
+        """Whether the start of its measurement is not known in advance."""
         return self.waits_for_drain or self.waits_for_first_wave or self._transient is not None
 
     @property
     def settled(self) -> bool:
-        """Its transient is over; never true of a stage that does not wait for that."""
+        """Whether its transient is over; never true for a stage that does not wait for that."""
         return self._ready or (self._transient is not None and self._transient.over)
 
     def _judge(
@@ -119,7 +119,7 @@ class StageWatch:
         return detector.verdict(ended=ended, e2e_mean_s=self._e2e_mean_s(record))
 
     def _e2e_mean_s(self, record: StageRecord) -> float | None:
-        """That of the measured streams, or put together from what is known of those of the warm-up."""
+        """Mean E2E of measured streams, or an estimate from the warm-up's."""
         means_ms = {name: record.histogram(name).mean_ms() for name in ("e2e", "warmup_ttft", "warmup_tpot")}
         e2e_ms, ttft_ms, tpot_ms = means_ms.values()
         if e2e_ms is None and ttft_ms is not None and tpot_ms is not None:
@@ -128,16 +128,16 @@ class StageWatch:
 
 
 class OverloadDetector:
-    """Finds an open loop beyond what the server can take: its number of streams in flight grows without bound.
+    """Finds an open loop beyond the server's capacity: its number of streams in flight grows without bound.
 
-    At the edge of what a server can take, that number wanders like a random walk; beyond it, it drifts. So the test is
-    a t-test of its increments over the latter half of a stage: their mean is surely above zero, and is more than a
-    share of the arrivals, those that are never served. Nothing here asks how long a TTFT is, so that a chat server
-    that answers in milliseconds is judged like any other.
+    At capacity, that number wanders like a random walk; beyond it, it drifts. So the test is a t-test of its increments
+    over the latter half of a stage: their mean must be significantly above zero, and exceed a share of the arrivals,
+    which are the ones never served. TTFT itself is no criterion, so a chat server that answers in milliseconds is
+    judged like any other.
 
-    In the beginning every stage fills up. How much of the growth that can be follows from the mean duration of its
-    streams; but while most of them are still open, that mean is of the short ones. Until the stage has lasted for
-    several times what Little's law says of them, it must be waiting that grows: the TTFT must have risen.
+    At first, every stage fills up. How much growth that explains follows from the mean duration of its streams; but
+    while most of them are still open, that mean covers only the short ones. Until the stage has lasted several times
+    the duration given by Little's law, the growth must be due to waiting: TTFT must have risen.
     """
 
     def __init__(self, rate: float) -> None:
@@ -147,9 +147,9 @@ class OverloadDetector:
         self._ttft_ms: list[float] = []
 
     def observe(self, t_s: float, in_flight: int, ttft_ms: float | None) -> bool:
-        """Take in the streams open or waiting `t_s` after the stage began, and the TTFT of those that came since.
+        """Add the streams open or waiting `t_s` after the stage began, and the TTFT of streams since the last call.
 
-        A reading is kept, and the answer true, about once a second.
+        About once a second, a reading is kept and the result is True.
         """
         if self._times_s and t_s < self._times_s[-1] + READING_S:
             return False
@@ -159,7 +159,7 @@ class OverloadDetector:
         return True
 
     def verdict(self, *, ended: int, e2e_mean_s: float | None) -> str | None:
-        """Why the stage should end: its queue grows without bound; else None."""
+        """Why the stage should end: its queue grows without bound; None if it does not."""
         half = len(self._times_s) // 2
         times_s, values = self._times_s[half:], self._in_flight[half:]
         if len(values) <= _FEWEST_INCREMENTS or times_s[-1] < JUDGED_AFTER_S or ended < FEWEST_ENDED or not e2e_mean_s:
@@ -182,27 +182,27 @@ class OverloadDetector:
 
 
 def drift(values: list[int]) -> float:
-    """Student's t of the increments of a series: how surely it rises, against a random walk with steps like its own."""
+    """Student's t of the increments of a series: how significantly it rises, compared with a random walk."""
     increments = [after - before for before, after in pairwise(values)]
     spread = max(stdev(increments), 0.5)
     return fmean(increments) / spread * math.sqrt(len(increments))
 
 
 def filling_share(from_s: float, to_s: float, mean_s: float) -> float:
-    """The growth that the filling of an empty server has left, as a share of the rate.
+    """The growth still due to the filling of an empty server, as a share of the rate.
 
-    For streams of exponential length, of which the last leave latest: 1 - exp(-t/mean) of the final number are there.
+    For streams of exponentially distributed duration: after t, 1 - exp(-t/mean) of the final number are there.
     """
     return mean_s / (to_s - from_s) * (math.exp(-from_s / mean_s) - math.exp(-to_s / mean_s))
 
 
 class Transient:
-    """Finds when the transient of a stage is over: its slots have turned over, and its series have come to rest.
+    """Finds when the transient of a stage is over: its slots have turned over, and its series are stationary.
 
-    Each series (streams open, TTFT, tokens a second) is judged by MSER, the marginal standard error rule of White
+    Each series (open streams, TTFT, tokens a second) is judged by MSER, the marginal standard error rule of White
     (1997): of all points at which a series could be cut, the best leaves the mean of the rest with the least standard
-    error. While a transient lasts that point moves along with the end; once it stays in the first half, the rest is
-    stationary. So the rule needs no limit that would have to fit every model and machine.
+    error. During a transient that point moves along with the end; once it stays in the first half, the rest is
+    stationary. So no threshold is needed that would have to fit every model and machine.
     """
 
     def __init__(self, concurrency: int | None) -> None:
@@ -214,7 +214,7 @@ class Transient:
         self._tokens: list[float] = []
 
     def observe(self, *, held: int, delta: StageDelta | None, output_tokens: int) -> None:
-        """Take in a tick: streams open at its end, what happened to those of the stage, and all tokens that came."""
+        """Add a tick: streams open at its end, the stage's own delta, and all tokens that arrived."""
         self._held.append(held)
         self._tokens.append(output_tokens)
         if delta is None:
@@ -226,7 +226,7 @@ class Transient:
 
     @property
     def over(self) -> bool:
-        """Every slot has turned over once, and nothing moves any more."""
+        """Whether every slot has turned over once, and the series are stationary."""
         if len(self._held) < FEWEST_TICKS or not self._turned_over():
             return False
         return all(at_rest(series) for series in (self._held, self._ttft_ms, self._tokens))
@@ -235,7 +235,7 @@ class Transient:
         held = self._held[-1]
         wanted = self._concurrency
         if wanted is None:
-            # In open loop the streams of the beginning must have gone, whose number is not known beforehand.
+            # In open loop the initial streams must have ended, whose number is not known in advance.
             return self._sent - held >= max(held, 1)
         return held <= wanted + max(1, _HELD_SHARE * wanted) and self._sent - held >= wanted
 
@@ -249,15 +249,15 @@ def ttft_of(delta: StageDelta | None) -> float | None:
 
 
 def at_rest(series: list[float]) -> bool:
-    """Whether the best cut of a series lies in its first half; one that is too short is not at rest."""
+    """Whether the best cut of a series lies in its first half; False for one that is too short."""
     if len(series) < FEWEST_TICKS // 2:
         return False
     return int(np.argmin(cut_errors(series))) <= len(series) // 2
 
 
 def cut_errors(series: list[float]) -> NDArray[np.float64]:
-    """The variance over the count of what each cut leaves, which MSER wants least; sums from the end, in one pass."""
-    # Counted from the last value, a series that has come to rest has errors of exactly 0, and no cancellation.
+    """Variance over count of the rest after each cut, which MSER minimises; sums from the end, in one pass."""
+    # Relative to the last value, a constant rest has errors of exactly 0, without cancellation.
     values = np.array(series[::-1], dtype=np.float64) - series[-1]
     counts = np.arange(1, len(values) + 1)
     means = np.cumsum(values) / counts
@@ -266,7 +266,7 @@ def cut_errors(series: list[float]) -> NDArray[np.float64]:
 
 
 def measured_of(stage: Stage, record: StageRecord, limits: Limits) -> Measured:
-    """What is known of a stage as it ends."""
+    """What the plan needs to know about a stage as it ends."""
     judgement, precision = judge(record, limits), record.blocks.precision()
     return Measured(
         stage=stage,
@@ -281,13 +281,12 @@ def measured_of(stage: Stage, record: StageRecord, limits: Limits) -> Measured:
 
 
 def enough(stage: Stage, record: StageRecord, measured_s: float, max_duration_s: float) -> str | None:
-    """Why a settled stage, measured for so long, should end; None while it should go on.
+    """Why a settled stage, measured for so long, should end; None if it should continue.
 
-    A probe is looked at again and again while it runs, and in one of many looks chance makes it seem sure. So it is
-    broken off only for what three standard deviations say, which leaves the 95 % of the last look what they are
-    (Haybittle 1971; Peto and others 1976). Where it goes on until it is sure, 95 % are enough to say that it meets its
-    limits: for a percentile that takes hundreds of streams, more for each that misses, so that there are few moments
-    at which it can be.
+    A probe is tested repeatedly while it runs, and in one of many tests it may seem sure by chance. So it is stopped
+    early only at three standard deviations, which preserves the 95 % of the last test (Haybittle 1971; Peto and others
+    1976). A probe that runs until it is sure may stop at 95 % that it meets its limits: for a percentile that takes
+    hundreds of streams, more with each miss, so there are few moments at which it can happen.
     """
     if stage.duration_s is None:
         return None
@@ -316,7 +315,7 @@ def _certain(judgement: Judgement, record: StageRecord, measured_s: float, max_d
 
 
 class FailureBreaker:
-    """Finds when to stop sending to a server that only fails: no table of zeros, and no hammering of what is dead."""
+    """Detects a server that only fails, to stop sending: no table of zeros, and no hammering of a dead server."""
 
     def __init__(self) -> None:
         self._successes = 0
@@ -324,7 +323,7 @@ class FailureBreaker:
         self._since_s = 0.0
 
     def check(self, record: Record, now_s: float) -> str | None:
-        """Why the load should end: many failures in a row, for a while, without one success; else None."""
+        """Why the load should end: many failures in a row, for a while, without a success; None if it should not."""
         current = record.current
         failures = record.total.counters["failed"] + record.total.counters["warmup_failed"]
         if current is None or current.started.no_load:

@@ -1,8 +1,8 @@
-"""A sweep: the same load on one server after the other, each a variant of a profile, with a folder that remembers.
+"""A sweep: the same load on one server after another, each a variant of a profile, with a folder for its state.
 
-The folder `runs/<UTC time>-<profile>-sweep/` holds the result of each variant and `sweep.json`, which says which of
-them are done. It is written whole after every variant, so that a sweep can go on after whatever ended it. What makes
-two variants comparable is checked before anything is started: the load is the same to the last key, the seed too.
+The folder `runs/<UTC time>-<profile>-sweep/` holds the result of each variant and `sweep.json`, which says which are
+done. It is rewritten as a whole after every variant, so that a sweep can be resumed whatever ended it. Before anything
+is started, it is checked that the variants are comparable: equal loads in every key, including the seed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Variant(msgspec.Struct, frozen=True):
     name: str
     state: RunState
     reason: str
-    result: str | None  # its file in the folder; None where there was no run
+    result: str | None  # its file in the folder; None if there was no run
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,13 +43,13 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     profile: str
     started_at: str
     seed: int
-    digest: str  # of the profiles of all variants: a sweep goes on only with what it began with
+    digest: str  # of all variants' profiles: a sweep is resumed only with the same ones
     variants: list[str]
     done: list[Variant] = []
 
     @property
     def remaining(self) -> list[str]:
-        """The variants that have not run to their end; one that failed may do better now."""
+        """The variants that have not completed; one that failed is tried again."""
         complete = {variant.name for variant in self.done if variant.state == "complete"}
         return [name for name in self.variants if name not in complete]
 
@@ -57,7 +57,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 def begin_sweep(name: str, profiles: Mapping[str, Profile], *, seed: int) -> tuple[Path, Sweep]:
     """Claim a folder for a sweep over these profiles by variant.
 
-    Raises `ProfileError` where they cannot be compared, `ResultError` where nothing can be written.
+    Raises `ProfileError` if they are not comparable, `ResultError` if the folder cannot be written.
     """
     require_comparable(profiles)
     now = datetime.now(UTC)
@@ -70,7 +70,7 @@ def begin_sweep(name: str, profiles: Mapping[str, Profile], *, seed: int) -> tup
 
 
 def resume_sweep(folder: Path, profiles: Mapping[str, Profile]) -> Sweep:
-    """Read a sweep to go on with it; raises `ResultError` for no sweep, `ProfileError` for another one."""
+    """Read a sweep to resume it; raises `ResultError` if it is not one, `ProfileError` if it is another one."""
     sweep = read_sweep(folder)
     if sweep.variants != [*profiles]:
         raise ProfileError(f"{folder}: is a sweep of {', '.join(sweep.variants)}; name the same variants to go on")
@@ -90,7 +90,7 @@ def read_sweep(folder: Path) -> Sweep:
 
 
 def note_variant(folder: Path, sweep: Sweep, variant: Variant) -> Sweep:
-    """Write down how a variant ended, in place of an earlier attempt; raises `ResultError`."""
+    """Record how a variant ended, replacing an earlier attempt; raises `ResultError`."""
     others = [other for other in sweep.done if other.name != variant.name]
     noted = msgspec.structs.replace(sweep, done=[*others, variant])
     _write(folder, noted)
@@ -98,24 +98,24 @@ def note_variant(folder: Path, sweep: Sweep, variant: Variant) -> Sweep:
 
 
 def outcomes_of(folder: Path, sweep: Sweep) -> list[Outcome]:
-    """What became of the variants so far, in the order of the sweep, with their results; raises `ResultError`."""
+    """The outcomes of the variants so far, in order, with their results; raises `ResultError`."""
     done = {variant.name: variant for variant in sweep.done}
     return [_outcome(folder, done[name]) for name in sweep.variants if name in done]
 
 
 def result_path(folder: Path, variant: str) -> Path:
-    """Where the result of a variant goes."""
+    """The file for a variant's result."""
     return folder / f"{variant}.json"
 
 
 def as_swept(profile: Profile, seed: int) -> Profile:
-    """The profile with the seed of the sweep, and with a server that is stopped before the next one starts."""
+    """The profile with the sweep's seed, and with a server that is stopped before the next one starts."""
     load, server = profile.load.model_copy(update={"seed": seed}), profile.server.model_copy(update={"on_exit": "stop"})
     return profile.model_copy(update={"load": load, "server": server})
 
 
 def require_comparable(profiles: Mapping[str, Profile]) -> None:
-    """Refuse variants that send another load than the first, or servers that are not started.
+    """Refuse variants whose load differs from the first one's, or whose servers vramp does not start.
 
     Raises `ProfileError`.
     """
@@ -141,7 +141,7 @@ def _load_of(profile: Profile) -> dict[str, Any]:
 
 
 def _digest(profiles: Mapping[str, Profile]) -> str:
-    # Without the seed: it is drawn when the sweep begins.
+    # Without the seed, which is drawn when the sweep begins.
     documents = {name: as_swept(profile, 0).model_dump(mode="json") for name, profile in profiles.items()}
     return hashlib.sha256(json.dumps(documents, sort_keys=True).encode()).hexdigest()
 

@@ -1,6 +1,6 @@
-"""From a record to a snapshot: what the screen draws, computed four times a second. Nothing here changes anything.
+"""From a record to a snapshot for the screen, computed four times a second. Nothing here changes anything.
 
-A record says what has happened; a run that goes on, or the replay that plays it, adds what only it knows.
+A record says what has happened; a live run, or a replay, adds what only it knows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CPU_POINTS = 8
 
 
 class RunFields(TypedDict, total=False):
-    """Fields of a snapshot that only the run that goes on, or the replay, can know."""
+    """Fields of a snapshot that only a live run, or a replay, knows."""
 
     unix_s: Required[float]
     profile: Required[str]
@@ -55,7 +55,7 @@ class RunFields(TypedDict, total=False):
 
 
 class LoadFields(TypedDict, total=False):
-    """Fields of the load's view that only the run that goes on, or the replay, can know."""
+    """Fields of the load view that only a live run, or a replay, knows."""
 
     stage: Required[int]
     stages_planned: Required[int]
@@ -78,28 +78,20 @@ def snapshot_of(
     baseline: BaselineWatch | None = None,
     **known: Unpack[RunFields],
 ) -> Snapshot:
-    """The state of a run now: what its record says, with what only the run that goes on, or the replay, can know.
+    """The state of a run now: from its record, with what only a live run, or a replay, knows.
 
     `reason` is why it ends, as `ending`; `waiting_for` are the processes that a stop waits for.
     """
-    client, counters = client_view(record, workers), record.total.counters
+    client = client_view(record, workers)
     found = gpu_verdicts(record.hardware.facts())
     verdicts = _verdicts(record, found)
-    text, healthy = headline(
-        phase,
-        wrong_output=next((one.text for one in verdicts if is_of_output(one)), None),
-        client=client,
-        engine=record.engine,
-        others=record.others,
-        no_load=record.current is not None and record.current.started.no_load,
-        errors=sum(counters[name] for name in ("failed", "warmup_failed", "carried_failed")),
-        completed=counters["completed"],
-        milestones=server.milestones,
-        state=record.finished.state if record.finished is not None else ending,
-        reason=reason.partition("\n")[0],
-        waiting_for=waiting_for,
-        silent=_silent_words(server),
-    )
+    if phase == "running":
+        text, healthy = _running_headline(record, client, server, verdicts)
+    else:
+        state = record.finished.state if record.finished is not None else ending
+        text, healthy = phase_headline(
+            phase, server.milestones, state=state, reason=reason.partition("\n")[0], waiting_for=waiting_for
+        )
     return Snapshot(
         t_s=t_s,
         phase=phase,
@@ -188,7 +180,7 @@ def _error_views(total: StageMetrics) -> tuple[ErrorView, ...]:
 
 
 def _verdicts(record: Record, of_gpus: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    """Verdicts on GPUs, output and the running stage, as far as the last samples tell; the bad ones first."""
+    """Verdicts on GPUs, output and the running stage from the latest samples; bad ones first."""
     found = [*of_gpus, *record.canaries.run_verdicts()]
     stage, engine, host = record.current, record.engine, record.hardware.host
     if stage is not None:
@@ -208,20 +200,20 @@ def _verdicts(record: Record, of_gpus: Sequence[Verdict]) -> tuple[Verdict, ...]
             host_percent=host.cpu_percent if host is not None else None,
             busiest_core_percent=host.cpu_busiest_percent if host is not None else None,
         )
-        found += stage_verdicts(f"stage {stage.started.index + 1}", facts)
+        found += stage_verdicts(stage.subject, facts)
         found += _output(record, stage)
     return tuple(sorted(found, key=lambda verdict: not verdict.bad))
 
 
 def _output(record: Record, stage: StageRecord) -> Iterator[Verdict]:
-    """What is wrong with the text, and what was looked at."""
+    """Verdicts on the output, and what was checked."""
     index, counters = stage.started.index, stage.counters
     yield from record.canaries.stage_verdicts(index)
     yield from answer_verdicts(stage, record.stages.values(), record.urls, record.engine)
     canary = record.canaries.stage(index, counters["sent"] + counters["warmup"])
     words = output_words(canary, kept(stage.answers))
     if words is not None:
-        yield Verdict("output", f"stage {index + 1}", words, bad=False)
+        yield Verdict("output", stage.subject, words, bad=False)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -230,7 +222,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def load_view(asked: StageLoad | None, record: Record, t_s: float, **known: Unpack[LoadFields]) -> LoadView:
-    """The load at a moment: what is asked for and what is held."""
+    """The load at a moment: requested and held."""
     tick, running = record.last_tick, record.current
     concurrency, rate = (asked.concurrency, asked.rate) if asked is not None else (None, None)
     if running is not None and running.started.steps:
@@ -259,35 +251,15 @@ def _progress(stage: StageLoad, running: StageRecord, t_s: float) -> float | Non
     return min(1.0, max(done)) if done else None
 
 
-def headline(
+def phase_headline(
     phase: Phase,
+    milestones: Sequence[Milestone] = (),
     *,
-    client: ClientView,
-    engine: EngineView | None,
-    errors: int,
-    completed: int,
-    wrong_output: str | None = None,
-    others: OthersTraffic | None = None,
-    no_load: bool = False,
-    milestones: tuple[Milestone, ...] = (),
     state: RunState | None = None,
     reason: str = "",
     waiting_for: Sequence[str] = (),
-    silent: str = "",
 ) -> tuple[str, bool]:
-    """What the run does in a line of words, for the header, and whether all is well.
-
-    `reason` is one line; `silent` says which servers that answered before do not.
-    """
-    if phase == "running" and silent:
-        return silent, False
-    if phase == "running" and no_load:
-        return _limit_of(engine) or _no_load_words(engine, others), True
-    if phase == "running":
-        if wrong_output is not None and errors < completed:
-            return wrong_output, False
-        text, healthy = _load_headline(client, engine, errors=errors, completed=completed)
-        return f"{text}, not alone" if healthy and others is not None and others.seen else text, healthy
+    """What a run that sends no load does, in one line for the header, and whether all is well."""
     waits = f"stopping: waits for {', '.join(waiting_for)}" if waiting_for else ""
     words: dict[Phase, str] = {
         "checking": "preflight: looking at profile, installation and box",
@@ -306,14 +278,7 @@ def headline(
     return words[phase], not (ends_badly or phase in ("blocked", "failed"))
 
 
-def _silent_words(server: ServerView) -> str:
-    silent = sum(instance.state == "unreachable" for instance in server.instances)
-    if silent:
-        return f"{silent} of {len(server.instances)} servers {'does' if silent == 1 else 'do'} not answer"
-    return "the server does not answer" if server.state == "unreachable" else ""
-
-
-def _milestone_words(milestones: tuple[Milestone, ...]) -> str:
+def _milestone_words(milestones: Sequence[Milestone]) -> str:
     for milestone in reversed(milestones):
         if milestone.state == "running":
             return f"{milestone.label} {milestone.detail}".strip()
@@ -321,7 +286,32 @@ def _milestone_words(milestones: tuple[Milestone, ...]) -> str:
     return f"next: {coming[0]}" if coming else "waiting for its answer"
 
 
-def _load_headline(client: ClientView, engine: EngineView | None, *, errors: int, completed: int) -> tuple[str, bool]:
+def _running_headline(
+    record: Record, client: ClientView, server: ServerView, verdicts: Sequence[Verdict]
+) -> tuple[str, bool]:
+    """The same while it sends load, or watches the load of others."""
+    engine, others, counters = record.engine, record.others, record.total.counters
+    silent = _silent_words(server)
+    if silent:
+        return silent, False
+    if record.current is not None and record.current.started.no_load:
+        return _limit_of(engine) or _no_load_words(engine, others), True
+    errors = sum(counters[name] for name in ("failed", "warmup_failed", "carried_failed"))
+    wrong_output = next((one.text for one in verdicts if is_of_output(one)), None)
+    if wrong_output is not None and errors < counters["completed"]:
+        return wrong_output, False
+    text, healthy = load_headline(client, engine, errors=errors, completed=counters["completed"])
+    return f"{text}, not alone" if healthy and others is not None and others.seen else text, healthy
+
+
+def _silent_words(server: ServerView) -> str:
+    silent = sum(instance.state == "unreachable" for instance in server.instances)
+    if silent:
+        return f"{silent} of {len(server.instances)} servers {'does' if silent == 1 else 'do'} not answer"
+    return "the server does not answer" if server.state == "unreachable" else ""
+
+
+def load_headline(client: ClientView, engine: EngineView | None, *, errors: int, completed: int) -> tuple[str, bool]:
     if errors and errors >= completed:
         return f"failing: {errors} of {errors + completed} requests", False
     if client.limited:

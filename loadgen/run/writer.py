@@ -1,7 +1,7 @@
-"""What a run has to say: line by line into its files and its record, and as a result when asked for one.
+"""The output of a run: each line into its files and its record, and a result on request.
 
-Every line goes through `log`, so screen, journal and result cannot differ; once the last one is written, nothing more
-is said. A disk that does not take it costs the run nothing but a word.
+Every line goes through `log`, so screen, journal and result cannot differ; after the last one, nothing more is written.
+A full disk costs the run nothing but an event.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class RunWriter:
     def __init__(
         self, name: str, *, json_path: Path | None, records: RowsFormat | None, baseline: Baseline | None
     ) -> None:
-        """Claim a folder for a run of this name; raises `ResultError` when the results could not be written."""
+        """Claim a folder for a run of this name; raises `ResultError` if it cannot be written."""
         require_format(records)
         if json_path is not None:
             require_writable(json_path)
@@ -61,7 +61,7 @@ class RunWriter:
         self.result_paths = [self.folder / RESULT, *([json_path] if json_path is not None else [])]
         self.record = Record()
         self.result: Result | None = None
-        self.written: Path | None = None  # where the result was written last
+        self.written: Path | None = None  # where the result was last written
         self.error: VrampError | None = None  # why it could not be written
         self.began_s = time.monotonic()
         self._files = SafeFiles(self.folder, records)
@@ -70,14 +70,14 @@ class RunWriter:
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether every stream's row is asked for."""
+        """Whether stream rows are wanted."""
         return self._files.keeps_rows
 
     def clock_s(self) -> float:
         return time.monotonic() - self.began_s
 
     def log(self, line: Line) -> None:
-        """Take in a line, without the secrets that stand in it."""
+        """Write a line, without secrets."""
         if self._closed:
             return
         line = masked(line)
@@ -90,7 +90,7 @@ class RunWriter:
     def begin(
         self, profile: Profile, *, seed: int, workers: int, stages_planned: int, data: Dataset | None = None
     ) -> None:
-        """The first line: the profile as it is run, the machine, the seed, the file of prompts."""
+        """Write the first line: the profile as run, the machine, the seed, the file of prompts."""
         document = profile.model_dump(mode="json")
         document["load"]["seed"] = seed
         self.log(
@@ -113,7 +113,7 @@ class RunWriter:
     def server_changed(
         self, servers: Servers, served_by_each: Sequence[Served | None], state: ServerState, variant: str | None
     ) -> None:
-        """The servers reached a state; what they serve is empty until they were asked."""
+        """The servers reached a state; `served_by_each` is empty until they have been identified."""
         described = servers.described()
         settings, first = servers.settings, next(iter(described), None)
         served = next(iter(served_by_each), None)
@@ -143,7 +143,7 @@ class RunWriter:
     def tick(
         self, tick: FleetTick, *, engine: EngineView | None, workers: int, model: str | None, own: OwnRequests
     ) -> None:
-        """What the fleet did in a quarter of a second; `model` is that of a row that names none."""
+        """Write the fleet's tick; `model` is for rows that name none."""
         self.log(
             Ticked(
                 t_s=self.clock_s(),
@@ -160,13 +160,13 @@ class RunWriter:
             self.event("load", news)
 
     def write(self) -> None:
-        """What there is goes to disk as a result."""
+        """Write the result so far to disk."""
         self._log_problems(self._files.flush())
         result = self.record.result()
         self.result = result if self._baseline is None else with_baseline(result, self._baseline)
         for path in self.result_paths:
             try:
-                # Where the operator wants it, he has it as from any program; in its folder it is his alone.
+                # A path chosen by the operator gets the usual mode; the run's folder is private.
                 write_result(self.result, path, mode=PRIVATE if path.parent == self.folder else named_mode())
                 self.written = path
             except VrampError as error:
@@ -174,7 +174,7 @@ class RunWriter:
                 self.event("error", str(error))
 
     def finish(self, state: RunState, reason: str) -> None:
-        """The last line, and the result."""
+        """Write the last line and the result."""
         self.log(RunFinished(t_s=self.clock_s(), unix_s=time.time(), state=state, reason=reason))
         self.write()
         self._files.close()
@@ -195,7 +195,6 @@ def _environment() -> dict[str, Any]:
         "cpu_cores": os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
         "python": platform.python_version(),
-        "gpus": [],
     }
 
 

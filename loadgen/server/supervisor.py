@@ -3,7 +3,7 @@
 Invariants: the server runs under a guard that ends the tree however vramp dies; if the guard itself is killed, the tree
 that it reported is killed from here; the server's death is noticed at once, not at the next poll; `stop` may be called
 at any time and repeatedly, and cancelling it does not undo it; from before its start until it has stopped or was left
-running, no other vramp drives it.
+running, its port is locked as ours.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from loadgen.server.gpus.memory import HeldSince, wait_back
 from loadgen.server.process import guard, guard_client, tree
 from loadgen.server.process.container import Container, container_of, remove_container
 from loadgen.server.process.guard_client import NOT_CHECKED, ProcessName, ServerExit, StopReport, end_without_guard
-from loadgen.server.process.locks import DriveLock, claim_port
+from loadgen.server.process.locks import PortLock, claim_port
 from loadgen.server.process.log import LogTail
 from loadgen.server.process.records import VARIABLE, Mark, forget, id_file, new_mark, record_path
 from loadgen.server.vllm.causes import Phase
@@ -69,7 +69,7 @@ class ManagedServer:
         self._launched_s = time.monotonic()
         self._last_line_s: float | None = None
         self._cpu: CpuTime | None = None
-        self._lock: DriveLock | None = None
+        self._lock: PortLock | None = None
         self._mark: Mark | None = None
         self._container: Container | None = None
         self._startup = StartupWatch(time.monotonic())

@@ -22,16 +22,11 @@ from dataclasses import dataclass, field
 from operator import sub
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 KEPT_EVENTS = 1 << 22  # of ended streams, 8 bytes each
 KEPT_STEPS = 1 << 18
 _STREAM_COSTS = 32  # a stream's overhead, in events
-PART_TOKENS = 8  # a part of a stream with fewer tokens has no time per output token
 
 Outcome = Literal["completed", "aborted", "failed"]
-_Int64 = NDArray[np.int64]
 
 
 @dataclass(slots=True, eq=False)
@@ -96,7 +91,9 @@ class ServedHistory:
         ]
         came = [each for each in streams if each.received_ns >= since_ns]
         over = [each for each in streams if each.ended_ns and each.ended_ns <= until_ns]
-        events = _Events(streams, since_ns, until_ns)
+        from loadgen.simulator.served_events import ServedEvents  # see there: it loads numpy
+
+        events = ServedEvents(streams, since_ns, until_ns)
         return {
             "since_ns": since_ns,
             "until_ns": until_ns,
@@ -109,82 +106,8 @@ class ServedHistory:
             },
             "tokens": {"output": int(events.tokens[events.inside].sum())},
             "latency_ms": events.latency_ms(),
-            "by_streams": events.by_load(np.array(self._steps), np.array(self._loads)),
+            "by_streams": events.by_load(self._steps, self._loads),
         }
-
-
-class _Events:
-    """The events of some streams, concatenated in flat arrays."""
-
-    def __init__(self, streams: list[ServedStream], since_ns: int, until_ns: int) -> None:
-        lengths = np.array([len(each.stamps) for each in streams], dtype=np.int64)
-        self._stream = np.repeat(np.arange(len(streams)), lengths)
-        self._received = _flat([each.received_ns] for each in streams)
-        self._completed = np.array([each.completed for each in streams], dtype=bool)
-        self._ends = np.cumsum(lengths)
-        self._since_ns = since_ns
-        self.stamps = _flat(each.stamps for each in streams)
-        self.tokens = _flat(each.tokens or [1] * len(each.stamps) for each in streams)
-        self.inside = (self.stamps >= since_ns) & (self.stamps <= until_ns)
-        first = np.diff(self._stream, prepend=-1) != 0
-        (self._firsts,) = np.nonzero(first & self.inside & (self._received[self._stream] >= since_ns))
-        (self._later,) = np.nonzero(~first & self.inside & np.append(False, self.inside[:-1]))
-
-    def latency_ms(self) -> dict[str, dict[str, float | None]]:
-        """Over all streams; time per output token is that of each stream's part."""
-        (inside,) = np.nonzero(self.inside)
-        (starts,) = np.nonzero(np.diff(self._stream[inside], prepend=-1))
-        stream = self._stream[inside][starts]
-        first, last = inside[starts], inside[np.append(starts[1:], len(inside)) - 1] if len(inside) else inside
-        whole = self._completed[stream] & (self._received[stream] >= self._since_ns) & (last == self._ends[stream] - 1)
-        written = np.cumsum(self.tokens)
-        after_first = written[last] - written[first]
-        long = (whole | (after_first + self.tokens[first] >= PART_TOKENS)) & (after_first > 0)
-        tpot = (self.stamps[last] - self.stamps[first])[long] // after_first[long]
-        e2e = (self.stamps[last] - self._received[stream])[whole]
-        return {**self._of(self._firsts, self._later), "tpot": summary_ms(tpot), "e2e": summary_ms(e2e)}
-
-    def by_load(self, steps: _Int64, loads: _Int64) -> dict[str, Any]:
-        """Tokens, first tokens and gaps by the number of streams open when they were written."""
-        if not len(steps):
-            return {}
-        # What was written before the first known step is attributed to that; `whole` reports it.
-        load = loads[np.maximum(np.searchsorted(steps, self.stamps, side="right") - 1, 0)]
-        (inside,) = np.nonzero(self.inside)
-        all_of, firsts, later = (_groups(load, which) for which in (inside, self._firsts, self._later))
-        none = inside[:0]
-        return {
-            str(streams): {
-                "tokens": int(self.tokens[events].sum()),
-                **self._of(firsts.get(streams, none), later.get(streams, none)),
-            }
-            for streams, events in all_of.items()
-        }
-
-    def _of(self, firsts: _Int64, later: _Int64) -> dict[str, dict[str, float | None]]:
-        gaps = self.stamps[later] - self.stamps[later - 1]
-        ttft = self.stamps[firsts] - self._received[self._stream[firsts]]
-        itl = gaps // self.tokens[later]
-        return {"ttft": summary_ms(ttft), "itl": summary_ms(itl), "chunk_gap": summary_ms(gaps)}
-
-
-def summary_ms(values_ns: _Int64) -> dict[str, float | None]:
-    """Count, mean, max and nearest-rank percentiles, in milliseconds; None where there is nothing."""
-    if not len(values_ns):
-        return {"count": 0, **dict.fromkeys(("mean", "p50", "p90", "p99", "max"))}
-    ordered = np.sort(values_ns)
-    ranks = {f"p{p}": float(ordered[-(-len(ordered) * p // 100) - 1]) / 1e6 for p in (50, 90, 99)}
-    return {"count": len(ordered), "mean": float(ordered.mean()) / 1e6, **ranks, "max": float(ordered[-1]) / 1e6}
-
-
-def _flat(parts: Any) -> _Int64:  # noqa: ANN401 - iterables of iterables of int
-    return np.concatenate([np.zeros(0, dtype=np.int64), *(np.array(part, dtype=np.int64) for part in parts)])
-
-
-def _groups(load: _Int64, events: _Int64) -> dict[int, _Int64]:
-    ordered = events[np.argsort(load[events], kind="stable")]
-    loads, starts = np.unique(load[ordered], return_index=True)
-    return dict(zip(loads.tolist(), np.split(ordered, starts[1:]), strict=False))
 
 
 EXACT = 1 << 18
@@ -213,7 +136,9 @@ class Samples:
 
     def summary(self) -> dict[str, float | None]:
         """Count, mean, max and nearest-rank percentiles, in milliseconds; None where there is nothing."""
-        kept = summary_ms(np.array(self._kept, dtype=np.int64))
+        from loadgen.simulator.served_events import summary_ms
+
+        kept = summary_ms(self._kept)
         if not self.count:
             return kept
         return kept | {"count": self.count, "mean": self.total / self.count / 1e6, "max": self.max / 1e6}

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,11 @@ from tests.engines import Simulator, attach
 from tests.run.driving import finish, flowing, left_behind, once, processes_of_ours
 
 pytestmark = pytest.mark.usefixtures("little_patience")
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 def stop_one(_: Run) -> None:

@@ -22,13 +22,19 @@ def seen(read: int, loops: dict[str, int] | None = None, **kinds: int) -> StageD
     return StageDelta(answers=read, degenerate=found, loops=loops or {})
 
 
+def look(record: StageRecord, delta: StageDelta, t_s: float) -> None:
+    """Take it in as the fold of a journal does."""
+    record.metrics.add(delta)
+    record.add_answers(delta, t_s)
+
+
 def stage(index: int, *answers: StageDelta, parts: tuple[StageDelta, ...] = (), osl: int = 64) -> StageRecord:
     """A stage that looked at these, half a minute after each other; of several servers, at `parts`."""
     record = StageRecord(StageStarted(t_s=0.0, index=index, concurrency=8, rate=None, isl=16, osl=osl))
     for block, delta in enumerate(answers):
-        record.add_answers(delta, ANSWERS_BLOCK_S * block)
+        look(record, delta, ANSWERS_BLOCK_S * block)
     for number, part in enumerate(parts):
-        record.part(number).add_answers(part, 0.0)
+        look(record.part(number), part, 0.0)
     return record
 
 
@@ -127,9 +133,9 @@ def test_a_healthy_engine_is_left_alone_for_an_hour_whenever_it_is_looked_at() -
 
     before, now = stage(0), stage(1)
     for number in range(PER_MINUTE):
-        before.add_answers(seen(1, answer()), number / 4)
+        look(before, seen(1, answer()), number / 4)
     for number in range(60 * PER_MINUTE):
-        now.add_answers(seen(1, answer()), number / 4)
+        look(now, seen(1, answer()), number / 4)
         block = int(number / 4 // ANSWERS_BLOCK_S)
         # Every look of the hour: at the block that grows, beside the rest and beside the other stage.
         assert not degenerate(now.answer_blocks[block], {"stage 1": before.answers})

@@ -9,10 +9,11 @@ from loadgen.metrics.crosscheck import truth_check, truth_verdicts, unintended_h
 from loadgen.metrics.deltas import ClientDelta, EncodedHistogram, StageDelta
 from loadgen.metrics.engine import EngineLatencyMs, EngineStage, OthersTraffic, SpecDecode
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import EngineMeasured, Line, RunStarted, StageStarted, Ticked
+from loadgen.metrics.journal import EngineMeasured, Line, StageStarted, Ticked
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import StageResult
 from loadgen.metrics.stage_record import StageRecord
+from tests.journal import STARTED
 from tests.report.test_table import counted
 
 
@@ -159,27 +160,33 @@ def test_prefix_hits_that_nobody_wanted(rate: float | None, intended: float, fla
     assert (words is not None) == flagged
 
 
+def told(engine: EngineStage | None, **asked: object) -> StageRecord:
+    """A stage that asked for these, and of which the engine said that."""
+    stage = client()
+    stage.started, stage.engine = msgspec.structs.replace(stage.started, **asked), engine
+    return stage
+
+
 def test_verdicts() -> None:
-    check = truth_check(client(ttft_ms=130.0), ENGINE)
-    found = truth_verdicts("stage 1", check, _changed(ENGINE, {"prefix_hit_rate": 0.25}))
+    shared = _changed(ENGINE, {"prefix_hit_rate": 0.25})
+    found = truth_verdicts(told(shared), truth_check(client(ttft_ms=130.0), ENGINE))
     assert [(verdict.id, verdict.subject, verdict.bad) for verdict in found] == [
         ("truth", "stage 1", True),
         ("prefix-cache", "stage 1", True),
     ]
     assert found[1].text.startswith("25.0% of the prompt tokens came from the prefix cache, 0% were meant to")
-    assert truth_verdicts("stage 1", truth_check(client(), ENGINE), ENGINE) == []
-    assert truth_verdicts("stage 1", None, None) == []
-    shared = _changed(ENGINE, {"prefix_hit_rate": 0.25})
-    assert truth_verdicts("stage 1", None, shared, meant_hits=0.25) == []
+    assert truth_verdicts(told(ENGINE), truth_check(client(), ENGINE)) == []
+    assert truth_verdicts(told(None), None) == []
+    assert truth_verdicts(told(shared, meant_hits=0.25), None) == []
 
 
 def test_speculation_on_random_prompts_is_a_verdict() -> None:
     guessing = _changed(ENGINE, {"spec": SpecDecode(drafts=9, drafted_tokens=36, accepted_tokens=30, acceptance=5 / 6)})
-    [verdict] = truth_verdicts("stage 1", None, guessing, random_prompts=True)
+    [verdict] = truth_verdicts(told(guessing, random_prompts=True), None)
     assert (verdict.id, verdict.bad) == ("spec-decode-random", True)
     assert verdict.text.startswith("speculative decoding accepted 83% of its drafts on random prompts")
-    assert truth_verdicts("stage 1", None, guessing) == [], "prompts of a dataset"
-    assert truth_verdicts("stage 1", None, ENGINE, random_prompts=True) == [], "no speculation"
+    assert truth_verdicts(told(guessing), None) == [], "prompts of a dataset"
+    assert truth_verdicts(told(ENGINE, random_prompts=True), None) == [], "no speculation"
 
 
 # In the result.
@@ -195,16 +202,7 @@ def folded(*, open_before: int = 0, warmup: int = 1, engine: EngineStage | None 
     """A stage of one warm-up stream and two that count."""
     record = Record()
     lines: list[Line] = [
-        RunStarted(
-            unix_s=1.7e9,
-            run_id="r",
-            vramp_version="0",
-            profile={},
-            environment={},
-            workers=1,
-            seed=1,
-            stages_planned=1,
-        ),
+        STARTED,
         Ticked(
             t_s=0.5,
             span_s=0.25,

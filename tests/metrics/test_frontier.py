@@ -41,7 +41,7 @@ def test_without_a_price_there_is_no_cost_and_without_gpus_the_reason() -> None:
     assert cost_of(throughput(3000.0, 15_000.0, 8), Price()) is None
     unknown = cost_of(Throughput(1.0, None, 3000.0, 15_000.0, None), Price(2.1))
     assert unknown is not None and unknown.usd_per_million_output_tokens is None
-    assert "cost.gpus says how many" in unknown.why
+    assert "set cost.gpus" in unknown.why
     for nothing in (throughput(0.0, 0.0, 8), throughput(None, None, 8)):
         assert cost_of(nothing, Price(2.1)) == CostResult(2.1, None, None)
 

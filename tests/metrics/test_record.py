@@ -8,7 +8,6 @@ from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.journal import (
     GpusSampled,
     Happened,
-    RunStarted,
     StageEnded,
     StageStarted,
     TelemetryChanged,
@@ -16,12 +15,13 @@ from loadgen.metrics.journal import (
 )
 from loadgen.metrics.record import Record
 from loadgen.metrics.samples import GpuSample, GpuStatic
+from tests.journal import STARTED
 
 
 @pytest.fixture
 def record() -> Record:
     record = Record()
-    record.apply(RunStarted(1.7e9, "r", "0", {}, {}, 1, 1, 1))
+    record.apply(STARTED)
     return record
 
 

@@ -9,7 +9,6 @@ from loadgen.metrics.engine import EngineStage
 from loadgen.metrics.journal import (
     EngineMeasured,
     Line,
-    RunStarted,
     ServerChanged,
     ServerInstance,
     StageStarted,
@@ -20,6 +19,7 @@ from loadgen.metrics.record import Record
 from loadgen.metrics.result import StageResult
 from loadgen.store.files import read_journal
 from loadgen.store.runs import read_result, write_result
+from tests.journal import STARTED
 
 URLS = ("http://127.0.0.1:8000", "http://127.0.0.1:8001")
 SECOND_NS = 1_000_000_000
@@ -39,16 +39,7 @@ def lines(ticks: list[Ticked], *measured: EngineMeasured) -> list[Line]:
     started: dict[str, Any] = {"concurrency": 2, "rate": None, "arrival": "poisson", "isl": 1, "osl": 1}
     bounds: dict[str, Any] = {"requests": None, "duration_s": 4.0, "warmup_requests": 0, "warmup_s": 0.0}
     return [
-        RunStarted(
-            unix_s=1.7e9,
-            run_id="r",
-            vramp_version="0",
-            profile={},
-            environment={},
-            workers=2,
-            seed=1,
-            stages_planned=1,
-        ),
+        STARTED,
         ServerChanged(
             t_s=0.5,
             state="ready",

@@ -8,27 +8,17 @@ import msgspec
 import pytest
 
 from loadgen.errors import ResultError
-from loadgen.metrics.journal import RunFinished, RunStarted, StageStarted
+from loadgen.metrics.journal import RunFinished, StageStarted
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import SCHEMA_PATH, Result, json_schema
 from loadgen.store.runs import read_result, write_result
+from tests.journal import STARTED
 
 
 def result() -> Result:
     """A run that ended before anything was measured: every number that can be unknown is."""
     record = Record()
-    record.apply(
-        RunStarted(
-            unix_s=1.7e9,
-            run_id="r",
-            vramp_version="0",
-            profile={"slo": {"ttft_p99": 5.0}},
-            environment={},
-            workers=1,
-            seed=1,
-            stages_planned=1,
-        )
-    )
+    record.apply(msgspec.structs.replace(STARTED, profile={"slo": {"ttft_p99": 5.0}}))
     record.apply(
         StageStarted(
             t_s=1.0,
@@ -127,18 +117,7 @@ def test_there_are_results_of_older_versions() -> None:
 
 def test_a_run_without_an_end_says_that_it_was_killed() -> None:
     record = Record()
-    record.apply(
-        RunStarted(
-            unix_s=1.7e9,
-            run_id="r",
-            vramp_version="0",
-            profile={},
-            environment={},
-            workers=1,
-            seed=1,
-            stages_planned=1,
-        )
-    )
+    record.apply(STARTED)
     partial = record.result()
     assert (partial.state, partial.finished_at) == ("failed", None)
     assert "killed" in partial.reason

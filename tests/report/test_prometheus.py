@@ -12,12 +12,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from loadgen.metrics.engine import EngineLatencyMs, EngineView, OthersTraffic
-from loadgen.metrics.journal import RunStarted, StageEnded, StageStarted
+from loadgen.metrics.journal import StageEnded, StageStarted
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Verdict
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.report.prometheus import KEPT_S, Moment, metric_families, moment_of
 from loadgen.run.stage_views import StageViews
+from tests.journal import STARTED
 from tests.tui.scripted import running
 
 
@@ -84,17 +85,7 @@ def started(index: int, t_s: float) -> StageStarted:
 def test_a_stage_stays_for_a_minute_after_its_end(since_s: float, stages: list[str]) -> None:
     record = Record()
     for line in (
-        RunStarted(
-            unix_s=0.0,
-            monotonic_s=0.0,
-            run_id="r",
-            vramp_version="0",
-            profile={},
-            environment={},
-            workers=1,
-            seed=1,
-            stages_planned=2,
-        ),
+        STARTED,
         started(0, 0.0),
         StageEnded(t_s=10.0, index=0, reason="its time was over"),
         started(1, 10.0),

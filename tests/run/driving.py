@@ -1,23 +1,20 @@
 """Driving a whole run in a test: what sees its snapshots, and what must be left and not left in the end."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
-import jsonschema
 import psutil
 
 from loadgen.errors import VrampError
-from loadgen.metrics.result import SCHEMA_PATH, Result
+from loadgen.metrics.result import Result
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile.schema import Profile
 from loadgen.run.operations import Operation
 from loadgen.run.run import Run
+from tests.schema import require_schema
 
 Act = Callable[[Run, Snapshot], None]
 Action = Operation | Callable[[Run], None]
-# Made once: jsonschema.validate checks the schema itself each time, which takes longer than many a run.
-_SCHEMA = jsonschema.Draft202012Validator(json.loads(SCHEMA_PATH.read_text()))
 
 
 def processes_of_ours(module: str = "") -> list[psutil.Process]:
@@ -39,8 +36,7 @@ async def finish(run: Run, act: Act | None = None) -> Result:
         if act is not None:
             act(run, snapshot)
     assert run.result is not None
-    document = json.loads((run.folder / "result.json").read_text())
-    _SCHEMA.validate(document)
+    require_schema((run.folder / "result.json").read_bytes())
     return run.result
 
 

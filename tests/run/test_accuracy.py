@@ -126,10 +126,10 @@ async def test_each_stage_of_a_ladder_has_the_latencies_of_its_own_load() -> Non
 
 
 async def test_each_step_of_a_ramp_has_the_gaps_of_its_own_load() -> None:
-    plan = {"ramp": {"start": 1, "end": 12, "over": "12s", "steps": 12}}
+    plan = {"ramp": {"start": 1, "end": 8, "over": "8s", "steps": 8}}
     with simulator("--preset", "bends") as engine:
         [one] = await measured(engine, load={"osl": 40, "requests": None}, plan=plan)
-    assert [point.load for point in one.stage.curve] == list(range(1, 13))
+    assert [point.load for point in one.stage.curve] == list(range(1, 9))
     for point in one.stage.curve:
         own = one.truth["by_streams"][f"{point.load:g}"]
         # By the median: a step that begins under one load and ends under the next is in one bin here, in another there.

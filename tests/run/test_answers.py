@@ -9,7 +9,7 @@ from loadgen.metrics.snapshot import Snapshot
 from loadgen.run.operations import SetConcurrency, Stop
 from loadgen.run.run import Run
 from tests.engines import MANAGED, Simulator, attach, profile
-from tests.run.driving import in_turn, outcome
+from tests.run.driving import finish, in_turn, outcome
 
 A_MINUTE = 240  # looks of one worker
 LOOKED_AT: dict[str, Any] = {"canary": {"enabled": True, "interval_s": 3600}}
@@ -26,9 +26,13 @@ def accused(snapshot: Snapshot) -> bool:
 
 async def test_text_that_is_wrong_from_a_concurrency_on(engine: Simulator) -> None:
     engine.faults("repeat:streams=6")
-    act = in_turn((lambda snapshot: snapshot.t_s > 3, SetConcurrency(8)), (accused, Stop()))
-    result, error = await outcome(attach(engine, load=LOAD, **LOOKED_AT), act)
-    assert (result.state, error) == ("stopped", None)
+    run = Run(attach(engine, load=LOAD, **LOOKED_AT), where="test")
+
+    def looked_at(_: Snapshot) -> bool:
+        return run._record.current is not None and run._record.current.answers.read >= 8
+
+    result = await finish(run, in_turn((looked_at, SetConcurrency(8)), (accused, Stop())))
+    assert (result.state, run.error) == ("stopped", None)
     good, broken = result.stages
     assert accusations(good.verdicts) == []
     (verdict,) = accusations(broken.verdicts)

@@ -193,7 +193,7 @@ async def test_what_cannot_be_done_is_told_and_changes_nothing(engine: Simulator
     assert [stage.target.concurrency for stage in result.stages] == [4, 2, 4]
     refused = texts(result, "error")
     starts = [
-        "plan refused: there is no limit",
+        'plan refused: search = "slo" needs a limit',
         "plan refused: ladder: 1.5 is not",
         "shape refused: 9000 + 1000 = 10000",
     ]

@@ -8,18 +8,17 @@ import pytest
 
 from loadgen.report.markdown import markdown_report
 from loadgen.report.table import result_table
-from tests.engines import attach, simulator
+from tests.engines import Simulator, attach
 from tests.run.driving import outcome
 
 HITS = [{"pass_number": 1, "figures": {"prefix_hit_percent": 0.9}}]
 HITS += [{"pass_number": 2, "figures": {"prefix_hit_percent": 50}}]
 
 
-async def test_the_sample_in_two_passes_beside_what_was_published() -> None:
+async def test_the_sample_in_two_passes_beside_what_was_published(engine: Simulator) -> None:
     published = {"source": "a publication", "points": HITS, "data": "x.json of a hub", "data_sha256": "ab" * 32}
     load = {"data": "sample", "osl": 8, "passes": 2, "requests": 32, "concurrency": 32}
-    with simulator() as engine:
-        result, _ = await outcome(attach(engine, load=load, reference=published))
+    result, _ = await outcome(attach(engine, load=load, reference=published))
     assert result.data is not None and result.data.is_sample
     assert [stage.pass_number for stage in result.stages] == [1, 2]
     assert result.reference is not None
@@ -39,15 +38,14 @@ async def test_the_sample_in_two_passes_beside_what_was_published() -> None:
     assert "sent vramp's own sample of 64 synthetic conversations" in markdown_report(result)
 
 
-async def test_the_published_file_is_known_by_its_checksum(tmp_path: Path) -> None:
+async def test_the_published_file_is_known_by_its_checksum(engine: Simulator, tmp_path: Path) -> None:
     turns = [{"from": "human", "value": "How do you do, engine?"}, {"from": "gpt", "value": "Quite well, thank you."}]
     file = tmp_path / "x.json"
     file.write_text(json.dumps([{"conversations": turns}, {"conversations": turns[:1]}]))
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
     published = {"source": "a publication", "data": "x.json of a hub", "data_sha256": sha256}
     load = {"data": str(file), "osl": "data", "requests": 4}
-    with simulator() as engine:
-        result, _ = await outcome(attach(engine, load=load, reference=published))
+    result, _ = await outcome(attach(engine, load=load, reference=published))
     assert result.data is not None and result.reference is not None
     assert (result.data.sha256, result.data.bytes, result.data.left_out) == (sha256, file.stat().st_size, 1)
     assert result.reference.notes == []

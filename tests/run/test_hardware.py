@@ -21,7 +21,7 @@ from loadgen.run.servers import Servers
 from loadgen.server.gpus.gpu import has_host_pids
 from loadgen.store.files import read_journal
 from loadgen.telemetry.backends import BackendOption
-from tests.engines import MANAGED, attach, profile, simulator
+from tests.engines import MANAGED, Simulator, attach, profile, simulator
 from tests.run.driving import finish, left_behind
 
 L = TypeVar("L")
@@ -63,8 +63,8 @@ async def test_a_run_with_simulated_gpus_has_gpus_energy_host_and_series() -> No
     assert left_behind() == []
 
 
-async def test_a_run_without_gpus_says_so_and_is_none_the_worse() -> None:
-    run = Run(profile(MANAGED, telemetry="nvml"), where="test")
+async def test_a_run_without_gpus_says_so_and_is_none_the_worse(engine: Simulator) -> None:
+    run = Run(attach(engine, telemetry="nvml"), where="test")
     said: set[str] = set()
     result = await finish(run, lambda _, snapshot: said.add(snapshot.telemetry))
     assert (run.error, result.state) == (None, "complete")
@@ -151,8 +151,8 @@ def test_that_all_is_tried_again_is_said() -> None:
     assert telemetry_words({"amd": status}) == "amd: nothing works; amdsmi: BUSY; all is tried again within 15 s"
 
 
-async def test_telemetry_can_be_off() -> None:
-    run = Run(profile(MANAGED, telemetry="off"), where="test")
+async def test_telemetry_can_be_off(engine: Simulator) -> None:
+    run = Run(attach(engine, telemetry="off"), where="test")
     said: set[str] = set()
     result = await finish(run, lambda _, snapshot: said.add(snapshot.telemetry))
     assert said == {"off"}
@@ -161,9 +161,9 @@ async def test_telemetry_can_be_off() -> None:
 
 
 @pytest.mark.parametrize("words", ["import time; time.sleep(600)", "import os\nwhile True: os.write(1, b'x' * 65536)"])
-async def test_a_child_that_hangs_or_floods_holds_nothing_up(words: str) -> None:
+async def test_a_child_that_hangs_or_floods_holds_nothing_up(engine: Simulator, words: str) -> None:
     stuck = BackendOption("stuck", "sim", program=(sys.executable, "-c", words))
-    run = Run(profile(MANAGED), where="test", replay={"sim": [stuck]})
+    run = Run(attach(engine), where="test", replay={"sim": [stuck]})
     result = await finish(run)
     assert (run.error, result.state) == (None, "complete")
     assert result.stages[0].requests.completed == 20

@@ -25,12 +25,11 @@ def at_stage(number: int) -> Any:
     return lambda snapshot: len(snapshot.stages) == number and snapshot.load.stage_elapsed_s > 0.3
 
 
-async def test_nothing_is_sent_and_no_worker_is_started() -> None:
+async def test_nothing_is_sent_and_no_worker_is_started(engine: Simulator) -> None:
     seen: list[int] = []
-    with simulator() as engine:
-        parts = quiet(engine, duration="1s")
-        result, error = await outcome(parts, lambda *_: seen.append(len(processes_of_ours("loadgen.worker"))))
-        assert engine.truth()["requests"]["received"] == 0
+    parts = quiet(engine, duration="1s")
+    result, error = await outcome(parts, lambda *_: seen.append(len(processes_of_ours("loadgen.worker"))))
+    assert engine.truth()["requests"]["received"] == 0
     assert (error, result.kind, result.client.workers, max(seen)) == (None, "monitor", 0, 0)
     (stage,) = result.stages
     assert (stage.label, stage.target.concurrency, stage.requests.sent) == ("no load", 0, 0)
@@ -39,10 +38,9 @@ async def test_nothing_is_sent_and_no_worker_is_started() -> None:
     assert (result.environment["model"], result.environment["vllm_version"]) != (None, None)
 
 
-async def test_stages_are_cut_by_time_and_by_marks() -> None:
-    with simulator() as engine:
-        parts = quiet(engine, plan={"every": "1s"}, duration="2500ms")
-        result, _ = await outcome(parts, once(lambda snapshot: len(snapshot.stages) == 2, Note("new firmware")))
+async def test_stages_are_cut_by_time_and_by_marks(engine: Simulator) -> None:
+    parts = quiet(engine, plan={"every": "1s"}, duration="2500ms")
+    result, _ = await outcome(parts, once(lambda snapshot: len(snapshot.stages) == 2, Note("new firmware")))
     assert [stage.label for stage in result.stages] == ["no load", "no load", "new firmware", "no load"]
     assert [stage.stop_reason for stage in result.stages][1] == "a mark was put"
     whole, cut, rest, last = (stage.measured_s for stage in result.stages)
@@ -51,19 +49,18 @@ async def test_stages_are_cut_by_time_and_by_marks() -> None:
     assert last == pytest.approx(0.5, abs=0.3)
 
 
-async def test_load_begins_when_it_is_asked_for_and_ends() -> None:
+async def test_load_begins_when_it_is_asked_for_and_ends(engine: Simulator) -> None:
     def loaded(snapshot: Snapshot) -> bool:
         return bool(snapshot.stages) and snapshot.stages[-1].requests.completed > 3
 
-    with simulator() as engine:
-        act = in_turn(
-            (at_stage(1), Pause()),
-            (at_stage(1), SetConcurrency(3)),
-            (loaded, SetConcurrency(0)),
-            (lambda snapshot: at_stage(3)(snapshot) and not snapshot.load.held, Stop()),
-        )
-        result, error = await outcome(quiet(engine), act)
-        assert engine.truth()["requests"]["completed"] > result.stages[1].requests.completed  # the first request too
+    act = in_turn(
+        (at_stage(1), Pause()),
+        (at_stage(1), SetConcurrency(3)),
+        (loaded, SetConcurrency(0)),
+        (lambda snapshot: at_stage(3)(snapshot) and not snapshot.load.held, Stop()),
+    )
+    result, error = await outcome(quiet(engine), act)
+    assert engine.truth()["requests"]["completed"] > result.stages[1].requests.completed  # the first request too
     assert error is None
     assert [stage.target.concurrency for stage in result.stages] == [0, 3, 0]
     assert result.kind == "load"
@@ -187,22 +184,20 @@ async def test_servers_that_are_not_alike_are_watched_together_and_not_loaded() 
     assert [each["model"] for each in result.environment["server_instances"]] == ["a", "b"]
 
 
-async def test_a_plan_begins_from_no_load_and_outlives_a_cut_meanwhile() -> None:
+async def test_a_plan_begins_from_no_load_and_outlives_a_cut_meanwhile(engine: Simulator) -> None:
     ladder = PlanRequest("ladder", loads=(1, 2), duration_s=0.3)
-    with simulator() as engine:
-        parts = quiet(engine, plan={"every": "500ms"})
-        result, error = await outcome(parts, once(lambda snapshot: bool(snapshot.stages), FollowPlan(ladder)))
+    parts = quiet(engine, plan={"every": "500ms"})
+    result, error = await outcome(parts, once(lambda snapshot: bool(snapshot.stages), FollowPlan(ladder)))
     assert error is None
     loads = [stage.target.concurrency for stage in result.stages]
     assert loads[-2:] == [1, 2] and set(loads[:-2]) == {0}
 
 
-async def test_load_that_was_asked_for_outlives_a_cut_and_begins_while_the_server_is_asked() -> None:
+async def test_load_that_was_asked_for_outlives_a_cut_and_begins_while_the_server_is_asked(engine: Simulator) -> None:
     def loaded(snapshot: Snapshot) -> bool:
         return bool(snapshot.stages) and snapshot.stages[-1].requests.completed > 0
 
-    with simulator() as engine:
-        parts = quiet(engine, plan={"every": "300ms"})
-        act = in_turn((lambda snapshot: snapshot.phase == "checking", SetConcurrency(2)), (loaded, Stop()))
-        result, error = await outcome(parts, act)
+    parts = quiet(engine, plan={"every": "300ms"})
+    act = in_turn((lambda snapshot: snapshot.phase == "checking", SetConcurrency(2)), (loaded, Stop()))
+    result, error = await outcome(parts, act)
     assert (error, result.stages[-1].target.concurrency) == (None, 2)

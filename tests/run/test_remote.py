@@ -43,7 +43,7 @@ from loadgen.run.operations import (
 )
 from loadgen.run.remote import SOCKET, Hello, RemoteRun, SnapshotServer, points_of
 from loadgen.run.run import Run
-from tests.engines import MANAGED, profile
+from tests.engines import Simulator, attach
 from tests.run.driving import finish, flowing, once
 from tests.tui.scripted import ScriptedRun, running
 
@@ -83,8 +83,8 @@ async def until_ended(reader: asyncio.StreamReader) -> bytes:
 # A real run.
 
 
-async def test_a_watcher_sees_what_the_run_shows_and_steers_it() -> None:
-    run = Run(profile(MANAGED, load={"requests": None, "duration": "30s"}), where="test")
+async def test_a_watcher_sees_what_the_run_shows_and_steers_it(engine: Simulator) -> None:
+    run = Run(attach(engine, load={"requests": None, "duration": "30s"}), where="test")
     started = asyncio.Event()
     driving = asyncio.create_task(finish(run, once(flowing, lambda _: started.set())))
     await started.wait()
@@ -108,8 +108,8 @@ async def test_a_watcher_sees_what_the_run_shows_and_steers_it() -> None:
     assert not (run.folder / SOCKET).exists()
 
 
-async def test_who_only_looks_changes_nothing() -> None:
-    run = Run(profile(MANAGED, load={"requests": None, "duration": "1s"}), where="test")
+async def test_who_only_looks_changes_nothing(engine: Simulator) -> None:
+    run = Run(attach(engine, load={"requests": None, "duration": "1s"}), where="test")
     started = asyncio.Event()
     driving = asyncio.create_task(finish(run, once(flowing, lambda _: started.set())))
     await started.wait()
@@ -137,7 +137,7 @@ async def test_a_run_whose_process_dies_is_shown_as_gone(tmp_path: Path) -> None
     await process.communicate()
     assert (seen[-1].phase, seen[-1].healthy) == ("done", False)
     assert "the run's process is gone" in seen[-1].headline
-    with pytest.raises(ResultError, match="no run goes on there"):
+    with pytest.raises(ResultError, match="nothing runs there"):
         await anext(RemoteRun(folder).snapshots())
 
 

@@ -62,8 +62,8 @@ async def test_workers_run_before_others_where_they_may_and_the_result_says_so(e
         assert wanted or result.client.realtime == 0
 
 
-async def test_the_journal_folds_to_the_same_result() -> None:
-    run = Run(profile(MANAGED), where="test")
+async def test_the_journal_folds_to_the_same_result(engine: Simulator) -> None:
+    run = Run(attach(engine), where="test")
     result = await finish(run)
     record = Record()
     for line in read_journal(run.folder / "journal.jsonl"):

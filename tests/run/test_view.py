@@ -13,13 +13,13 @@ from loadgen.metrics.record import Record
 from loadgen.metrics.samples import GpuStatic, ServerDevices
 from loadgen.metrics.snapshot import ClientView, Snapshot
 from loadgen.run.run import Run
-from loadgen.run.view import _compute, headline
+from loadgen.run.view import _compute, load_headline, phase_headline
 from tests.engines import MANAGED, profile
 from tests.run.driving import finish
 
 PUBLISHED = {"source": "a publication", "points": [{"figures": {"ttft_p50_ms": 40.0}}]}
 CLIENT = ClientView("kernel", 1, 10.0, 0.4, 0.0, limited=False, why=None)
-CALM: dict[str, Any] = {"phase": "running", "client": CLIENT, "engine": None, "errors": 0, "completed": 9}
+CALM: dict[str, Any] = {"client": CLIENT, "engine": None, "errors": 0, "completed": 9}
 IMPORT = Milestone("import", "import", "done")
 WEIGHTS = Milestone("weights", "load weights", "running", 0.5, "2/4 shards")
 READY = Milestone("ready", "ready")
@@ -51,6 +51,15 @@ async def test_what_was_published_is_beside_the_running_stage_and_in_the_end_bes
             "client-limited, not trustworthy: read late",
             False,
         ),
+    ],
+)
+def test_the_headline_of_a_load(changes: dict[str, object], text: str, healthy: bool) -> None:
+    assert load_headline(**CALM | changes) == (text, healthy)
+
+
+@pytest.mark.parametrize(
+    ("told", "text", "healthy"),
+    [
         ({"phase": "paused"}, "paused", True),
         ({"phase": "starting"}, "server starting: waiting for its answer", True),
         (
@@ -68,8 +77,8 @@ async def test_what_was_published_is_beside_the_running_stage_and_in_the_end_bes
         ),
     ],
 )
-def test_the_headline(changes: dict[str, object], text: str, healthy: bool) -> None:
-    assert headline(**CALM | changes) == (text, healthy)
+def test_the_headline_of_a_phase_without_load(told: dict[str, Any], text: str, healthy: bool) -> None:
+    assert phase_headline(**told) == (text, healthy)
 
 
 def test_the_share_of_the_peak_is_that_of_the_servers_gpus() -> None:

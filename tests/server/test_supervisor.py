@@ -249,7 +249,7 @@ async def test_a_guard_that_does_not_answer_cannot_be_told_to_leave(
 async def test_while_it_runs_it_is_recorded_and_locked(fake: FakeServer) -> None:
     async with managed(fake) as server:
         assert [record.port for record in list_servers()] == [server.port]
-        with pytest.raises(ServerError, match=f"port {server.port} is already driven by a vramp \\(pid {os.getpid()}"):
+        with pytest.raises(ServerError, match=f"port {server.port} is already run by a vramp \\(pid {os.getpid()}"):
             claim_port("127.0.0.1", server.port)
     assert list_servers() == []
     _, lock = claim_port("127.0.0.1", server.port)
@@ -327,9 +327,9 @@ def simulator(**args: int) -> Server:
     return Server(engine="simulator", args={"preset": "fast", "startup-s": 0, **args})
 
 
-async def test_twenty_times_and_nothing_left(tmp_path: Path) -> None:
+async def test_ten_times_and_nothing_left(tmp_path: Path) -> None:
     body = {"model": "simulator", "prompt": [1, 2, 3], "max_tokens": 30000, "ignore_eos": True, "stream": True}
-    for cycle in range(20):
+    for cycle in range(10):
         async with httpx.AsyncClient(trust_env=False) as client, contextlib.AsyncExitStack() as streams:
             server = ManagedServer(simulator(), log_path=tmp_path / f"{cycle}.log")
             await server.start()

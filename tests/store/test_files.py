@@ -11,13 +11,14 @@ import pyarrow.parquet
 import pytest
 
 from loadgen.errors import ResultError
-from loadgen.metrics.journal import Happened, RunFinished, RunStarted
+from loadgen.metrics.journal import Happened, RunFinished
 from loadgen.metrics.result import Result
 from loadgen.run.operations import Abort, Stop
 from loadgen.run.run import Run
 from loadgen.run.writer import RunWriter
 from loadgen.store.files import SafeFiles, journal_is_held
 from tests.engines import Simulator, attach
+from tests.journal import STARTED
 from tests.run.driving import finish, once
 from tests.store.test_histogram_log import read as read_histograms
 from tests.store.test_stream_rows import ROW
@@ -115,7 +116,7 @@ async def test_the_log_is_whole_when_the_plan_is_done_though_the_operator_may_go
 def test_a_file_that_the_disk_does_not_take_is_given_up_with_one_word(tmp_path: Path, name: str, words: str) -> None:
     (tmp_path / name).symlink_to("/dev/full")
     files = SafeFiles(tmp_path, "jsonl")
-    problems = files.write(RunStarted(1.7e9, "r", "0", {}, {}, 1, 1, 1))
+    problems = files.write(STARTED)
     for _ in range(3):
         problems += files.write(Happened(1.0, "note", ""))
         problems += files.write_rows({0: [ROW], 1: [ROW]}, None)
@@ -136,7 +137,7 @@ def test_what_comes_after_the_end_is_not_kept(tmp_path: Path) -> None:
 def test_the_result_is_where_it_could_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     ledger = RunWriter("test", json_path=tmp_path / "mine.json", records=None, baseline=None)
-    ledger.log(RunStarted(1.7e9, "r", "0", {}, {}, 1, 1, 1))
+    ledger.log(STARTED)
     (tmp_path / "mine.json").mkdir()
     ledger.finish("complete", "")
     assert ledger.written == ledger.folder / "result.json"

@@ -13,14 +13,13 @@ import pytest
 from loadgen.errors import ResultError
 from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import Happened, Line, RunFinished, RunStarted, StageEnded, StageStarted, Ticked
+from loadgen.metrics.journal import Happened, Line, RunFinished, StageEnded, StageStarted, Ticked
 from loadgen.metrics.result import SCHEMA_PATH, Result
 from loadgen.store.files import Journal
 from loadgen.store.recover import recover
 from loadgen.store.runs import read_result, was_killed
+from tests.journal import STARTED
 from tests.store.test_histogram_log import read as read_histograms
-
-STARTED = RunStarted(1.7e9, "r", "0", {}, {}, 1, 1, 1)
 
 
 def stage(index: int) -> list[Line]:
@@ -118,7 +117,7 @@ def test_numbers_that_nobody_can_have_measured_cost_their_line_only(tmp_path: Pa
 @pytest.mark.parametrize("profile", [{"slo": 5}, {"slo": {"bo.gus": 1}}, {"plan": []}, {"reference": {"x": 1}}])
 def test_a_profile_of_another_kind_is_told(profile: dict[str, Any], tmp_path: Path) -> None:
     journal(tmp_path, msgspec.structs.replace(STARTED, profile=profile))
-    with pytest.raises(ResultError, match="r: the profile of this run is not one of this version of vramp: "):
+    with pytest.raises(ResultError, match="r: this version of vramp cannot read the profile of this run: "):
         recover(tmp_path)
 
 

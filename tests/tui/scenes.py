@@ -45,6 +45,9 @@ SLO_MS = {"ttft_p99": 1500.0, "tpot_p50": 22.0}
 SEARCH = SearchResult("knee", "concurrency", 32.0, 24.0, 48.0, resolved=True, why="", probes=6)
 
 
+_box = lru_cache(with_gpus)
+
+
 def moment(t_s: float, *, gpus: int = 8, **changes: Any) -> Snapshot:
     now = running(t_s)
     stage = now.stages[-1]
@@ -52,8 +55,8 @@ def moment(t_s: float, *, gpus: int = 8, **changes: Any) -> Snapshot:
     fields: dict[str, Any] = {
         "gpus": _gpus(gpus, t_s),
         "telemetry": "amd: amdsmi",
-        "host": with_gpus().host,
-        "verdicts": with_gpus().verdicts,
+        "host": _box().host,
+        "verdicts": _box().verdicts,
         "findings": FINDINGS,
         "engine": _engine(t_s, now.load.concurrency or 0),
         "recent": {name: _rescaled(one, 1.08) for name, one in stage.latency_ms.items()},
@@ -158,7 +161,7 @@ def _gpus(count: int, t_s: float) -> tuple[GpuView, ...]:
     look = float(int(t_s))
     hot = 1 - math.exp(-t_s / 60)
     found = []
-    for gpu in with_gpus(count).gpus:
+    for gpu in _box(count).gpus:
         assert gpu.sample is not None
         wave = math.sin(look / 7 + gpu.static.index)
         held_back = bool(gpu.flags) and t_s > STAGE_S

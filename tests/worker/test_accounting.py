@@ -29,6 +29,11 @@ class Accounting(RuleBasedStateMachine):
         self.index = -1
         self.at_ns = 0
 
+    def teardown(self) -> None:
+        # A run refers to its machine: without this, the histograms of every example stay until the collector comes by.
+        self.runs.clear()
+        self.metrics.clear()
+
     # What a worker is told.
 
     @rule(waits=st.booleans(), apart=st.booleans(), requests=st.none() | st.integers(1, 20))

@@ -24,7 +24,7 @@ from loadgen.report.tabular import json_text
 from loadgen.server.gpus.processes import described
 from loadgen.server.preflight.check import check_profile
 from loadgen.server.process.guard_client import stop_server
-from loadgen.server.process.locks import driver_of
+from loadgen.server.process.locks import driver_of, owner_of
 from loadgen.server.process.records import ServerRecord, find_servers, remains
 from loadgen.telemetry.capture import write_capture
 from loadgen.telemetry.examine import DUMP_PACE, BackendTrial, Pace, capture_header, examine
@@ -128,7 +128,7 @@ def _stop_parser() -> argparse.ArgumentParser:
     which.add_argument("port", nargs="?", type=int, metavar="PORT", help="not needed if there is only one")
     which.add_argument("--all", action="store_true", help="every one of them")
     which.add_argument("--list", action="store_true", help="show them and stop none")
-    parser.add_argument("--force", action="store_true", help="the one on PORT although a vramp drives it")
+    parser.add_argument("--force", action="store_true", help="the one on PORT although a vramp uses it")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="until it is killed (default: 60)")
     return parser
 
@@ -136,12 +136,12 @@ def _stop_parser() -> argparse.ArgumentParser:
 def _chosen(servers: list[ServerRecord], options: argparse.Namespace) -> list[ServerRecord]:
     if options.port is not None:
         return _on_port(servers, options.port, force=options.force)
-    driven = [record for record in servers if _driver(record)]
-    chosen = [record for record in servers if record not in driven]
+    used = [record for record in servers if _use(record)]
+    chosen = [record for record in servers if record not in used]
     if not options.all and len(chosen) > 1:
         listed = "\n".join(f"  {_line(record)}" for record in servers)
         raise ProfileError(f"several servers are running; name a port, or use --all:\n{listed}")
-    for record in driven:
+    for record in used:
         say(f"not touched: {_line(record)}")
     if not chosen:
         say("no server that vramp left is running")
@@ -150,18 +150,23 @@ def _chosen(servers: list[ServerRecord], options: argparse.Namespace) -> list[Se
 
 def _on_port(servers: list[ServerRecord], port: int, *, force: bool) -> list[ServerRecord]:
     there = [record for record in servers if record.port == port]
-    free = [record for record in there if force or not _driver(record)]
+    free = [record for record in there if force or not _use(record)]
     if there and not free:
-        raise ServerError(f"the server on port {port} is driven by {_driver(there[0])}; --force stops it all the same")
+        raise ServerError(f"the server on port {port} is {_use(there[0])}; --force stops it all the same")
     if not there:
         others = ", ".join(str(record.port) for record in servers) or "none"
         raise ServerError(f"no server that vramp started listens on port {port}; running ones: {others}")
     return free
 
 
-def _driver(record: ServerRecord) -> str:
-    """Who drives it at this moment, in words; empty if nobody does."""
-    return "" if record.orphaned else driver_of("localhost", record.port)
+def _use(record: ServerRecord) -> str:
+    """By which vramp it is driven or run at this moment, in words; empty if by none."""
+    if record.orphaned:
+        return ""
+    driver, owner = driver_of("localhost", record.port), owner_of("localhost", record.port)
+    if driver:
+        return f"driven by {driver}"
+    return f"run by {owner}" if owner else ""
 
 
 def _stop_one(record: ServerRecord, timeout_s: float) -> bool:
@@ -173,6 +178,6 @@ def _stop_one(record: ServerRecord, timeout_s: float) -> bool:
 
 def _line(record: ServerRecord) -> str:
     minutes = max(0.0, time.time() - record.started_unix_s) / 60
-    driven = "in use by a vramp" if _driver(record) else "left running"
-    kind = f"left behind by a vramp that was killed: {remains(record)}" if record.orphaned else driven
+    used = "in use by a vramp" if _use(record) else "left running"
+    kind = f"left behind by a vramp that was killed: {remains(record)}" if record.orphaned else used
     return f"port {record.port}  {record.profile or '-'}  {record.model or '-'}  up {minutes:.0f} min  {kind}"

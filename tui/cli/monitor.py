@@ -19,7 +19,7 @@ vramp monitor                       GPUs and host alone: a burn-in by other tool
 vramp monitor --server PROFILE      starts the profile's server and sends nothing
 
 With --duration there is no screen: progress lines, and a result in the end. In the cockpit the keys + and n send load,
-0 ends it; m puts a mark, at which a stage ends and the next begins.
+0 ends it; m writes a note, at which a stage ends and the next begins.
 
 {RUN_EXIT_CODES}"""
 _LOADS = ("rate", "rate_points", "shapes", "passes", "requests", "duration", "warmup", "arrival")

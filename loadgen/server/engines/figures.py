@@ -68,6 +68,7 @@ def stage_of(
     span_s = between_s[1] - between_s[0]
     doubts = engine_doubts(before, after, span_s=span_s, oldest_s=oldest_s)
     latency = _latencies(change, doubts)
+    idle = (before.is_idle, after.is_idle)
     means: dict[str, Any] = {f"{name}_mean_ms": known.mean for name, known in latency.items()}
     engine_of = partial(stage_of, between_s=between_s, oldest_s=oldest_s, restarts=restarts, apart=True)
     engines = {name: engine_of(before.engines.get(name), one) for name, one in after.engines.items()}
@@ -81,7 +82,7 @@ def stage_of(
         admission_rejections=_whole(change.admission_rejections),
         latency_ms=latency,
         engines={name: engine for name, engine in engines.items() if engine is not None},
-        idle_around=None if None in (idle := (before.is_idle, after.is_idle)) else all(idle),
+        idle_around=None if None in idle else all(idle),
         doubts=doubts,
         between_s=between_s,
         requests=_whole(_ended(change, before, after)),

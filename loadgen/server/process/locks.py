@@ -1,10 +1,11 @@
-"""Which vramp drives which server: a lock per port, and the search for a free port.
+"""Which vramp sends load to a server, and which one started it: two locks per port, and the search for a free port.
 
-The lock is an abstract unix socket named after the port. Invariants: the kernel gives a name to one process, of any
-user, and frees it when that process ends, so a lock is never stale and needs no file; a server on this machine is
-identified by its port, whatever host name was used. Abstract names belong to a network namespace, as ports do: two
-containers with networks of their own each have a port 8000 and a lock for it. Any user can take such a name from the
-others, just as any user can take the port.
+Who started a server keeps its port until the server has ended or was left running. Who drives it is the only one that
+sends load to it, and may be another vramp. Each lock is an abstract unix socket named after the port. Invariants: the
+kernel gives a name to one process, of any user, and frees it when that process ends, so a lock is never stale and needs
+no file; a server on this machine is identified by its port, whatever host name was used. Abstract names belong to a
+network namespace, as ports do: two containers with networks of their own each have a port 8000 and locks for it. Any
+user can take such a name from the others, just as any user can take the port.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import struct
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Self
+from typing import Literal, Self
 
 import psutil
 
@@ -32,9 +33,12 @@ _BACKLOG = 4096  # asking for the holder occupies its queue; when that is full, 
 _CREDENTIALS = struct.Struct("3i")  # pid, user, group
 
 
+Right = Literal["drives", "runs"]  # sends load to a server; started it, and stops it
+
+
 @dataclass(slots=True)
-class DriveLock:
-    """The right to drive one server, until `release` or the end of the process."""
+class PortLock:
+    """The right to drive or to run one server, until `release` or the end of the process."""
 
     held: socket.socket | None  # None if this process holds the lock already, through another handle
 
@@ -50,44 +54,55 @@ class DriveLock:
         self.release()
 
 
-def drive_lock(host: str, port: int) -> DriveLock:
-    """Become the one vramp that drives the server at `host` and `port`, our own or attached.
+def drive_lock(host: str, port: int) -> PortLock:
+    """Become the one vramp that sends load to the server at `host` and `port`, our own or attached.
 
     Raises `ServerError` that names who drives it now. A process may take it more than once; the first handle counts.
     """
-    held = _bound(host, port)
-    if held is None and (_holder(host, port) or (0, 0))[0] != os.getpid():
-        raise _driven(host, port)
-    return DriveLock(held)
+    held = _bound("drives", host, port)
+    if held is None and (_holder("drives", host, port) or (0, 0))[0] != os.getpid():
+        raise _taken("drives", host, port)
+    return PortLock(held)
 
 
-def claim_port(host: str, port: int) -> tuple[int, DriveLock]:
+def claim_port(host: str, port: int) -> tuple[int, PortLock]:
     """The port for our own server (0: any free one) and its lock; raises `ServerError` if it is not available."""
     if port == 0:
         return _claim_free_port(host)
-    held = _bound(host, port)
+    if driver_of(host, port):
+        raise _taken("drives", host, port)
+    held = _bound("runs", host, port)
     if held is None:
-        raise _driven(host, port)
+        raise _taken("runs", host, port)
     try:
         require_free_port(host, port)
     except ServerError as error:
         held.close()
         raise _explained(port, error) from None
-    return port, DriveLock(held)
+    return port, PortLock(held)
 
 
-def _claim_free_port(host: str) -> tuple[int, DriveLock]:
+def _claim_free_port(host: str) -> tuple[int, PortLock]:
     for _ in range(100):
         port = free_port(host)
-        held = _bound(host, port)
+        held = None if driver_of(host, port) else _bound("runs", host, port)
         if held is not None:  # otherwise another vramp chose it, and its server does not listen yet
-            return port, DriveLock(held)
+            return port, PortLock(held)
     raise ServerError(f"found no free port on {host}; set server.port")
 
 
 def driver_of(host: str, port: int) -> str:
-    """Describe who drives this server now; empty if nobody does."""
-    holder = _holder(host, port)
+    """Describe who sends load to this server now; empty if nobody does."""
+    return _who("drives", host, port)
+
+
+def owner_of(host: str, port: int) -> str:
+    """Describe who started this server and will stop it; empty if nobody will."""
+    return _who("runs", host, port)
+
+
+def _who(right: Right, host: str, port: int) -> str:
+    holder = _holder(right, host, port)
     if holder is None:
         return ""
     pid, user = holder
@@ -102,10 +117,11 @@ def driver_of(host: str, port: int) -> str:
     return f"a vramp ({_described(pid)} of user {user_name(user)}{since})"
 
 
-def _driven(host: str, port: int) -> ServerError:
+def _taken(right: Right, host: str, port: int) -> ServerError:
     remedy = "wait until that one has ended, end it, or use another server"
-    who = driver_of(host, port) or "a vramp"
-    return ServerError(f"the server at {host} port {port} is already driven by {who}; {remedy}")
+    who = _who(right, host, port) or "a vramp"
+    taken = "driven" if right == "drives" else "run"
+    return ServerError(f"the server at {host} port {port} is already {taken} by {who}; {remedy}")
 
 
 def _explained(port: int, error: ServerError) -> ServerError:
@@ -119,11 +135,11 @@ def _explained(port: int, error: ServerError) -> ServerError:
     )
 
 
-def _bound(host: str, port: int) -> socket.socket | None:
+def _bound(right: Right, host: str, port: int) -> socket.socket | None:
     """The socket that is the lock, or None if another process holds it."""
     held = socket.socket(socket.AF_UNIX)
     try:
-        held.bind(_lock_name(host, port))
+        held.bind(_lock_name(right, host, port))
         held.listen(_BACKLOG)
     except OSError as error:
         held.close()
@@ -133,12 +149,12 @@ def _bound(host: str, port: int) -> socket.socket | None:
     return held
 
 
-def _holder(host: str, port: int) -> tuple[int, int] | None:
+def _holder(right: Right, host: str, port: int) -> tuple[int, int] | None:
     """Pid and user of the lock's holder, pid 0 if it is not visible; None if nobody holds it."""
     with socket.socket(socket.AF_UNIX) as asking:
         asking.setblocking(False)
         try:
-            asking.connect(_lock_name(host, port))
+            asking.connect(_lock_name(right, host, port))
         except ConnectionRefusedError:
             return None
         except BlockingIOError:
@@ -147,11 +163,11 @@ def _holder(host: str, port: int) -> tuple[int, int] | None:
         return pid, user
 
 
-def _lock_name(host: str, port: int) -> bytes:
+def _lock_name(right: Right, host: str, port: int) -> bytes:
     name = host.strip("[]").lower()
     # A host name may be longer than the name of a socket can be.
     where = "" if is_this_machine(name) else hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:32] + ":"
-    return f"\0vramp-drives:{where}{port}".encode()
+    return f"\0vramp-{right}:{where}{port}".encode()
 
 
 def is_this_machine(name: str) -> bool:

@@ -30,7 +30,6 @@ _ANSWER_S = 10.0  # for the whole answer: one that trickles would otherwise neve
 _METRICS_S = 5.0
 _LARGEST_ANSWER_BYTES = 16 << 20  # the /metrics of 64 engines have 4 MiB, the tokens of the longest prompts 10 MiB
 _MISSING = (404, 405, 501)
-_MOST_BYTES = 4 << 20  # largest answer for `answer`
 _INPUT = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,15})')
 _OUTPUT = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,15})')
 _Answer = TypeVar("_Answer")
@@ -122,27 +121,17 @@ class ServerClient:
     async def try_request(self, path: str, body: dict[str, Any], *, timeout_s: float) -> tuple[int, str]:
         """Post a body and wait for the whole answer: status and excerpt. Raises `ServerError` for a refused key."""
         with self._own() as content:
-            response = await self._send("POST", path, body, timeout_s)
-            content.extend(response.content)
+            response = await self._send("POST", path, body, timeout_s, content)
         return response.status_code, _excerpt(response)
 
     async def answer(self, path: str, body: dict[str, Any], *, headers: dict[str, str], timeout_s: float) -> Answer:
         """Post a body and read the whole answer, streamed or not; raises `ServerError` unless it is a success."""
-        began_s, first_s = time.monotonic(), None
-        url, timeout = self.base_url + path, httpx.Timeout(timeout_s)
-        try:
-            with self._own() as content:
-                async with self._http.stream("POST", url, json=body, headers=headers, timeout=timeout) as response:
-                    async for part in response.aiter_bytes():
-                        first_s = first_s or time.monotonic() - began_s
-                        content.extend(part)
-                        if len(content) > _MOST_BYTES:
-                            raise ServerError(f"{url} sent an answer of more than {_MOST_BYTES >> 20} MiB")
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise ServerError(self._explain(error)) from error
+        began_s = time.monotonic()
+        with self._own() as content:
+            response, first_s = await self._exchange("POST", path, body, timeout_s, content, headers)
         if not response.is_success:
-            raise ServerError(f"{url} answered {response.status_code}: {_told(content)}")
-        return Answer(bytes(content), first_s or 0.0)
+            raise ServerError(f"{self.base_url}{path} answered {response.status_code}: {_told(content)}")
+        return Answer(bytes(content), first_s - began_s)
 
     def take_own(self) -> OwnRequests:
         """The requests of `try_request` and `answer`: those open now, and those that ended since the last call."""
@@ -173,21 +162,50 @@ class ServerClient:
             return response
         raise ServerError(f"{self.base_url}{path} answered {response.status_code}: {_excerpt(response)}")
 
-    async def _send(self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float) -> httpx.Response:
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None,
+        timeout_s: float,
+        content: bytearray | None = None,
+    ) -> httpx.Response:
+        content = bytearray() if content is None else content
+        response, _ = await self._exchange(method, path, body, timeout_s, content)
+        if response.status_code in (401, 403):
+            raise ServerError(self._refused(response.status_code))
+        return httpx.Response(response.status_code, content=bytes(content), request=response.request)
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None,
+        timeout_s: float,
+        content: bytearray,
+        headers: dict[str, str] | None = None,
+    ) -> tuple[httpx.Response, float]:
+        """Append the whole answer to `content`; returns the response, and when the first of that came."""
+        first_s = None
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                self._http.stream(method, self.base_url + path, json=body) as response,
+                self._http.stream(method, self.base_url + path, json=body, headers=headers) as response,
             ):
-                content = await _bounded(response)
+                async for part in response.aiter_bytes():
+                    first_s = first_s or time.monotonic()
+                    content.extend(part)
+                    if len(content) > _LARGEST_ANSWER_BYTES:
+                        most = _LARGEST_ANSWER_BYTES >> 20
+                        raise ServerError(
+                            f"{response.url}: more than {most} MiB, which no engine answers; is this the right server?"
+                        )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ServerError(self._explain(error)) from error
         except TimeoutError:
             hangs = "the server hangs or is overloaded"
             raise ServerError(f"{self.base_url}{path}: no complete answer within {timeout_s:g} s; {hangs}") from None
-        if response.status_code in (401, 403):
-            raise ServerError(self._refused(response.status_code))
-        return httpx.Response(response.status_code, content=content, request=response.request)
+        return response, first_s or time.monotonic()
 
     def _decode(self, response: httpx.Response, kind: type[_Answer]) -> _Answer:
         try:
@@ -259,18 +277,6 @@ def _causes(error: BaseException) -> list[BaseException]:
         found.append(cause)
         cause = cause.__cause__ or cause.__context__
     return found
-
-
-async def _bounded(response: httpx.Response) -> bytes:
-    content = bytearray()
-    async for chunk in response.aiter_bytes():
-        content += chunk
-        if len(content) > _LARGEST_ANSWER_BYTES:
-            most = _LARGEST_ANSWER_BYTES >> 20
-            raise ServerError(
-                f"{response.url}: more than {most} MiB, which no engine answers; is this the right server?"
-            )
-    return bytes(content)
 
 
 def _last_count(pattern: re.Pattern[bytes], content: bytearray) -> int:

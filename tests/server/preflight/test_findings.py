@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -44,8 +45,12 @@ HEADER = f"""\
 """
 
 
+# Read once for all boxes.
+_document, _profile = cache(load_document), cache(load_profile)
+
+
 def told(path: Path, variant: str | None, box: Box) -> str:
-    profile = load_profile(path, variant=variant)
+    profile = _profile(path, variant=variant)
     platform = profile.server.platform or platform_here(box.dev)
     setup, findings = look_at_box(profile, stages_of(profile), box, platform, vllm=VLLM)
     if profile.server.engine in ("vllm", "docker"):
@@ -61,7 +66,7 @@ def lines_of(box_name: str, folder: Path) -> Iterator[str]:
     for path in PROFILES:
         own = told(path, None, box)
         yield f"{box_name:7} {path.stem}: {own}"
-        for variant in variant_names(load_document(path)):
+        for variant in variant_names(_document(path)):
             if (other := told(path, variant, box)) != own:
                 yield f"{box_name:7} {path.stem}+{variant}: {other}"
 

@@ -94,7 +94,7 @@ def test_servers_elsewhere_are_others() -> None:
 
 @given(st.text(max_size=300), st.integers(1, 65535))
 def test_any_host_can_be_locked(host: str, port: int) -> None:
-    assert len(locks._lock_name(host, port)) < 108  # what fits into an address
+    assert len(locks._lock_name("drives", host, port)) < 108  # what fits into an address
     with drive_lock(host, PORT), drive_lock(host, PORT):
         pass
     assert driver_of(host, PORT) == ""

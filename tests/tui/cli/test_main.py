@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import pytest
@@ -32,6 +34,31 @@ def start(folder: Path, *words: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [*VRAMP, *words], cwd=folder, env=ENVIRONMENT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
+
+
+class Done(NamedTuple):
+    """How a command ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+Said = Callable[..., Done]
+
+
+@pytest.fixture
+def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Said:
+    """A command in this process, in the folder of the test: a process of its own takes a second to start."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Done:
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert isinstance(ended.value.code, int)
+        return Done(ended.value.code, *capfd.readouterr())
+
+    return run
 
 
 def wait_for(process: "subprocess.Popen[str]", words: str) -> None:
@@ -84,36 +111,25 @@ def test_without_a_terminal_the_cockpit_is_a_run(engine: Simulator, tmp_path: Pa
     assert "Successful requests:                        4" in done.stdout
 
 
-def test_a_missed_slo_is_exit_code_1(engine: Simulator, tmp_path: Path) -> None:
-    done = vramp(
-        tmp_path,
-        "run",
-        "--url",
-        engine.url,
-        "--concurrency",
-        "2",
-        "--requests",
-        "4",
-        "--slo",
-        "ttft_p99=0.001ms",
-        *SMALL,
-    )
-    assert done.returncode == 1
-    assert "MISSED" in done.stdout
+def test_a_missed_slo_is_exit_code_1(engine: Simulator, said: Said) -> None:
+    load = ["--url", engine.url, "--concurrency", "2", "--requests", "4"]
+    done = said("run", *load, "--slo", "ttft_p99=0.001ms", *SMALL)
+    assert done.code == 1
+    assert "MISSED" in done.out
 
 
 @pytest.mark.parametrize(
     ("slo", "code", "word"), [((), 1, ""), (("--slo", "ttft_p50=1h"), 1, "MISSED"), (("--slo", "failed=40%"), 0, "met")]
 )
 def test_failures_that_nobody_bears_are_exit_code_1(
-    engine: Simulator, tmp_path: Path, slo: tuple[str, ...], code: int, word: str
+    engine: Simulator, said: Said, slo: tuple[str, ...], code: int, word: str
 ) -> None:
     engine.faults("http_500:every=3")
     load = ["--url", engine.url, "--concurrency", "2", "--requests", "30"]
-    done = vramp(tmp_path, "run", *load, *slo, *SMALL)
-    assert done.returncode == code, done.stderr
-    assert word in done.stdout
-    last = done.stderr.splitlines()[-1]
+    done = said("run", *load, *slo, *SMALL)
+    assert done.code == code, done.err
+    assert word in done.out
+    last = done.err.splitlines()[-1]
     assert ("requests failed (http_5xx); slo.failed allows 0 %" in last) == (code == 1)
 
 
@@ -135,43 +151,33 @@ def test_failures_that_nobody_bears_are_exit_code_1(
         (["run", "--url", NOBODY], 3, "nobody listens"),
     ],
 )
-def test_mistakes_have_a_message_and_an_exit_code(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    words: list[str],
-    code: int,
-    message: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    out, err = capfd.readouterr()
-    assert ended.value.code == code
-    assert message in err
-    assert "Traceback" not in err
-    assert out == ""
+def test_mistakes_have_a_message_and_an_exit_code(said: Said, words: list[str], code: int, message: str) -> None:
+    done = said(*words)
+    assert done.code == code
+    assert message in done.err
+    assert "Traceback" not in done.err
+    assert done.out == ""
 
 
-def test_a_start_that_would_fail_is_refused_unless_it_is_forced(tmp_path: Path) -> None:
+def test_a_start_that_would_fail_is_refused_unless_it_is_forced(said: Said) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = f"server.port={taken.getsockname()[1]}"
-        refused = vramp(tmp_path, "run", "simulator", "--set", port, "--concurrency", "1")
-        forced = vramp(tmp_path, "run", "simulator", "--set", port, "--concurrency", "1", "--force")
-    assert refused.returncode == forced.returncode == 3
-    assert "the preflight found that the start would fail" in refused.stderr and "port-taken" in refused.stderr
-    assert "the preflight found that the start would fail" not in forced.stderr
+        refused = said("run", "simulator", "--set", port, "--concurrency", "1")
+        forced = said("run", "simulator", "--set", port, "--concurrency", "1", "--force")
+    assert refused.code == forced.code == 3
+    assert "the preflight found that the start would fail" in refused.err and "port-taken" in refused.err
+    assert "the preflight found that the start would fail" not in forced.err
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_anything_starts(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_told_before_anything_starts(tmp_path: Path, said: Said) -> None:
     (tmp_path / "runs").write_text("in the way")
-    done = vramp(tmp_path, "run", "--url", NOBODY)
-    assert done.returncode == 2
-    assert "nothing was started" in done.stderr
+    done = said("run", "--url", NOBODY)
+    assert done.code == 2
+    assert "nothing was started" in done.err
     (tmp_path / "runs").unlink()
-    done = vramp(tmp_path, "run", "--url", NOBODY, "--json", "/proc/nothing/o.json")
-    assert done.returncode == 2
-    assert "nothing was started" in done.stderr
+    done = said("run", "--url", NOBODY, "--json", "/proc/nothing/o.json")
+    assert done.code == 2
+    assert "nothing was started" in done.err
 
 
 def test_a_full_disk_costs_the_file_and_not_the_run(engine: Simulator, tmp_path: Path) -> None:

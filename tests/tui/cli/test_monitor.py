@@ -2,14 +2,20 @@
 
 import json
 import signal
+import subprocess
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from loadgen.metrics.result import Result
-from tests.engines import NOBODY, Simulator
-from tests.tui.cli.test_main import SMALL, start, wait_for
+from loadgen.metrics.snapshot import Snapshot
+from loadgen.run.operations import SetConcurrency, Stop
+from loadgen.run.run import Run
+from loadgen.server.process.locks import driver_of, owner_of
+from tests.engines import MANAGED, NOBODY, Simulator, profile
+from tests.run.driving import finish, in_turn
+from tests.tui.cli.test_main import SMALL, start, vramp, wait_for
 from tui.cli.__main__ import main
 from tui.cli.monitor import _document, _parser
 from tui.cli.options import INTERRUPTED, profile_from
@@ -38,6 +44,73 @@ def test_it_sees_the_load_that_another_vramp_sends(engine: Simulator, tmp_path: 
     for stage in whole:
         assert stage["requests"]["sent"] == 0
         assert stage["engine"]["generation_tokens"] > 0
+
+
+async def test_whoever_started_a_server_lets_others_drive_it_while_it_sends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monitor = Run(profile(MANAGED, load={"concurrency": 0, "requests": None}), where="test")
+    drivers: list[subprocess.Popen[str]] = []
+    seen: list[float] = []
+
+    def address() -> tuple[str, str]:
+        url = monitor._session.servers.url
+        return url, url.rpartition(":")[2]
+
+    def watches(snapshot: Snapshot) -> bool:
+        return bool(snapshot.stages) and snapshot.load.stage_elapsed_s > 0.3
+
+    def is_refused(snapshot: Snapshot) -> bool:
+        return any("load refused" in event.text for event in snapshot.events)
+
+    def loaded(snapshot: Snapshot) -> bool:
+        return len(snapshot.stages) == 2 and snapshot.stages[-1].requests.completed > 3
+
+    def another_drives(_: Run) -> None:
+        url, port = address()
+        with pytest.raises(SystemExit) as refused:
+            main(["stop", port])
+        assert refused.value.code == 3
+        assert f"the server on port {port} is run by a vramp (pid " in capfd.readouterr().err
+        words = ("--concurrency", "2", "--duration", "1m", "--json", "driven.json")
+        drivers.append(start(tmp_path, "run", "--url", url, *words, *SMALL))
+
+    def others_are_seen(snapshot: Snapshot) -> bool:
+        others = snapshot.others.generation_tokens_per_s if snapshot.others is not None else None
+        if others and driver_of("localhost", int(address()[1])):
+            seen.append(others)
+        return bool(seen)
+
+    def a_second_is_refused(_: Run) -> None:
+        second = vramp(tmp_path, "run", "--url", address()[0], "--concurrency", "1", "--requests", "1", *SMALL)
+        assert second.returncode == 3 and "is already driven by a vramp (pid" in second.stderr
+        monitor.apply(SetConcurrency(0))
+
+    def is_let_go(snapshot: Snapshot) -> bool:
+        port = int(address()[1])
+        return len(snapshot.stages) == 3 and not driver_of("localhost", port) and bool(owner_of("localhost", port))
+
+    act = in_turn(
+        (watches, another_drives),
+        (others_are_seen, SetConcurrency(2)),
+        (is_refused, lambda _: drivers[0].send_signal(signal.SIGINT)),
+        (lambda _: drivers[0].poll() is not None, SetConcurrency(2)),
+        (loaded, a_second_is_refused),
+        (is_let_go, SetConcurrency(1)),
+        (lambda snapshot: len(snapshot.stages) == 4 and snapshot.stages[-1].requests.completed > 0, Stop()),
+    )
+    try:
+        result = await finish(monitor, act)
+    finally:
+        for driver in drivers:
+            driver.kill()
+            driver.communicate()
+    assert [stage.target.concurrency for stage in result.stages] == [0, 2, 0, 1]
+    refused = next(event.text for event in result.events if "load refused" in event.text)
+    assert f"is already driven by a vramp (pid {drivers[0].pid} " in refused
+    driven = json.loads((tmp_path / "driven.json").read_text())
+    assert driven["stages"][0]["requests"]["completed"] > 0
 
 
 @pytest.mark.parametrize(

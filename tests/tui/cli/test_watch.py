@@ -22,7 +22,7 @@ from loadgen.errors import ProfileError, ResultError, ServerError
 from loadgen.run.operations import Stop
 from loadgen.run.remote import SOCKET
 from loadgen.run.run import Run
-from tests.engines import MANAGED, profile
+from tests.engines import Simulator, attach
 from tests.run.driving import finish, flowing, once
 from tui.cli.watch import _shown, live_folder, watch, web
 from tui.web.server import listen
@@ -36,9 +36,9 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.fixture
-async def run() -> AsyncIterator[Run]:
+async def run(engine: Simulator) -> AsyncIterator[Run]:
     """One that goes on until it is stopped."""
-    run = Run(profile(MANAGED, load={"requests": None, "duration": "60s"}), where="test")
+    run = Run(attach(engine, load={"requests": None, "duration": "60s"}), where="test")
     started = asyncio.Event()
     driving = asyncio.create_task(finish(run, once(flowing, lambda _: started.set())))
     await started.wait()

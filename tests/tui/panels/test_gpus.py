@@ -254,8 +254,8 @@ async def test_it_takes_no_more_room_than_it_needs(count: int, rows: int) -> Non
 
 async def test_without_gpus_it_is_a_line_that_says_why_or_nothing() -> None:
     async with seated() as seat:
-        await seat.show(running(telemetry="no GPU found: vramp doctor tells what was looked for"))
-        assert len(panel_of(seat)) == 1 and panel_of(seat)[0].endswith("tells what was looked for")
+        await seat.show(running(telemetry="no GPU found: see vramp doctor for what was tried"))
+        assert len(panel_of(seat)) == 1 and panel_of(seat)[0].endswith("for what was tried")
         await seat.show(running(telemetry="off"))
         assert "gpus ─" not in seat.text
         await seat.pilot.resize_terminal(80, 24)

@@ -1,0 +1,17 @@
+"""The shipped schema, which every result that a test makes must fit."""
+
+import json
+from functools import lru_cache
+
+import jsonschema
+
+from loadgen.metrics.result import SCHEMA_PATH
+
+# Made once: jsonschema.validate checks the schema itself each time, which takes longer than many a run.
+_SCHEMA = jsonschema.Draft202012Validator(json.loads(SCHEMA_PATH.read_text()))
+
+
+@lru_cache(maxsize=8)
+def require_schema(result: bytes) -> None:
+    """Raise unless it fits. What drives a run asks, and so does the end of the test: the second time costs nothing."""
+    _SCHEMA.validate(json.loads(result))
