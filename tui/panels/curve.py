@@ -22,7 +22,7 @@ from loadgen.metrics.snapshot import SHORTEST_S, Snapshot, StageView
 from loadgen.report.columns import TOTAL_BY_E2E, frontier_axes
 from tui.charts.plot import Curve, Plot, PlotLimit, plot_rows, scale_of
 from tui.panels.frame import Frame
-from tui.widgets.rows import Rows, beside, widths_of
+from tui.widgets.rows import Rows, beside, titled, widths_of
 
 _LEAST_WIDTH = 52
 _NEAR = 3.0  # A limit further above the values than this would squeeze them: it stays outside of the plot
@@ -57,6 +57,8 @@ class LoadPoint:
 def curve(frame: Frame, width: int, height: int) -> Rows:
     """As many plots as have room, the chosen one first; E2E is chosen with the total throughput against it."""
     points = points_of(frame.snapshot)
+    if frame.no_load and not points:
+        return [titled("load curve", (), width), ((" nothing measured: vramp has sent no load yet", "dim"),)]
     total = [_TOTAL] if any(math.isfinite(one.total_by_e2e[0]) for one in points) else []
     first = [*total, "e2e"] if frame.metric == "e2e" else [frame.metric]
     others = [_FRONTIER, _OUTPUT, *total, "itl", "ttft"]

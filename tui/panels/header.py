@@ -1,7 +1,7 @@
 """The header: who, what and where we are, and at the right end the verdict in words.
 
-When it does not fit, the least important items go first; the profile and the stage never do. The verdict is cut where
-they need the room, but keeps at least half of it: the notes of a death are long, and the panels tell the whole.
+When it does not fit, the verdict loses its explanation, which the panels give in full, and then the least important
+items go; the profile and the stage stay. A verdict that is still too long keeps at least half of the width.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ def header(frame: Frame, width: int, height: int) -> Rows:
 
 def _beside_verdict(frame: Frame, items: list[_Item], width: int) -> Row:
     least = width_of(_spaced([item for item in items if not item[0] and width_of(item[1])]))
-    verdict = cropped(_verdict(frame), max(width // 2, width - least - 4))
+    verdict = _verdict(frame)
+    if width_of(_spaced([item for item in items if width_of(item[1])])) + width_of(verdict) + 4 > width:
+        verdict = _without_explanation(verdict)
+    verdict = cropped(verdict, max(width // 2, width - least - 4))
     left = _fitted(items, width - width_of(verdict) - 4)
     return ((" ", "text"), *spread(left, verdict, width - 2))
 
@@ -41,13 +44,17 @@ def _beside_verdict(frame: Frame, items: list[_Item], width: int) -> Row:
 def _identity(frame: Frame) -> list[_Item]:
     snapshot, server = frame.snapshot, frame.snapshot.server
     state_role = {"ready": "good", "died": "bad"}.get(server.state, "warn")
-    engine = " ".join(fmt.plain(text) for text in (server.engine, server.version) if text)
+    attached = server.engine == "attach"
+    kind = snapshot.engine.kind if attached and snapshot.engine is not None else None
+    engine = " ".join(fmt.plain(text) for text in (kind or server.engine, server.version) if text)
+    # How long a server has been up that was there before us, nobody says.
+    uptime = "" if attached else f"up {fmt.clock(server.uptime_s)}"
     return [
         (0, (("vramp", "title"),)),
         (0, ((fmt.plain(snapshot.profile), "strong"),)),
         (4, ((fmt.plain(server.model or ""), "dim"),)),
         (2, ((f"{engine} ", "dim"), (server.state, state_role))),
-        (3, ((f"up {fmt.clock(server.uptime_s)}", "dim"),)),
+        (3, ((uptime, "dim"),)),
         (6, (("" if server.pid is None else f"pid {server.pid}", "dim"),)),
     ]
 
@@ -86,6 +93,12 @@ def _verdict(frame: Frame) -> Row:
         return ((f"! no data for {frame.age_s:.0f} s", "bad"),)
     headline = fmt.plain(frame.snapshot.headline) or fmt.UNKNOWN
     return ((headline, "good"),) if frame.snapshot.healthy else ((f"! {headline}", "bad"),)
+
+
+def _without_explanation(verdict: Row) -> Row:
+    """`! client-limited: read lag p99 33 ms: the client read late` up to its second colon."""
+    ((text, role),) = verdict
+    return ((": ".join(text.split(": ")[:2]), role),)
 
 
 def _fitted(items: list[_Item], width: int) -> Row:

@@ -12,7 +12,21 @@ from loadgen.metrics.verdicts import HOST_FULL_PERCENT
 from loadgen.report.notes import mfu_words
 from tui.panels import served
 from tui.panels.frame import Frame
-from tui.widgets.rows import GAP, Row, Rows, Word, bar, beside, cropped, facts, padded, spread, titled, wrapped
+from tui.widgets.rows import (
+    GAP,
+    Row,
+    Rows,
+    Word,
+    bar,
+    beside,
+    cropped,
+    facts,
+    padded,
+    spread,
+    titled,
+    width_of,
+    wrapped,
+)
 
 ENGINE_HEADS = ("running", "waiting", "KV", "prompt/s", "gen/s", "prefix", "preempt")
 _CELL, _NAME, _INDENT = 9, 14, 3
@@ -62,10 +76,19 @@ def client(frame: Frame, width: int, height: int) -> Rows:
     }
     rows = [titled("client", (_trust(frame),), width)]
     if state.limited:
-        rows.append(cropped(((" " + fmt.plain(state.why or "reason unknown"), "bad"),), width))
+        rows += _reason(state.why or "reason unknown", width, max(1, height - 1 - len(values)))
     for label, value in values.items():
         rows.append(spread(((f" {label}", "dim"),), cropped(((value, "text"),), width - 4), width - 1))
     return rows
+
+
+def _reason(why: str, width: int, room: int) -> Rows:
+    """Why the client is not to be trusted, on as many rows as there is room for."""
+    rows = wrapped(why, width - 1, "bad")
+    if len(rows) <= room:
+        return rows
+    rest = " ".join(line for _, (line, _) in rows[room - 1 :])
+    return [*rows[: room - 1], cropped(((f" {rest}", "bad"),), width)]
 
 
 def client_strip(frame: Frame) -> Row:
@@ -121,18 +144,30 @@ def host(frame: Frame, width: int, height: int) -> Rows:
 
 
 def verdicts(frame: Frame, width: int, height: int) -> Rows:
-    """What limits the stage and what is wrong with the GPUs, the bad ones first; what has no room is counted."""
+    """What limits the stage and what is wrong with the GPUs, the bad ones first.
+
+    Each is wrapped where all of them have room, else on a row of its own; what has no room at all is counted.
+    """
     found, room = frame.snapshot.verdicts, max(0, height - 1)
     bad, more = sum(verdict.bad for verdict in found), len(found) - room
+    whole = [row for verdict in found for row in _verdict(verdict, width)]
+    rows = whole if len(whole) <= room else [cropped(_verdict_row(verdict), width) for verdict in found[:room]]
     legend: list[Word] = [(f"+{more} more  ", "dim")] if more > 0 else []
     legend.append((f"{bad} bad", "bad") if bad else ("nothing bad", "dim"))
-    return [titled("verdicts", tuple(legend), width), *[_verdict(verdict, width) for verdict in found[:room]]]
+    return [titled("verdicts", tuple(legend), width), *rows]
 
 
-def _verdict(verdict: Verdict, width: int) -> Row:
+def _verdict(verdict: Verdict, width: int) -> Rows:
+    sign, subject, (text, role) = _verdict_row(verdict)
+    indent = width_of((sign, subject))
+    first, *others = wrapped(text, width, role, indent) or [((" " * indent, role),)]
+    return [(sign, subject, *first[1:]), *others]
+
+
+def _verdict_row(verdict: Verdict) -> Row:
     sign: Word = (" ! ", "bad") if verdict.bad else (" · ", "dim")
     subject: Word = (f"{fmt.plain(verdict.subject)}  ", "text")
-    return cropped((sign, subject, (fmt.plain(verdict.text), "bad" if verdict.bad else "dim")), width)
+    return (sign, subject, (fmt.plain(verdict.text), "bad" if verdict.bad else "dim"))
 
 
 def engine(frame: Frame, width: int, height: int) -> Rows:
@@ -140,14 +175,14 @@ def engine(frame: Frame, width: int, height: int) -> Rows:
     snapshot = frame.snapshot
     if snapshot.engine is None:
         return [titled("engine", (("publishes no metrics, or is not asked yet", "dim"),), width)]
-    rows: Rows = [titled("engine", ((fmt.plain(snapshot.server.url), "dim"),), width)]
-    rows.append(((" " * _NAME + _cells(ENGINE_HEADS), "dim"),))
+    room = width - served.TABLE - GAP
+    is_wide = room >= _NAME + _CELL * len(ENGINE_HEADS)
+    url: Row = ((fmt.plain(snapshot.server.url), "dim"),)
+    rows: Rows = [((" " * _NAME + _cells(ENGINE_HEADS), "dim"),)]
     for name, each in engines(frame):
         role = "strong" if name == "all" else "text"
         rows.append(((f" {padded(fmt.plain(name), _NAME - 1)}", role), (_cells(engine_figures(each)), "text")))
     rows += [_instance(each) for each in snapshot.server.instances]
-    room = width - served.TABLE - GAP
-    is_wide = room >= _NAME + _CELL * len(ENGINE_HEADS)
     told = _engine_told(snapshot.engine, room if is_wide else width)
     if snapshot.compute is not None:
         told.append(((" MFU ", "text"), (fmt.plain(mfu_words(snapshot.compute)), "dim")))
@@ -156,16 +191,16 @@ def engine(frame: Frame, width: int, height: int) -> Rows:
     told += _crosscheck(frame, width)
     table = served.latency_table(snapshot.engine)
     if table and is_wide:
-        return beside([([*rows, *told], room), ([(), *table], served.TABLE)], height)
-    if len(rows) + len(table) > height:
+        return beside([([titled("engine", url, room), *rows, *told], room), ([(), *table], served.TABLE)], height)
+    if len(rows) + 1 + len(table) > height:
         table = [served.latency_strip(snapshot.engine, "ttft", "tpot", "queue", "prefill")]
-    return [cropped(row, width) for row in (*rows, *table, *told)]
+    return [cropped(row, width) for row in (titled("engine", url, width), *rows, *table, *told)]
 
 
 def _engine_told(engine: EngineView, width: int) -> Rows:
     """What becomes of its requests, and what it cannot tell."""
     lacks = "; ".join(f"{fmt.plain(name)}: {fmt.plain(why)}" for name, why in engine.lacks.items())
-    return [*served.told_rows(engine, width), *(wrapped(f"not told: {lacks}", width, "dim") if lacks else [])]
+    return [*served.told_rows(engine, width), *(wrapped(f"not reported: {lacks}", width, "dim") if lacks else [])]
 
 
 def engines(frame: Frame) -> list[tuple[str, EngineView]]:

@@ -118,7 +118,14 @@ def log(frame: Frame, width: int, height: int) -> Rows:
     lines = [line for line in frame.snapshot.server.log_tail if wanted in line.casefold()]
     rows = [cropped(((" " + _without_head(fmt.plain(line)), "dim"),), width) for line in lines[-room:]]
     legend: Row = ((f"/{fmt.plain(frame.log_filter)}: {fmt.counted(len(lines), 'line')}", "key"),) if wanted else ()
-    return [titled("server log", legend, width), *rows]
+    return [titled("server log", legend, width), *(rows or no_log(frame))]
+
+
+def no_log(frame: Frame) -> Rows:
+    """Why there are no lines, where there will never be any."""
+    if frame.snapshot.server.engine not in ("attach", "none"):
+        return []
+    return [((" no log: vramp did not start this server", "dim"),)]
 
 
 def _without_head(line: str) -> str:

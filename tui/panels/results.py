@@ -12,7 +12,7 @@ from tui.panels.comparison import baseline_row, published_stages
 from tui.panels.curve import curve
 from tui.panels.frame import Frame
 from tui.panels.stages import stages
-from tui.widgets.rows import Row, Rows, Word, cropped, spread, titled
+from tui.widgets.rows import Row, Rows, Word, cropped, spread, titled, width_of
 
 _LEAST_CURVE = 9  # rows below which a curve says nothing
 _TABLE_HEADS = 2
@@ -61,9 +61,11 @@ def _notes(frame: Frame, width: int, most: int) -> Rows:
     room = max(0, most - len(rows))
     left = len(notes) - room
     rows += [((f" stage {number:<4}", "dim"), (note, "text")) for number, note in notes[max(0, left) :]]
-    if left > 0 and rows:
-        rows[-1] = (*rows[-1], (f"  and {left} notes more: in the report", "dim"))
-    return [cropped(row, width) for row in rows]
+    if left <= 0 or not rows:
+        return [cropped(row, width) for row in rows]
+    more: Row = ((f"  {left} more {'note' if left == 1 else 'notes'} in the report", "dim"),)
+    *before, last = rows
+    return [*(cropped(row, width) for row in before), (*cropped(last, width - width_of(more)), *more)]
 
 
 def _search(found: SearchResult) -> Word:

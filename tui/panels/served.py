@@ -15,7 +15,7 @@ from tui.panels.frame import METRICS, Frame
 from tui.widgets.rows import GAP, Row, Rows, Word, beside, cropped, joined, padded, spread, titled, whole_groups
 
 HEADS = ("mean", *PERCENTILES)
-_MEAN, _WITHIN, _LABEL = 6, 10, 10
+_MEAN, _WITHIN, _LABEL = 6, 10, 11
 _HALF = _MEAN + _WITHIN * (len(HEADS) - 1)
 TABLE = _LABEL + _HALF
 _STRETCH, _COUNT = 20, 7

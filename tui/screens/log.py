@@ -17,6 +17,7 @@ from loadgen import format as fmt
 from loadgen.metrics.snapshot import ServerView
 from tui import keys
 from tui.panels.frame import Frame, Panel
+from tui.panels.messages import no_log
 from tui.screens.dialogs import AskText, ask
 from tui.widgets.rows import Row, Rows, Word, titled
 
@@ -119,7 +120,7 @@ class LogView(Panel):
     def _rows_of(self, frame: Frame, width: int, height: int) -> Rows:
         room = max(1, height - 1)
         rows = [row for line in self._book.window(room) for row in _line(line, self._book.search, width)]
-        return [titled("server log", self._legend(frame), width), *rows[-room:]]
+        return [titled("server log", self._legend(frame), width), *(rows[-room:] or no_log(frame))]
 
     def _legend(self, frame: Frame) -> Row:
         words: list[Word] = [("without answered requests  ", "dim")]

@@ -5,12 +5,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from loadgen.metrics.engine import EngineView
 from loadgen.metrics.hardware_result import ComputeResult
+from loadgen.metrics.result import Verdict
 from loadgen.metrics.snapshot import Snapshot, StageView
 from tests.tui.panels.test_curve import steps
+from tests.tui.scenes import watching
 from tests.tui.scripted import NO_REQUESTS, running, summary
 from tui.charts.timeline import Timeline
 from tui.panels import header, health, latency, load, messages, results, stages
+from tui.panels.curve import curve
 from tui.panels.frame import Frame, Wanted
 from tui.widgets.rows import Rows, width_of
 
@@ -129,7 +133,7 @@ def test_the_results_say_what_figures_are_of() -> None:
     assert " stage 1   E2E: inconclusive: it takes 16.8 s" in shown
     many = replace(ended, stages=(replace(ended.stages[0], notes=tuple(f"note {n}" for n in range(30))),))
     low = "\n".join(lines(results.results(at(many), 80, 18), 80))
-    assert "note 29" in low and "notes more: in the report" in low and "vramp report" not in low.partition("note")[0]
+    assert "note 29" in low and "more notes in the report" in low and "vramp report" not in low.partition("note")[0]
 
 
 def test_a_ramp_holds_what_is_wanted_now() -> None:
@@ -146,3 +150,36 @@ def test_the_engine_view_tells_the_share_of_the_peak_where_it_can() -> None:
     shown = [lines(health.engine(at(running(compute=one)), 120, 12), 120) for one in (compute, None)]
     assert shown[0][-1] == " MFU 4.00 %: 52.3 TFLOP/s a GPU by the engine's own estimate, of 1,307 in bf16, dense"
     assert shown[1] == shown[0][:-1]
+
+
+def test_a_long_verdict_leaves_the_header_its_items_and_the_client_panel_says_it_whole() -> None:
+    why = "read lag p99 33 ms: the client read late, as the cores are full; load.realtime = true lets them go first"
+    now = running(headline=f"client-limited, not trustworthy: {why}", healthy=False)
+    now = replace(now, client=replace(now.client, limited=True, why=why))
+    (shown,) = lines(header.header(at(now), 160, 1), 160)
+    assert "vLLM 0.32.0" in shown and shown.rstrip().endswith("client-limited, not trustworthy: read lag p99 33 ms")
+    told = " ".join(line.strip() for line in lines(health.client(at(now), 38, 20), 38))
+    assert why in told
+    assert len(lines(health.client(at(now), 38, 8), 38)) == 8
+
+
+def test_verdicts_are_wrapped_where_all_have_room() -> None:
+    long = Verdict("canary", "stage 1", "word " * 40 + "end", bad=False)
+    now = running(verdicts=(long,))
+    assert lines(health.verdicts(at(now), 80, 8), 80)[-1].endswith("end")
+    assert len(lines(health.verdicts(at(now), 80, 2), 80)) == 2
+
+
+def test_an_attached_server_shows_its_engine_no_uptime_and_why_there_is_no_log() -> None:
+    now = running()
+    server = replace(now.server, engine="attach", log_tail=())
+    engine = replace(now.engine or EngineView(), kind="vllm")
+    now = replace(now, server=server, engine=engine)
+    (shown,) = lines(header.header(at(now), 240, 1), 240)
+    assert "vllm 0.32.0 ready" in shown and " up " not in shown
+    assert "vramp did not start this server" in lines(messages.log(at(now), 80, 4), 80)[1]
+
+
+def test_without_any_load_the_curve_says_so() -> None:
+    shown = lines(curve(at(watching(60.0)), 120, 20), 120)
+    assert len(shown) == 2 and "vramp has sent no load yet" in shown[1]
