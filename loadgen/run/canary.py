@@ -216,19 +216,24 @@ class _Server:
     ) -> CanaryMeasured:
         """Send one canary; returns the outcome."""
         index = self._stage if when == "load" else None
+        began_s = self._clock_s()
+
+        def measured(found: dict[str, Any]) -> CanaryMeasured:
+            still = index if index == self._stage else None
+            now_s, number = self._clock_s(), self._number
+            return CanaryMeasured(t_s=now_s, name=name, kind=kind, when=when, index=still, instance=number, **found)
+
+        what = f"{method} of {name}" if kind == "score" else f"answer to {name}"
         try:
-            found = await (self._score(name, method) if kind == "score" and method else self._answer(name))
+            return measured(await (self._score(name, method) if kind == "score" and method else self._answer(name)))
         except (ServerError, ValueError) as error:
-            found = {"problem": f"{method} of {name}: {error}" if kind == "score" else f"answer to {name}: {error}"}
-        return CanaryMeasured(
-            t_s=self._clock_s(),
-            name=name,
-            kind=kind,
-            when=when,
-            index=index if index == self._stage else None,
-            instance=self._number,
-            **found,
-        )
+            return measured({"problem": f"{what}: {error}"})
+        except asyncio.CancelledError:
+            waited_s = self._clock_s() - began_s
+            if when == "load" and waited_s >= IDLE_S:
+                problem = f"{what}: no complete answer in {waited_s:.0f} s, until the run ended"
+                self._log(measured({"problem": problem}))
+            raise
 
     async def _score(self, name: str, method: ScoreMethod) -> dict[str, Any]:
         answer = await self._send(*score_request(method, self._model, TEXTS[name]))

@@ -17,7 +17,7 @@ from loadgen.run.operations import Stop
 from loadgen.run.run import Run
 from loadgen.store.files import read_journal
 from tests.engines import Simulator, attach, profile, simulator
-from tests.run.driving import finish, once, outcome
+from tests.run.driving import finish, in_turn, once, outcome
 
 OFTEN = {"interval_s": 0.05}
 """Forty times as often as usual: what is found here within 1.5 s is found within a minute."""
@@ -166,3 +166,22 @@ async def test_scores_that_differ_by_less_than_matters_are_told_from_repetitions
     assert other.notes == [
         "idle scores are up to 0.0001 nats a token apart, repeated ones less: the two compute differently"
     ]
+
+
+async def test_a_canary_that_is_never_answered_is_told_when_the_run_ends(
+    engine: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadgen.run.canary.IDLE_S", 0.0)  # however short the wait was
+    act = in_turn(
+        (streaming, lambda _: engine.faults("silent")),  # the one stream of the load is under way: canaries alone
+        (lambda snapshot: snapshot.load.stage_elapsed_s > 2.0, Stop()),
+    )
+    load = {"requests": None, "duration": "60s", "concurrency": 1, "osl": 8_000}
+    result, error = await outcome(attach(engine, load=load, canary=OFTEN), act)
+    assert (error, result.state) == (None, "stopped")
+    assert result.canary is not None
+    assert any("until the run ended" in words for words in result.canary.unchecked)
+
+
+def streaming(snapshot: Snapshot) -> bool:
+    return snapshot.phase == "running" and snapshot.load.held == 1
