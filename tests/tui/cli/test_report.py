@@ -87,7 +87,7 @@ def test_vllm_json_is_an_object_a_list_or_files(capsys: pytest.CaptureFixture[st
         (["last", "--html", "--out", "runs"], 1, "runs: the report cannot be written: Is a directory"),
         (["last", "--vllm-json", "--out", f"runs/{NAME}/result.json"], 1, "must be a folder for --vllm-json"),
         (["empty.json", "--vllm-json"], 1, "no stage in which a request was sent"),
-        (["empty.json", "--csv"], 1, "no stage in which a request was sent"),
+        (["empty.json", "--csv"], 1, "no stage sent requests"),
         (["last", "--html", "--csv"], 2, "not allowed with argument"),
         ([], 2, "the following arguments are required: RUN"),
     ],
