@@ -138,7 +138,7 @@ class Tokens(msgspec.Struct, frozen=True):
     output: int
     source: Literal["usage", "events"]
     input_per_request: float | None = None
-    """Of completed streams; null if the server does not report it, and in older results."""
+    """Mean over completed streams; null if the server does not report it, and in older results."""
     output_per_request: float | None = None
 
 

@@ -67,8 +67,6 @@ class Run:
         of stream rows, if they are kept; `baseline` is compared with the stages; `variants` are those with which the
         server can be restarted, and `variant` is the one in `profile`, if any; `metrics_port` is closed with the run.
 
-        Raises `ResultError` when the results could not be written, `ProfileError` for impossible servers.
-
         Raises `ResultError` when the results could not be written, `ProfileError` for servers that cannot all be had.
         """
         self.profile = profile

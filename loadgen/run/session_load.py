@@ -27,6 +27,7 @@ class SessionLoad:
         self._controller = controller
         self._writer = writer
         self._plan = plan
+        self._only_watches = all(stage.no_load for stage in plan)
         self._breaker = FailureBreaker()
         self._preparing: asyncio.Task[None] | None = None  # workers for the first load, while there is none
 
@@ -61,10 +62,6 @@ class SessionLoad:
         if self._only_watches and controller.rests and self._preparing is None:
             session.servers.let_go()
             controller.workers_let_go()
-
-    @property
-    def _only_watches(self) -> bool:
-        return all(stage.no_load for stage in self._plan)
 
     async def close(self) -> None:
         """Stop preparing workers."""

@@ -32,9 +32,10 @@ def header(frame: Frame, width: int, height: int) -> Rows:
 
 
 def _beside_verdict(frame: Frame, items: list[_Item], width: int) -> Row:
-    least = width_of(_spaced([item for item in items if not item[0] and width_of(item[1])]))
+    shown = [item for item in items if width_of(item[1])]
+    least = width_of(_spaced([item for item in shown if not item[0]]))
     verdict = _verdict(frame)
-    if width_of(_spaced([item for item in items if width_of(item[1])])) + width_of(verdict) + 4 > width:
+    if width_of(_spaced(shown)) + width_of(verdict) + 4 > width:
         verdict = _without_explanation(verdict)
     verdict = cropped(verdict, max(width // 2, width - least - 4))
     left = _fitted(items, width - width_of(verdict) - 4)
