@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from loadgen.errors import WorkerError
-from loadgen.fleet.worker_process import WorkerProcess
+from loadgen.fleet.host import Host, LocalHost
+from loadgen.fleet.worker import Worker
 from loadgen.metrics.deltas import StageDelta, StreamRow
 from loadgen.metrics.journal import TickNumbers
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
@@ -52,18 +53,19 @@ class Fleet:
     Before `start` there are no workers, and only stages without load are possible.
     """
 
-    def __init__(self, servers: int) -> None:
+    def __init__(self, servers: int, hosts: Sequence[Host] = (LocalHost(),)) -> None:
         self._settings: Configure | None = None
         self._addresses: Sequence[ServerAddress] = ()
         self._servers = servers
+        self._hosts = hosts
         self._most = 0
-        self._workers: list[WorkerProcess] = []
+        self._workers: list[Worker] = []
         self._starting: set[asyncio.Task[None]] = set()
         self._closing = False
         self._news: list[str] = []
         self._changed = asyncio.Event()
         self._running: int | None = None
-        self._sharing: list[WorkerProcess] = []  # the workers that take part in the running stage
+        self._sharing: list[Worker] = []  # the workers that take part in the running stage
         self._last_number = 0
         self._checked_s = time.monotonic()
         self._held_s, self._tokens = 0.0, 0  # stream seconds of the running stage, and its output tokens
@@ -87,7 +89,7 @@ class Fleet:
         return {worker.instance for worker in self._ready} == set(range(self._servers))
 
     @property
-    def _ready(self) -> list[WorkerProcess]:
+    def _ready(self) -> list[Worker]:
         return [worker for worker in self._workers if worker.ready]
 
     # Its workers.
@@ -123,23 +125,35 @@ class Fleet:
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
 
-    async def _start_more(self, added: Sequence[WorkerProcess]) -> None:
+    async def _start_more(self, added: Sequence[Worker]) -> None:
         for worker in added:
             if self._closing:
                 return
             with contextlib.suppress(WorkerError):  # the next tick reports its death
                 await self._start(worker)
 
-    def _add(self, count: int) -> list[WorkerProcess]:
-        """Add `count` workers, each for the server that has the fewest."""
+    def _add(self, count: int) -> list[Worker]:
+        """Add `count` workers, each on the host and for the server that has the fewest."""
         before = len(self._workers)
         for _ in range(count):
-            alive = [worker.instance for worker in self._workers if worker.alive]
-            instance = min(range(self._servers), key=alive.count)
-            self._workers.append(WorkerProcess(len(self._workers), instance, self._changed.set))
+            alive = [worker for worker in self._workers if worker.alive]
+            host = self._host_for_one_more(alive)
+            instance = self._instance_for_one_more(alive, host)
+            number = len(self._workers)
+            self._workers.append(Worker(number, instance, host, host.open_pipe(number), self._changed.set))
         return self._workers[before:]
 
-    async def _start(self, worker: WorkerProcess) -> None:
+    def _host_for_one_more(self, alive: Sequence[Worker]) -> Host:
+        counts = Counter(worker.host.name for worker in alive)
+        reachable = [host for host in self._hosts if host.lost is None] or self._hosts
+        return min(reachable, key=lambda host: counts[host.name])
+
+    def _instance_for_one_more(self, alive: Sequence[Worker], host: Host) -> int:
+        counts = Counter(worker.instance for worker in alive)
+        there = Counter(worker.instance for worker in alive if worker.host is host)
+        return min(range(self._servers), key=lambda instance: (counts[instance], there[instance]))
+
+    async def _start(self, worker: Worker) -> None:
         await worker.start()
         assert self._settings is not None
         address = self._addresses[worker.instance]
@@ -184,7 +198,8 @@ class Fleet:
         self._learn_pace()
         self.grow(workers_for(None, [stage], servers=self._servers, token_s=self._token_s))
         self._running, self._sharing = index, self._sharers(stage)
-        start_ns = time.monotonic_ns()
+        # All hosts begin at the same moment, once the command has reached every one of them.
+        start_ns = time.monotonic_ns() + max((worker.host.delivery_ns for worker in self._sharing), default=0)
         for worker in self._workers:
             if worker not in self._sharing:
                 worker.share = None
@@ -196,7 +211,7 @@ class Fleet:
                 template=templates[worker.instance],
                 rank=rank,
                 ranks=len(self._sharing),
-                start_ns=start_ns,
+                start_ns=start_ns + worker.host.offset_ns,
                 waits=waits,
                 first_wave_apart=first_wave_apart,
             )
@@ -214,7 +229,7 @@ class Fleet:
         }
         return sum(max(worker.held, shares.get(worker.number, 0)) for worker in self._ready)
 
-    def _sharers(self, stage: Stage) -> list[WorkerProcess]:
+    def _sharers(self, stage: Stage) -> list[Worker]:
         """The workers that take part: equally many for each server."""
         by_server = [[worker for worker in self._ready if worker.instance == server] for server in range(self._servers)]
         even = [worker for one_for_each in zip(*by_server, strict=False) for worker in one_for_each]

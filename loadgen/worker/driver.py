@@ -28,6 +28,7 @@ from loadgen.worker.timing import LoopLag
 from loadgen.workload.prompts import Prompts
 
 _SLICE = 16
+_TIMER_S = 0.001  # a timer may end so much too early
 _PREPARE_S = 5.0  # a stage begins after this time even if connections are still missing
 _PREPARED_OPEN_LOOP = 64
 
@@ -67,25 +68,25 @@ class Driver:
     # Commands.
 
     def begin_stage(self, command: BeginStage) -> None:
-        """End the running stage and begin the next, once its first requests can be sent."""
+        """End the running stage and begin the next, once it is time and its first requests can be sent."""
         run = StageRun(command, self._prompts, self.client, self._settings.seed, self.rows)
-        self._coming = None
-        if run.concurrency is None:
-            self._begin_run(run)
-            return
         self._coming, self._coming_by_s = run, time.monotonic() + _PREPARE_S
-        self._loop.call_later(_PREPARE_S, self._make_ready)
+        wait_s = (command.start_ns - time.monotonic_ns()) / 1e9
+        if wait_s > 0:
+            self._loop.call_later(wait_s + _TIMER_S, self._make_ready)
+        if run.concurrency is not None:
+            self._loop.call_later(_PREPARE_S, self._make_ready)
         self._make_ready()
 
     def _make_ready(self) -> None:
-        """Write the next stage's first requests and open their connections; then begin the stage."""
+        """Write the next stage's first requests and open their connections; then begin the stage when it is time."""
         run = self._coming
         if run is None:
             return
-        missing = run.missing_streams(len(self.open) + len(self._resending))
-        if all(run.prepare_one(missing) for _ in range(_SLICE)):
+        missing = 0 if run.concurrency is None else run.missing_streams(len(self.open) + len(self._resending))
+        if missing and all(run.prepare_one(missing) for _ in range(_SLICE)):
             self._loop.call_soon(self._make_ready)
-        elif self._connected_enough(missing):
+        elif self._connected_enough(missing) and time.monotonic_ns() >= run.command.start_ns:
             self._coming = None
             self._begin_run(run)
 

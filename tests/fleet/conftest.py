@@ -2,9 +2,9 @@
 
 import pytest
 
-from loadgen.fleet import worker_process
+from loadgen.fleet import worker
 
 
 @pytest.fixture
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_process, "SILENT_S", 1.5)
+    monkeypatch.setattr(worker, "SILENT_S", 1.5)

@@ -14,7 +14,7 @@ import pytest
 
 from loadgen.errors import WorkerError
 from loadgen.fleet import fleet as fleet_module
-from loadgen.fleet import worker_process
+from loadgen.fleet import pipe, worker
 from loadgen.fleet.fleet import Fleet, FleetTick
 from loadgen.metrics.stage import StageMetrics
 from loadgen.plan.stage import Stage
@@ -285,7 +285,7 @@ async def test_one_that_was_stopped_for_a_moment_is_not_ended(engine: Simulator)
 async def test_one_that_stops_while_it_is_closed_is_killed_and_its_streams_are_lost(
     engine: Simulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_process, "_CLOSE_S", 0.2)
+    monkeypatch.setattr(pipe, "CLOSE_S", 0.2)
     async with driven(engine, 2) as run:
         run.begin(0, concurrency=4)
         await run.until(lambda tick: tick.held == 4)
@@ -298,14 +298,14 @@ async def test_one_that_stops_while_it_is_closed_is_killed_and_its_streams_are_l
 async def test_one_that_stops_while_it_starts_is_left_behind(
     engine: Simulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_process, "START_S", 20.0)
+    monkeypatch.setattr(worker, "START_S", 20.0)
     fleet = Fleet(1)
     try:
         await start(fleet, engine, 2)
         os.kill(fleet.pids[0], signal.SIGSTOP)
         monkeypatch.setattr(fleet_module, "_LONGEST_CHECK_S", 20.0)
         await until_one_is_ready(fleet)
-        monkeypatch.setattr(worker_process, "START_S", 0.5)
+        monkeypatch.setattr(worker, "START_S", 0.5)
         await fleet.wait_ready()
         assert fleet.size == 1
         assert "worker 0 did not start within 0.5 s" in (await fleet.tick()).deaths[0]
@@ -330,7 +330,7 @@ async def test_without_any_that_starts_there_is_no_fleet(engine: Simulator, monk
     finally:
         await fleet.close()
     with monkeypatch.context() as patch:
-        patch.setattr(worker_process, "_PROGRAM", ("/no/such/program",))
+        patch.setattr(pipe, "_PROGRAM", ("/no/such/program",))
         nobody = Fleet(1)
         with pytest.raises(WorkerError, match="worker 0 could not be started"):
             await start(nobody, engine, 1, most=2)

@@ -4,15 +4,17 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import psutil
 import pytest
 
 from loadgen.errors import WorkerError
-from loadgen.fleet import worker_process
-from loadgen.fleet.worker_process import WorkerProcess
+from loadgen.fleet import pipe
+from loadgen.fleet.host import LocalHost
+from loadgen.fleet.pipe import LocalPipe
+from loadgen.fleet.worker import Worker
 from loadgen.worker.messages import OpenWindow
 
 TICKS = """
@@ -37,9 +39,9 @@ WAITS = "sys.stdin.read()\n"
 class Talk:
     """A child and the event that it is heard by."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: Sequence[str]) -> None:
         self.heard = asyncio.Event()
-        self.worker = WorkerProcess(7, 0, self.heard.set)
+        self.worker = Worker(7, 0, LocalHost(), LocalPipe(program), self.heard.set)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(30):
@@ -61,8 +63,8 @@ class Talk:
 
 @asynccontextmanager
 async def talk(code: str) -> AsyncIterator[Talk]:
-    talking = Talk()
-    await talking.worker.start([sys.executable, "-c", TICKS + code])
+    talking = Talk([sys.executable, "-c", TICKS + code])
+    await talking.worker.start()
     pid = talking.worker.pid
     assert pid is not None
     try:
@@ -109,7 +111,7 @@ async def test_deaths_and_nonsense_are_told_once(code: str, words: str) -> None:
 
 
 async def test_a_line_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_process, "_LINE_LIMIT", 100_000)
+    monkeypatch.setattr(pipe, "_LINE_LIMIT", 100_000)
     async with talk("while True: sys.stdout.write('x' * 10_000)") as talking:
         assert "sent an invalid tick" in await talking.gone()
 
@@ -156,7 +158,7 @@ async def test_ticks_end_the_silence() -> None:
 
 @pytest.mark.parametrize("code", ["os.kill(os.getpid(), signal.SIGSTOP)", "while True: time.sleep(1)"])
 async def test_one_that_does_not_end_by_itself_is_killed(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    monkeypatch.setattr(worker_process, "_CLOSE_S", 0.1)
+    monkeypatch.setattr(pipe, "CLOSE_S", 0.1)
     async with talk("tick(1, 1)\n" + code) as talking:
         await talking.until(lambda: talking.worker.ready)
     assert talking.worker.take()[1][3].lost == 1
@@ -164,9 +166,9 @@ async def test_one_that_does_not_end_by_itself_is_killed(monkeypatch: pytest.Mon
 
 
 async def test_a_program_that_is_not_there() -> None:
-    talking = Talk()
+    talking = Talk(["/no/such/program"])
     with pytest.raises(WorkerError, match="worker 7 could not be started: No such file"):
-        await talking.worker.start(["/no/such/program"])
+        await talking.worker.start()
     await talking.worker.close()
     assert (talking.worker.alive, talking.worker.ready, talking.worker.pid) == (False, False, None)
 

@@ -1,0 +1,155 @@
+"""What the fleet knows of one worker: its ticks on our clock, its silence, its death and what was lost with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from loadgen.errors import WorkerError
+from loadgen.fleet.host import Host
+from loadgen.fleet.pipe import CLOSE_S, Pipe
+from loadgen.format import counted
+from loadgen.metrics.deltas import StageDelta
+from loadgen.worker import messages
+from loadgen.worker.messages import TICK_NS, Tick
+
+SILENT_S = 5.0
+START_S = 60.0
+
+
+class Worker:
+    """A worker on a host; `on_change` is called whenever it ticks or dies."""
+
+    def __init__(self, number: int, instance: int, host: Host, pipe: Pipe, on_change: Callable[[], None]) -> None:
+        """`instance` is the number of the server that it drives."""
+        self.number = number
+        self.instance = instance
+        self.host = host
+        self.last: Tick | None = None
+        self.alive = True
+        self.share: int | None = None  # its share of the running closed loop
+        self.death: str | None = None  # why it died, until `take_death`
+        self._pipe = pipe
+        self._ticks: list[Tick] = []
+        self._lost: dict[int, StageDelta] = {}
+        self._on_change = on_change
+        self._silent_s = 0.0
+        self._closing = False
+        self._last_number = self._host_ns() // TICK_NS  # as its host counts
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can take part."""
+        return self.alive and self.last is not None
+
+    @property
+    def held(self) -> int:
+        """Its open streams; its last tick may be older than its last command."""
+        return max(self.last.held if self.last is not None else 0, self.share or 0)
+
+    @property
+    def pid(self) -> int | None:
+        return self._pipe.pid if self.alive else None
+
+    @property
+    def has_ticked(self) -> bool:
+        """Whether there is a tick to take."""
+        return bool(self._ticks)
+
+    @property
+    def name(self) -> str:
+        return f"worker {self.number}" + (f" on {self.host.name}" if self.host.name else "")
+
+    def take(self) -> tuple[list[Tick], dict[int, StageDelta]]:
+        """The ticks since the last call, and by stage the streams lost when it died."""
+        taken = self._ticks, self._lost
+        self._ticks, self._lost = [], {}
+        return taken
+
+    def take_death(self) -> str | None:
+        """Why it died; returned only once."""
+        death, self.death = self.death, None
+        return death
+
+    async def start(self) -> None:
+        """Raises `WorkerError`."""
+        try:
+            await self._pipe.start(self._hear, self._gone)
+        except WorkerError as error:
+            self._gone(str(error))
+            raise WorkerError(self.death) from error
+
+    def send(self, command: messages.Command) -> None:
+        """Send a command; does nothing if the worker is gone."""
+        if self.alive:
+            self._pipe.write(messages.encode(command) + b"\n")
+
+    def check_silence(self, span_s: float) -> None:
+        """Add `span_s` to its silence, and kill it if it has been silent for too long, or if its host is lost.
+
+        Silence is summed over calls, not read from a clock: if vramp itself was stopped, its workers were not silent.
+        """
+        if self.alive and self.host.lost is not None:
+            self.end(self.host.lost)
+        if self._ticks or not self.alive:
+            self._silent_s = 0.0
+            return
+        self._silent_s += span_s
+        patience_s = START_S if self.last is None else SILENT_S
+        if self._silent_s >= patience_s:
+            words = "did not start within" if self.last is None else "sent no tick for"
+            self.end(f"{words} {patience_s:g} s and was killed")
+
+    def end(self, why: str) -> None:
+        """Kill it, in any state."""
+        self._gone(why)
+        self._pipe.kill()
+
+    async def close(self) -> None:
+        """Let it exit, or else kill it; safe to call at any time and more than once."""
+        self._closing = True
+        await self._pipe.close()
+        self._gone(f"did not exit within {CLOSE_S:g} s and was killed")
+
+    def _hear(self, line: bytes) -> None:
+        if not self.alive:
+            return
+        try:
+            self._take(messages.decode_tick(line))
+        except (msgspec.MsgspecError, ValueError) as error:
+            self.end(f"sent an invalid tick and was killed: {error}")
+
+    def _take(self, tick: Tick) -> None:
+        # Ticks are numbered by its machine's clock: a number ahead of it, or one that does not grow, is garbage.
+        if tick.worker != self.number or not self._last_number < tick.number <= self._host_ns() // TICK_NS + 1:
+            raise ValueError(f"tick {tick.number} of worker {tick.worker} after {self._last_number}")
+        self._last_number = tick.number
+        self.last = tick = self._on_our_clock(tick) if self.host.offset_ns else tick
+        self._ticks.append(tick)
+        self._on_change()
+
+    def _host_ns(self) -> int:
+        return time.monotonic_ns() + self.host.offset_ns + self.host.uncertainty_ns
+
+    def _on_our_clock(self, tick: Tick) -> Tick:
+        """The tick as if this machine's clock had timed it; its number grows even if the offset is corrected."""
+        offset_ns = self.host.offset_ns
+        number = round(tick.number - offset_ns / TICK_NS)
+        stages = {index: delta.moved(-offset_ns) for index, delta in tick.stages.items()}
+        after = self.last.number if self.last is not None else 0
+        return msgspec.structs.replace(tick, number=max(after + 1, number), stages=stages)
+
+    def _gone(self, why: str) -> None:
+        if not self.alive:
+            return
+        self.alive = False
+        last = self.last
+        if last is not None and last.running is not None and last.open_sent:
+            self._lost = {last.running: StageDelta(unfinished=last.open_sent, lost=last.open_sent)}
+        if not self._closing or self._lost:
+            streams = last.held if last is not None else 0
+            lost = f"; {counted(streams, 'stream')} {'is' if streams == 1 else 'are'} lost with it" if streams else ""
+            self.death = f"{self.name} {why}{lost}"
+        self._on_change()
