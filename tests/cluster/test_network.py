@@ -59,7 +59,7 @@ def test_ssh_reaches_each_host_on_its_own_clock_and_each_host_reaches_the_server
 def test_a_clock_is_moved_while_its_process_runs() -> None:
     with cluster(clocks_s=(0,), movable_clocks=True) as it:
         (host,) = it.hosts
-        reader = "import time\nwhile input(): print(time.monotonic_ns(), flush=True)"
+        reader = "import sys, time\nfor _ in sys.stdin: print(time.monotonic_ns(), flush=True)"
         words = ("ssh", "-F", str(it.operator.home / ".ssh" / "config"), host.name, sys.executable, "-c", f"'{reader}'")
         with it.operator.start(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=1) as remote:
             assert remote.stdin is not None and remote.stdout is not None
@@ -69,8 +69,7 @@ def test_a_clock_is_moved_while_its_process_runs() -> None:
                 remote.stdin.write("now\n")
                 moved_ns = int(remote.stdout.readline()) - {0: 0, 5: 5, -10: -5}[step_s] * 10**9
                 assert before_ns < moved_ns < time.monotonic_ns()
-            remote.stdin.close()
-            assert len(host.pids()) >= 1
+            assert host.pids()
         wait_until_gone(host.pids())
         require_nothing_left(it)
 
