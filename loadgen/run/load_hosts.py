@@ -1,0 +1,70 @@
+"""The machines that send the load: this one, or the hosts of a cluster.
+
+Invariants: the hosts are joined once, before anything is sent, and stay for all sessions of the run; Dask is imported
+only if there are hosts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from loadgen.errors import ClusterError
+from loadgen.fleet.fleet import FleetTick
+from loadgen.fleet.host import Host, LocalHost
+from loadgen.metrics.journal import ClockMoved, HostsJoined
+from loadgen.profile.cluster import Cluster
+from loadgen.run.writer import RunWriter
+
+
+class LoadHosts:
+    """`join` before the first load, `observe` each tick, `close` when the workers are gone."""
+
+    def __init__(self, settings: Cluster, writer: RunWriter) -> None:
+        self.each: Sequence[Host] = (LocalHost(),)
+        self._settings = settings
+        self._writer = writer
+        self._joined = False
+        self._lost: set[str] = set()
+        self._newly_lost: list[str] = []
+        self._open = contextlib.AsyncExitStack()
+
+    @property
+    def cores(self) -> list[float]:
+        """The cores of each host."""
+        return [host.cores for host in self.each]
+
+    async def join(self) -> None:
+        """Connect to the hosts of the profile, if it has any; raises `ClusterError`."""
+        if self._joined or not self._settings.remote:
+            return
+        try:
+            from loadgen.cluster.connect import connected
+        except ModuleNotFoundError as error:
+            raise ClusterError(
+                f"load from other hosts needs {error.name}: pip install 'vramp[cluster]', here and on every host"
+            ) from None
+        hosts = await self._open.enter_async_context(connected(self._settings, self._writer.folder / "cluster.log"))
+        self.each, self._joined = hosts, True
+        self._writer.log(HostsJoined(t_s=self._writer.clock_s(), hosts=tuple(host.facts for host in hosts)))
+
+    def observe(self, tick: FleetTick) -> None:
+        """Write down clocks that were moved, and hosts that were lost or are back."""
+        for name, by_ns in tick.clock_moves:
+            self._writer.log(ClockMoved(t_s=self._writer.clock_s(), host=name, by_ns=by_ns))
+            self._writer.event("error", f"the clock of {name} was moved by {by_ns / 1e6:+.1f} ms against ours")
+        lost = {host.name for host, part in zip(self.each, tick.hosts, strict=False) if part.lost}
+        for name in sorted(self._lost - lost):
+            self._writer.event("load", f"{name} answers again; it takes part from the next stage on")
+        self._newly_lost += sorted(lost - self._lost)
+        self._lost = lost
+
+    def take_lost(self) -> list[str]:
+        """The hosts that were lost since the last call."""
+        lost, self._newly_lost = self._newly_lost, []
+        return lost
+
+    async def close(self) -> None:
+        """Leave the hosts, after their workers have ended."""
+        await self._open.aclose()
+        self.each, self._joined = (LocalHost(),), False
