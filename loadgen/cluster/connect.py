@@ -13,7 +13,7 @@ import distributed
 
 from loadgen.cluster.actor import HostActor
 from loadgen.cluster.link import ClusterHost
-from loadgen.cluster.start import started
+from loadgen.cluster.start import StartedHosts, started
 from loadgen.errors import ClusterError
 from loadgen.metrics.journal import HostFacts
 from loadgen.profile.cluster import Cluster
@@ -27,13 +27,20 @@ _DASK_LOGGERS = ("distributed", "distributed.client", "tornado", "asyncssh")
 async def connected(settings: Cluster, log_path: Path) -> AsyncIterator[Sequence[ClusterHost]]:
     """The hosts, each with its actor; Dask's messages go to a log. Raises `ClusterError` before anything is sent."""
     _log_to(log_path)
-    async with started(settings) as there, contextlib.AsyncExitStack() as open_hosts:
-        actors = [_actor(there.client, facts, address, owned=there.owned) for facts, address in there.workers]
-        hosts = []
-        for facts, actor in zip((facts for facts, _ in there.workers), await asyncio.gather(*actors), strict=True):
-            host = ClusterHost(facts, actor.exchange)
+    async with started(settings) as there, joined(there) as hosts:
+        yield hosts
+
+
+@contextlib.asynccontextmanager
+async def joined(there: StartedHosts) -> AsyncIterator[Sequence[ClusterHost]]:
+    """The hosts with an actor each; raises `ClusterError`."""
+    async with contextlib.AsyncExitStack() as open_hosts:
+        actors = await asyncio.gather(
+            *(_actor(there.client, facts, address, owned=there.owned) for facts, address in there.workers)
+        )
+        hosts = [ClusterHost(facts, actor.exchange) for (facts, _), actor in zip(there.workers, actors, strict=True)]
+        for host, actor in zip(hosts, actors, strict=True):
             open_hosts.push_async_callback(_close, host, actor)
-            hosts.append(host)
         await asyncio.gather(*(_begin(host) for host in hosts))
         yield hosts
 
