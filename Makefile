@@ -13,12 +13,12 @@ MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 # The modules of tests are compiled once, not by every worker at every start: half of what collecting them takes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-vllm test-chromium test-lowest explore check docs bench screenshot schema clean
+.PHONY: run test test-vllm test-chromium test-cluster test-lowest explore check docs bench screenshot schema clean
 
 run: $(INSTALLED)  ## the cockpit on the embedded simulator (without a terminal: the same run, headless)
 	$(BIN)/vramp profiles/simulator.toml
 
-test: $(INSTALLED_DEV)  ## every test that needs no vLLM
+test: $(INSTALLED_DEV)  ## every test that needs neither vLLM, nor a browser, nor root
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 test-vllm: $(INSTALLED_DEV)  ## the tests on a real vLLM; installs its CPU build into a cache folder the first time
@@ -27,6 +27,11 @@ test-vllm: $(INSTALLED_DEV)  ## the tests on a real vLLM; installs its CPU build
 test-chromium: $(INSTALLED_DEV)  ## the tests that open pages in a headless Chromium; installs it if it is missing, as root
 	command -v chromedriver >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium chromium-driver; }
 	$(BIN)/python -m pytest -m chromium tests
+
+test-cluster: $(INSTALLED_DEV)  ## the tests on several machines, which are network namespaces; installs sshd if it is missing, as root
+	for command in sshd ip iptables cc; do command -v $$command >/dev/null || missing=1; done; [ -z "$$missing" ] || \
+		{ apt-get update -qq && apt-get install -y -qq openssh-server iproute2 iptables gcc libc6-dev; }
+	$(BIN)/python -m pytest -m cluster tests/cluster
 
 check: $(INSTALLED_DEV)  ## format, lint, types, layers, links of the manual, tests with their coverage
 	$(BIN)/ruff format --check .

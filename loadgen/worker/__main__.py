@@ -1,7 +1,7 @@
 """A worker process: commands on stdin, one line a tick on stdout, streams in between.
 
-Shares no memory with the process that started it, and exits when its stdin closes, whatever else is going on: a worker
-cannot outlive its run.
+Shares no memory with the process that started it, and exits when its stdin closes, or is silent for longer than its
+lifeline: a worker cannot outlive its run.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from loadgen.worker.realtime import RealtimePriority, ask_for_short_slices, wait
 from loadgen.worker.timing import ClockWatch
 
 _NOTHING = StageDelta()
+_STILL_THERE = b"\n"
 _LINE_LIMIT = 64 * 1024 * 1024
 
 
@@ -49,8 +50,9 @@ async def run_worker() -> None:
     gc.set_threshold(50_000, 20, 50)
     ticker = loop.create_task(_tick_forever(driver, settings, output))
     ticker.add_done_callback(lambda done: done.cancelled() or done.result())
-    while line := await reader.readline():
-        _obey(driver, messages.decode_command(line))
+    while line := await _next_line(reader, settings.lifeline_s):
+        if line != _STILL_THERE:
+            _obey(driver, messages.decode_command(line))
     os._exit(0)
 
 
@@ -61,6 +63,15 @@ def _pin(cpus: Collection[int]) -> None:
             os.sched_setaffinity(0, cpus)
     except OSError as error:
         raise WorkerError(f"cannot run on CPUs {format_cpus(cpus)}: {error.strerror}") from None
+
+
+async def _next_line(reader: asyncio.StreamReader, lifeline_s: float) -> bytes:
+    try:
+        async with asyncio.timeout(lifeline_s or None):
+            return await reader.readline()
+    except TimeoutError:
+        print(f"heard nothing for {lifeline_s:g} s", file=sys.stderr, flush=True)
+        os._exit(1)
 
 
 def _end_with(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
