@@ -25,11 +25,14 @@ from loadgen.metrics.hardware import HardwareRecord
 from loadgen.metrics.journal import (
     CanaryMeasured,
     Checked,
+    ClockMoved,
     DevicesChosen,
     EngineMeasured,
     GpusSampled,
     Happened,
+    HostFacts,
     HostSampled,
+    HostsJoined,
     Line,
     ReferenceDisturbed,
     RunFinished,
@@ -92,6 +95,8 @@ class Record:
         self.search: SearchResult | None = None
         self.traffic = Traffic()
         self.canaries = CanaryRecord()
+        self.hosts: tuple[HostFacts, ...] = ()  # of the cluster, if the load comes from one
+        self.clock_moves: list[ClockMoved] = []
         self._reference: Reference | None = None
         self._machines: dict[int, StageHardware] = {}
         """Hardware figures of stages long over, in place of their samples."""
@@ -127,6 +132,10 @@ class Record:
                     self.stages[line.index].canaries += line.traffic
             case ReferenceDisturbed():
                 self.canaries.disturbed(line)
+            case HostsJoined():
+                self.hosts = line.hosts
+            case ClockMoved():
+                self.clock_moves.append(line)
             case Happened():
                 self._happened(line)
             case ServerChanged():

@@ -1,7 +1,7 @@
 """A worker process: commands on stdin, one line a tick on stdout, streams in between.
 
-Shares no memory with the process that started it, and exits when its stdin closes, whatever else is going on: a worker
-cannot outlive its run.
+Shares no memory with the process that started it, and exits when its stdin closes, or is silent for longer than its
+lifeline: a worker cannot outlive its run.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from loadgen.worker.realtime import RealtimePriority, ask_for_short_slices, wait
 from loadgen.worker.timing import ClockWatch
 
 _NOTHING = StageDelta()
+_STILL_THERE = b"\n"
 _LINE_LIMIT = 64 * 1024 * 1024
 
 
@@ -46,9 +47,19 @@ async def run_worker() -> None:
     gc.set_threshold(50_000, 20, 50)
     ticker = loop.create_task(_tick_forever(driver, settings, output))
     ticker.add_done_callback(lambda done: done.cancelled() or done.result())
-    while line := await reader.readline():
-        _obey(driver, messages.decode_command(line))
+    while line := await _next_line(reader, settings.lifeline_s):
+        if line != _STILL_THERE:
+            _obey(driver, messages.decode_command(line))
     os._exit(0)
+
+
+async def _next_line(reader: asyncio.StreamReader, lifeline_s: float) -> bytes:
+    try:
+        async with asyncio.timeout(lifeline_s or None):
+            return await reader.readline()
+    except TimeoutError:
+        print(f"heard nothing for {lifeline_s:g} s", file=sys.stderr, flush=True)
+        os._exit(1)
 
 
 def _end_with(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
