@@ -47,7 +47,7 @@ async def _one_worker_each(client: distributed.Client, scheduler: str) -> tuple[
         raise ClusterError(
             f"{scheduler}: its workers have no {error.name}: install vramp there, in this version"
         ) from None
-    hosts = {facts.identity + address: (facts, address) for address, facts in sorted(found.items())}
+    hosts = {facts.identity: (facts, address) for address, facts in sorted(found.items())}
     if not hosts:
         raise ClusterError(f"{scheduler}: the scheduler has no workers")
     return tuple(

@@ -6,15 +6,19 @@ only if there are hosts.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Sequence
 
 from loadgen.errors import ClusterError
 from loadgen.fleet.fleet import FleetTick
 from loadgen.fleet.host import Host, LocalHost
-from loadgen.metrics.journal import ClockMoved, HostsJoined
+from loadgen.metrics.journal import ClockMoved, HostsJoined, WorkersPlaced
+from loadgen.placement import Cpus, parse_cpus
 from loadgen.profile.cluster import Cluster
+from loadgen.run.placing import place_workers
 from loadgen.run.writer import RunWriter
+from loadgen.stream.request import ServerAddress
 
 
 class LoadHosts:
@@ -47,6 +51,19 @@ class LoadHosts:
         hosts = await self._open.enter_async_context(connected(self._settings, self._writer.folder / "cluster.log"))
         self.each, self._joined = hosts, True
         self._writer.log(HostsJoined(t_s=self._writer.clock_s(), hosts=tuple(host.facts for host in hosts)))
+
+    async def place(
+        self, wanted: str | None, urls: Sequence[str], addresses: Sequence[ServerAddress], workers: int
+    ) -> Cpus:
+        """The CPUs for the workers of this machine; none if they may use all, or if they are on other hosts.
+
+        Raises `ProfileError` for CPUs that vramp may not use.
+        """
+        if self._joined:
+            return frozenset()
+        placed = await asyncio.to_thread(place_workers, wanted, urls, addresses, workers)
+        self._writer.log(WorkersPlaced(t_s=self._writer.clock_s(), placement=placed))
+        return parse_cpus(placed.cpus) if placed.pinned else frozenset()
 
     def observe(self, tick: FleetTick) -> None:
         """Write down clocks that were moved, and hosts that were lost or are back."""

@@ -221,12 +221,21 @@ class Session:
     ) -> None:
         """They send a row for each stream if those are kept."""
         load, servers, cores = self.profile.load, self.servers.count, self.hosts.cores
+        first = workers_for(load.workers, stages, servers=servers, cores=cores)
         most = most_workers(load.workers, servers=servers, cores=cores)
+        cpus = await self.hosts.place(load.cpus, self.servers.base_urls, addresses, first)
+        if cpus:  # more workers than CPUs would only wait for each other
+            most = max(first, min(most, len(cpus)))
         settings = worker_settings(
-            self.profile, addresses[0], accepted.vocabulary, self._seed, workers=most, rows=self._writer.keeps_rows
+            self.profile,
+            addresses[0],
+            accepted.vocabulary,
+            self._seed,
+            workers=most,
+            cpus=cpus,
+            rows=self._writer.keeps_rows,
         )
-        workers = workers_for(load.workers, stages, servers=servers, cores=cores)
-        await self.fleet.start(settings, addresses, workers, most=most, hosts=self.hosts.each)
+        await self.fleet.start(settings, addresses, first, most=most, hosts=self.hosts.each)
         await self.fleet.wait_ready()
         self._driven = True
 
