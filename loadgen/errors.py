@@ -30,6 +30,10 @@ class WorkerError(VrampError):
     """A worker process could not be started, died, or sent something that is not a message."""
 
 
+class ClusterError(VrampError):
+    """A host or a scheduler cannot take part in the load."""
+
+
 class TelemetryError(VrampError):
     """A backend does not work on this box, with the exact reason; a run never fails because of it."""
 

@@ -15,19 +15,27 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from loadgen.errors import WorkerError
 from loadgen.fleet.host import Host, LocalHost
+from loadgen.fleet.merge import (
+    WorkerTicks,
+    host_tick,
+    merge_clients,
+    merge_stages,
+    open_streams,
+    rows_by_worker,
+    seconds_behind,
+)
 from loadgen.fleet.worker import Worker
 from loadgen.metrics.deltas import StageDelta, StreamRow
-from loadgen.metrics.journal import TickNumbers
-from loadgen.metrics.stage import ClientMetrics, StageMetrics
+from loadgen.metrics.journal import HostTick, TickNumbers
 from loadgen.plan.stage import Stage, workers_for
 from loadgen.stream.request import RequestTemplate, ServerAddress
-from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick
+from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow
 from loadgen.workload.arrivals import share_of
 
 _LONGEST_CHECK_S = 2 * TICK_NS / 1e9
@@ -44,6 +52,7 @@ class FleetTick(TickNumbers, frozen=True, kw_only=True):
     finished_why: str
     deaths: tuple[str, ...] = ()  # one message for each worker that died since the last tick
     news: tuple[str, ...] = ()  # other messages about the workers
+    clock_moves: tuple[tuple[str, int], ...] = ()  # hosts whose clock was moved, and by how many nanoseconds
     rows: dict[int, list[StreamRow]]  # of the streams that ended, by worker, if rows are wanted
 
 
@@ -53,11 +62,11 @@ class Fleet:
     Before `start` there are no workers, and only stages without load are possible.
     """
 
-    def __init__(self, servers: int, hosts: Sequence[Host] = (LocalHost(),)) -> None:
+    def __init__(self, servers: int) -> None:
         self._settings: Configure | None = None
         self._addresses: Sequence[ServerAddress] = ()
         self._servers = servers
-        self._hosts = hosts
+        self._hosts: Sequence[Host] = ()
         self._most = 0
         self._workers: list[Worker] = []
         self._starting: set[asyncio.Task[None]] = set()
@@ -95,13 +104,20 @@ class Fleet:
     # Its workers.
 
     async def start(
-        self, settings: Configure, addresses: Sequence[ServerAddress], workers: int, *, most: int | None = None
+        self,
+        settings: Configure,
+        addresses: Sequence[ServerAddress],
+        workers: int,
+        *,
+        most: int | None = None,
+        hosts: Sequence[Host] = (LocalHost(),),
     ) -> None:
-        """Start and configure the first `workers`; raises `WorkerError`.
+        """Start and configure the first `workers` on `hosts`; raises `WorkerError`.
 
-        They share `settings` except for number and address. `grow` may bring them to `most`; None: no more.
+        They share `settings` except for number, address and lifeline. `grow` may bring them to `most`; None: no more.
         """
-        self._settings, self._addresses, self._most = settings, addresses, workers if most is None else most
+        self._settings, self._addresses, self._hosts = settings, addresses, hosts
+        self._most = workers if most is None else most
         for worker in self._add(workers):
             await self._start(worker)
 
@@ -156,8 +172,13 @@ class Fleet:
     async def _start(self, worker: Worker) -> None:
         await worker.start()
         assert self._settings is not None
-        address = self._addresses[worker.instance]
-        worker.send(msgspec.structs.replace(self._settings, worker=worker.number, address=address))
+        settings = msgspec.structs.replace(
+            self._settings,
+            worker=worker.number,
+            address=self._addresses[worker.instance],
+            lifeline_s=worker.host.lifeline_s,
+        )
+        worker.send(settings)
 
     def _check_silence(self) -> None:
         """Kill the workers that have been silent for too long."""
@@ -196,7 +217,8 @@ class Fleet:
             return
         self._end_no_load()
         self._learn_pace()
-        self.grow(workers_for(None, [stage], servers=self._servers, token_s=self._token_s))
+        cores = [host.cores for host in self._hosts if host.lost is None]
+        self.grow(workers_for(None, [stage], servers=self._servers, cores=cores, token_s=self._token_s))
         self._running, self._sharing = index, self._sharers(stage)
         # All hosts begin at the same moment, once the command has reached every one of them.
         start_ns = time.monotonic_ns() + max((worker.host.delivery_ns for worker in self._sharing), default=0)
@@ -299,28 +321,25 @@ class Fleet:
                     await self._changed.wait()
 
     def _merge(self) -> FleetTick:
-        ticks: list[Tick] = []
-        by_server: list[list[dict[int, StageDelta]]] = [[] for _ in range(self._servers)]
-        for worker in self._workers:
-            new, lost = worker.take()
-            ticks += new
-            by_server[worker.instance].append(_merge_stages([*(tick.stages for tick in new), lost]))
-        instances = tuple(_merge_stages(stages, peak=sum) for stages in by_server)
-        deaths = tuple(death for worker in self._workers if (death := worker.take_death()) is not None)
-        client = ClientMetrics()
-        for tick in ticks:
-            client.add(tick.client)
-        last = [worker.last for worker in self._ready if worker.last is not None]
-        open_stages, open_sent = _open_streams(last)
+        parts = [_new_ticks(worker) for worker in self._workers]
+        died = [(worker, death) for worker in self._workers if (death := worker.take_death()) is not None]
+        ticks = [tick for part in parts for tick in part.ticks]
+        last = [part.last for part in parts if part.last is not None]
+        instances = tuple(
+            merge_stages([part.stages for part in parts if part.instance == server], peak=sum)
+            for server in range(self._servers)
+        )
+        open_stages, open_sent = open_streams(last)
         before, self._last_number = self._last_number, max((tick.number for tick in ticks), default=self._last_number)
         finished_why = self._finished_why()
         news, self._news = tuple(self._news), []
         return FleetTick(
             span_s=(self._last_number - before if before else 1) * TICK_NS / 1e9,
-            behind_s=_seconds_behind(last),
-            stages=_merge_stages([*instances, self._take_no_load_windows()], peak=sum),
+            behind_s=seconds_behind(last),
+            stages=merge_stages([*instances, self._take_no_load_windows()], peak=sum),
             instances=instances if self._servers > 1 else (),
-            client=msgspec.structs.replace(client.encode(), workers_lost=len(deaths)),
+            hosts=self._host_ticks(parts, Counter(worker.host.name for worker, _ in died)),
+            client=merge_clients(ticks, workers_lost=len(died)),
             held=sum(tick.held for tick in last),
             queued=sum(tick.queued for tick in last),
             open_stages=dict(open_stages),
@@ -328,10 +347,19 @@ class Fleet:
             first_wave_waiting=self._first_wave_waiting(),
             finished=self._running if finished_why else None,
             finished_why=finished_why,
-            deaths=deaths,
+            deaths=tuple(death for _, death in died),
             news=news,
+            clock_moves=tuple((host.name, by_ns) for host in self._hosts for by_ns in host.take_moves()),
             rss_bytes=sum(tick.rss_bytes for tick in last),
-            rows=_rows_by_worker(ticks),
+            rows=rows_by_worker(ticks),
+        )
+
+    def _host_ticks(self, parts: Sequence[WorkerTicks], died: Counter[str]) -> tuple[HostTick, ...]:
+        """Each host's part; none if the only host is this machine."""
+        return tuple(
+            host_tick(host, [part for part in parts if part.host == host.name], workers_lost=died[host.name])
+            for host in self._hosts
+            if host.name
         )
 
     def _first_wave_waiting(self) -> int | None:
@@ -352,42 +380,12 @@ class Fleet:
         return _ANSWERED if not short else f"{_ANSWERED} but those of {short} of {len(done)} workers, which died"
 
 
-def _open_streams(last: Sequence[Tick]) -> tuple[Counter[int], Counter[int]]:
-    """How many are open in each stage, and how many of those count in its `sent`."""
-    open_stages, open_sent = Counter[int](), Counter[int]()
-    for tick in last:
-        open_stages.update(tick.open_stages)
-        if tick.running is not None:
-            open_sent[tick.running] += tick.open_sent
-    return open_stages, open_sent
-
-
-def _rows_by_worker(ticks: Sequence[Tick]) -> dict[int, list[StreamRow]]:
-    rows: dict[int, list[StreamRow]] = {}
-    for tick in ticks:
-        if tick.rows:
-            rows.setdefault(tick.worker, []).extend(tick.rows)
-    return rows
-
-
-def _seconds_behind(last: Sequence[Tick]) -> float:
-    """The age of the slowest worker's last tick."""
-    oldest = min((tick.number for tick in last), default=None)
-    return 0.0 if oldest is None else round(max(0.0, (time.monotonic_ns() - oldest * TICK_NS) / 1e9), 3)
-
-
-def _merge_stages(
-    parts: Sequence[dict[int, StageDelta]], *, peak: Callable[[Iterable[int]], int] = max
-) -> dict[int, StageDelta]:
-    """Sums by stage; for peaks `max` over the ticks of one worker, `sum` over workers, which hold theirs at once."""
-    by_stage: dict[int, list[StageDelta]] = {}
-    for stages in parts:
-        for index, delta in stages.items():
-            by_stage.setdefault(index, []).append(delta)
-    # With the usual single worker, its delta is already the sum.
-    return {
-        index: deltas[0]
-        if len(deltas) == 1
-        else msgspec.structs.replace(StageMetrics.of(*deltas).encode(), peak=peak(delta.peak for delta in deltas))
-        for index, deltas in by_stage.items()
-    }
+def _new_ticks(worker: Worker) -> WorkerTicks:
+    ticks, lost = worker.take()
+    return WorkerTicks(
+        instance=worker.instance,
+        host=worker.host.name,
+        ticks=ticks,
+        stages=merge_stages([*(tick.stages for tick in ticks), lost]),
+        last=worker.last if worker.ready else None,
+    )

@@ -35,8 +35,15 @@ class Host(Protocol):
         """How long a command may take until every worker there has it."""
 
     @property
+    def lifeline_s(self) -> float:
+        """A worker there that hears nothing for so long ends itself; 0: never."""
+
+    @property
     def lost(self) -> str | None:
-        """Why it cannot be reached any more; None while it can."""
+        """Why it cannot be reached; None while it can."""
+
+    def take_moves(self) -> list[int]:
+        """By how many nanoseconds its clock was moved, for each time since the last call."""
 
     def open_pipe(self, number: int) -> Pipe:
         """The pipe of a new worker, not started yet."""
@@ -47,11 +54,15 @@ class LocalHost:
 
     name = ""
     offset_ns = uncertainty_ns = rtt_ns = delivery_ns = 0
+    lifeline_s = 0.0
     lost = None
 
     @property
     def cores(self) -> float:
         return usable_cores()
+
+    def take_moves(self) -> list[int]:
+        return []
 
     def open_pipe(self, number: int) -> Pipe:
         return LocalPipe()

@@ -22,6 +22,7 @@ from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.engine import EngineStage, EngineView, OwnRequests
 from loadgen.metrics.finding import Finding
 from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample, ServerDevices
+from loadgen.placement import Placement
 from loadgen.searches import SearchName
 
 RunState = Literal["complete", "stopped", "server_died", "failed"]
@@ -163,6 +164,13 @@ class ServerChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     variant: str | None = None  # of the profile; None if it has none
 
 
+class WorkersPlaced(msgspec.Struct, frozen=True, tag=True):
+    """The CPUs of this machine on which the workers run; a later line replaces an earlier one."""
+
+    t_s: _RunS
+    placement: Placement
+
+
 class StageLoad(msgspec.Struct, frozen=True):
     """One load and how long it holds; exactly one of `concurrency` and `rate` is set."""
 
@@ -222,6 +230,53 @@ class StageSettled(msgspec.Struct, frozen=True, tag=True):
     settled: bool  # false: the transient did not end in time
 
 
+class HostFacts(msgspec.Struct, frozen=True):
+    """A host of the cluster, as it was found before the start."""
+
+    name: str
+    address: str  # by which it was reached
+    hostname: str
+    identity: str
+    """Its boot id and network namespace: two names of one host have the same."""
+    kernel: str
+    cores: float  # that its workers may use
+    open_files: int  # the hard limit
+    ports: int  # local ports for connections to one server
+    vramp: str
+    python: str
+    distributed: str
+    definitions: str  # the version of what figures mean
+
+
+class HostsJoined(msgspec.Struct, frozen=True, tag=True):
+    """The load comes from these hosts, not from this machine."""
+
+    t_s: _RunS
+    hosts: tuple[HostFacts, ...]
+
+
+class ClockMoved(msgspec.Struct, frozen=True, tag=True):
+    """The clock of a host was moved against ours: times of the streams that were open there are wrong by that much."""
+
+    t_s: _RunS
+    host: str
+    by_ns: int
+
+
+class HostTick(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One host's part of a tick."""
+
+    stages: dict[int, StageDelta] = {}
+    client: ClientDelta = ClientDelta()
+    held: int = 0
+    workers: int = 0  # alive
+    rss_bytes: int = 0
+    offset_ns: int = 0  # its CLOCK_MONOTONIC less ours
+    uncertainty_ns: int = 0  # half the width of the interval that surely holds the offset
+    rtt_ns: int = 0  # of the last exchange
+    lost: bool = False
+
+
 class TickNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
     """What all workers did in a tick, and their open streams at its end."""
 
@@ -237,6 +292,8 @@ class TickNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
     rss_bytes: int | None = None  # memory of all workers
     instances: tuple[dict[int, StageDelta], ...] = ()
     """`stages` per server, if there are several."""
+    hosts: tuple[HostTick, ...] = ()
+    """The part of each host of a cluster, in the order of `HostsJoined`."""
 
 
 class Ticked(TickNumbers, frozen=True, tag=True, kw_only=True):
@@ -357,6 +414,7 @@ Line = (
     RunStarted
     | Checked
     | ServerChanged
+    | WorkersPlaced
     | TelemetryChanged
     | DevicesChosen
     | StageStarted
@@ -364,6 +422,8 @@ Line = (
     | Ticked
     | GpusSampled
     | HostSampled
+    | HostsJoined
+    | ClockMoved
     | StageEnded
     | EngineMeasured
     | CanaryMeasured

@@ -6,6 +6,7 @@ A fixed plan looks only at how many stages are done; a search looks at their fig
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -137,18 +138,28 @@ def streams_of(stage: Stage, token_s: float) -> int:
     return min([round(_peak_rate(stage) * stage.osl * token_s), *bounds])
 
 
-def workers_for(wanted: int | None, stages: Sequence[Stage], *, servers: int, token_s: float | None = None) -> int:
-    """How many workers the heaviest of these stages needs, equally many per server; `token_s` if it was measured.
+def workers_for(
+    wanted: int | None,
+    stages: Sequence[Stage],
+    *,
+    servers: int,
+    cores: Sequence[float] = (),
+    token_s: float | None = None,
+) -> int:
+    """How many workers the heaviest of these stages needs, equally many per server and per host.
 
+    `cores` are those of each host, by default of this machine; `token_s` is the time per token if it was measured.
     A wanted number is taken as it is; otherwise at most `most_workers`.
     """
     needed = wanted or max((_needed(stage, token_s) for stage in stages), default=1)
-    return min(most_workers(wanted, servers=servers), _for_each(servers, needed))
+    most = most_workers(wanted, servers=servers, cores=cores)
+    return min(most, _for_each(servers, len(cores) or 1, workers=needed))
 
 
-def most_workers(wanted: int | None, *, servers: int) -> int:
-    """The most workers there may ever be: the wanted number, or enough for half of the usable cores."""
-    return _for_each(servers, wanted or max(1, int(usable_cores()) // 2))
+def most_workers(wanted: int | None, *, servers: int, cores: Sequence[float] = ()) -> int:
+    """The most workers there may ever be: the wanted number, or enough for half of the usable cores of each host."""
+    each = cores or (usable_cores(),)
+    return _for_each(servers, len(each), workers=wanted or len(each) * max(1, int(min(each)) // 2))
 
 
 def _needed(stage: Stage, token_s: float | None) -> int:
@@ -168,5 +179,7 @@ def _peak_rate(stage: Stage) -> float:
     return max((rate for _, rate in stage.rate_points), default=stage.rate or 0.0)
 
 
-def _for_each(servers: int, workers: int) -> int:
-    return -(-workers // servers) * servers
+def _for_each(servers: int, hosts: int, *, workers: int) -> int:
+    """At least so many, with equally many for each server and on each host."""
+    each = math.lcm(servers, hosts)
+    return -(-workers // each) * each

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_validator
 from pydantic_core.core_schema import SerializerFunctionWrapHandler
 
+from loadgen.profile.cluster import Cluster
 from loadgen.profile.load import Load, PlanSettings, StageSettings, Table
 from loadgen.profile.values import BaseUrl, Concurrency, Flags, Milliseconds, Rate, Seconds, Share, Tokens, slo_problem
 from loadgen.searches import SEARCHES
@@ -257,6 +258,8 @@ class Profile(Table):
     """`gpu_hour = 2.1` shows token cost in dollars."""
     canary: Canary = Canary()
     """Checks that the output is right."""
+    cluster: Cluster = Cluster()
+    """The machines that send the load; default: this one."""
     reference: Reference | None = None
     """What was published for this recipe."""
 
@@ -279,6 +282,8 @@ class Profile(Table):
             raise ValueError('engine "none" is no server to load: give load.concurrency = 0 and no other load')
         if self.telemetry == "sim":
             raise ValueError('telemetry "sim" needs the simulator, and engine "none" starts none')
+        if self.cluster.remote:
+            raise ValueError('engine "none" is no server to load, and [cluster] is for load: leave it out')
         return self
 
     @model_validator(mode="after")

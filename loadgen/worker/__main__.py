@@ -1,7 +1,7 @@
 """A worker process: commands on stdin, one line a tick on stdout, streams in between.
 
-Shares no memory with the process that started it, and exits when its stdin closes, whatever else is going on: a worker
-cannot outlive its run.
+Shares no memory with the process that started it, and exits when its stdin closes, or is silent for longer than its
+lifeline: a worker cannot outlive its run.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ import ssl
 import sys
 import time
 import traceback
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 import psutil
 import uvloop
 
-from loadgen.errors import VrampError
+from loadgen.errors import VrampError, WorkerError
 from loadgen.metrics.deltas import ClientDelta, StageDelta
+from loadgen.placement import format_cpus
 from loadgen.worker import messages
 from loadgen.worker.driver import Driver
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick, prompts_of
@@ -28,6 +30,7 @@ from loadgen.worker.realtime import RealtimePriority, ask_for_short_slices, wait
 from loadgen.worker.timing import ClockWatch
 
 _NOTHING = StageDelta()
+_STILL_THERE = b"\n"
 _LINE_LIMIT = 64 * 1024 * 1024
 
 
@@ -39,6 +42,7 @@ async def run_worker() -> None:
     output, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, sys.stdout)
     settings = messages.decode_command(await reader.readline())
     assert isinstance(settings, Configure)
+    _pin(settings.cpus)
     driver = Driver(settings, prompts_of(settings.vocabulary, settings.seed), _tls_context(settings))
     # What exists now is permanent: the garbage collector need not visit it again.
     gc.collect()
@@ -46,9 +50,28 @@ async def run_worker() -> None:
     gc.set_threshold(50_000, 20, 50)
     ticker = loop.create_task(_tick_forever(driver, settings, output))
     ticker.add_done_callback(lambda done: done.cancelled() or done.result())
-    while line := await reader.readline():
-        _obey(driver, messages.decode_command(line))
+    while line := await _next_line(reader, settings.lifeline_s):
+        if line != _STILL_THERE:
+            _obey(driver, messages.decode_command(line))
     os._exit(0)
+
+
+def _pin(cpus: Collection[int]) -> None:
+    """Run on these CPUs only; threads that start later inherit that."""
+    try:
+        if cpus:
+            os.sched_setaffinity(0, cpus)
+    except OSError as error:
+        raise WorkerError(f"cannot run on CPUs {format_cpus(cpus)}: {error.strerror}") from None
+
+
+async def _next_line(reader: asyncio.StreamReader, lifeline_s: float) -> bytes:
+    try:
+        async with asyncio.timeout(lifeline_s or None):
+            return await reader.readline()
+    except TimeoutError:
+        print(f"heard nothing for {lifeline_s:g} s", file=sys.stderr, flush=True)
+        os._exit(1)
 
 
 def _end_with(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

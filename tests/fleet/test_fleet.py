@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from loadgen.errors import WorkerError
 from loadgen.fleet import fleet as fleet_module
 from loadgen.fleet import pipe, worker
 from loadgen.fleet.fleet import Fleet, FleetTick
+from loadgen.fleet.host import Host, LocalHost
 from loadgen.metrics.stage import StageMetrics
 from loadgen.plan.stage import Stage
 from loadgen.stream.request import RequestTemplate, ServerAddress, common_fields, request_template
@@ -81,7 +82,15 @@ def template(engine: Simulator) -> RequestTemplate:
     return request_template(engine.url, "completions", fields, osl=OSL, api_key=None)
 
 
-async def start(fleet: Fleet, engine: Simulator, workers: int, *, servers: int = 1, most: int | None = None) -> None:
+async def start(
+    fleet: Fleet,
+    engine: Simulator,
+    workers: int,
+    *,
+    servers: int = 1,
+    most: int | None = None,
+    hosts: Sequence[Host] = (LocalHost(),),
+) -> None:
     target = ServerAddress(family=socket.AF_INET, ip="127.0.0.1", port=int(engine.url.rpartition(":")[2]))
     settings = Configure(
         address=target,
@@ -91,7 +100,7 @@ async def start(fleet: Fleet, engine: Simulator, workers: int, *, servers: int =
         stall_timeout_s=60,
         connect_timeout_s=10,
     )
-    await fleet.start(settings, [target] * servers, workers, most=most)
+    await fleet.start(settings, [target] * servers, workers, most=most, hosts=hosts)
 
 
 @asynccontextmanager

@@ -1,8 +1,6 @@
 """`vramp` without a profile and `vramp replay` in a real pseudo-terminal: both leave it clean."""
 
 import json
-import os
-import pty
 import re
 import sys
 from collections.abc import Iterator
@@ -13,24 +11,16 @@ import psutil
 
 from loadgen.store.runs import RESULT
 from tests.engines import NOBODY
-from tests.tui.cli.test_terminal import FLOWING, Terminal
+from tests.tui.cli.test_terminal import FLOWING
 from tests.tui.past_runs import ROOT, TOML, leave_run
+from tests.tui.pseudo_terminal import Terminal, in_a_terminal
 
 
 @contextmanager
 def vramp(folder: Path, *words: str, **environment: str) -> Iterator[Terminal]:
-    pid, master = pty.fork()
-    if pid == 0:
-        os.chdir(folder)
-        os.environ.update({"TERM": "xterm-256color", "PYTHONPATH": str(ROOT), "XDG_CONFIG_HOME": str(folder)})
-        os.environ.update(environment)
-        os.execv(sys.executable, [sys.executable, "-m", "tui.cli", *words])
-    terminal = Terminal(pid, master)
-    terminal.resize(120, 40)
-    try:
+    env = {"PYTHONPATH": str(ROOT), "XDG_CONFIG_HOME": str(folder)} | environment
+    with in_a_terminal([sys.executable, "-m", "tui.cli", *words], folder, env) as terminal:
         yield terminal
-    finally:
-        os.close(master)
 
 
 def assert_clean(terminal: Terminal) -> None:

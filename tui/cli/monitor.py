@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--telemetry", choices=get_args(TelemetryMode), help="what measures the GPUs (default: auto)")
     add_result_options(group)
     no_load = {"concurrency": "0", "rate": None, "search": None, "slo": None, "url": None}
+    no_load |= {"hosts": None, "scheduler": None}
     parser.set_defaults(**no_load, records=None, baseline=None, replay_telemetry=None)
     return parser
 

@@ -91,6 +91,9 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
         metavar="ttft_p99=2s,...",
         help="limits (ttft=2s: for each stream; failed=1%%: of the requests); a missed one makes the exit code 1",
     )
+    hosts = parser.add_argument_group("several machines").add_mutually_exclusive_group()
+    hosts.add_argument("--hosts", metavar="A,B,...", help="send the load from these, by SSH: name, user@name:port")
+    hosts.add_argument("--scheduler", metavar="ADDRESS", help="send it from a Dask cluster: tcp://host:port")
 
 
 def add_result_options(group: argparse._ArgumentGroup) -> None:
@@ -176,8 +179,24 @@ def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
     for name in lengths:
         load.pop(name, None)
     load.update({name: _parse_option(name, text) for name, text in chosen.items()})
+    _set_cluster(document, options)
     if options.slo is not None:
         document["slo"] = dict(_parse_slo(entry) for entry in options.slo.split(","))
+
+
+def _set_cluster(document: dict[str, Any], options: argparse.Namespace) -> None:
+    """Put the machines that the options name in the place of the profile's."""
+    from loadgen.profile.cluster import OWN_HOSTS_KEYS
+
+    if options.hosts is not None:
+        cluster = document.setdefault("cluster", {})
+        cluster.pop("scheduler", None)
+        cluster["hosts"] = options.hosts.split(",")
+    if options.scheduler is not None:
+        cluster = document.setdefault("cluster", {})
+        for key in ("hosts", *OWN_HOSTS_KEYS):
+            cluster.pop(key, None)
+        cluster["scheduler"] = options.scheduler
 
 
 def _parse_option(name: str, text: str) -> object:

@@ -53,6 +53,21 @@ def test_no_variants_no_choice(tmp_path: Path, path: str) -> None:
         assert variants_from(*document_of(options), options) == {}
 
 
+def test_machines_named_by_an_option_replace_those_of_the_profile(tmp_path: Path, path: str) -> None:
+    clustered = tmp_path / "clustered.toml"
+    clustered.write_text(PROFILE + '[cluster]\nhosts = ["a"]\nport = 7000\non_loss = "end"\n')
+    for words, hosts, scheduler, port in (
+        ((str(clustered),), ["a"], None, 7000),
+        ((str(clustered), "--hosts", "b,me@c:22"), ["b", "me@c:22"], None, 7000),
+        ((str(clustered), "--scheduler", "tcp://d:8786"), [], "tcp://d:8786", 0),
+        ((path, "--hosts", "b"), ["b"], None, 0),
+        ((path,), [], None, 0),
+    ):
+        cluster = profile_from(*document_of(parsed(*words)), parsed(*words)).cluster
+        assert (cluster.hosts, cluster.scheduler, cluster.port) == (hosts, scheduler, port)
+    assert profile_from(*document_of(parsed(str(clustered))), parsed(str(clustered))).cluster.on_loss == "end"
+
+
 @pytest.mark.parametrize(
     ("host", "loopback"),
     [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("10.1.2.3", False), ("box", False)],

@@ -1,15 +1,9 @@
 """The cockpit in a real pseudo-terminal: it leaves it clean; one that is closed or reads nothing costs no result."""
 
-import fcntl
 import json
 import os
-import pty
-import select
 import signal
-import struct
 import sys
-import termios
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,52 +13,17 @@ import psutil
 
 from loadgen.store.files import JOURNAL
 from tests.server.fakes import wait_until
+from tests.tui.pseudo_terminal import PATIENCE_S, Terminal, in_a_terminal
 
 ROOT = Path(__file__).parents[3]
 TOML = (
     '[server]\nengine = "simulator"\nargs = {preset = "fast", spawn-children = 1}\n'
     "[load]\nisl = 16\nosl = 8\nworkers = 1\nconcurrency = 2\nduration = '60s'\n"
 )
-PATIENCE_S = 60.0
 LEFT = b"\x1b[?1049l"
 """Out of the alternate screen."""
 FLOWING = b"stage 1 of"
 """The load has begun: in the header, whatever else a small screen leaves out."""
-
-
-class Terminal:
-    """The other side of a terminal with vramp in it."""
-
-    def __init__(self, pid: int, master: int) -> None:
-        self.pid = pid
-        self.master = master
-        self.seen = b""
-
-    def read_until(self, words: bytes) -> None:
-        until_s = time.monotonic() + PATIENCE_S
-        while words not in self.seen:
-            readable, _, _ = select.select([self.master], [], [], max(0.0, until_s - time.monotonic()))
-            assert readable, f"never showed {words!r}: {self.seen[-2000:]!r}"
-            self.seen += os.read(self.master, 65536)
-
-    def read_rest(self) -> None:
-        while True:
-            try:
-                data = os.read(self.master, 65536)
-            except OSError:  # the other side is closed
-                return
-            if not data:
-                return
-            self.seen += data
-
-    def press(self, keys: bytes) -> None:
-        os.write(self.master, keys)
-
-    def resize(self, columns: int, rows: int) -> None:
-        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
-    def wait(self) -> int:
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
 COCKPIT = [sys.executable, "-m", "tui.cli", "p.toml", "--json", "o.json"]
@@ -73,17 +32,8 @@ COCKPIT = [sys.executable, "-m", "tui.cli", "p.toml", "--json", "o.json"]
 @contextmanager
 def cockpit(folder: Path, columns: int = 120, rows: int = 40, *, command: list[str] = COCKPIT) -> Iterator[Terminal]:
     (folder / "p.toml").write_text(TOML)
-    pid, master = pty.fork()
-    if pid == 0:
-        os.chdir(folder)
-        os.environ.update(TERM="xterm-256color", PYTHONPATH=str(ROOT))
-        os.execv(command[0], command)
-    terminal = Terminal(pid, master)
-    terminal.resize(columns, rows)
-    try:
+    with in_a_terminal(command, folder, {"PYTHONPATH": str(ROOT)}, columns, rows) as terminal:
         yield terminal
-    finally:
-        os.close(master)
 
 
 def test_a_session_leaves_the_terminal_clean_and_the_table_on_it(tmp_path: Path) -> None:

@@ -1,0 +1,117 @@
+"""Owns the workers of one host: a Dask actor that the operator's vramp calls several times a second.
+
+It only carries lines between vramp and the pipes of its workers: nothing is timed here. Invariants: when vramp has not
+called for `SILENCE_S`, all workers are ended, and then this process if vramp started it; workers that hear nothing from
+a stopped actor end by themselves (`Configure.lifeline_s`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from functools import partial
+
+from loadgen.cluster import messages
+from loadgen.cluster.messages import (
+    CloseWorker,
+    Inbox,
+    KillWorker,
+    LineRead,
+    Order,
+    Outbox,
+    Report,
+    StartWorker,
+    WorkerEnded,
+    WriteLine,
+)
+from loadgen.errors import WorkerError
+from loadgen.fleet.pipe import LocalPipe
+
+SILENCE_S = 10.0
+_BEAT_S = 1.0  # between signs of life to each worker
+
+
+class HostActor:
+    """`exchange` orders for reports; `close` in the end."""
+
+    def __init__(self, *, ends_process: bool) -> None:
+        """With `ends_process`, this process exists for the actor alone and ends with it."""
+        self._ends_process = ends_process
+        self._pipes: dict[int, LocalPipe] = {}
+        self._orders = Inbox[Order]()
+        self._reports = Outbox[Report]()
+        self._to_do = asyncio.Queue[Order]()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closing: set[asyncio.Task[None]] = set()
+        self._called_s = time.monotonic()
+
+    async def exchange(self, message: bytes) -> bytes:
+        """Take a `ToHost`, return a `FromHost`."""
+        received_ns = time.monotonic_ns()
+        self._called_s = time.monotonic()
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(self._obey()), asyncio.create_task(self._watch())]
+        said = messages.decode_to_host(message)
+        self._reports.confirm(said.confirmed)
+        for order in self._orders.fresh(said.first, said.orders):
+            self._to_do.put_nowait(order)
+        answer = messages.FromHost(
+            first=self._reports.first,
+            reports=self._reports.waiting,
+            confirmed=self._orders.total,
+            received_ns=received_ns,
+            answered_ns=time.monotonic_ns(),
+        )
+        return messages.encode(answer)
+
+    async def close(self) -> None:
+        """End all workers that are left."""
+        for task in self._tasks:
+            task.cancel()
+        await self._end_workers()
+
+    async def _end_workers(self) -> None:
+        for pipe in self._pipes.values():
+            pipe.kill()
+        await asyncio.gather(*(pipe.close() for pipe in self._pipes.values()))
+
+    async def _obey(self) -> None:
+        while True:
+            match await self._to_do.get():
+                case StartWorker(worker):
+                    await self._start(worker)
+                case WriteLine(worker, line):
+                    self._pipes[worker].write(line)
+                case KillWorker(worker):
+                    self._pipes[worker].kill()
+                case CloseWorker(worker):
+                    closing = asyncio.create_task(self._pipes[worker].close())
+                    self._closing.add(closing)
+                    closing.add_done_callback(self._closing.discard)
+
+    async def _start(self, worker: int) -> None:
+        pipe = self._pipes[worker] = LocalPipe()
+        try:
+            await pipe.start(partial(self._read, worker), partial(self._ended, worker))
+        except WorkerError as error:
+            self._ended(worker, str(error))
+
+    def _read(self, worker: int, line: bytes) -> None:
+        self._reports.waiting.append(LineRead(worker, line))
+
+    def _ended(self, worker: int, why: str) -> None:
+        self._reports.waiting.append(WorkerEnded(worker, why))
+
+    async def _watch(self) -> None:
+        """Tell the workers that vramp is there, and end them when it is not."""
+        while True:
+            await asyncio.sleep(_BEAT_S)
+            if time.monotonic() - self._called_s < SILENCE_S:
+                for pipe in self._pipes.values():
+                    if pipe.pid is not None:
+                        pipe.write(b"\n")
+                continue
+            await self._end_workers()
+            if self._ends_process:
+                os._exit(1)

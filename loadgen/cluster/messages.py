@@ -1,0 +1,99 @@
+"""What the operator's vramp and the actor of a host say to each other.
+
+Every exchange repeats what the other side has not confirmed yet, and each side skips what it already has: an answer
+that was lost on its way loses nothing. The lines of workers pass as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+import msgspec
+
+Item = TypeVar("Item")
+
+
+class StartWorker(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    worker: int
+
+
+class WriteLine(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A line for the worker's stdin."""
+
+    worker: int
+    line: bytes
+
+
+class KillWorker(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    worker: int
+
+
+class CloseWorker(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Close its stdin, on which it exits."""
+
+    worker: int
+
+
+Order = StartWorker | WriteLine | KillWorker | CloseWorker
+
+
+class LineRead(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A line of the worker's stdout."""
+
+    worker: int
+    line: bytes
+
+
+class WorkerEnded(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    worker: int
+    why: str
+
+
+Report = LineRead | WorkerEnded
+
+
+class ToHost(msgspec.Struct, frozen=True, array_like=True):
+    first: int  # the number of the first order
+    orders: list[Order]
+    confirmed: int  # how many reports have arrived
+
+
+class FromHost(msgspec.Struct, frozen=True, array_like=True):
+    first: int  # the number of the first report
+    reports: list[Report]
+    confirmed: int  # how many orders have arrived
+    received_ns: int  # by the host's CLOCK_MONOTONIC
+    answered_ns: int
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode_to_host = msgspec.msgpack.Decoder(ToHost).decode
+decode_from_host = msgspec.msgpack.Decoder(FromHost).decode
+
+
+class Outbox(Generic[Item]):
+    """Numbered messages, kept until the other side confirms them."""
+
+    def __init__(self) -> None:
+        self.first = 0
+        self.waiting: list[Item] = []
+
+    def confirm(self, total: int) -> None:
+        """The other side has the first `total` messages."""
+        done = max(0, total - self.first)
+        self.waiting = self.waiting[done:]
+        self.first += done
+
+
+class Inbox(Generic[Item]):
+    """Counts the messages that have arrived."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def fresh(self, first: int, items: Sequence[Item]) -> Sequence[Item]:
+        """Those of `items`, numbered from `first`, that have not arrived before."""
+        new = items[max(0, self.total - first) :]
+        self.total = max(self.total, first + len(items))
+        return new

@@ -1,0 +1,89 @@
+"""Sums of ticks: over one worker's, over workers, over hosts."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from loadgen.fleet.host import Host
+from loadgen.metrics.deltas import ClientDelta, StageDelta, StreamRow
+from loadgen.metrics.journal import HostTick
+from loadgen.metrics.stage import ClientMetrics, StageMetrics
+from loadgen.worker.messages import TICK_NS, Tick
+
+
+class WorkerTicks(msgspec.Struct, frozen=True):
+    """The new ticks of one worker, and what was lost with it."""
+
+    instance: int
+    host: str
+    ticks: list[Tick]
+    stages: dict[int, StageDelta]
+    last: Tick | None  # its latest tick ever, if it is alive
+
+
+def host_tick(host: Host, parts: Sequence[WorkerTicks], *, workers_lost: int) -> HostTick:
+    """One host's part of a merged tick, from those of its workers."""
+    last = [part.last for part in parts if part.last is not None]
+    return HostTick(
+        stages=merge_stages([part.stages for part in parts], peak=sum),
+        client=merge_clients([tick for part in parts for tick in part.ticks], workers_lost=workers_lost),
+        held=sum(tick.held for tick in last),
+        workers=len(last),
+        rss_bytes=sum(tick.rss_bytes for tick in last),
+        offset_ns=host.offset_ns,
+        uncertainty_ns=host.uncertainty_ns,
+        rtt_ns=host.rtt_ns,
+        lost=host.lost is not None,
+    )
+
+
+def merge_clients(ticks: Sequence[Tick], *, workers_lost: int) -> ClientDelta:
+    client = ClientMetrics()
+    for tick in ticks:
+        client.add(tick.client)
+    return msgspec.structs.replace(client.encode(), workers_lost=workers_lost)
+
+
+def open_streams(last: Sequence[Tick]) -> tuple[Counter[int], Counter[int]]:
+    """How many are open in each stage, and how many of those count in its `sent`."""
+    open_stages, open_sent = Counter[int](), Counter[int]()
+    for tick in last:
+        open_stages.update(tick.open_stages)
+        if tick.running is not None:
+            open_sent[tick.running] += tick.open_sent
+    return open_stages, open_sent
+
+
+def rows_by_worker(ticks: Sequence[Tick]) -> dict[int, list[StreamRow]]:
+    rows: dict[int, list[StreamRow]] = {}
+    for tick in ticks:
+        if tick.rows:
+            rows.setdefault(tick.worker, []).extend(tick.rows)
+    return rows
+
+
+def seconds_behind(last: Sequence[Tick]) -> float:
+    """The age of the slowest worker's last tick."""
+    oldest = min((tick.number for tick in last), default=None)
+    return 0.0 if oldest is None else round(max(0.0, (time.monotonic_ns() - oldest * TICK_NS) / 1e9), 3)
+
+
+def merge_stages(
+    parts: Sequence[dict[int, StageDelta]], *, peak: Callable[[Iterable[int]], int] = max
+) -> dict[int, StageDelta]:
+    """Sums by stage; for peaks `max` over the ticks of one worker, `sum` over workers, which hold theirs at once."""
+    by_stage: dict[int, list[StageDelta]] = {}
+    for stages in parts:
+        for index, delta in stages.items():
+            by_stage.setdefault(index, []).append(delta)
+    # With the usual single worker, its delta is already the sum.
+    return {
+        index: deltas[0]
+        if len(deltas) == 1
+        else msgspec.structs.replace(StageMetrics.of(*deltas).encode(), peak=peak(delta.peak for delta in deltas))
+        for index, deltas in by_stage.items()
+    }
