@@ -12,6 +12,7 @@ import pwd
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
 UNKNOWN = "-"
@@ -117,6 +118,11 @@ def clock(seconds: float | None) -> str:
     minutes, rest = divmod(max(0, int(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def iso_time(unix_s: float) -> str:
+    """A moment in UTC: 2025-01-31T12:00:00.000Z."""
+    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def duration(seconds: float | None) -> str:

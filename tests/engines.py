@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,9 +47,9 @@ class Simulator:
 
 
 @contextmanager
-def simulator(*flags: str) -> Iterator[Simulator]:
-    """Start one on a free port and end it, by its own pid, whatever happens."""
-    command = [sys.executable, "-m", "loadgen.simulator", "--preset", "fast", "--port", "0", *flags]
+def simulator(*flags: str, before: Sequence[str] = ()) -> Iterator[Simulator]:
+    """Start one on a free port and end it, by its own pid, whatever happens; `before` precedes its command."""
+    command = [*before, sys.executable, "-m", "loadgen.simulator", "--preset", "fast", "--port", "0", *flags]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None

@@ -22,6 +22,7 @@ from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.engine import EngineStage, EngineView, OwnRequests
 from loadgen.metrics.finding import Finding
 from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample, ServerDevices
+from loadgen.placement import Placement
 from loadgen.searches import SearchName
 
 RunState = Literal["complete", "stopped", "server_died", "failed"]
@@ -161,6 +162,13 @@ class ServerChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     instances: tuple[ServerInstance, ...] = ()
     """All servers, if there are several; `url`, `pid`, `command` and `env` are the first's."""
     variant: str | None = None  # of the profile; None if it has none
+
+
+class WorkersPlaced(msgspec.Struct, frozen=True, tag=True):
+    """The CPUs of this machine on which the workers run; a later line replaces an earlier one."""
+
+    t_s: _RunS
+    placement: Placement
 
 
 class StageLoad(msgspec.Struct, frozen=True):
@@ -406,6 +414,7 @@ Line = (
     RunStarted
     | Checked
     | ServerChanged
+    | WorkersPlaced
     | TelemetryChanged
     | DevicesChosen
     | StageStarted

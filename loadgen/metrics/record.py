@@ -7,13 +7,13 @@ journal can be folded into its result, and screen, table and JSON cannot disagre
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
 from pydantic import ValidationError
 
 from loadgen.errors import ResultError
+from loadgen.format import iso_time
 from loadgen.metrics.canary_record import CanaryRecord
 from loadgen.metrics.comparison import Comparison, ReferenceResult
 from loadgen.metrics.curve import load_curve
@@ -46,6 +46,7 @@ from loadgen.metrics.journal import (
     StageStarted,
     TelemetryChanged,
     Ticked,
+    WorkersPlaced,
 )
 from loadgen.metrics.others import LAG_S, Traffic
 from loadgen.metrics.result import ClientResult, Limits, Result, RunEvent, StageResult
@@ -55,6 +56,7 @@ from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.stage_result import StageHardware, stage_compute, stage_hardware, stage_result
 from loadgen.metrics.timeline import Timeline
 from loadgen.metrics.verdicts import gpu_verdicts
+from loadgen.placement import Placement
 from loadgen.profile.schema import Reference
 from loadgen.profile.values import slo_problem
 
@@ -83,6 +85,7 @@ class Record:
         self.hardware = HardwareRecord()
         self.server: ServerChanged | None = None
         self.server_starts: list[ServerChanged] = []
+        self.placement: Placement | None = None
         self.stages: dict[int, StageRecord] = {}
         self.current: StageRecord | None = None
         self.total = StageMetrics()  # all stages together
@@ -142,6 +145,8 @@ class Record:
                 self.server = line
                 if line.state == "starting":
                     self.server_starts.append(line)
+            case WorkersPlaced():
+                self.placement = line.placement
             case Checked():
                 self.findings = line.findings
             case RunStarted():
@@ -279,12 +284,12 @@ class Record:
         reason = "the run was killed; this is what its journal holds"
         if self.finished is not None:
             state, reason = self.finished.state, self.finished.reason
-            finished_at = _iso(self.finished.unix_s)
+            finished_at = iso_time(self.finished.unix_s)
         return Result(
             vramp_version=run.vramp_version,
             run_id=run.run_id,
             kind="monitor" if self.stages and all(one.started.no_load for one in self.stages.values()) else "load",
-            started_at=_iso(run.unix_s),
+            started_at=iso_time(run.unix_s),
             finished_at=finished_at,
             state=state,
             reason=reason,
@@ -311,7 +316,7 @@ class Record:
     def _stage_result(self, stage: StageRecord, run: RunStarted) -> StageResult:
         return stage_result(
             stage,
-            started_at=_iso(run.unix_s + stage.started.t_s),
+            started_at=iso_time(run.unix_s + stage.started.t_s),
             now_s=self.timeline.points[-1].t_s if self.timeline.points else stage.started.t_s,
             limits=self.limits,
             price=self.price,
@@ -387,6 +392,7 @@ class Record:
             limited=bool(limits),
             why="; ".join(f"stage {index + 1}: {why}" for index, why in limits) or None,
             realtime=min(1.0, realtime_ns / span_ns) if span_ns else None,
+            placement=self.placement,
         )
 
 
@@ -401,7 +407,3 @@ def _understood(run: RunStarted) -> Reference | None:
     except (msgspec.ValidationError, ValidationError) as error:
         problem = str(error)
     raise ResultError(f"{run.run_id}: this version of vramp cannot read the profile of this run: {problem}")
-
-
-def _iso(unix_s: float) -> str:
-    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -21,6 +21,7 @@ from loadgen.metrics.finding import Finding
 from loadgen.metrics.hardware_result import Columns, ComputeResult, EnergyResult, GpuSeries, GpuStage
 from loadgen.metrics.journal import DataFile, Diagnosis, RunState, SearchResult
 from loadgen.metrics.samples import GpuStatic
+from loadgen.placement import Placement
 
 SCHEMA: Literal["vramp.result/1"] = "vramp.result/1"
 _NotNegative = Annotated[float, msgspec.Meta(ge=0)]
@@ -84,6 +85,7 @@ class ClientResult(msgspec.Struct, frozen=True):
     why: str | None
     realtime: float | None = None
     """The share of the stages' time in which workers had realtime priority; None in older results."""
+    placement: Placement | None = None  # the workers' CPUs; None without workers, and in older results
 
 
 class Target(msgspec.Struct, frozen=True):

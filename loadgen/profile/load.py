@@ -17,6 +17,7 @@ from loadgen.profile.values import (
     ArrivalText,
     Concurrencies,
     Concurrency,
+    CpusText,
     Held,
     Ladder,
     LengthsText,
@@ -157,6 +158,10 @@ class Load(Table):
     """A connection that takes longer to open has failed."""
     workers: int | None = Field(default=None, ge=1, le=64)
     """Processes that drive the streams; default: chosen from the load and the number of cores."""
+    cpus: CpusText | None = None
+    """CPUs on which the workers run, numbered as in `taskset -c`; `all`: wherever vramp itself may. Default: off the
+    CPUs that a server on this machine was given and off their SMT siblings; for a server on another machine, on the
+    NUMA node of the network interface."""
     realtime: bool = False
     """Gives workers priority over all other processes, including the engine, where permitted (root, CAP_SYS_NICE) and
     while together they use less than a quarter of the cores. For machines with full cores, at some cost to the

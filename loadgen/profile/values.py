@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from loadgen.distributions import REPLAY, burstiness_of, check_lengths_text
+from loadgen.placement import ALL_CPUS, parse_cpus
 
 MOST_CONCURRENCY = 100_000
 MOST_RATE = 1_000_000.0
@@ -75,6 +76,12 @@ def _check_arrival(arrival: str) -> str:
     if arrival != REPLAY:
         burstiness_of(arrival)
     return arrival
+
+
+def _check_cpus(text: str) -> str:
+    if text != ALL_CPUS and not parse_cpus(text):
+        raise ValueError(f'expected CPUs as Linux lists them, such as "8-15", or "{ALL_CPUS}"')
+    return text
 
 
 def mean_rate(points: Sequence[tuple[float, float]]) -> float:
@@ -152,6 +159,7 @@ LengthsText = Annotated[int | str, BeforeValidator(check_lengths_text), reads("i
 ArrivalText = Annotated[
     str, AfterValidator(_check_arrival), reads('`"poisson"`, `"constant"`, `"gamma:B"` or `"replay"`')
 ]
+CpusText = Annotated[str, AfterValidator(_check_cpus), reads(f'CPUs: `"8-15,24-31"`, or `"{ALL_CPUS}"`')]
 Moment = Annotated[float, BeforeValidator(parse_duration_s), Field(ge=0), reads("duration")]
 RatePoints = Annotated[
     list[tuple[Moment, Annotated[float, Field(ge=0, le=MOST_RATE)]]],

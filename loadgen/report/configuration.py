@@ -131,6 +131,8 @@ def _configuration(result: Result) -> dict[str, str]:
     flat |= flattened(profile.get("load") or {}, "load")
     flat |= {"slo": profile.get("slo") or None, "vramp": result.vramp_version, "workers": result.client.workers}
     flat["workers.realtime"] = _realtime(result.client.realtime)
+    placed = result.client.placement
+    flat["workers.cpus"] = placed.cpus if placed is not None and placed.pinned else None
     return {key: _text(value) for key, value in flat.items() if value is not None and not _is_noise(key)}
 
 

@@ -264,7 +264,9 @@ def _client_line(result: Result) -> str:
     lag = fixed(client.read_lag_ms.p99)
     realtime = "" if client.realtime is None else f", realtime {client.realtime:.0%}"
     stamps = f"{client.timestamps or 'no'} timestamps, read lag p99 {lag} ms"
-    return f"client: {trust}; {stamps}, {client.cpu_s:.1f} s of CPU{realtime}"
+    placed = client.placement
+    where = f"; workers on {placed.words}" if placed is not None and placed.pinned else ""
+    return f"client: {trust}; {stamps}, {client.cpu_s:.1f} s of CPU{realtime}{where}"
 
 
 def _mfu_lines(result: Result) -> list[str]:

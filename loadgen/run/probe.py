@@ -258,7 +258,14 @@ def templates_of(
 
 
 def worker_settings(
-    profile: Profile, address: ServerAddress, vocabulary: Vocabulary, seed: int, *, workers: int, rows: bool
+    profile: Profile,
+    address: ServerAddress,
+    vocabulary: Vocabulary,
+    seed: int,
+    *,
+    workers: int,
+    cpus: Iterable[int],
+    rows: bool,
 ) -> Configure:
     """The settings shared by all (at most `workers`) workers of a run; with `rows` they send a row per stream."""
     load = profile.load
@@ -269,6 +276,7 @@ def worker_settings(
         timeout_s=load.timeout_s,
         stall_timeout_s=load.stall_timeout_s,
         connect_timeout_s=load.connect_timeout_s,
+        cpus=tuple(sorted(cpus)),
         realtime_share=realtime_budget(usable_cores(), workers) if load.realtime else 0.0,
         sample_answers=profile.canary.enabled,
         rows=rows,

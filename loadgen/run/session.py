@@ -21,12 +21,14 @@ from loadgen.format import harmless, plain
 from loadgen.metrics.engine import OwnRequests
 from loadgen.metrics.finding import Finding
 from loadgen.metrics.hardware import HardwareRecord
-from loadgen.metrics.journal import Checked
+from loadgen.metrics.journal import Checked, WorkersPlaced
 from loadgen.metrics.snapshot import Liveness, SeenState, ServerView
+from loadgen.placement import parse_cpus
 from loadgen.plan.stage import Stage, check_lengths, most_workers, workers_for
 from loadgen.profile.schema import Profile
 from loadgen.run.canary import CanaryWatch
 from loadgen.run.engine_watch import EngineWatch
+from loadgen.run.placing import place_workers
 from loadgen.run.probe import (
     Accepted,
     Served,
@@ -209,11 +211,23 @@ class Session:
     ) -> None:
         """They send a row for each stream if those are kept."""
         load, servers = self.profile.load, self.servers.count
+        first = workers_for(load.workers, stages, servers=servers)
+        placed = await asyncio.to_thread(place_workers, load.cpus, self.servers.base_urls, addresses, first)
+        self._writer.log(WorkersPlaced(t_s=self._writer.clock_s(), placement=placed))
+        cpus = parse_cpus(placed.cpus) if placed.pinned else frozenset()
         most = most_workers(load.workers, servers=servers)
+        if cpus:  # more workers than CPUs would only wait for each other
+            most = max(first, min(most, len(cpus)))
         settings = worker_settings(
-            self.profile, addresses[0], accepted.vocabulary, self._seed, workers=most, rows=self._writer.keeps_rows
+            self.profile,
+            addresses[0],
+            accepted.vocabulary,
+            self._seed,
+            workers=most,
+            cpus=cpus,
+            rows=self._writer.keeps_rows,
         )
-        await self.fleet.start(settings, addresses, workers_for(load.workers, stages, servers=servers), most=most)
+        await self.fleet.start(settings, addresses, first, most=most)
         await self.fleet.wait_ready()
         self._driven = True
 

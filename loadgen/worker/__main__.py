@@ -13,14 +13,16 @@ import ssl
 import sys
 import time
 import traceback
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 import psutil
 import uvloop
 
-from loadgen.errors import VrampError
+from loadgen.errors import VrampError, WorkerError
 from loadgen.metrics.deltas import ClientDelta, StageDelta
+from loadgen.placement import format_cpus
 from loadgen.worker import messages
 from loadgen.worker.driver import Driver
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick, prompts_of
@@ -40,6 +42,7 @@ async def run_worker() -> None:
     output, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, sys.stdout)
     settings = messages.decode_command(await reader.readline())
     assert isinstance(settings, Configure)
+    _pin(settings.cpus)
     driver = Driver(settings, prompts_of(settings.vocabulary, settings.seed), _tls_context(settings))
     # What exists now is permanent: the garbage collector need not visit it again.
     gc.collect()
@@ -51,6 +54,15 @@ async def run_worker() -> None:
         if line != _STILL_THERE:
             _obey(driver, messages.decode_command(line))
     os._exit(0)
+
+
+def _pin(cpus: Collection[int]) -> None:
+    """Run on these CPUs only; threads that start later inherit that."""
+    try:
+        if cpus:
+            os.sched_setaffinity(0, cpus)
+    except OSError as error:
+        raise WorkerError(f"cannot run on CPUs {format_cpus(cpus)}: {error.strerror}") from None
 
 
 async def _next_line(reader: asyncio.StreamReader, lifeline_s: float) -> bytes:

@@ -42,6 +42,7 @@ class Configure(msgspec.Struct, frozen=True, tag=True):
     connect_timeout_s: float
     worker: int = 0
     verify_tls: bool = True
+    cpus: tuple[int, ...] = ()  # run on these only; empty: wherever vramp itself may
     realtime_share: float = 0.0
     """Run at realtime priority, where the system allows it, while using no more than this share of a core; 0: never."""
     sample_answers: bool = False  # check a few answers for degenerate text

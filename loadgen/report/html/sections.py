@@ -304,6 +304,7 @@ def client_section(result: Result) -> str:
                 "Sent late by": f"mean {grouped(late.mean, 2)} ms, p99 {grouped(late.p99, 2)} ms",
                 "Reads of several events": reads,
                 "Workers": f"{client.workers}, {client.cpu_s:.1f} s of CPU in all, {client.connects} connections",
+                "Where they ran": client.placement.words if client.placement is not None else UNKNOWN,
                 "Ran before other processes": ahead,
             }
         ),

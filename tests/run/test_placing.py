@@ -1,0 +1,91 @@
+"""Workers of real runs stay off the CPUs that their server was given, and the result says so."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadgen.errors import ProfileError
+from loadgen.placement import Placement, parse_cpus
+from loadgen.report.table import result_table
+from loadgen.run.run import Run
+from tests.engines import Simulator, attach, profile, simulator
+from tests.run.driving import finish, flowing, left_behind, once, processes_of_ours
+
+USABLE = frozenset(os.sched_getaffinity(0))
+FIRST = min(USABLE)
+several_cpus = pytest.mark.skipif(len(USABLE) < 2, reason="there is nothing to choose from on one CPU")
+
+
+async def placed(run: Run) -> tuple[Placement, set[frozenset[int]]]:
+    """What the result of a run says, and on which CPUs the kernel let the workers run."""
+    allowed: set[frozenset[int]] = set()
+
+    def look(_: Run) -> None:
+        for worker in processes_of_ours("loadgen.worker"):
+            lines = Path(f"/proc/{worker.pid}/status").read_text().splitlines()
+            (words,) = [line.split()[1] for line in lines if line.startswith("Cpus_allowed_list:")]
+            allowed.add(parse_cpus(words))
+
+    result = await finish(run, once(flowing, look))
+    assert run.error is None
+    assert result.client.placement is not None
+    assert result_table(result).count("workers on CPUs") == result.client.placement.pinned
+    return result.client.placement, allowed
+
+
+@several_cpus
+async def test_workers_avoid_the_cpus_of_an_attached_server() -> None:
+    with simulator(before=("taskset", "-c", str(FIRST))) as engine:
+        run = Run(attach(engine, load={"workers": None, "requests": 400}), where="test")
+        where, allowed = await placed(run)
+    assert where.pinned
+    assert FIRST in parse_cpus(where.avoided)
+    assert FIRST not in parse_cpus(where.cpus)
+    assert allowed == {parse_cpus(where.cpus)}
+    assert where.why.startswith("off the server's CPUs")
+
+
+@several_cpus
+async def test_workers_avoid_the_cpus_of_a_server_of_ours(tmp_path: Path) -> None:
+    vllm = tmp_path / "vllm"
+    words = f'taskset -c {FIRST} {sys.executable} -m loadgen.simulator --preset fast "$@"'
+    vllm.write_text(f'#!/bin/sh\n[ "$1" = serve ] || exit 1\nshift 2\nexec {words}\n')
+    vllm.chmod(0o755)
+    server = {"engine": "vllm", "command": str(vllm), "model": "some/model"}
+    run = Run(profile(server, load={"requests": 400}), where="test", force=True)
+    where, allowed = await placed(run)
+    assert where.pinned
+    assert FIRST not in parse_cpus(where.cpus)
+    assert allowed == {parse_cpus(where.cpus)}
+    assert left_behind() == []
+
+
+async def test_a_server_that_may_use_every_cpu_leaves_workers_unpinned(engine: Simulator) -> None:
+    where, allowed = await placed(Run(attach(engine, load={"requests": 400}), where="test"))
+    assert (where.pinned, where.why) == (False, "the server may use every CPU that vramp may use")
+    assert allowed == {USABLE}
+
+
+async def test_cpus_can_be_named(engine: Simulator) -> None:
+    run = Run(attach(engine, load={"requests": 400, "workers": 2, "cpus": str(FIRST)}), where="test")
+    where, allowed = await placed(run)
+    assert (where.pinned, where.why, where.cpus) == (True, "named in load.cpus", str(FIRST))
+    assert allowed == {frozenset({FIRST})}
+
+
+@several_cpus
+async def test_placement_can_be_turned_off() -> None:
+    with simulator(before=("taskset", "-c", str(FIRST))) as engine:
+        where, allowed = await placed(Run(attach(engine, load={"requests": 400, "cpus": "all"}), where="test"))
+    assert (where.pinned, allowed) == (False, {USABLE})
+
+
+async def test_a_cpu_that_is_not_there_is_an_error_before_anything_is_sent(engine: Simulator) -> None:
+    run = Run(attach(engine, load={"cpus": "8000"}), where="test")
+    result = await finish(run)
+    assert isinstance(run.error, ProfileError)
+    assert result.reason.startswith("load.cpus: vramp may not use 8000; its CPUs are ")
+    assert result.stages == []
+    assert left_behind() == []
