@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ import distributed
 
 from loadgen.cluster.actor import HostActor
 from loadgen.cluster.link import ClusterHost
-from loadgen.cluster.start import StartedHosts, started
+from loadgen.cluster.start import StartedHosts, require_reachable, started
 from loadgen.errors import ClusterError
 from loadgen.metrics.journal import HostFacts
 from loadgen.profile.cluster import Cluster
+
+Reach = Callable[[Sequence[str]], Awaitable[None]]
+"""Raises `ClusterError` with a line for each host that cannot connect to one of the URLs."""
 
 _ACTOR_S = 20.0  # until an actor is there: its host imports numpy and vramp
 _CLOSE_S = 5.0
@@ -24,11 +28,16 @@ _DASK_LOGGERS = ("distributed", "distributed.client", "tornado", "asyncssh")
 
 
 @contextlib.asynccontextmanager
-async def connected(settings: Cluster, log_path: Path) -> AsyncIterator[Sequence[ClusterHost]]:
-    """The hosts, each with its actor; Dask's messages go to a log. Raises `ClusterError` before anything is sent."""
+async def connected(
+    settings: Cluster, urls: Sequence[str], log_path: Path
+) -> AsyncIterator[tuple[Sequence[ClusterHost], Reach]]:
+    """The hosts, each with its actor, from each of which all `urls` can be reached; Dask's messages go to a log.
+
+    Raises `ClusterError` before anything is sent.
+    """
     _log_to(log_path)
-    async with started(settings) as there, joined(there) as hosts:
-        yield hosts
+    async with started(settings, urls) as there, joined(there) as hosts:
+        yield hosts, partial(require_reachable, there)
 
 
 @contextlib.asynccontextmanager
@@ -60,7 +69,11 @@ async def _actor(client: distributed.Client, facts: HostFacts, address: str, *, 
     )
     try:
         async with asyncio.timeout(_ACTOR_S):
-            return await future
+            actor = await future
+        with client.as_current():
+            # Looking up a method ties the proxy to this client, which is not everybody's default.
+            actor.exchange  # noqa: B018
+        return actor
     except TimeoutError:
         raise ClusterError(f"{facts.name}: its actor did not start within {_ACTOR_S:g} s") from None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from loadgen.errors import ClusterError
 from loadgen.fleet.fleet import FleetTick
@@ -29,6 +29,7 @@ class LoadHosts:
         self._settings = settings
         self._writer = writer
         self._joined = False
+        self._reach: Callable[[Sequence[str]], Awaitable[None]] | None = None
         self._lost: set[str] = set()
         self._newly_lost: list[str] = []
         self._open = contextlib.AsyncExitStack()
@@ -38,8 +39,11 @@ class LoadHosts:
         """The cores of each host."""
         return [host.cores for host in self.each]
 
-    async def join(self) -> None:
-        """Connect to the hosts of the profile, if it has any; raises `ClusterError`."""
+    async def join(self, urls: Sequence[str]) -> None:
+        """Connect to the hosts of the profile, if it has any, from which all `urls` must be reachable.
+
+        Raises `ClusterError`.
+        """
         if self._joined or not self._settings.remote:
             return
         try:
@@ -48,9 +52,15 @@ class LoadHosts:
             raise ClusterError(
                 f"load from other hosts needs {error.name}: pip install 'vramp[cluster]', here and on every host"
             ) from None
-        hosts = await self._open.enter_async_context(connected(self._settings, self._writer.folder / "cluster.log"))
+        log_path = self._writer.folder / "cluster.log"
+        hosts, self._reach = await self._open.enter_async_context(connected(self._settings, urls, log_path))
         self.each, self._joined = hosts, True
         self._writer.log(HostsJoined(t_s=self._writer.clock_s(), hosts=tuple(host.facts for host in hosts)))
+
+    async def require_reachable(self, urls: Sequence[str]) -> None:
+        """Raise `ClusterError` with a line for each host that cannot connect to one of the URLs."""
+        if self._reach is not None:
+            await self._reach(urls)
 
     async def place(
         self, wanted: str | None, urls: Sequence[str], addresses: Sequence[ServerAddress], workers: int

@@ -105,7 +105,7 @@ class Session:
     async def preflight(self) -> list[Finding]:
         """Check profile, installation, box and hosts for what would make the start fail."""
         if self._sends:
-            await self.hosts.join()
+            await self.hosts.join(self.servers.settings.attached)
         findings = await check_profile(self.profile, self._plan)
         self._writer.log(Checked(t_s=self._writer.clock_s(), findings=tuple(findings)))
         return [finding for finding in findings if finding.severity == "blocks"]
@@ -180,7 +180,8 @@ class Session:
         self.servers.claim()
         if self._driven:
             return
-        await self.hosts.join()
+        await self.hosts.join(self.servers.settings.attached)
+        await self.hosts.require_reachable(self.servers.base_urls)
         load = self.profile.load
         first, *twins = self._clients
         served = await self._identify(first)
