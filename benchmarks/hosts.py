@@ -69,7 +69,10 @@ async def cost_of(count: int, seconds: float) -> Cost:
             async with distributed.Client(scheduler.address, asynchronous=True) as client:
                 await client.wait_for_workers(count)
                 names = enumerate(client.scheduler_info(n_workers=-1)["workers"])
-                workers = tuple((host_facts(f"host-{number}", address), address) for number, address in names)
+                workers = tuple(
+                    (msgspec.structs.replace(host_facts(), name=f"host-{number}", address=address), address)
+                    for number, address in names
+                )
                 async with joined(StartedHosts(client, workers, owned=False)) as hosts:
                     start_s = time.monotonic() - began_s
                     return await idle(hosts, processes, start_s, seconds)
