@@ -51,6 +51,7 @@ bench: $(INSTALLED_DEV)  ## measured beside truth, and beside the least it can c
 	$(BIN)/python -m benchmarks.published
 	$(BIN)/python -m benchmarks.extras
 	$(BIN)/python -m benchmarks.telemetry
+	$(BIN)/python -m benchmarks.merge
 
 screenshot: $(INSTALLED_DEV)  ## take the manual's pictures anew
 	$(BIN)/python -m benchmarks.screenshot
