@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import psutil
 
-from loadgen.server.engines.sample import parse_engine_metrics
+from benchmarks.watched import generated_tokens, tree_cpu_s
 from loadgen.stream.request import common_fields, request_template
 from loadgen.workload.prompts import token_prompts
 
@@ -75,18 +74,26 @@ def build(folder: Path) -> Path | str:
 async def run_floor(program: Path, url: str, streams: int, *, requests: int, isl: int, osl: int) -> Cost:
     """A closed loop of the floor; raises `SystemExit` if it fails, as it may where descriptors are few."""
     process = await asyncio.create_subprocess_exec(
-        *(program, url.rpartition(":")[2], str(streams), str(requests), str(osl)),
+        *floor_command(program, url, streams, requests=requests, osl=osl),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
-    printed, _ = await process.communicate(_request(url, isl, osl))
+    printed, _ = await process.communicate(floor_request(url, isl, osl))
     if process.returncode:
         raise SystemExit("bench: the floor failed")
+    return parse_floor(printed.decode())
+
+
+def floor_command(program: Path, url: str, streams: int, *, requests: int, osl: int) -> list[str]:
+    return [str(program), url.rpartition(":")[2], str(streams), str(requests), str(osl)]
+
+
+def parse_floor(printed: str) -> Cost:
     tokens, cpu_s, _, ttft_ms = map(float, printed.split())
     return Cost(cpu_s / tokens * 1e6, ttft_ms)
 
 
-def _request(url: str, isl: int, osl: int) -> bytes:
+def floor_request(url: str, isl: int, osl: int) -> bytes:
     fields = common_fields("completions", model=None, temperature=0.0, options=_USAGE, extra={})
     template = request_template(url, "completions", fields, osl=osl, api_key=None)
     return template.fill(token_prompts(range(1000, 2000), seed=1)(0, 0, isl))
@@ -101,21 +108,12 @@ async def whole_tool_us(url: str, streams: int, *, isl: int, osl: int) -> float:
         stderr=asyncio.subprocess.DEVNULL,
     )
     async with httpx.AsyncClient(trust_env=False) as client:
-        while await _generated(client, url) < streams:  # noqa: ASYNC110 - the server tells nobody when it does
+        while await generated_tokens(client, url) < streams:  # noqa: ASYNC110 - the server tells nobody when it does
             await asyncio.sleep(0.1)
         await asyncio.sleep(_BEFORE_S)
-        cpu_s, tokens = _tree_cpu_s(process.pid), await _generated(client, url)
+        cpu_s, tokens = sum(tree_cpu_s(process.pid).values()), await generated_tokens(client, url)
         await asyncio.sleep(_WATCHED_S)
-        cpu_s, tokens = _tree_cpu_s(process.pid) - cpu_s, await _generated(client, url) - tokens
+        cpu_s = sum(tree_cpu_s(process.pid).values()) - cpu_s
+        tokens = await generated_tokens(client, url) - tokens
     await process.wait()
     return cpu_s / tokens * 1e6
-
-
-async def _generated(client: httpx.AsyncClient, url: str) -> float:
-    return parse_engine_metrics((await client.get(f"{url}/metrics")).text).generation_tokens or 0.0
-
-
-def _tree_cpu_s(pid: int) -> float:
-    leader = psutil.Process(pid)
-    times = [process.cpu_times() for process in (leader, *leader.children(recursive=True))]
-    return sum(time.user + time.system for time in times)

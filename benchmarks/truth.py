@@ -38,9 +38,10 @@ async def headless(url: str, streams: int, rounds: int) -> Result:
     return await finish(attach(url, load | {"concurrency": streams, "requests": rounds * streams}))
 
 
-async def fetch_truth(url: str) -> dict[str, Any]:
-    async with httpx.AsyncClient(trust_env=False) as client:
-        document: dict[str, Any] = (await client.get(f"{url}/truth")).json()
+async def fetch_truth(url: str, **window: int) -> dict[str, Any]:
+    """What the simulator served, or within `since` and `until`, unix nanoseconds."""
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        document: dict[str, Any] = (await client.get(f"{url}/truth", params=window)).json()
         return document
 
 

@@ -106,6 +106,7 @@ class ServedHistory:
             },
             "tokens": {"output": int(events.tokens[events.inside].sum())},
             "latency_ms": events.latency_ms(),
+            "span_s": events.span_s(),
             "by_streams": events.by_load(self._steps, self._loads),
         }
 

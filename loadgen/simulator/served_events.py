@@ -49,6 +49,11 @@ class ServedEvents:
         e2e = (self.stamps[last] - self._received[stream])[whole]
         return {**self._of(self._firsts, self._later), "tpot": summary_ms(tpot), "e2e": summary_ms(e2e)}
 
+    def span_s(self) -> float:
+        """From the first request that came inside to the last event."""
+        came, written = self._received[self._received >= self._since_ns], self.stamps[self.inside]
+        return float(written.max() - came.min()) / 1e9 if len(came) and len(written) else 0.0
+
     def by_load(self, steps: "array[int]", loads: "array[int]") -> dict[str, Any]:
         """Tokens, first tokens and gaps by the number of streams open when they were written."""
         if not len(steps):

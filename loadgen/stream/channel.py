@@ -92,6 +92,7 @@ class Channel:
             if time.time_ns() - now_ns > _UNSURE_NS:
                 # Another process had the core meanwhile: the bytes may have gone before or after that.
                 self._client.unsure_ttfts += 1
+        stream.wire = b""
 
     def close(self) -> None:
         """Close the connection; the caller accounts for the stream on it."""
@@ -158,8 +159,6 @@ class Channel:
     def on_message_begin(self) -> None:
         """The first byte of a response."""
         self.answered = True
-        if self.stream is not None:
-            self.stream.wire = b""
 
     def on_headers_complete(self) -> None:
         self._status = self._parser.get_status_code()

@@ -49,7 +49,7 @@ class Stream:
 
     stage: int
     samples: StageSamples
-    wire: bytes  # the request's bytes, kept until the response begins so that it can be sent once more
+    wire: bytes  # the request's bytes; empty once they are on their way, because many long prompts would fill memory
     intended_ns: int
     measured: bool = True  # sent while the window is open, and counted in `sent`
     first_wave: bool = False  # one of those that filled the closed loop all at once: its TTFT is kept apart

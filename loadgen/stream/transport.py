@@ -31,6 +31,7 @@ _READ_BYTES = 64 * 1024
 _BATCH = 1024
 _LARGE_BATCH = 32
 _LAG_EVERY = 8
+_NOTHING = memoryview(b"")
 _unpack_timespec = struct.Struct("qq").unpack
 
 
@@ -39,15 +40,17 @@ class Sockets:
 
     def __init__(self, client: ClientSamples) -> None:
         self._loop = asyncio.get_running_loop()
-        self._client = client
-        self._epoll = select.epoll()
-        self._plain: dict[int, _PlainSocket] = {}
-        self._awaiting: set[int] = set()  # sockets whose stream waits for its first token
+        self.client = client
+        self.epoll = select.epoll()
+        self.plain: dict[int, _PlainSocket] = {}
+        self.awaiting: set[int] = set()  # sockets whose stream waits for its first token
+        self.unsent_bytes = 0  # of requests that the kernel has not taken completely; they stay in memory until then
+        self.rest_taken: Callable[[], None] = lambda: None  # called when `unsent_bytes` has fallen
         self._reads = 0
         self._stamping = _hold_timestamps()
         self.send_due: Callable[[], None] = lambda: None
         """Called before each read: a due request must not wait, while bytes already carry their arrival time."""
-        self._loop.add_reader(self._epoll.fileno(), self._serve)
+        self._loop.add_reader(self.epoll.fileno(), self._serve)
 
     async def connect(self, channel: Channel, address: ServerAddress, tls: ssl.SSLContext | None) -> None:
         """Connect a channel, ready for its first request; raises OSError (ssl errors are OSErrors)."""
@@ -55,14 +58,23 @@ class Sockets:
             await self._connect_plain(channel, address)
         else:
             await self._connect_tls(channel, address, tls)
-        self._client.connects += 1
+        self.client.connects += 1
         channel.usable = True
 
     def close(self) -> None:
         """Stop serving sockets; open ones are closed by their channels."""
-        self._loop.remove_reader(self._epoll.fileno())
-        self._epoll.close()
+        self._loop.remove_reader(self.epoll.fileno())
+        self.epoll.close()
         self._stamping.close()
+
+    def hold(self, count: int) -> None:
+        """So many bytes of a request stay in memory until the kernel takes them."""
+        self.unsent_bytes += count
+
+    def let_go(self, count: int) -> None:
+        """The kernel has taken them, or the connection is closed."""
+        self.unsent_bytes -= count
+        self.rest_taken()
 
     async def _connect_plain(self, channel: Channel, address: ServerAddress) -> None:
         sock = socket.socket(address.family, socket.SOCK_STREAM)
@@ -75,14 +87,14 @@ class Sockets:
         except BaseException:
             sock.close()
             raise
-        plain = _PlainSocket(sock, channel, self._epoll, self._plain, self._awaiting)
+        plain = _PlainSocket(sock, channel, self)
         channel.output_began = plain.output_began
         channel.write = plain.write
         channel.close_transport = plain.close
 
     async def _connect_tls(self, channel: Channel, address: ServerAddress, tls: ssl.SSLContext) -> None:
         await self._loop.create_connection(
-            lambda: _TlsProtocol(channel, self._client, self.send_due),
+            lambda: _TlsProtocol(channel, self),
             *(address.ip, address.port),
             ssl=tls,
             server_hostname=address.tls_name,
@@ -93,14 +105,14 @@ class Sockets:
 
         A read so late that it returns two tokens has the second's stamp, which hurts a TTFT most.
         """
-        ready = self._epoll.poll(0, _BATCH)
-        if len(ready) >= _LARGE_BATCH and self._awaiting:
-            ready.sort(key=lambda item: item[0] not in self._awaiting)
+        ready = self.epoll.poll(0, _BATCH)
+        if len(ready) >= _LARGE_BATCH and self.awaiting:
+            ready.sort(key=lambda item: item[0] not in self.awaiting)
         self._read(ready)
 
     def _read(self, ready: list[tuple[int, int]]) -> None:
         """Read once from each ready socket; the hot spot. One read in eight is sampled for its lag."""
-        clock_ns, client, send_due, find = time.time_ns, self._client, self.send_due, self._plain.get
+        clock_ns, client, send_due, find = time.time_ns, self.client, self.send_due, self.plain.get
         for number, (descriptor, events) in enumerate(ready, self._reads):
             plain = find(descriptor)
             # Closed earlier in this batch; if its number has been reused, the new socket has nothing to read yet.
@@ -133,32 +145,28 @@ class Sockets:
 class _PlainSocket:
     """A connected socket, registered in its worker's epoll until it is closed."""
 
-    __slots__ = ("_awaiting", "_descriptor", "_epoll", "_others", "_sock", "_unsent", "channel", "feed", "receive")
+    __slots__ = ("_descriptor", "_held", "_sock", "_sockets", "_unsent", "channel", "feed", "receive")
 
-    def __init__(
-        self,
-        sock: socket.socket,
-        channel: Channel,
-        epoll: select.epoll,
-        others: dict[int, _PlainSocket],
-        awaiting: set[int],
-    ) -> None:
+    def __init__(self, sock: socket.socket, channel: Channel, sockets: Sockets) -> None:
         self._sock = sock
         self._descriptor = sock.fileno()
-        self._epoll = epoll
-        self._others = others
-        self._awaiting = awaiting
-        self._unsent = bytearray()
+        self._sockets = sockets
+        self._unsent = _NOTHING  # the part of a request that the kernel has not taken yet
+        self._held = 0  # bytes of the whole request, which it keeps in memory
         self.channel = channel
         # Bound once: both are called for every token.
         self.feed = channel.feed
         self.receive = sock.recvmsg
-        others[self._descriptor] = self
-        epoll.register(self._descriptor, select.EPOLLIN)
+        sockets.plain[self._descriptor] = self
+        sockets.epoll.register(self._descriptor, select.EPOLLIN)
 
     def write(self, data: bytes) -> bool:
         """Send what the socket takes now and the rest later; True if it took everything."""
-        self._awaiting.add(self._descriptor)
+        self._sockets.awaiting.add(self._descriptor)
+        if self._unsent:
+            # The server answered before it had read the whole of the last request.
+            self._hold(b"".join((self._unsent, data)), 0)
+            return False
         try:
             sent = self._sock.send(data)
         except (BlockingIOError, InterruptedError):
@@ -170,35 +178,47 @@ class _PlainSocket:
             return False
         if sent == len(data):
             return True
-        self._unsent += data[sent:]
-        self._epoll.modify(self._descriptor, select.EPOLLIN | select.EPOLLOUT)
+        self._hold(data, sent)
+        self._sockets.epoll.modify(self._descriptor, select.EPOLLIN | select.EPOLLOUT)
         return False
+
+    def _hold(self, data: bytes, sent: int) -> None:
+        """Keep what comes after the first `sent` bytes; nothing is copied."""
+        self._sockets.hold(len(data) - self._held)
+        self._unsent, self._held = memoryview(data)[sent:], len(data)
+
+    def _let_go(self) -> None:
+        held, self._unsent, self._held = self._held, _NOTHING, 0
+        if held:
+            self._sockets.let_go(held)
 
     def flush(self) -> bool:
         """Send more of the rest; False if the connection failed."""
         now_ns = time.time_ns()
         try:
-            del self._unsent[: self._sock.send(self._unsent)]
+            self._unsent = self._unsent[self._sock.send(self._unsent) :]
         except (BlockingIOError, InterruptedError):
             return True
         except OSError as error:
             self.channel.lost("reset", f"connection lost while sending: {os.strerror(error.errno or 0)}")
             return False
         if not self._unsent:
-            self._epoll.modify(self._descriptor, select.EPOLLIN)
+            self._sockets.epoll.modify(self._descriptor, select.EPOLLIN)
             self.channel.sent_late(now_ns)
+            self._let_go()
         return True
 
     def output_began(self) -> None:
         """The first token has been read."""
-        self._awaiting.discard(self._descriptor)
+        self._sockets.awaiting.discard(self._descriptor)
 
     def close(self) -> None:
         """Close the socket, which also removes it from the epoll; safe to call twice."""
         if self._sock.fileno() >= 0:
-            del self._others[self._descriptor]
-            self._awaiting.discard(self._descriptor)
+            del self._sockets.plain[self._descriptor]
+            self._sockets.awaiting.discard(self._descriptor)
             self._sock.close()
+            self._let_go()
 
 
 class _TlsProtocol(asyncio.Protocol):
@@ -206,11 +226,12 @@ class _TlsProtocol(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, channel: Channel, client: ClientSamples, send_due: Callable[[], None]) -> None:
+    def __init__(self, channel: Channel, sockets: Sockets) -> None:
         self._channel = channel
-        self._client = client
-        self._send_due = send_due
+        self._client = sockets.client
+        self._sockets = sockets
         self._paused = False
+        self._held = 0  # bytes of the request that the transport keeps in memory
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transport has the interface, but not the base class.
@@ -222,6 +243,9 @@ class _TlsProtocol(asyncio.Protocol):
 
     def _write(self, data: bytes) -> bool:
         self._transport.write(data)
+        if self._paused:
+            self._sockets.hold(len(data))
+            self._held += len(data)
         return not self._paused
 
     def pause_writing(self) -> None:
@@ -231,9 +255,15 @@ class _TlsProtocol(asyncio.Protocol):
         """The rest has been sent, as far as this side of the encryption can know."""
         self._paused = False
         self._channel.sent_late(time.time_ns())
+        self._let_go()
+
+    def _let_go(self) -> None:
+        held, self._held = self._held, 0
+        if held:
+            self._sockets.let_go(held)
 
     def data_received(self, data: bytes) -> None:
-        self._send_due()
+        self._sockets.send_due()
         self._client.reads += 1
         self._client.unstamped_reads += 1
         self._channel.feed(data, time.time_ns())
@@ -241,6 +271,7 @@ class _TlsProtocol(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The connection ended, whoever closed it."""
         reason = str(error) if error else "the server closed the connection before the answer was complete"
+        self._let_go()
         self._channel.lost("reset", reason)
 
 

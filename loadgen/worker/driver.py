@@ -31,6 +31,8 @@ _SLICE = 16
 _TIMER_S = 0.001  # a timer may end so much too early
 _PREPARE_S = 5.0  # a stage begins after this time even if connections are still missing
 _PREPARED_OPEN_LOOP = 64
+MOST_UNSENT_BYTES = 64 * 1024 * 1024
+"""A closed loop sends nothing more while the kernel has not taken so much: a thousand long prompts are gigabytes."""
 
 
 class Driver:
@@ -44,10 +46,11 @@ class Driver:
         self.arrivals = ArrivalQueue(self._loop, self._arrived)
         self.send_due = self.arrivals.check
         """Open loop: sends what is due now or within the timer's lead; called before every other piece of work."""
-        sockets = Sockets(self.client)
-        sockets.send_due = self.send_due
+        self.sockets = Sockets(self.client)
+        self.sockets.send_due = self.send_due
+        self.sockets.rest_taken = self._fill_soon
         self._connections = Connections(
-            settings, tls, sockets, lambda: Channel(self.client, self._stream_ended, self._unanswered)
+            settings, tls, self.sockets, lambda: Channel(self.client, self._stream_ended, self._unanswered)
         )
         if tls is not None:
             self._loop_lag = LoopLag(self._loop, self.client.read_lag_ns.append)
@@ -177,6 +180,8 @@ class Driver:
         self._note_held()
 
     def _wants_more(self, run: StageRun) -> bool:
+        if self.sockets.unsent_bytes > MOST_UNSENT_BYTES:
+            return False
         taken = len(self.open) + len(self._connections.opening) + self._back_off.places + run.thinking
         return run.concurrency is not None and taken < run.concurrency and not run.exhausted
 
@@ -340,6 +345,7 @@ class Driver:
 
     def _resend(self, stream: Stream, channel: Channel) -> None:
         self._resending.discard(stream)
+        self.stages[stream.stage].write_again(stream)
         self._send(stream, channel)
 
     def _resend_failed(self, stream: Stream, message: str) -> None:

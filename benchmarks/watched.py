@@ -1,0 +1,146 @@
+"""A client's process from its start to its end: what its whole tree used, and what it used while the load flowed.
+
+The CPU of a whole run is the kernel's own account of ended children. Orphans of the client count too, because this
+process adopts them and ends them. Start-up, imports and reports would drown a token's cost in a short run, so that is
+taken between two looks at the tree while every stream is busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import psutil
+
+from loadgen.server.engines.sample import parse_engine_metrics
+
+OUTPUT = "output.txt"
+"""What the process wrote, in its folder."""
+_LOOK_EVERY_S = 0.5
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A process that has ended."""
+
+    returncode: int | None  # None: it was killed because it took too long
+    cpu_s: float
+    us_per_token: float | None  # None: the load was over too soon to tell
+
+
+@dataclass(slots=True)
+class Looks:
+    """The CPU that a tree of processes had used at some moments, and the tokens that it had been sent by then."""
+
+    streams: int
+    tokens: int
+    seen: list[tuple[float, float]] = field(default_factory=list)
+    _of_pid: dict[int, float] = field(default_factory=dict)
+
+    def take(self, pid: int, generated: float) -> None:
+        self._of_pid |= tree_cpu_s(pid)
+        if self.streams <= generated <= 0.9 * self.tokens:
+            self.seen.append((sum(self._of_pid.values()), generated))
+
+    @property
+    def us_per_token(self) -> float | None:
+        if len(self.seen) < 2:
+            return None
+        (cpu_before_s, before), (cpu_after_s, after) = self.seen[0], self.seen[-1]
+        return (cpu_after_s - cpu_before_s) / (after - before) * 1e6 if after > before else None
+
+
+async def run_watched(
+    command: Sequence[str],
+    *,
+    url: str,
+    looks: Looks,
+    folder: Path,
+    timeout_s: float,
+    env: Mapping[str, str] | None = None,
+    request: bytes = b"",
+) -> Ended:
+    """Run a client of the simulator at `url` in `folder`, in a session of its own; nothing of it is left afterwards."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    others, before_s = _children(), _ended_cpu_s()
+    (folder / "request").write_bytes(request)
+    with (folder / "request").open("rb") as stdin, (folder / OUTPUT).open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            cwd=folder,
+            env=os.environ | (env or {}),
+            stdin=stdin,
+            stdout=output,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+    looking = asyncio.create_task(_look(process.pid, url, looks))
+    returncode = None
+    try:
+        with contextlib.suppress(TimeoutError):
+            returncode = await asyncio.wait_for(process.wait(), timeout_s)
+    finally:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+        await _end(process)
+        _end_orphans(others)
+    return Ended(returncode, _ended_cpu_s() - before_s, looks.us_per_token)
+
+
+async def _look(pid: int, url: str, looks: Looks) -> None:
+    """Look until cancelled, or until the server cannot answer: then the cost is that of the looks so far."""
+    async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+        while True:
+            looks.take(pid, await generated_tokens(client, url))
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+
+async def generated_tokens(client: httpx.AsyncClient, url: str) -> float:
+    return parse_engine_metrics((await client.get(f"{url}/metrics")).text).generation_tokens or 0.0
+
+
+def tree_cpu_s(pid: int) -> dict[int, float]:
+    """The CPU seconds of a process and of its descendants that are still there, by pid."""
+    used = {}
+    with contextlib.suppress(psutil.NoSuchProcess):
+        leader = psutil.Process(pid)
+        for process in (leader, *leader.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                used[process.pid] = times.user + times.system
+    return used
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+def _end_orphans(others: set[int]) -> None:
+    """End what the client left behind, whose parent is this process by now."""
+    while orphans := _children() - others:
+        for pid in orphans:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+
+def _children() -> set[int]:
+    return {child.pid for child in psutil.Process().children()}
+
+
+def _ended_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
