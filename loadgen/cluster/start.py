@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from loadgen.cluster.dask_worker import QUIET, Orders
 from loadgen.cluster.facts import connect_problem, host_facts
-from loadgen.cluster.ssh import HostProcess, SshHost, connected_to, how_to_install, look_at
+from loadgen.cluster.ssh import HostProcess, SshHost, another_vramp, connected_to, how_to_install, look_at
 from loadgen.cluster.tls import make_certificate, security_of
 from loadgen.errors import ClusterError
 from loadgen.metrics.journal import HostFacts
@@ -112,7 +112,7 @@ def difference(host: HostFacts, ours: HostFacts) -> str | None:
     """
     install = f"{how_to_install()} there"
     if host.vramp != ours.vramp:
-        return f"{host.name}: has vramp {host.vramp}, and this machine {ours.vramp}: {install}"
+        return f"{host.name}: {another_vramp(host.vramp)}"
     if not ours.distributed:
         return f"this machine has no distributed: {how_to_install()} here"
     if not host.distributed:
@@ -225,11 +225,8 @@ async def _by_scheduler(address: str) -> AsyncIterator[StartedHosts]:
 
 
 async def _client_of(address: str, stack: contextlib.AsyncExitStack) -> distributed.Client:
-    host, port = urlsplit(address).hostname or "", urlsplit(address).port
     try:
-        async with asyncio.timeout(_REACH_S):
-            _, writer = await asyncio.open_connection(host, port)
-        writer.close()
+        await _require_listener(address)
     except (OSError, TimeoutError) as error:
         raise ClusterError(f"{address}: cannot be reached: {_why(error)}; is the scheduler running?") from None
     security = distributed.Security() if address.startswith("tls:") else None
@@ -237,10 +234,30 @@ async def _client_of(address: str, stack: contextlib.AsyncExitStack) -> distribu
         async with asyncio.timeout(2 * _SCHEDULER_S):
             return await _client(address, security, stack)
     except Exception as error:  # noqa: BLE001 - whatever Dask makes of an answer that is not Dask's
-        raise ClusterError(
-            f"{address}: what listens there is no Dask scheduler, or one of another version or with other "
-            f"certificates than yours ({_why(error)})"
-        ) from None
+        raise _no_scheduler(address, _why(error)) from None
+
+
+async def _require_listener(address: str) -> None:
+    """Raise `OSError` or `TimeoutError` if nothing listens there, `ClusterError` if it is no Dask."""
+    parts = urlsplit(address)
+    async with asyncio.timeout(_REACH_S):
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    try:
+        if parts.scheme == "tcp":
+            # Dask greets whoever connects; most others wait, and its client would wait for them.
+            async with asyncio.timeout(_REACH_S):
+                await reader.readexactly(8)
+    except (OSError, EOFError, TimeoutError):
+        raise _no_scheduler(address, "it does not greet as Dask does") from None
+    finally:
+        writer.close()
+
+
+def _no_scheduler(address: str, why: str) -> ClusterError:
+    return ClusterError(
+        f"{address}: what listens there is no Dask scheduler, or one of another version or with other certificates "
+        f"than yours ({why})"
+    )
 
 
 def _why(error: BaseException) -> str:
