@@ -115,6 +115,7 @@ async def test_a_stopped_process_is_ended_too(server: SshServer) -> None:
     async with started(Cluster(hosts=[server.name])):
         (running,) = [process for process in server.processes if process.returncode is None]
         os.kill(running.pid, signal.SIGSTOP)
+        await asyncio.to_thread(os.waitpid, running.pid, os.WUNTRACED)
     assert await asyncio.wait_for(running.wait(), 20) == -signal.SIGKILL
 
 
