@@ -139,6 +139,7 @@ async def _scheduler(
 ) -> distributed.Scheduler:
     """In this process, so that no host's death takes the others with it."""
     listen = settings.listen or await _own_address(hosts)
+    _require_bindable(listen, settings.port)
     security, memory = security_of(pem)
     stack.callback(os.close, memory)
     scheduler = distributed.Scheduler(
@@ -150,17 +151,21 @@ async def _scheduler(
         dashboard_address="127.0.0.1:0",
     )
     scheduler.http_server.stop()
+    stack.push_async_callback(scheduler.close)
+    await scheduler
+    return scheduler
+
+
+def _require_bindable(listen: str, port: int) -> None:
+    """Raise `ClusterError` if nothing can listen there; Dask would leave its socket open and hide the reason."""
+    family = socket.AF_INET6 if ":" in listen else socket.AF_INET
     try:
-        await scheduler
-    except (OSError, RuntimeError, ValueError) as error:
-        await scheduler.close()
-        cause = error.__cause__ or error
+        socket.create_server((listen, port), family=family).close()
+    except OSError as error:
         raise ClusterError(
-            f"cannot listen on {listen}, port {settings.port or 'any'}, for the hosts ({cause}): "
+            f"cannot listen on {listen}, port {port or 'any'}, for the hosts ({_why(error)}): "
             "name another with cluster.listen or cluster.port"
         ) from None
-    stack.push_async_callback(scheduler.close)
-    return scheduler
 
 
 async def _own_address(hosts: Sequence[SshHost]) -> str:
