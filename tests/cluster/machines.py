@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 from tests.cluster.network import Machine, network, rerouted
 from tests.engines import LISTENS
@@ -28,6 +29,7 @@ ROOT = Path(__file__).parents[2]
 HOSTS = ("host-a", "host-b", "host-c")
 SERVER_PORT = 8000
 _RELAY_PORT = 9000
+_SCHEDULER_PORT = 8786
 _PRIVILEGE_SEPARATION = Path("/run/sshd")
 
 
@@ -45,9 +47,20 @@ class Host:
     def name(self) -> str:
         return self.machine.name
 
-    def pids(self) -> set[int]:
-        """The processes on it but for those that it always has."""
-        return self.machine.pids() - self.known
+    def pids(self, words: str = "") -> set[int]:
+        """The processes on it but for those that it always has; with `words`, those whose command line has them."""
+        used = self.machine.pids() - self.known
+        return {pid for pid in used if words in command_line(pid)}
+
+    def actor_pid(self) -> int:
+        """The process that owns the workers."""
+        parents = {parent for pid in self.pids("loadgen.worker") if (parent := psutil.Process(pid).ppid())}
+        (pid,) = parents
+        return pid
+
+    def session_pids(self) -> set[int]:
+        """The processes of sshd that serve connections."""
+        return self.pids("sshd: ")
 
     def step_clock(self, seconds: float) -> None:
         """Move CLOCK_MONOTONIC of every process that somebody started on it, forwards or backwards."""
@@ -64,6 +77,7 @@ class Cluster:
     server: Machine
     hosts: list[Host]
     relay: Machine
+    scheduler: Machine
 
     @property
     def url(self) -> str:
@@ -91,8 +105,8 @@ class Cluster:
         return content.json() if content.content else None
 
     @contextlib.contextmanager
-    def relayed(self, *hosts: Host, delay_ms: float = 0.0, seen: Path = Path("/dev/null")) -> Iterator[None]:
-        """What these hosts send to the server takes so much longer each way; `seen` gets what they sent."""
+    def relayed(self, *machines: Machine, delay_ms: float = 0.0, seen: Path = Path("/dev/null")) -> Iterator[None]:
+        """What these machines send to the server takes so much longer each way; `seen` gets what they sent."""
         relay, server = (self.relay.address, _RELAY_PORT), (self.server.address, SERVER_PORT)
         addresses = ["{}:{}".format(*relay), "{}:{}".format(*server)]
         words = [sys.executable, "-m", "tests.cluster.relay", *addresses, str(delay_ms), str(seen)]
@@ -103,8 +117,8 @@ class Cluster:
             try:
                 assert process.stdout is not None
                 assert process.stdout.readline() == "listens\n"
-                for host in hosts:
-                    rules.enter_context(rerouted(host.machine, server, relay))
+                for machine in machines:
+                    rules.enter_context(rerouted(machine, server, relay))
                 yield
             finally:
                 process.kill()
@@ -114,8 +128,8 @@ class Cluster:
 def cluster(*simulator: str, clocks_s: Sequence[int] = (0, 0, 0), movable_clocks: bool = False) -> Iterator[Cluster]:
     """As many hosts as `clocks_s`, each with its CLOCK_MONOTONIC so far ahead; `simulator`: flags of the server."""
     hosts = HOSTS[: len(clocks_s)]
-    with network(["operator", "server", "relay", *hosts]) as machines, contextlib.ExitStack() as daemons:
-        operator, server, relay, *rest = machines
+    with network(["operator", "server", "relay", "scheduler", *hosts]) as machines, contextlib.ExitStack() as daemons:
+        operator, server, relay, scheduler, *rest = machines
         daemons.enter_context(_simulator(server, *simulator))
         _make_key(operator.home / ".ssh" / "id_ed25519")
         preload = _step_clock(operator.folder) if movable_clocks else None
@@ -123,7 +137,7 @@ def cluster(*simulator: str, clocks_s: Sequence[int] = (0, 0, 0), movable_clocks
             daemons.enter_context(_sshd(machine, operator.home / ".ssh", clock_s, preload))
             for machine, clock_s in zip(rest, clocks_s, strict=True)
         ]
-        yield Cluster(operator, server, started, relay)
+        yield Cluster(operator, server, started, relay, scheduler)
 
 
 @contextlib.contextmanager
@@ -150,6 +164,28 @@ def _drained(process: subprocess.Popen[str], *, until: str) -> list[str]:
         raise AssertionError(f"never said {until!r}: {''.join(lines)}")
     threading.Thread(target=lines.extend, args=(process.stderr,), daemon=True).start()
     return lines
+
+
+@contextlib.contextmanager
+def dask(it: Cluster) -> Iterator[str]:
+    """A scheduler on a machine of its own, and a worker on each host, as others start them; the scheduler's address."""
+    address = f"tcp://{it.scheduler.address}:{_SCHEDULER_PORT}"
+    with contextlib.ExitStack() as processes:
+        options = ("--host", it.scheduler.address, "--port", str(_SCHEDULER_PORT))
+        _dask_process(processes, it.scheduler, "scheduler", *options, until="Scheduler at")
+        for host in it.hosts:
+            folder = ("--local-directory", str(host.machine.folder / "dask"))
+            ours = ("--nthreads", "1", "--no-nanny", "--host", host.machine.address, *folder)
+            _dask_process(processes, host.machine, "worker", address, *ours, until="Registered to")
+            host.known |= host.machine.pids()
+        yield address
+
+
+def _dask_process(processes: contextlib.ExitStack, machine: Machine, name: str, *options: str, until: str) -> None:
+    words = (sys.executable, "-m", f"distributed.cli.dask_{name}", "--no-dashboard", *options)
+    process = processes.enter_context(machine.start(*words, stderr=subprocess.PIPE))
+    processes.callback(process.kill)
+    _drained(process, until=until)
 
 
 # Hosts.
@@ -226,13 +262,14 @@ def _step_clock(folder: Path) -> Path:
 
 def require_nothing_left(cluster: Cluster) -> None:
     """On no host is a process but its sshd, or a file that somebody put there and left."""
-    left = {host.name: [_words(pid) for pid in host.pids()] for host in cluster.hosts}
+    left = {host.name: [command_line(pid) for pid in host.pids()] for host in cluster.hosts}
     assert not any(left.values()), left
     files = [str(path) for host in cluster.hosts for path in host.machine.tmp.rglob("*")]
     assert not files, files
 
 
-def _words(pid: int) -> str:
+def command_line(pid: int) -> str:
+    """Empty if there is no such process."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    return f"{pid}, which has ended since"
+    return ""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.machines import SERVER_PORT, Cluster, Host, cluster, require_nothing_left
+from tests.cluster.machines import SERVER_PORT, Cluster, Host, cluster, dask, require_nothing_left
 from tests.cluster.network import bandwidth, loss, network, partition, wait_until_gone
 
 pytestmark = pytest.mark.cluster
@@ -94,7 +94,7 @@ def test_a_partition_a_lossy_link_and_a_slow_one_are_felt_by_one_host_alone() ->
 def test_a_relay_delays_one_host_and_keeps_what_it_sent(tmp_path: Path) -> None:
     with cluster() as it:
         first, second, _ = it.hosts
-        with it.relayed(first, delay_ms=50.0, seen=tmp_path / "seen"):
+        with it.relayed(first.machine, delay_ms=50.0, seen=tmp_path / "seen"):
             # The delay is the relay's own timer: a lower bound that no busy machine can break.
             assert first.machine.within(lambda: round_trip_s(it)) >= 0.1
             second.machine.within(lambda: round_trip_s(it))
@@ -134,3 +134,16 @@ def test_what_a_killed_run_left_is_removed_at_the_next_start() -> None:
     with network(["three"]):
         assert not Path(folder).exists()
         assert not Path("/run/netns", namespace).exists()
+
+
+def test_a_dask_cluster_of_others_is_on_its_hosts() -> None:
+    import distributed
+
+    with cluster() as it, dask(it) as address:
+
+        def workers() -> int:
+            with distributed.Client(address) as client:
+                return len(client.scheduler_info()["workers"])
+
+        assert it.operator.within(workers) == 3
+        require_nothing_left(it)

@@ -1,0 +1,159 @@
+"""The process on a host that was started by SSH: a Dask worker, in which the host's actor will live.
+
+Its first line on stdin says where to connect, and holds the run's key, so that no command line or file does. Its first
+line on stdout says where it listens, or why it cannot. After that, stdin is its lifeline: the process ends when stdin
+is closed, or has been silent for `SILENCE_S`. Invariants: nothing listens but at the address at which SSH reached this
+host; nothing stays on its disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import shutil
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+SILENCE_S = 20.0
+_CONNECT_S = 5.0
+_START_S = 20.0
+_ROOM_BYTES = 1 << 20  # for Dask's lock files
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """How to take part."""
+
+    name: str
+    scheduler: str  # tls://address:port
+    listen: str  # an address of this host
+    port: int  # 0: any
+    pem: str  # the run's certificate and key
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """How that went."""
+
+    pid: int
+    address: str = ""  # of the Dask worker
+    problem: str = ""  # why there is none
+
+
+def main() -> None:
+    orders = msgspec.json.decode(sys.stdin.buffer.readline(), type=Orders)
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    problem = asyncio.run(_serve(orders))
+    if problem:
+        _answer(Answer(os.getpid(), problem=problem))
+    os._exit(1 if problem else 0)
+
+
+def _answer(answer: Answer) -> None:
+    print(msgspec.json.encode(answer).decode(), flush=True)
+
+
+def _end_with_stdin() -> None:
+    """Whatever Dask is doing: its loop may be busy, or wait for a scheduler that is gone."""
+    while True:
+        readable, _, _ = select.select([0], [], [], SILENCE_S)
+        if not readable or not os.read(0, 4096):
+            # The pipes of its workers close with it, and they end.
+            os._exit(1)
+
+
+async def _serve(orders: Orders) -> str:
+    """Work until the scheduler is gone; returns why it could not begin."""
+    problem = await _cannot_connect(orders.scheduler)
+    if problem:
+        return problem
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="vramp-"))
+    except OSError as error:
+        return f"cannot write to its temporary folder: {error.strerror}"
+    try:
+        problem = _no_room(folder)
+        worker = None if problem else await _started_worker(orders, folder)
+    except (OSError, TimeoutError, ValueError) as error:
+        problem = f"its Dask worker did not start: {error or 'no answer in time'}"
+    finally:
+        # Dask keeps its locks open, and spills nothing: nobody looks for these files by name again.
+        shutil.rmtree(folder, ignore_errors=True)
+    if problem or worker is None:
+        return problem
+    _answer(Answer(os.getpid(), address=worker.address))
+    await worker.finished()
+    return ""
+
+
+async def _cannot_connect(scheduler: str) -> str:
+    host, _, port = scheduler.partition("://")[2].rpartition(":")
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except (OSError, TimeoutError) as error:
+        why = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
+        return (
+            f"cannot connect back to {host}:{port} ({why}): open that port on this machine, "
+            "or name another address or port with cluster.listen and cluster.port"
+        )
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return ""
+
+
+def _no_room(folder: Path) -> str:
+    try:
+        (folder / "room").write_bytes(bytes(_ROOM_BYTES))
+    except OSError as error:
+        return f"cannot write to {folder.parent}: {error.strerror}; make room there, or set TMPDIR on the host"
+    return ""
+
+
+async def _started_worker(orders: Orders, folder: Path) -> Any:  # noqa: ANN401 - Dask has no types
+    import dask
+    from distributed import Worker
+
+    from loadgen.cluster.tls import security_of
+
+    dask.config.set(QUIET)
+    security, _ = security_of(orders.pem)
+    worker = Worker(
+        orders.scheduler,
+        name=orders.name,
+        host=orders.listen,
+        port=orders.port,
+        protocol="tls://",
+        security=security,
+        nthreads=1,
+        memory_limit=0,
+        dashboard_address="127.0.0.1:0",
+        death_timeout=_START_S,
+        local_directory=str(folder),
+    )
+    async with asyncio.timeout(_START_S):
+        await worker
+    worker.http_server.stop()
+    return worker
+
+
+QUIET: dict[str, Any] = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.worker.http.routes": [],
+    "distributed.scheduler.http.routes": [],
+    "distributed.admin.system-monitor.gil.enabled": False,
+    "distributed.admin.system-monitor.disk": False,
+    "distributed.worker.preload": [],
+    "distributed.scheduler.preload": [],
+}
+"""Dask without what costs CPU time, listens, or belongs to clusters of other kinds."""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""What this machine is as a host of a cluster, and what it reaches: the functions that are called on hosts.
+
+`python -m loadgen.cluster.facts` prints it as a line of JSON, for the machine at the other end of an SSH connection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import resource
+import socket
+from pathlib import Path
+
+import msgspec
+
+import loadgen
+from loadgen.cores import usable_cores
+from loadgen.metrics.journal import HostFacts
+
+_CONNECT_S = 5.0
+_MEASURING = ("stream", "worker", "workload", "metrics", "plan")
+"""The folders of vramp whose code decides what is sent, how it is timed, and how figures are merged."""
+
+
+def host_facts() -> HostFacts:
+    """Of this machine; `name` is its own, and `address` is the one at which SSH reached it, if SSH did."""
+    _, open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, _, address, *_ = [*os.environ.get("SSH_CONNECTION", "").split(), "", "", ""]
+    return HostFacts(
+        name=socket.gethostname(),
+        address=address,
+        hostname=socket.gethostname(),
+        identity=_identity(),
+        kernel=platform.release(),
+        cores=usable_cores(),
+        open_files=open_files,
+        ports=_local_ports(),
+        vramp=loadgen.__version__,
+        python=platform.python_version(),
+        distributed=installed("distributed"),
+        definitions=definitions(),
+    )
+
+
+def installed(package: str) -> str:
+    """The version of a package, empty if it is not there; the package is not imported."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def definitions(package: Path = Path(loadgen.__file__).parent) -> str:
+    """A checksum of the code that measures: the same version number can have been built from other code."""
+    digest = hashlib.sha256()
+    for folder in _MEASURING:
+        for path in sorted((package / folder).rglob("*.py")):
+            digest.update(str(path.relative_to(package)).encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def connect_problem(host: str, port: int) -> str:
+    """Why this machine cannot connect there; empty if it can."""
+    try:
+        socket.create_connection((host, port), timeout=_CONNECT_S).close()
+    except OSError as error:
+        return "no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
+    return ""
+
+
+def _identity() -> str:
+    """Two names of one machine have the same, two containers with networks of their own do not."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}-{Path('/proc/self/ns/net').stat().st_ino}"
+
+
+def _local_ports() -> int:
+    least, most = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    return int(most) - int(least) + 1
+
+
+if __name__ == "__main__":
+    print(msgspec.json.encode(host_facts()).decode(), flush=True)

@@ -1,0 +1,314 @@
+"""From the profile's `[cluster]` to a Dask cluster in which every host can take part, or the reason why one cannot.
+
+Everything that can be wrong is found out here, before anything is sent: errors of several hosts are told together, one
+line each. Invariant: what was started ends with `started`; of a cluster that was there already, nothing is stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import dask
+import distributed
+from distributed.comm.addressing import get_address_host
+from msgspec.structs import replace
+
+from loadgen.cluster.dask_worker import QUIET, Orders
+from loadgen.cluster.facts import connect_problem, host_facts
+from loadgen.cluster.ssh import HostProcess, SshHost, connected_to, how_to_install, look_at
+from loadgen.cluster.tls import make_certificate, security_of
+from loadgen.errors import ClusterError
+from loadgen.metrics.journal import HostFacts
+from loadgen.profile.cluster import Cluster
+
+T = TypeVar("T")
+
+_SCHEDULER_S = 10.0
+_REACH_S = 5.0
+_CALL_S = 15.0
+
+
+@dataclass(frozen=True)
+class StartedHosts:
+    """A Dask cluster, and a Dask worker on each of its hosts."""
+
+    client: distributed.Client
+    workers: tuple[tuple[HostFacts, str], ...]  # the address is that of the Dask worker
+    owned: bool  # vramp started the Dask workers
+
+
+@contextlib.asynccontextmanager
+async def started(settings: Cluster, urls: Sequence[str] = ()) -> AsyncIterator[StartedHosts]:
+    """The hosts of the settings, from each of which all `urls` can be reached; raises `ClusterError`."""
+    with dask.config.set(QUIET):
+        opened = _by_ssh(settings) if settings.scheduler is None else _by_scheduler(settings.scheduler)
+        async with opened as hosts:
+            await require_reachable(hosts, urls)
+            yield hosts
+
+
+async def all_of(waited: Iterable[Awaitable[T]]) -> list[T]:
+    """Wait for all of them; raises one `ClusterError` with a line for each that failed."""
+    done = await asyncio.gather(*waited, return_exceptions=True)
+    for other in done:
+        if isinstance(other, BaseException) and not isinstance(other, ClusterError):
+            raise other
+    problems = [str(problem) for problem in done if isinstance(problem, ClusterError)]
+    if problems:
+        raise ClusterError("\n".join(problems))
+    return [one for one in done if not isinstance(one, BaseException)]
+
+
+# Hosts that are reached by SSH.
+
+
+@contextlib.asynccontextmanager
+async def _by_ssh(settings: Cluster) -> AsyncIterator[StartedHosts]:
+    async with contextlib.AsyncExitStack() as stack:
+        hosts = await all_of(reached(name, settings.python, stack) for name in settings.hosts)
+        require_comparable([host.facts for host in hosts])
+        pem = make_certificate()
+        scheduler = await _scheduler(settings, hosts, pem, stack)
+        addresses = await all_of(_joined(host, settings, scheduler, pem, stack) for host in hosts)
+        client = await _client(scheduler.address, scheduler.security, stack)
+        await all_of(_answers(client, host.facts, address) for host, address in zip(hosts, addresses, strict=True))
+        workers = tuple((host.facts, address) for host, address in zip(hosts, addresses, strict=True))
+        yield StartedHosts(client, workers, owned=True)
+
+
+async def reached(name: str, python: str | None, stack: contextlib.AsyncExitStack) -> SshHost:
+    """A host and its facts, connected until the stack closes."""
+    return await look_at(name, await stack.enter_async_context(connected_to(name)), python)
+
+
+def require_comparable(hosts: Sequence[HostFacts]) -> None:
+    """Raise `ClusterError` unless they are distinct machines with the versions of this one."""
+    ours = host_facts()
+    problems = [problem for host in hosts if (problem := difference(host, ours)) is not None]
+    by_identity: dict[str, list[str]] = {}
+    for host in hosts:
+        by_identity.setdefault(host.identity, []).append(host.name)
+    problems += [
+        f"{', '.join(names)}: are names of one machine ({names[0]}); name each machine once"
+        for names in by_identity.values()
+        if len(names) > 1
+    ]
+    if problems:
+        raise ClusterError("\n".join(problems))
+
+
+def difference(host: HostFacts, ours: HostFacts) -> str | None:
+    """Which version of a host is not ours, with what to install; None if all are the same.
+
+    The patch version of Python may differ; anything else could measure or talk differently.
+    """
+    install = f"{how_to_install()} there"
+    if host.vramp != ours.vramp:
+        return f"{host.name}: has vramp {host.vramp}, and this machine {ours.vramp}: {install}"
+    if not ours.distributed:
+        return f"this machine has no distributed: {how_to_install()} here"
+    if not host.distributed:
+        return f"{host.name}: has no distributed: {install}"
+    if host.distributed != ours.distributed:
+        exactly = f"pip install distributed=={ours.distributed}"
+        return f"{host.name}: has distributed {host.distributed}, and this machine {ours.distributed}: {exactly} there"
+    if host.python.split(".")[:2] != ours.python.split(".")[:2]:
+        minor = ".".join(ours.python.split(".")[:2])
+        return (
+            f"{host.name}: has Python {host.python}, and this machine {ours.python}: {how_to_install()} "
+            f"with Python {minor} there"
+        )
+    if host.definitions != ours.definitions:
+        return (
+            f"{host.name}: its vramp {host.vramp} is another build, whose figures may mean something else "
+            f"({host.definitions}, here {ours.definitions}): install the same build there"
+        )
+    return None
+
+
+async def _scheduler(
+    settings: Cluster, hosts: Sequence[SshHost], pem: str, stack: contextlib.AsyncExitStack
+) -> distributed.Scheduler:
+    """In this process, so that no host's death takes the others with it."""
+    listen = settings.listen or await _own_address(hosts)
+    security, memory = security_of(pem)
+    stack.callback(os.close, memory)
+    scheduler = distributed.Scheduler(
+        host=listen,
+        port=settings.port,
+        protocol="tls://",
+        security=security,
+        dashboard=False,
+        dashboard_address="127.0.0.1:0",
+    )
+    scheduler.http_server.stop()
+    try:
+        await scheduler
+    except (OSError, RuntimeError, ValueError) as error:
+        await scheduler.close()
+        cause = error.__cause__ or error
+        raise ClusterError(
+            f"cannot listen on {listen}, port {settings.port or 'any'}, for the hosts ({cause}): "
+            "name another with cluster.listen or cluster.port"
+        ) from None
+    stack.push_async_callback(scheduler.close)
+    return scheduler
+
+
+async def _own_address(hosts: Sequence[SshHost]) -> str:
+    addresses = {host.operator_address: host.name for host in hosts}
+    if "" in addresses:
+        raise ClusterError(f"{addresses['']}: is reached through a proxy: name our address with cluster.listen")
+    if len(addresses) > 1:
+        listed = ", ".join(f"{name} from {address}" for address, name in addresses.items())
+        raise ClusterError(f"the hosts are reached from several addresses ({listed}): name one with cluster.listen")
+    return next(iter(addresses))
+
+
+async def _joined(
+    host: SshHost, settings: Cluster, scheduler: distributed.Scheduler, pem: str, stack: contextlib.AsyncExitStack
+) -> str:
+    """The address of the Dask worker on a host."""
+    process = await HostProcess.start(host)
+    stack.push_async_callback(process.close)
+    # The one port to open is the same on all machines; on this machine the scheduler has it.
+    port = 0 if host.facts.identity == host_facts().identity else settings.port
+    return await process.begin(Orders(host.name, scheduler.address, host.facts.address, port, pem))
+
+
+async def _client(
+    address: str, security: distributed.Security | None, stack: contextlib.AsyncExitStack
+) -> distributed.Client:
+    with warnings.catch_warnings():
+        # Versions are compared by us, and what differs in a way that matters is refused.
+        warnings.simplefilter("ignore", distributed.versions.VersionMismatchWarning)
+        client = distributed.Client(
+            address, security=security, asynchronous=True, timeout=_SCHEDULER_S, set_as_default=False, name="vramp"
+        )
+        stack.push_async_callback(client.close)
+        await client
+    return client
+
+
+async def _answers(client: distributed.Client, facts: HostFacts, address: str) -> None:
+    """Raise `ClusterError` if the Dask worker cannot be reached from here."""
+    try:
+        async with asyncio.timeout(_CALL_S):
+            await client.run(host_facts, workers=[address])
+    except (OSError, TimeoutError, ValueError) as error:
+        port = address.rpartition(":")[2]
+        raise ClusterError(
+            f"{facts.name}: its port {port} cannot be reached from here ({error or 'no answer'}): open it, "
+            "or name one that is open with cluster.port"
+        ) from None
+
+
+# A cluster that runs already.
+
+
+@contextlib.asynccontextmanager
+async def _by_scheduler(address: str) -> AsyncIterator[StartedHosts]:
+    async with contextlib.AsyncExitStack() as stack:
+        client = await _client_of(address, stack)
+        found = await _facts_by_worker(client, address)
+        workers = _one_a_host(found)
+        require_comparable([facts for facts, _ in workers])
+        yield StartedHosts(client, workers, owned=False)
+
+
+async def _client_of(address: str, stack: contextlib.AsyncExitStack) -> distributed.Client:
+    host, port = urlsplit(address).hostname or "", urlsplit(address).port
+    try:
+        async with asyncio.timeout(_REACH_S):
+            _, writer = await asyncio.open_connection(host, port)
+        writer.close()
+    except (OSError, TimeoutError) as error:
+        raise ClusterError(f"{address}: cannot be reached: {_why(error)}; is the scheduler running?") from None
+    security = distributed.Security() if address.startswith("tls:") else None
+    try:
+        async with asyncio.timeout(2 * _SCHEDULER_S):
+            return await _client(address, security, stack)
+    except Exception as error:  # noqa: BLE001 - whatever Dask makes of an answer that is not Dask's
+        raise ClusterError(
+            f"{address}: what listens there is no Dask scheduler, or one of another version or with other "
+            f"certificates than yours ({_why(error)})"
+        ) from None
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, TimeoutError) and not str(error):
+        return "no answer in time"
+    if isinstance(error, socket.gaierror):
+        return error.strerror or "unknown host"
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+async def _facts_by_worker(client: distributed.Client, scheduler: str) -> dict[str, HostFacts]:
+    """Of each Dask worker, by its address."""
+    try:
+        async with asyncio.timeout(_CALL_S):
+            found: dict[str, HostFacts] = await client.run(host_facts, on_error="return")
+    except (OSError, TimeoutError) as error:
+        raise ClusterError(f"{scheduler}: its workers do not answer: {_why(error)}") from None
+    if not found:
+        raise ClusterError(f"{scheduler}: has no workers yet; start some, and try again")
+    problems = [
+        f"{get_address_host(address)}: its Dask worker cannot load vramp ({_why(problem)}): "
+        f"{how_to_install()} in its environment"
+        for address, problem in found.items()
+        if isinstance(problem, BaseException)
+    ]
+    if problems:
+        raise ClusterError("\n".join(dict.fromkeys(problems)))
+    return found
+
+
+def _one_a_host(found: dict[str, HostFacts]) -> tuple[tuple[HostFacts, str], ...]:
+    """One Dask worker of each machine, which is known by its own name."""
+    chosen: dict[str, tuple[HostFacts, str]] = {}
+    names: set[str] = set()
+    for address, facts in sorted(found.items()):
+        if facts.identity not in chosen:
+            reached_at = get_address_host(address)
+            name = facts.hostname if facts.hostname not in names else f"{facts.hostname} ({reached_at})"
+            names.add(name)
+            chosen[facts.identity] = (replace(facts, name=name, address=reached_at), address)
+    return tuple(chosen.values())
+
+
+# What they have to reach.
+
+
+async def require_reachable(hosts: StartedHosts, urls: Sequence[str]) -> None:
+    """Raise `ClusterError` with a line for each host that cannot connect to one of the URLs."""
+    asked = [
+        _require_url(hosts.client, facts, address, url, host, port)
+        for url in urls
+        for host, port in [host_and_port(url)]
+        for facts, address in hosts.workers
+    ]
+    await all_of(asked)
+
+
+def host_and_port(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+
+async def _require_url(
+    client: distributed.Client, facts: HostFacts, address: str, url: str, host: str, port: int
+) -> None:
+    problem = (await client.run(connect_problem, host, port, workers=[address]))[address]
+    if problem:
+        raise ClusterError(
+            f"{facts.name}: cannot connect to {url} ({problem}): give a URL that every host can reach; "
+            "127.0.0.1 and localhost are each machine's own"
+        )
