@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -25,17 +26,22 @@ class Opening:
         self.client = ClientSamples()
         self.sockets = Sockets(self.client)
         self.failures: list[str] = []
+        self.go_on: Callable[[], None] = lambda: None
         configured = settings(listener, **changes)
         if tls is not None:
             address = msgspec.structs.replace(configured.address, tls_name="localhost")
             configured = msgspec.structs.replace(configured, address=address)
         self.connections = Connections(
-            *(configured, tls, self.sockets, lambda: None),
+            *(configured, tls, self.sockets, lambda: self.go_on()),
             lambda: Channel(self.client, lambda *_: None, lambda *_: None),
         )
 
     def open_ahead(self, wanted: int, workers: int = 1) -> None:
-        self.connections.open_ahead(wanted, workers, self.connections.free.append, self.failures.append)
+        self.connections.open_ahead(wanted, workers, self.take, self.failures.append)
+
+    def take(self, channel: Channel) -> None:
+        self.connections.free.append(channel)
+        self.go_on()
 
     @property
     def opened(self) -> int:
@@ -65,9 +71,10 @@ async def test_places_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections_module, "AHEAD_AT_ONCE", 3)
     monkeypatch.setattr(connections_module, "AHEAD_PLACE_S", 0.001)
     with socket.create_server(("127.0.0.1", 0), backlog=20) as listener:
+        # As for the driver, there is news when a place is free and when a connection is open.
         opening = Opening(listener)
-        monkeypatch.setattr(opening.connections, "_place_free", lambda: opening.open_ahead(10 - opening.opened))
-        opening.open_ahead(10)
+        opening.go_on = lambda: opening.open_ahead(10 - opening.opened)
+        opening.go_on()
         await eventually(lambda: opening.opened == 10)
         opening.close()
 
@@ -75,12 +82,16 @@ async def test_places_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("encrypted", [False, True])
 async def test_connections_come_from_the_source_addresses_in_turn(encrypted: bool, certificate: Certificate) -> None:
     peers: list[str] = []
+    over: list[str] = []
 
     async def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peers.append(writer.get_extra_info("peername")[0])
         with contextlib.suppress(ConnectionError):
             await reader.read()
         writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        over.append("closed")
 
     listener = socket.create_server(("127.0.0.1", 0))
     async with await asyncio.start_server(note, sock=listener, ssl=certificate.server if encrypted else None):
@@ -90,6 +101,7 @@ async def test_connections_come_from_the_source_addresses_in_turn(encrypted: boo
         await eventually(lambda: len(peers) == 4)
         await eventually(lambda: opening.opened == 4)
         opening.close()
+        await eventually(lambda: len(over) == 4)
     assert sorted(peers) == ["127.0.0.2", "127.0.0.2", "127.0.0.3", "127.0.0.3"]
 
 
