@@ -34,6 +34,8 @@ _Check = Callable[[Setup], Iterator[Finding]]
 _CLIENT: dict[str, _Check] = {
     "servers of vramps that were killed": box_gpus.orphans,
     "the limit of open files": box_system.open_files,
+    "the local ports": box_system.local_ports,
+    "the source addresses": box_system.source_addresses,
     "the CPU governor": box_system.governor,
     "the clock": box_system.clock,
     "the way from the hosts to the server": box_cluster.server_of_this_box_alone,
