@@ -169,6 +169,7 @@ class ClientDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     input_tokens: int = 0  # of prompts, counted at the first token, or at the last if usage comes only then
     output_tokens: int = 0  # output tokens that arrived, measured or not
     connects: int = 0
+    resent_requests: int = 0  # first requests of connections that the kernel had to send again: that is in their TTFT
     read_lag: EncodedHistogram | None = None
     send_lag: EncodedHistogram | None = None
 

@@ -253,6 +253,7 @@ class StageRecord:
             coalesced_share=client.coalesced_share,
             ttfts=sum(self.histogram(name).count for name in FIRST_TOKENS),
             unsure_ttfts=client.counters["unsure_ttfts"],
+            resent_requests=client.counters["resent_requests"],
             # Not for stages bounded by requests, which run empty at their end, or for moving loads.
             held_mean=self.held_mean if stands and window_s > 1 and self._whole is None else None,
             wanted=started.concurrency,
