@@ -48,9 +48,11 @@ docs: $(INSTALLED_DEV)  ## the profile reference anew, and the manual as a site 
 bench: $(INSTALLED_DEV)  ## measured beside truth, other clients, and the least it can cost (with cc); takes half an hour, wants a quiet machine
 	$(BIN)/python -m benchmarks.truth
 	$(BIN)/python -m benchmarks.arrivals
+	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.published
 	$(BIN)/python -m benchmarks.extras
 	$(BIN)/python -m benchmarks.telemetry
+	$(BIN)/python -m benchmarks.merge
 	$(BIN)/python -m benchmarks.peers
 
 screenshot: $(INSTALLED_DEV)  ## take the manual's pictures anew

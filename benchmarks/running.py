@@ -18,10 +18,11 @@ _LISTENS = re.compile(rb"Starting vLLM server on (http://\S+)")
 
 
 @asynccontextmanager
-async def simulator(step_ms: int) -> AsyncIterator[str]:
+async def simulator(step_ms: int, *flags: str) -> AsyncIterator[str]:
     """A simulator of its own for each measurement, of no vramp, so that any may drive it; yields its URL."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "loadgen.simulator", "--preset", "bench", "--step-ms", str(step_ms), "--port", "0"),
+        *flags,
         stderr=asyncio.subprocess.PIPE,
     )
     try:

@@ -45,6 +45,7 @@ class ClientFacts(msgspec.Struct, frozen=True):
     coalesced_share: float | None = None
     ttfts: int = 0
     unsure_ttfts: int = 0  # those that may be more than a millisecond too long
+    resent_requests: int = 0  # by the kernel, on new connections
     held_mean: float | None = None
     wanted: float | None = None
     sends: int = 0
@@ -69,6 +70,11 @@ def client_limit(facts: ClientFacts) -> str | None:
         return f"{facts.coalesced_share:.1%} of the reads carried several events"
     if facts.ttfts >= FEWEST_FOR_P99 and facts.unsure_ttfts > MOST_UNSURE * facts.ttfts:
         return f"{facts.unsure_ttfts} of {facts.ttfts} TTFTs may be too long because of the client{_why_late(facts)}"
+    if facts.ttfts >= FEWEST_FOR_P99 and facts.resent_requests > MOST_UNSURE * facts.ttfts:
+        return (
+            f"{facts.resent_requests} of {facts.ttfts} requests had to be sent again on new connections, within their "
+            "TTFT: packets were lost, or the server's queue of new connections was full (backlog, net.core.somaxconn)"
+        )
     if facts.held_mean is not None and facts.wanted is not None and facts.held_mean < LEAST_HELD * facts.wanted:
         return f"held {facts.held_mean:.1f} of {facts.wanted:g} streams"
     return _late_sends(facts)

@@ -150,11 +150,6 @@ class StageDelta(StageCounts, msgspec.Struct, frozen=True, omit_defaults=True): 
     latency: dict[str, EncodedHistogram] = {}
     """Without `chunk_gap` if it equals `itl`: every event brought one token."""
 
-    def moved(self, by_ns: int) -> StageDelta:
-        """The same with its moments on another clock."""
-        moments = {name: getattr(self, name) for name in ("window_start_ns", "window_end_ns", "tail_start_ns")}
-        return msgspec.structs.replace(self, **{name: at and at + by_ns for name, at in moments.items()})
-
 
 class ClientDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one worker did since its last tick, and how late it was."""
@@ -174,6 +169,7 @@ class ClientDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     input_tokens: int = 0  # of prompts, counted at the first token, or at the last if usage comes only then
     output_tokens: int = 0  # output tokens that arrived, measured or not
     connects: int = 0
+    resent_requests: int = 0  # first requests of connections that the kernel had to send again: that is in their TTFT
     read_lag: EncodedHistogram | None = None
     send_lag: EncodedHistogram | None = None
 

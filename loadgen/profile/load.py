@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from loadgen.profile.values import (
     MOST_CONCURRENCY,
     MOST_RATE,
+    AddressText,
     ArrivalText,
     Concurrencies,
     Concurrency,
@@ -156,6 +157,10 @@ class Load(Table):
     """A stream without an event for this long has failed; must exceed the longest TTFT to be measured."""
     connect_timeout_s: Seconds = 10.0
     """A connection that takes longer to open has failed."""
+    source_addresses: list[AddressText] = []
+    """`["10.0.0.5", "10.0.0.6"]`: IP addresses of this machine from which connections are opened in turn. Each has
+    local ports for about 28,000 connections to one server; a server on loopback may be reached from any of 127.0.0.1,
+    127.0.0.2 and so on. Default: the system's choice."""
     workers: int | None = Field(default=None, ge=1, le=64)
     """Processes that drive the streams; default: chosen from the load and the number of cores."""
     cpus: CpusText | None = None

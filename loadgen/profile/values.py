@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -100,6 +101,13 @@ def _check_rate_points(points: list[tuple[float, float]]) -> list[tuple[float, f
     return points
 
 
+def _check_address(address: str) -> str:
+    try:
+        return str(ip_address(address))
+    except ValueError:
+        raise ValueError(f"expected an IP address of this machine, not {address!r}") from None
+
+
 def slo_problem(name: str) -> str | None:
     """Why a name is not a measurable limit; None if it is."""
     if name in _PER_STREAM or _OVER_STAGE.fullmatch(name) is not None:
@@ -159,6 +167,7 @@ LengthsText = Annotated[int | str, BeforeValidator(check_lengths_text), reads("i
 ArrivalText = Annotated[
     str, AfterValidator(_check_arrival), reads('`"poisson"`, `"constant"`, `"gamma:B"` or `"replay"`')
 ]
+AddressText = Annotated[str, AfterValidator(_check_address)]
 CpusText = Annotated[str, AfterValidator(_check_cpus), reads(f'CPUs: `"8-15,24-31"`, or `"{ALL_CPUS}"`')]
 Moment = Annotated[float, BeforeValidator(parse_duration_s), Field(ge=0), reads("duration")]
 RatePoints = Annotated[

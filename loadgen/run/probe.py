@@ -276,6 +276,7 @@ def worker_settings(
         timeout_s=load.timeout_s,
         stall_timeout_s=load.stall_timeout_s,
         connect_timeout_s=load.connect_timeout_s,
+        source_addresses=tuple(load.source_addresses),
         cpus=tuple(sorted(cpus)),
         realtime_share=realtime_budget(usable_cores(), workers) if load.realtime else 0.0,
         sample_answers=profile.canary.enabled,

@@ -8,7 +8,6 @@ import argparse
 import asyncio
 import gc
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from typing import NoReturn
 import uvloop
 
 from loadgen.errors import ProfileError, ServerError
+from loadgen.limits import raise_open_files
 from loadgen.simulator.api import Api
 from loadgen.simulator.faults import parse_fault
 from loadgen.simulator.http import HttpServer
@@ -197,8 +197,7 @@ async def _run(options: argparse.Namespace, loop: asyncio.AbstractEventLoop) -> 
 def main(words: Sequence[str] | None = None) -> None:
     """Run the simulator; a wrong flag exits with 2, a failed start with 1, a signal with 0."""
     options = parser().parse_args(words)
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # each connection needs a file descriptor
+    raise_open_files()
     # A full collection over thousands of open streams would take longer than a step.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)

@@ -177,6 +177,7 @@ class ClientSamples(msgspec.Struct, eq=False):
     unstamped_reads: int = 0
     unsure_ttfts: int = 0
     connects: int = 0
+    resent_requests: int = 0
     read_lag_ns: list[int] = []  # of a sample of the stamped reads; under TLS, the event loop's lag instead
     send_lag_ns: list[int] = []
     drained_input_tokens: int = 0
@@ -199,12 +200,14 @@ class ClientSamples(msgspec.Struct, eq=False):
             input_tokens=self.input_tokens - self.drained_input_tokens,
             output_tokens=self.output_tokens - self.drained_tokens,
             connects=self.connects,
+            resent_requests=self.resent_requests,
             read_lag=read_lag,
             send_lag=encoded_histogram(_rounded(self.send_lag_ns)),
         )
         self.drained_input_tokens, self.drained_tokens = self.input_tokens, self.output_tokens
         self.drained_requests = self.requests
         self.reads = self.coalesced_reads = self.unstamped_reads = self.unsure_ttfts = self.connects = 0
+        self.resent_requests = 0
         self.read_lag_ns.clear()
         self.send_lag_ns.clear()
         return delta

@@ -17,6 +17,7 @@ import select
 import socket
 import ssl
 import struct
+import sys
 import time
 from collections.abc import Callable
 from typing import cast
@@ -26,6 +27,7 @@ from loadgen.stream.request import ServerAddress
 from loadgen.stream.samples import ClientSamples
 
 _SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)
+_IP_BIND_ADDRESS_NO_PORT = 24
 _ANCILLARY_BYTES = socket.CMSG_SPACE(16)
 _READ_BYTES = 64 * 1024
 _BATCH = 1024
@@ -52,12 +54,35 @@ class Sockets:
         """Called before each read: a due request must not wait, while bytes already carry their arrival time."""
         self._loop.add_reader(self.epoll.fileno(), self._serve)
 
-    async def connect(self, channel: Channel, address: ServerAddress, tls: ssl.SSLContext | None) -> None:
-        """Connect a channel, ready for its first request; raises OSError (ssl errors are OSErrors)."""
+    async def connect(
+        self, channel: Channel, address: ServerAddress, tls: ssl.SSLContext | None, source: str | None = None
+    ) -> None:
+        """Connect a channel, ready for its first request, from `source` or from an address that the kernel chooses.
+
+        Raises OSError (ssl errors are OSErrors).
+        """
+        sock = socket.socket(address.family, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is None:
+                # Not an error where the kernel lacks it: reads then come without stamps.
+                _try_option(sock, socket.SOL_SOCKET, _SO_TIMESTAMPNS)
+            if source is not None:
+                # The port is chosen when the server is known: connections to different servers may share it.
+                _try_option(sock, socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT)
+                sock.bind((source, 0))
+            await self._loop.sock_connect(sock, (address.ip, address.port))
+            if tls is not None:
+                await self._begin_tls(channel, sock, address, tls)
+        except BaseException:
+            sock.close()
+            raise
         if tls is None:
-            await self._connect_plain(channel, address)
-        else:
-            await self._connect_tls(channel, address, tls)
+            plain = _PlainSocket(sock, channel, self)
+            channel.output_began = plain.output_began
+            channel.write = plain.write
+            channel.close_transport = plain.close
         self.client.connects += 1
         channel.usable = True
 
@@ -76,28 +101,11 @@ class Sockets:
         self.unsent_bytes -= count
         self.rest_taken()
 
-    async def _connect_plain(self, channel: Channel, address: ServerAddress) -> None:
-        sock = socket.socket(address.family, socket.SOCK_STREAM)
-        try:
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # Not an error where the kernel lacks it: reads then come without stamps.
-            _try_timestamps(sock)
-            await self._loop.sock_connect(sock, (address.ip, address.port))
-        except BaseException:
-            sock.close()
-            raise
-        plain = _PlainSocket(sock, channel, self)
-        channel.output_began = plain.output_began
-        channel.write = plain.write
-        channel.close_transport = plain.close
-
-    async def _connect_tls(self, channel: Channel, address: ServerAddress, tls: ssl.SSLContext) -> None:
+    async def _begin_tls(
+        self, channel: Channel, sock: socket.socket, address: ServerAddress, tls: ssl.SSLContext
+    ) -> None:
         await self._loop.create_connection(
-            lambda: _TlsProtocol(channel, self),
-            *(address.ip, address.port),
-            ssl=tls,
-            server_hostname=address.tls_name,
+            lambda: _TlsProtocol(channel, self), sock=sock, ssl=tls, server_hostname=address.tls_name
         )
 
     def _serve(self) -> None:
@@ -145,7 +153,7 @@ class Sockets:
 class _PlainSocket:
     """A connected socket, registered in its worker's epoll until it is closed."""
 
-    __slots__ = ("_descriptor", "_held", "_sock", "_sockets", "_unsent", "channel", "feed", "receive")
+    __slots__ = ("_descriptor", "_held", "_resent", "_sock", "_sockets", "_unsent", "channel", "feed", "receive")
 
     def __init__(self, sock: socket.socket, channel: Channel, sockets: Sockets) -> None:
         self._sock = sock
@@ -153,6 +161,7 @@ class _PlainSocket:
         self._sockets = sockets
         self._unsent = _NOTHING  # the part of a request that the kernel has not taken yet
         self._held = 0  # bytes of the whole request, which it keeps in memory
+        self._resent = _retransmissions(sock)  # while it was being connected
         self.channel = channel
         # Bound once: both are called for every token.
         self.feed = channel.feed
@@ -209,8 +218,14 @@ class _PlainSocket:
         return True
 
     def output_began(self) -> None:
-        """The first token has been read."""
+        """The first token has been read.
+
+        A server whose queue of new connections is full ignores a connection that its client believes to be established:
+        the kernel sends the first request again and again, and that time is in its TTFT.
+        """
         self._sockets.awaiting.discard(self._descriptor)
+        if not self.channel.served and _retransmissions(self._sock) > self._resent:
+            self._sockets.client.resent_requests += 1
 
     def close(self) -> None:
         """Close the socket, which also removes it from the epoll; safe to call twice."""
@@ -282,10 +297,15 @@ def _hold_timestamps() -> socket.socket:
     socket, a worker's first reads would come without stamps.
     """
     holder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    _try_timestamps(holder)
+    _try_option(holder, socket.SOL_SOCKET, _SO_TIMESTAMPNS)
     return holder
 
 
-def _try_timestamps(sock: socket.socket) -> None:
+def _try_option(sock: socket.socket, level: int, option: int) -> None:
     with contextlib.suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        sock.setsockopt(level, option, 1)
+
+
+def _retransmissions(sock: socket.socket) -> int:
+    """How often the kernel has sent something again on this connection (`tcpi_total_retrans`)."""
+    return int.from_bytes(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)[100:], sys.byteorder)

@@ -21,6 +21,7 @@ import psutil
 import uvloop
 
 from loadgen.errors import VrampError, WorkerError
+from loadgen.limits import raise_open_files
 from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.placement import format_cpus
 from loadgen.worker import messages
@@ -159,6 +160,7 @@ def _tls_context(settings: Configure) -> ssl.SSLContext | None:
 
 
 def main() -> None:
+    raise_open_files()
     ask_for_short_slices()
     try:
         uvloop.run(run_worker())

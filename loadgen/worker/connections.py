@@ -1,20 +1,32 @@
 """A worker's connections that carry no stream: those that are free, and those that are being opened.
 
-A free connection is used before a new one is opened, and at most `AT_ONCE` are opened at a time. After a failure the
-next attempt waits (`BackOff`), so that a dead server is not hammered.
+A free connection is used before a new one is opened, and at most `AT_ONCE` are opened at a time. Those of the next
+stage are opened ahead of it, no faster than a server can be expected to accept them: what finds its queue full is sent
+again by the kernel after a second. After a failure the next attempt waits (`BackOff`), so that a dead server is not
+hammered.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 from collections.abc import Callable
+from itertools import cycle
 
 from loadgen.stream.channel import Channel
 from loadgen.stream.transport import Sockets
 from loadgen.worker.messages import Configure
 
 AT_ONCE = 128
+AHEAD_AT_ONCE = 128  # of all workers together; the shortest queue that is usual (net.core.somaxconn before Linux 5.4)
+AHEAD_PLACE_S = 0.02
+"""How long a connection opened ahead keeps its place among these. At 6,400 a second, a queue of 2,048 (uvicorn's) is
+full only once the server has accepted nothing for a third of a second."""
+_ADVICE = {
+    errno.EMFILE: "raise the limit with ulimit -n, or the number of workers with load.workers",
+    errno.EADDRNOTAVAIL: "local ports are used up, or load.source_addresses is not of this machine: `vramp check`",
+}
 
 Opened = Callable[[Channel], None]
 Failed = Callable[[str], None]
@@ -42,8 +54,14 @@ class BackOff:
 
 class Connections:
     def __init__(
-        self, settings: Configure, tls: ssl.SSLContext | None, sockets: Sockets, new_channel: Callable[[], Channel]
+        self,
+        settings: Configure,
+        tls: ssl.SSLContext | None,
+        sockets: Sockets,
+        place_free: Callable[[], None],
+        new_channel: Callable[[], Channel],
     ) -> None:
+        """`place_free` is called when another connection may be opened ahead."""
         self._settings = settings
         self._tls = tls
         self._sockets = sockets
@@ -51,6 +69,9 @@ class Connections:
         self.free: list[Channel] = []
         self.opening: set[asyncio.Task[None]] = set()  # for the running load; each takes one of its slots
         self._opening_ahead: set[asyncio.Task[None]] = set()  # for the next stage
+        self._place_free = place_free
+        self._places = 0  # taken of those for connections opened ahead
+        self._sources = cycle(settings.source_addresses or [None])
 
     def take(self) -> Channel | None:
         while self.free:
@@ -59,18 +80,36 @@ class Connections:
                 return channel
         return None
 
-    def open(self, opened: Opened, failed: Failed, *, ahead: bool = False) -> None:
-        """Open one more connection, then call `opened` or `failed`; `ahead` if it is for the next stage."""
-        tasks = self._opening_ahead if ahead else self.opening
+    def open(self, opened: Opened, failed: Failed) -> None:
+        """Open one more connection, then call `opened` or `failed`."""
+        self._open(self.opening, opened, failed)
+
+    def open_up_to(self, wanted: int, opened: Opened, failed: Failed) -> None:
+        """Open more until `wanted`, or `AT_ONCE`, are being opened."""
+        for _ in range(min(wanted, AT_ONCE) - len(self.opening)):
+            self.open(opened, failed)
+
+    def open_ahead(self, wanted: int, workers: int, opened: Opened, failed: Failed) -> None:
+        """Open more for the next stage until `wanted` are being opened, or this worker has no place for another."""
+        on_their_way = len(self._opening_ahead)
+        places = _places_of_each(workers) - max(self._places, on_their_way)
+        for _ in range(min(wanted - on_their_way, places)):
+            self._places += 1
+            asyncio.get_running_loop().call_later(AHEAD_PLACE_S, self._leave_place)
+            self._open(self._opening_ahead, opened, failed)
+
+    def ahead_s(self, wanted: int, workers: int) -> float:
+        """How long it takes at least to open so many ahead."""
+        return wanted * AHEAD_PLACE_S / _places_of_each(workers)
+
+    def _leave_place(self) -> None:
+        self._places -= 1
+        self._place_free()
+
+    def _open(self, tasks: set[asyncio.Task[None]], opened: Opened, failed: Failed) -> None:
         task = asyncio.get_running_loop().create_task(self._connect(tasks, opened, failed))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
-
-    def open_up_to(self, wanted: int, opened: Opened, failed: Failed, *, ahead: bool = False) -> None:
-        """Open more until `wanted`, or `AT_ONCE`, are being opened."""
-        on_their_way = len(self._opening_ahead if ahead else self.opening)
-        for _ in range(min(wanted, AT_ONCE) - on_their_way):
-            self.open(opened, failed, ahead=ahead)
 
     def close(self) -> None:
         """Close free connections and open no more; those in use are their users' to close."""
@@ -84,12 +123,17 @@ class Connections:
         channel, limit_s = self._new_channel(), self._settings.connect_timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                await self._sockets.connect(channel, self._settings.address, self._tls)
+                await self._sockets.connect(channel, self._settings.address, self._tls, next(self._sources))
         except TimeoutError:
             failed(f"no connection within {limit_s:g} s")
         except OSError as error:
-            failed(error.strerror or str(error))
+            advice = _ADVICE.get(error.errno or 0)
+            failed((error.strerror or str(error)) + (f"; {advice}" if advice else ""))
         else:
             # From now on its stream takes the slot: it must not count twice.
             tasks.difference_update([asyncio.current_task()])
             opened(channel)
+
+
+def _places_of_each(workers: int) -> int:
+    return max(1, AHEAD_AT_ONCE // workers)

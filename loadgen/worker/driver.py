@@ -29,7 +29,7 @@ from loadgen.workload.prompts import Prompts
 
 _SLICE = 16
 _TIMER_S = 0.001  # a timer may end so much too early
-_PREPARE_S = 5.0  # a stage begins after this time even if connections are still missing
+_PREPARE_S = 5.0  # a stage begins so long after its connections could all be open, even if some are missing
 _PREPARED_OPEN_LOOP = 64
 MOST_UNSENT_BYTES = 64 * 1024 * 1024
 """A closed loop sends nothing more while the kernel has not taken so much: a thousand long prompts are gigabytes."""
@@ -50,7 +50,8 @@ class Driver:
         self.sockets.send_due = self.send_due
         self.sockets.rest_taken = self._fill_soon
         self._connections = Connections(
-            settings, tls, self.sockets, lambda: Channel(self.client, self._stream_ended, self._unanswered)
+            *(settings, tls, self.sockets, self._make_ready),
+            lambda: Channel(self.client, self._stream_ended, self._unanswered),
         )
         if tls is not None:
             self._loop_lag = LoopLag(self._loop, self.client.read_lag_ns.append)
@@ -73,12 +74,13 @@ class Driver:
     def begin_stage(self, command: BeginStage) -> None:
         """End the running stage and begin the next, once it is time and its first requests can be sent."""
         run = StageRun(command, self._prompts, self.client, self._settings.seed, self.rows)
-        self._coming, self._coming_by_s = run, time.monotonic() + _PREPARE_S
+        prepare_s = _PREPARE_S + self._connections.ahead_s(run.concurrency or 0, command.ranks)
+        self._coming, self._coming_by_s = run, time.monotonic() + prepare_s
         wait_s = (command.start_ns - time.monotonic_ns()) / 1e9
         if wait_s > 0:
             self._loop.call_later(wait_s + _TIMER_S, self._make_ready)
         if run.concurrency is not None:
-            self._loop.call_later(_PREPARE_S, self._make_ready)
+            self._loop.call_later(prepare_s, self._make_ready)
         self._make_ready()
 
     def _make_ready(self) -> None:
@@ -89,16 +91,16 @@ class Driver:
         missing = 0 if run.concurrency is None else run.missing_streams(len(self.open) + len(self._resending))
         if missing and all(run.prepare_one(missing) for _ in range(_SLICE)):
             self._loop.call_soon(self._make_ready)
-        elif self._connected_enough(missing) and time.monotonic_ns() >= run.command.start_ns:
+        elif self._connected_enough(missing, run.command.ranks) and time.monotonic_ns() >= run.command.start_ns:
             self._coming = None
             self._begin_run(run)
 
-    def _connected_enough(self, missing: int) -> bool:
+    def _connected_enough(self, missing: int, workers: int) -> bool:
         """Whether `missing` free connections exist, or waiting for them is over; opens more if not."""
         missing -= len(self._connections.free)
         if missing <= 0 or time.monotonic() >= self._coming_by_s or self._back_off.failures_in_row:
             return True
-        self._connections.open_up_to(missing, self._connected, self._connect_failed_ahead, ahead=True)
+        self._connections.open_ahead(missing, workers, self._connected, self._connect_failed_ahead)
         return False
 
     def _begin_run(self, run: StageRun) -> None:

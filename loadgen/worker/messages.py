@@ -41,6 +41,7 @@ class Configure(msgspec.Struct, frozen=True, tag=True):
     stall_timeout_s: float
     connect_timeout_s: float
     worker: int = 0
+    source_addresses: tuple[str, ...] = ()  # connections are opened from these in turn; empty: the kernel chooses
     verify_tls: bool = True
     cpus: tuple[int, ...] = ()  # run on these only; empty: wherever vramp itself may
     realtime_share: float = 0.0

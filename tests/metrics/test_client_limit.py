@@ -30,6 +30,8 @@ def facts(**known: float) -> ClientFacts:
         (facts(ttfts=500, unsure_ttfts=2), None),
         (facts(ttfts=500, unsure_ttfts=3), "3 of 500 TTFTs may be too long because of the client"),
         (facts(ttfts=99, unsure_ttfts=9), None),
+        (facts(ttfts=500, resent_requests=2), None),
+        (facts(ttfts=500, resent_requests=3), "3 of 500 requests had to be sent again on new connections"),
         (facts(held_mean=50.0, wanted=64), "held 50.0 of 64"),
         (facts(send_lag_mean_ms=10.0, e2e_mean_ms=100.0), "10.0 ms late on average, 10.0%"),
         (facts(send_lag_mean_ms=1.0, e2e_mean_ms=100.0), None),

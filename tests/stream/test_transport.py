@@ -317,3 +317,35 @@ async def test_first_tokens_are_read_before_others_of_a_large_batch(listener: so
     await eventually(lambda: len(order) == 64)
     assert set(order[:4]) == {60, 61, 62, 63}
     close_all(pairs)
+
+
+async def test_a_first_request_that_the_kernel_sent_again_is_counted() -> None:
+    """The client believes itself connected, but the server's queue is full and drops connection and request."""
+    with socket.create_server(("127.0.0.1", 0), backlog=2) as listener:
+        # A connection enters the queue, which holds three, with its first data, after the client has seen a handshake.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 10)
+        shared = ClientSamples()
+        clients: list[Client] = []
+        for _ in range(2):
+            clients += await two_at_once(listener, shared)
+        listener.setblocking(False)
+        for _ in clients:
+            server, _ = await asyncio.get_running_loop().sock_accept(listener)
+            with server:
+                server.sendall(ANSWER)
+                server.shutdown(socket.SHUT_WR)
+        for client in clients:
+            await client.over.wait()
+            client.channel.close()
+    assert sum(client.samples.completed for client in clients) == 4
+    assert shared.resent_requests == 1
+
+
+async def two_at_once(listener: socket.socket, shared: ClientSamples) -> list[Client]:
+    """Two connections, and then a request on each."""
+    clients = [Client(open_sockets(shared), shared) for _ in range(2)]
+    for client in clients:
+        await client.sockets.connect(client.channel, ServerAddress(int(socket.AF_INET), *listener.getsockname()), None)
+    for client in clients:
+        client.channel.begin(Stream(stage=0, samples=client.samples, wire=b"POST", intended_ns=time.time_ns()))
+    return clients

@@ -34,6 +34,8 @@ def healthy_box(tmp_path: Path, **fields: Any) -> Box:
     proc, sys, dev = tmp_path / "proc", tmp_path / "sys", tmp_path / "dev"
     initial_namespace(proc)
     write(proc / "sys/kernel/numa_balancing", "0")
+    write(proc / "sys/net/ipv4/ip_local_port_range", "32768\t60999\n")
+    write(proc / "sys/net/ipv4/ip_local_reserved_ports", "\n")
     write(sys / "kernel/mm/transparent_hugepage/enabled", "always [madvise] never")
     for cpu in range(2):
         write(sys / f"devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor", "performance")
