@@ -231,7 +231,8 @@ class StageRecord:
         if self.started.no_load:
             return None
         if self.host_lost:
-            return f"it was lost, and {counted(self.counters['lost'], 'stream')} with it"
+            lost = self.counters["lost"]
+            return f"it was lost, and {counted(lost, 'stream') if lost else 'what it had open'} with it"
         of_hosts = (f"{part.host}: {why}" for part in self.hosts if (why := part.limit()) is not None)
         return next(of_hosts, None) or client_limit(self._client_facts())
 
