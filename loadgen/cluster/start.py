@@ -22,7 +22,7 @@ from distributed.comm.addressing import get_address_host
 from msgspec.structs import replace
 
 from loadgen.cluster.dask_worker import QUIET, Orders
-from loadgen.cluster.facts import connect_problem, host_facts
+from loadgen.cluster.facts import connect, host_facts
 from loadgen.cluster.ssh import HostProcess, SshHost, another_vramp, connected_to, how_to_install, look_at
 from loadgen.cluster.tls import make_certificate, security_of
 from loadgen.errors import ClusterError
@@ -328,8 +328,8 @@ def host_and_port(url: str) -> tuple[str, int]:
 async def _require_url(
     client: distributed.Client, facts: HostFacts, address: str, url: str, host: str, port: int
 ) -> None:
-    problem = (await client.run(connect_problem, host, port, workers=[address]))[address]
-    if problem:
+    problem = (await client.run(connect, host, port, workers=[address]))[address]
+    if isinstance(problem, str):
         raise ClusterError(
             f"{facts.name}: cannot connect to {url} ({problem}): give a URL that every host can reach; "
             "127.0.0.1 and localhost are each machine's own"

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -20,22 +20,7 @@ from loadgen.cluster.facts import host_facts
 from loadgen.cluster.start import difference, started
 from loadgen.errors import ClusterError
 from loadgen.profile.cluster import Cluster
-from tests.cluster.ssh_server import SshServer, another_python, make_home, ssh_server
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "home"
-    folder.mkdir()
-    monkeypatch.setenv("HOME", str(folder))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    return make_home(folder)
-
-
-@pytest.fixture
-async def server(home: Path) -> AsyncIterator[SshServer]:
-    async with ssh_server(home) as one:
-        yield one
+from tests.cluster.ssh_server import SshServer, another_python, ssh_server
 
 
 @pytest.fixture

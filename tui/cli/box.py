@@ -11,14 +11,18 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args
 
-from loadgen.errors import ProfileError, ServerError, TelemetryError
+from loadgen.errors import ClusterError, ProfileError, ServerError, TelemetryError
 from loadgen.masking import masked
+from loadgen.metrics.finding import Finding
 from loadgen.metrics.samples import Examination
 from loadgen.plan.from_profile import stages_of
+from loadgen.plan.stage import Stage
+from loadgen.profile.schema import Profile
 from loadgen.report.examination import doctor_text, findings_json, findings_text
 from loadgen.report.tabular import json_text
 from loadgen.server.gpus.processes import described
@@ -50,9 +54,22 @@ def check(words: list[str]) -> int:
     options = parser.parse_args(words)
 
     profile, _ = profile_of(options)
-    findings = asyncio.run(check_profile(profile, stages_of(profile), recorded=options.installation))
+    plan = stages_of(profile)
+    findings = asyncio.run(check_profile(profile, plan, recorded=options.installation))
+    if profile.cluster.remote and options.installation is None:
+        findings += _check_hosts(profile, plan)
     show(findings_json(findings) if options.json else findings_text(findings))
     return BLOCKED if any(finding.severity == "blocks" for finding in findings) else 0
+
+
+def _check_hosts(profile: Profile, plan: Sequence[Stage]) -> list[Finding]:
+    try:
+        from loadgen.cluster.check import check_hosts
+    except ModuleNotFoundError as error:
+        raise ClusterError(
+            f"load from other hosts needs {error.name}: pip install 'vramp[cluster]', here and on every host"
+        ) from None
+    return asyncio.run(check_hosts(profile, plan))
 
 
 def doctor(words: list[str]) -> int:

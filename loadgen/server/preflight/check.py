@@ -21,7 +21,7 @@ from loadgen.places import cache_folder
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
 from loadgen.server.gpus.gpu import Gpu, read_gpus
-from loadgen.server.preflight import box_gpus, box_hardware, box_model, box_system
+from loadgen.server.preflight import box_cluster, box_gpus, box_hardware, box_model, box_system
 from loadgen.server.preflight.facts import Box, Setup, facts_of
 from loadgen.server.preflight.flags import flag_findings
 from loadgen.server.preflight.installation import ask_installation, newest_recorded, python_of, recorded_installation
@@ -38,6 +38,7 @@ _CLIENT: dict[str, _Check] = {
     "the source addresses": box_system.source_addresses,
     "the CPU governor": box_system.governor,
     "the clock": box_system.clock,
+    "the way from the hosts to the server": box_cluster.server_of_this_box_alone,
 }
 _VLLM: dict[str, _Check] = {
     "the port": box_system.port,

@@ -1,0 +1,93 @@
+"""`vramp check --hosts`: whether each host can take part, and what it can bring to the load."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import distributed
+
+from loadgen.cluster.clock import ClockOffset
+from loadgen.cluster.facts import connect
+from loadgen.cluster.start import host_and_port, started
+from loadgen.errors import ClusterError
+from loadgen.metrics.finding import Finding
+from loadgen.metrics.journal import HostFacts
+from loadgen.plan.stage import SLOW_TOKEN_S, Stage, streams_of
+from loadgen.profile.schema import Profile
+
+_PROBES = 20
+_PAYLOAD_BYTES = 4 << 20
+_SPARE_FILES = 64
+
+
+async def check_hosts(profile: Profile, plan: Sequence[Stage]) -> list[Finding]:
+    """A finding for each host, and for each thing that keeps one from taking part."""
+    for name in ("distributed", "tornado", "asyncssh"):
+        # What they have to say on the terminal is not for the reader of findings.
+        logging.getLogger(name).handlers = [logging.NullHandler()]
+        logging.getLogger(name).propagate = False
+    try:
+        async with started(profile.cluster) as there:
+            streams = max((streams_of(stage, SLOW_TOKEN_S) for stage in plan), default=0) // len(there.workers)
+            found = []
+            for facts, address in there.workers:
+                found += limits(facts, streams)
+                found += [one async for one in _measured(there.client, facts, address, profile.server.attached)]
+            return found
+    except ClusterError as error:
+        why = "the load cannot come from these hosts, and nothing is sent"
+        return [_blocks("host", line, why) for line in str(error).splitlines()]
+
+
+def _blocks(what: str, line: str, why: str) -> Finding:
+    seen, _, fix = line.rpartition("): ") if "): " in line else (line, "", "")
+    return Finding(what, "blocks", f"{seen})" if fix else line, why, fix)
+
+
+def limits(facts: HostFacts, streams: int) -> list[Finding]:
+    """Whether a host can hold its share of the streams."""
+    found = []
+    if facts.open_files < streams + _SPARE_FILES:
+        seen = f"{facts.name}: a process may have {facts.open_files} files open, and its share is {streams} streams"
+        fix = "raise the hard limit there (ulimit -Hn, /etc/security/limits.conf), or name more hosts"
+        found.append(Finding("host-open-files", "warns", seen, "each stream is an open file", fix))
+    if facts.ports < streams:
+        seen = f"{facts.name}: has {facts.ports} local ports, and its share is {streams} streams"
+        fix = "widen net.ipv4.ip_local_port_range there, or name more hosts"
+        found.append(Finding("host-ports", "warns", seen, "each stream to a server takes a local port", fix))
+    return found
+
+
+async def _measured(
+    client: distributed.Client, facts: HostFacts, address: str, urls: Sequence[str]
+) -> AsyncIterator[Finding]:
+    clock, rtt_ns = ClockOffset(), []
+    for _ in range(_PROBES):
+        sent_ns = time.monotonic_ns()
+        there_ns = (await client.run(time.monotonic_ns, workers=[address]))[address]
+        back_ns = time.monotonic_ns()
+        clock.add(sent_ns, there_ns, there_ns, back_ns)
+        rtt_ns.append(back_ns - sent_ns)
+    began_s = time.monotonic()
+    await client.run(len, os.urandom(_PAYLOAD_BYTES), workers=[address])
+    megabytes_per_s = _PAYLOAD_BYTES / 1e6 / (time.monotonic() - began_s)
+    reached = []
+    for url in urls:
+        took = (await client.run(connect, *host_and_port(url), workers=[address]))[address]
+        if isinstance(took, str):
+            seen = f"{facts.name}: cannot connect to {url} ({took})"
+            yield Finding(
+                "host-server", "blocks", seen, "it sends its load there", "give a URL that every host reaches"
+            )
+        else:
+            reached.append(f"connects to {url} in {took:.2f} ms")
+    seen = (
+        f"{facts.name} ({facts.address}): {facts.cores:g} cores, {facts.open_files} open files, {facts.ports} local "
+        f"ports; round trip {min(rtt_ns) / 1e6:.2f} ms and {megabytes_per_s:.0f} MB/s through Dask; clock "
+        f"{clock.offset_ns / 1e6:+.2f} ms from ours, to {clock.uncertainty_ns / 1e6:.2f} ms"
+    )
+    versions = f"vramp {facts.vramp}, Python {facts.python}, distributed {facts.distributed}, Linux {facts.kernel}"
+    yield Finding("host", "info", "; ".join([seen, *reached]), f"it can take part: {versions}")

@@ -1,0 +1,57 @@
+"""`vramp check --hosts`: what each host can bring, and what keeps it from taking part."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec.structs import replace
+
+from loadgen.cluster.check import check_hosts, limits
+from loadgen.cluster.facts import host_facts
+from loadgen.profile.document import build_profile
+from loadgen.profile.schema import Profile
+from tests.cluster.ssh_server import SshServer
+
+
+def profile_of(url: str, *hosts: str) -> Profile:
+    document = {"server": {"engine": "attach", "url": url}, "cluster": {"hosts": list(hosts)}}
+    return build_profile(document, where="p.toml")
+
+
+async def test_a_host_that_can_take_part(server: SshServer) -> None:
+    listener = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    (found,) = await check_hosts(profile_of(f"http://127.0.0.1:{port}", server.name), [])
+    listener.close()
+    assert (found.id, found.severity) == ("host", "info")
+    assert found.seen.startswith(f"{server.name} (127.0.0.1): ")
+    for words in (
+        "cores",
+        "open files",
+        "round trip",
+        "MB/s through Dask",
+        "clock ",
+        f"connects to http://127.0.0.1:{port}",
+    ):
+        assert words in found.seen
+
+
+async def test_a_server_that_it_cannot_reach(server: SshServer) -> None:
+    blocked, host = await check_hosts(profile_of("http://127.0.0.1:1", server.name), [])
+    assert (blocked.id, blocked.severity) == ("host-server", "blocks")
+    assert "(Connection refused)" in blocked.seen
+    assert host.severity == "info"
+
+
+async def test_hosts_that_cannot_take_part(server: SshServer) -> None:
+    found = await check_hosts(profile_of("http://10.0.0.1", server.name, "127.0.0.1:1", "127.0.0.1:2"), [])
+    assert [(one.id, one.severity, one.seen.split(": ")[0]) for one in found] == [
+        ("host", "blocks", "127.0.0.1:1"),
+        ("host", "blocks", "127.0.0.1:2"),
+    ]
+
+
+def test_limits_that_a_share_of_the_streams_exceeds() -> None:
+    facts = replace(host_facts(), open_files=1024, ports=1000)
+    assert limits(facts, 900) == []
+    assert [one.id for one in limits(facts, 2000)] == ["host-open-files", "host-ports"]
