@@ -56,7 +56,8 @@ async def joined(there: StartedHosts) -> AsyncIterator[Sequence[ClusterHost]]:
 
 def _log_to(path: Path) -> None:
     """Dask logs to the terminal otherwise, which shows the cockpit."""
-    handler = logging.FileHandler(path, delay=True)
+    path.touch(mode=0o600)
+    handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
     for name in _DASK_LOGGERS:
         logger = logging.getLogger(name)

@@ -28,7 +28,6 @@ from loadgen.worker.timing import LoopLag
 from loadgen.workload.prompts import Prompts
 
 _SLICE = 16
-_TIMER_S = 0.001  # a timer may end so much too early
 _PREPARE_S = 5.0  # a stage begins so long after its connections could all be open, even if some are missing
 _PREPARED_OPEN_LOOP = 64
 MOST_UNSENT_BYTES = 64 * 1024 * 1024
@@ -76,9 +75,6 @@ class Driver:
         run = StageRun(command, self._prompts, self.client, self._settings.seed, self.rows)
         prepare_s = _PREPARE_S + self._connections.ahead_s(run.concurrency or 0, command.ranks)
         self._coming, self._coming_by_s = run, time.monotonic() + prepare_s
-        wait_s = (command.start_ns - time.monotonic_ns()) / 1e9
-        if wait_s > 0:
-            self._loop.call_later(wait_s + _TIMER_S, self._make_ready)
         if run.concurrency is not None:
             self._loop.call_later(prepare_s, self._make_ready)
         self._make_ready()
@@ -91,7 +87,12 @@ class Driver:
         missing = 0 if run.concurrency is None else run.missing_streams(len(self.open) + len(self._resending))
         if missing and all(run.prepare_one(missing) for _ in range(_SLICE)):
             self._loop.call_soon(self._make_ready)
-        elif self._connected_enough(missing, run.command.ranks) and time.monotonic_ns() >= run.command.start_ns:
+        elif self._connected_enough(missing, run.command.ranks):
+            wait_s = (run.command.start_ns - time.monotonic_ns()) / 1e9
+            if wait_s > 0:
+                # The loop's timers may end too early: then it waits once more.
+                self._loop.call_later(wait_s, self._make_ready)
+                return
             self._coming = None
             self._begin_run(run)
 
