@@ -98,7 +98,7 @@ def _ssh_problem(error: Exception, name: str) -> str:
         case TimeoutError():
             return f"no answer by SSH within {_CONNECT_S:g} s: check the name, and that port 22 (or yours) is open"
         case OSError():
-            return f"cannot be reached by SSH: {told}"
+            return f"cannot be reached by SSH: {error.strerror or told}"
         case asyncssh.Error():
             return f"SSH failed: {told}"
     return f"SSH cannot be used: {told}; look at ~/.ssh/config"
