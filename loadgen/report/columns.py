@@ -1,7 +1,7 @@
 """The columns of measured figures, each declared once under its CSV name; a table is a list of names.
 
-A row is a stage of a result or snapshot, a server's part of a stage, or a point of the load curve. A figure that a row
-lacks is shown as unknown.
+A row is a stage of a result or snapshot, a server's or host's part of a stage, or a point of the load curve. A figure
+that a row lacks is shown as unknown.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from loadgen.format import Statistic, signed_percent
+from loadgen.format import Statistic, percent, signed_percent
 from loadgen.metrics.comparison import Comparison
 from loadgen.metrics.deltas import Summary
-from loadgen.metrics.result import CurvePoint, InstanceResult, Result, StageResult
+from loadgen.metrics.result import CurvePoint, HostResult, InstanceResult, Result, StageResult
 from loadgen.metrics.slo import met_limits
 from loadgen.metrics.snapshot import StageView
 from loadgen.report.assessment import titles
 from loadgen.report.notes import LATENCY_TITLES, has_numbers, latencies, request_counts
 from loadgen.report.tabular import Column, Value, text_lines
 
-Measured = StageResult | StageView | InstanceResult | CurvePoint
+Measured = StageResult | StageView | InstanceResult | HostResult | CurvePoint
 
 
 def figure(part: str, name: str) -> Callable[[Measured], Value]:
@@ -32,7 +32,7 @@ def figure(part: str, name: str) -> Callable[[Measured], Value]:
 def _held(row: Measured) -> float | None:
     if isinstance(row, StageResult):
         return row.concurrency.mean
-    return row.held if isinstance(row, CurvePoint) else getattr(row, "held_mean", None)
+    return row.held if isinstance(row, CurvePoint | HostResult) else getattr(row, "held_mean", None)
 
 
 def _interactivity(row: Measured) -> Value:
@@ -60,7 +60,7 @@ def _statistic(latency: str, statistic: str, row: Measured) -> Statistic:
     match row:
         case StageResult():
             summary = latencies(row).get(latency)
-        case InstanceResult() | StageView():
+        case InstanceResult() | HostResult() | StageView():
             summary = row.latency_ms.get(latency)
         case CurvePoint():
             summary = getattr(row, f"{latency}_ms", None)
@@ -267,6 +267,26 @@ def instance_columns(*, decimals: int | None = None) -> list[Column[InstanceResu
     """The parts of several servers in a shared stage."""
     names = "completed failed output_tokens_per_s ttft_p50_ms tpot_p50_ms"
     return [Column("server", lambda one: one.url, words=True, width=28), *columns(names, decimals=decimals)]
+
+
+def host_columns(*, decimals: int | None = None) -> list[Column[HostResult]]:
+    """The parts of the hosts of a cluster in a stage."""
+    sent = columns("concurrency_mean completed failed output_tokens_per_s", decimals=decimals)
+    times = columns("ttft_p50_ms ttft_p99_ms tpot_p50_ms", decimals=decimals)
+    return [
+        Column("host", lambda one: one.name, words=True, width=16),
+        Column("share", lambda one: percent(one.share), width=6),
+        *sent,
+        *times,
+        Column("CPU", lambda one: percent(one.cpu_share), width=5),
+        Column("read lag", lambda one: one.read_lag_p99_ms, unit="ms", decimals=1, width=8),
+        Column("clock", _offset, words=True, width=20),
+        Column("limit", lambda one: "LOST" if one.lost else one.why, words=True, width=6),
+    ]
+
+
+def _offset(host: HostResult) -> str:
+    return f"{host.offset_ms:+.2f} ms ±{host.uncertainty_ms:.2f}"
 
 
 def load_column(stages: Sequence[StageResult]) -> Column[StageResult]:

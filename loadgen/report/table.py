@@ -11,7 +11,15 @@ from loadgen.metrics.engine import EngineStage, OthersTraffic
 from loadgen.metrics.figures import FIGURES
 from loadgen.metrics.journal import SearchPoint
 from loadgen.metrics.result import Requests, Result, SloCheck, StageResult
-from loadgen.report.columns import PUBLISHED, NamedSummary, curve_lines, instance_columns, run_curve, statistic_columns
+from loadgen.report.columns import (
+    PUBLISHED,
+    NamedSummary,
+    curve_lines,
+    host_columns,
+    instance_columns,
+    run_curve,
+    statistic_columns,
+)
 from loadgen.report.notes import (
     Note,
     first_messages,
@@ -116,6 +124,7 @@ def _measured_lines(stage: StageResult) -> list[str]:
         *_energy_lines(stage),
         *_cost_lines(stage),
         *text_lines(instance_columns(decimals=2), stage.instances, fixed, short=False),
+        *text_lines(host_columns(decimals=2), stage.hosts, fixed, short=False),
     ]
 
 

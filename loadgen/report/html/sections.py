@@ -20,6 +20,7 @@ from loadgen.report.columns import (
     PAGE_COLUMNS,
     NamedSummary,
     figure,
+    host_columns,
     instance_columns,
     known,
     load_column,
@@ -243,7 +244,7 @@ def _measured_by(energy: EnergyResult) -> str:
 
 
 def engine_section(result: Result) -> str:
-    """The engine's own figures beside the client's, and each server's part if there are several."""
+    """The engine's own figures beside the client's, and each server's and each host's part if there are several."""
     names = titles(result.stages)
     whys: dict[str, list[str]] = {}
     for one in result.stages:
@@ -256,6 +257,7 @@ def engine_section(result: Result) -> str:
         html_table([load_column(result.stages), *_CHECKED], checked),
         subsection("Notes", bullets(f"{why} ({', '.join(loads)})" for why, loads in whys.items())),
         subsection("Servers", html_table(instance_columns(), stage.instances if stage is not None else [])),
+        subsection("Hosts", html_table(host_columns(), stage.hosts if stage is not None else [])),
         note="Both saw the same requests: mean times to first token, and where the engine's own were spent.",
     )
 
