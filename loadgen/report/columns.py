@@ -271,17 +271,15 @@ def instance_columns(*, decimals: int | None = None) -> list[Column[InstanceResu
 
 def host_columns(*, decimals: int | None = None) -> list[Column[HostResult]]:
     """The parts of the hosts of a cluster in a stage."""
-    sent = columns("concurrency_mean completed failed output_tokens_per_s", decimals=decimals)
-    times = columns("ttft_p50_ms ttft_p99_ms tpot_p50_ms", decimals=decimals)
     return [
         Column("host", lambda one: one.name, words=True, width=16),
         Column("share", lambda one: percent(one.share), width=6),
-        *sent,
-        *times,
-        Column("CPU", lambda one: percent(one.cpu_share), width=5),
-        Column("read lag", lambda one: one.read_lag_p99_ms, unit="ms", decimals=1, width=8),
-        Column("clock", _offset, words=True, width=20),
-        Column("limit", lambda one: "LOST" if one.lost else one.why, words=True, width=6),
+        *columns("concurrency_mean output_tokens_per_s ttft_p50_ms ttft_p99_ms tpot_p50_ms", decimals=decimals),
+        Column("CPU", lambda one: percent(one.cpu_share), width=6),
+        Column("read lag", lambda one: one.read_lag_p99_ms, unit="ms", short="lag p99", decimals=1, width=8),
+        Column("clock", _offset, words=True, width=21),
+        *columns("completed failed", decimals=decimals),
+        Column("limit", lambda one: "LOST" if one.lost else one.why or "", words=True),
     ]
 
 

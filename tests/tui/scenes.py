@@ -16,7 +16,7 @@ from loadgen.metrics.deltas import Summary
 from loadgen.metrics.engine import EngineLatencyMs, EngineStage, EngineView, OthersTraffic, SpecDecode
 from loadgen.metrics.finding import Finding
 from loadgen.metrics.journal import SearchResult
-from loadgen.metrics.result import RunEvent, Throughput
+from loadgen.metrics.result import HostResult, RunEvent, Throughput
 from loadgen.metrics.snapshot import (
     CURVE_PERCENTS,
     ClientView,
@@ -40,6 +40,59 @@ ERRORS = (
 FINDINGS = (
     Finding("flag-unknown", "blocks", "--swap-space", "vLLM 0.32 has no such flag", "remove server.args.swap-space"),
     Finding("numa-balancing", "warns", "kernel.numa_balancing is 1", "it can make GPUs hang", "sysctl -w it to 0"),
+)
+HOSTS = (
+    HostResult(
+        name="rack1-a",
+        workers=2,
+        share=0.34,
+        held=10.6,
+        requests=msgspec.structs.replace(NO_REQUESTS, sent=300, completed=290),
+        throughput=Throughput(30.0, 6_000.0, 1_200.0, 7_200.0, 113.0),
+        latency_ms={"ttft": Summary(290, p50=210.0, p99=420.0), "tpot": Summary(290, p50=12.5, p99=19.0)},
+        cpu_share=0.12,
+        read_lag_p99_ms=0.4,
+        send_lag_p99_ms=0.2,
+        rss_mib=48.0,
+        offset_ms=-2_814.2,
+        uncertainty_ms=0.31,
+        rtt_ms=0.9,
+    ),
+    HostResult(
+        name="[bold]far[/]",
+        workers=2,
+        share=0.33,
+        held=10.7,
+        requests=msgspec.structs.replace(NO_REQUESTS, sent=290, completed=280),
+        throughput=Throughput(29.0, 5_900.0, 1_150.0, 7_050.0, 110.0),
+        latency_ms={"ttft": Summary(280, p50=250.0, p99=461.0), "tpot": Summary(280, p50=12.6, p99=19.2)},
+        cpu_share=0.96,
+        read_lag_p99_ms=31.0,
+        send_lag_p99_ms=8.0,
+        rss_mib=48.0,
+        offset_ms=1.4,
+        uncertainty_ms=10.2,
+        rtt_ms=41.0,
+        why="workers used 96% of their cores; give them more with --workers",
+    ),
+    HostResult(
+        name="rack1-c",
+        workers=0,
+        share=0.33,
+        held=6.1,
+        requests=msgspec.structs.replace(NO_REQUESTS, sent=280, completed=260, lost=10),
+        throughput=Throughput(18.0, 3_600.0, 700.0, 4_300.0, 114.0),
+        latency_ms={"ttft": Summary(260, p50=211.0, p99=425.0), "tpot": Summary(260, p50=12.5, p99=19.1)},
+        cpu_share=0.11,
+        read_lag_p99_ms=0.4,
+        send_lag_p99_ms=0.2,
+        rss_mib=0.0,
+        offset_ms=12.0,
+        uncertainty_ms=0.5,
+        rtt_ms=1.0,
+        lost=True,
+        why="it was lost, and 10 streams with it",
+    ),
 )
 SLO_MS = {"ttft_p99": 1500.0, "tpot_p50": 22.0}
 SEARCH = SearchResult("knee", "concurrency", 32.0, 24.0, 48.0, resolved=True, why="", probes=6)

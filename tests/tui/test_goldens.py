@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.tui.cockpit import seated
-from tests.tui.scenes import ERRORS, SNAPSHOT_S, watch, watching
+from tests.tui.scenes import ERRORS, HOSTS, SNAPSHOT_S, watch, watching
 from tests.tui.scripted import running, starting
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -69,3 +69,13 @@ async def test_others_traffic_while_we_send_nothing(size: str) -> None:
         compare(f"no-load-latency-{size}", seat.rows)
         await seat.press("5")
         compare(f"no-load-engine-{size}", seat.rows)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_hosts_of_a_cluster(size: str) -> None:
+    """One is far from the server, one is lost, and one has a name that would be markup."""
+    async with seated(SIZES[size]) as seat:
+        await seat.show(running(hosts=HOSTS))
+        compare(f"hosts-{size}", seat.rows)
+        await seat.press("9")
+        compare(f"hosts-verdicts-{size}", seat.rows)

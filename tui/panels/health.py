@@ -72,7 +72,7 @@ def client(frame: Frame, width: int, height: int) -> Rows:
         "held, of wanted": _held_of_wanted(frame),
         "timestamps": state.timestamps,
         "coalesced reads": fmt.percent(state.coalesced_share),
-        "workers": fmt.count(state.workers),
+        "workers": _workers(frame),
     }
     rows = [titled("client", (_trust(frame),), width)]
     if state.limited:
@@ -80,6 +80,11 @@ def client(frame: Frame, width: int, height: int) -> Rows:
     for label, value in values.items():
         rows.append(spread(((f" {label}", "dim"),), cropped(((value, "text"),), width - 4), width - 1))
     return rows
+
+
+def _workers(frame: Frame) -> str:
+    count, machines = fmt.count(frame.snapshot.client.workers), frame.snapshot.hosts
+    return f"{count} on {fmt.counted(len(machines), 'host')}" if machines else count
 
 
 def _reason(why: str, width: int, room: int) -> Rows:

@@ -23,7 +23,7 @@ from tui.charts.definitions import OVERVIEW_CHARTS
 from tui.charts.timeline import Timeline
 from tui.config import keymap_of
 from tui.keys import OVERVIEW, Hint, Operator
-from tui.panels import gpus, header, health, latency, load, messages, stages, startup
+from tui.panels import gpus, header, health, hosts, latency, load, messages, stages, startup
 from tui.panels.frame import (
     CURVE_METRICS,
     METRICS,
@@ -45,7 +45,7 @@ from tui.widgets.painted import KeyBar
 _ASK_EVERY_S = 5.0
 _HAND = {"load": load.load, "server": health.server, "client": health.client, "host": health.host}
 _STARTUP = {"findings": startup.findings, "milestones": startup.startup, "startup-log": messages.log}
-_TABLES = {"gpus": gpus.gpus, "latency": latency.latency, "stages": stages.stages}
+_TABLES = {"gpus": gpus.gpus, "hosts": hosts.hosts, "latency": latency.latency, "stages": stages.stages}
 _TEXTS = {
     "latency-beside": latency.latency,
     "errors": messages.errors,

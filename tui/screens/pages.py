@@ -12,7 +12,7 @@ from textual.widget import Widget
 
 from tui.charts.definitions import ENGINE_CHARTS
 from tui.keys import OVERVIEW
-from tui.panels import comparison, curve, gpus, health, latency, load, messages, results, startup
+from tui.panels import comparison, curve, gpus, health, hosts, latency, load, messages, results, startup
 from tui.panels.frame import Frame, Panel, chart_panels
 from tui.panels.stages import loads
 from tui.screens import tables
@@ -41,6 +41,7 @@ PANEL_PAGES = {
     "engine": "engine",
     "errors": "errors",
     "verdicts": "verdicts",
+    "hosts": "verdicts",
     "events": "events",
     "log": "log",
     "startup-log": "log",
@@ -60,7 +61,12 @@ def compose(book: LogBook) -> Iterator[Widget]:
     yield _page("log", LogView(book, id="log-view"))
     yield _page("errors", Panel(messages.failures, id="failures"))
     yield _page("events", Panel(messages.chronicle, id="chronicle"))
-    verdicts = {"verdicts": health.verdicts, "baseline": comparison.baseline, "findings": startup.findings}
+    verdicts = {
+        "verdicts": health.verdicts,
+        "hosts": hosts.hosts,
+        "baseline": comparison.baseline,
+        "findings": startup.findings,
+    }
     yield _page("verdicts", *[Panel(paint, id=f"all-{name}") for name, paint in verdicts.items()])
     yield _page("results", Panel(results.results, id="results"))
 
@@ -85,6 +91,7 @@ def shown_classes(frame: Frame, page: str, *, full: bool, width: int) -> Mapping
         "-errors": bool(snapshot.errors),
         "-notice": bool(load.notice(frame, width, 1)),
         "-stale": frame.stale,
+        "-hosts": bool(snapshot.hosts),
         # No more room than there are GPUs; a row that says why there are none, unless nobody wants to know.
         "-gpus": count > 0,
         "-few-gpus": 0 < count <= _FEW_GPUS,

@@ -1,0 +1,63 @@
+"""The hosts that drive the load, beside each other: share, latencies, client and clock of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loadgen import format as fmt
+from loadgen.metrics.result import HostResult
+from loadgen.report.columns import host_columns
+from loadgen.report.tabular import Column
+from tui.panels.frame import Frame
+from tui.panels.stages import cell_words, head_words
+from tui.widgets.rows import Row, Rows, Word, cropped, padded, titled, wrapped
+
+_NAME = 16
+
+
+def hosts(frame: Frame, width: int, height: int) -> Rows:
+    found = frame.snapshot.hosts
+    if not found:
+        return [titled("hosts", (("this machine drives the load", "dim"),), width)]
+    figures = _that_fit(width - _NAME)
+    lost = sum(host.lost for host in found)
+    state: Word = (f"! {lost} of {len(found)} LOST", "bad") if lost else (fmt.counted(len(found), "host"), "dim")
+    heads: Row = (("  host".ljust(_NAME), "dim"), *head_words(figures))
+    room = max(1, height - 2)
+    # Where not all have room, those that need attention have it first; else they keep their places.
+    shown = found if len(found) <= room else _worst_first(found)[:room]
+    more: Row = ((f"+{len(found) - room} more  ", "dim"), state) if len(found) > room else (state,)
+    rows = [titled("hosts", more, width), heads, *(cropped(_row(host, figures), width) for host in shown)]
+    return [*rows, *_notes(found, width)][:height]
+
+
+def _worst_first(found: Sequence[HostResult]) -> list[HostResult]:
+    return sorted(found, key=lambda host: (not host.lost, host.why is None))
+
+
+def _notes(found: Sequence[HostResult], width: int) -> Rows:
+    """What the columns had no room for, where there are rows for it."""
+    rows: Rows = []
+    for host in _worst_first(found):
+        clock = f"clock {host.offset_ms:+.2f} ms from ours, known to {host.uncertainty_ms:.2f} ms"
+        words = "; ".join(word for word in (host.why, clock, f"RTT {fmt.number(host.rtt_ms)} ms") if word)
+        rows += wrapped(f"{fmt.plain(host.name)}: {fmt.plain(words)}", width, "dim", 2)
+    return rows
+
+
+def _that_fit(room: int) -> list[Column[HostResult]]:
+    """The columns in their order, as many as there is room for."""
+    fitting: list[Column[HostResult]] = []
+    for column in host_columns()[1:]:
+        room -= max(column.width, 1)
+        if room < 0:
+            break
+        fitting.append(column)
+    return fitting
+
+
+def _row(host: HostResult, figures: list[Column[HostResult]]) -> Row:
+    sign = "!" if host.lost or host.why is not None else " "
+    role = "bad" if host.lost else "warn" if host.why is not None else "text"
+    name: Word = (padded(f"{sign} {fmt.plain(host.name)}", _NAME), role)
+    return (name, *((fmt.plain(text), role if host.lost else own) for text, own in cell_words(figures, [host], role)))
