@@ -142,7 +142,7 @@ def test_a_dask_cluster_of_others_is_on_its_hosts() -> None:
     with cluster() as it, dask(it) as address:
 
         def workers() -> int:
-            with distributed.Client(address) as client:  # type: ignore[no-untyped-call]
+            with distributed.Client(address) as client:
                 return len(client.scheduler_info()["workers"])
 
         assert it.operator.within(workers) == 3
