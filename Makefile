@@ -51,6 +51,7 @@ bench: $(INSTALLED_DEV)  ## measured beside truth, other clients, and the least 
 	$(BIN)/python -m benchmarks.published
 	$(BIN)/python -m benchmarks.extras
 	$(BIN)/python -m benchmarks.telemetry
+	$(BIN)/python -m benchmarks.merge
 	$(BIN)/python -m benchmarks.peers
 
 screenshot: $(INSTALLED_DEV)  ## take the manual's pictures anew

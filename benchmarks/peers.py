@@ -1,8 +1,9 @@
 """`python -m benchmarks.peers`: other load generators, vramp and the floor against the simulator, in turn.
 
 Each client gets a simulator of its own, whose record of what it served is the truth that the client's figures stand
-beside. All loads are run with all clients before the next round begins, so that a machine that grows slower or busier
-is that for all of them. What cannot be installed or fails is a row with its reason.
+beside. All loads are run with all clients before the next round begins, so that a machine that grows slower is that for
+all of them, and of the rounds the table has that in which other processes used the least of the machine. What cannot
+be installed or fails is a row with its reason.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import platform
 import sys
 import tempfile
@@ -18,14 +18,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 from benchmarks.clients import CLIENTS, OSL, Client, Load, Reported
 from benchmarks.environments import last_reason
 from benchmarks.running import simulator
 from benchmarks.truth import fetch_truth
-from benchmarks.watched import OUTPUT, Ended, Looks, run_watched
+from benchmarks.watched import OUTPUT, Ended, Looks, Others, run_watched
 from loadgen.cores import usable_cores
 from loadgen.errors import ResultError
 
@@ -36,7 +35,7 @@ STEP_MS = 10
 TIMEOUT_S = 240.0
 HEAD = (
     "| streams | client | mean TTFT, ms (truth) | TTFT p99, ms (truth) | TPOT p99, ms (truth) | held | output tok/s "
-    "| CPU per token, us | CPU in all, s | remark |\n|---|---|---|---|---|---|---|---|---|---|"
+    "| CPU per token, us | CPU in all, s | others, cores | remark |\n|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -66,6 +65,8 @@ class Measured:
     served: Served | None = None
     us_per_token: float | None = None
     cpu_s: float | None = None
+    others_cores: float = 0.0
+    """What other processes used of the machine meanwhile."""
     why: str | None = None
 
 
@@ -92,6 +93,7 @@ async def measure(client: Client, program: Path | str, streams: int, turn: int, 
     """One run, or the reason why there is none."""
     if isinstance(program, str):
         return Measured(client.name, streams, turn, why=program)
+    others = Others()
     with tempfile.TemporaryDirectory(prefix="vramp-peers-") as name:
         async with simulator(STEP_MS) as url:
             load = Load(url, streams, each * streams, Path(name))
@@ -100,7 +102,16 @@ async def measure(client: Client, program: Path | str, streams: int, turn: int, 
                 ended, reported, truth = await run(client, program, load)
             except NoFigures as error:
                 return Measured(client.name, streams, turn, why=str(error))
-    return Measured(client.name, streams, turn, reported, served(truth, load.requests), ended.us_per_token, ended.cpu_s)
+    return Measured(
+        client.name,
+        streams,
+        turn,
+        reported,
+        served(truth, load.requests),
+        ended.us_per_token,
+        ended.cpu_s,
+        others.cores(),
+    )
 
 
 async def run(client: Client, program: Path, load: Load) -> tuple[Ended, Reported, dict[str, Any]]:
@@ -146,59 +157,57 @@ async def compare(clients: Sequence[Client], streams: Sequence[int], rounds: int
 
 
 def table(runs: Sequence[Measured]) -> str:
-    """A row for each load of each client, with the means of its rounds."""
+    """A row for each load of each client."""
     keys = dict.fromkeys((run.streams, run.client) for run in runs)
     ordered = sorted(keys, key=lambda key: key[0])
     return "\n".join([HEAD, *(row([run for run in runs if (run.streams, run.client) == key]) for key in ordered)])
 
 
 def row(runs: Sequence[Measured]) -> str:
-    """The runs of one load of one client; those that failed are not in the means."""
+    """The rounds of one load of one client: the figures of that in which others used the least of the machine."""
+    streams, client = runs[0].streams, runs[0].client
     done = [run for run in runs if run.why is None]
-    cells = [
-        beside(done, "ttft_mean_ms"),
-        beside(done, "ttft_p99_ms"),
-        beside(done, "tpot_p99_ms"),
-        shown([run.served.held for run in done if run.served], ",.0f"),
-        shown([run.served.output_tokens_per_s for run in done if run.served], ",.0f"),
-        shown([run.us_per_token for run in done], ",.1f"),
-        shown([run.cpu_s for run in done], ",.1f"),
-        remark(runs),
-    ]
-    return f"| {runs[0].streams:,} | {runs[0].client} | {' | '.join(cells)} |"
-
-
-def remark(runs: Sequence[Measured]) -> str:
-    """What failed, and what a client says of itself."""
     failed = [run.why for run in runs if run.why is not None]
-    unanswered = sum(run.served.unanswered for run in runs if run.served)
-    remarks = []
-    if failed:
-        remarks.append(failed[0] if len(failed) == len(runs) else f"{len(failed)} of {len(runs)} runs: {failed[0]}")
-    if unanswered:
-        remarks.append(f"{unanswered:,} requests without a complete answer")
-    if any(run.reported and run.reported.limited for run in runs):
-        remarks.append("its result says client-limited")
+    if not done:
+        return f"| {streams:,} | {client} |{' |' * 8} {failed[0]} |"
+    run = min(done, key=lambda run: run.others_cores)
+    assert run.reported is not None and run.served is not None
+    cells = [
+        beside(run.reported.ttft_mean_ms, run.served.ttft_mean_ms),
+        beside(run.reported.ttft_p99_ms, run.served.ttft_p99_ms),
+        beside(run.reported.tpot_p99_ms, run.served.tpot_p99_ms),
+        f"{run.served.held:,.0f}",
+        f"{run.served.output_tokens_per_s:,.0f}",
+        shown(run.us_per_token, ",.1f"),
+        shown(run.cpu_s, ",.1f"),
+        f"{run.others_cores:.2f}",
+        remark(run, [f"{len(failed)} of {len(runs)} rounds: {failed[0]}"] if failed else []),
+    ]
+    return f"| {streams:,} | {client} | {' | '.join(cells)} |"
+
+
+def remark(run: Measured, remarks: list[str]) -> str:
+    if run.served is not None and run.served.unanswered:
+        remarks = [*remarks, f"{run.served.unanswered:,} requests without a complete answer"]
+    if run.reported is not None and run.reported.limited:
+        remarks = [*remarks, "its result says client-limited"]
     return "; ".join(remarks)
 
 
-def beside(runs: Sequence[Measured], name: str) -> str:
+def beside(reported: float | None, true: float) -> str:
     """A figure as the client reported it, and in brackets as it was."""
-    theirs = shown([getattr(run.reported, name) for run in runs], ",.2f")
-    return f"{theirs} ({shown([getattr(run.served, name) for run in runs], ',.2f')})"
+    return f"{shown(reported, ',.2f')} ({true:,.2f})"
 
 
-def shown(values: Sequence[float | None], spec: str) -> str:
-    known = [value for value in values if value is not None]
-    return format(mean(known), spec) if known else "-"
+def shown(value: float | None, spec: str) -> str:
+    return "-" if value is None else format(value, spec)
 
 
 def caption(rounds: int, each: int) -> str:
-    day, busy = datetime.now(UTC).date().isoformat(), os.getloadavg()[0]
     return (
-        f"{day}, {usable_cores():g} cores shared by server and client, {platform.system()} {platform.release()}, "
-        f"Python {platform.python_version()}; load average {busy:.1f} before the start. Means of {rounds} rounds of "
-        f"{each} requests a stream."
+        f"{datetime.now(UTC).date().isoformat()}, {usable_cores():g} cores shared by server and client, "
+        f"{platform.system()} {platform.release()}, Python {platform.python_version()}; {each} requests a stream, "
+        f"the quietest of {rounds} rounds."
     )
 
 

@@ -13,6 +13,7 @@ import ctypes
 import os
 import resource
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,6 +136,23 @@ def _end_orphans(others: set[int]) -> None:
                 os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
+
+
+class Others:
+    """How much of the machine others use from now on: its busy time, less this process's and its ended children's."""
+
+    def __init__(self) -> None:
+        self._began = self._now()
+
+    def cores(self) -> float:
+        wall_s, busy_s, ours_s = (now - then for now, then in zip(self._now(), self._began, strict=True))
+        return max(0.0, busy_s - ours_s) / wall_s
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        machine = psutil.cpu_times()
+        busy_s = machine.user + machine.system + machine.nice + machine.irq + machine.softirq + machine.steal
+        return time.monotonic(), busy_s, time.process_time() + _ended_cpu_s()
 
 
 def _children() -> set[int]:

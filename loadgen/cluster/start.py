@@ -51,7 +51,7 @@ async def started(settings: Cluster, urls: Sequence[str] = ()) -> AsyncIterator[
     with dask.config.set(QUIET):
         opened = _by_ssh(settings) if settings.scheduler is None else _by_scheduler(settings.scheduler)
         async with opened as hosts:
-            await _require_reachable(hosts, urls)
+            await require_reachable(hosts, urls)
             yield hosts
 
 
@@ -287,7 +287,8 @@ def _one_a_host(found: dict[str, HostFacts]) -> tuple[tuple[HostFacts, str], ...
 # What they have to reach.
 
 
-async def _require_reachable(hosts: StartedHosts, urls: Sequence[str]) -> None:
+async def require_reachable(hosts: StartedHosts, urls: Sequence[str]) -> None:
+    """Raise `ClusterError` with a line for each host that cannot connect to one of the URLs."""
     asked = [
         _require_url(hosts.client, facts, address, url, host, port)
         for url in urls

@@ -35,6 +35,7 @@ class Worker:
         self._ticks: list[Tick] = []
         self._lost: dict[int, StageDelta] = {}
         self._on_change = on_change
+        self._moments: dict[tuple[int, str], int] = {}  # by stage and name, on our clock
         self._silent_s = 0.0
         self._closing = False
         self._last_number = self._host_ns() // TICK_NS  # as its host counts
@@ -135,11 +136,22 @@ class Worker:
 
     def _on_our_clock(self, tick: Tick) -> Tick:
         """The tick as if this machine's clock had timed it; its number grows even if the offset is corrected."""
-        offset_ns = self.host.offset_ns
-        number = round(tick.number - offset_ns / TICK_NS)
-        stages = {index: delta.moved(-offset_ns) for index, delta in tick.stages.items()}
         after = self.last.number if self.last is not None else 0
+        number = round(tick.number - self.host.offset_ns / TICK_NS)
+        stages = {index: self._moments_on_our_clock(index, delta) for index, delta in tick.stages.items()}
         return msgspec.structs.replace(tick, number=max(after + 1, number), stages=stages)
+
+    def _moments_on_our_clock(self, index: int, delta: StageDelta) -> StageDelta:
+        """What is repeated in every tick is converted once: it must not move with the host's clock."""
+        offset_ns, end_ns = self.host.offset_ns, delta.window_end_ns
+        moments: dict[str, int | None] = {name: getattr(delta, name) for name in ("window_start_ns", "tail_start_ns")}
+        for name, at_ns in moments.items():
+            if at_ns is not None:
+                moments[name] = self._moments.setdefault((index, name), at_ns - offset_ns)
+        if end_ns is not None:
+            # A tick may come from before its clock was moved.
+            moments["window_end_ns"] = min(end_ns - offset_ns, time.monotonic_ns())
+        return msgspec.structs.replace(delta, **moments)
 
     def _gone(self, why: str) -> None:
         if not self.alive:

@@ -150,11 +150,6 @@ class StageDelta(StageCounts, msgspec.Struct, frozen=True, omit_defaults=True): 
     latency: dict[str, EncodedHistogram] = {}
     """Without `chunk_gap` if it equals `itl`: every event brought one token."""
 
-    def moved(self, by_ns: int) -> StageDelta:
-        """The same with its moments on another clock."""
-        moments = {name: getattr(self, name) for name in ("window_start_ns", "window_end_ns", "tail_start_ns")}
-        return msgspec.structs.replace(self, **{name: at and at + by_ns for name, at in moments.items()})
-
 
 class ClientDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one worker did since its last tick, and how late it was."""

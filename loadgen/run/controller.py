@@ -299,6 +299,11 @@ class LoadController:
         self._event("load", f"{stage.title} once more")
         self._insert(stage, "the operator measures it again", manual=False)
 
+    def begin_again(self, why: str) -> None:
+        """End the running stage and begin its load again, shared among the workers that are left."""
+        if self._running is not None and not self._running.stage.no_load:
+            self._insert(self._running.own, why, manual=self._manual)
+
     def set_shape(self, isl: int, osl: int, *, longest: int | None) -> None:
         """Send requests of this shape from now on; refused if prompt and answer together exceed `longest` tokens."""
         if longest is not None and isl + osl > longest:

@@ -28,6 +28,7 @@ from loadgen.profile.schema import Profile
 from loadgen.run import operations as asked
 from loadgen.run.controller import LoadController
 from loadgen.run.hardware import HardwareWatch
+from loadgen.run.load_hosts import LoadHosts
 from loadgen.run.metrics_port import MetricsPort
 from loadgen.run.remote import SnapshotServer, points_of
 from loadgen.run.servers import Servers
@@ -77,7 +78,10 @@ class Run:
         self.folder, self.result_paths = self._writer.folder, self._writer.result_paths
         self._record, self._log, self._event = self._writer.record, self._writer.log, self._writer.event
         self._seed = profile.load.seed if profile.load.seed is not None else secrets.randbelow(2**31)
-        self._session = Session(profile, variant, self.plan, self._writer, seed=self._seed, where=where)
+        self._hosts = LoadHosts(profile.cluster, self._writer)
+        self._session = Session(
+            profile, variant, self.plan, self._writer, hosts=self._hosts, seed=self._seed, where=where
+        )
         self._controller = LoadController(next_stages(profile), self.plan, self._writer)
         self._controller.variant = variant
         self._hardware = HardwareWatch(
@@ -345,6 +349,7 @@ class Run:
         self._enter("stopping")
         self._controller.finish(self._reason or "the run ended")
         await self._session.close()
+        await self._hosts.close()
         # Only an orderly end leaves a server running.
         leave = self._session.profile.server.on_exit == "leave" and not self._aborted
         await self._session.stop_servers(leave=leave, show=self._due.set)

@@ -21,14 +21,13 @@ from loadgen.format import harmless, plain
 from loadgen.metrics.engine import OwnRequests
 from loadgen.metrics.finding import Finding
 from loadgen.metrics.hardware import HardwareRecord
-from loadgen.metrics.journal import Checked, WorkersPlaced
+from loadgen.metrics.journal import Checked
 from loadgen.metrics.snapshot import Liveness, SeenState, ServerView
-from loadgen.placement import parse_cpus
 from loadgen.plan.stage import Stage, check_lengths, most_workers, workers_for
 from loadgen.profile.schema import Profile
 from loadgen.run.canary import CanaryWatch
 from loadgen.run.engine_watch import EngineWatch
-from loadgen.run.placing import place_workers
+from loadgen.run.load_hosts import LoadHosts
 from loadgen.run.probe import (
     Accepted,
     Served,
@@ -62,10 +61,11 @@ class Session:
         plan: Sequence[Stage],
         writer: RunWriter,
         *,
+        hosts: LoadHosts,
         seed: int,
         where: str,
     ) -> None:
-        """Nothing starts yet; `where` names the profile in messages.
+        """Nothing starts yet; `hosts` send the load, and `where` names the profile in messages.
 
         Raises `ProfileError` if there are not enough ports or devices for all servers.
         """
@@ -75,6 +75,7 @@ class Session:
         self.began_s = writer.clock_s()
         self._served: Sequence[Served | None] = ()  # each server's identity, None if unknown
         self.fleet = Fleet(self.servers.count)
+        self.hosts = hosts
         self._plan = plan
         self._writer = writer
         self._seed = seed
@@ -96,12 +97,15 @@ class Session:
         if variant is not None and variant not in variants:
             raise ProfileError(f"no variant {variant!r}; there are: {', '.join(variants) or 'none'}")
         profile = self.profile if variant is None else variants[variant]
-        return Session(profile, variant or self.variant, self._plan, self._writer, seed=self._seed, where=self._where)
+        variant = variant or self.variant
+        return Session(profile, variant, self._plan, self._writer, hosts=self.hosts, seed=self._seed, where=self._where)
 
     # Its life.
 
     async def preflight(self) -> list[Finding]:
-        """Check profile, installation and box for what would make the start fail."""
+        """Check profile, installation, box and hosts for what would make the start fail."""
+        if self._sends:
+            await self.hosts.join(self.servers.settings.attached)
         findings = await check_profile(self.profile, self._plan)
         self._writer.log(Checked(t_s=self._writer.clock_s(), findings=tuple(findings)))
         return [finding for finding in findings if finding.severity == "blocks"]
@@ -109,7 +113,7 @@ class Session:
     async def start(self) -> None:
         """Start the servers and wait until they answer; raises `ServerError`."""
         await self.servers.start(self._writer.folder)
-        if any(not stage.no_load for stage in self._plan):
+        if self._sends:
             self.servers.claim()
         self.log_state("starting")
         await self.servers.wait_ready()
@@ -121,6 +125,11 @@ class Session:
         for url in self.servers.base_urls:
             client = ServerClient(url, key, api_key_env=server.api_key_env)
             self._clients.append(await self._open.enter_async_context(client))
+
+    @property
+    def _sends(self) -> bool:
+        """Whether the plan sends load."""
+        return any(not stage.no_load for stage in self._plan)
 
     async def look(self) -> None:
         """Identify the servers; raises `ServerError` if there is nothing to see without load."""
@@ -164,13 +173,15 @@ class Session:
         """Send the first request and start workers for load as in `stages`.
 
         Once they have started they stay, and only the right to send is taken anew.
-        Raises `ServerError`, `ProfileError` or `WorkerError`.
+        Raises `ServerError`, `ProfileError`, `ClusterError` or `WorkerError`.
         """
         if not self._clients:
             raise ProfileError("there is no server to send it to; name one: vramp monitor URL")
         self.servers.claim()
         if self._driven:
             return
+        await self.hosts.join(self.servers.settings.attached)
+        await self.hosts.require_reachable(self.servers.base_urls)
         load = self.profile.load
         first, *twins = self._clients
         served = await self._identify(first)
@@ -210,12 +221,10 @@ class Session:
         self, stages: Sequence[Stage], addresses: Sequence[ServerAddress], accepted: Accepted
     ) -> None:
         """They send a row for each stream if those are kept."""
-        load, servers = self.profile.load, self.servers.count
-        first = workers_for(load.workers, stages, servers=servers)
-        placed = await asyncio.to_thread(place_workers, load.cpus, self.servers.base_urls, addresses, first)
-        self._writer.log(WorkersPlaced(t_s=self._writer.clock_s(), placement=placed))
-        cpus = parse_cpus(placed.cpus) if placed.pinned else frozenset()
-        most = most_workers(load.workers, servers=servers)
+        load, servers, cores = self.profile.load, self.servers.count, self.hosts.cores
+        first = workers_for(load.workers, stages, servers=servers, cores=cores)
+        most = most_workers(load.workers, servers=servers, cores=cores)
+        cpus = await self.hosts.place(load.cpus, self.servers.base_urls, addresses, first)
         if cpus:  # more workers than CPUs would only wait for each other
             most = max(first, min(most, len(cpus)))
         settings = worker_settings(
@@ -227,7 +236,7 @@ class Session:
             cpus=cpus,
             rows=self._writer.keeps_rows,
         )
-        await self.fleet.start(settings, addresses, first, most=most)
+        await self.fleet.start(settings, addresses, first, most=most, hosts=self.hosts.each)
         await self.fleet.wait_ready()
         self._driven = True
 
@@ -241,6 +250,7 @@ class Session:
         """Wait for the workers' next tick, write it down and return it."""
         tick = await self.fleet.tick()
         self._write(tick, self.fleet.size)
+        self.hosts.observe(tick)
         if not self.servers.ours:
             self._look_again()
         return tick
@@ -331,7 +341,8 @@ class Session:
         if self._driven:
             return self.fleet.size
         loads = [stage for stage in self._plan if not stage.no_load]
-        return workers_for(self.profile.load.workers, loads, servers=self.servers.count) if loads else 0
+        wanted, servers, cores = self.profile.load.workers, self.servers.count, self.hosts.cores
+        return workers_for(wanted, loads, servers=servers, cores=cores) if loads else 0
 
     @property
     def templates(self) -> TemplatesOf:

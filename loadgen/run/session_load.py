@@ -56,12 +56,22 @@ class SessionLoad:
             await session.read_engines()
             controller.advance(tick.finished_why)
         controller.observe(tick, record.current)
+        self._react_to_lost_hosts()
         broken = self._breaker.check(record, self._writer.clock_s())
         if broken is not None:
             self._give_up(broken)
         if self._only_watches and controller.rests and self._preparing is None:
             session.servers.let_go()
             controller.workers_let_go()
+
+    def _react_to_lost_hosts(self) -> None:
+        lost, on_loss = self._session.hosts.take_lost(), self._session.profile.cluster.on_loss
+        if not lost:
+            return
+        if on_loss == "end":
+            self._give_up(f'{" and ".join(lost)} did not answer any more, and cluster.on_loss is "end"')
+        elif on_loss == "rebalance":
+            self._controller.begin_again(f"{' and '.join(lost)} was lost: the others take over its share")
 
     async def close(self) -> None:
         """Stop preparing workers."""

@@ -1,13 +1,15 @@
 """Processes that are watched: what they used is told, and nothing of them is left."""
 
 import os
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from benchmarks.watched import OUTPUT, Ended, Looks, run_watched
+from benchmarks.watched import OUTPUT, Ended, Looks, Others, run_watched
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -64,3 +66,14 @@ def test_cost_of_a_token_is_between_two_looks() -> None:
     assert Looks(1, 100, [(1.0, 10), (1.5, 30), (3.0, 50)]).us_per_token == 2.0 / 40 * 1e6
     assert Looks(1, 100, [(1.0, 10)]).us_per_token is None
     assert Looks(1, 100, [(1.0, 10), (2.0, 10)]).us_per_token is None
+
+
+def test_what_is_not_ours_is_others() -> None:
+    others, began_s = Others(), time.monotonic()
+    burn = "import time\nwhile time.process_time() < 0.5: pass\nprint('done', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        # It has not ended, so that nothing says yet that it is ours.
+        assert others.cores() * (time.monotonic() - began_s) > 0.4
+        child.communicate(b"\n")

@@ -4,7 +4,7 @@ What carries the exchanges here is a call in this process, which a test can dela
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -16,6 +16,7 @@ from loadgen.cluster.link import ClusterHost
 from loadgen.fleet.fleet import Fleet
 from loadgen.metrics.journal import HostFacts
 from loadgen.metrics.stage import StageMetrics
+from tests.cluster.relay import pass_on
 from tests.engines import Simulator
 from tests.fleet.test_fleet import Driven, start
 
@@ -178,3 +179,44 @@ async def test_a_worker_that_hears_nothing_ends_itself(engine: Simulator, monkey
     async with cluster(engine, "a") as there:
         await there.run.until(lambda tick: bool(tick.deaths))
         assert there.run.deaths == ["worker 0 on a died with status 1: heard nothing for 1 s"]
+
+
+@asynccontextmanager
+async def recorded(engine: Simulator) -> AsyncIterator[tuple[Simulator, list[bytearray]]]:
+    """The simulator behind a relay that keeps what comes on each connection."""
+    said: list[bytearray] = []
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", int(engine.url.rpartition(":")[2]))
+        said.append(bytearray())
+        await asyncio.gather(pass_on(reader, back, 0.0, said[-1].extend), pass_on(there, writer, 0.0, lambda _: None))
+
+    async with await asyncio.start_server(connected, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        yield Simulator(engine.process, f"http://127.0.0.1:{port}"), said
+
+
+def bodies(said: Sequence[bytearray]) -> list[bytes]:
+    """The bodies of all requests, in an order that does not depend on connections."""
+    found = []
+    for text in map(bytes, said):
+        while text:
+            head, _, rest = text.partition(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+            found.append(rest[:length])
+            text = rest[length:]
+    return sorted(found)
+
+
+@pytest.mark.parametrize("load", [{"concurrency": 6}, {"rate": 200.0}])
+async def test_the_requests_are_the_same_from_any_number_of_hosts(engine: Simulator, load: dict[str, float]) -> None:
+    sent = []
+    for names in ("a", "ab", "abc"):
+        async with recorded(engine) as (relayed, said):
+            async with cluster(relayed, names) as there:
+                there.run.begin(0, requests=30, **load)
+                await there.run.until(lambda tick: tick.finished == 0)
+            assert there.run.count(0, "completed") == 30
+        sent.append(bodies(said))
+    assert len(set(sent[0])) == 30
+    assert sent[0] == sent[1] == sent[2]
