@@ -75,7 +75,7 @@ async def _serve(orders: Orders) -> str:
     try:
         folder = Path(tempfile.mkdtemp(prefix="vramp-"))
     except OSError as error:
-        return f"cannot write to its temporary folder: {error.strerror}"
+        return f"cannot write to its temporary folder: {error.strerror}; make room there, or set TMPDIR on the host"
     try:
         problem = _no_room(folder)
         worker = None if problem else await _started_worker(orders, folder)

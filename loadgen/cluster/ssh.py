@@ -18,6 +18,7 @@ import asyncssh
 import msgspec
 from msgspec.structs import replace
 
+import loadgen
 from loadgen.cluster.dask_worker import SILENCE_S, Answer, Orders
 from loadgen.errors import ClusterError
 from loadgen.format import harmless
@@ -66,9 +67,6 @@ async def connected_to(name: str) -> AsyncIterator[asyncssh.SSHClientConnection]
     host, separator, port = rest.rpartition(":")
     if not separator or rest.endswith("]"):
         host, port = rest, ""
-    options = {"username": user} if user else {}
-    if port:
-        options["port"] = port
     try:
         connection = await _connect(host.strip("[]"), user, port)
     except (OSError, TimeoutError, asyncssh.Error, ValueError) as error:
@@ -118,7 +116,10 @@ async def look_at(name: str, connection: asyncssh.SSHClientConnection, python: s
     told = dict(line.split(" ", 1) for line in lines if line.startswith("vramp-") and " " in line)
     if "vramp-python" not in told:
         raise ClusterError(f"{name}: {_no_vramp(python, done.exit_status, complaint)}")
-    require_same(name, "vramp", told.get("vramp-version", ""), _ours().vramp)
+    version = told.get("vramp-version", "")
+    if version != loadgen.__version__:
+        # An older one may have no facts to tell.
+        raise ClusterError(f"{name}: {another_vramp(version)}")
     try:
         facts = msgspec.json.decode(next((line for line in lines if line.startswith("{")), ""), type=HostFacts)
     except msgspec.DecodeError:
@@ -139,19 +140,11 @@ def _no_vramp(python: str | None, status: int | None, complaint: str) -> str:
 
 
 def how_to_install() -> str:
-    return f"pip install 'vramp[cluster]=={_ours().vramp}'"
+    return f"pip install 'vramp[cluster]=={loadgen.__version__}'"
 
 
-def _ours() -> HostFacts:
-    from loadgen.cluster.facts import host_facts
-
-    return host_facts()
-
-
-def require_same(name: str, what: str, theirs: str, ours: str) -> None:
-    """Raise `ClusterError` if a host's version is another than ours."""
-    if theirs != ours:
-        raise ClusterError(f"{name}: has {what} {theirs or 'of no version'}, and this machine {ours}")
+def another_vramp(version: str) -> str:
+    return f"has vramp {version}, and this machine {loadgen.__version__}: {how_to_install()} there"
 
 
 class HostProcess:

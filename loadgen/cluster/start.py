@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from loadgen.cluster.dask_worker import QUIET, Orders
 from loadgen.cluster.facts import connect_problem, host_facts
-from loadgen.cluster.ssh import HostProcess, SshHost, connected_to, how_to_install, look_at
+from loadgen.cluster.ssh import HostProcess, SshHost, another_vramp, connected_to, how_to_install, look_at
 from loadgen.cluster.tls import make_certificate, security_of
 from loadgen.errors import ClusterError
 from loadgen.metrics.journal import HostFacts
@@ -112,7 +112,7 @@ def difference(host: HostFacts, ours: HostFacts) -> str | None:
     """
     install = f"{how_to_install()} there"
     if host.vramp != ours.vramp:
-        return f"{host.name}: has vramp {host.vramp}, and this machine {ours.vramp}: {install}"
+        return f"{host.name}: {another_vramp(host.vramp)}"
     if not ours.distributed:
         return f"this machine has no distributed: {how_to_install()} here"
     if not host.distributed:
@@ -139,6 +139,7 @@ async def _scheduler(
 ) -> distributed.Scheduler:
     """In this process, so that no host's death takes the others with it."""
     listen = settings.listen or await _own_address(hosts)
+    _require_bindable(listen, settings.port)
     security, memory = security_of(pem)
     stack.callback(os.close, memory)
     scheduler = distributed.Scheduler(
@@ -150,17 +151,21 @@ async def _scheduler(
         dashboard_address="127.0.0.1:0",
     )
     scheduler.http_server.stop()
+    stack.push_async_callback(scheduler.close)
+    await scheduler
+    return scheduler
+
+
+def _require_bindable(listen: str, port: int) -> None:
+    """Raise `ClusterError` if nothing can listen there; Dask would leave its socket open and hide the reason."""
+    family = socket.AF_INET6 if ":" in listen else socket.AF_INET
     try:
-        await scheduler
-    except (OSError, RuntimeError, ValueError) as error:
-        await scheduler.close()
-        cause = error.__cause__ or error
+        socket.create_server((listen, port), family=family).close()
+    except OSError as error:
         raise ClusterError(
-            f"cannot listen on {listen}, port {settings.port or 'any'}, for the hosts ({cause}): "
+            f"cannot listen on {listen}, port {port or 'any'}, for the hosts ({_why(error)}): "
             "name another with cluster.listen or cluster.port"
         ) from None
-    stack.push_async_callback(scheduler.close)
-    return scheduler
 
 
 async def _own_address(hosts: Sequence[SshHost]) -> str:
@@ -225,11 +230,8 @@ async def _by_scheduler(address: str) -> AsyncIterator[StartedHosts]:
 
 
 async def _client_of(address: str, stack: contextlib.AsyncExitStack) -> distributed.Client:
-    host, port = urlsplit(address).hostname or "", urlsplit(address).port
     try:
-        async with asyncio.timeout(_REACH_S):
-            _, writer = await asyncio.open_connection(host, port)
-        writer.close()
+        await _require_listener(address)
     except (OSError, TimeoutError) as error:
         raise ClusterError(f"{address}: cannot be reached: {_why(error)}; is the scheduler running?") from None
     security = distributed.Security() if address.startswith("tls:") else None
@@ -237,10 +239,30 @@ async def _client_of(address: str, stack: contextlib.AsyncExitStack) -> distribu
         async with asyncio.timeout(2 * _SCHEDULER_S):
             return await _client(address, security, stack)
     except Exception as error:  # noqa: BLE001 - whatever Dask makes of an answer that is not Dask's
-        raise ClusterError(
-            f"{address}: what listens there is no Dask scheduler, or one of another version or with other "
-            f"certificates than yours ({_why(error)})"
-        ) from None
+        raise _no_scheduler(address, _why(error)) from None
+
+
+async def _require_listener(address: str) -> None:
+    """Raise `OSError` or `TimeoutError` if nothing listens there, `ClusterError` if it is no Dask."""
+    parts = urlsplit(address)
+    async with asyncio.timeout(_REACH_S):
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    try:
+        if parts.scheme == "tcp":
+            # Dask greets whoever connects; most others wait, and its client would wait for them.
+            async with asyncio.timeout(_REACH_S):
+                await reader.readexactly(8)
+    except (OSError, EOFError, TimeoutError):
+        raise _no_scheduler(address, "it does not greet as Dask does") from None
+    finally:
+        writer.close()
+
+
+def _no_scheduler(address: str, why: str) -> ClusterError:
+    return ClusterError(
+        f"{address}: what listens there is no Dask scheduler, or one of another version or with other certificates "
+        f"than yours ({why})"
+    )
 
 
 def _why(error: BaseException) -> str:

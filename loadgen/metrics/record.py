@@ -99,7 +99,6 @@ class Record:
         self.traffic = Traffic()
         self.canaries = CanaryRecord()
         self.hosts: tuple[HostFacts, ...] = ()  # of the cluster, if the load comes from one
-        self.clock_moves: list[ClockMoved] = []
         self._reference: Reference | None = None
         self._machines: dict[int, StageHardware] = {}
         """Hardware figures of stages long over, in place of their samples."""
@@ -138,7 +137,8 @@ class Record:
             case HostsJoined():
                 self.hosts = line.hosts
             case ClockMoved():
-                self.clock_moves.append(line)
+                if self.current is not None:
+                    self.current.clock_moves.append(line)
             case Happened():
                 self._happened(line)
             case ServerChanged():
@@ -203,6 +203,7 @@ class Record:
                 part = self.stages[index].part(number)
                 part.metrics.add(deltas[index])
                 part.add_answers(deltas[index], line.t_s)
+        self._add_hosts(line)
         told = {index: StageMetrics.of(delta) for index, delta in line.stages.items()}
         for index, metrics in told.items():
             if index in self.stages:
@@ -215,10 +216,16 @@ class Record:
         self._see_others(line)
         if self.current is not None:
             self.current.workers = line.workers
-            self.current.client.add(line.client)
-            self.current.client_span_ns += int(line.span_s * 1e9) * line.workers
+            self.current.add_client(line.client, span_s=line.span_s, workers=line.workers)
             self.current.add_gauges(line.engine)
         self.timeline.add(line, told.values(), running=self.current, others=self.others)
+
+    def _add_hosts(self, line: Ticked) -> None:
+        for number, (facts, tick) in enumerate(zip(self.hosts, line.hosts, strict=False)):
+            for index in tick.stages.keys() & self.stages.keys():
+                self.stages[index].host_part(number).metrics.add(tick.stages[index])
+            if self.current is not None:
+                self.current.add_host(number, facts.name, tick, line.span_s)
 
     def _see_others(self, line: Ticked) -> None:
         if self.traffic.tick(line) and self.current is not None and self.others is not None:
@@ -307,6 +314,7 @@ class Record:
             gpus=list(self.hardware.gpus),
             gpu_series=self.hardware.series(),
             host_series=self.hardware.host_series(),
+            hosts=list(self.hosts),
             verdicts=[*gpu_verdicts(self.hardware.facts()), *self.canaries.run_verdicts()],
             search=self.search,
             curve=load_curve(self.stages.values()),

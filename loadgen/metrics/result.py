@@ -19,7 +19,7 @@ from loadgen.metrics.deltas import Summary
 from loadgen.metrics.engine import EngineStage, OthersTraffic, TruthCheck
 from loadgen.metrics.finding import Finding
 from loadgen.metrics.hardware_result import Columns, ComputeResult, EnergyResult, GpuSeries, GpuStage
-from loadgen.metrics.journal import DataFile, Diagnosis, RunState, SearchResult
+from loadgen.metrics.journal import DataFile, Diagnosis, HostFacts, RunState, SearchResult
 from loadgen.metrics.samples import GpuStatic
 from loadgen.placement import Placement
 
@@ -195,6 +195,29 @@ class InstanceResult(msgspec.Struct, frozen=True):
     answers: Answers | None = None
 
 
+class HostResult(msgspec.Struct, frozen=True):
+    """One host's part in a stage of a cluster; all parts add up to the stage."""
+
+    name: str
+    workers: int  # alive at the end
+    share: float | None  # of the requests sent
+    held: float | None  # mean number of open streams
+    requests: Requests
+    throughput: Throughput
+    """Over the window of the whole stage, so that parts add up, except `output_tokens_per_s_per_user`."""
+    latency_ms: dict[str, Summary]  # `ttft` and `tpot`
+    cpu_share: float | None  # of one core for each worker
+    read_lag_p99_ms: float | None
+    send_lag_p99_ms: float | None
+    rss_mib: float
+    offset_ms: float
+    """Its CLOCK_MONOTONIC less the operator's, at the end of the stage."""
+    uncertainty_ms: float  # half the width of the interval that surely holds the offset
+    rtt_ms: float  # of the last message there and back
+    lost: bool = False  # it was lost in this stage
+    why: str | None = None  # why it was the limit; None if it was not
+
+
 class Goodput(msgspec.Struct, frozen=True):
     """The streams that met every per-stream limit."""
 
@@ -250,6 +273,7 @@ class StageResult(msgspec.Struct, frozen=True):
     limited: bool  # the client was the limit
     why: str | None
     instances: list[InstanceResult] = []  # each server's part, if there are several
+    hosts: list[HostResult] = []  # each host's part, if the load came from a cluster
     gpu: list[GpuStage] = []  # each GPU over the measured window
     energy: EnergyResult | None = None
     host: dict[str, float | None] = {}  # means over the measured window
@@ -302,6 +326,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     gpus: list[GpuStatic] = []
     gpu_series: list[GpuSeries] = []  # each on the run's time axis, about once a second
     host_series: Columns = {}
+    hosts: list[HostFacts] = []  # from which the load came; empty if it came from this machine
     verdicts: list[Verdict] = []  # on the health of the GPUs over the run
     findings: list[Finding] = []  # of the preflight, most severe first
     diagnosis: Diagnosis | None = None  # why the server died, if it did

@@ -16,7 +16,7 @@ from loadgen.metrics.engine import EngineStage, EngineView, OthersTraffic
 from loadgen.metrics.finding import Finding
 from loadgen.metrics.hardware_result import ComputeResult, EnergyResult
 from loadgen.metrics.journal import Diagnosis, Milestone, SearchResult
-from loadgen.metrics.result import CostResult, CurvePoint, Requests, RunEvent, Throughput, Verdict
+from loadgen.metrics.result import CostResult, CurvePoint, HostResult, Requests, RunEvent, Throughput, Verdict
 from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
 
 SNAPSHOT_S = 0.25  # the interval between snapshots
@@ -246,6 +246,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     load: LoadView
     point: SeriesPoint
     client: ClientView
+    hosts: tuple[HostResult, ...] = ()  # each host's part in the running or last stage, if a cluster drives the load
     engine: EngineView | None = None
     others: OthersTraffic | None = None  # others' part of the engine's traffic; a second behind
     compute: ComputeResult | None = None  # over the engine's latest seconds; None if it does not report it

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
+from loadgen.format import counted
 from loadgen.metrics.batch_means import BatchMeans
 from loadgen.metrics.canary import Answers, CanaryTraffic
 from loadgen.metrics.client_limit import ClientFacts, cap_held_back, client_limit
-from loadgen.metrics.deltas import StageDelta, Summary
+from loadgen.metrics.deltas import ClientDelta, StageDelta, Summary
 from loadgen.metrics.engine import EngineStage, EngineView, OthersTraffic
 from loadgen.metrics.hardware import HardwareSamples
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import StageEnded, StageSettled, StageStarted
+from loadgen.metrics.journal import ClockMoved, HostTick, StageEnded, StageSettled, StageStarted
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 
 E2E_WINDOWS = 3.0  # how many times E2E a window must last to know it
@@ -29,6 +30,11 @@ class StageRecord:
         self.blocks = BatchMeans()
         self.answer_blocks: dict[int, Answers] = {}  # the answers looked at, by the half minute of the run
         self.parts: list[StageRecord] = []  # by server, where there are several
+        self.hosts: list[StageRecord] = []  # by host, if the load comes from a cluster
+        self.host = ""  # the name of the host that this is the part of
+        self.host_tick = HostTick()  # its last one
+        self.host_lost = False
+        self.clock_moves: list[ClockMoved] = []  # of hosts, while it ran
         self._whole = whole
         self.client = ClientMetrics()
         self.client_span_ns = 0
@@ -65,6 +71,24 @@ class StageRecord:
         while len(self.parts) <= number:
             self.parts.append(StageRecord(self.started, self))
         return self.parts[number]
+
+    def add_host(self, number: int, name: str, tick: HostTick, span_s: float) -> None:
+        """Add what the workers of a host did in a tick of the running stage."""
+        part = self.host_part(number)
+        part.host, part.host_tick = name, tick
+        part.host_lost |= tick.lost
+        part.add_client(tick.client, span_s=span_s, workers=tick.workers)
+
+    def host_part(self, number: int) -> StageRecord:
+        """The part of one of several hosts."""
+        while len(self.hosts) <= number:
+            self.hosts.append(StageRecord(self.started, self))
+        return self.hosts[number]
+
+    def add_client(self, delta: ClientDelta, *, span_s: float, workers: int) -> None:
+        """Add what its workers did in a tick."""
+        self.client.add(delta)
+        self.client_span_ns += int(span_s * 1e9) * workers
 
     @property
     def meant_hits(self) -> float:
@@ -111,7 +135,7 @@ class StageRecord:
 
     def pack(self) -> None:
         """Use less memory: it is long over."""
-        for each in (self, *self.parts):
+        for each in (self, *self.parts, *self.hosts):
             each.metrics.pack()
             each.client.pack()
 
@@ -203,15 +227,21 @@ class StageRecord:
         return f"others use this server, too: {others.words}"
 
     def limit(self) -> str | None:
-        """Why the client was the limit of this stage; None if it was not, or if there was no load."""
-        started, window_s = self.started, self.window_s
-        if started.no_load:
+        """Why the client was the limit of this stage, with the host that was; None if it was not, or had no load."""
+        if self.started.no_load:
             return None
+        if self.host_lost:
+            return f"it was lost, and {counted(self.counters['lost'], 'stream')} with it"
+        of_hosts = (f"{part.host}: {why}" for part in self.hosts if (why := part.limit()) is not None)
+        return next(of_hosts, None) or client_limit(self._client_facts())
+
+    def _client_facts(self) -> ClientFacts:
+        started, window_s = self.started, self.window_s
         stands = started.requests is None and not started.steps
         client, span_ns = self.client, self.client_span_ns
         # If a cap held requests back, they were sent as slots became free, as in a closed loop, and not on schedule.
         scheduled = started.rate is not None and self.capped() is None
-        facts = ClientFacts(
+        return ClientFacts(
             workers_lost=client.counters["workers_lost"],
             span_s=span_ns / 1e9,
             cpu_share=client.counters["cpu_ns"] / span_ns if span_ns else None,
@@ -224,16 +254,20 @@ class StageRecord:
             ttfts=sum(self.histogram(name).count for name in FIRST_TOKENS),
             unsure_ttfts=client.counters["unsure_ttfts"],
             # Not for stages bounded by requests, which run empty at their end, or for moving loads.
-            held_mean=self.held_mean if stands and window_s > 1 else None,
+            held_mean=self.held_mean if stands and window_s > 1 and self._whole is None else None,
             wanted=started.concurrency,
             sends=client.send_lag.count,
             unsent=self.counters["unsent"] if started.max_concurrency is None else 0,
             send_lag_mean_ms=client.send_lag.mean_ms(),
             e2e_mean_ms=self.histogram("e2e").mean_ms(),
             send_lag_p99_ms=client.send_lag.percentile_ms(99) if scheduled else None,
-            mean_gap_ms=1000 / started.rate if started.rate and scheduled else None,
+            mean_gap_ms=1000 * self._sharers / started.rate if started.rate and scheduled else None,
         )
-        return client_limit(facts)
+
+    @property
+    def _sharers(self) -> int:
+        """How many hosts share its requests, if it is the part of one."""
+        return max(1, len(self._whole.hosts)) if self._whole is not None else 1
 
     def capped(self) -> str | None:
         """What `max_concurrency` kept from being sent in time, as intended; None if nothing."""

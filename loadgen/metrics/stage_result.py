@@ -21,6 +21,7 @@ from loadgen.metrics.mfu import compute_of
 from loadgen.metrics.result import (
     Concurrency,
     FirstWave,
+    HostResult,
     InstanceResult,
     Limits,
     Requests,
@@ -84,6 +85,7 @@ def stage_result(
         why=why,
         # A server that took no part has zeros.
         instances=[_instance_result(stage.part(number), url) for number, url in enumerate(urls)],
+        hosts=host_results(stage),
         gpu=machine.gpu,
         energy=machine.energy,
         host=machine.host,
@@ -126,6 +128,33 @@ def _instance_result(part: StageRecord, url: str) -> InstanceResult:
     )
 
 
+def host_results(stage: StageRecord) -> list[HostResult]:
+    """Each host's part; empty if the load came from the operator's machine."""
+    return [_host_result(stage, part) for part in stage.hosts]
+
+
+def _host_result(stage: StageRecord, part: StageRecord) -> HostResult:
+    sent, client, tick = stage.counters["sent"], part.client, part.host_tick
+    return HostResult(
+        name=part.host,
+        workers=tick.workers,
+        share=part.counters["sent"] / sent if sent else None,
+        held=part.held_mean,
+        requests=requests_of(part),
+        throughput=throughput_of(part),
+        latency_ms=part.summaries("ttft", "tpot"),
+        cpu_share=client.counters["cpu_ns"] / part.client_span_ns if part.client_span_ns else None,
+        read_lag_p99_ms=client.read_lag.percentile_ms(99),
+        send_lag_p99_ms=client.send_lag.percentile_ms(99),
+        rss_mib=tick.rss_bytes / 2**20,
+        offset_ms=tick.offset_ns / 1e6,
+        uncertainty_ms=tick.uncertainty_ns / 1e6,
+        rtt_ms=tick.rtt_ns / 1e6,
+        lost=part.host_lost,
+        why=part.limit(),
+    )
+
+
 def _tokens(stage: StageRecord) -> Tokens:
     counters = stage.counters
     completed = counters["completed"]
@@ -150,11 +179,14 @@ def first_wave_of(stage: StageRecord) -> FirstWave | None:
 
 
 def _account_verdicts(stage: StageRecord) -> Iterator[Verdict]:
-    """Verdicts on its own requests: that they do not add up, or that its tail is large."""
+    """Verdicts on its own figures: requests that do not add up, clocks that were moved, a large tail."""
     subject, counters = stage.subject, stage.counters
     accounted = sum(counters[name] for name in OUTCOMES) + stage.open_sent
     if accounted != counters["sent"]:
         yield Verdict("accounting", subject, f"{counters['sent']} requests were sent, {accounted} are accounted for")
+    for move in stage.clock_moves:
+        words = f"the clock of {move.host} was moved by {move.by_ns / 1e6:+.1f} ms: its part of this stage is unsure"
+        yield Verdict("clock-moved", subject, words)
     share = stage.tail_share
     if share is not None and share > MOST_TAIL:
         words = f"for {share:.0%} of its time fewer streams than asked for were open, because its requests ran out"

@@ -33,6 +33,7 @@ from loadgen.metrics.snapshot import (
 )
 from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
+from loadgen.metrics.stage_result import host_results
 from loadgen.metrics.verdicts import StageFacts, flags, gpu_verdicts, kv_limit, queueing, stage_verdicts
 from loadgen.report.output import is_of_output, output_words
 from loadgen.run.stage_views import StageViews, distributions, whole_view
@@ -100,6 +101,7 @@ def snapshot_of(
         server=server,
         point=record.timeline.points[-1] if record.timeline.points else SeriesPoint(t_s=t_s),
         client=client,
+        hosts=tuple(host_results(record.shown)) if record.shown is not None else (),
         engine=record.engine,
         others=record.others,
         compute=_compute(record),

@@ -24,6 +24,8 @@ class SshServer:
 
     port: int
     environment: dict[str, str]
+    without: str = ""
+    """A program that this host does not have."""
     commands: list[str] = field(default_factory=list)
     processes: list[asyncio.subprocess.Process] = field(default_factory=list)
 
@@ -34,6 +36,8 @@ class SshServer:
     async def run(self, process: asyncssh.SSHServerProcess[bytes]) -> None:
         """Run a command as sshd does: in a process group of its own, with pipes that close with the channel."""
         command = process.command or "true"
+        if self.without:
+            command = command.replace(f"{self.without};", "").replace(f"sh '' {self.without}", "sh ''")
         self.commands.append(command)
         pipe = asyncio.subprocess.PIPE
         there = await asyncio.create_subprocess_exec(
@@ -74,7 +78,7 @@ async def ssh_server(home: Path, **environment: str) -> AsyncIterator[SshServer]
         "127.0.0.1",
         0,
         server_host_keys=[host_key],
-        authorized_client_keys=str(home / ".ssh" / "id_ed25519.pub"),
+        authorized_client_keys=str(home / ".ssh" / "authorized_keys"),
         process_factory=server.run,
         encoding=None,
     )
@@ -98,7 +102,7 @@ def make_home(folder: Path) -> Path:
     key = asyncssh.generate_private_key("ssh-ed25519")
     key.write_private_key(str(folder / ".ssh" / "id_ed25519"))
     (folder / ".ssh" / "id_ed25519").chmod(0o600)
-    key.write_public_key(str(folder / ".ssh" / "id_ed25519.pub"))
+    key.write_public_key(str(folder / ".ssh" / "authorized_keys"))
     return folder
 
 

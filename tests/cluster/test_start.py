@@ -1,16 +1,26 @@
-"""Hosts that are reached by SSH: they take part, or one line says why not; nothing of them stays."""
+"""Hosts take part, or one line says why not before anything is sent; nothing of them stays."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
+import asyncssh
+import distributed
 import pytest
+from msgspec.structs import replace
 
-from loadgen.cluster.start import started
+from loadgen.cluster.facts import host_facts
+from loadgen.cluster.start import difference, started
+from loadgen.errors import ClusterError
 from loadgen.profile.cluster import Cluster
-from tests.cluster.ssh_server import SshServer, make_home, ssh_server
+from tests.cluster.ssh_server import SshServer, another_python, make_home, ssh_server
 
 
 @pytest.fixture
@@ -28,12 +38,293 @@ async def server(home: Path) -> AsyncIterator[SshServer]:
         yield one
 
 
-async def test_a_host_takes_part_and_nothing_of_it_stays(server: SshServer) -> None:
+@pytest.fixture
+def http_port() -> Iterator[int]:
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+async def refusal(settings: Cluster, *urls: str) -> str:
+    """Why the hosts cannot take part."""
+    with pytest.raises(ClusterError) as caught:
+        async with started(settings, urls):
+            pytest.fail("they take part")
+    return str(caught.value)
+
+
+async def refused(server: SshServer, *urls: str, python: Path | None = None) -> str:
+    """Why a host cannot: one line that begins with its name."""
+    told = await refusal(Cluster(hosts=[server.name], python=str(python) if python else None), *urls)
+    assert told.startswith(f"{server.name}: ")
+    assert "\n" not in told
+    await nothing_is_left(server)
+    return told
+
+
+async def nothing_is_left(*servers: SshServer) -> None:
+    for process in (process for server in servers for process in server.processes):
+        await asyncio.wait_for(process.wait(), 20)
+
+
+async def test_a_host_takes_part_and_nothing_of_it_stays(server: SshServer, tmp_path: Path) -> None:
+    server.environment["TMPDIR"] = str(tmp_path)
+    before = _names(tmp_path)
     async with started(Cluster(hosts=[server.name])) as hosts:
         ((facts, address),) = hosts.workers
         assert hosts.owned
-        assert facts.name == server.name
+        assert facts == replace(host_facts(), name=server.name, address="127.0.0.1")
         assert address.startswith("tls://127.0.0.1:")
         assert await hosts.client.run(lambda: 2, workers=[address]) == {address: 2}
-    for process in server.processes:
-        await asyncio.wait_for(process.wait(), 20)
+        (listening,) = (await hosts.client.run(_listening, workers=[address])).values()
+        assert listening == [("127.0.0.1", int(address.rpartition(":")[2]))]
+        assert _names(tmp_path) == before
+    await nothing_is_left(server)
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def _listening() -> list[tuple[str, int]]:
+    """Where this process listens. Runs on the host."""
+    import psutil
+
+    sockets = psutil.Process().net_connections("inet")
+    return [(str(one.laddr.ip), int(one.laddr.port)) for one in sockets if one.status == psutil.CONN_LISTEN]
+
+
+async def test_the_key_of_the_run_is_in_no_command_line_and_no_environment(server: SshServer) -> None:
+    async with started(Cluster(hosts=[server.name])):
+        assert server.commands
+        assert not any("PRIVATE" in command or "BEGIN" in command for command in server.commands)
+        for process in server.processes:
+            if process.returncode is None:
+                assert b"PRIVATE" not in _told_to(process.pid)
+
+
+def _told_to(pid: int) -> bytes:
+    """Its command line and environment, which others may read."""
+    return Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
+
+
+async def test_a_stopped_process_is_ended_too(server: SshServer) -> None:
+    async with started(Cluster(hosts=[server.name])):
+        (running,) = [process for process in server.processes if process.returncode is None]
+        os.kill(running.pid, signal.SIGSTOP)
+        await asyncio.to_thread(os.waitpid, running.pid, os.WUNTRACED)
+    assert await asyncio.wait_for(running.wait(), 20) == -signal.SIGKILL
+
+
+_OPERATOR = """
+import asyncio, sys
+from loadgen.cluster.start import started
+from loadgen.profile.cluster import Cluster
+async def main():
+    async with started(Cluster(hosts=[sys.argv[1]])):
+        print("started", flush=True)
+        await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_operator_leaves_nothing(server: SshServer) -> None:
+    operator = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _OPERATOR, server.name, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    assert operator.stdout is not None
+    assert await operator.stdout.readline() == b"started\n"
+    assert any(process.returncode is None for process in server.processes)
+    operator.kill()
+    await operator.wait()
+    await nothing_is_left(server)
+
+
+# Hosts that cannot take part.
+
+
+async def test_an_unknown_host(home: Path) -> None:
+    told = await refusal(Cluster(hosts=["no-such-host.invalid"]))
+    assert told.startswith("no-such-host.invalid: cannot be reached by SSH: ")
+
+
+async def test_a_closed_port(home: Path) -> None:
+    assert "127.0.0.1:1: cannot be reached by SSH" in await refusal(Cluster(hosts=["127.0.0.1:1"]))
+
+
+async def test_what_is_no_ssh_server(home: Path, http_port: int) -> None:
+    assert f"127.0.0.1:{http_port}: SSH failed" in await refusal(Cluster(hosts=[f"127.0.0.1:{http_port}"]))
+
+
+async def test_a_refused_key(server: SshServer, home: Path) -> None:
+    asyncssh.generate_private_key("ssh-ed25519").write_private_key(str(home / ".ssh" / "id_ed25519"))
+    assert "SSH refused your keys" in await refused(server)
+
+
+async def test_an_unknown_host_key(server: SshServer, home: Path) -> None:
+    (home / ".ssh" / "known_hosts").write_text("")
+    assert "its host key is not known" in await refused(server)
+    assert not server.commands
+
+
+async def test_a_python_without_vramp(server: SshServer, tmp_path: Path) -> None:
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    bare.chmod(0o755)
+    told = await refused(server, python=bare)
+    assert f"{bare} has no vramp" in told
+    assert "pip install 'vramp[cluster]==" in told
+    assert "there is no such Python" in await refused(server, python=tmp_path / "none")
+
+
+async def test_an_older_vramp_without_this_module(server: SshServer, tmp_path: Path) -> None:
+    old = tmp_path / "python"
+    old.write_text('#!/bin/sh\n[ "$1" = -c ] && echo 0.0.1 && exit\necho No module named loadgen.cluster >&2; exit 1\n')
+    old.chmod(0o755)
+    assert "has vramp 0.0.1, and this machine" in await refused(server, python=old)
+
+
+async def test_another_build_of_the_same_version(server: SshServer, tmp_path: Path) -> None:
+    other = another_python(tmp_path / "python", definitions="0123456789ab")
+    assert "is another build" in await refused(server, python=other)
+
+
+async def test_two_names_of_one_host_and_two_hosts(server: SshServer, home: Path, tmp_path: Path) -> None:
+    async with ssh_server(home) as twin:
+        told = await refusal(Cluster(hosts=[server.name, twin.name]))
+        assert told == f"{server.name}, {twin.name}: are names of one machine ({server.name}); name each machine once"
+
+
+async def test_two_hosts(server: SshServer, home: Path, tmp_path: Path) -> None:
+    # Both are this machine: one of them tells another identity, by the Python that its `vramp` runs with.
+    other = another_python(tmp_path / "python", identity="another")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "vramp").write_text(f"#!{other}\n")
+    (tmp_path / "bin" / "vramp").chmod(0o755)
+    async with ssh_server(home, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}") as twin:
+        twin.without = sys.executable
+        async with started(Cluster(hosts=[server.name, twin.name])) as hosts:
+            assert [facts.name for facts, _ in hosts.workers] == [server.name, twin.name]
+            assert len({address for _, address in hosts.workers}) == 2
+        await nothing_is_left(server, twin)
+
+
+async def test_the_errors_of_several_hosts_are_told_together(server: SshServer) -> None:
+    told = await refusal(Cluster(hosts=[server.name, "127.0.0.1:1", "no-such-host.invalid"]))
+    assert [line.split(": ")[0] for line in told.splitlines()] == ["127.0.0.1:1", "no-such-host.invalid"]
+    await nothing_is_left(server)
+
+
+async def test_a_full_disk(server: SshServer, tmp_path: Path) -> None:
+    # A limit of zero bytes a file: a disk that is really full takes root.
+    full = tmp_path / "python"
+    full.write_text(f'#!/bin/sh\nulimit -f 0\nexec {sys.executable} "$@"\n')
+    full.chmod(0o755)
+    assert "cannot write to its temporary folder" in await refused(server, python=full)
+
+
+async def test_a_python_that_dies(server: SshServer, tmp_path: Path) -> None:
+    broken = tmp_path / "python"
+    dies = 'if [ "$2" = loadgen.cluster.dask_worker ]; then echo out of luck >&2; exit 1; fi'
+    broken.write_text(f'#!/bin/sh\n{dies}\nexec {sys.executable} "$@"\n')
+    broken.chmod(0o755)
+    assert "its Dask worker ended at once: out of luck" in await refused(server, python=broken)
+
+
+async def test_a_server_that_the_host_cannot_reach(server: SshServer) -> None:
+    told = await refused(server, "http://127.0.0.1:1/v1")
+    assert "cannot connect to http://127.0.0.1:1/v1 (Connection refused)" in told
+
+
+async def test_an_address_that_is_not_ours(server: SshServer) -> None:
+    told = await refusal(Cluster(hosts=[server.name], listen="203.0.113.7"))
+    assert told.startswith("cannot listen on 203.0.113.7, port any")
+    await nothing_is_left(server)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"vramp": "0.0.1"}, "has vramp 0.0.1"),
+        ({"distributed": ""}, "has no distributed: pip install 'vramp[cluster]=="),
+        ({"distributed": "2024.1.0"}, "pip install distributed=="),
+        ({"python": "3.9.1"}, "has Python 3.9.1"),
+        ({"definitions": "x"}, "is another build"),
+    ],
+)
+def test_versions_that_differ(change: dict[str, str], words: str) -> None:
+    ours = host_facts()
+    told = difference(replace(ours, name="b", **change), ours)
+    assert told is not None
+    assert told.startswith("b: ")
+    assert words in told
+
+
+def test_versions_that_do_not_matter() -> None:
+    ours = host_facts()
+    major, minor, _ = ours.python.split(".")
+    assert difference(ours, ours) is None
+    assert difference(replace(ours, python=f"{major}.{minor}.99", kernel="5.0"), ours) is None
+
+
+# A cluster that runs already.
+
+
+async def test_a_scheduler_gives_one_worker_of_each_machine_and_keeps_running() -> None:
+    async with (
+        distributed.Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler,
+        distributed.Worker(scheduler.address, dashboard_address="127.0.0.1:0") as one,
+        distributed.Worker(scheduler.address, dashboard_address="127.0.0.1:0") as other,
+    ):
+        async with started(Cluster(scheduler=scheduler.address)) as hosts:
+            ((facts, address),) = hosts.workers
+            assert not hosts.owned
+            assert facts == replace(host_facts(), address="127.0.0.1")
+            assert address in (one.address, other.address)
+        assert set(scheduler.workers) == {one.address, other.address}
+
+
+async def test_a_scheduler_without_workers() -> None:
+    async with distributed.Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler:
+        assert "has no workers yet" in await refusal(Cluster(scheduler=scheduler.address))
+
+
+async def test_nothing_listens_where_a_scheduler_should() -> None:
+    told = await refusal(Cluster(scheduler="tcp://127.0.0.1:1"))
+    assert told.startswith("tcp://127.0.0.1:1: cannot be reached: ")
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "tls"])
+async def test_what_listens_there_is_no_scheduler(http_port: int, protocol: str) -> None:
+    address = f"{protocol}://127.0.0.1:{http_port}"
+    told = await refusal(Cluster(scheduler=address))
+    assert told.startswith(f"{address}: what listens there is no Dask scheduler")
+    assert "\n" not in told
+
+
+_WITHOUT_VRAMP = """
+import sys
+sys.modules["loadgen"] = None
+from distributed.cli.dask_worker import main
+sys.argv = ["dask worker", sys.argv[1], "--no-nanny", "--no-dashboard"]
+main()
+"""
+
+
+async def test_workers_that_cannot_load_vramp() -> None:
+    async with distributed.Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler:
+        worker = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", _WITHOUT_VRAMP, scheduler.address, stderr=asyncio.subprocess.DEVNULL
+        )
+        try:
+            async with distributed.Client(scheduler.address, asynchronous=True) as client:
+                await client.wait_for_workers(1)
+            told = await refusal(Cluster(scheduler=scheduler.address))
+        finally:
+            worker.kill()
+            await worker.wait()
+    assert told.startswith("127.0.0.1: its Dask worker cannot load vramp")
+    assert "pip install" in told

@@ -1,5 +1,6 @@
 """Workers of real runs stay off the CPUs that their server was given, and the result says so."""
 
+import html
 import os
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from loadgen.errors import ProfileError
 from loadgen.placement import Placement, parse_cpus
+from loadgen.report.html.sections import client_section
 from loadgen.report.table import result_table
 from loadgen.run.run import Run
 from tests.engines import Simulator, attach, profile, simulator
@@ -32,6 +34,7 @@ async def placed(run: Run) -> tuple[Placement, set[frozenset[int]]]:
     assert run.error is None
     assert result.client.placement is not None
     assert result_table(result).count("workers on CPUs") == result.client.placement.pinned
+    assert result.client.placement.words in html.unescape(client_section(result))
     return result.client.placement, allowed
 
 
