@@ -108,17 +108,22 @@ class Cluster:
     def relayed(self, *machines: Machine, delay_ms: float = 0.0, seen: Path = Path("/dev/null")) -> Iterator[None]:
         """What these machines send to the server takes so much longer each way; `seen` gets what they sent."""
         relay, server = (self.relay.address, _RELAY_PORT), (self.server.address, SERVER_PORT)
-        addresses = ["{}:{}".format(*relay), "{}:{}".format(*server)]
-        words = [sys.executable, "-m", "tests.cluster.relay", *addresses, str(delay_ms), str(seen)]
-        with (
-            self.relay.start(*words, stdout=subprocess.PIPE, cwd=ROOT) as process,
-            contextlib.ExitStack() as rules,
-        ):
+        with self.relaying(self.relay, "{}:{}".format(*relay), delay_ms, seen), contextlib.ExitStack() as rules:
+            for machine in machines:
+                rules.enter_context(rerouted(machine, server, relay))
+            yield
+
+    @contextlib.contextmanager
+    def relaying(
+        self, machine: Machine, listen: str, delay_ms: float = 0.0, seen: Path = Path("/dev/null")
+    ) -> Iterator[None]:
+        """A relay to the server on some machine."""
+        target = f"{self.server.address}:{SERVER_PORT}"
+        words = [sys.executable, "-m", "tests.cluster.relay", listen, target, str(delay_ms), str(seen)]
+        with machine.start(*words, stdout=subprocess.PIPE, cwd=ROOT) as process:
             try:
                 assert process.stdout is not None
                 assert process.stdout.readline() == "listens\n"
-                for machine in machines:
-                    rules.enter_context(rerouted(machine, server, relay))
                 yield
             finally:
                 process.kill()

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+import psutil
 
 from loadgen.metrics.journal import Line, StageStarted, Ticked
 from loadgen.store.files import JOURNAL, read_journal
@@ -46,8 +48,14 @@ class Run:
         until_s = time.monotonic() + PATIENCE_S
         while (found := what(self.lines())) is None:
             assert time.monotonic() < until_s, f"never came: {self.said()}"
+            assert not self.has_ended(), f"ended before it came: {self.said()}"
             time.sleep(0.02)
         return found
+
+    def has_ended(self) -> bool:
+        with suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE
+        return True
 
     def wait_for_load(self, hosts: int) -> None:
         """Wait until streams have completed on each of the hosts."""
@@ -70,7 +78,9 @@ class Run:
         os.kill(self.pid, number)
 
     def result(self) -> dict[str, Any]:
-        document: dict[str, Any] = json.loads((self.folder / "o.json").read_text())
+        path = self.folder / "o.json"
+        assert path.exists(), self.said()
+        document: dict[str, Any] = json.loads(path.read_text())
         return document
 
 
