@@ -14,7 +14,7 @@ from loadgen.cluster.facts import connect
 from loadgen.cluster.start import host_and_port, started
 from loadgen.errors import ClusterError
 from loadgen.metrics.finding import Finding
-from loadgen.metrics.journal import HostFacts
+from loadgen.metrics.hosts import HostFacts
 from loadgen.plan.stage import SLOW_TOKEN_S, Stage, streams_of
 from loadgen.profile.schema import Profile
 

@@ -27,12 +27,12 @@ from loadgen.cluster.messages import (
     WriteLine,
 )
 from loadgen.fleet.pipe import CLOSE_S, Ended, Heard
-from loadgen.metrics.journal import HostFacts
+from loadgen.metrics.hosts import HostFacts
 
 Exchange = Callable[[bytes], Awaitable[bytes]]
 """Brings a `ToHost` to the actor and its `FromHost` back; may raise anything that a network may do."""
 
-LOST_S = 4.0
+LOST_S = 3.5
 LIFELINE_S = 10.0
 _PERIOD_S = 0.125
 _ATTEMPT_S = 1.0

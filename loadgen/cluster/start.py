@@ -26,7 +26,7 @@ from loadgen.cluster.facts import connect, host_facts
 from loadgen.cluster.ssh import HostProcess, SshHost, another_vramp, connected_to, how_to_install, look_at
 from loadgen.cluster.tls import make_certificate, security_of
 from loadgen.errors import ClusterError
-from loadgen.metrics.journal import HostFacts
+from loadgen.metrics.hosts import HostFacts
 from loadgen.profile.cluster import Cluster
 
 T = TypeVar("T")
@@ -151,7 +151,7 @@ async def _scheduler(
         dashboard_address="127.0.0.1:0",
     )
     scheduler.http_server.stop()
-    stack.push_async_callback(scheduler.close)
+    stack.push_async_callback(_close, scheduler)
     await scheduler
     return scheduler
 
@@ -166,6 +166,15 @@ def _require_bindable(listen: str, port: int) -> None:
             f"cannot listen on {listen}, port {port or 'any'}, for the hosts ({_why(error)}): "
             "name another with cluster.listen or cluster.port"
         ) from None
+
+
+async def _close(scheduler: distributed.Scheduler) -> None:
+    try:
+        await scheduler.close()
+    except RuntimeError:
+        # Dask cannot give up a connection attempt that is timing out, as to a host that is lost. What it left undone:
+        scheduler.stop()
+        await distributed.core.Server.close(scheduler)
 
 
 async def _own_address(hosts: Sequence[SshHost]) -> str:

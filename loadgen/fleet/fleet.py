@@ -32,7 +32,8 @@ from loadgen.fleet.merge import (
 )
 from loadgen.fleet.worker import Worker
 from loadgen.metrics.deltas import StageDelta, StreamRow
-from loadgen.metrics.journal import HostTick, TickNumbers
+from loadgen.metrics.hosts import HostTick
+from loadgen.metrics.journal import TickNumbers
 from loadgen.plan.stage import Stage, workers_for
 from loadgen.stream.request import RequestTemplate, ServerAddress
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow

@@ -10,7 +10,7 @@ import msgspec
 
 from loadgen.fleet.host import Host
 from loadgen.metrics.deltas import ClientDelta, StageDelta, StreamRow
-from loadgen.metrics.journal import HostTick
+from loadgen.metrics.hosts import HostTick
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.worker.messages import TICK_NS, Tick
 

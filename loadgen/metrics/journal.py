@@ -21,6 +21,7 @@ from loadgen.metrics.canary import CanaryKind, CanaryMoment, CanaryTraffic, Scor
 from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.engine import EngineStage, EngineView, OwnRequests
 from loadgen.metrics.finding import Finding
+from loadgen.metrics.hosts import ClockMoved, HostsJoined, HostTick
 from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample, ServerDevices
 from loadgen.placement import Placement
 from loadgen.searches import SearchName
@@ -228,53 +229,6 @@ class StageSettled(msgspec.Struct, frozen=True, tag=True):
     t_s: _RunS
     index: int
     settled: bool  # false: the transient did not end in time
-
-
-class HostFacts(msgspec.Struct, frozen=True):
-    """A host of the cluster, as it was found before the start."""
-
-    name: str
-    address: str  # by which it was reached
-    hostname: str
-    identity: str
-    """Its boot id and network namespace: two names of one host have the same."""
-    kernel: str
-    cores: float  # that its workers may use
-    open_files: int  # the hard limit
-    ports: int  # local ports for connections to one server
-    vramp: str
-    python: str
-    distributed: str
-    definitions: str  # the version of what figures mean
-
-
-class HostsJoined(msgspec.Struct, frozen=True, tag=True):
-    """The load comes from these hosts, not from this machine."""
-
-    t_s: _RunS
-    hosts: tuple[HostFacts, ...]
-
-
-class ClockMoved(msgspec.Struct, frozen=True, tag=True):
-    """The clock of a host was moved against ours: times of the streams that were open there are wrong by that much."""
-
-    t_s: _RunS
-    host: str
-    by_ns: int
-
-
-class HostTick(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One host's part of a tick."""
-
-    stages: dict[int, StageDelta] = {}
-    client: ClientDelta = ClientDelta()
-    held: int = 0
-    workers: int = 0  # alive
-    rss_bytes: int = 0
-    offset_ns: int = 0  # its CLOCK_MONOTONIC less ours
-    uncertainty_ns: int = 0  # half the width of the interval that surely holds the offset
-    rtt_ns: int = 0  # of the last exchange
-    lost: bool = False
 
 
 class TickNumbers(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -22,17 +22,15 @@ from loadgen.metrics.figures import compare, other_data
 from loadgen.metrics.finding import Finding
 from loadgen.metrics.frontier import Price, price_of
 from loadgen.metrics.hardware import HardwareRecord
+from loadgen.metrics.hosts import ClockMoved, HostFacts, HostsJoined
 from loadgen.metrics.journal import (
     CanaryMeasured,
     Checked,
-    ClockMoved,
     DevicesChosen,
     EngineMeasured,
     GpusSampled,
     Happened,
-    HostFacts,
     HostSampled,
-    HostsJoined,
     Line,
     ReferenceDisturbed,
     RunFinished,
@@ -49,11 +47,11 @@ from loadgen.metrics.journal import (
     WorkersPlaced,
 )
 from loadgen.metrics.others import LAG_S, Traffic
-from loadgen.metrics.result import ClientResult, Limits, Result, RunEvent, StageResult
+from loadgen.metrics.result import Limits, Result, RunEvent, StageResult
 from loadgen.metrics.slo import limits_of
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.stage_result import StageHardware, stage_compute, stage_hardware, stage_result
+from loadgen.metrics.stage_result import StageHardware, client_result, stage_compute, stage_hardware, stage_result
 from loadgen.metrics.timeline import Timeline
 from loadgen.metrics.verdicts import gpu_verdicts
 from loadgen.placement import Placement
@@ -302,7 +300,13 @@ class Record:
             reason=reason,
             profile=run.profile,
             environment=run.environment | self._server_environment(),
-            client=self._client_result(),
+            client=client_result(
+                self.client,
+                list(self.stages.values()),
+                timestamps=self.timestamps,
+                workers=self.workers,
+                placement=self.placement,
+            ),
             stages=[self._stage_result(stage, run) for stage in self.stages.values()],
             series=self.timeline.series.columns(),
             events=self.events,
@@ -382,26 +386,6 @@ class Record:
                 for start in self.server_starts
             ]
         return environment
-
-    def _client_result(self) -> ClientResult:
-        client = self.client
-        limits = [(stage.started.index, why) for stage in self.stages.values() if (why := stage.limit()) is not None]
-        realtime_ns = sum(stage.client.counters["realtime_ns"] for stage in self.stages.values())
-        span_ns = sum(stage.client_span_ns for stage in self.stages.values())  # summed over workers
-        return ClientResult(
-            timestamps=self.timestamps,
-            workers=self.workers,
-            cpu_s=round(client.counters["cpu_ns"] / 1e9, 3),
-            read_lag_ms=client.read_lag.summary(),
-            send_lag_ms=client.send_lag.summary(),
-            coalesced_reads=client.coalesced_share,
-            unstamped_reads=client.counters["unstamped_reads"],
-            connects=client.counters["connects"],
-            limited=bool(limits),
-            why="; ".join(f"stage {index + 1}: {why}" for index, why in limits) or None,
-            realtime=min(1.0, realtime_ns / span_ns) if span_ns else None,
-            placement=self.placement,
-        )
 
 
 def _understood(run: RunStarted) -> Reference | None:

@@ -19,7 +19,8 @@ from loadgen.metrics.deltas import Summary
 from loadgen.metrics.engine import EngineStage, OthersTraffic, TruthCheck
 from loadgen.metrics.finding import Finding
 from loadgen.metrics.hardware_result import Columns, ComputeResult, EnergyResult, GpuSeries, GpuStage
-from loadgen.metrics.journal import DataFile, Diagnosis, HostFacts, RunState, SearchResult
+from loadgen.metrics.hosts import HostFacts
+from loadgen.metrics.journal import DataFile, Diagnosis, RunState, SearchResult
 from loadgen.metrics.samples import GpuStatic
 from loadgen.placement import Placement
 

@@ -12,7 +12,8 @@ from loadgen.metrics.deltas import ClientDelta, StageDelta, Summary
 from loadgen.metrics.engine import EngineStage, EngineView, OthersTraffic
 from loadgen.metrics.hardware import HardwareSamples
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import ClockMoved, HostTick, StageEnded, StageSettled, StageStarted
+from loadgen.metrics.hosts import ClockMoved, HostTick
+from loadgen.metrics.journal import StageEnded, StageSettled, StageStarted
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 
 E2E_WINDOWS = 3.0  # how many times E2E a window must last to know it

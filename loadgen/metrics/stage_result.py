@@ -1,9 +1,9 @@
-"""Turns the record of a stage into its part of the result."""
+"""Turns the record of a stage, and of the client over all stages, into their parts of the result."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -19,6 +19,7 @@ from loadgen.metrics.hardware_result import ComputeResult, EnergyResult, GpuStag
 from loadgen.metrics.journal import StageLoad
 from loadgen.metrics.mfu import compute_of
 from loadgen.metrics.result import (
+    ClientResult,
     Concurrency,
     FirstWave,
     HostResult,
@@ -32,8 +33,10 @@ from loadgen.metrics.result import (
     Verdict,
 )
 from loadgen.metrics.slo import judge
+from loadgen.metrics.stage import ClientMetrics
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.verdicts import StageFacts, error_verdicts, stage_verdicts
+from loadgen.placement import Placement
 
 _NO_PRICE = Price()
 MOST_TAIL = 0.2  # of the window: beyond this, the figures are partly those of a lower load
@@ -125,6 +128,34 @@ def _instance_result(part: StageRecord, url: str) -> InstanceResult:
         latency_ms=part.summaries("ttft", "tpot"),
         engine=part.engine,
         answers=kept(part.answers),
+    )
+
+
+def client_result(
+    client: ClientMetrics,
+    stages: Sequence[StageRecord],
+    *,
+    timestamps: Literal["kernel", "user"] | None,
+    workers: int,
+    placement: Placement | None,
+) -> ClientResult:
+    """How the load of a run was generated; `client` is that of all its stages."""
+    limits = [(stage.subject, why) for stage in stages if (why := stage.limit()) is not None]
+    realtime_ns = sum(stage.client.counters["realtime_ns"] for stage in stages)
+    span_ns = sum(stage.client_span_ns for stage in stages)  # summed over workers
+    return ClientResult(
+        timestamps=timestamps,
+        workers=workers,
+        cpu_s=round(client.counters["cpu_ns"] / 1e9, 3),
+        read_lag_ms=client.read_lag.summary(),
+        send_lag_ms=client.send_lag.summary(),
+        coalesced_reads=client.coalesced_share,
+        unstamped_reads=client.counters["unstamped_reads"],
+        connects=client.counters["connects"],
+        limited=bool(limits),
+        why="; ".join(f"{subject}: {why}" for subject, why in limits) or None,
+        realtime=min(1.0, realtime_ns / span_ns) if span_ns else None,
+        placement=placement,
     )
 
 

@@ -287,6 +287,16 @@ class Profile(Table):
         return self
 
     @model_validator(mode="after")
+    def _what_is_of_this_machine_is_not_of_the_hosts(self) -> Self:
+        of_here = {"source_addresses": self.load.source_addresses, "cpus": self.load.cpus}
+        named = next((key for key, value in of_here.items() if value), None)
+        if self.cluster.remote and named is not None:
+            raise ValueError(
+                f"load.{named} is for the machine that vramp runs on, and [cluster] sends the load from others"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _plan_fits(self) -> Self:
         plan = self.plan
         if plan.search is not None and SEARCHES[plan.search].needs_limits and not self.slo.asks:

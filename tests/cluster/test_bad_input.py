@@ -111,7 +111,7 @@ Wrong = Callable[[Cluster, Path, ExitStack], dict[str, Any]]
         (a_host_key_that_changed, ["host-b", "host key"]),
         (a_python_without_vramp, ["has no vramp", "pip install"]),
         (no_such_python, ["there is no such Python", "/nowhere/python"]),
-        (an_older_vramp, ["has vramp 0.0.1, and this machine"]),
+        (an_older_vramp, ["has vramp 0.0.1, and this machine", "pip install"]),
         (two_names_of_one_host, ["host-a, 10.66.0", "one machine"]),
         (a_scheduler_that_is_something_else, ["no Dask scheduler"]),
         (a_scheduler_that_is_not_there, ["cannot be reached", "8786"]),

@@ -13,16 +13,8 @@ from loadgen.fleet.merge import merge_stages
 from loadgen.format import fixed
 from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import (
-    ClockMoved,
-    HostFacts,
-    HostsJoined,
-    HostTick,
-    Line,
-    StageStarted,
-    Ticked,
-    encode_line,
-)
+from loadgen.metrics.hosts import ClockMoved, HostFacts, HostsJoined, HostTick
+from loadgen.metrics.journal import Line, StageStarted, Ticked, encode_line
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import StageResult, json_schema
 from loadgen.report.columns import host_columns
