@@ -29,20 +29,22 @@ class ClockOffset:
         """Half the width of the interval."""
         return round((self._most_ns - self._least_ns) / 2)
 
-    def add(self, sent_ns: int, received_ns: int, answered_ns: int, back_ns: int) -> int | None:
-        """Take the times of a message; returns by how much a clock was moved, None if none was.
+    def add(self, sent_ns: int, received_ns: int, answered_ns: int, back_ns: int) -> int:
+        """Take the times of a message; returns by how much a clock was moved, 0 if none was.
 
         `sent_ns` and `back_ns` are by our clock, `received_ns` and `answered_ns` by the host's.
         """
-        least_ns, most_ns = float(answered_ns - back_ns), float(received_ns - sent_ns)
+        # The clocks drift during the message, too.
+        slack_ns = (back_ns - sent_ns) * _DRIFT
+        least_ns, most_ns = answered_ns - back_ns - slack_ns, received_ns - sent_ns + slack_ns
         if self._at_ns is None:
             self._least_ns, self._most_ns, self._at_ns = least_ns, most_ns, back_ns
-            return None
+            return 0
         drift_ns = max(0, back_ns - self._at_ns) * _DRIFT
         known = max(least_ns, self._least_ns - drift_ns), min(most_ns, self._most_ns + drift_ns)
         before_ns, self._at_ns = self.offset_ns, back_ns
         if known[0] <= known[1]:
             self._least_ns, self._most_ns = known
-            return None
+            return 0
         self._least_ns, self._most_ns = least_ns, most_ns
         return self.offset_ns - before_ns

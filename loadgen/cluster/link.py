@@ -48,12 +48,12 @@ class ClusterHost:
         self.facts = facts
         self.lost: str | None = None
         self.lifeline_s = LIFELINE_S
+        self.moved_ns = 0
         self._exchange_with = exchange
         self._orders = Outbox[Order]()
         self._reports = Inbox[Report]()
         self._pipes: dict[int, RemotePipe] = {}
         self._clock = ClockOffset()
-        self._moves: list[int] = []
         self._rtts_ns: deque[int] = deque([0], maxlen=_RTTS_KEPT)
         self._unanswered_s = 0.0
         self._wake = asyncio.Event()
@@ -79,10 +79,6 @@ class ClusterHost:
     def delivery_ns(self) -> int:
         """A command may have to wait for the exchange before it."""
         return 2 * max(self._rtts_ns) + _MARGIN_NS
-
-    def take_moves(self) -> list[int]:
-        moves, self._moves = self._moves, []
-        return moves
 
     def open_pipe(self, number: int) -> RemotePipe:
         pipe = self._pipes[number] = RemotePipe(number, self)
@@ -128,9 +124,7 @@ class ClusterHost:
         sent_ns = time.monotonic_ns()
         answer = messages.decode_from_host(await self._exchange_with(messages.encode(said)))
         back_ns = time.monotonic_ns()
-        moved_ns = self._clock.add(sent_ns, answer.received_ns, answer.answered_ns, back_ns)
-        if moved_ns is not None:
-            self._moves.append(moved_ns)
+        self.moved_ns += self._clock.add(sent_ns, answer.received_ns, answer.answered_ns, back_ns)
         self._rtts_ns.append(back_ns - sent_ns)
         self._unanswered_s = 0.0
         self._orders.confirm(answer.confirmed)

@@ -68,6 +68,7 @@ class Fleet:
         self._addresses: Sequence[ServerAddress] = ()
         self._servers = servers
         self._hosts: Sequence[Host] = ()
+        self._moved_ns: dict[str, int] = {}  # by how much each host's clock was moved
         self._most = 0
         self._workers: list[Worker] = []
         self._starting: set[asyncio.Task[None]] = set()
@@ -350,10 +351,15 @@ class Fleet:
             finished_why=finished_why,
             deaths=tuple(death for _, death in died),
             news=news,
-            clock_moves=tuple((host.name, by_ns) for host in self._hosts for by_ns in host.take_moves()),
+            clock_moves=self._take_clock_moves(),
             rss_bytes=sum(tick.rss_bytes for tick in last),
             rows=rows_by_worker(ticks),
         )
+
+    def _take_clock_moves(self) -> tuple[tuple[str, int], ...]:
+        before, self._moved_ns = self._moved_ns, {host.name: host.moved_ns for host in self._hosts}
+        moves = ((name, moved_ns - before.get(name, 0)) for name, moved_ns in self._moved_ns.items())
+        return tuple((name, by_ns) for name, by_ns in moves if by_ns)
 
     def _host_ticks(self, parts: Sequence[WorkerTicks], died: Counter[str]) -> tuple[HostTick, ...]:
         """Each host's part; none if the only host is this machine."""

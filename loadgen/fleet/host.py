@@ -42,8 +42,9 @@ class Host(Protocol):
     def lost(self) -> str | None:
         """Why it cannot be reached; None while it can."""
 
-    def take_moves(self) -> list[int]:
-        """By how many nanoseconds its clock was moved, for each time since the last call."""
+    @property
+    def moved_ns(self) -> int:
+        """By how much its clock was moved against ours, all in all."""
 
     def open_pipe(self, number: int) -> Pipe:
         """The pipe of a new worker, not started yet."""
@@ -53,16 +54,13 @@ class LocalHost:
     """This machine."""
 
     name = ""
-    offset_ns = uncertainty_ns = rtt_ns = delivery_ns = 0
+    offset_ns = uncertainty_ns = rtt_ns = delivery_ns = moved_ns = 0
     lifeline_s = 0.0
     lost = None
 
     @property
     def cores(self) -> float:
         return usable_cores()
-
-    def take_moves(self) -> list[int]:
-        return []
 
     def open_pipe(self, number: int) -> Pipe:
         return LocalPipe()

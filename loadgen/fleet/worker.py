@@ -36,6 +36,7 @@ class Worker:
         self._lost: dict[int, StageDelta] = {}
         self._on_change = on_change
         self._moments: dict[tuple[int, str], int] = {}  # by stage and name, on our clock
+        self._moved_ns = host.moved_ns
         self._silent_s = 0.0
         self._closing = False
         self._last_number = self._host_ns() // TICK_NS  # as its host counts
@@ -139,6 +140,12 @@ class Worker:
         after = self.last.number if self.last is not None else 0
         number = round(tick.number - self.host.offset_ns / TICK_NS)
         stages = {index: self._moments_on_our_clock(index, delta) for index, delta in tick.stages.items()}
+        by_ns, self._moved_ns = self.host.moved_ns - self._moved_ns, self.host.moved_ns
+        for index, delta in stages.items():
+            if by_ns and index == tick.running and delta.window_start_ns is not None:
+                # Its streams were held for as long as we know, and not for longer by the move.
+                area_ns = delta.held_area_ns - by_ns * tick.held
+                stages[index] = msgspec.structs.replace(delta, held_area_ns=area_ns)
         return msgspec.structs.replace(tick, number=max(after + 1, number), stages=stages)
 
     def _moments_on_our_clock(self, index: int, delta: StageDelta) -> StageDelta:

@@ -28,7 +28,7 @@ class Probed:
     def _there_ns(self) -> int:
         return round(self.now_ns + self.truth_ns)
 
-    def exchange(self, out_ns: int, held_ns: int, back_ns: int, pause_ns: int = 0) -> int | None:
+    def exchange(self, out_ns: int, held_ns: int, back_ns: int, pause_ns: int = 0) -> int:
         sent_ns = self.now_ns
         self.now_ns += out_ns
         received_ns = self._there_ns()
@@ -46,11 +46,13 @@ def test_the_true_offset_is_in_the_interval_and_no_move_is_claimed(
     ahead_ns: int, drift: float, times: list[tuple[int, int, int, int]]
 ) -> None:
     probed = Probed(ahead_ns, drift)
-    assert all(probed.exchange(*one) is None for one in times)
+    assert all(probed.exchange(*one) == 0 for one in times)
     fastest_ns = min(out_ns + back_ns for out_ns, _, back_ns, _ in times)
     assert probed.clock.uncertainty_ns >= 0
     if len(times) == 1:
-        assert probed.clock.uncertainty_ns == pytest.approx(fastest_ns / 2, abs=times[0][1] * 1e-3 + 2)
+        assert probed.clock.uncertainty_ns == pytest.approx(
+            fastest_ns / 2, abs=fastest_ns * 1e-3 + times[0][1] * 2e-3 + 2
+        )
 
 
 @given(exchanges, st.integers(1, 3 * SECOND), st.sampled_from((-1, 1)), ways, ways)
@@ -65,9 +67,9 @@ def test_a_clock_that_is_moved_is_noticed_as_soon_as_it_can_be_known(
     step_ns = round(step_ns + 2 * known_ns)
     probed.ahead_ns += sign * step_ns
     moved_ns = probed.exchange(out_ns, 0, back_ns)
-    assert moved_ns is not None
+    assert moved_ns != 0
     assert abs(moved_ns - sign * step_ns) <= known_ns + probed.clock.uncertainty_ns + 2
-    assert probed.exchange(out_ns, 0, back_ns) is None
+    assert probed.exchange(out_ns, 0, back_ns) == 0
 
 
 def test_a_slow_message_does_not_spoil_what_is_known() -> None:

@@ -64,6 +64,6 @@ def test_a_clock_that_is_moved_is_a_verdict_and_no_wrong_number(tmp_path: Path, 
     (stage,) = result["stages"]
     assert "clock-moved" in [verdict["id"] for verdict in stage["verdicts"]]
     # Every stream lives half a second: whatever took as long as the step is the step.
-    for quantity in ("ttft", "e2e"):
-        assert stage["latency_ms"][quantity]["max"] < 1900
-        assert stage["latency_ms"][quantity]["min"] > 0
+    assert 0 < stage["latency_ms"]["ttft"]["min"] <= stage["latency_ms"]["ttft"]["max"] < 1900
+    assert stage["latency_ms"]["tpot"]["max"] < 100
+    assert stage["hosts"][1]["held"] == pytest.approx(4, rel=0.1)
