@@ -32,7 +32,7 @@ from loadgen.metrics.hosts import HostFacts
 Exchange = Callable[[bytes], Awaitable[bytes]]
 """Brings a `ToHost` to the actor and its `FromHost` back; may raise anything that a network may do."""
 
-LOST_S = 3.5
+LOST_S = 3.0
 LIFELINE_S = 10.0
 _PERIOD_S = 0.125
 _ATTEMPT_S = 1.0
