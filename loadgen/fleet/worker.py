@@ -140,13 +140,18 @@ class Worker:
         after = self.last.number if self.last is not None else 0
         number = round(tick.number - self.host.offset_ns / TICK_NS)
         stages = {index: self._moments_on_our_clock(index, delta) for index, delta in tick.stages.items()}
-        by_ns, self._moved_ns = self.host.moved_ns - self._moved_ns, self.host.moved_ns
-        for index, delta in stages.items():
-            if by_ns and index == tick.running and delta.window_start_ns is not None:
-                # Its streams were held for as long as we know, and not for longer by the move.
-                area_ns = delta.held_area_ns - by_ns * tick.held
-                stages[index] = msgspec.structs.replace(delta, held_area_ns=area_ns)
+        self._take_back_moves(stages)
         return msgspec.structs.replace(tick, number=max(after + 1, number), stages=stages)
+
+    def _take_back_moves(self, stages: dict[int, StageDelta]) -> None:
+        """Its streams were held for as long as we know, and not for longer by what its clock was moved."""
+        by_ns, self._moved_ns = self.host.moved_ns - self._moved_ns, self.host.moved_ns
+        if not by_ns or self.last is None:
+            return
+        for index, delta in stages.items():
+            if index == self.last.running and delta.window_start_ns is not None:
+                area_ns = delta.held_area_ns - by_ns * self.last.held
+                stages[index] = msgspec.structs.replace(delta, held_area_ns=area_ns)
 
     def _moments_on_our_clock(self, index: int, delta: StageDelta) -> StageDelta:
         """What is repeated in every tick is converted once: it must not move with the host's clock."""
