@@ -144,9 +144,9 @@ class Worker:
         return msgspec.structs.replace(tick, number=max(after + 1, number), stages=stages)
 
     def _take_back_moves(self, stages: dict[int, StageDelta]) -> None:
-        """Its streams were held for as long as we know, and not for longer by what its clock was moved."""
+        """Its streams were held for as long as we know, and not for longer by what its clock was moved ahead."""
         by_ns, self._moved_ns = self.host.moved_ns - self._moved_ns, self.host.moved_ns
-        if not by_ns or self.last is None:
+        if by_ns <= 0 or self.last is None:
             return
         for index, delta in stages.items():
             if index == self.last.running and delta.window_start_ns is not None:

@@ -15,6 +15,9 @@ from loadgen.metrics.deltas import LoadBin
 from loadgen.stream.samples import ClientSamples, StageSamples, encoded_histogram, gap_histograms
 
 
+_MOVED_NS = 100_000_000  # a clock that is so far back was moved, as with a virtual machine
+
+
 class Window:
     """Opened once, drained each tick, closed at the end of the stage."""
 
@@ -77,8 +80,10 @@ class Window:
         return self._client.requests, self._client.input_tokens, self._client.output_tokens
 
     def _integrate(self, now_ns: int) -> None:
-        if now_ns > self._area_until_ns:
-            self._area_ns += self._held * (now_ns - self._area_until_ns)
+        span_ns = now_ns - self._area_until_ns
+        if span_ns > 0:
+            self._area_ns += self._held * span_ns
+        if span_ns > 0 or span_ns < -_MOVED_NS:
             self._area_until_ns = now_ns
 
 
