@@ -54,7 +54,8 @@ def test_a_clock_that_is_moved_is_a_verdict_and_no_wrong_number(tmp_path: Path, 
             run.wait_for_load(3)
             it.hosts[1].step_clock(step_s)
             moved = run.wait_for(lambda lines: next((line for line in lines if isinstance(line, ClockMoved)), None))
-            goes_on(run, now_s(run.lines()), 12)
+            # The moment of the move itself is a small part of the stage then.
+            goes_on(run, now_s(run.lines()) + 8.0, 12)
             result = finished(run, process)
         wait_until_nothing_is_left(it)
     tell(f"a clock moved by {step_s:+} s in mid-run: told as {moved.by_ns / 1e9:+.4f} s of {moved.host}")
