@@ -39,7 +39,10 @@ class Worker:
         self._moved_ns = host.moved_ns
         self._silent_s = 0.0
         self._closing = False
-        self._last_number = self._host_ns() // TICK_NS  # as its host counts
+        self._ahead_ns = host.offset_ns + host.uncertainty_ns  # the most that its host's clock was ever ahead of ours
+        self._last_number = (
+            time.monotonic_ns() + host.offset_ns - host.uncertainty_ns
+        ) // TICK_NS  # as its host counts
 
     @property
     def ready(self) -> bool:
@@ -133,7 +136,9 @@ class Worker:
         self._on_change()
 
     def _host_ns(self) -> int:
-        return time.monotonic_ns() + self.host.offset_ns + self.host.uncertainty_ns
+        """The latest that it can be by its host's clock; a tick may come from before that was moved back."""
+        self._ahead_ns = max(self._ahead_ns, self.host.offset_ns + self.host.uncertainty_ns)
+        return time.monotonic_ns() + self._ahead_ns
 
     def _on_our_clock(self, tick: Tick) -> Tick:
         """The tick as if this machine's clock had timed it; its number grows even if the offset is corrected."""
