@@ -21,7 +21,7 @@ from loadgen.places import cache_folder
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
 from loadgen.server.gpus.gpu import Gpu, read_gpus
-from loadgen.server.preflight import box_cluster, box_gpus, box_hardware, box_model, box_system
+from loadgen.server.preflight import box_connections, box_gpus, box_hardware, box_model, box_system
 from loadgen.server.preflight.facts import Box, Setup, facts_of
 from loadgen.server.preflight.flags import flag_findings
 from loadgen.server.preflight.installation import ask_installation, newest_recorded, python_of, recorded_installation
@@ -33,12 +33,12 @@ _JUDGED_ENGINES = ("vllm", "docker")  # whose flags and variables are checked
 _Check = Callable[[Setup], Iterator[Finding]]
 _CLIENT: dict[str, _Check] = {
     "servers of vramps that were killed": box_gpus.orphans,
-    "the limit of open files": box_system.open_files,
-    "the local ports": box_system.local_ports,
-    "the source addresses": box_system.source_addresses,
+    "the limit of open files": box_connections.open_files,
+    "the local ports": box_connections.local_ports,
+    "the source addresses": box_connections.source_addresses,
     "the CPU governor": box_system.governor,
     "the clock": box_system.clock,
-    "the way from the hosts to the server": box_cluster.server_of_this_box_alone,
+    "the way from the hosts to the server": box_connections.server_of_this_box_alone,
 }
 _VLLM: dict[str, _Check] = {
     "the port": box_system.port,
