@@ -253,7 +253,7 @@ class Api:
             events=events,
             truth=truth,
             engine=service.engine,
-            served=truth.arrived(request.received_ns, kernel_stamp=request.kernel_stamp),
+            served=truth.arrived(request.received_ns, began_ns=request.began_ns, kernel_stamp=request.kernel_stamp),
             with_usage=with_usage and at_the_end,
             idle_close="idle_close" in faults,
             scores=scores,

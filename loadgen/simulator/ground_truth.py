@@ -164,13 +164,14 @@ class GroundTruth:
         self.peak_concurrency = self.open
         self.faults: Counter[str] = Counter()  # how many requests each kind hit
         self.first_received_ns = self.last_write_ns = 0
-        self.latency = {name: Samples() for name in ("ttft", "tpot", "itl", "chunk_gap", "e2e")}
+        self.latency = {name: Samples() for name in ("receive", "ttft", "tpot", "itl", "chunk_gap", "e2e")}
         self._cpu_s = time.process_time()
         self.history.forget()
 
-    def arrived(self, received_ns: int, *, kernel_stamp: bool) -> ServedStream:
-        """A valid request starts; returns the record of its answer."""
+    def arrived(self, received_ns: int, *, began_ns: int, kernel_stamp: bool) -> ServedStream:
+        """A valid request starts, whose first bytes came at `began_ns`; returns the record of its answer."""
         self.requests["received"] += 1
+        self.latency["receive"].add((received_ns - began_ns,))
         self.open += 1
         self.peak_concurrency = max(self.peak_concurrency, self.open)
         self.first_received_ns = self.first_received_ns or received_ns

@@ -44,7 +44,8 @@ class Request:
     query: str = ""
     body: bytes = b""
     keep_alive: bool = True
-    received_ns: int = 0
+    began_ns: int = 0  # the stamp of the read with its first bytes
+    received_ns: int = 0  # the stamp of the read that completed it
     kernel_stamp: bool = False
 
 
@@ -74,7 +75,7 @@ class Connection:
         server.loop.add_reader(self.fd, self._readable)
 
     def on_message_begin(self) -> None:
-        self._incoming, self._url, self._body = Request(), b"", []
+        self._incoming, self._url, self._body = Request(began_ns=self._stamp_ns), b"", []
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -91,7 +92,7 @@ class Connection:
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """Queue the request with the stamp of the read that completed it."""
+        """Queue the request."""
         request = self._incoming
         request.method = self._parser.get_method().decode("latin-1")
         request.path, _, request.query = self._url.decode("latin-1").partition("?")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.simulator.ground_truth import GroundTruth, Samples, ServedHistory, ServedStream
-from tests.simulator.conftest import Running, body_of, events_of, request
+from tests.simulator.conftest import Running, body_of, events_of, read_all, request
 
 MS = 1_000_000
 
@@ -78,6 +78,22 @@ def test_agrees_with_what_a_raw_client_sees(server: Running) -> None:
     assert truth["peak_concurrency"] == 1
     assert truth["latency_ms"]["tpot"]["max"] == pytest.approx(truth["latency_ms"]["itl"]["mean"], rel=1e-3)
     assert sum(truth["timestamps"].values()) == 1
+
+
+def test_how_long_a_request_took_to_come_is_apart_from_its_ttft(server: Running) -> None:
+    head, _, body = request(2, close=True).partition(b"\r\n\r\n")
+    began_ns = time.time_ns()
+    with server.connect() as sock:
+        sock.sendall(head + b"\r\nexpect: 100-continue\r\n\r\n")
+        assert sock.recv(100).startswith(b"HTTP/1.1 100")
+        between_ns = time.time_ns()
+        sock.sendall(body)
+        sent_ns = time.time_ns()
+        assert len(events_of(body_of(read_all(sock)))) == 3
+        over_ns = time.time_ns()
+    latency = server.truth()["latency_ms"]
+    assert 0 < latency["receive"]["max"] <= (sent_ns - began_ns) / 1e6
+    assert latency["ttft"]["max"] <= (over_ns - between_ns) / 1e6
 
 
 def test_counts_streams_that_are_open_at_once(server: Running) -> None:
