@@ -26,7 +26,7 @@ _MEASURING = ("stream", "worker", "workload", "metrics", "plan")
 
 
 def host_facts() -> HostFacts:
-    """Of this machine; `name` is its own, and `address` is the one at which SSH reached it, if SSH did."""
+    """What this machine is; `name` is its own, and `address` is the one at which SSH reached it, if SSH did."""
     _, open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     _, _, address, *_ = [*os.environ.get("SSH_CONNECTION", "").split(), "", "", ""]
     return HostFacts(

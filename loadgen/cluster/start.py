@@ -283,7 +283,7 @@ def _why(error: BaseException) -> str:
 
 
 async def _facts_by_worker(client: distributed.Client, scheduler: str) -> dict[str, HostFacts]:
-    """Of each Dask worker, by its address."""
+    """What each Dask worker runs on, by its address; raises `ClusterError`."""
     try:
         async with asyncio.timeout(_CALL_S):
             found: dict[str, HostFacts] = await client.run(host_facts, on_error="return")

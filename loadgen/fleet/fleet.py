@@ -26,6 +26,7 @@ from loadgen.fleet.merge import (
     host_tick,
     merge_clients,
     merge_stages,
+    new_ticks,
     open_streams,
     rows_by_worker,
     seconds_behind,
@@ -212,22 +213,19 @@ class Fleet:
         With `waits`, it is measured from `open_window` on.
         """
         if stage.no_load:
-            self.end_load(abort=False)
-            self._no_load = index
-            if not waits:
-                self.open_window(index)
+            self._begin_no_load(index, waits=waits)
             return
         self._end_no_load()
         self._learn_pace()
         cores = [host.cores for host in self._hosts if host.lost is None]
         self.grow(workers_for(None, [stage], servers=self._servers, cores=cores, token_s=self._token_s))
         self._running, self._sharing = index, self._sharers(stage)
-        # All hosts begin at the same moment, once the command has reached every one of them.
-        start_ns = time.monotonic_ns() + max((worker.host.delivery_ns for worker in self._sharing), default=0)
         for worker in self._workers:
             if worker not in self._sharing:
                 worker.share = None
                 worker.send(EndLoad(abort=False))
+        # All hosts begin at the same moment, once the command has reached every one of them.
+        start_ns = time.monotonic_ns() + max((worker.host.delivery_ns for worker in self._sharing), default=0)
         for rank, worker in enumerate(self._sharing):
             command = BeginStage(
                 index=index,
@@ -276,6 +274,12 @@ class Fleet:
             worker.share = None
             worker.send(EndLoad(abort=abort))
 
+    def _begin_no_load(self, index: int, *, waits: bool) -> None:
+        self.end_load(abort=False)
+        self._no_load = index
+        if not waits:
+            self.open_window(index)
+
     def _end_no_load(self) -> None:
         index, self._no_load = self._no_load, None
         if index is not None and index in self._no_load_windows:
@@ -323,7 +327,7 @@ class Fleet:
                     await self._changed.wait()
 
     def _merge(self) -> FleetTick:
-        parts = [_new_ticks(worker) for worker in self._workers]
+        parts = [new_ticks(worker) for worker in self._workers]
         died = [(worker, death) for worker in self._workers if (death := worker.take_death()) is not None]
         ticks = [tick for part in parts for tick in part.ticks]
         last = [part.last for part in parts if part.last is not None]
@@ -385,14 +389,3 @@ class Fleet:
         if not any(done):
             return "every worker that took part in it died"
         return _ANSWERED if not short else f"{_ANSWERED} but those of {short} of {len(done)} workers, which died"
-
-
-def _new_ticks(worker: Worker) -> WorkerTicks:
-    ticks, lost = worker.take()
-    return WorkerTicks(
-        instance=worker.instance,
-        host=worker.host.name,
-        ticks=ticks,
-        stages=merge_stages([*(tick.stages for tick in ticks), lost]),
-        last=worker.last if worker.ready else None,
-    )

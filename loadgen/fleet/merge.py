@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from loadgen.fleet.host import Host
+from loadgen.fleet.worker import Worker
 from loadgen.metrics.deltas import ClientDelta, StageDelta, StreamRow
 from loadgen.metrics.hosts import HostTick
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
@@ -23,6 +24,18 @@ class WorkerTicks(msgspec.Struct, frozen=True):
     ticks: list[Tick]
     stages: dict[int, StageDelta]
     last: Tick | None  # its latest tick ever, if it is alive
+
+
+def new_ticks(worker: Worker) -> WorkerTicks:
+    """What a worker did since it was asked before."""
+    ticks, lost = worker.take()
+    return WorkerTicks(
+        instance=worker.instance,
+        host=worker.host.name,
+        ticks=ticks,
+        stages=merge_stages([*(tick.stages for tick in ticks), lost]),
+        last=worker.last if worker.ready else None,
+    )
 
 
 def host_tick(host: Host, parts: Sequence[WorkerTicks], *, workers_lost: int) -> HostTick:
