@@ -13,7 +13,7 @@ MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 # The modules of tests are compiled once, not by every worker at every start: half of what collecting them takes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-vllm test-chromium test-cluster test-lowest explore check docs bench screenshot schema clean
+.PHONY: run test test-vllm test-chromium test-cluster test-cluster-vllm machines test-lowest explore check docs bench screenshot schema clean
 
 run: $(INSTALLED)  ## the cockpit on the embedded simulator (without a terminal: the same run, headless)
 	$(BIN)/vramp profiles/simulator.toml
@@ -28,10 +28,15 @@ test-chromium: $(INSTALLED_DEV)  ## the tests that open pages in a headless Chro
 	command -v chromedriver >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium chromium-driver; }
 	$(BIN)/python -m pytest -m chromium tests
 
-test-cluster: $(INSTALLED_DEV)  ## the tests on several machines, which are network namespaces; installs sshd if it is missing, as root
+test-cluster: $(INSTALLED_DEV) machines  ## the tests on several machines, which are network namespaces, as root
+	$(BIN)/python -m pytest -m 'cluster and not vllm' tests/cluster
+
+test-cluster-vllm: $(INSTALLED_DEV) machines  ## the same with a real vLLM; installs its CPU build as test-vllm does
+	VRAMP_VLLM_CACHE="$$(sh tests/vllm/install.sh)" $(BIN)/python -m pytest -m 'cluster and vllm' tests/cluster
+
+machines:  ## what those tests need of Debian
 	for command in sshd ip iptables cc; do command -v $$command >/dev/null || missing=1; done; [ -z "$$missing" ] || \
 		{ apt-get update -qq && apt-get install -y -qq openssh-server iproute2 iptables gcc libc6-dev; }
-	$(BIN)/python -m pytest -m cluster tests/cluster
 
 check: $(INSTALLED_DEV)  ## format, lint, types, layers, links of the manual, tests with their coverage
 	$(BIN)/ruff format --check .

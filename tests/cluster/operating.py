@@ -130,9 +130,10 @@ def run_to_end(it: Cluster, folder: Path, *words: str) -> tuple[Run, int]:
 
 
 @contextmanager
-def cockpit(it: Cluster, folder: Path) -> Iterator[tuple[Run, Terminal]]:
-    """Open the profile in the folder in the cockpit."""
-    command = it.operator.command(sys.executable, "-m", "tui.cli", "p.toml", "--json", "o.json")
+def cockpit(it: Cluster, folder: Path, *verb: str) -> Iterator[tuple[Run, Terminal]]:
+    """Open the profile in the folder in the cockpit, or what else `verb` says."""
+    words = verb or ("p.toml",)
+    command = it.operator.command(sys.executable, "-m", "tui.cli", *words, "--json", "o.json")
     env = it.operator.places | {"PYTHONPATH": str(ROOT)}
     with in_a_terminal(command, folder, env, columns=160, rows=50) as terminal:
         yield Run(folder, terminal.pid), terminal

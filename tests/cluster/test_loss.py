@@ -111,6 +111,27 @@ def test_the_others_go_on_without_a_host_that_dies_or_stalls(tmp_path: Path, str
     assert "host-a" in stage["why"]
 
 
+def test_a_host_whose_ssh_session_is_stopped_ends_its_part_by_itself(tmp_path: Path) -> None:
+    with cluster("--preset", "bench") as it:
+        host = it.hosts[0]
+        write_profile(it, tmp_path, LOAD, {})
+        with vramp(it, tmp_path) as (run, process):
+            run.wait_for_load(3)
+            sessions = host.session_pids()
+            struck_s = strike(run, sessions, signal.SIGSTOP)
+            # Its lifeline is what comes through sshd; until that is missed, its load goes on.
+            wait_until_gone(host.pids() - sessions)
+            silent_s = now_s(run.lines()) - struck_s
+            after_s = lost_after_s(run, now_s(run.lines()))
+            goes_on(run, now_s(run.lines()), STREAMS * 2 // 3)
+            result = finished(run, process)
+        strike(run, sessions, signal.SIGCONT)
+        wait_until_nothing_is_left(it)
+    tell(f"sshd's child stopped: its host ended its part after {silent_s:.1f} s, and was lost {after_s:.2f} s later")
+    require_sums(result)
+    assert "host-a" in result["stages"][0]["why"]
+
+
 def test_the_others_take_over_the_share_of_a_host_that_died(tmp_path: Path) -> None:
     with cluster("--preset", "bench") as it:
         write_profile(it, tmp_path, LOAD, {"on_loss": "rebalance"})
