@@ -109,7 +109,7 @@ def test_a_pause_reaches_every_host_and_so_does_its_end(tmp_path: Path) -> None:
         result = run.result()
         wait_until_nothing_is_left(it)
     require_sums(result)
-    assert [stage["stop_reason"] for stage in result["stages"]][0] == "the operator paused"
+    assert result["stages"][0]["stop_reason"] == "the operator paused"
 
 
 def test_load_by_hand_in_a_monitor_comes_from_the_hosts(tmp_path: Path) -> None:
