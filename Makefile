@@ -13,7 +13,7 @@ MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 # The modules of tests are compiled once, not by every worker at every start: half of what collecting them takes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-vllm test-chromium test-cluster test-cluster-vllm machines test-lowest explore check docs bench screenshot schema clean
+.PHONY: run test test-vllm test-chromium test-cluster test-cluster-vllm machines test-lowest explore lint check docs bench screenshot schema clean
 
 run: $(INSTALLED)  ## the cockpit on the embedded simulator (without a terminal: the same run, headless)
 	$(BIN)/vramp profiles/simulator.toml
@@ -38,12 +38,14 @@ machines:  ## what those tests need of Debian
 	for command in sshd ip iptables cc; do command -v $$command >/dev/null || missing=1; done; [ -z "$$missing" ] || \
 		{ apt-get update -qq && apt-get install -y -qq openssh-server iproute2 iptables gcc libc6-dev; }
 
-check: $(INSTALLED_DEV)  ## format, lint, types, layers, links of the manual, tests with their coverage
+lint: $(INSTALLED_DEV)  ## format, lint, types, layers, links of the manual
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(MKDOCS) --quiet
+
+check: lint  ## the same, and the tests with their coverage
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --cov
 
 docs: $(INSTALLED_DEV)  ## the profile reference anew, and the manual as a site in build/site
