@@ -1,8 +1,9 @@
 """`make screenshot`: the manual's pictures, taken from real runs on the simulator: an operator at the keys, and pages.
 
-The pages (with chromium only) are of two variants of a server, and of a published recipe: its loads and what was
-published with it, on a simulated engine, with fewer requests, which takes nine minutes. What it measures says nothing
-of the GPUs of the publication.
+The three hosts (as root, with sshd) are network namespaces: two have clocks that differ from ours by 3 s, the third is
+20 ms away from the server. The pages (with chromium only) are of two variants of a server, and of a published recipe:
+its loads and what was published with it, on a simulated engine, with fewer requests, which takes nine minutes. What it
+measures says nothing of the GPUs of the publication.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ from loadgen.report.compare import compare_runs
 from loadgen.report.html.compare import compare_page
 from loadgen.report.html.document import html_report
 from loadgen.run.operations import Stop
+from loadgen.run.remote import RemoteRun
 from loadgen.run.run import Run
 from tests.chromium import chromium
+from tests.cluster.machines import cluster
+from tests.cluster.operating import vramp, write_profile
 from tui.app import Cockpit
 
 ROOT = Path(__file__).parents[1]
@@ -101,6 +105,21 @@ async def take_monitor() -> None:
     await driving
 
 
+async def take_cluster(folder: Path) -> None:
+    """Watch a run whose load comes from three hosts."""
+    load = {"isl": 64, "osl": 128, "seed": 1, "concurrency": [12, 24, 48], "duration": f"{2 * _STAGE_S}s"}
+    with cluster("--preset", "bench", clocks_s=(-3, 0, 3)) as it, it.relayed(it.hosts[1].machine, delay_ms=20.0):
+        write_profile(it, folder, load, {})
+        with vramp(it, folder, "--set", "name=three-hosts", "--set", "telemetry=off") as (running, _):
+            running.wait_for_load(3)
+            (run_folder,) = (folder / "runs").iterdir()
+            cockpit = Cockpit(RemoteRun(run_folder, steers=False), watching=True, read_only=True)
+            async with cockpit.run_test(size=(160, 45)) as pilot:
+                await asyncio.sleep(5 * _STAGE_S)
+                await _picture(pilot, cockpit, "cluster", ())
+                cockpit.exit()
+
+
 def recipe() -> Profile:
     """The recipe on a simulated engine: one or two waves of requests for each of its loads."""
     document = tomllib.loads(RECIPE.read_text(encoding="utf-8"))
@@ -152,6 +171,8 @@ if __name__ == "__main__":
         os.chdir(name)
         asyncio.run(take())
         asyncio.run(take_monitor())
+        if os.geteuid() == 0 and shutil.which("sshd"):
+            asyncio.run(take_cluster(Path(name) / "cluster"))
         if shutil.which("chromedriver"):
             asyncio.run(take_frontier(Path(name)))
             asyncio.run(take_page(Path(name)))
