@@ -48,10 +48,9 @@ def test_three_hosts_of_512_streams_tell_what_one_machine_of_1536_tells(tmp_path
             assert ttft == pytest.approx(true_ttft, rel=WITHIN)
             assert tpot == pytest.approx(true_tpot, rel=WITHIN)
     if not any(stage["limited"] for stage in stages.values()):
-        (one_ttft, _), (one_tpot, _) = told["one machine"]
-        (ttft, _), (tpot, _) = told["three hosts"]
-        assert ttft == pytest.approx(one_ttft, rel=WITHIN)
-        assert tpot == pytest.approx(one_tpot, rel=WITHIN)
+        # What was served differs by where in a step of the server the streams begin: that difference is not theirs.
+        for (one, true_one), (three, true_three) in zip(told["one machine"], told["three hosts"], strict=True):
+            assert three - true_three == pytest.approx(one - true_one, abs=WITHIN * true_one)
 
 
 def by_host_ms(run: Run, quantity: str) -> list[float]:
