@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import statistics
 import subprocess
@@ -126,7 +127,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    dask.config.set({"distributed.worker.profile.enabled": False, "logging.distributed": "error"})
+    dask.config.set({"distributed.worker.profile.enabled": False})
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     costs = [asyncio.run(cost_of(int(count), options.seconds)) for count in options.hosts.split(",")]
     print(table(costs))
     if options.json is not None:
