@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 import shutil
 import struct
 import subprocess
@@ -17,7 +18,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import httpx
 import psutil
@@ -149,26 +150,39 @@ def cluster(*simulator: str, clocks_s: Sequence[int] = (0, 0, 0), movable_clocks
 def _simulator(machine: Machine, *flags: str) -> Iterator[None]:
     address = ("--host", machine.address, "--port", str(SERVER_PORT))
     words = [sys.executable, "-m", "loadgen.simulator", "--preset", "fast", *address, *flags]
-    with machine.start(*words, stderr=subprocess.PIPE, cwd=ROOT) as process:
-        _drained(process, until=LISTENS.pattern.partition("(")[0])
+    with _started(machine, *words, until=LISTENS.pattern.partition("(")[0]):
+        yield
+
+
+@contextlib.contextmanager
+def _started(machine: Machine, *words: str, until: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """A process that has said `until` on its stderr, and the lines that it says there; killed in the end."""
+    reading, writing = os.pipe()
+    with machine.start(*words, stderr=writing, cwd=ROOT) as process:
+        os.close(writing)
         try:
-            yield
+            yield process, _lines_from(os.fdopen(reading), until)
         finally:
             process.kill()
 
 
-def _drained(process: subprocess.Popen[str], *, until: str) -> list[str]:
-    """Wait for a line with these words on its stderr; what comes after is added to the lines returned."""
-    assert process.stderr is not None
+def _lines_from(output: TextIO, until: str) -> list[str]:
+    """The lines until the one with these words; a thread adds those that come after."""
     lines = []
-    for line in process.stderr:
+    for line in output:
         lines.append(line)
         if until in line:
             break
     else:
+        output.close()
         raise AssertionError(f"never said {until!r}: {''.join(lines)}")
-    threading.Thread(target=lines.extend, args=(process.stderr,), daemon=True).start()
+    threading.Thread(target=_add_rest, args=(output, lines), daemon=True).start()
     return lines
+
+
+def _add_rest(output: TextIO, lines: list[str]) -> None:
+    with output:
+        lines.extend(output)
 
 
 @contextlib.contextmanager
@@ -177,20 +191,20 @@ def dask(it: Cluster) -> Iterator[str]:
     address = f"tcp://{it.scheduler.address}:{_SCHEDULER_PORT}"
     with contextlib.ExitStack() as processes:
         options = ("--host", it.scheduler.address, "--port", str(_SCHEDULER_PORT))
-        _dask_process(processes, it.scheduler, "scheduler", *options, until="Scheduler at")
+        processes.enter_context(_dask_process(it.scheduler, "scheduler", *options, until="Scheduler at"))
         for host in it.hosts:
             folder = ("--local-directory", str(host.machine.folder / "dask"))
             ours = ("--nthreads", "1", "--no-nanny", "--host", host.machine.address, *folder)
-            _dask_process(processes, host.machine, "worker", address, *ours, until="Registered to")
+            processes.enter_context(_dask_process(host.machine, "worker", address, *ours, until="Registered to"))
             host.known |= host.machine.pids()
         yield address
 
 
-def _dask_process(processes: contextlib.ExitStack, machine: Machine, name: str, *options: str, until: str) -> None:
+def _dask_process(
+    machine: Machine, name: str, *options: str, until: str
+) -> contextlib.AbstractContextManager[tuple[subprocess.Popen[str], list[str]]]:
     words = (sys.executable, "-m", f"distributed.cli.dask_{name}", "--no-dashboard", *options)
-    process = processes.enter_context(machine.start(*words, stderr=subprocess.PIPE))
-    processes.callback(process.kill)
-    _drained(process, until=until)
+    return _started(machine, *words, until=until)
 
 
 # Hosts.
@@ -216,12 +230,8 @@ def _sshd(machine: Machine, client: Path, clock_s: int, preload: Path | None) ->
     _introduce(machine, folder, client)
     namespace = ("unshare", "--time", "--monotonic", str(clock_s), "--fork", "--kill-child")
     words = (*namespace, shutil.which("sshd") or "/usr/sbin/sshd", "-D", "-e", "-f", str(folder / "config"))
-    with machine.start(*words, stderr=subprocess.PIPE) as process:
-        try:
-            log = _drained(process, until="Server listening")
-            yield Host(machine, process, machine.pids(), log, clock)
-        finally:
-            process.kill()
+    with _started(machine, *words, until="Server listening") as (process, log):
+        yield Host(machine, process, machine.pids(), log, clock)
 
 
 def _sshd_config(machine: Machine, folder: Path, environment: dict[str, str]) -> str:
