@@ -18,7 +18,9 @@ MOST_COALESCED = 0.01
 client's."""
 MOST_UNSURE = 0.005
 """Share of TTFTs that the client may have lengthened: half of those beyond the 99th percentile."""
-ONE_IS_CHANCE = 1  # of those, however few there are: a single one moves the 99th percentile by one rank at most
+ONE_IS_CHANCE = 1
+"""Of those, however few there are: one that may be a few ms too long moves the 99th percentile by one rank at most. A
+request that was sent again is no doubt but 200 ms and more, and counts from the first."""
 LEAST_HELD = 0.97  # of the streams that a closed loop asked for
 MOST_REFILL_SHARE = 0.02  # send lag as a share of the streams' time: the load that late refills cost
 MOST_SEND_LAG_MS = 5.0
@@ -69,10 +71,9 @@ def client_limit(facts: ClientFacts) -> str | None:
         return f"read lag p99 {facts.read_lag_p99_ms:.1f} ms: the client read late{_why_late(facts)}"
     if facts.coalesced_share is not None and facts.reads >= FEWEST_FOR_SHARE and facts.coalesced_share > MOST_COALESCED:
         return f"{facts.coalesced_share:.1%} of the reads carried several events"
-    most_unsure = max(ONE_IS_CHANCE, MOST_UNSURE * facts.ttfts)
-    if facts.ttfts >= FEWEST_FOR_P99 and facts.unsure_ttfts > most_unsure:
+    if facts.ttfts >= FEWEST_FOR_P99 and facts.unsure_ttfts > max(ONE_IS_CHANCE, MOST_UNSURE * facts.ttfts):
         return f"{facts.unsure_ttfts} of {facts.ttfts} TTFTs may be too long because of the client{_why_late(facts)}"
-    if facts.ttfts >= FEWEST_FOR_P99 and facts.resent_requests > most_unsure:
+    if facts.ttfts >= FEWEST_FOR_P99 and facts.resent_requests > MOST_UNSURE * facts.ttfts:
         return (
             f"{facts.resent_requests} of {facts.ttfts} requests had to be sent again on new connections, within their "
             "TTFT: packets were lost, or the server's queue of new connections was full (backlog, net.core.somaxconn)"

@@ -33,8 +33,8 @@ def facts(**known: float) -> ClientFacts:
         # A host's part of a stage has few: one of them proves nothing.
         (facts(ttfts=124, unsure_ttfts=1), None),
         (facts(ttfts=124, unsure_ttfts=2), "2 of 124 TTFTs may be too long because of the client"),
-        (facts(ttfts=124, resent_requests=1), None),
-        (facts(ttfts=124, resent_requests=2), "2 of 124 requests had to be sent again"),
+        (facts(ttfts=124, resent_requests=1), "1 of 124 requests had to be sent again"),
+        (facts(ttfts=500, resent_requests=2), None),
         (facts(ttfts=500, resent_requests=2), None),
         (facts(ttfts=500, resent_requests=3), "3 of 500 requests had to be sent again on new connections"),
         (facts(held_mean=50.0, wanted=64), "held 50.0 of 64"),
