@@ -108,10 +108,12 @@ def write_profile(
 
 
 @contextmanager
-def vramp(it: Cluster, folder: Path, *words: str) -> Iterator[tuple[Run, subprocess.Popen[str]]]:
-    """Run the profile in the folder without a terminal."""
-    command = [sys.executable, "-m", "tui.cli", "run", "p.toml", "--json", "o.json", *words]
-    env = {"PYTHONPATH": str(ROOT)}
+def vramp(
+    it: Cluster, folder: Path, *words: str, profile: str = "p.toml", env: Mapping[str, str] | None = None
+) -> Iterator[tuple[Run, subprocess.Popen[str]]]:
+    """Run a profile, that in the folder by default, without a terminal."""
+    command = [sys.executable, "-m", "tui.cli", "run", profile, "--json", "o.json", *words]
+    env = {"PYTHONPATH": str(ROOT), **(env or {})}
     with (
         (folder / "stdout").open("w") as stdout,
         (folder / "stderr").open("w") as stderr,

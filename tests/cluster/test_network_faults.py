@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.cluster.figures import tell
 from tests.cluster.machines import cluster
 from tests.cluster.network import bandwidth, loss
-from tests.cluster.operating import Run, run_to_end, wait_until_nothing_is_left, write_profile
+from tests.cluster.operating import Run, wait_until_nothing_is_left
+from tests.cluster.test_accuracy import stage_of
 from tests.cluster.test_loss import require_sums
 
 pytestmark = pytest.mark.cluster
 
 LOST_SHARE = 0.05
 MBIT_PER_S = 8.0
-
-
-def only_stage(run: Run, code: int) -> dict[str, Any]:
-    assert code == 0, run.said()
-    result = run.result()
-    require_sums(result)
-    (stage,) = result["stages"]
-    return dict(stage)
 
 
 def coalesced_shares(run: Run) -> list[float]:
@@ -40,11 +32,11 @@ def coalesced_shares(run: Run) -> list[float]:
 def test_lost_packets_of_one_host_are_its_own_and_name_it(tmp_path: Path) -> None:
     load = {"isl": 16, "osl": 100, "concurrency": 12, "requests": 120, "warmup": 0}
     with cluster("--preset", "bench") as it:
-        write_profile(it, tmp_path, load, {})
         with loss(it.hosts[1].machine, LOST_SHARE):
-            run, code = run_to_end(it, tmp_path)
+            run, stage = stage_of(it, tmp_path, hosts=True, load=load)
         wait_until_nothing_is_left(it)
-    stage, shares = only_stage(run, code), coalesced_shares(run)
+    require_sums(run.result())
+    shares = coalesced_shares(run)
     first, lossy, last = shares
     tell(
         f"{LOST_SHARE:.0%} of the packets to host-b lost: reads with several events "
@@ -61,11 +53,11 @@ def test_lost_packets_of_one_host_are_its_own_and_name_it(tmp_path: Path) -> Non
 def test_a_narrow_link_of_one_host_shows_in_its_ttft_alone(tmp_path: Path) -> None:
     load = {"isl": 8000, "osl": 4, "concurrency": 12, "requests": 120, "warmup": 0}
     with cluster("--preset", "bench") as it:
-        write_profile(it, tmp_path, load, {})
         with bandwidth(it.hosts[2].machine, MBIT_PER_S):
-            run, code = run_to_end(it, tmp_path)
+            run, stage = stage_of(it, tmp_path, hosts=True, load=load)
         wait_until_nothing_is_left(it)
-    ttft_ms = [host["latency_ms"]["ttft"]["p50"] for host in only_stage(run, code)["hosts"]]
+    require_sums(run.result())
+    ttft_ms = [host["latency_ms"]["ttft"]["p50"] for host in stage["hosts"]]
     *others, narrow = ttft_ms
     tell(f"host-c sends at {MBIT_PER_S:g} Mbit/s, prompts of 8,000 tokens: TTFT p50 {ttft_ms} ms")
     # Four prompts of 40 kB and more at a time take 160 ms on this link, whatever else the machine does.

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.figures import tell
-from tests.cluster.machines import ROOT, cluster
-from tests.cluster.operating import wait_until_nothing_is_left
+from tests.cluster.machines import cluster
+from tests.cluster.operating import vramp, wait_until_nothing_is_left
 from tests.vllm.engine import HERE, PROFILE, engine_processes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.vllm, pytest.mark.timeout(600)]
@@ -22,21 +20,17 @@ REQUESTS, ISL, OSL = 60, 128, 16
 def test_three_hosts_load_a_vllm_that_vramp_started(tmp_path: Path) -> None:
     with cluster() as it:
         settings = [*HERE, f"server.host={it.operator.address}", "load.workers=3"]
-        command = [sys.executable, "-m", "tui.cli", "run", str(PROFILE), "--json", "o.json", "--hosts", it.names]
-        command += ["--concurrency", "6", "--requests", str(REQUESTS), "--isl", str(ISL), "--osl", str(OSL)]
-        command += [word for setting in settings for word in ("--set", setting)]
+        words = ["--hosts", it.names, "--concurrency", "6", "--requests", str(REQUESTS)]
+        words += ["--isl", str(ISL), "--osl", str(OSL)]
+        words += [word for setting in settings for word in ("--set", setting)]
         # What it compiled before is in the cache; its temporary files need more room than the machine's `/tmp` has.
         places = {"XDG_CACHE_HOME": str(Path.home() / ".cache"), "TMPDIR": tempfile.gettempdir()}
-        output = tmp_path / "output"
-        with output.open("w") as file:
-            options = {"cwd": tmp_path, "env": places | {"PYTHONPATH": str(ROOT)}, "stdout": file, "stderr": file}
-            with it.operator.start(*command, **options) as process:
-                code = process.wait()
-        said = output.read_text()
-        assert code == 0, said
+        with vramp(it, tmp_path, *words, profile=str(PROFILE), env=places) as (run, process):
+            code = process.wait()
+        assert code == 0, run.said()
         wait_until_nothing_is_left(it)
         assert not engine_processes()
-    (stage,) = json.loads((tmp_path / "o.json").read_text())["stages"]
+    (stage,) = run.result()["stages"]
     shares = [host["requests"]["completed"] for host in stage["hosts"]]
     ttft_ms, engine = stage["latency_ms"]["ttft"], stage["engine"]
     tell(
