@@ -1,267 +1,256 @@
-"""`python -m benchmarks.soak`: a day of a run through everything that remembers, with its memory and its costs.
+"""`python -m benchmarks.soak`: hours of a live run, watched from outside, and what grew.
 
-Lines are made up and go where a run's lines go (journal, histograms, record), in as much of a minute as folding them
-takes; every so often a snapshot is made of them and shown to what the cockpit keeps beside it: time axis, marks, log.
-What grows with the run is then visible in the resident memory, six hours after six hours. Not part of `make bench`:
-a day takes half an hour; `--hours 2` tells most of it.
+The cockpit runs in a pseudo-terminal on the simulator with eight simulated GPUs at 64 streams. Every half minute a key
+changes the load, and every few minutes another view is opened. Every ten seconds the memory, the descriptors and the
+CPU of each of its processes are read from /proc, and the size of its folder. The ticks themselves are read from the
+journal as it is written: their distance says whether the schedule drifts. `benchmarks.day` is the same for a made-up
+day, without a clock.
+
+The samples go to a file as they are taken (`--out`), so a soak that was cut short can still be told: `--tell FILE`.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import tempfile
 import time
-import tracemalloc
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from statistics import median
 
 import msgspec
-import numpy as np
 import psutil
-from numpy.typing import NDArray
 
-from loadgen.metrics.deltas import ClientDelta, EncodedHistogram, StageDelta
-from loadgen.metrics.engine import EngineView
-from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import (
-    GpusSampled,
-    Happened,
-    HostSampled,
-    Line,
-    StageEnded,
-    StageStarted,
-    TelemetryChanged,
-    Ticked,
-)
-from loadgen.metrics.record import Record
-from loadgen.metrics.samples import HostSample
-from loadgen.metrics.snapshot import LoadView, ServerView, Snapshot
-from loadgen.profile.document import load_profile
-from loadgen.run.stage_views import StageViews
-from loadgen.run.view import snapshot_of
-from loadgen.run.writer import RunWriter
-from loadgen.telemetry.sim import SimGpu, SimLoad, SimState, observed, open_sim, step
-from tui.charts.timeline import Timeline
-from tui.screens.log import LogBook
+from benchmarks.curves import Curve, Panel, draw
+from tests.tui.pseudo_terminal import Terminal, in_a_terminal
+from tui.keys import PAGES
 
-PROFILE = Path(__file__).parents[1] / "profiles/simulator.toml"
+PROFILE = """
+description = "64 streams, for hours"
+telemetry = "sim"
+
+[server]
+engine = "simulator"
+served_model_name = "simulated-8b"
+
+[load]
+isl = 512
+osl = 128
+
+[[stages]]
+concurrency = 64
+"""
+VRAMP = Path(__file__).parents[1] / ".venv/bin/vramp"
+LOOK_S = 10.0
+CHANGE_S = 30.0
+VIEW_S = 150.0
+SETTLED_S = 1200.0
+"""From then on nothing may grow."""
+GROWTH = 0.05
 TICK_S = 0.25
-STAGES_A_DAY = 96
-STAGE_S = 86_400 / STAGES_A_DAY
-STREAMS = 1024
-GPUS = 8
-_KINDS = 64
-"""Different ticks, one after the other."""
-_NOTE_EVERY_S, _ERROR_EVERY_S = 60.0, 30.0
-_ENGINE = EngineView(running=900.0, waiting=124.0, kv_usage=0.93, preemptions=0.0, generation_tokens_per_s=40_000.0)
-_MEDIANS_MS = {"ttft": 800.0, "ttft_from_intended": 850.0, "tpot": 25.0, "e2e": 26_000.0, "normalized": 5.0}
-_STEPS, _STEP_MS, _STEP_SPREAD_MS, _READ_SPREAD_MS = 10, 25.0, 1.5, 0.2
-"""Of the engine in a tick; the streams of a batch get their tokens together, and are read one after the other."""
+_LOADS = ("-", "+", "[", "]")
+"""The keys that change the load, one after the other: it comes back to 64 streams."""
+_ROLES = (
+    ("loadgen.worker", "worker"),
+    ("loadgen.telemetry", "telemetry"),
+    ("loadgen.simulator", "server"),
+    ("guard", "guard"),
+)
 
 
-class Day:
-    """The lines of a day, one after the other."""
+class Look(msgspec.Struct, frozen=True):
+    """What was seen at one moment; processes by their role, numbered where there are several."""
 
-    def __init__(self) -> None:
-        self._random = np.random.default_rng(1)
-        self._deltas = [self._delta() for _ in range(_KINDS)]
-        self._client = ClientDelta(cpu_ns=90_000_000, reads=2500, read_lag=self._latency(0.1, 2500))
-        self._boxes = [(SimGpu(index, throttled=index == 5), SimState()) for index in range(GPUS)]
-
-    def _latency(self, median_ms: float, count: int) -> EncodedHistogram:
-        return _encoded(self._random.lognormal(np.log(median_ms), 0.4, count))
-
-    def _gaps(self) -> EncodedHistogram:
-        steps_ms = self._random.normal(_STEP_MS, _STEP_SPREAD_MS, _STEPS)
-        reads_ms = self._random.normal(0.0, _READ_SPREAD_MS, (STREAMS, _STEPS))
-        return _encoded((steps_ms + reads_ms).ravel())
-
-    def _delta(self) -> StageDelta:
-        """A quarter of a second of 1,024 streams that each last twenty."""
-        latency = {name: self._latency(median_ms, 13) for name, median_ms in _MEDIANS_MS.items()}
-        return StageDelta(
-            sent=13,
-            completed=13,
-            good=12,
-            input_tokens=13 * 4096,
-            output_tokens=13 * 1024,
-            window_requests=13,
-            window_input_tokens=13 * 4096,
-            window_output_tokens=13 * 1024,
-            held_area_ns=int(STREAMS * TICK_S * 1e9),
-            peak=STREAMS,
-            latency=latency | {"itl": self._gaps()},
-        )
-
-    def lines(self, hours: float) -> Iterator[Line]:
-        """So many hours of it; the telemetry looks once a second."""
-        yield TelemetryChanged(0.0, open_sim(gpus=GPUS).opened.gpus, {})
-        stage = -1
-        for tick in range(round(hours * 3600 / TICK_S)):
-            t_s = tick * TICK_S
-            if t_s // STAGE_S > stage:
-                yield from self._next_stage(stage, t_s)
-                stage += 1
-            if tick % 4 == 0:
-                yield self._look(t_s)
-                yield HostSampled(t_s, HostSample(t_s, 96, 10**11, 10**12, 20.0, 30.0 + tick % 7, 80.0))
-            if t_s % _NOTE_EVERY_S == 0:
-                yield Happened(t_s, "note" if t_s % 600 == 0 else "server", f"a remark after {t_s:.0f} s")
-            yield self._tick(tick, stage, t_s)
-
-    def _next_stage(self, stage: int, t_s: float) -> Iterator[Line]:
-        if stage >= 0:
-            yield StageEnded(t_s, stage, "its time was up")
-        yield StageStarted(
-            t_s=t_s,
-            index=stage + 1,
-            label=f"stage {stage + 2}",
-            concurrency=STREAMS,
-            rate=None,
-            arrival="closed",
-            isl=4096,
-            osl=1024,
-            duration_s=STAGE_S,
-        )
-
-    def _look(self, t_s: float) -> GpusSampled:
-        load = SimLoad(True, 900.0, 50_000.0, 40_000.0)
-        self._boxes = [(gpu, step(gpu, state, load, 1.0)) for gpu, state in self._boxes]
-        return GpusSampled(t_s, tuple(observed(gpu, state, load, t_s) for gpu, state in self._boxes))
-
-    def _tick(self, tick: int, stage: int, t_s: float) -> Ticked:
-        delta = self._deltas[tick % _KINDS]
-        window: dict[str, Any] = {
-            "window_start_ns": int(stage * STAGE_S * 1e9),
-            "window_end_ns": int((t_s + TICK_S) * 1e9),
-        }
-        if t_s % _ERROR_EVERY_S == 0:
-            said = [f"503: request {tick} was turned away"]
-            window |= {"failed": 1, "errors": {"http_5xx": 1}, "messages": {"http_5xx": said}}
-        return Ticked(
-            t_s=t_s,
-            span_s=TICK_S,
-            stages={stage: msgspec.structs.replace(delta, **window)},
-            client=self._client,
-            held=STREAMS,
-            open_stages={stage: STREAMS},
-            workers=2,
-            rss_bytes=200_000_000,
-            engine=_ENGINE,
-        )
+    t_s: float
+    rss_mb: dict[str, float]
+    descriptors: dict[str, int]
+    cpu_s: dict[str, float]
+    folder_mb: float
+    journal_mb: float
+    written_bytes: int  # to the terminal so far
+    ticks: int  # since the previous look
+    tick_s: float  # the median distance of these
+    longest_tick_s: float
+    changes: int  # of the load so far
 
 
-def _encoded(values_ms: NDArray[np.float64]) -> EncodedHistogram:
-    latency = Histogram()
-    latency.record_ns((values_ms * 1e6).astype(np.int64).tolist())
-    return latency.encode()
+class Ticks:
+    """The times of the ticks in a journal that is being written, read from where the last look ended."""
+
+    def __init__(self, folder: Path) -> None:
+        self._journal = folder / "journal.jsonl"
+        self._inode = 0
+        self._at = 0
+        self._last_s: float | None = None
+
+    def distances_s(self) -> list[float]:
+        """Between the ticks since the last call."""
+        with self._journal.open("rb") as file:
+            if os.fstat(file.fileno()).st_ino != self._inode:
+                self._inode, self._at = os.fstat(file.fileno()).st_ino, 0
+            file.seek(self._at)
+            whole, _, _ = file.read().rpartition(b"\n")
+        self._at += len(whole) + 1 if whole else 0
+        times_s = [msgspec.json.decode(line)["t_s"] for line in whole.splitlines() if b'"type":"Ticked"' in line]
+        before_s = times_s[:1] if self._last_s is None else [self._last_s]
+        self._last_s = times_s[-1] if times_s else self._last_s
+        return [later - earlier for earlier, later in itertools.pairwise([*before_s, *times_s])]
 
 
-@dataclass
-class Onlooker:
-    """What makes snapshots of a record, and keeps what the cockpit keeps of them."""
-
-    views: StageViews = field(default_factory=StageViews)
-    timeline: Timeline = field(default_factory=Timeline)
-    book: LogBook = field(default_factory=LogBook)
-    seen: int = 0
-
-    def look(self, record: Record, t_s: float) -> Snapshot:
-        self.seen += 1
-        tail = tuple(
-            f"INFO engine.py:{n} Running: 900 reqs, Waiting: 124 reqs" for n in range(self.seen, self.seen + 40)
-        )
-        server = ServerView("simulator", "http://127.0.0.1", "ready", log_tail=tail, log_total=self.seen + 40)
-        started = record.current.started if record.current is not None else None
-        load = LoadView(
-            stage=started.index + 1 if started else 0,
-            stages_planned=STAGES_A_DAY,
-            concurrency=STREAMS,
-            rate=None,
-            held=STREAMS,
-            queued=0,
-            isl=4096,
-            osl=1024,
-            stage_elapsed_s=t_s - started.t_s if started else 0.0,
-        )
-        snapshot = snapshot_of(
-            record,
-            self.views,
-            t_s=t_s,
-            unix_s=t_s,
-            phase="running",
-            profile="soak",
-            server=server,
-            load=load,
-            workers=2,
-            telemetry="",
-        )
-        self.timeline.add(snapshot)
-        self.book.see(server)
-        return snapshot
+def processes(pid: int) -> Iterator[tuple[str, psutil.Process]]:
+    """The cockpit and all that it started, each with a name that stays the same."""
+    seen: dict[str, int] = {}
+    leader = psutil.Process(pid)
+    for process in (leader, *sorted(leader.children(recursive=True), key=lambda one: one.create_time())):
+        with suppress(psutil.NoSuchProcess):
+            words = " ".join(process.cmdline())
+            role = "cockpit" if process.pid == pid else next((name for part, name in _ROLES if part in words), "other")
+            seen[role] = seen.get(role, 0) + 1
+            yield role if seen[role] == 1 else f"{role} {seen[role]}", process
 
 
-def soak(hours: float, every: int, *, trace: bool) -> None:
-    """Let a day pass, and tell how it went at its quarters."""
-    profile = load_profile(PROFILE)
-    writer = RunWriter("soak", json_path=None, records=None, baseline=None)
-    writer.began_s = 0.0
-    writer.begin(profile, seed=1, workers=2, stages_planned=STAGES_A_DAY)
-    onlooker, day = Onlooker(), Day()
-    fold_s = beat_s = slowest_s = 0.0
-    folded = beats = 0
-    marks = [hours * 3600 * quarter / 4 for quarter in range(5)]
-    if trace:
-        tracemalloc.start()
-    for line in day.lines(hours):
-        t_s = getattr(line, "t_s", 0.0)
-        while marks and t_s >= marks[0]:
-            _tell(marks.pop(0), writer, fold_s / max(1, folded), beat_s / max(1, beats), slowest_s)
-            fold_s = beat_s = slowest_s = 0.0
-            folded = beats = 0
-        began_s = time.thread_time()
-        writer.log(line)
-        fold_s += time.thread_time() - began_s
-        if not isinstance(line, Ticked):
-            continue
-        folded += 1
-        if folded % every == 0:
-            began_s = time.thread_time()
-            onlooker.look(writer.record, t_s)
-            took_s = time.thread_time() - began_s
-            beat_s, slowest_s, beats = beat_s + took_s, max(slowest_s, took_s), beats + 1
-    _tell(hours * 3600, writer, fold_s / max(1, folded), beat_s / max(1, beats), slowest_s)
-    if trace:
-        print(*tracemalloc.take_snapshot().statistics("lineno")[:20], sep="\n")
-    began_s = time.thread_time()
-    writer.finish("complete", "the day is over")
-    took_s = time.thread_time() - began_s
-    print(f"the result takes {took_s:.2f} s; " + ", ".join(_sizes(writer.folder)))
-
-
-def _tell(t_s: float, writer: RunWriter, fold_s: float, beat_s: float, slowest_s: float) -> None:
-    rss_mb = psutil.Process().memory_info().rss / 1e6
-    print(
-        f"{t_s / 3600:>5.1f} h  {rss_mb:>6.0f} MB resident  {len(writer.record.stages):>3} stages  "
-        f"a quarter of a second's lines {fold_s * 1000:.2f} ms  a snapshot {beat_s * 1000:.1f} ms, "
-        f"the slowest {slowest_s * 1000:.1f} ms",
-        flush=True,
+def look(terminal: Terminal, folder: Path, ticks: Ticks, t_s: float, written_bytes: int, changes: int) -> Look:
+    rss_mb, descriptors, cpu_s = {}, {}, {}
+    for name, process in processes(terminal.pid):
+        with suppress(psutil.NoSuchProcess):
+            rss_mb[name] = round(process.memory_info().rss / 1e6, 2)
+            descriptors[name] = process.num_fds()
+            times = process.cpu_times()
+            cpu_s[name] = round(times.user + times.system, 2)
+    sizes = {path.name: path.stat().st_size / 1e6 for path in folder.iterdir()}
+    distances_s = ticks.distances_s()
+    return Look(
+        t_s=round(t_s, 1),
+        rss_mb=rss_mb,
+        descriptors=descriptors,
+        cpu_s=cpu_s,
+        folder_mb=round(sum(sizes.values()), 3),
+        journal_mb=round(sum(size for name, size in sizes.items() if name.startswith("journal")), 3),
+        written_bytes=written_bytes,
+        ticks=len(distances_s),
+        tick_s=round(median(distances_s), 4) if distances_s else 0.0,
+        longest_tick_s=round(max(distances_s, default=0.0), 3),
+        changes=changes,
     )
+
+
+def soak(hours: float, out: Path) -> None:
+    """Run and watch it for so long; leaves with `q` `f`, and nothing of it is left."""
+    folder = Path.cwd()
+    (folder / "soak.toml").write_text(PROFILE, encoding="utf-8")
+    keys, pages = itertools.cycle(_LOADS), itertools.cycle(page.key for page in PAGES[:-1])
+    with in_a_terminal([str(VRAMP), "soak.toml"], folder, {}, columns=240, rows=60) as terminal, out.open("wb") as file:
+        terminal.read_until(b"kernel")
+        run = next((folder / "runs").iterdir())
+        ticks, began_s, changes, written = Ticks(run), time.monotonic(), 0, 0
+        due_s = {"look": 0.0, "change": CHANGE_S, "view": VIEW_S}
+        while (now_s := time.monotonic() - began_s) < hours * 3600:
+            terminal.seen = b""
+            terminal.read_for(min(due_s.values()) - now_s)
+            written += len(terminal.seen)
+            now_s = time.monotonic() - began_s
+            if now_s >= due_s["change"]:
+                terminal.press(next(keys).encode())
+                changes += 1
+                due_s["change"] += CHANGE_S
+            if now_s >= due_s["view"]:
+                terminal.press(next(pages).encode())
+                due_s["view"] += VIEW_S
+            if now_s >= due_s["look"]:
+                file.write(msgspec.json.encode(look(terminal, run, ticks, now_s, written, changes)) + b"\n")
+                file.flush()
+                due_s["look"] += LOOK_S
+        terminal.press(b"q")
+        terminal.read_until(b"finish and keep")
+        terminal.press(b"f")
+        terminal.read_rest()
+        print(f"the cockpit left with {terminal.wait()}")
+        print("left in its folder: " + ", ".join(_sizes(run)))
 
 
 def _sizes(folder: Path) -> list[str]:
     return [f"{path.name} {path.stat().st_size / 1e6:.1f} MB" for path in sorted(folder.iterdir())]
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--hours", type=float, default=24.0)
-    parser.add_argument("--every", type=int, default=20, help="a snapshot after so many ticks")
-    parser.add_argument("--trace", action="store_true", help="say where memory went, which takes its time")
+def tell(looks: Sequence[Look], picture: Path | None) -> None:
+    """A row for every twenty minutes, then what grew after the first of them."""
+    print("   until  cockpit CPU  ms a tick  kB/s shown  journal MB  ticks: how many, distance in s, the longest")
+    for before, after in itertools.pairwise(list(_every(looks, SETTLED_S))):
+        span_s = after.t_s - before.t_s
+        cpu = (after.cpu_s["cockpit"] - before.cpu_s["cockpit"]) / span_s
+        part = [each for each in looks if before.t_s < each.t_s <= after.t_s]
+        print(
+            f"{after.t_s / 60:>4.0f} min  {cpu:>11.1%}  {cpu * TICK_S * 1000:>9.1f}  "
+            f"{(after.written_bytes - before.written_bytes) / span_s / 1000:>10.1f}  {after.journal_mb:>10.1f}  "
+            f"{sum(each.ticks for each in part)}, {median(each.tick_s for each in part):.4f}, "
+            f"{max(each.longest_tick_s for each in part):.2f}"
+        )
+    settled = [each for each in looks if each.t_s >= SETTLED_S]
+    if len(settled) < 2:
+        return
+    for name in settled[0].rss_mb:
+        known = [each for each in settled if name in each.rss_mb]
+        first, last = (median(each.rss_mb[name] for each in part) for part in (known[:12], known[-12:]))
+        handles = sorted({each.descriptors[name] for each in known})
+        verdict = "flat" if last <= first * (1 + GROWTH) else "GROWS"
+        print(
+            f"{name:<12} {first:>7.1f} -> {last:>7.1f} MB  {last / first - 1:>+7.1%}  {verdict}  "
+            f"descriptors {handles[0]} to {handles[-1]}"
+        )
+    ticked = sum(each.ticks for each in looks[1:])
+    drift_s = looks[-1].t_s - looks[0].t_s - ticked * TICK_S
+    print(
+        f"{ticked} ticks in {looks[-1].t_s - looks[0].t_s:.0f} s: {drift_s:+.2f} s from one each {TICK_S} s; "
+        f"{looks[-1].changes} changes of the load"
+    )
+    if picture is not None:
+        picture.write_text(draw(_panels(looks)), encoding="utf-8")
+
+
+def _every(looks: Iterable[Look], span_s: float) -> Iterator[Look]:
+    """The first, and then one each `span_s`."""
+    due_s = 0.0
+    for each in looks:
+        if each.t_s >= due_s:
+            yield each
+            due_s = (each.t_s // span_s + 1) * span_s
+
+
+def _panels(looks: Sequence[Look]) -> list[Panel]:
+    names = dict.fromkeys(name for each in looks for name in each.rss_mb)
+    minutes = [each.t_s / 60 for each in looks]
+    steps = list(itertools.pairwise(looks))
+    cpu_ms = [(b.cpu_s["cockpit"] - a.cpu_s["cockpit"]) / (b.t_s - a.t_s) * TICK_S * 1000 for a, b in steps]
+    return [
+        Panel("Resident memory, MB", [Curve(one, minutes, [each.rss_mb.get(one) for each in looks]) for one in names]),
+        Panel("Descriptors", [Curve(one, minutes, [each.descriptors.get(one) for each in looks]) for one in names]),
+        Panel("Cockpit, ms of CPU a tick", [Curve("cockpit", minutes[1:], list(cpu_ms))]),
+        Panel("Distance of ticks, s", [
+            Curve("median", minutes, [each.tick_s or None for each in looks]),
+            Curve("longest", minutes, [each.longest_tick_s or None for each in looks]),
+        ]),
+        Panel("Journal, MB", [Curve("journal", minutes, [each.journal_mb for each in looks])]),
+    ]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hours", type=float, default=2.0)
+    parser.add_argument("--out", type=Path, default=Path("soak.jsonl"), help="where the samples go")
+    parser.add_argument("--picture", type=Path, help="draw them, as SVG")
+    parser.add_argument("--tell", type=Path, metavar="FILE", help="of samples taken earlier; runs nothing")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        soak(options.hours, options.every, trace=options.trace)
+    out, picture = options.out.absolute(), options.picture.absolute() if options.picture else None
+    if options.tell is None:
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            soak(options.hours, out)
+    looks = [msgspec.json.decode(line, type=Look) for line in (options.tell or out).read_bytes().splitlines()]
+    tell(looks, picture)
+
+
+if __name__ == "__main__":
+    main()

@@ -22,7 +22,7 @@ from loadgen.masking import learn
 from loadgen.places import named_mode
 from loadgen.run.remote import SOCKET
 from loadgen.run.replay import Replay
-from loadgen.store.files import JOURNAL
+from loadgen.store.journal import JOURNAL
 from loadgen.telemetry.examine import Pace
 from tests.server.fakes import wait_until
 from tests.tui.cli.test_terminal import FLOWING, cockpit, journal_has

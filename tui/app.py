@@ -34,7 +34,7 @@ from loadgen.run.replay import Replay
 from loadgen.run.run import Run
 from loadgen.server.process.guard_client import stop_server
 from loadgen.server.process.records import ServerRecord, orphan_words
-from loadgen.store.files import JOURNAL
+from loadgen.store.journal import JOURNAL
 from tui.catalog import StartChoice
 from tui.config import DEFAULTS, Config
 from tui.keys import INTERRUPT, key_of

@@ -23,7 +23,7 @@ from loadgen.places import read_whole
 from loadgen.profile.document import build_profile, load_document, variant_names
 from loadgen.profile.schema import Profile
 from loadgen.report.assessment import best_of
-from loadgen.store.files import JOURNAL, journal_is_held
+from loadgen.store.journal import JOURNAL, journal_is_held
 from loadgen.store.runs import RESULT
 
 SHIPPED_FOLDERS = (Path(__file__).parent / "profiles", Path(__file__).parents[1] / "profiles")

@@ -6,7 +6,8 @@ fold over these lines (`loadgen.metrics.record`).
 
 The size of a line is bounded by the resolution of histograms, not by the load: a histogram has 23,552 counters, of
 which a tick touches a few hundred, and takes a byte or two per counter in use, 35 kB with all of them. At a step of
-10 ms an hour is 20 MB with 64 streams and 35 MB with 1,024; each GPU adds 2 MB.
+10 ms an hour is 20 MB with 64 streams and 35 MB with 1,024; each GPU adds 2 MB. The older part of a long run is thinned
+(`loadgen.metrics.thinning`).
 """
 
 from __future__ import annotations
@@ -355,6 +356,13 @@ class Happened(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
+class Continued(msgspec.Struct, frozen=True, tag=True):
+    """The first line of a file whose earlier lines are in other files (`loadgen.store.journal`)."""
+
+    t_s: _RunS
+    part: Annotated[int, msgspec.Meta(ge=1, le=9999)]  # how many came before
+
+
 class RunFinished(msgspec.Struct, frozen=True, tag=True):
     """The last line."""
 
@@ -384,6 +392,7 @@ Line = (
     | ReferenceDisturbed
     | SearchEnded
     | Happened
+    | Continued
     | RunFinished
 )
 

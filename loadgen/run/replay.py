@@ -24,7 +24,7 @@ from loadgen.run.operations import Abort, NextStage, Operation, Pause, Resume, S
 from loadgen.run.stage_views import StageViews
 from loadgen.run.view import load_view, snapshot_of
 from loadgen.server.process.log import LogTail
-from loadgen.store.files import read_journal
+from loadgen.store.journal import read_journal
 from loadgen.store.runs import RESULT
 
 SLOWEST, FASTEST = 1.0, 100.0

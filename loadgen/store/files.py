@@ -7,8 +7,6 @@ given up, which is reported once.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import importlib.util
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,18 +19,14 @@ import msgspec
 
 from loadgen.errors import ResultError
 from loadgen.format import harmless
-from loadgen.masking import masked
 from loadgen.metrics.deltas import LATENCIES, StreamRow
-from loadgen.metrics.engine import EngineView
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import Line, RunFinished, RunStarted, StageStarted, Ticked, decode_line, encode_line
+from loadgen.metrics.journal import Line, RunFinished, RunStarted, StageStarted, Ticked
 from loadgen.metrics.stage import StageMetrics
-from loadgen.places import PRIVATE, open_file
+from loadgen.store.growing import GrowingFile, opened, writing
+from loadgen.store.journal import JOURNAL, Journal, OldParts
 
-JOURNAL = "journal.jsonl"
 HISTOGRAMS = "histograms.hlog"
-_LONGEST_LINE = 64 << 20
-_MOST_DAMAGED = 10_000
 _SHORTEST_S = 1.0
 _SHARE_OF_RUN = 0.01
 _HEAD = """\
@@ -46,114 +40,7 @@ _ROWS_A_GROUP = 5_000
 RowsFormat = Literal["jsonl", "parquet"]
 
 
-@contextlib.contextmanager
-def _writing(path: Path, what: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ResultError(f"{path}: {what} cannot be written: {error.strerror or error}") from error
-
-
-_opened = partial(os.open, mode=PRIVATE)
-
-
-class _GrowingFile:
-    """A file to which whole pieces are appended; every method raises `ResultError` when the disk fails."""
-
-    def __init__(self, path: Path, what: str, mode: Literal["ab", "wb"]) -> None:
-        self.path, self._what = path, what
-        with _writing(path, what):
-            self._file = open(path, mode, buffering=0, opener=_opened)  # noqa: SIM115 - it stays open
-
-    def append(self, data: bytes) -> None:
-        """Append all of it or nothing, even if the disk has room for a part."""
-        with _writing(self.path, self._what):
-            place = self._file.seek(0, os.SEEK_END)
-            try:
-                if self._file.write(data) != len(data):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            except OSError:
-                with contextlib.suppress(OSError):
-                    self._file.truncate(place)
-                raise
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class Journal(_GrowingFile):
-    """The lines of a run; the file is locked while it is open.
-
-    The kernel releases the lock when the process dies, so `journal_is_held` can tell whether a run is still running.
-    """
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, "the journal", "ab")
-        # A filesystem without locks must not prevent the run.
-        with contextlib.suppress(OSError):
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._engine: EngineView | None = None  # as last written: it changes less often than ticks come
-
-    def write(self, line: Line) -> None:
-        """Append a line; raises `ResultError` when the disk fails."""
-        engine = self._engine
-        if isinstance(line, Ticked):
-            engine = line.engine
-            if engine is not None and engine == self._engine:
-                line = msgspec.structs.replace(line, engine=None, engine_again=True)
-        self._engine = None  # the line is lost, so a reader does not know it
-        self.append(encode_line(line) + b"\n")
-        self._engine = engine
-
-
-def journal_is_held(path: Path) -> bool:
-    """Whether a living process is writing this journal; False if it cannot be read."""
-    try:
-        with open_file(path) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
-def read_journal(path: Path, *, skipped: list[str] | None = None) -> Iterator[Line]:
-    """The lines of a journal, up to its end or a torn last line; raises `ResultError`.
-
-    With a list for `skipped`, invalid lines are skipped and described there instead.
-    """
-    engine: EngineView | None = None
-    damaged = 0
-    try:
-        with open_file(path) as file:
-            for number, text in enumerate(iter(partial(file.readline, _LONGEST_LINE), b""), start=1):
-                if not text.endswith(b"\n"):
-                    if len(text) == _LONGEST_LINE:
-                        raise ResultError(f"{path}:{number}: not a journal: the line exceeds {_LONGEST_LINE >> 20} MiB")
-                    return
-                try:
-                    line = decode_line(text)
-                except (msgspec.DecodeError, RecursionError) as error:
-                    problem = f"{path}:{number}: not a line of a journal: {error}"
-                    if skipped is None:
-                        raise ResultError(problem) from error
-                    damaged += 1
-                    if damaged > _MOST_DAMAGED:
-                        raise ResultError(f"{path}: not a journal: over {_MOST_DAMAGED:,} damaged lines") from error
-                    skipped.append(problem)
-                    engine = None  # the damaged line may have changed it
-                    continue
-                if isinstance(line, Ticked):
-                    if line.engine_again:
-                        line = msgspec.structs.replace(line, engine=engine, engine_again=False)
-                    engine = line.engine
-                yield masked(line)  # a journal of an older vramp may hold secrets
-    except OSError as error:
-        raise ResultError(f"{path}: the journal cannot be read: {error.strerror}") from error
-
-
-class HistogramLog(_GrowingFile):
+class HistogramLog(GrowingFile):
     """The latencies of a run over time, in HdrHistogram's log format, which its tools in any language can read.
 
     Each interval has a histogram per latency, named by its tag; their sum over a run is what the result says of all its
@@ -208,7 +95,7 @@ class HistogramLog(_GrowingFile):
             self.flush()
 
 
-class JsonlRows(_GrowingFile):
+class JsonlRows(GrowingFile):
     """One row per stream of a run in `records.jsonl`, an object per line; survives a killed run."""
 
     def __init__(self, folder: Path) -> None:
@@ -234,8 +121,8 @@ class ParquetRows:
         kinds = {int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string(), bool: pyarrow.bool_()}
         hints = {"worker": int, **get_type_hints(StreamRow)}
         schema = pyarrow.schema([(name, kinds[(get_args(hint) or (hint,))[0]]) for name, hint in hints.items()])
-        with _writing(self.path, "the rows of streams"):
-            os.close(_opened(str(self.path), os.O_WRONLY | os.O_CREAT))  # pyarrow cannot set file modes
+        with writing(self.path, "the rows of streams"):
+            os.close(opened(str(self.path), os.O_WRONLY | os.O_CREAT))  # pyarrow cannot set file modes
             self._writer = pyarrow.parquet.ParquetWriter(self.path, schema, compression="zstd")
 
     def write(self, worker: int, rows: Iterable[StreamRow], model: str | None) -> None:
@@ -259,7 +146,7 @@ class ParquetRows:
 
     @contextlib.contextmanager
     def _finishing(self) -> Iterator[None]:
-        with _writing(self.path, "the rows of streams"):
+        with writing(self.path, "the rows of streams"):
             try:
                 yield
             except OSError:
@@ -268,7 +155,7 @@ class ParquetRows:
 
 
 StreamRows = JsonlRows | ParquetRows
-_File = Journal | HistogramLog | StreamRows
+_File = Journal | OldParts | HistogramLog | StreamRows
 _encode = msgspec.json.Encoder().encode
 
 
@@ -296,6 +183,7 @@ class SafeFiles:
     def __init__(self, folder: Path, records: RowsFormat | None = None) -> None:
         """Create them, including stream rows in the format `records`; raises `ResultError`."""
         self._journal = Journal(folder / JOURNAL)
+        self._old_parts = OldParts(folder / JOURNAL)
         self._histograms = HistogramLog(folder / HISTOGRAMS)
         self._rows = open_rows(folder, records) if records is not None else None
         self._given_up: set[_File] = set()
@@ -309,6 +197,8 @@ class SafeFiles:
         """Write a line to the files; returns a message for each file that fails now."""
         loss = "; the run goes on, but would not survive a crash"
         problems = self._attempt(self._journal, partial(self._journal.write, line), loss)
+        if isinstance(line, Ticked):
+            problems += self._attempt(self._old_parts, partial(self._old_parts.work, self._journal.parts))
         problems += self._attempt(self._histograms, partial(self._histograms.apply, line))
         if isinstance(line, RunFinished) and self._rows is not None:
             problems += self._attempt(self._rows, self._rows.close)
@@ -331,7 +221,7 @@ class SafeFiles:
 
     def close(self) -> None:
         """Close the files; later writes are ignored."""
-        for file in (self._journal, self._histograms, self._rows):
+        for file in (self._journal, self._old_parts, self._histograms, self._rows):
             if file is not None:
                 file.close()
                 self._given_up.add(file)

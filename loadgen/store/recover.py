@@ -18,7 +18,8 @@ from loadgen.metrics.journal import Happened, Line, RunFinished, RunStarted, Tic
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
 from loadgen.places import replacing
-from loadgen.store.files import HISTOGRAMS, JOURNAL, HistogramLog, journal_is_held, read_journal
+from loadgen.store.files import HISTOGRAMS, HistogramLog
+from loadgen.store.journal import JOURNAL, journal_is_held, read_journal
 from loadgen.store.runs import RESULT, has_result, write_result
 
 _DAMAGES_TOLD = 20

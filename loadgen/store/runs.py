@@ -22,8 +22,8 @@ from loadgen.errors import ProfileError, ResultError
 from loadgen.masking import masked
 from loadgen.metrics.result import SCHEMA, Result
 from loadgen.places import PRIVATE, read_whole, state_folder, write_whole
-from loadgen.store.files import JOURNAL, journal_is_held
 from loadgen.store.foreign.read import TOOLS, read_foreign
+from loadgen.store.journal import JOURNAL, journal_is_held
 
 RUNS = Path("runs")  # the folder of all runs, in the current folder
 RESULT = "result.json"

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import psutil
 
 from loadgen.metrics.journal import Line, StageStarted, Ticked
-from loadgen.store.files import JOURNAL, read_journal
+from loadgen.store.journal import JOURNAL, read_journal
 from tests.cluster.machines import ROOT, Cluster, require_nothing_left
 from tests.cluster.network import wait_until_gone
 from tests.tui.pseudo_terminal import Terminal, in_a_terminal

@@ -19,7 +19,7 @@ from loadgen.metrics.record import Record
 from loadgen.metrics.result import StageResult, json_schema
 from loadgen.report.columns import host_columns
 from loadgen.report.tabular import text_lines
-from loadgen.store.files import read_journal
+from loadgen.store.journal import read_journal
 from tests.journal import STARTED
 from tests.schema import require_schema
 

@@ -17,7 +17,7 @@ from loadgen.metrics.journal import (
 )
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import StageResult
-from loadgen.store.files import read_journal
+from loadgen.store.journal import read_journal
 from loadgen.store.runs import read_result, write_result
 from tests.journal import STARTED
 

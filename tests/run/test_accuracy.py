@@ -15,7 +15,7 @@ from loadgen.metrics.deltas import Summary
 from loadgen.metrics.journal import Ticked
 from loadgen.metrics.result import StageResult
 from loadgen.run.run import Run
-from loadgen.store.files import read_journal
+from loadgen.store.journal import read_journal
 from tests.engines import Simulator, attach, simulator
 from tests.run.driving import finish
 

@@ -15,7 +15,7 @@ from loadgen.profile.schema import Profile
 from loadgen.report.output import compare_output, output_verdicts
 from loadgen.run.operations import Stop
 from loadgen.run.run import Run
-from loadgen.store.files import read_journal
+from loadgen.store.journal import read_journal
 from tests.engines import Simulator, attach, profile, simulator
 from tests.run.driving import finish, in_turn, once, outcome
 

@@ -19,7 +19,7 @@ from loadgen.run.hardware import HardwareWatch, telemetry_words
 from loadgen.run.run import Run
 from loadgen.run.servers import Servers
 from loadgen.server.gpus.gpu import has_host_pids
-from loadgen.store.files import read_journal
+from loadgen.store.journal import read_journal
 from loadgen.telemetry.backends import BackendOption
 from tests.engines import MANAGED, Simulator, attach, profile, simulator
 from tests.run.driving import finish, left_behind

@@ -16,7 +16,7 @@ from loadgen.profile.schema import Profile
 from loadgen.run.probe import identify, probe, probe_twin
 from loadgen.run.run import Run
 from loadgen.server.vllm.client import ServerClient
-from loadgen.store.files import read_journal
+from loadgen.store.journal import read_journal
 from tests.engines import MANAGED, profile, simulator
 from tests.run.driving import Act, finish, flowing, left_behind, once, processes_of_ours
 

@@ -14,7 +14,7 @@ from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile.schema import Profile
 from loadgen.run.operations import Abort, NextStage, Note, Pause, Resume, SetConcurrency, SetRate, SetShape, Stop
 from loadgen.run.run import Run
-from loadgen.store.files import read_journal
+from loadgen.store.journal import read_journal
 from loadgen.store.runs import read_result
 from tests.engines import MANAGED, Simulator, attach, profile, simulator
 from tests.run.driving import finish, flowing, in_turn, left_behind, once, outcome, processes_of_ours

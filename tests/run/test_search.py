@@ -11,7 +11,7 @@ from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile.schema import Profile
 from loadgen.run.operations import Abort, Extend, NextStage, Redo, SetConcurrency, Stop
 from loadgen.run.run import Run
-from loadgen.store.files import read_journal
+from loadgen.store.journal import read_journal
 from tests.engines import Simulator, attach, profile, simulator
 from tests.run.driving import finish, flowing, in_turn, once, outcome
 

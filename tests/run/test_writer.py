@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.run.writer import RunWriter
-from loadgen.store.files import JOURNAL
+from loadgen.store.journal import JOURNAL
 from tests.engines import profile
 
 

@@ -16,7 +16,8 @@ from loadgen.metrics.result import Result
 from loadgen.run.operations import Abort, Stop
 from loadgen.run.run import Run
 from loadgen.run.writer import RunWriter
-from loadgen.store.files import SafeFiles, journal_is_held
+from loadgen.store.files import SafeFiles
+from loadgen.store.journal import journal_is_held
 from tests.engines import Simulator, attach
 from tests.journal import STARTED
 from tests.run.driving import finish, once

@@ -22,7 +22,7 @@ from loadgen.metrics.journal import (
     decode_line,
     encode_line,
 )
-from loadgen.store.files import Journal, journal_is_held, read_journal
+from loadgen.store.journal import Journal, journal_is_held, read_journal
 
 
 def lines() -> list[Line]:
@@ -99,7 +99,7 @@ def test_a_disk_with_room_for_half_a_line_gets_none(tmp_path: Path) -> None:
     script = (
         "import resource, signal, sys, pathlib\n"
         "from loadgen.errors import ResultError\n"
-        "from loadgen.metrics.journal import Happened\nfrom loadgen.store.files import Journal\n"
+        "from loadgen.metrics.journal import Happened\nfrom loadgen.store.journal import Journal\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (150, 150))\n"
         "journal = Journal(pathlib.Path(sys.argv[1]))\n"

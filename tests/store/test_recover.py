@@ -15,7 +15,7 @@ from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import Happened, Line, RunFinished, StageEnded, StageStarted, Ticked
 from loadgen.metrics.result import SCHEMA_PATH, Result
-from loadgen.store.files import Journal
+from loadgen.store.journal import Journal
 from loadgen.store.recover import recover
 from loadgen.store.runs import read_result, was_killed
 from tests.journal import STARTED

@@ -11,7 +11,7 @@ from loadgen.errors import ResultError
 from loadgen.metrics.journal import RunFinished, RunStarted
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
-from loadgen.store.files import Journal
+from loadgen.store.journal import Journal
 from loadgen.store.runs import find_run, open_journal, open_result, was_killed, write_result
 
 STARTED = RunStarted(1.7e9, "the-run", "0", {}, {}, 1, 1, 1)

@@ -36,6 +36,12 @@ class Terminal:
         while select.select([self.master], [], [], 0.0)[0]:
             self.seen += os.read(self.master, 65536)
 
+    def read_for(self, span_s: float) -> None:
+        """Read what is written in so many seconds."""
+        until_s = time.monotonic() + span_s
+        while (left_s := until_s - time.monotonic()) > 0 and select.select([self.master], [], [], left_s)[0]:
+            self.seen += os.read(self.master, 65536)
+
     def read_rest(self) -> None:
         while True:
             try:

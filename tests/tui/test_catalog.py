@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from loadgen.metrics.result import SloCheck
-from loadgen.store.files import JOURNAL
+from loadgen.store.journal import JOURNAL
 from loadgen.store.runs import RESULT, read_result, run_folders, write_result
 from tests.tui.past_runs import leave_run
 from tui.catalog import (

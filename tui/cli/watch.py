@@ -19,7 +19,7 @@ from loadgen.errors import ProfileError, ResultError
 from loadgen.run.remote import SOCKET, RemoteRun
 from loadgen.run.replay import FASTEST, SLOWEST, Replay
 from loadgen.run.run import Run
-from loadgen.store.files import JOURNAL, journal_is_held
+from loadgen.store.journal import JOURNAL, journal_is_held
 from loadgen.store.runs import RUNS, find_run, open_journal, run_folders, was_killed
 from tui.cli.options import RUN_WORDS, document_of, is_loopback, parser_of, port_of, say
 from tui.cli.progress import follow

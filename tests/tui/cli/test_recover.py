@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.metrics.journal import RunStarted, Ticked
-from loadgen.store.files import read_journal
+from loadgen.store.journal import read_journal
 from loadgen.store.runs import find_run, open_result, read_result, was_killed
 from tests.engines import simulator
 from tui.cli.__main__ import main

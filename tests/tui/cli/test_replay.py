@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.store.files import JOURNAL
+from loadgen.store.journal import JOURNAL
 from tests.tui.past_runs import RUN, leave_run
 from tui.cli.watch import replay
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from loadgen.store.files import JOURNAL
+from loadgen.store.journal import JOURNAL
 from tests.server.fakes import wait_until
 from tests.tui.pseudo_terminal import PATIENCE_S, Terminal, in_a_terminal
 

@@ -1,0 +1,49 @@
+"""A file that grows during a run, by whole pieces."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from loadgen.errors import ResultError
+from loadgen.places import PRIVATE
+
+opened = partial(os.open, mode=PRIVATE)
+
+
+@contextlib.contextmanager
+def writing(path: Path, what: str) -> Iterator[None]:
+    """Raise `ResultError` where the disk fails."""
+    try:
+        yield
+    except OSError as error:
+        raise ResultError(f"{path}: {what} cannot be written: {error.strerror or error}") from error
+
+
+class GrowingFile:
+    """A file to which whole pieces are appended; every method raises `ResultError` when the disk fails."""
+
+    def __init__(self, path: Path, what: str, mode: Literal["ab", "wb"]) -> None:
+        self.path, self._what = path, what
+        with writing(path, what):
+            self._file = open(path, mode, buffering=0, opener=opened)  # noqa: SIM115 - it stays open
+
+    def append(self, data: bytes) -> None:
+        """Append all of it or nothing, even if the disk has room for a part."""
+        with writing(self.path, self._what):
+            place = self._file.seek(0, os.SEEK_END)
+            try:
+                if self._file.write(data) != len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._file.truncate(place)
+                raise
+
+    def close(self) -> None:
+        self._file.close()
