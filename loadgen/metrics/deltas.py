@@ -61,7 +61,7 @@ class EncodedHistogram(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     def counters(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Indices and counts; raises `ValueError` if they were not packed by `pack_counters`."""
         if self.packed:
-            return _unpack_counters(self.packed)
+            return unpack_counters(self.packed)
         try:
             return np.array(self.steps, dtype=np.int64), np.array(self.counts, dtype=np.int64)
         except OverflowError:
@@ -217,7 +217,8 @@ def pack_counters(indices: NDArray[np.int64], counts: NDArray[np.int64]) -> byte
     return zlib.compress(b"".join((*raw, counts.astype(f"<u{widths[1]}").tobytes())), level=1, wbits=-zlib.MAX_WBITS)
 
 
-def _unpack_counters(packed: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def unpack_counters(packed: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The first index with the distances from each to the next, and the counts; raises `ValueError` for other bytes."""
     unpacking = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
     try:
         raw = unpacking.decompress(packed, _LONGEST_PACKED)

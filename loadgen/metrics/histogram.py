@@ -22,7 +22,7 @@ from hdrh.histogram import HdrHistogram
 from numpy.typing import NDArray
 
 from loadgen.errors import ResultError
-from loadgen.metrics.deltas import HISTOGRAM_LENGTH, EncodedHistogram, Summary, pack_counters
+from loadgen.metrics.deltas import HISTOGRAM_LENGTH, EncodedHistogram, Summary, pack_counters, unpack_counters
 
 LOWEST_US = 1
 HIGHEST_US = 3_600_000_000
@@ -66,12 +66,13 @@ class Histogram:
         """The counters (read-only) up to the highest one in use: most latencies use few of them."""
         if self._packed is None:
             return self._loose
-        return np.frombuffer(zlib.decompress(self._packed), dtype=np.int64)
+        return _loose(*unpack_counters(self._packed)) if self._packed else _NO_COUNTS
 
     def pack(self) -> None:
         """Save at least nine tenths of the memory of a rarely used histogram; changing it unpacks it."""
         if self._packed is None:
-            self._packed = zlib.compress(self._loose.tobytes(), level=1)
+            (indices,) = np.nonzero(self._loose)
+            self._packed = pack_counters(indices, self._loose[indices])
             self._loose = _NO_COUNTS
 
     def record_ns(self, values_ns: Sequence[int] | NDArray[np.int64], weights: NDArray[np.int64] | None = None) -> None:
@@ -250,10 +251,7 @@ class Histogram:
         if encoded is None:
             return histogram
         if encoded.count:
-            steps, counts = encoded.counters()
-            indices = np.cumsum(steps)
-            histogram._loose = np.zeros(indices[-1] + 1, dtype=np.int64)
-            histogram._loose[indices] = counts
+            histogram._loose = _loose(*encoded.counters())
         for name in _SUMS:
             setattr(histogram, name, getattr(encoded, name))
         return histogram
@@ -264,6 +262,13 @@ class Histogram:
         return self.encode() == other.encode()
 
     __hash__ = None  # type: ignore[assignment]  # mutable
+
+
+def _loose(steps: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    indices = np.cumsum(steps)
+    loose = np.zeros(indices[-1] + 1, dtype=np.int64)
+    loose[indices] = counts
+    return loose
 
 
 def _require_ours(text: str) -> None:

@@ -51,7 +51,13 @@ from loadgen.metrics.result import Limits, Result, RunEvent, StageResult
 from loadgen.metrics.slo import limits_of
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.stage_result import StageHardware, client_result, stage_compute, stage_hardware, stage_result
+from loadgen.metrics.stage_result import (
+    client_result,
+    pack_hardware,
+    stage_compute,
+    stage_hardware,
+    stage_result,
+)
 from loadgen.metrics.timeline import Timeline
 from loadgen.metrics.verdicts import gpu_verdicts
 from loadgen.placement import Placement
@@ -98,8 +104,6 @@ class Record:
         self.canaries = CanaryRecord()
         self.hosts: tuple[HostFacts, ...] = ()  # of the cluster, if the load comes from one
         self._reference: Reference | None = None
-        self._machines: dict[int, StageHardware] = {}
-        """Hardware figures of stages long over, in place of their samples."""
         self._events_by_kind: Counter[str] = Counter()
 
     def apply(self, line: Line) -> None:
@@ -178,10 +182,9 @@ class Record:
 
     def _put_away(self, before_s: float) -> None:
         """Summarise stages that ended before a moment, to bound the memory of samples and histograms."""
-        for index, stage in self.stages.items():
-            if stage.ended is not None and stage.ended.t_s < before_s and index not in self._machines:
-                self._machines[index] = stage_hardware(stage, self.hardware)
-                stage.hardware_samples.forget()
+        for stage in self.stages.values():
+            if stage.ended is not None and stage.ended.t_s < before_s and stage.packed_hardware is None:
+                pack_hardware(stage, self.hardware)
                 stage.pack()
 
     def _happened(self, line: Happened) -> None:
@@ -332,7 +335,7 @@ class Record:
             now_s=self.timeline.points[-1].t_s if self.timeline.points else stage.started.t_s,
             limits=self.limits,
             price=self.price,
-            machine=self._machines.get(stage.started.index) or stage_hardware(stage, self.hardware),
+            machine=stage_hardware(stage, self.hardware),
             canaries=self.canaries,
             urls=self.urls,
             stages=self.stages.values(),

@@ -47,6 +47,7 @@ class StageRecord:
         self.open_sent = 0  # streams that count in `sent` and are not over
         self.alone = True  # no stream of an earlier stage was open when it began
         self.hardware_samples = HardwareSamples({})
+        self.packed_hardware: bytes | None = None  # its figures in place of the samples, once it is long over
         self.canaries = CanaryTraffic()  # beside its load, and in none of its numbers but the engine's
         self.others: OthersTraffic | None = None  # once the engine has told of it
         self._others_running, self._others_looks = 0.0, 0
