@@ -308,8 +308,8 @@ class Cockpit(App[None]):
 async def open_cockpit(cockpit: Cockpit) -> bool:
     """Show it until the operator leaves, and end its runs in order; True if a signal ended it.
 
-    A closed terminal or a dropped connection (SIGHUP) and SIGTERM finish the run and keep its result. Raises what broke
-    the feed of snapshots, once the runs are closed.
+    A closed terminal or a dropped connection (SIGHUP), SIGTERM, and SIGINT from elsewhere than the keyboard finish the run
+    and keep its result. Raises what broke the feed of snapshots, once the runs are closed.
     """
     interrupted = False
 
@@ -320,7 +320,7 @@ async def open_cockpit(cockpit: Cockpit) -> bool:
             run.apply(Stop())
         cockpit.exit()
 
-    for number in (signal.SIGHUP, signal.SIGTERM):
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, hang_up)
     _keep_collections_short()
     try:

@@ -9,6 +9,7 @@ import argparse
 import os
 import pkgutil
 import resource
+import signal
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import get_args
 
 from loadgen.errors import VrampError
+from loadgen.parent import signal_when_parent_dies
 from loadgen.telemetry.child import Orders, Output, serve
 from loadgen.telemetry.protocol import Backend, Refused
 from loadgen.vendors import VENDORS, BackendName, VendorName
@@ -53,6 +55,8 @@ def opener(options: argparse.Namespace) -> Callable[[], Backend]:
 def main() -> int:
     """Serve until stdin ends; 1 if the backend does not work here, or the file is not a capture."""
     options = parser().parse_args()
+    signal_when_parent_dies(signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # its end is told by whoever started it, not by a traceback
     output = Output(os.dup(1))
     os.dup2(2, 1)
     os.nice(5)

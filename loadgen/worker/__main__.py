@@ -1,7 +1,7 @@
 """A worker process: commands on stdin, one line a tick on stdout, streams in between.
 
 Shares no memory with the process that started it, and exits when its stdin closes, or is silent for longer than its
-lifeline: a worker cannot outlive its run.
+lifeline, or when its parent dies, even if it is stopped then: a worker cannot outlive its run.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import ssl
 import sys
 import time
@@ -23,6 +24,7 @@ import uvloop
 from loadgen.errors import VrampError, WorkerError
 from loadgen.limits import raise_open_files
 from loadgen.metrics.deltas import ClientDelta, StageDelta
+from loadgen.parent import signal_when_parent_dies
 from loadgen.placement import format_cpus
 from loadgen.worker import messages
 from loadgen.worker.driver import Driver
@@ -160,6 +162,8 @@ def _tls_context(settings: Configure) -> ssl.SSLContext | None:
 
 
 def main() -> None:
+    signal_when_parent_dies(signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # its end is told by whoever started it, not by a traceback
     raise_open_files()
     ask_for_short_slices()
     try:

@@ -75,13 +75,13 @@ def case_of(seed: int, number: int) -> Case:
     """Every kind in turn, alone and with another; all else is drawn."""
     chance = Random(f"{seed}/{number}")
     first = KINDS[number % len(KINDS)]
-    kinds = [first]
-    if number // len(KINDS) % 2:
-        kinds.append(chance.choice([kind for kind in KINDS if _go_together(first, kind)]))
+    partners = [kind for kind in KINDS if _go_together(first, kind)]
+    kinds = [first, chance.choice(partners)] if number // len(KINDS) % 2 else [first]
     modes = [mode for mode in first.modes if all(mode in kind.modes for kind in kinds)]
     # A browser costs three times as much as the rest of a run.
     mode = chance.choices(modes, [1 if mode == "web" else 5 for mode in modes])[0]
-    server = chance.choice([server for server in first.servers if all(server in kind.servers for kind in kinds)])
+    servers = [server for server in first.servers if all(server in kind.servers for kind in kinds)]
+    server = chance.choices(servers, [5 if server == "managed" else 1 for server in servers])[0]
     strikes = []
     for kind in kinds:
         moment = chance.choice(kind.moments)
@@ -183,7 +183,7 @@ def _look(subject: Subject, case: Case, hit: Sequence[bool]) -> list[str]:
     under_load = strike.moment == "load" and not others and all(hit) and subject.code not in (0, KILLED)
     if under_load and strike.kind.says:
         wrong += checks.names_the_cause(strike.kind.says, said, checks.told_by(document))
-    if subject.rival is not None:
+    if subject.rival is not None and not others:
         codes = sorted((subject.code, subject.rival.wait(timeout=ENDS_WITHIN_S)))
         wrong += [] if codes in ([0, 0], [0, 3]) or subject.interrupted else [f"two vramps ended with {codes}"]
     return wrong
@@ -328,7 +328,9 @@ def main() -> None:
                 file.write(msgspec.json.encode(outcome) + b"\n")
         told = " + ".join(f"{name} ({moment})" for name, moment in zip(outcome.faults, outcome.moments, strict=True))
         words = "survived" if outcome.survived else "NOT SURVIVED"
-        print(f"{outcome.id:<8} {words:<13}{outcome.wall_s:>6.1f} s  {outcome.mode}, {outcome.server}: {told}", flush=True)
+        print(
+            f"{outcome.id:<8} {words:<13}{outcome.wall_s:>6.1f} s  {outcome.mode}, {outcome.server}: {told}", flush=True
+        )
         for line in outcome.wrong:
             print(f"           {line}", flush=True)
     print(table(done))

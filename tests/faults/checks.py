@@ -23,8 +23,8 @@ from tests.schema import require_schema
 GONE_WITHIN_S = 30.0
 LOST_AT_MOST_S = 1.0
 _PROBES = 2  # requests of vramp's own before the load
-_TRACEBACK = re.compile(r"Traceback \(most recent call last\)|^[A-Za-z_.]*(?:Error|Exception): |Fatal Python error", re.M)
-_OURS = re.compile(r"loadgen[/.](?:server|fleet|run|store|worker|telemetry)|/tui/")
+# At the beginning of a line: a log on the screen, or a line of one that is told, is the server's.
+_TRACEBACK = re.compile(r"^(?:Traceback \(most recent call last\)|Fatal Python error)", re.MULTILINE)
 _ALTERNATE, _LEFT = "\x1b[?1049h", "\x1b[?1049l"
 
 
@@ -33,18 +33,19 @@ def nothing_left(find: Callable[[], dict[int, bytes]]) -> list[str]:
     until_s = time.monotonic() + GONE_WITHIN_S
     while (left := find()) and time.monotonic() < until_s:
         time.sleep(0.1)
-    return [f"left: pid {pid}: {words.replace(bytes(1), b' ').decode(errors='replace')[:120]}" for pid, words in left.items()]
+    return [
+        f"left: pid {pid}: {words.replace(bytes(1), b' ').decode(errors='replace')[:120]}"
+        for pid, words in left.items()
+    ]
 
 
 def no_traceback(said: str, folder: Path) -> list[str]:
     """Neither in what it printed nor in its logs; the server's own are the server's."""
     found = []
     for name, text in [("output", said), *_logs(folder)]:
-        at = text.find("Traceback (most recent call last)")
-        if at < 0 and "Fatal Python error" in text:
-            at = text.find("Fatal Python error")
-        rest = text[at : at + 4000]
-        if at >= 0 and (not name.startswith("server") or "server/process/guard" in rest):
+        at = _TRACEBACK.search(text)
+        rest = text[at.start() : at.start() + 4000] if at is not None else ""
+        if rest and (not name.startswith("server") or "server/process/guard" in rest):
             found.append(f"traceback in {name}: {rest.strip().splitlines()[-1][:200]}")
     return found
 

@@ -25,6 +25,7 @@ from tests.faults.subject import PORT, Mode, Role, ServerMode, Subject
 
 Moment = Literal["start", "load", "stop"]
 Strike = Callable[[Subject, Random], bool]
+_ANY_SERVER: tuple[ServerMode, ...] = ("managed", "attached", "relayed", "tls")
 KILLED = -signal.SIGKILL
 INTERRUPTED = 130
 
@@ -38,7 +39,7 @@ class Kind:
     says: str = ""  # a pattern, without regard to case
     moments: tuple[Moment, ...] = ("start", "load", "stop")
     modes: tuple[Mode, ...] = ("headless", "cockpit")
-    servers: tuple[ServerMode, ...] = ("managed",)
+    servers: tuple[ServerMode, ...] = _ANY_SERVER
     preload: bool = False
     group: str = ""  # two of one group are no pair
     loses: bool = False  # what is served from the strike on need not be in the record
@@ -52,16 +53,17 @@ def _signal(role: Role, numbers: tuple[int, ...], subject: Subject, chance: Rand
     """To one process of this role, as soon as there is one."""
     if not subject.wait(lambda: subject.find(role), 6.0):
         return False
-    chance_pid = chance.choice(subject.find(role) or [0])
-    if not chance_pid:
+    pid = chance.choice(subject.find(role) or [0])
+    if not pid:
         return False
-    if role == "vramp" and numbers[0] != signal.SIGKILL:
-        subject.interrupted = True
+    if numbers[0] != signal.SIGKILL:
+        subject.wait(lambda: subject.takes_signals(pid, role), 6.0)
+        subject.interrupted |= role == "vramp"
     if role in ("vramp", "worker"):
         subject.loses_from_now()
-    hit = subject.kill(chance_pid, numbers[0])
+    hit = subject.kill(pid, numbers[0])
     for number in numbers[1:]:
-        subject.later(chance.uniform(0.0, 0.5), partial(subject.kill, chance_pid, number))
+        subject.later(chance.uniform(0.0, 0.5), partial(subject.kill, pid, number))
     return hit
 
 
@@ -112,7 +114,7 @@ def _of_processes() -> list[Kind]:
     kinds = []
     for role in ("vramp", "guard", "worker", "server", "engine", "telemetry", "browser"):
         modes: tuple[Mode, ...] = ("web",) if role == "browser" else ("headless", "cockpit", "web")
-        servers: tuple[ServerMode, ...] = ("managed", "attached") if role in ("vramp", "worker") else ("managed",)
+        servers = _ANY_SERVER if role in ("vramp", "worker", "telemetry") else ("managed",)
         harmless = role in ("engine", "telemetry", "browser")
         common = {"modes": modes, "servers": servers, "group": role}
         for name, numbers in _SIGNALS.items():
@@ -134,7 +136,9 @@ def _of_processes() -> list[Kind]:
 
 
 def _close_output(subject: Subject, _: Random) -> bool:
+    subject.wait(lambda: subject.takes_signals(subject.pid, "vramp"), 6.0)
     subject.keys_arrive = False
+    subject.loses_from_now()  # it ends the run
     subject.close_output()
     return True
 
@@ -260,11 +264,14 @@ def _no_address_space(role: Role, subject: Subject, chance: Random) -> bool:
     """Every allocation that needs the kernel fails from now on: RLIMIT_AS."""
     if not subject.wait(lambda: subject.find(role), 6.0):
         return False
+    subject.wait(lambda: subject.takes_signals((subject.find(role) or [0])[0], role), 6.0)
     subject.loses_from_now()
     try:
         pid = chance.choice(subject.find(role))
         size = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.prlimit(pid, resource.RLIMIT_AS, (size + chance.choice([0, 1 << 20, 16 << 20]), resource.RLIM_INFINITY))
+        resource.prlimit(
+            pid, resource.RLIMIT_AS, (size + chance.choice([0, 1 << 20, 16 << 20]), resource.RLIM_INFINITY)
+        )
     except (OSError, IndexError):
         return False
     return True
@@ -297,6 +304,7 @@ def _step_wall(subject: Subject, chance: Random) -> bool:
 
 def _step_monotonic(subject: Subject, chance: Random) -> bool:
     """As after the whole machine was paused."""
+    subject.loses_from_now()  # the time of streams and stages is over
     subject.step_clock(monotonic_s=chance.choice([2.0, 20.0, 300.0]))
     return True
 
@@ -350,6 +358,7 @@ def _simulated(texts: tuple[str, ...], subject: Subject, chance: Random) -> bool
 
 def _trouble(name: str, subject: Subject, chance: Random) -> bool:
     assert subject.relay is not None
+    subject.loses_from_now()
     subject.relay.trouble = name
     if chance.random() < 0.5:
         relay = subject.relay
@@ -359,6 +368,7 @@ def _trouble(name: str, subject: Subject, chance: Random) -> bool:
 
 def _half_open(subject: Subject, chance: Random) -> bool:
     """Nothing reaches the server any more, and nobody is told."""
+    subject.loses_from_now()
     rule = ["INPUT", "-p", "tcp", "--dport", str(PORT), "-j", "DROP"]
     subprocess.run(["iptables", "-w", "-A", *rule], check=True)
     if chance.random() < 0.5:
@@ -378,23 +388,35 @@ def _restart(subject: Subject, chance: Random) -> bool:
     return True
 
 
-_RUNS = frozenset({1})
+_AT_THE_START = frozenset({1, 2, 3})  # 2: there is no place for the result, so that nothing is started
 _ANY = frozenset({1, 3})
 
 KINDS: tuple[Kind, ...] = (
     *_of_processes(),
-    Kind("output: closed", "the terminal closes, or who read the pipe has gone", _close_output, frozenset({INTERRUPTED, 1})),
+    Kind(
+        "output: closed",
+        "the terminal closes, or who read the pipe has gone",
+        _close_output,
+        frozenset({INTERRUPTED, 1}),
+    ),
     Kind("output: unread", "nobody reads the terminal or the pipe", _leave_unread, frozenset({INTERRUPTED, 1})),
     Kind("output: 1x1", "the terminal shrinks to one cell", _shrink, modes=("cockpit",)),
-    Kind("disk: full", "no block is left", _full, _ANY, r"no space", group="disk"),
-    Kind("disk: no inodes", "no file can be made", _no_inodes, _ANY, r"no space", group="disk"),
-    Kind("disk: read-only", "what is opened from now on is read-only", _read_only, _ANY, r"read-only", group="disk"),
-    Kind("disk: folder removed", "the run's folder, or all runs", _remove, _ANY, group="disk"),
+    Kind("disk: full", "no block is left", _full, _AT_THE_START, r"no space", group="disk"),
+    Kind("disk: no inodes", "no file can be made", _no_inodes, _AT_THE_START, r"no space", group="disk"),
+    Kind(
+        "disk: read-only",
+        "what is opened from now on is read-only",
+        _read_only,
+        _AT_THE_START,
+        r"read-only",
+        group="disk",
+    ),
+    Kind("disk: folder removed", "the run's folder, or all runs", _remove, _AT_THE_START, group="disk"),
     Kind(
         "disk: write fails",
         "every write to a file fails (EROFS)",
         partial(_break, errno.EROFS, 0),
-        _ANY,
+        _AT_THE_START,
         r"read-only",
         preload=True,
         group="disk",
@@ -403,35 +425,116 @@ KINDS: tuple[Kind, ...] = (
         "disk: fsync fails",
         "every fsync fails (EIO)",
         partial(_break, 0, errno.EIO),
-        _ANY,
+        _AT_THE_START,
         preload=True,
         group="disk",
     ),
-    Kind("limit: descriptors", "vramp may open no more", partial(_no_descriptors, "vramp"), _ANY, r"too many open files|cannot", group="limit"),
-    Kind("limit: worker's descriptors", "a worker may open no more", partial(_no_descriptors, "worker"), _ANY, group="limit"),
-    Kind("limit: vramp's memory", "a control group of 1 MiB", partial(_no_memory, "vramp"), frozenset({KILLED}), group="limit"),
-    Kind("limit: workers' memory", "a control group of 1 MiB", partial(_no_memory, "worker"), _ANY, r"worker", group="limit"),
-    Kind("limit: server's memory", "a control group of 1 MiB", partial(_no_memory, "server"), _ANY, r"server", group="limit"),
+    Kind(
+        "limit: descriptors",
+        "vramp may open no more",
+        partial(_no_descriptors, "vramp"),
+        _ANY,
+        r"too many open files|cannot",
+        group="limit",
+    ),
+    Kind(
+        "limit: worker's descriptors",
+        "a worker may open no more",
+        partial(_no_descriptors, "worker"),
+        _ANY,
+        group="limit",
+    ),
+    Kind(
+        "limit: vramp's memory",
+        "a control group of 1 MiB",
+        partial(_no_memory, "vramp"),
+        frozenset({KILLED}),
+        group="limit",
+    ),
+    Kind(
+        "limit: workers' memory",
+        "a control group of 1 MiB",
+        partial(_no_memory, "worker"),
+        _ANY,
+        r"worker",
+        group="limit",
+    ),
+    Kind(
+        "limit: server's memory",
+        "a control group of 1 MiB",
+        partial(_no_memory, "server"),
+        _ANY,
+        r"server",
+        servers=("managed",),
+        group="limit",
+    ),
     Kind("limit: vramp's address space", "RLIMIT_AS", partial(_no_address_space, "vramp"), _ANY, group="limit"),
     Kind("limit: worker's address space", "RLIMIT_AS", partial(_no_address_space, "worker"), _ANY, group="limit"),
     Kind("limit: pids", "no process or thread can be started", _no_pids, _ANY, group="limit"),
     Kind("clock: wall", "the time of day is stepped", _step_wall, _ANY, preload=True, group="clock"),
     Kind("clock: monotonic", "the machine was paused", _step_monotonic, _ANY, preload=True, group="clock"),
-    Kind("port: stolen", "another listens between check and start", _steal_port, frozenset({3}), r"port|in use", ("start",), group="port"),
-    Kind("port: two vramps", "two at the same instant", _second_vramp, frozenset({3, 1}), r"", ("start",), ("headless",), group="port"),
+    Kind(
+        "port: stolen",
+        "another listens between check and start",
+        _steal_port,
+        frozenset({3}),
+        r"port|in use",
+        ("start",),
+        servers=("managed",),
+        group="port",
+    ),
+    Kind(
+        "port: two vramps",
+        "two at the same instant",
+        _second_vramp,
+        frozenset({3, 1}),
+        r"",
+        ("start",),
+        ("headless",),
+        ("managed",),
+        group="port",
+    ),
     *(
-        Kind(f"server: {name}", what, partial(_simulated, texts), _ANY, says, ("start", "load"), servers=("managed", "attached"), group="server")
+        Kind(
+            f"server: {name}",
+            what,
+            partial(_simulated, texts),
+            _ANY,
+            says,
+            ("start", "load"),
+            servers=("managed", "attached"),
+            group="server",
+        )
         for name, what, says, texts in (
             ("reset", "connections are reset", "reset|connection", ("reset:after=3", "reset:share=0.3,after=2")),
             ("429", "status 429", "429", ("http_429", "http_429:share=0.5")),
             ("garbage", "events that are not JSON", "json|event|invalid|bad", ("garbage", "garbage:share=0.3")),
             ("not HTTP", "answers that are not HTTP", "http", ("not_http", "not_http:share=0.3")),
-            ("silent", "not a byte, or no more", "stall|no event|timeout", ("silent:share=0.3", "stall:share=0.5,after=3", "stall:after=0")),
-            ("truncated", "the stream ends inside a chunk", "closed|end|incomplete|truncat", ("truncate", "early_end:share=0.4")),
+            (
+                "silent",
+                "not a byte, or no more",
+                "stall|no event|timeout",
+                ("silent:share=0.3", "stall:share=0.5,after=3", "stall:after=0"),
+            ),
+            (
+                "truncated",
+                "the stream ends inside a chunk",
+                "closed|end|incomplete|truncat",
+                ("truncate", "early_end:share=0.4"),
+            ),
         )
     ),
     *(
-        Kind(f"server: {name}", what, partial(_trouble, name), _ANY, says, ("load",), servers=("tls",) if "TLS" in name else ("relayed",), group="server")
+        Kind(
+            f"server: {name}",
+            what,
+            partial(_trouble, name),
+            _ANY,
+            says,
+            ("load",),
+            servers=("tls",) if "TLS" in name else ("relayed",),
+            group="server",
+        )
         for name, what, says in (
             ("slow headers", "a byte every 0.1 s", ""),
             ("endless event", "an event without an end", ""),
@@ -441,7 +544,25 @@ KINDS: tuple[Kind, ...] = (
             ("broken TLS", "bytes that are no record", ""),
         )
     ),
-    Kind("server: half-open", "packets to it vanish", _half_open, _ANY, "", servers=("managed", "attached"), group="server", needs=("iptables",)),
-    Kind("server: restarted", "killed, and mostly started again", _restart, _ANY, "", ("load", "stop"), servers=("attached",), group="server"),
+    Kind(
+        "server: half-open",
+        "packets to it vanish",
+        _half_open,
+        _ANY,
+        "",
+        servers=("managed", "attached"),
+        group="server",
+        needs=("iptables",),
+    ),
+    Kind(
+        "server: restarted",
+        "killed, and mostly started again",
+        _restart,
+        _ANY,
+        "",
+        ("load", "stop"),
+        servers=("attached",),
+        group="server",
+    ),
 )
 BY_NAME = {kind.name: kind for kind in KINDS}

@@ -204,6 +204,21 @@ class Subject:
                 self.code, self.ended_s = os.waitstatus_to_exitcode(status), time.monotonic()
         return self.code is not None
 
+    def takes_signals(self, pid: int, role: Role) -> bool:
+        """Whether it is so far that a signal is its own affair: before, Python itself ends with a traceback."""
+        if role not in ("vramp", "browser", "worker", "telemetry"):
+            return True
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            return True
+        caught = int(re.findall(r"^SigCgt:\s*(\w+)", status, re.MULTILINE)[0], 16)
+        if role in ("vramp", "browser"):
+            return bool(caught >> (signal.SIGTERM - 1) & 1)
+        # Python catches it from its first moments on, and these two give it back.
+        begun = time.time() - Path(f"/proc/{pid}").stat().st_ctime > 0.1
+        return begun and not caught >> (signal.SIGINT - 1) & 1
+
     def loads(self) -> bool:
         """Whether its first stage has begun."""
         run = self.run_folder
@@ -216,6 +231,7 @@ class Subject:
         """End the run in order, as an operator would."""
         if self.has_ended():
             return
+        self.loses_from_now()  # streams are cut off, some of which the server has just completed
         if self.mode == "cockpit":
             self.press(b"q")
             time.sleep(0.3)

@@ -12,13 +12,14 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from loadgen.errors import ProfileError, VrampError
-from tui.cli.options import INTERRUPTED, say
+from tui.cli.options import INTERRUPTED, end_by_signals, say
 
 _READER_GONE = (errno.EPIPE, errno.EIO)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_MORE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 
 class Verb(NamedTuple):
@@ -60,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the command `vramp`."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     _open_what_is_closed()
+    end_by_signals()
     try:
         _require_a_folder()
         try:
@@ -69,7 +71,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except VrampError as error:
         say(f"vramp: {error}")
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        # Without a word: it may be the answer to a terminal that takes none.
+        _say_no_more()
+        sys.exit(INTERRUPTED)
+    except MemoryError:
+        _give_up("out of memory: vramp itself needs some 200 MB")
     except OSError as error:
+        if error.errno in _NO_MORE:
+            _give_up(f"{error.strerror}: raise the limits of this shell or container (ulimit -a)")
         # A file of ours that cannot be written has its name in a message of its own.
         if error.errno in _NO_ROOM and error.filename is None:
             print(f"vramp: standard output cannot be written: {error.strerror}", file=sys.stderr)
@@ -77,10 +87,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit(VrampError.exit_code)
         if error.errno not in _READER_GONE:
             raise
-        # Whoever read us has gone, or the terminal has: nobody is left to tell, and nothing may try to at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        os.dup2(1, 2)
+        # Whoever read us has gone, or the terminal has: nobody is left to tell.
+        _say_no_more()
         sys.exit(INTERRUPTED)
+
+
+def _say_no_more() -> None:
+    """Nothing may be written at exit, either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(1, 2)
+
+
+def _give_up(why: str) -> NoReturn:
+    """End at once: what is missing here may be missing for an orderly end, and the guard ends the server."""
+    os.write(2, f"vramp: {why}; the journal holds the run so far: vramp recover last\n".encode())
+    os._exit(VrampError.exit_code)
 
 
 def _dispatch(words: list[str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ipaddress
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,12 @@ exit codes: 0 done; 1 the run happened and something in it failed; 2 usage or pr
 RUN_WORDS = "a run's folder, its name in runs/ or the beginning of it, or: last"
 BASE = "base"  # the name of a profile without any of its variants
 _DEFAULT_PROFILE = "simulator"
+
+
+def end_by_signals() -> None:
+    """SIGTERM and SIGHUP interrupt like Ctrl+C, which `main` turns into an exit code, while no run has taken them."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
 
 
 def say(text: str) -> None:

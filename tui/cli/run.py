@@ -16,6 +16,7 @@ from tui.cli.options import (
     add_profile_options,
     add_result_options,
     document_of,
+    end_by_signals,
     is_loopback,
     parser_of,
     profile_from,
@@ -196,6 +197,7 @@ def conclude(run: Run, options: argparse.Namespace, *, interrupted: bool, table:
     from loadgen.report.bench_table import is_rate_ladder, serving_curve_table
     from loadgen.report.table import result_table
 
+    end_by_signals()
     if run.result is not None:
         if run.result.stages:
             show((table or result_table)(run.result))

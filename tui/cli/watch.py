@@ -8,14 +8,13 @@ import contextlib
 import os
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator
 from importlib.util import find_spec
 from pathlib import Path
 from socket import socket
-from threading import Thread
 
 from loadgen.errors import ProfileError, ResultError
+from loadgen.parent import signal_when_parent_dies
 from loadgen.run.remote import SOCKET, RemoteRun
 from loadgen.run.replay import FASTEST, SLOWEST, Replay
 from loadgen.run.run import Run
@@ -28,7 +27,6 @@ from tui.config import config_path, read_config
 from tui.terminal import plain_reason
 
 _WEB_DRIVER = "TEXTUAL_DRIVER"  # set by textual-serve for the process of each browser, whose screen is a pipe
-_PARENT_CHECK_S = 0.5
 
 
 def watch(words: list[str]) -> int:
@@ -47,7 +45,8 @@ def watch(words: list[str]) -> int:
         raise ProfileError(f"vramp watch: needs a terminal; {folder / 'journal.jsonl'} is the same for programs")
 
     if _WEB_DRIVER in os.environ:
-        Thread(target=_end_with_parent, daemon=True).start()
+        # A web server that was killed tells nobody, and Textual does not end when its pipe breaks.
+        signal_when_parent_dies(signal.SIGKILL)
     asyncio.run(_watch(folder, steers=options.allow_control))
     return 0
 
@@ -68,19 +67,11 @@ async def _watch(folder: Path, *, steers: bool) -> None:
 
     config = read_config(config_path())
     cockpit = Cockpit(RemoteRun(folder, steers=steers), watching=True, read_only=not steers, config=config)
-    for number in (signal.SIGHUP, signal.SIGTERM):
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, cockpit.exit)
     await cockpit.run_async()
     if cockpit.failure is not None:
         raise cockpit.failure
-
-
-def _end_with_parent() -> None:
-    """A web server that was killed tells nobody, and Textual does not end when its pipe breaks."""
-    parent = os.getppid()
-    while os.getppid() == parent:
-        time.sleep(_PARENT_CHECK_S)
-    os._exit(1)
 
 
 def replay(words: list[str]) -> int:

@@ -22,12 +22,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp_jinja2
+import psutil
 from aiohttp import web
 from textual_serve.server import Server
 
 from loadgen.errors import ServerError
 
 _PATIENCE_S = 5.0
+_REAPED_S = 0.05
 _FONT_SIZE = 14
 _PAGE = Path(__file__).parent
 _OPEN_TO_ALL = ("/static/", "/page.js", "/download/")
@@ -57,6 +59,7 @@ class TokenServer(Server):
     def __init__(self, command: Sequence[str], host: str) -> None:
         # textual-serve hands the words to a shell: quoted, and the shell becomes the process.
         super().__init__(f"exec {shlex.join(command)}", host=host, templates_path=_PAGE)
+        self._words = list(command)
         self.token = secrets.token_urlsafe(16)
         self._names = {"localhost", host, socket.gethostname()}
         self._sessions: set[asyncio.Task[Any]] = set()
@@ -112,6 +115,19 @@ class TokenServer(Server):
             session.cancel()
         if self._sessions:
             await asyncio.wait(set(self._sessions), timeout=_PATIENCE_S)
+        # One that is stopped or hangs has not heard that it is to end.
+        while left := [child for child in psutil.Process().children() if _words_of(child) == self._words]:
+            for child in left:
+                child.kill()
+            await asyncio.sleep(_REAPED_S)
+
+
+def _words_of(process: psutil.Process) -> list[str]:
+    """Its command line; empty if it is gone, or dead and not yet reaped by the loop."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 async def _script(request: web.Request) -> web.StreamResponse:

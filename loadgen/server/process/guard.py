@@ -32,6 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from loadgen.parent import signal_when_parent_dies
 from loadgen.server.process.tree import ProcessId, ProcessInfo, descendants, look_at, send_signal
 
 LEFTOVER_GRACE_S = 2.0  # after the main process has ended, the rest of the tree gets SIGTERM and this long
@@ -40,7 +41,6 @@ ORPHAN_GRACE_S = 2.0
 ORPHAN_KILL_WAIT_S = 2.0  # if vramp is gone: with the grace, under five seconds in all
 
 _LAST_S = 1.0  # a container removal still running this long before the guard gives up is killed
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 _private = partial(os.open, mode=0o600)
@@ -276,7 +276,7 @@ def _start(
 
 def _end_with_the_guard(guard: int) -> None:
     """Have the kernel end the server if the guard is killed: the last resort when vramp is killed with it."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    signal_when_parent_dies(signal.SIGTERM)
     if os.getppid() != guard:  # the guard was killed before prctl took effect
         os._exit(1)
 
@@ -299,6 +299,8 @@ def _tell(event: str, **facts: Any) -> None:  # noqa: ANN401 - facts are what JS
 
 
 def main() -> None:
+    # Stopped, it would never read that vramp is gone.
+    signal_when_parent_dies(signal.SIGCONT)
     inbox = Inbox()
     order = json.loads(inbox.first_line() or "{}")
     if "argv" not in order:  # vramp is gone, or was stopped before it sent the order

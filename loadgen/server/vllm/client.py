@@ -200,7 +200,11 @@ class ServerClient:
                         raise ServerError(
                             f"{response.url}: more than {most} MiB, which no engine answers; is this the right server?"
                         )
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (
+            httpx.HTTPError,
+            httpx.InvalidURL,
+            ssl.SSLError,
+        ) as error:  # TLS that breaks within an answer is no HTTPError
             raise ServerError(self._explain(error)) from error
         except TimeoutError:
             hangs = "the server hangs or is overloaded"
@@ -223,7 +227,7 @@ class ServerClient:
         source = f"the environment variable {self._api_key_env}" if self._api_key_env else "server.api_key_env"
         return f"{self.base_url}: refused the API key ({status}); check the key in {source}"
 
-    def _explain(self, error: httpx.HTTPError | httpx.InvalidURL) -> str:
+    def _explain(self, error: httpx.HTTPError | httpx.InvalidURL | ssl.SSLError) -> str:
         where = self.base_url
         for cause in _causes(error):
             if isinstance(cause, ssl.SSLError):
