@@ -13,5 +13,5 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def signal_when_parent_dies(number: signal.Signals) -> None:
-    """Have the kernel send this process a signal when the thread that started it ends; a parent that is gone sends none."""
+    """Have the kernel send this process a signal when the thread that started it ends; one that is gone sends none."""
     _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)

@@ -37,6 +37,7 @@ from loadgen.server.process.records import ServerRecord, orphan_words
 from loadgen.store.journal import JOURNAL
 from tui.catalog import StartChoice
 from tui.config import DEFAULTS, Config
+from tui.exhausted import give_up_where_callbacks_fail
 from tui.keys import INTERRUPT, key_of
 from tui.panels.frame import RunControl
 from tui.screens.cockpit import CockpitScreen
@@ -308,9 +309,10 @@ class Cockpit(App[None]):
 async def open_cockpit(cockpit: Cockpit) -> bool:
     """Show it until the operator leaves, and end its runs in order; True if a signal ended it.
 
-    A closed terminal or a dropped connection (SIGHUP), SIGTERM, and SIGINT from elsewhere than the keyboard finish the run
-    and keep its result. Raises what broke the feed of snapshots, once the runs are closed.
+    A closed terminal or a dropped connection (SIGHUP), SIGTERM, and a SIGINT that is no key finish the run and keep its
+    result. Raises what broke the feed of snapshots, once the runs are closed.
     """
+    give_up_where_callbacks_fail()
     interrupted = False
 
     def hang_up() -> None:

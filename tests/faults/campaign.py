@@ -26,7 +26,7 @@ from typing import NamedTuple
 import msgspec
 
 from tests.faults import checks
-from tests.faults.kinds import BY_NAME, INTERRUPTED, KILLED, KINDS, Kind, Moment
+from tests.faults.kinds import INTERRUPTED, KILLED, KINDS, Kind, Moment
 from tests.faults.subject import Mode, ServerMode, Subject, build_libraries, copy_out, enter_own_place, marked
 
 ENDS_WITHIN_S = 75.0
@@ -92,7 +92,7 @@ def case_of(seed: int, number: int) -> Case:
 
 
 def _go_together(one: Kind, other: Kind) -> bool:
-    apart = not one.group or one.group != other.group
+    apart = one.group != other.group
     return apart and bool(set(one.modes) & set(other.modes)) and bool(set(one.servers) & set(other.servers))
 
 

@@ -61,7 +61,7 @@ def terminal_restored(said: str) -> list[str]:
     return ["the terminal was left in its alternate screen"] if said.rfind(_ALTERNATE) > said.rfind(_LEFT) else []
 
 
-def exit_code(code: int | None, expected: Iterable[int]) -> list[str]:
+def exit_code(code: int, expected: Iterable[int]) -> list[str]:
     return [] if code in expected else [f"exit code {code}, expected one of {sorted(expected)}"]
 
 

@@ -98,7 +98,7 @@ def call(*words: str) -> None:
 def marked(mark: str) -> dict[int, bytes]:
     """The living processes with this mark, with their command lines."""
     found = {}
-    for entry in os.listdir("/proc"):
+    for entry in os.listdir("/proc"):  # noqa: PTH208 - names suffice
         if not entry.isdigit():
             continue
         with contextlib.suppress(OSError):
@@ -283,11 +283,15 @@ class Subject:
 
     def twin(self) -> subprocess.Popen[bytes]:
         """Another vramp with the same profile."""
-        words = [sys.executable, "-m", "tui.cli", "run", "p.toml", "--json", "twin.json"]
-        with (self.folder / "twin.txt").open("wb") as output:
+        words = [sys.executable, "-m", "tui.cli", "run", "p.toml"]
+        work = self.folder / "twin"
+        work.mkdir()
+        shutil.copy(self.folder / "work" / "p.toml", work)
+        self.horizon_s = 0.0  # what the server completes is not all of one of them
+        with (work / "said.txt").open("wb") as output:
             return subprocess.Popen(
                 words,
-                cwd=self.folder / "work",
+                cwd=work,
                 env=os.environ | self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -490,6 +494,6 @@ def control_group(controller: str, name: str, **limits: int) -> Iterator[Path]:
 def copy_out(folder: Path, there: Path, extra: Mapping[str, bytes]) -> None:
     """Keep what a case left, for whoever looks for the cause."""
     shutil.rmtree(there, ignore_errors=True)
-    shutil.copytree(folder, there, ignore=shutil.ignore_patterns("cache", "filler*"))
+    shutil.copytree(folder, there, ignore=shutil.ignore_patterns("cache", "filler*", "*.sock"))
     for name, data in extra.items():
         (there / name).write_bytes(data)

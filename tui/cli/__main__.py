@@ -12,14 +12,14 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from loadgen.errors import ProfileError, VrampError
 from tui.cli.options import INTERRUPTED, end_by_signals, say
+from tui.exhausted import give_up, lacks
 
 _READER_GONE = (errno.EPIPE, errno.EIO)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NO_MORE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 
 class Verb(NamedTuple):
@@ -75,11 +75,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # Without a word: it may be the answer to a terminal that takes none.
         _say_no_more()
         sys.exit(INTERRUPTED)
-    except MemoryError:
-        _give_up("out of memory: vramp itself needs some 200 MB")
+    except (MemoryError, RuntimeError) as error:
+        if (what := lacks(error)) is None:
+            raise
+        give_up(what)
     except OSError as error:
-        if error.errno in _NO_MORE:
-            _give_up(f"{error.strerror}: raise the limits of this shell or container (ulimit -a)")
+        if (what := lacks(error)) is not None:
+            give_up(what)
         # A file of ours that cannot be written has its name in a message of its own.
         if error.errno in _NO_ROOM and error.filename is None:
             print(f"vramp: standard output cannot be written: {error.strerror}", file=sys.stderr)
@@ -96,12 +98,6 @@ def _say_no_more() -> None:
     """Nothing may be written at exit, either."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(1, 2)
-
-
-def _give_up(why: str) -> NoReturn:
-    """End at once: what is missing here may be missing for an orderly end, and the guard ends the server."""
-    os.write(2, f"vramp: {why}; the journal holds the run so far: vramp recover last\n".encode())
-    os._exit(VrampError.exit_code)
 
 
 def _dispatch(words: list[str]) -> int:

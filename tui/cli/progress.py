@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from loadgen.format import count, interval, percent, significant, target
 from loadgen.run.operations import Abort, Stop
 from tui.cli.options import shown
+from tui.exhausted import give_up_where_callbacks_fail
 from tui.terminal import NonBlockingWriter
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ _EVERY_S = 2.0
 
 async def follow(run: Run) -> bool:
     """Drive a run to its end; True if it was interrupted."""
+    give_up_where_callbacks_fail()
     interrupts = 0
 
     def interrupt() -> None:

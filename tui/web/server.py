@@ -116,10 +116,13 @@ class TokenServer(Server):
         if self._sessions:
             await asyncio.wait(set(self._sessions), timeout=_PATIENCE_S)
         # One that is stopped or hangs has not heard that it is to end.
-        while left := [child for child in psutil.Process().children() if _words_of(child) == self._words]:
-            for child in left:
-                child.kill()
-            await asyncio.sleep(_REAPED_S)
+        left = [child for child in psutil.Process().children() if _words_of(child) == self._words]
+        for child in left:
+            child.kill()
+        for _ in range(round(_PATIENCE_S / _REAPED_S)):
+            await asyncio.sleep(_REAPED_S)  # the loop has to see the end of each, or complains when it is closed
+            if not any(child.is_running() for child in left):
+                break
 
 
 def _words_of(process: psutil.Process) -> list[str]:
