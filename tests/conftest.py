@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,16 @@ def own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         # An installed vramp is compiled: hundreds of processes that compile it anew are a sixth of the suite's time.
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
+
+
+@pytest.fixture(autouse=True)
+def signals_as_they_were() -> Iterator[None]:
+    """A command that a test calls in this process has its own."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module")

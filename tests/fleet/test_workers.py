@@ -45,6 +45,15 @@ async def test_a_stopped_worker_is_ended_and_the_run_goes_on(engine: Simulator, 
     assert left_behind() == []
 
 
+async def test_a_worker_that_is_interrupted_says_so_in_words(engine: Simulator) -> None:
+    run = Run(attach(engine, load={"workers": 2, "osl": 50, "requests": 600}), where="test")
+    interrupt = once(flowing, lambda _: os.kill(processes_of_ours("loadgen.worker")[0].pid, signal.SIGINT))
+    result = await finish(run, interrupt)
+    (told,) = [event.text for event in result.events if event.kind == "error"]
+    assert "was killed by SIGINT; " in told
+    assert left_behind() == []
+
+
 async def test_the_only_worker_stopped_is_the_end_with_a_partial_result(engine: Simulator) -> None:
     run = Run(attach(engine, load={"requests": None, "duration": "60s", "osl": 50}), where="test")
     result = await finish(run, once(flowing, stop_one))

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -167,3 +168,13 @@ def test_the_child_is_nice_and_its_log_is_limited() -> None:
         assert os.getpriority(os.PRIO_PROCESS, child.pid) == os.getpriority(os.PRIO_PROCESS, 0) + 5
         assert resource.prlimit(child.pid, resource.RLIMIT_FSIZE)[0] == 16 << 20
         child.communicate()
+
+
+def test_an_interrupted_child_leaves_no_traceback_in_its_log() -> None:
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([*PROGRAM, "--backend", "sim"], **streams) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=30)
+    assert (child.returncode, said) == (-signal.SIGINT, b"")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ipaddress
+import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -32,9 +33,12 @@ _DEFAULT_PROFILE = "simulator"
 
 
 def end_by_signals() -> None:
-    """SIGTERM and SIGHUP interrupt like Ctrl+C, which `main` turns into an exit code, while no run has taken them."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+    """While no run has taken them, SIGINT, SIGTERM and SIGHUP end the process at once, as an interrupt.
+
+    Not by an exception: in the midst of an import, where vramp spends its first second, one may be swallowed.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: os._exit(INTERRUPTED))
 
 
 def say(text: str) -> None:

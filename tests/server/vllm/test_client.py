@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -53,6 +54,27 @@ async def answering(
 
 def always(status: int, body: bytes = b"{}") -> Callable[[str, bytes], Answer]:
     return lambda head, sent: (status, body)
+
+
+async def test_tls_that_breaks_within_an_answer_is_told(
+    certificate: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate.authority))
+
+    async def break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")
+        await writer.drain()
+        # A record that was not encrypted with the key of the connection, past asyncio's own layer.
+        os.write(writer.get_extra_info("socket").fileno(), b"\x17\x03\x03\x00\x20" + bytes(32))
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(break_off, "127.0.0.1", 0, ssl=certificate.server) as server:
+        url = f"https://localhost:{server.sockets[0].getsockname()[1]}"
+        async with ServerClient(url) as client:
+            with pytest.raises(ServerError, match="TLS failed"):
+                await client.metrics_text()
 
 
 async def test_the_happy_path_under_a_prefix() -> None:

@@ -252,6 +252,43 @@ def test_nothing_is_left_however_vramp_ends(tmp_path: Path, number: signal.Signa
         assert process.returncode == 130
 
 
+def test_what_is_stopped_does_not_outlive_a_vramp_that_is_killed(tmp_path: Path) -> None:
+    """Nobody continues them: a stopped process never reads that its pipe has ended."""
+    server = '[server]\nengine = "simulator"\nargs = {preset = "fast"}\n'
+    (tmp_path / "p.toml").write_text(f'telemetry = "sim"\n{server}[load]\nduration = "60s"\nisl = 16\nosl = 8\n')
+    with start(tmp_path, "run", "p.toml") as process:
+        wait_for(process, "tok/s")
+        tree = psutil.Process(process.pid).children(recursive=True)
+        words = " ".join(word for one in tree for word in one.cmdline())
+        assert all(f".{kind} " in words for kind in ("guard", "simulator", "worker", "telemetry"))
+        for one in tree:
+            one.suspend()
+        process.kill()
+        process.communicate(timeout=30)
+    assert psutil.wait_procs(tree, timeout=15)[1] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_before_the_run_has_begun_is_an_interrupt_without_a_traceback(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with start(tmp_path, "run", "--url", NOBODY, *SMALL) as process:
+        # From then on a signal is vramp's own affair, and no more than its imports have begun.
+        while not caught(process.pid, signal.SIGTERM):
+            time.sleep(0.001)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+
+
+def caught(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for this signal."""
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    mask = next(line.split()[1] for line in status if line.startswith("SigCgt:"))
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
 def test_a_profile_is_found_by_path_or_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert find_profile("simulator").name == "simulator.toml"

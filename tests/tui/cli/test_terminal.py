@@ -70,6 +70,17 @@ def test_a_closed_terminal_ends_the_run_in_order(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "o.json").read_text())["state"] == "stopped"
 
 
+def test_a_sigint_that_is_no_key_ends_the_run_in_order(tmp_path: Path) -> None:
+    with cockpit(tmp_path) as terminal:
+        terminal.read_until(FLOWING)
+        os.kill(terminal.pid, signal.SIGINT)
+        terminal.read_rest()
+        assert terminal.wait() == 130
+    assert LEFT in terminal.seen
+    assert b"Traceback" not in terminal.seen
+    assert json.loads((tmp_path / "o.json").read_text())["state"] == "stopped"
+
+
 def test_ctrl_c_twice_in_the_cockpit(tmp_path: Path) -> None:
     with cockpit(tmp_path) as terminal:
         terminal.read_until(FLOWING)

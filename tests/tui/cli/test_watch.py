@@ -117,6 +117,20 @@ async def test_a_web_server_that_is_killed_takes_its_browsers_processes_with_it(
     assert run.result is None
 
 
+async def test_a_browsers_process_that_is_stopped_ends_with_the_server(run: Run) -> None:
+    async with serving_run(run) as (process, address), aiohttp.ClientSession() as client:
+        browser = await client.ws_connect(address)
+        await browser.receive_bytes()
+        watchers = psutil.Process(process.pid).children(recursive=True)
+        for watcher in watchers:
+            watcher.suspend()
+        process.send_signal(signal.SIGINT)
+        await browser.close()
+    assert (await asyncio.to_thread(psutil.wait_procs, watchers, timeout=10))[1] == []
+    assert process.returncode == 0
+    assert run.result is None
+
+
 def test_without_a_terminal_it_says_what_else_there_is(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").touch()
     with pytest.raises(ProfileError, match="needs a terminal"):
