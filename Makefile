@@ -13,7 +13,7 @@ MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 # The modules of tests are compiled once, not by every worker at every start: half of what collecting them takes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-vllm test-chromium test-cluster test-cluster-vllm machines test-lowest explore lint check docs bench screenshot schema clean
+.PHONY: run test test-vllm test-chromium test-cluster test-cluster-vllm test-faults faults machines test-lowest explore lint check docs bench screenshot schema clean
 
 run: $(INSTALLED)  ## the cockpit on the embedded simulator (without a terminal: the same run, headless)
 	$(BIN)/vramp profiles/simulator.toml
@@ -33,6 +33,13 @@ test-cluster: $(INSTALLED_DEV) machines  ## the tests on several machines, which
 
 test-cluster-vllm: $(INSTALLED_DEV) machines  ## the same with a real vLLM; installs its CPU build as test-vllm does
 	VRAMP_VLLM_CACHE="$$(sh tests/vllm/install.sh)" $(BIN)/python -m pytest -m 'cluster and vllm' tests/cluster
+
+test-faults: $(INSTALLED_DEV) machines  ## sixty faults that vramp has to survive, as root
+	$(BIN)/python -m pytest -m faults tests/faults
+
+faults: $(INSTALLED_DEV) machines  ## a thousand of them, about 40 minutes; goes on where it was interrupted
+	mkdir -p build
+	$(BIN)/python -m tests.faults.campaign --seed 16 --count 1000 --resume build/faults.jsonl --keep build/faults
 
 machines:  ## what those tests need of Debian
 	for command in sshd ip iptables cc; do command -v $$command >/dev/null || missing=1; done; [ -z "$$missing" ] || \

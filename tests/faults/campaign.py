@@ -12,12 +12,13 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -27,7 +28,8 @@ import msgspec
 
 from tests.faults import checks
 from tests.faults.kinds import INTERRUPTED, KILLED, KINDS, Kind, Moment
-from tests.faults.subject import Mode, ServerMode, Subject, build_libraries, copy_out, enter_own_place, marked
+from tests.faults.place import build_libraries, copy_out, enter_own_place, marked
+from tests.faults.subject import Mode, ServerMode, Subject
 
 ENDS_WITHIN_S = 75.0
 _CASE_S = 240.0
@@ -166,7 +168,7 @@ def _look(subject: Subject, case: Case, hit: Sequence[bool]) -> list[str]:
         return [f"hangs: {len(stuck)} processes after {ENDS_WITHIN_S:g} s", *_where(stuck)]
     wrong = checks.nothing_left(lambda: marked(subject.mark))
     said = subject.said
-    _free_disk(subject)
+    _free_disk(subject, case)
     wrong += checks.no_traceback(said, subject.folder)
     expected = {0}.union(*(kind.codes for kind in kinds)) | ({INTERRUPTED} if subject.interrupted else set())
     wrong += checks.exit_code(subject.code, expected)
@@ -199,13 +201,17 @@ def _where(pids: Iterable[int]) -> Iterator[str]:
             continue
 
 
-def _free_disk(subject: Subject) -> None:
+def _free_disk(subject: Subject, case: Case) -> None:
     """What `vramp recover` does is done by an operator who has made room."""
     for path in subject.folder.glob("filler*"):
-        import shutil
-
-        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-    os.system(f"mount -o remount,bind,rw {subject.folder}/work 2>/dev/null")
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+    if any(strike.kind.name == "disk: read-only" for strike in case.strikes):
+        subprocess.run(
+            ["mount", "-o", "remount,bind,rw", str(subject.folder / "work")], check=False, capture_output=True
+        )
 
 
 # All of them.
@@ -271,22 +277,42 @@ def _outcome(one: Running) -> Outcome:
 # The command.
 
 
+class Row(NamedTuple):
+    """What was tried with one kind of fault: alone, and in pairs with it."""
+
+    kind: Kind
+    alone: list[Outcome]
+    pairs: list[Outcome]
+
+    @property
+    def counts(self) -> list[str]:
+        each = (self.alone, self.pairs)
+        return [str(count) for outcomes in each for count in (len(outcomes), sum(one.survived for one in outcomes))]
+
+
+def rows_of(outcomes: Sequence[Outcome]) -> list[Row]:
+    """A row for each kind that was tried."""
+    hit = {kind.name: [one for one in outcomes if kind.name in one.faults] for kind in KINDS}
+    both = ((kind, [[one for one in hit[kind.name] if len(one.faults) == size] for size in (1, 2)]) for kind in KINDS)
+    return [Row(kind, *parts) for kind, parts in both if any(parts)]
+
+
 def table(outcomes: Sequence[Outcome]) -> str:
-    """What was tried and survived, by kind: alone, and in pairs with it."""
-    tried: dict[str, Counter[str]] = {kind.name: Counter() for kind in KINDS}
-    for outcome in outcomes:
-        how = "alone" if len(outcome.faults) == 1 else "pair"
-        for name in outcome.faults:
-            tried[name][how] += 1
-            tried[name][f"{how} survived"] += outcome.survived
-    lines = [f"{'fault':<34}{'alone':>7}{'survived':>10}{'in pairs':>10}{'survived':>10}"]
-    lines += [
-        f"{name:<34}{n['alone']:>7}{n['alone survived']:>10}{n['pair']:>10}{n['pair survived']:>10}"
-        for name, n in tried.items()
-        if n
+    lines = [f"{'fault':<34}{'alone':>8}{'survived':>10}{'in pairs':>10}{'survived':>10}"]
+    lines += ["{:<34}{:>8}{:>10}{:>10}{:>10}".format(row.kind.name, *row.counts) for row in rows_of(outcomes)]
+    return "\n".join([*lines, f"{len(outcomes)} cases, {sum(one.survived for one in outcomes)} survived"])
+
+
+def markdown(outcomes: Sequence[Outcome]) -> str:
+    """The table of the manual, with the exit codes that came of the fault alone."""
+    lines = [
+        "| fault | what is done | alone | survived | in pairs | survived | exit codes, alone |",
+        "|---|---|---|---|---|---|---|",
     ]
-    survived = sum(outcome.survived for outcome in outcomes)
-    return "\n".join([*lines, f"{len(outcomes)} cases, {survived} survived"])
+    for row in rows_of(outcomes):
+        codes = sorted({str(one.code) for one in row.alone})
+        lines.append("| " + " | ".join([row.kind.name, row.kind.what, *row.counts, ", ".join(codes)]) + " |")
+    return "\n".join(lines)
 
 
 def read_state(path: Path | None) -> list[Outcome]:
@@ -305,6 +331,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--resume", type=Path, metavar="FILE", help="a line per case; those that it holds are not run")
     parser.add_argument("--side-by-side", type=int, default=3)
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="what cases left that were not survived")
+    parser.add_argument("--markdown", action="store_true", help="print the table as the manual has it")
     parser.add_argument("--case", metavar="SEED/NUMBER", help="run this one alone")
     return parser
 
@@ -333,7 +360,7 @@ def main() -> None:
         )
         for line in outcome.wrong:
             print(f"           {line}", flush=True)
-    print(table(done))
+    print(markdown(done) if options.markdown else table(done))
     for outcome in done:
         if not outcome.survived:
             print(f"again: python -m tests.faults.campaign --case {outcome.id}    {'; '.join(outcome.wrong)[:150]}")

@@ -72,7 +72,15 @@ def _of_processes() -> list[Kind]:
         row = partial(Kind, modes=modes, servers=servers)
         for name, numbers in _SIGNALS.items():
             codes, words = (killed, says) if numbers[0] == signal.SIGKILL else (asked, "")
-            kinds.append(row(f"{role}: {name}", name, partial(strikes.send, role, numbers), codes, words))
+            kinds.append(
+                row(
+                    f"{role}: {name}",
+                    f"{name} to one of them" if role == "worker" else name,
+                    partial(strikes.send, role, numbers),
+                    codes,
+                    words,
+                )
+            )
         pause, stop = partial(strikes.pause, role), partial(strikes.stop, role)
         kinds.append(row(f"{role}: pause", "SIGSTOP, and SIGCONT after 0.3 to 7 s", pause, asked))
         what = "SIGSTOP, kill -9 after 2 s" if role == "vramp" else "SIGSTOP for good"

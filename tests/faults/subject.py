@@ -1,7 +1,6 @@
 """vramp on its simulator, in a place of its own: a run of some seconds that can be hit, and what it said and left.
 
-The place is a network namespace and a mount namespace of the calling process, with a small file system for the run, so
-that ports, packets and disks of several cases do not meet. All of vramp's processes carry a mark in their environment,
+It runs in the place of its case, see `tests.faults.place`. All of vramp's processes carry a mark in their environment,
 by which they are found whoever their parent is by then.
 """
 
@@ -9,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import http.client
 import json
 import mmap
@@ -24,18 +22,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import aiohttp
 
 from loadgen.store.files import JOURNAL
+from tests.faults.place import ROOT, VARIABLE, control_group, marked
 from tests.faults.relay import Relay
 from tests.tui.pseudo_terminal import Terminal, in_a_terminal
 
-ROOT = Path(__file__).parents[2]
-VARIABLE = "VRAMP_TEST_MARK"
 PORT = 8000
 Mode = Literal["headless", "cockpit", "web"]
 ServerMode = Literal["managed", "attached", "relayed", "tls"]
@@ -51,7 +48,6 @@ _ROLES: tuple[tuple[bytes, Role], ...] = (
     (b"VLLM::EngineCore", "engine"),
     (b"\0watch\0", "browser"),
 )
-_CLONE_NEWNS, _CLONE_NEWNET = 0x20000, 0x40000000
 _ADDRESS = re.compile(rb"http://127\.0\.0\.1:\d+/\?token=(\S+)")
 _TRUTH_EVERY_S = 0.2
 _PROFILE = """\
@@ -78,34 +74,6 @@ concurrency = 6
 duration = "1s"
 """
 _MANAGED = 'engine = "simulator"\nport = 8000\nstop_timeout_s = 2\nargs = {preset = "bench", spawn-children = 1}\n'
-
-
-def enter_own_place(folder: Path) -> None:
-    """Give the calling process a network and mounts of its own, and a small file system at `folder`; needs root."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(_CLONE_NEWNS | _CLONE_NEWNET) != 0:
-        raise OSError(ctypes.get_errno(), "cannot have namespaces of its own; is this root?")
-    call("ip", "link", "set", "lo", "up")
-    call("mount", "--make-rprivate", "/")
-    call("mount", "-t", "tmpfs", "-o", "size=48m,nr_inodes=2000,mode=0700", "vramp-faults", str(folder))
-
-
-def call(*words: str) -> None:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
-
-
-def marked(mark: str) -> dict[int, bytes]:
-    """The living processes with this mark, with their command lines."""
-    found = {}
-    for entry in os.listdir("/proc"):  # noqa: PTH208 - names suffice
-        if not entry.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            folder = Path("/proc", entry)
-            if f"{VARIABLE}={mark}\0".encode() in (folder / "environ").read_bytes():
-                found[int(entry)] = (folder / "cmdline").read_bytes()
-    return found
 
 
 class Subject:
@@ -464,36 +432,3 @@ class Subject:
 
 def _role_of(words: bytes) -> Role | None:
     return next((role for part, role in _ROLES if part in words), None)
-
-
-def build_libraries(folder: Path) -> None:
-    """Compile what is preloaded."""
-    for source in (ROOT / "tests/cluster/step_clock.c", ROOT / "tests/faults/break_calls.c"):
-        target = folder / source.with_suffix(".so").name
-        call("cc", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-o", str(target), str(source))
-
-
-@contextlib.contextmanager
-def control_group(controller: str, name: str, **limits: int) -> Iterator[Path]:
-    """A control group (version 1) with these limits, gone afterwards with nobody in it."""
-    group = Path("/sys/fs/cgroup", controller, name)
-    group.mkdir()
-    for limit, value in limits.items():
-        (group / f"{controller}.{limit}").write_text(str(value))
-    try:
-        yield group
-    finally:
-        leave = Path("/sys/fs/cgroup", controller, "cgroup.procs")
-        for pid in (group / "cgroup.procs").read_text().split():
-            with contextlib.suppress(OSError):
-                leave.write_text(pid)
-        with contextlib.suppress(OSError):
-            group.rmdir()
-
-
-def copy_out(folder: Path, there: Path, extra: Mapping[str, bytes]) -> None:
-    """Keep what a case left, for whoever looks for the cause."""
-    shutil.rmtree(there, ignore_errors=True)
-    shutil.copytree(folder, there, ignore=shutil.ignore_patterns("cache", "filler*", "*.sock"))
-    for name, data in extra.items():
-        (there / name).write_bytes(data)

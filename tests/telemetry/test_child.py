@@ -171,8 +171,8 @@ def test_the_child_is_nice_and_its_log_is_limited() -> None:
 
 
 def test_an_interrupted_child_leaves_no_traceback_in_its_log() -> None:
-    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen([*PROGRAM, "--backend", "sim"], **streams) as child:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*PROGRAM, "--backend", "sim"], stdin=pipe, stdout=pipe, stderr=pipe) as child:
         assert child.stdout is not None
         child.stdout.readline()
         child.send_signal(signal.SIGINT)
