@@ -291,8 +291,11 @@ class Row(NamedTuple):
 
 
 def rows_of(outcomes: Sequence[Outcome]) -> list[Row]:
-    """A row for each kind that was tried."""
-    hit = {kind.name: [one for one in outcomes if kind.name in one.faults] for kind in KINDS}
+    """A row for each kind that was tried, without the cases in which there was nothing left to hit."""
+    tried = [
+        (name, one) for one in outcomes for name, hit in zip(one.faults, one.hit, strict=False) if hit or one.wrong
+    ]
+    hit = {kind.name: [one for name, one in tried if name == kind.name] for kind in KINDS}
     both = ((kind, [[one for one in hit[kind.name] if len(one.faults) == size] for size in (1, 2)]) for kind in KINDS)
     return [Row(kind, *parts) for kind, parts in both if any(parts)]
 

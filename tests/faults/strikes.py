@@ -20,7 +20,7 @@ from tests.faults.subject import PORT, Role, Subject
 
 def send(role: Role, numbers: tuple[int, ...], subject: Subject, chance: Random) -> bool:
     """To one process of this role, as soon as there is one."""
-    if not subject.wait(lambda: subject.find(role), 6.0):
+    if not subject.wait(lambda: subject.find(role), 20.0):
         return False
     pid = chance.choice(subject.find(role) or [0])
     if not pid:
@@ -37,7 +37,7 @@ def send(role: Role, numbers: tuple[int, ...], subject: Subject, chance: Random)
 
 
 def pause(role: Role, subject: Subject, chance: Random) -> bool:
-    if not subject.wait(lambda: subject.find(role), 6.0):
+    if not subject.wait(lambda: subject.find(role), 20.0):
         return False
     pids = subject.find(role)
     if not pids or not subject.kill(pids[0], signal.SIGSTOP):
@@ -50,7 +50,7 @@ def pause(role: Role, subject: Subject, chance: Random) -> bool:
 
 def stop(role: Role, subject: Subject, chance: Random) -> bool:
     """For good; a vramp that is stopped can do nothing, so that somebody kills it."""
-    if not subject.wait(lambda: subject.find(role), 6.0):
+    if not subject.wait(lambda: subject.find(role), 20.0):
         return False
     pids = subject.find(role)
     if not pids or not subject.kill(pids[0], signal.SIGSTOP):
@@ -146,7 +146,7 @@ def break_calls(write: int, fsync: int, subject: Subject, _: Random) -> bool:
 
 def take_descriptors(role: Role, subject: Subject, chance: Random) -> bool:
     """As many descriptors as it has, and a few more or none."""
-    if not subject.wait(lambda: subject.find(role), 6.0):
+    if not subject.wait(lambda: subject.find(role), 20.0):
         return False
     try:
         pid = chance.choice(subject.find(role))
@@ -168,7 +168,7 @@ def _lift_descriptors(pid: int, hard: int) -> None:
 
 def take_memory(role: Role, subject: Subject, _: Random) -> bool:
     """The kernel ends whoever asks for a page more: a control group of 1 MiB."""
-    if not subject.wait(lambda: subject.find(role), 6.0):
+    if not subject.wait(lambda: subject.find(role), 20.0):
         return False
     group = subject.control_group("memory", limit_in_bytes=1 << 20)
     subject.loses_from_now()
@@ -182,7 +182,7 @@ def take_memory(role: Role, subject: Subject, _: Random) -> bool:
 
 def take_address_space(role: Role, subject: Subject, chance: Random) -> bool:
     """Every allocation that needs the kernel fails from now on: RLIMIT_AS."""
-    if not subject.wait(lambda: subject.find(role), 6.0):
+    if not subject.wait(lambda: subject.find(role), 20.0):
         return False
     subject.wait(lambda: subject.takes_signals((subject.find(role) or [0])[0], role), 6.0)
     subject.loses_from_now()
@@ -234,7 +234,7 @@ def step_monotonic(subject: Subject, chance: Random) -> bool:
 
 def steal_port(subject: Subject, chance: Random) -> bool:
     """Listen on it as soon as the guard is there, before its server is."""
-    if not subject.wait(lambda: subject.find("guard"), 6.0):
+    if not subject.wait(lambda: subject.find("guard"), 20.0):
         return False
     thief = socket.socket()
     thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -73,7 +73,13 @@ duration = "1s"
 concurrency = 6
 duration = "1s"
 """
-_MANAGED = 'engine = "simulator"\nport = 8000\nstop_timeout_s = 2\nargs = {preset = "bench", spawn-children = 1}\n'
+_MANAGED = """\
+engine = "simulator"
+port = 8000
+startup_timeout_s = 30
+stop_timeout_s = 2
+args = {preset = "bench", spawn-children = 1}
+"""
 
 
 class Subject:
@@ -98,6 +104,7 @@ class Subject:
         self.removed = False  # its folder
         self.rival: subprocess.Popen[bytes] | None = None  # another vramp with the same port
         self.horizon_s = float("inf")  # what was served later need not be in the record
+        self._journal_seen = False
         self._stack = contextlib.ExitStack()
         self._libraries = libraries
         self._preload = preload
@@ -190,10 +197,12 @@ class Subject:
     def loads(self) -> bool:
         """Whether its first stage has begun."""
         run = self.run_folder
+        journal = run / JOURNAL if run is not None else None
+        self._journal_seen |= journal is not None and journal.exists()
         try:
-            return run is not None and b'"StageStarted"' in (run / JOURNAL).read_bytes()
+            return journal is not None and b'"StageStarted"' in journal.read_bytes()
         except OSError:
-            return True  # its folder was there, and is gone
+            return self._journal_seen  # it was there, and is gone
 
     def ask_to_stop(self) -> None:
         """End the run in order, as an operator would."""
