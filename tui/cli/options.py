@@ -35,7 +35,8 @@ _DEFAULT_PROFILE = "simulator"
 def end_by_signals() -> None:
     """While no run has taken them, SIGINT, SIGTERM and SIGHUP end the process at once, as an interrupt.
 
-    Not by an exception: in the midst of an import, where vramp spends its first second, one may be swallowed.
+    Not by an exception: in the midst of an import, where vramp spends its first second, or at its exit, that would be a
+    traceback or another exit code.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: os._exit(INTERRUPTED))
