@@ -49,7 +49,7 @@ _ROLES: tuple[tuple[bytes, Role], ...] = (
     (b"\0watch\0", "browser"),
 )
 _ADDRESS = re.compile(rb"http://127\.0\.0\.1:\d+/\?token=(\S+)")
-_TRUTH_EVERY_S = 0.2
+_TRUTH_EVERY_S = 0.3
 _PROFILE = """\
 telemetry = "sim"
 [server]
