@@ -16,5 +16,7 @@ async def until(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
         waiting.cancel()
         going.cancel()
         await asyncio.wait({going})
-    if not going.cancelled():
-        going.result()
+        # Asked here: if this is cancelled while the work fails, nobody else asks, and asyncio would print it.
+        failure = None if going.cancelled() else going.exception()
+    if failure is not None:
+        raise failure

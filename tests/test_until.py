@@ -1,6 +1,7 @@
 """Work that an event ends."""
 
 import asyncio
+import gc
 
 import pytest
 
@@ -28,3 +29,24 @@ async def test_work_ends_by_itself_and_its_error_is_told() -> None:
 
     with pytest.raises(OSError, match="no more"):
         await until(asyncio.Event(), work())
+
+
+async def test_work_that_fails_while_it_is_cancelled_from_outside_is_not_printed() -> None:
+    complaints: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+
+    async def fail_at_the_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError("too late for anybody")
+
+    outer = asyncio.create_task(until(asyncio.Event(), fail_at_the_end()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    outer.cancel()
+    await asyncio.wait({outer})
+    assert outer.cancelled()
+    del outer
+    gc.collect()
+    assert complaints == []

@@ -5,15 +5,17 @@ The journal holds the run so far, and the guard ends the server as soon as vramp
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import os
 import sys
 import termios
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from loadgen.errors import VrampError
+
+if TYPE_CHECKING:
+    import asyncio
 
 _NO_MORE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 _OUT_OF_THE_SCREEN = b"\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1006l"
@@ -38,6 +40,8 @@ def give_up(what: str) -> NoReturn:
 
 def give_up_where_callbacks_fail() -> None:
     """Have the running loop do so; it would go on without whatever failed. Leaves the terminal as it is now."""
+    import asyncio  # here: the command line's help imports nothing that takes long
+
     terminal = termios.tcgetattr(0) if sys.stdin is not None and sys.stdin.isatty() else None
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
