@@ -15,7 +15,7 @@ import jsonschema
 from loadgen.errors import VrampError
 from loadgen.metrics.deltas import OUTCOMES
 from loadgen.metrics.journal import Line, RunStarted, Ticked
-from loadgen.store.files import JOURNAL, read_journal
+from loadgen.store.journal import JOURNAL, read_journal
 from loadgen.store.recover import recover
 from loadgen.store.runs import RESULT, has_result
 from tests.schema import require_schema

@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 import aiohttp
 
-from loadgen.store.files import JOURNAL
+from loadgen.store.journal import JOURNAL
 from tests.faults.place import ROOT, VARIABLE, control_group, marked
 from tests.faults.relay import Relay
 from tests.tui.pseudo_terminal import Terminal, in_a_terminal
