@@ -169,6 +169,8 @@ class Connection:
         self._stop_idle()
         self._waiting.clear()
         self._sock.close()
+        # It and its parser hold each other, and collections are rare. Not now: it may be in the midst of a read.
+        self.server.loop.call_soon(setattr, self, "_parser", None)
         tell, self.on_lost = self.on_lost, None
         if tell is not None:
             tell()

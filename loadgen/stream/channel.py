@@ -67,8 +67,8 @@ class Channel:
         self.served = 0
         self.write: Callable[[bytes], bool] = _not_connected
         """Send bytes; True if the kernel took all of them, otherwise `sent_late` is called once it has."""
-        self.close_transport: Callable[[], None] = lambda: None
-        self.output_began: Callable[[], None] = lambda: None  # called when the first token arrives
+        self.close_transport: Callable[[], None] = _nothing
+        self.output_began: Callable[[], None] = _nothing  # called when the first token arrives
         self._stamp_ns = 0
         self._coalesced_ns = 0
         self._reset_response()
@@ -101,6 +101,11 @@ class Channel:
         self.close_transport()
 
     # Called by the transport.
+
+    def let_go(self) -> None:
+        """Nothing more comes: end the circles of references, which a worker's rare collections would keep for hours."""
+        del self._parser
+        self.write, self.close_transport, self.output_began = _not_connected, _nothing, _nothing
 
     def sent_late(self, stamp_ns: int) -> None:
         """The kernel took the last bytes of a request at `stamp_ns`, having refused some of them at first."""
@@ -375,3 +380,7 @@ def _shown(text: bytes) -> str:
 
 def _not_connected(_: bytes) -> bool:
     raise AssertionError("a request was put on a channel that is not connected")
+
+
+def _nothing() -> None:
+    """Before there is a transport, and after it is gone."""

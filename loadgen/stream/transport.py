@@ -41,7 +41,7 @@ class Sockets:
     """The connections of one worker."""
 
     def __init__(self, client: ClientSamples) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self.client = client
         self.epoll = select.epoll()
         self.plain: dict[int, _PlainSocket] = {}
@@ -52,7 +52,7 @@ class Sockets:
         self._stamping = _hold_timestamps()
         self.send_due: Callable[[], None] = lambda: None
         """Called before each read: a due request must not wait, while bytes already carry their arrival time."""
-        self._loop.add_reader(self.epoll.fileno(), self._serve)
+        self.loop.add_reader(self.epoll.fileno(), self._serve)
 
     async def connect(
         self, channel: Channel, address: ServerAddress, tls: ssl.SSLContext | None, source: str | None = None
@@ -72,7 +72,7 @@ class Sockets:
                 # The port is chosen when the server is known: connections to different servers may share it.
                 _try_option(sock, socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT)
                 sock.bind((source, 0))
-            await self._loop.sock_connect(sock, (address.ip, address.port))
+            await self.loop.sock_connect(sock, (address.ip, address.port))
             if tls is not None:
                 await self._begin_tls(channel, sock, address, tls)
         except BaseException:
@@ -88,7 +88,7 @@ class Sockets:
 
     def close(self) -> None:
         """Stop serving sockets; open ones are closed by their channels."""
-        self._loop.remove_reader(self.epoll.fileno())
+        self.loop.remove_reader(self.epoll.fileno())
         self.epoll.close()
         self._stamping.close()
 
@@ -104,7 +104,7 @@ class Sockets:
     async def _begin_tls(
         self, channel: Channel, sock: socket.socket, address: ServerAddress, tls: ssl.SSLContext
     ) -> None:
-        await self._loop.create_connection(
+        await self.loop.create_connection(
             lambda: _TlsProtocol(channel, self), sock=sock, ssl=tls, server_hostname=address.tls_name
         )
 
@@ -234,6 +234,8 @@ class _PlainSocket:
             self._sockets.awaiting.discard(self._descriptor)
             self._sock.close()
             self._let_go()
+            # Not now: the channel may still be in the midst of a read.
+            self._sockets.loop.call_soon(self.channel.let_go)
 
 
 class _TlsProtocol(asyncio.Protocol):
@@ -288,6 +290,7 @@ class _TlsProtocol(asyncio.Protocol):
         reason = str(error) if error else "the server closed the connection before the answer was complete"
         self._let_go()
         self._channel.lost("reset", reason)
+        self._channel.let_go()
 
 
 def _hold_timestamps() -> socket.socket:

@@ -1,6 +1,7 @@
 """Bytes over real sockets: kernel stamps, IPv4 and IPv6, TLS, and connections that fail."""
 
 import asyncio
+import gc
 import socket
 import ssl
 import struct
@@ -120,6 +121,24 @@ async def test_tls_is_stamped_in_user_space_and_counted(certificate: Certificate
     assert client.samples.completed == 1
     assert client.client.reads == client.client.unstamped_reads > 0
     assert client.client.read_lag_ns == []
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+async def test_a_closed_connection_leaves_nothing_for_the_collector(encrypted: bool, certificate: Certificate) -> None:
+    """A worker collects rarely, and at 1,024 streams closes as many connections when the load is halved."""
+    server, target = await serve(answer, tls=certificate.server if encrypted else None)
+    sockets = open_sockets(ClientSamples())
+    gc.collect()
+    gc.disable()
+    try:
+        async with server:
+            for _ in range(3):
+                client = Client(sockets)
+                await client.exchange(target, certificate.client if encrypted else None)
+                del client.channel  # a worker's driver keeps no channel that is not usable
+            await eventually(lambda: not any(isinstance(one, Channel) for one in gc.get_objects()))
+    finally:
+        gc.enable()
 
 
 async def test_a_certificate_that_nobody_signed_is_refused(certificate: Certificate) -> None:
