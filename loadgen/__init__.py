@@ -3,4 +3,4 @@
 Imports nothing of the UI; `tui` is built on top of it.
 """
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"

@@ -6,13 +6,14 @@ without a result, is shown as just that. Of a result only what is shown is decod
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -26,10 +27,16 @@ from loadgen.report.assessment import best_of
 from loadgen.store.journal import JOURNAL, journal_is_held
 from loadgen.store.runs import RESULT
 
+Origin = Literal["yours", "site", "shipped"]
 SHIPPED_FOLDERS = (Path(__file__).parent / "profiles", Path(__file__).parents[1] / "profiles")
 """Where the profiles lie that come with vramp: in its package, or beside it in a checkout."""
-_PROFILE_FOLDERS = (Path("profiles"), *SHIPPED_FOLDERS)
-"""Where profiles are looked for by name, the operator's own first."""
+PROFILE_FOLDERS: tuple[tuple[Path, Origin], ...] = (
+    (Path("profiles"), "yours"),
+    (Path("/etc/vramp/profiles.d"), "site"),  # for everybody on this machine, put there by who runs it
+    *((folder, "shipped") for folder in SHIPPED_FOLDERS),
+)
+"""Where profiles are looked for by name, in this order."""
+_MOST_BYTES = 4 << 20  # of a profile in a list; by its path a larger one can be started
 
 State = Literal["complete", "stopped", "failed", "server_died", "goes on", "killed", "unreadable"]
 
@@ -55,7 +62,7 @@ class Entry:
     document: Mapping[str, Any]
     profile: Profile | None
     problem: str = ""  # why it cannot be started
-    shipped: bool = False
+    origin: Origin = "yours"
 
     @property
     def name(self) -> str:
@@ -95,43 +102,55 @@ class PastRun:
 
 
 def find_profile(name: str) -> Path:
-    """A path as given, or the profile of that name which ships with vramp."""
+    """A path as given, or the first profile of that name in `PROFILE_FOLDERS`."""
     path = Path(name)
     if path.exists() or path.suffix == ".toml":
         return path
-    named = (folder / f"{name}.toml" for folder in _PROFILE_FOLDERS)
-    return next((shipped for shipped in named if shipped.exists()), path)
+    named = (folder / f"{name}.toml" for folder, _ in PROFILE_FOLDERS)
+    return next((found for found in named if os.path.exists(found)), path)  # noqa: PTH110 - a folder may be denied
 
 
 def entries() -> list[Entry]:
-    """Every profile: those of the current folder, then those that ship with vramp; what cannot be read comes last."""
+    """Every profile, by origin; of each origin, what cannot be read comes last."""
     paths = [path for path in _files_in(Path()) if _says_server(path)]
-    for folder in _PROFILE_FOLDERS:
+    for folder, _ in PROFILE_FOLDERS:
         paths += _files_in(folder)
     once = {path.resolve(): path for path in reversed(paths)}
     found = [entry_of(path) for path in reversed(once.values())]
-    return sorted(found, key=lambda entry: (entry.shipped, entry.profile is None))
+    order = get_args(Origin)
+    return sorted(found, key=lambda entry: (order.index(entry.origin), entry.profile is None))
 
 
 def entry_of(path: Path) -> Entry:
     """The profile of a file, or what is wrong with it."""
-    shipped = is_shipped(path)
+    origin = origin_of(path)
     document: dict[str, Any] = {}
     try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ProfileError(f"{path}: is larger than {_MOST_BYTES >> 20} MiB: not a profile")
         document = load_document(path)
-        return Entry(path, document, build_profile(document, where=str(path)), shipped=shipped)
+        return Entry(path, document, build_profile(document, where=str(path)), origin=origin)
+    except OSError as error:
+        problem = f"{path}: cannot be read: {error.strerror}"
+    except RecursionError:
+        problem = f"{path}: its tables are nested too deeply"
     except ProfileError as error:
-        return Entry(path, document, None, str(error), shipped=shipped)
+        problem = str(error)
+    return Entry(path, document, None, problem, origin=origin)
 
 
-def is_shipped(path: Path) -> bool:
-    """Whether a file came with vramp, and is therefore never written."""
-    return path.exists() and any(path.resolve().is_relative_to(folder.resolve()) for folder in SHIPPED_FOLDERS)
+def origin_of(path: Path) -> Origin:
+    """From where a file is; one that came with vramp is never written."""
+    if path.exists():
+        for folder, origin in PROFILE_FOLDERS:
+            if origin != "yours" and path.resolve().is_relative_to(folder.resolve()):
+                return origin
+    return "yours"
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """No pipe, which would never end, and no link to itself."""
-    return [path for path in sorted(folder.glob("*.toml")) if path.is_file()]
+    """No pipe, which would never end, no link to itself, and nothing that this user may not look at."""
+    return [path for path in sorted(folder.glob("*.toml")) if os.path.isfile(path)]  # noqa: PTH113 - is never denied
 
 
 def _says_server(path: Path) -> bool:
@@ -139,7 +158,7 @@ def _says_server(path: Path) -> bool:
     try:
         text = path.read_text(encoding="utf-8")
         return isinstance(tomllib.loads(text).get("server"), dict)
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return "[server" in text
     except (OSError, UnicodeDecodeError):
         return False

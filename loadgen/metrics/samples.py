@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from loadgen.metrics.finding import Finding
 from loadgen.vendors import VendorName
 
 
@@ -241,6 +242,7 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
     nothing: str = ""  # why no candidate was tried
     tried: tuple[Tried, ...]
     host: HostExam
+    outdated: tuple[Finding, ...] = ()
 
     @property
     def unmeasured(self) -> tuple[str, ...]:

@@ -62,9 +62,9 @@ def _finding(finding: Finding) -> str:
 
 
 def doctor_text(found: Examination) -> str:
-    """Paragraphs: the box, each candidate, the host, and the conclusion."""
-    paragraphs = [_box(found), *(_candidate(each) for each in found.tried), _host(found.host), verdict(found)]
-    return "\n\n".join(paragraphs)
+    """Paragraphs: the box, each candidate, the host, what is old, and the conclusion."""
+    tried, outdated = map(_candidate, found.tried), map(_finding, by_severity(found.outdated))
+    return "\n\n".join([_box(found), *tried, _host(found.host), *outdated, verdict(found)])
 
 
 def verdict(found: Examination) -> str:

@@ -111,7 +111,7 @@ def spawn_children(count: int) -> "list[subprocess.Popen[bytes]]":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-def parser() -> argparse.ArgumentParser:
+def main_parser() -> argparse.ArgumentParser:
     """Flags like those of `vllm serve`, one per field of `Physics`, and faults."""
     flags = argparse.ArgumentParser(prog="python -m loadgen.simulator", allow_abbrev=False)
     flags.add_argument("model", nargs="?", default="simulator", help="a name; nothing is loaded")
@@ -164,7 +164,7 @@ async def serve(options: argparse.Namespace) -> None:
 
 async def _run(options: argparse.Namespace, loop: asyncio.AbstractEventLoop) -> None:
     physics, (name, *adapters) = physics_of(options), options.served_model_name or [options.model]
-    given = {key: value for key, value in vars(options).items() if value != parser().get_default(key)}
+    given = {key: value for key, value in vars(options).items() if value != main_parser().get_default(key)}
     given.pop("api_key", None)
     await start(physics, options.model, given, fail=options.fail_startup, hang=options.hang_startup)
     faults = [parse_fault(text) for text in options.fault]
@@ -196,7 +196,7 @@ async def _run(options: argparse.Namespace, loop: asyncio.AbstractEventLoop) -> 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Run the simulator; a wrong flag exits with 2, a failed start with 1, a signal with 0."""
-    options = parser().parse_args(words)
+    options = main_parser().parse_args(words)
     raise_open_files()
     # A full collection over thousands of open streams would take longer than a step.
     gc.freeze()
@@ -205,7 +205,7 @@ def main(words: Sequence[str] | None = None) -> None:
         physics_of(options)
         [parse_fault(text) for text in options.fault]
     except ProfileError as error:
-        parser().error(str(error))
+        main_parser().error(str(error))
     try:
         uvloop.run(serve(options))
     except (OSError, OverflowError, ServerError) as error:

@@ -9,8 +9,8 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import loadgen
 from loadgen.amd_kernel import installed_rocm
+from loadgen.build import version_words
 from loadgen.format import user_name
 from loadgen.metrics.samples import DeviceFile
 from loadgen.telemetry.backends import package_version
@@ -22,7 +22,7 @@ def versions(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) ->
     system = matched(root / "etc/os-release", '(?m)^PRETTY_NAME="?[^"\n]+') or ""
     packages = (*(name for vendor in VENDORS for name in vendor.packages), "psutil")
     return {
-        "vramp": loadgen.__version__,
+        "vramp": version_words(),
         "python": platform.python_version(),
         "kernel": platform.release(),
         "system": system.partition("=")[2].strip('"') or None,

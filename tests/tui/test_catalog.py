@@ -12,11 +12,13 @@ from loadgen.store.journal import JOURNAL
 from loadgen.store.runs import RESULT, read_result, run_folders, write_result
 from tests.tui.past_runs import leave_run
 from tui.catalog import (
+    PROFILE_FOLDERS,
     SHIPPED_FOLDERS,
     entries,
     entry_of,
-    is_shipped,
+    find_profile,
     newest_by_profile,
+    origin_of,
     past_run,
     profile_of,
 )
@@ -38,7 +40,7 @@ def test_own_profiles_come_first_and_other_toml_is_left_out(folder: Path) -> Non
     found = entries()
     assert [entry.name for entry in found[:2]] == ["mine", "theirs"]
     assert found[0].variants == ["long"]
-    assert not found[1].shipped and found[2].shipped
+    assert [entry.origin for entry in found[:3]] == ["yours", "yours", "shipped"]
     assert "simulator" in {entry.name for entry in found[2:]}
     assert all(entry.profile is not None for entry in found)
 
@@ -49,7 +51,7 @@ def test_what_would_never_end_is_not_read(folder: Path) -> None:
         os.mkfifo(where / "pipe.toml")
         (where / "loop.toml").symlink_to("loop.toml")
         (where / "endless.toml").symlink_to("/dev/zero")
-    assert all(entry.shipped for entry in entries())
+    assert all(entry.origin == "shipped" for entry in entries())
 
 
 def test_each_file_is_there_once_where_the_own_folder_is_the_shipped_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,9 +78,47 @@ def test_a_file_that_is_no_profile_says_why(folder: Path, text: str, words: str)
 def test_a_shipped_file_is_known_by_whatever_path(folder: Path) -> None:
     shipped = next(path for place in SHIPPED_FOLDERS for path in place.glob("simulator.toml"))
     (folder / "link.toml").symlink_to(shipped)
-    assert is_shipped(shipped) and is_shipped(folder / "link.toml")
-    assert not is_shipped(folder / "new.toml")
-    assert entry_of(shipped).shipped
+    assert origin_of(shipped) == origin_of(folder / "link.toml") == "shipped"
+    assert origin_of(folder / "new.toml") == "yours"
+    assert entry_of(shipped).origin == "shipped"
+
+
+@pytest.fixture
+def site(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in the place of /etc/vramp/profiles.d, which only root may fill."""
+    there = tmp_path_factory.mktemp("profiles.d")
+    folders = [(there if origin == "site" else folder, origin) for folder, origin in PROFILE_FOLDERS]
+    monkeypatch.setattr("tui.catalog.PROFILE_FOLDERS", tuple(folders))
+    return there
+
+
+def test_the_profiles_of_the_machine_come_between_the_own_and_the_shipped(folder: Path, site: Path) -> None:
+    for name in ("simulator", "of-the-box"):
+        (site / f"{name}.toml").write_text(GOOD)
+    (folder / "mine.toml").write_text(GOOD)
+    origins = [entry.origin for entry in entries()]
+    assert origins[:4] == ["yours", "site", "site", "shipped"]
+    assert find_profile("simulator") == site / "simulator.toml"
+    (folder / "profiles").mkdir()
+    (folder / "profiles" / "simulator.toml").write_text(GOOD)
+    assert find_profile("simulator") == Path("profiles/simulator.toml")
+    assert find_profile("of-the-box") == site / "of-the-box.toml"
+
+
+def test_nothing_in_the_folder_of_the_machine_can_break_the_list(site: Path) -> None:
+    os.mkfifo(site / "pipe.toml")
+    (site / "endless.toml").symlink_to("/dev/zero")
+    (site / "folder.toml").mkdir()
+    (site / "loop.toml").symlink_to("loop.toml")
+    (site / "bytes.toml").write_bytes(b"\xff\xfe")
+    (site / "deep.toml").write_text("server = " + "[" * 50_000)
+    (site / "tables.toml").write_text("[" + ".".join("a" * 5000) + "]\nb = 1\n")
+    (site / "\x1b[31mred.toml").write_text("[server")
+    with (site / "huge.toml").open("wb") as huge:
+        huge.truncate(5 << 20)
+    found = {entry.path.name: entry for entry in entries() if entry.origin == "site"}
+    assert found.keys() == {"bytes.toml", "deep.toml", "tables.toml", "\x1b[31mred.toml", "huge.toml"}
+    assert all(entry.profile is None and entry.problem for entry in found.values())
 
 
 def test_the_newest_run_of_a_profile_counts_whatever_its_variant() -> None:

@@ -10,13 +10,16 @@ import errno
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from loadgen.errors import ProfileError, VrampError
 from tui.cli.options import INTERRUPTED, end_by_signals, say
 from tui.exhausted import give_up, lacks
+
+if TYPE_CHECKING:
+    import argparse
 
 _READER_GONE = (errno.EPIPE, errno.EIO)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -29,6 +32,19 @@ class Verb(NamedTuple):
     arguments: str
     what: str  # it does, in the help
     function: str  # module and name; from words to an exit code
+
+    def __call__(self, words: list[str]) -> int:
+        return self._part(self.function)(words) or 0
+
+    def parser(self) -> argparse.ArgumentParser:
+        """Its options, by the function's name and `_parser`."""
+        parser: argparse.ArgumentParser = self._part(f"{self.function}_parser")()
+        return parser
+
+    def _part(self, path: str) -> Callable[..., Any]:
+        module, _, name = path.rpartition(".")
+        part: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        return part
 
 
 VERBS = (
@@ -54,6 +70,7 @@ VERBS = (
     Verb("doctor", "[options]", "what can be measured on this box, and why not", "tui.cli.box.doctor"),
     Verb("stop", "[PORT]", "stop a server that was left running", "tui.cli.box.stop"),
     Verb("simulate", "[options]", "the simulated engine alone", "loadgen.simulator.__main__.main"),
+    Verb("completion", "bash|zsh|fish", "commands, profiles and runs by the key TAB", "tui.cli.completion.completion"),
 )
 
 
@@ -103,8 +120,7 @@ def _say_no_more() -> None:
 def _dispatch(words: list[str]) -> int:
     for verb in VERBS:
         if words[:1] == [verb.name]:
-            module, _, name = verb.function.rpartition(".")
-            return getattr(importlib.import_module(module), name)(words[1:]) or 0
+            return verb(words[1:])
     from tui.cli.run import cockpit
 
     lines = [f"       {f'vramp {verb.name} {verb.arguments}':<38}{verb.what}" for verb in VERBS]

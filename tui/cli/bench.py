@@ -107,7 +107,7 @@ _SERVER_KEYS = frozenset(
 
 def bench(words: list[str]) -> int:
     """Run one of the benchmarks and print its table; the exit codes are those of `vramp run`."""
-    options = parse(words)
+    options = bench_parser().parse_args(words)
     for flag, why in _NOT_NEEDED.items():
         if _given(options, flag) is not None:
             say(f"vramp: {flag} is not needed: {why}")
@@ -271,8 +271,8 @@ def _metric(name: str) -> str:
     return name
 
 
-def parse(words: list[str]) -> argparse.Namespace:
-    """The options of one benchmark; `benchmark` is its name."""
+def bench_parser() -> argparse.ArgumentParser:
+    """The options of each benchmark; `benchmark` is its name."""
     parser = Parser(prog="vramp bench", description="The three published benchmarks, with the options of `vllm bench`.")
     kinds = parser.add_subparsers(dest="benchmark", required=True, metavar="serve|latency|throughput")
     for name, add in (("serve", _add_serve), ("latency", _add_latency), ("throughput", _add_data)):
@@ -289,7 +289,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         _add_run(kind)
         for flag in (*_NOT_NEEDED, *_REFUSED):
             kind.add_argument(flag, nargs="*", help=argparse.SUPPRESS)
-    return parser.parse_args(words)
+    return parser
 
 
 def _refuse(options: argparse.Namespace) -> None:

@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args
 
+from msgspec.structs import replace
+
 from loadgen.errors import ClusterError, ProfileError, ServerError, TelemetryError
 from loadgen.masking import masked
 from loadgen.metrics.finding import Finding
@@ -27,6 +29,7 @@ from loadgen.report.examination import doctor_text, findings_json, findings_text
 from loadgen.report.tabular import json_text
 from loadgen.server.gpus.processes import described
 from loadgen.server.preflight.check import check_profile
+from loadgen.server.preflight.outdated import outdated
 from loadgen.server.process.guard_client import stop_server
 from loadgen.server.process.locks import driver_of, owner_of
 from loadgen.server.process.records import ServerRecord, find_servers, remains
@@ -40,6 +43,18 @@ BLOCKED = 3  # the server could not be started: the exit code that a run would h
 
 def check(words: list[str]) -> int:
     """Print the findings; `BLOCKED` if one of them blocks."""
+    options = check_parser().parse_args(words)
+
+    profile, _ = profile_of(options)
+    plan = stages_of(profile)
+    findings = asyncio.run(check_profile(profile, plan, recorded=options.installation))
+    if profile.cluster.remote and options.installation is None:
+        findings += _check_hosts(profile, plan)
+    show(findings_json(findings) if options.json else findings_text(findings))
+    return BLOCKED if any(finding.severity == "blocks" for finding in findings) else 0
+
+
+def check_parser() -> argparse.ArgumentParser:
     parser = parser_of(
         "vramp check",
         "What stands in the way of a profile on this box. It reads, and changes nothing.",
@@ -51,15 +66,7 @@ def check(words: list[str]) -> int:
     group.add_argument(
         "--installation", metavar="0.32.0", help="check against what is recorded of this vLLM version, not this box"
     )
-    options = parser.parse_args(words)
-
-    profile, _ = profile_of(options)
-    plan = stages_of(profile)
-    findings = asyncio.run(check_profile(profile, plan, recorded=options.installation))
-    if profile.cluster.remote and options.installation is None:
-        findings += _check_hosts(profile, plan)
-    show(findings_json(findings) if options.json else findings_text(findings))
-    return BLOCKED if any(finding.severity == "blocks" for finding in findings) else 0
+    return parser
 
 
 def _check_hosts(profile: Profile, plan: Sequence[Stage]) -> list[Finding]:
@@ -74,7 +81,7 @@ def _check_hosts(profile: Profile, plan: Sequence[Stage]) -> list[Finding]:
 
 def doctor(words: list[str]) -> int:
     """Print what was found; 1 if there are GPUs, or some were asked for, and nothing measures them."""
-    options = _doctor_parser().parse_args(words)
+    options = doctor_parser().parse_args(words)
 
     if options.dump is not None:
         _require_writable(options.dump)
@@ -84,7 +91,7 @@ def doctor(words: list[str]) -> int:
             found, trials = asyncio.run(examine(options.telemetry, folder=Path(folder), pace=pace, described=described))
     except KeyboardInterrupt:
         return INTERRUPTED
-    found = masked(found)
+    found = masked(replace(found, outdated=tuple(outdated(found.versions))))
     show(json_text(found) if options.json else doctor_text(found))
     if options.dump is not None:
         _dump(options.dump, found, trials)
@@ -105,7 +112,7 @@ def _require_writable(path: Path) -> None:
         raise ProfileError(f"--dump {path}: cannot be written there; name a file in a folder that exists and is yours")
 
 
-def _doctor_parser() -> argparse.ArgumentParser:
+def doctor_parser() -> argparse.ArgumentParser:
     parser = parser_of(
         "vramp doctor",
         "What this box and this installation can measure, and why not. It reads, and changes nothing.",
@@ -122,7 +129,7 @@ def _doctor_parser() -> argparse.ArgumentParser:
 
 def stop(words: list[str]) -> int:
     """Stop one server or all; 0 if nothing of them is left."""
-    options = _stop_parser().parse_args(words)
+    options = stop_parser().parse_args(words)
 
     servers, doubts = find_servers([path for name in ("docker", "podman") if (path := shutil.which(name)) is not None])
     for doubt in doubts:
@@ -134,7 +141,7 @@ def stop(words: list[str]) -> int:
     return 0 if all(clean) else ServerError.exit_code
 
 
-def _stop_parser() -> argparse.ArgumentParser:
+def stop_parser() -> argparse.ArgumentParser:
     parser = parser_of(
         "vramp stop",
         "End a server that vramp left running, or what is left of one whose vramp was killed together with its guard. "

@@ -27,14 +27,14 @@ _LOADS = ("rate", "rate_points", "shapes", "passes", "requests", "duration", "wa
 
 
 def monitor(words: list[str]) -> int:
-    options = _parser().parse_args(words)
+    options = monitor_parser().parse_args(words)
     document, where = _document(options)
     if options.duration is not None:
         return run_headless(document, where, options)
     return show_cockpit(document, where, options)
 
 
-def _parser() -> argparse.ArgumentParser:
+def monitor_parser() -> argparse.ArgumentParser:
     parser = parser_of("vramp monitor", "The cockpit without load.", _EPILOG)
     parser.add_argument("urls", nargs="*", metavar="URL", help="engines that run already; several are added up")
     parser.add_argument("--server", dest="profile", metavar="PROFILE", help="start the server of this profile")

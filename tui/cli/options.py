@@ -76,7 +76,7 @@ def parser_of(verb: str, description: str, epilog: str) -> argparse.ArgumentPars
 
 def add_profile_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose a profile and change it."""
-    parser.add_argument("profile", nargs="?", metavar="PROFILE", help="a TOML file, or the name of a shipped profile")
+    parser.add_argument("profile", nargs="?", metavar="PROFILE", help="a TOML file, or a profile's name")
     parser.add_argument("--variant", metavar="NAME", help="one of the profile's [variants]")
     parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="override a profile key")
     server = parser.add_argument_group("server")

@@ -62,7 +62,7 @@ exit codes: 0 done; 1 the run cannot be read, or the report not be written; 2 us
 
 def report(words: list[str]) -> int:
     """Show the runs in the form that is asked for."""
-    options = _report_parser().parse_args(words)
+    options = report_parser().parse_args(words)
     if len(options.runs) > 1 and not options.csv:
         raise ProfileError("vramp report: takes one run; --csv takes several, and `vramp compare` sets them beside")
 
@@ -76,7 +76,7 @@ def report(words: list[str]) -> int:
     return 0
 
 
-def _report_parser() -> argparse.ArgumentParser:
+def report_parser() -> argparse.ArgumentParser:
     parser = parser_of("vramp report", "A finished run, as a table or in the form that others need.", _REPORT_EPILOG)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="see below; several with --csv")
     form = parser.add_mutually_exclusive_group()
@@ -156,11 +156,7 @@ def _put_whole(text: str, path: Path, *, mode: int = PRIVATE) -> None:
 
 def recover(words: list[str]) -> int:
     """Write the result of a run that was killed, and print its table as the run would have."""
-    codes = "exit codes: 0 the result is written; 1 it cannot be made; 2 usage"
-    parser = parser_of("vramp recover", "Make the result of a run that was killed, from its journal.", codes)
-    parser.add_argument("run", metavar="RUN", help=RUN_WORDS)
-    parser.add_argument("--force", action="store_true", help="also where there is the result of a whole run")
-    options = parser.parse_args(words)
+    options = recover_parser().parse_args(words)
 
     path = recovered(open_journal(options.run).parent, force=options.force)
     result = read_result(path)
@@ -168,6 +164,14 @@ def recover(words: list[str]) -> int:
         show(result_table(result))
     say(f"result: {path}")
     return 0
+
+
+def recover_parser() -> argparse.ArgumentParser:
+    codes = "exit codes: 0 the result is written; 1 it cannot be made; 2 usage"
+    parser = parser_of("vramp recover", "Make the result of a run that was killed, from its journal.", codes)
+    parser.add_argument("run", metavar="RUN", help=RUN_WORDS)
+    parser.add_argument("--force", action="store_true", help="also where there is the result of a whole run")
+    return parser
 
 
 # `vramp baseline`: results kept under a name, to compare others with.
@@ -181,7 +185,7 @@ exit codes: 0 done; 1 the run or the baseline cannot be read; 2 usage
 
 
 def baseline(words: list[str]) -> int:
-    options = _baseline_parser().parse_args(words)
+    options = baseline_parser().parse_args(words)
 
     match options.what:
         case "save":
@@ -196,7 +200,7 @@ def baseline(words: list[str]) -> int:
     return 0
 
 
-def _baseline_parser() -> argparse.ArgumentParser:
+def baseline_parser() -> argparse.ArgumentParser:
     parser = parser_of("vramp baseline", "Keep a run under a name, to compare others with.", _BASELINE_EPILOG)
     what = parser.add_subparsers(dest="what", required=True, metavar="save|list|show|remove")
     save = what.add_parser("save", help="keep the result of a run under a name")
@@ -244,7 +248,7 @@ exit codes: 0 done; 1 a limit is broken, there is nothing to compare, or a run c
 
 def compare(words: list[str]) -> int:
     """Compare the runs with the first; 0 if no limit is broken."""
-    options = _compare_parser().parse_args(words)
+    options = compare_parser().parse_args(words)
 
     if not 50 <= options.confidence < 100:
         raise ProfileError(f"--confidence {options.confidence:g}: expected 50 to 99.99 percent")
@@ -283,7 +287,7 @@ def _compared_text(comparisons: Sequence[RunComparison], options: argparse.Names
     return between.join(map(form, comparisons))
 
 
-def _compare_parser() -> argparse.ArgumentParser:
+def compare_parser() -> argparse.ArgumentParser:
     parser = parser_of("vramp compare", "How runs differ from the first, and how sure that is.", _COMPARE_EPILOG)
     parser.add_argument("a", metavar="A", help="the RUN that the others are compared with")
     parser.add_argument("others", metavar="B", nargs="+", help="one RUN or more")

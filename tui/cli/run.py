@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
-import loadgen
 from loadgen.errors import ProfileError, ResultError, ServerError, VrampError
 from loadgen.vendors import TelemetryMode
 from tui.cli.options import (
@@ -40,10 +39,8 @@ if TYPE_CHECKING:
 
 def cockpit(words: list[str], usage: str) -> int:
     """`vramp [PROFILE]`: the cockpit, on the picker without a profile; where it cannot be shown, `vramp run`."""
-    parser = parser_of("vramp", "The operator's cockpit for bringing up an LLM inference box.", RUN_EXIT_CODES)
+    parser = cockpit_parser()
     parser.usage = usage
-    parser.add_argument("--version", action="version", version=f"vramp {loadgen.__version__}")
-    add_run_options(parser)
     options = parser.parse_args(words)
     from tui.terminal import plain_reason
 
@@ -52,11 +49,32 @@ def cockpit(words: list[str], usage: str) -> int:
     return show_cockpit(*document_of(options), options)
 
 
+def cockpit_parser() -> argparse.ArgumentParser:
+    parser = parser_of("vramp", "The operator's cockpit for bringing up an LLM inference box.", RUN_EXIT_CODES)
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and its commit, and exit")
+    add_run_options(parser)
+    return parser
+
+
+class _ShowVersion(argparse.Action):
+    """Looks for the commit only when asked."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> NoReturn:
+        from loadgen.build import version_words
+
+        show(f"vramp {version_words()}")
+        parser.exit()
+
+
 def headless(words: list[str]) -> int:
+    options = headless_parser().parse_args(words)
+    return run_headless(*document_of(options), options)
+
+
+def headless_parser() -> argparse.ArgumentParser:
     parser = parser_of("vramp run", "A run without a screen: progress on stderr, tables on stdout.", RUN_EXIT_CODES)
     add_run_options(parser)
-    options = parser.parse_args(words)
-    return run_headless(*document_of(options), options)
+    return parser
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:

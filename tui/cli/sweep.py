@@ -42,7 +42,7 @@ exit codes: 0 every variant is complete; 1 something in one of them failed; 2 us
 
 def sweep(words: list[str]) -> int:
     """Run the variants and print the table; 0 if all of them are complete and met their limits."""
-    options = _parser().parse_args(words)
+    options = sweep_parser().parse_args(words)
     name, profiles = _profiles(options)
     try:
         if options.json is not None:
@@ -60,7 +60,7 @@ def sweep(words: list[str]) -> int:
     return _summed(codes)
 
 
-def _parser() -> argparse.ArgumentParser:
+def sweep_parser() -> argparse.ArgumentParser:
     about = "The same load on every variant of a server, one after the other, in one table."
     parser = parser_of("vramp sweep", about, _EPILOG)
     add_profile_options(parser)

@@ -31,15 +31,7 @@ _WEB_DRIVER = "TEXTUAL_DRIVER"  # set by textual-serve for the process of each b
 
 def watch(words: list[str]) -> int:
     """Show a run until the watcher leaves or the run does; the run does not notice either."""
-    parser = parser_of(
-        "vramp watch",
-        "The cockpit on a run that goes on elsewhere. Leaving it (q) never ends the run.",
-        "exit codes: 0 left, or the run is over; 1 there is no such run, or it is over already; 2 usage",
-    )
-    run = "a folder, a name in runs/ or its beginning (default: the newest live)"
-    parser.add_argument("run", nargs="?", metavar="RUN", help=run)
-    parser.add_argument("--allow-control", action="store_true", help="let the keys change the load")
-    options = parser.parse_args(words)
+    options = watch_parser().parse_args(words)
     folder = live_folder(options.run)
     if not sys.stdout.isatty() and _WEB_DRIVER not in os.environ:
         raise ProfileError(f"vramp watch: needs a terminal; {folder / 'journal.jsonl'} is the same for programs")
@@ -49,6 +41,18 @@ def watch(words: list[str]) -> int:
         signal_when_parent_dies(signal.SIGKILL)
     asyncio.run(_watch(folder, steers=options.allow_control))
     return 0
+
+
+def watch_parser() -> argparse.ArgumentParser:
+    parser = parser_of(
+        "vramp watch",
+        "The cockpit on a run that goes on elsewhere. Leaving it (q) never ends the run.",
+        "exit codes: 0 left, or the run is over; 1 there is no such run, or it is over already; 2 usage",
+    )
+    run = "a folder, a name in runs/ or its beginning (default: the newest live)"
+    parser.add_argument("run", nargs="?", metavar="RUN", help=run)
+    parser.add_argument("--allow-control", action="store_true", help="let the keys change the load")
+    return parser
 
 
 def live_folder(text: str | None) -> Path:
@@ -76,14 +80,7 @@ async def _watch(folder: Path, *, steers: bool) -> None:
 
 def replay(words: list[str]) -> int:
     """Play the journal of a run; nothing is started, sent or written."""
-    parser = parser_of(
-        "vramp replay",
-        "A finished run, played again in the cockpit: ] and [ change the speed, space pauses, . steps.",
-        "exit codes: 0 left; 1 there is no such run; 2 usage, or no terminal",
-    )
-    parser.add_argument("run", metavar="RUN", help=RUN_WORDS)
-    parser.add_argument("--speed", metavar="N", type=float, default=1.0, help="from 1 to 100 (default: %(default)g)")
-    options = parser.parse_args(words)
+    options = replay_parser().parse_args(words)
 
     if not SLOWEST <= options.speed <= FASTEST:
         raise ProfileError(f"--speed {options.speed:g}: expected a number from {SLOWEST:g} to {FASTEST:g}")
@@ -101,6 +98,17 @@ def replay(words: list[str]) -> int:
     return 0
 
 
+def replay_parser() -> argparse.ArgumentParser:
+    parser = parser_of(
+        "vramp replay",
+        "A finished run, played again in the cockpit: ] and [ change the speed, space pauses, . steps.",
+        "exit codes: 0 left; 1 there is no such run; 2 usage, or no terminal",
+    )
+    parser.add_argument("run", metavar="RUN", help=RUN_WORDS)
+    parser.add_argument("--speed", metavar="N", type=float, default=1.0, help="from 1 to 100 (default: %(default)g)")
+    return parser
+
+
 _WEB_EPILOG = """\
 The address has a token: who does not know it sees nothing. From another machine:
   ssh -L 8000:127.0.0.1:8000 THE-BOX      and open the address there, or --host for a network that you trust
@@ -111,7 +119,7 @@ exit codes: as vramp run; with --watch 0
 
 def web(words: list[str]) -> int:
     """Start a run, or take one that goes on, and show it to browsers until Ctrl+C."""
-    options = _web_parser().parse_args(words)
+    options = web_parser().parse_args(words)
     if options.watch is not None and options.profile is not None:
         raise ProfileError("vramp web: either a PROFILE for a new run, or --watch RUN for one that goes on")
     if find_spec("textual_serve") is None:
@@ -128,7 +136,7 @@ def web(words: list[str]) -> int:
     return conclude(run, options, interrupted=interrupted)
 
 
-def _web_parser() -> argparse.ArgumentParser:
+def web_parser() -> argparse.ArgumentParser:
     about = "The cockpit in a browser: starts a run and serves it until Ctrl+C, which ends the run in order."
     parser = parser_of("vramp web", about, _WEB_EPILOG)
     add_run_options(parser)

@@ -12,7 +12,7 @@ from loadgen.plan.from_profile import stages_of
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
 from loadgen.report.examination import findings_count
-from tui.catalog import Entry, PastRun
+from tui.catalog import Entry, Origin, PastRun
 from tui.panels.past import ago, best_words, state_word
 from tui.panels.startup import finding_rows
 from tui.widgets.rows import Row, Rows, Word, cropped, padded, spread, titled, wrapped
@@ -21,6 +21,11 @@ _LABEL_CELLS = 11
 _LOADS_SHOWN = 8
 _NAME_CELLS, _MODEL_CELLS, _ENGINE_CELLS, _LAST_CELLS = 28, 30, 11, 24
 _MODEL_FROM, _ENGINE_FROM = 58, 84  # from these widths on the list has these columns too
+ORIGINS: dict[Origin, str] = {
+    "yours": "yours",
+    "site": "this machine's, in /etc/vramp/profiles.d",
+    "shipped": "shipped with vramp",
+}
 _PLAIN = "as it is"  # the variant that is none
 
 
@@ -68,9 +73,8 @@ def model_words(server: Server) -> str:
 
 def detail(entry: Entry, variant: str | None, last: PastRun | None, now: datetime, width: int) -> Rows:
     """Everything about the profile under the cursor but the preflight."""
-    origin = "shipped" if entry.shipped else "yours"
     rows = [
-        titled(fmt.plain(entry.name), ((origin, "dim"),), width),
+        titled(fmt.plain(entry.name), ((ORIGINS[entry.origin], "dim"),), width),
         cropped(((f" {fmt.plain(str(entry.path))}", "dim"),), width),
     ]
     if entry.profile is None:

@@ -28,11 +28,16 @@ from loadgen.places import named_mode, write_whole
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile, variant_names
 from tui import keys
-from tui.catalog import StartChoice, is_shipped
+from tui.catalog import Origin, StartChoice, origin_of
 from tui.screens.dialogs import AskChoice, AskText, FullScreen, ask
 from tui.widgets.painted import Pane
 from tui.widgets.rows import Row, Rows, cropped, spread, wrapped
 
+_FROM_WHERE: dict[Origin, str] = {
+    "yours": "",
+    "site": ", everybody's on this machine: save your own",
+    "shipped": ", shipped: save it under another name",
+}
 _DEBOUNCE_S = 0.25
 _WHERE = "here"
 _AT_LINE = re.compile(r"\(at line (\d+), column \d+\)")
@@ -49,10 +54,10 @@ class EditorScreen(FullScreen[StartChoice | None]):
     BINDINGS: ClassVar[list[BindingType]] = list(keys.EDITOR)
     HELP_KEYS = (*keys.EDITOR, keys.PALETTE)
 
-    def __init__(self, path: Path, *, shipped: bool) -> None:
+    def __init__(self, path: Path, *, origin: Origin) -> None:
         super().__init__()
         self._path = path
-        self._shipped = shipped
+        self._origin: Origin = origin
         self._saved = ""
         self._document: dict[str, Any] = {}
         self._problems: Sequence[Problem] = ()
@@ -97,8 +102,8 @@ class EditorScreen(FullScreen[StartChoice | None]):
     def _header(self, width: int) -> Rows:
         state = "changed" if self._changed else "as it is on disk"
         left: Row = ((" vramp", "title"), ("  edit ", "text"), (fmt.plain(str(self._path)), "strong"))
-        shipped = ", shipped: save it under another name" if self._shipped else ""
-        return [spread(left, ((f"{state}{shipped} ", "dim"),), width)]
+        from_where = _FROM_WHERE[self._origin]
+        return [spread(left, ((f"{state}{from_where} ", "dim"),), width)]
 
     # What the keys do.
 
@@ -118,7 +123,7 @@ class EditorScreen(FullScreen[StartChoice | None]):
             return
         path = Path(text).expanduser()
         path = path if path.suffix == ".toml" else path.with_name(f"{path.name}.toml")
-        if is_shipped(path):
+        if origin_of(path) == "shipped":
             words = f"{path} came with vramp and stays as it is: take another name"
             self.notify(words, severity="warning", timeout=6, markup=False)
         elif path.exists() and path != self._path:
@@ -135,7 +140,7 @@ class EditorScreen(FullScreen[StartChoice | None]):
         except OSError as error:
             self.notify(f"{path}: cannot be written: {error.strerror}", severity="error", timeout=10, markup=False)
             return
-        self._path, self._shipped, self._saved = path, False, self._area.text
+        self._path, self._origin, self._saved = path, origin_of(path), self._area.text
         self._check()
         rest = f", with {len(self._problems)} problems" if self._problems else ""
         self.notify(f"Saved: {path}{rest}", timeout=4, markup=False)
@@ -169,8 +174,8 @@ def problem_rows(problems: Sequence[Problem], width: int) -> Rows:
 
 
 def proposed_path(path: Path) -> Path:
-    """Where to save: the operator's own file again, or a new one beside his others for one that came with vramp."""
-    if not is_shipped(path):
+    """Where to save: the operator's own file again, or else a new one beside his others."""
+    if origin_of(path) == "yours":
         return path
     folder = Path("profiles") if Path("profiles").is_dir() else Path()
     return folder / f"my-{path.name}"

@@ -129,11 +129,11 @@ class PickerScreen(FullScreen[None]):
         now, width = datetime.now(UTC), self._list.row_width
         wanted = self._filter.casefold()
         rows: list[tuple[str | None, Row]] = []
-        for shipped, heading in ((False, "yours"), (True, "shipped with vramp")):
+        for origin, heading in panel.ORIGINS.items():
             group = [
                 (name, panel.entry_row(entry, self._last.get(entry.name), now, width))
                 for name, entry in self._entries.items()
-                if entry.shipped == shipped and wanted in panel.searched(entry).casefold()
+                if entry.origin == origin and wanted in panel.searched(entry).casefold()
             ]
             rows += [(None, ((heading, "title"),)), *group] if group else []
         self._list.fill(rows or [(None, (("nothing matches", "dim"),))], begin_at)
@@ -231,7 +231,7 @@ class PickerScreen(FullScreen[None]):
     def action_edit(self) -> None:
         entry = self._entry
         if entry is not None:
-            editor = EditorScreen(entry.path, shipped=entry.shipped)
+            editor = EditorScreen(entry.path, origin=entry.origin)
             ask(self, editor, lambda choice: self.post_message(self.Start(choice)))
 
     def action_past(self) -> None:

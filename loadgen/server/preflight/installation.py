@@ -128,6 +128,12 @@ def python_of(command: str) -> Path | None:
     return next((python for python in candidates if os.access(python, os.X_OK)), None)
 
 
+def installed_version(python: Path) -> str | None:
+    """The version of this Python's vLLM by its metadata, which takes no import; None if it has none."""
+    metadata = next(_installed(python), None)
+    return None if metadata is None else metadata.name.removesuffix(".dist-info").partition("-")[2]
+
+
 async def ask_installation(python: Path, *, cache: Path, timeout_s: float = _ASK_TIMEOUT_S) -> Installation:
     """What this Python's vLLM supports, from `cache` if it was queried before.
 

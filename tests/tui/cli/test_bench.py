@@ -12,7 +12,7 @@ from loadgen.profile.schema import Profile
 from loadgen.store.runs import read_result
 from tests.engines import NOBODY, Simulator
 from tui.cli.__main__ import main
-from tui.cli.bench import parse, profile_of
+from tui.cli.bench import bench_parser, profile_of
 
 SMALL = ["--workers", "1", "--seed", "1"]
 SERVER = """
@@ -43,7 +43,7 @@ def server(tmp_path: Path) -> str:
 
 
 def made(*words: str) -> Profile:
-    return profile_of(parse(list(words)))[0]
+    return profile_of(bench_parser().parse_args(list(words)))[0]
 
 
 def test_no_benchmark_sends_canaries() -> None:

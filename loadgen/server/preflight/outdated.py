@@ -1,0 +1,148 @@
+"""What is old on this box, or too new for this vramp: packages, Python, kernel, drivers, vLLM, vramp itself.
+
+Only what this vramp was built with is known, and no network is asked. A component that is not here, or whose version
+does not say anything, is left out.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import NamedTuple
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
+
+from loadgen.build import Build, this_build
+from loadgen.metrics.finding import Finding, Severity
+from loadgen.server.preflight.installation import installed_version, python_of, recorded_versions
+
+_DISTRIBUTION = "vramp"
+_OLD_AFTER = timedelta(days=270)  # vLLM has a release every two weeks; by then its flags and metrics have moved
+
+
+class _Oldest(NamedTuple):
+    """Below which version a component is old."""
+
+    component: str  # as in `versions` of the telemetry's examination, or "vllm"
+    version: str
+    severity: Severity
+    why: str
+    fix: str
+
+
+_OLDEST = (
+    _Oldest("kernel", "5.3", "info", "without pidfds, the end of a server's processes is polled for", "a newer kernel"),
+    _Oldest(
+        "rocm",
+        "7.0",
+        "warns",
+        "the amdsmi that comes with vramp loads libraries of ROCm 7 only; older ones are read by the wrapper that ROCm "
+        "brings along, or else from the kernel's files, which know less",
+        "install ROCm 7, or PYTHONPATH=/opt/rocm/share/amd_smi",
+    ),
+    _Oldest(
+        "nvidia driver",
+        "525.60",
+        "warns",
+        "no CUDA 12 runs on it, which every vLLM with today's engine needs",
+        "install driver 580 or later",
+    ),
+    _Oldest(
+        "nvidia driver",
+        "580",
+        "info",
+        "a vLLM that was built for CUDA 13 does not start on it; one for CUDA 12 does",
+        "install driver 580 or later, or a vLLM for CUDA 12",
+    ),
+    _Oldest(
+        "vllm",
+        "0.10",
+        "warns",
+        "preflight, log and metrics are read as vLLM 0.10 and later have them; older ones show less, and verdicts that "
+        "need their metrics stay silent",
+        "install a newer vLLM",
+    ),
+)
+"""Of several rows of a component, the first that holds is shown."""
+
+_PYTHON_FIXED_UNTIL = {(3, 11): date(2027, 10, 31), (3, 12): date(2028, 10, 31), (3, 13): date(2029, 10, 31)}
+
+
+def outdated(versions: Mapping[str, str | None], *, vllm_command: str = "vllm") -> list[Finding]:
+    """Findings about these versions, and about the vLLM that `vllm_command` would start."""
+    today = datetime.now(UTC).date()
+    python = python_of(vllm_command)
+    vllm = installed_version(python) if python is not None else None
+    return [
+        *_vramp(this_build(), today),
+        *_packages(),
+        *_python(platform.python_version_tuple(), today),
+        *_components({**versions, "vllm": vllm}),
+        *_newer_vllm(vllm),
+    ]
+
+
+def _components(versions: Mapping[str, str | None]) -> Iterator[Finding]:
+    told: set[str] = set()
+    for row in _OLDEST:
+        version = _release(versions.get(row.component))
+        if version is not None and version < Version(row.version) and row.component not in told:
+            told.add(row.component)
+            seen = f"{row.component} {versions[row.component]} is older than {row.version}"
+            yield Finding(f"old-{row.component.replace(' ', '-')}", row.severity, seen, row.why, row.fix)
+
+
+def _newer_vllm(vllm: str | None) -> Iterator[Finding]:
+    newest = recorded_versions()[-1]
+    version = _release(vllm)
+    if version is not None and version > Version(newest):
+        why = "its flags are asked of it, but the rules of the preflight may have changed since"
+        fix = "look for a newer vramp"
+        yield Finding("newer-vllm", "info", f"vllm {vllm} is newer than {newest}, the newest known here", why, fix)
+
+
+def _packages(distribution: str = _DISTRIBUTION) -> Iterator[Finding]:
+    """Installed packages below the bounds of vramp's own metadata: pip was told to, or something else replaced them."""
+    try:
+        required = importlib.metadata.requires(distribution) or []
+    except importlib.metadata.PackageNotFoundError:
+        return  # run from its source
+    for line in dict.fromkeys(text.partition(";")[0].strip() for text in required if "extra ==" not in text):
+        try:
+            requirement = Requirement(line)
+            version = importlib.metadata.version(requirement.name)
+        except (InvalidRequirement, importlib.metadata.PackageNotFoundError):
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            seen = f"{requirement.name} {version} is installed, and vramp needs {requirement.specifier}"
+            fix = f"pip install '{requirement}'"
+            yield Finding("old-package", "warns", seen, "vramp is tested with what it asks for", fix)
+
+
+def _python(version: tuple[str, str, str], today: date) -> Iterator[Finding]:
+    until = _PYTHON_FIXED_UNTIL.get((int(version[0]), int(version[1])))
+    if until is not None and today > until:
+        seen = f"python {'.'.join(version)} gets no fixes since {until}"
+        yield Finding(
+            "old-python", "info", seen, "its faults stay, those of its TLS too", "install vramp with a newer one"
+        )
+
+
+def _vramp(build: Build | None, today: date) -> Iterator[Finding]:
+    if build is not None and today - date.fromisoformat(build.date) > _OLD_AFTER:
+        seen = f"this vramp is of {build.date}"
+        why = "flags, metrics and logs of engines have changed since, and its rules are as old"
+        yield Finding("old-vramp", "info", seen, why, "look for a newer release")
+
+
+def _release(text: str | None) -> Version | None:
+    """The leading numbers of a version: those of kernels and drivers have more behind them."""
+    match = re.match(r"\d+(\.\d+)*", text or "")
+    try:
+        return None if match is None else Version(match[0])
+    except InvalidVersion:
+        return None

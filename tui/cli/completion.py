@@ -1,0 +1,85 @@
+"""`vramp completion SHELL`: a script made from the parsers of all verbs."""
+
+from __future__ import annotations
+
+import argparse
+from shlex import quote
+
+import shtab
+
+from loadgen.store.runs import RUNS
+from tui.catalog import PROFILE_FOLDERS
+from tui.cli.options import parser_of
+from tui.cli.run import cockpit_parser
+
+_EPILOG = """\
+bash:  vramp completion bash > ~/.local/share/bash-completion/completions/vramp
+zsh:   vramp completion zsh > ~/.zfunc/_vramp       with ~/.zfunc in fpath before compinit
+fish:  vramp completion fish > ~/.config/fish/completions/vramp.fish
+"""
+
+# The names are listed by the shell, because starting vramp at every press of TAB would take a quarter of a second.
+_PROFILES = f"ls {' '.join(quote(str(folder)) for folder, _ in PROFILE_FOLDERS)} 2>/dev/null | sed -n 's/[.]toml$//p'"
+_RUNS = f"ls {RUNS} 2>/dev/null; echo last"
+_PREAMBLE = {
+    "bash": f"""\
+_vramp_profiles() {{ compgen -W "$({_PROFILES})" -- "$1"; compgen -f -X '!*.toml' -- "$1"; compgen -d -- "$1"; }}
+_vramp_runs() {{ compgen -W "$({_RUNS})" -- "$1"; compgen -f -- "$1"; }}
+_shtab_vramp_pos_0_COMPGEN=_vramp_profiles
+""",
+    "zsh": f"""\
+_vramp_profiles() {{ compadd -- ${{(f)"$({_PROFILES})"}}; _files -g '*.toml'; }}
+_vramp_runs() {{ compadd -- ${{(f)"$({_RUNS})"}}; _files; }}
+""",
+    "fish": f"""\
+function _vramp_profiles; {_PROFILES}; __fish_complete_suffix .toml; end
+function _vramp_runs; {_RUNS}; __fish_complete_path (commandline -ct); end
+""",
+}
+_PROFILE = {"bash": "_vramp_profiles", "zsh": "_vramp_profiles", "fish": "(_vramp_profiles)"}
+_RUN = {"bash": "_vramp_runs", "zsh": "_vramp_runs", "fish": "(_vramp_runs)"}
+_BY_METAVAR = {
+    **dict.fromkeys(("PROFILE", "P"), _PROFILE),
+    **dict.fromkeys(("RUN", "A", "B"), _RUN),
+    **dict.fromkeys(("FILE", "PATH"), shtab.FILE),
+    "FOLDER": shtab.DIRECTORY,
+}
+"""What can be completed, by the word that stands for it in the help."""
+
+
+def completion(words: list[str]) -> int:
+    options = completion_parser().parse_args(words)
+    print(shtab.complete(completed(whole_parser()), options.shell, preamble=_PREAMBLE[options.shell]))
+    return 0
+
+
+def completion_parser() -> argparse.ArgumentParser:
+    about = "Completion of commands, options, profiles and runs, as a script for a shell to read."
+    parser = parser_of("vramp completion", about, _EPILOG)
+    parser.add_argument("shell", choices=tuple(_PREAMBLE), help="the shell that reads it")
+    return parser
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """All verbs in one parser, to be read: what parses is the parser of each."""
+    from tui.cli.__main__ import VERBS
+
+    whole = cockpit_parser()
+    for action in whole._get_positional_actions():  # the profile, whose place the verb has here
+        whole._remove_action(action)
+    verbs = whole.add_subparsers(metavar="COMMAND", title="commands")
+    for verb in VERBS:
+        verbs.choices[verb.name] = verb.parser()  # argparse itself only makes new ones
+        verbs._choices_actions.append(argparse.Action([], verb.name, help=verb.what))
+    return whole
+
+
+def completed(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The parser, with what its arguments can be."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                completed(each)
+        elif action.metavar in _BY_METAVAR:
+            vars(action)["complete"] = _BY_METAVAR[action.metavar]  # where shtab looks
+    return parser
