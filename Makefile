@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 INSTALLED_DEV = $(VENV)/.installed-dev
+CONSTRAINTS = $(VENV)/constraints.txt
 # Tests side by side: most wait for a socket or a process. A worker that has none left takes some of another.
 SIDE_BY_SIDE = -n $$(( $$(nproc) + 1 )) --dist worksteal
 
@@ -13,7 +14,7 @@ MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 # The modules of tests are compiled once, not by every worker at every start: half of what collecting them takes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-vllm test-chromium test-cluster test-cluster-vllm test-faults faults machines test-lowest explore lint check docs bench screenshot schema clean
+.PHONY: run test test-vllm test-chromium test-cluster test-cluster-vllm test-faults faults machines test-lowest explore lint check lock dist wheelhouse test-dist docs bench screenshot schema clean
 
 run: $(INSTALLED)  ## the cockpit on the embedded simulator (without a terminal: the same run, headless)
 	$(BIN)/vramp profiles/simulator.toml
@@ -49,14 +50,33 @@ lint: $(INSTALLED_DEV)  ## format, lint, types, layers, links of the manual
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy .ci/*.py
 	$(BIN)/lint-imports --no-logo
 	$(MKDOCS) --quiet
 
-check: lint  ## the same, and the tests with their coverage
+check: lint  ## the same, the lock and known vulnerabilities, and the tests with their coverage
+	$(BIN)/python .ci/lock.py
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --cov
 
-docs: $(INSTALLED_DEV)  ## the profile reference anew, and the manual as a site in build/site
+lock: $(VENV)/bin/python  ## the newest versions that pyproject.toml admits into requirements.lock, with their hashes
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-emit-find-links --extra web --extra parquet --extra cluster --custom-compile-command 'make lock' \
+		pyproject.toml --output-file requirements.lock
+
+dist: $(INSTALLED_DEV)  ## what a release consists of, in dist/: sdist, wheel, SBOM, licences, checksums
+	$(BIN)/python .ci/dist.py
+
+wheelhouse: dist  ## the wheel and all that it needs in build/wheelhouse, for machines without a network (WHEELS='--extras web')
+	$(BIN)/python .ci/wheelhouse.py $(WHEELS)
+
+test-dist: $(INSTALLED_DEV) dist  ## the wheelhouse installed without a network by pip and uv, on each Python from 3.11 to 3.14 that is here
+	$(BIN)/python .ci/wheelhouse.py --tools $(WHEELS)
+	$(BIN)/python .ci/try_dist.py $(PYTHONS)
+
+docs: $(INSTALLED_DEV)  ## the profile reference and the manual page anew, and the manual as a site in build/site
 	$(BIN)/python -m loadgen.profile.reference
+	$(BIN)/python -m tui.cli.manual > docs/vramp.1
 	$(MKDOCS)
 
 bench: $(INSTALLED_DEV)  ## measured beside truth, other clients, and the least it can cost (with cc); takes half an hour, wants a quiet machine
@@ -88,13 +108,17 @@ schema: $(INSTALLED)  ## write the JSON Schema of the result anew
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(INSTALLED): $(VENV)/bin/python pyproject.toml
-	$(BIN)/pip install --quiet -e .
+# The versions of a release; their hashes would be asked of the checkout itself, too.
+$(CONSTRAINTS): $(VENV)/bin/python requirements.lock
+	sed -n 's/ *\\$$//; /==/p' requirements.lock > $@
+
+$(INSTALLED): $(CONSTRAINTS) pyproject.toml
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) -e .
 	touch $@
 
 $(INSTALLED_DEV): $(INSTALLED)
-	$(BIN)/pip install --quiet -e '.[dev]'
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) -e '.[dev]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-lowest dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

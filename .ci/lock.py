@@ -1,0 +1,144 @@
+"""Checks requirements.lock against pyproject.toml and what is installed here, and asks for known vulnerabilities.
+
+Exit code 1 if something does not agree, or is known to be vulnerable. Only the vulnerabilities need a network; where
+their database cannot be asked, the last line says so, and that is no failure.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+LOCK = ROOT / "requirements.lock"
+EXTRAS = ("web", "parquet", "cluster")  # what the lock covers, beside the dependencies themselves
+_AUDIT_TIMEOUT_S = 120
+
+
+class Pin(NamedTuple):
+    requirement: Requirement  # name, one exact version, perhaps a marker
+    hashes: int
+
+    @property
+    def name(self) -> str:
+        return canonicalize_name(self.requirement.name)
+
+    @property
+    def version(self) -> str:
+        return next(iter(self.requirement.specifier)).version
+
+    @property
+    def here(self) -> bool:
+        """Whether it is for this Python and platform."""
+        return self.requirement.marker is None or self.requirement.marker.evaluate()
+
+
+def read_lock(path: Path = LOCK) -> list[Pin]:
+    lines = path.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+    entries = [line.partition(" --hash") for line in lines if line and not line.lstrip().startswith("#")]
+    return [Pin(Requirement(pinned), hashes=rest.count("sha256:")) for pinned, _, rest in entries]
+
+
+def own_requirements(path: Path = ROOT / "pyproject.toml") -> list[Requirement]:
+    project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    return [
+        Requirement(line) for line in (*project["dependencies"], *(each for name in EXTRAS for each in extras[name]))
+    ]
+
+
+def problems(pins: Sequence[Pin], asked: Sequence[Requirement]) -> Iterator[str]:
+    """What is not as it should be, a line each; `make lock` mends the first two kinds, a new environment the last."""
+    for pin in pins:
+        if not pin.hashes:
+            yield f"requirements.lock: {pin.name} has no hash"
+    here = {pin.name: pin for pin in pins if pin.here}
+    for requirement, by in _closure(asked, here):
+        found = here.get(canonicalize_name(requirement.name))
+        if found is None:
+            yield f"requirements.lock: {requirement.name} is missing, which {by} needs"
+        elif not requirement.specifier.contains(found.version, prereleases=True):
+            yield f"requirements.lock: {found.name} {found.version}, but {by} needs {requirement.specifier}"
+    for pin in here.values():
+        version = _installed(pin.name)
+        if version != pin.version:
+            yield f"installed: {pin.name} {version or 'not at all'}, but requirements.lock has {pin.version}"
+
+
+def _closure(asked: Sequence[Requirement], here: dict[str, Pin]) -> Iterator[tuple[Requirement, str]]:
+    """Each requirement that holds here, with whose it is, as far as the packages are installed."""
+    todo = [(requirement, "pyproject.toml") for requirement in asked]
+    seen: set[str] = set()
+    while todo:
+        requirement, by = todo.pop()
+        yield requirement, by
+        name = canonicalize_name(requirement.name)
+        if str(requirement) in seen or name not in here or _installed(name) is None:
+            continue
+        seen.add(str(requirement))
+        for line in importlib.metadata.requires(name) or []:
+            needed = Requirement(line)
+            environments = [{"extra": extra} for extra in ("", *requirement.extras)]
+            if needed.marker is None or any(needed.marker.evaluate(each) for each in environments):
+                todo.append((needed, f"{name} {_installed(name)}"))
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def audit() -> tuple[str, bool]:
+    """What pip-audit says of the lock in a line, and whether something is known to be vulnerable."""
+    command = [
+        sys.executable,
+        "-m",
+        "pip_audit",
+        "--disable-pip",
+        "--progress-spinner",
+        "off",
+        "-f",
+        "json",
+        "-r",
+        str(LOCK),
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_AUDIT_TIMEOUT_S, check=False)
+        found = json.loads(done.stdout)["dependencies"]
+    except (subprocess.TimeoutExpired, ValueError, KeyError):
+        return "NOT audited: the database of vulnerabilities cannot be reached from here", False
+    asked = [each for each in found if "skip_reason" not in each]
+    known = [f"{each['name']} {each['version']}: {vuln['id']}" for each in asked for vuln in each["vulns"]]
+    if known:
+        return "\n".join(["known vulnerabilities (make lock takes newer versions):", *known]), True
+    if len(asked) < len(found):
+        return f"NOT audited: {len(found) - len(asked)} of {len(found)} packages are not known to the database", False
+    return f"audited: no known vulnerability in {len(found)} packages", False
+
+
+def main() -> int:
+    pins = read_lock()
+    wrong = list(problems(pins, own_requirements()))
+    told, vulnerable = audit()
+    print(*wrong, sep="\n", end="\n" if wrong else "")
+    if wrong:
+        print("make lock writes the lock anew; make clean, and then make, installs what is in it")
+    else:
+        print(f"requirements.lock: {len(pins)} pins with hashes agree with pyproject.toml and with what is installed")
+    print(told)
+    return 1 if wrong or vulnerable else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""Installs the wheelhouse into empty environments, by pip and by uv, without a network, and runs the smoke tests there.
+
+    python .ci/try_dist.py [FOLDER...]    each Python of wheelhouse.PYTHONS that is found; FOLDERs are searched, too
+
+Needs `unshare` (util-linux), as root or with user namespaces. Exit code 1 if something failed; a Python that is not
+found is said, and is no failure.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from wheelhouse import PYTHONS, TOOLS, WHEELHOUSE
+
+from dist import DIST, ROOT
+
+_SMOKE = ("tests/__init__.py", "tests/test_smoke.py", "tests/tui/__init__.py", "tests/tui/pseudo_terminal.py")
+_VRAMP = "vramp[web,parquet,cluster]"
+# A new network namespace has only a loopback, which is down.
+_CUT_OFF = """
+import fcntl, os, socket, struct, sys
+with socket.socket() as any_socket:
+    fcntl.ioctl(any_socket, 0x8914, struct.pack("16sH14s", b"lo", 1, b""))  # SIOCSIFFLAGS: IFF_UP
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+def main() -> int:
+    failed = passed = 0
+    for version in PYTHONS:
+        python = _find(version, [Path(name) for name in sys.argv[1:]])
+        if python is None:
+            print(f"python {version}: not found here: not tried")
+            continue
+        for name, install in (("pip", _by_pip), ("uv", _by_uv)):
+            began_s = time.monotonic()
+            with tempfile.TemporaryDirectory(prefix="vramp-dist-") as folder:
+                problem = _try(python, Path(folder), install)
+            passed, failed = passed + (not problem), failed + bool(problem)
+            told = problem or "installed without a network, a run on the simulator, smoke tests passed"
+            print(f"python {version} by {name}: {told} ({time.monotonic() - began_s:.0f} s)", flush=True)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0
+
+
+def _find(version: str, folders: Sequence[Path]) -> str | None:
+    name = f"python{version}"
+    places = [Path(place) for place in os.environ.get("PATH", "").split(os.pathsep)]
+    places += [*folders, *Path.home().glob(f".pyenv/versions/{version}.*/bin")]
+    for candidate in (place / name for place in places):
+        answers = [str(candidate), "-c", "import venv; print('here')"]
+        # A shim of pyenv is there for every version, and works for those that are switched on.
+        if candidate.is_file() and subprocess.run(answers, capture_output=True, check=False).stdout == b"here\n":
+            return str(candidate)
+    return None
+
+
+def _try(python: str, folder: Path, install: Callable[[str, Path], list[list[str]]]) -> str:
+    """What went wrong, in a line; empty if nothing did."""
+    environment, work = folder / "environment", folder / "work"
+    for name in _SMOKE:
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, work / name)
+    here = environment / "bin"
+    page = environment / "share" / "man" / "man1" / "vramp.1"
+    simulator = ["run", "simulator", "--concurrency", "4", "--requests", "50", "--isl", "16", "--osl", "8"]
+    steps = [
+        *install(python, environment),
+        [str(here / "vramp"), *simulator],
+        [str(here / "python"), "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "tests/test_smoke.py"],
+        ["test", "-s", str(page)],
+    ]
+    for step in steps:
+        done = subprocess.run(
+            _without_network(step), cwd=work, env=_environment(folder), capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            return f"FAILED: {' '.join(step)}: exit code {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+    return ""
+
+
+def _by_pip(python: str, environment: Path) -> list[list[str]]:
+    """With the pip of the wheels, because a Python of Debian comes without its own."""
+    (pip,) = TOOLS.glob("pip-*.whl")
+    install = [str(environment / "bin" / "python"), f"{pip}/pip", "install", "--quiet", "--no-index", "--no-cache-dir"]
+    return [
+        [python, "-m", "venv", "--without-pip", str(environment)],
+        [*install, "--find-links", str(WHEELHOUSE), _VRAMP],
+        [*install, "--find-links", str(TOOLS), "pytest"],
+    ]
+
+
+def _by_uv(python: str, environment: Path) -> list[list[str]]:
+    uv = [sys.executable, "-m", "uv", "--offline", "--no-cache"]
+    install = [*uv, "pip", "install", "--quiet", "--no-index", "--python", str(environment / "bin" / "python")]
+    return [
+        [*uv, "venv", "--quiet", "--python", python, str(environment)],
+        [*install, "--find-links", str(WHEELHOUSE), _VRAMP],
+        [*install, "--find-links", str(TOOLS), "pytest"],
+    ]
+
+
+def _without_network(command: list[str]) -> list[str]:
+    names = ["--net"] if os.geteuid() == 0 else ["--net", "--map-root-user"]
+    return ["unshare", *names, sys.executable, "-c", _CUT_OFF, *command]
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """Nothing of this shell's: no index, no virtual environment, no module path."""
+    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "TERM")}
+    return {**kept, "HOME": str(folder), "TMPDIR": str(folder)}
+
+
+if __name__ == "__main__":
+    if not WHEELHOUSE.is_dir() or not any(DIST.glob("*.whl")):
+        sys.exit("there is no wheelhouse: make wheelhouse")
+    sys.exit(main())
