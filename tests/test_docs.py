@@ -10,7 +10,7 @@ _PATH = re.compile(r"`((?:loadgen|tui|tests|benchmarks|profiles|docs)/[^`\s]*)`"
 _LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"])
 def test_links_of_the_pages_outside_the_manual(page: str) -> None:
     missing = [link for link in _LINK.findall((ROOT / page).read_text()) if not (ROOT / link).exists()]
     assert not missing
