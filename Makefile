@@ -118,6 +118,7 @@ $(INSTALLED): $(CONSTRAINTS) pyproject.toml
 
 $(INSTALLED_DEV): $(INSTALLED)
 	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) -e '.[dev]'
+	command -v cc >/dev/null || $(BIN)/pip install --quiet ziglang  # a compiler, for the stand-ins of GPU libraries
 	touch $@
 
 clean:

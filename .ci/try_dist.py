@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from wheelhouse import PYTHONS, TOOLS, WHEELHOUSE
@@ -33,21 +34,24 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 
 def main() -> int:
-    failed = passed = 0
-    for version in PYTHONS:
-        python = _find(version, [Path(name) for name in sys.argv[1:]])
-        if python is None:
-            print(f"python {version}: not found here: not tried")
-            continue
-        for name, install in (("pip", _by_pip), ("uv", _by_uv)):
-            began_s = time.monotonic()
-            with tempfile.TemporaryDirectory(prefix="vramp-dist-") as folder:
-                problem = _try(python, Path(folder), install)
-            passed, failed = passed + (not problem), failed + bool(problem)
-            told = problem or "installed without a network, a run on the simulator, smoke tests passed"
-            print(f"python {version} by {name}: {told} ({time.monotonic() - began_s:.0f} s)", flush=True)
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed or not passed else 0
+    found = {version: _find(version, [Path(name) for name in sys.argv[1:]]) for version in PYTHONS}
+    tries = [(version, python, name) for version, python in found.items() if python is not None for name in _INSTALLERS]
+    # Most of it waits: for a run, or for the disk.
+    with ThreadPoolExecutor(os.cpu_count()) as side_by_side:
+        passed = list(side_by_side.map(lambda each: _tried(*each), tries))
+    for version in (version for version, python in found.items() if python is None):
+        print(f"python {version}: not found here: not tried")
+    print(f"{passed.count(True)} passed, {passed.count(False)} failed")
+    return 0 if passed and all(passed) else 1
+
+
+def _tried(version: str, python: str, installer: str) -> bool:
+    began_s = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="vramp-dist-") as folder:
+        problem = _try(python, Path(folder), _INSTALLERS[installer])
+    told = problem or "installed without a network, a run on the simulator, smoke tests passed"
+    print(f"python {version} by {installer}: {told} ({time.monotonic() - began_s:.0f} s)", flush=True)
+    return not problem
 
 
 def _find(version: str, folders: Sequence[Path]) -> str | None:
@@ -105,6 +109,9 @@ def _by_uv(python: str, environment: Path) -> list[list[str]]:
         [*install, "--find-links", str(WHEELHOUSE), _VRAMP],
         [*install, "--find-links", str(TOOLS), "pytest"],
     ]
+
+
+_INSTALLERS = {"pip": _by_pip, "uv": _by_uv}
 
 
 def _without_network(command: list[str]) -> list[str]:

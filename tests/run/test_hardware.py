@@ -1,7 +1,6 @@
 """GPUs and host during a whole run on the simulator, and that nothing of a vendor can hold a run up."""
 
 import asyncio
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -21,6 +20,7 @@ from loadgen.run.servers import Servers
 from loadgen.server.gpus.gpu import has_host_pids
 from loadgen.store.journal import read_journal
 from loadgen.telemetry.backends import BackendOption
+from tests.c_library import build_library
 from tests.engines import MANAGED, Simulator, attach, profile, simulator
 from tests.run.driving import finish, left_behind
 
@@ -80,7 +80,7 @@ async def test_a_run_without_gpus_says_so_and_is_none_the_worse(engine: Simulato
 def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two H100 of the stand-in for NVIDIA's library, for the children of this test."""
     source = Path(tests.telemetry.nvml_stub.__file__).parent / "nvml_stub.c"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libnvidia-ml.so.1", source], check=True)
+    build_library(tmp_path / "libnvidia-ml.so.1", source)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     monkeypatch.setattr("loadgen.run.hardware._PERIOD_S", 0.05)
 

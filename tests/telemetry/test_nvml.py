@@ -1,11 +1,11 @@
 """The real child and the real pynvml against a stand-in of NVIDIA's library."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from loadgen.metrics.samples import GpuProcess, GpuSample
+from tests.c_library import build_library
 from tests.telemetry.children import Heard, listen
 
 _SOURCE = Path(__file__).parent / "nvml_stub" / "nvml_stub.c"
@@ -14,9 +14,7 @@ GPM = ("sm_percent", "dram_percent", "pcie_bytes_per_s")
 
 
 def _build(folder: Path, *flags: str) -> Path:
-    library = folder / "libnvidia-ml.so.1"
-    command = ["cc", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", *flags, "-o", str(library), str(_SOURCE)]
-    subprocess.run(command, check=True)
+    build_library(folder / "libnvidia-ml.so.1", _SOURCE, "-Wall", "-Wextra", "-Werror", *flags)
     return folder
 
 

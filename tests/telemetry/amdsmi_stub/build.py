@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.c_library import build_library
+
 _HERE = Path(__file__).parent
 
 
@@ -18,8 +20,7 @@ def build_rocm(folder: Path, *, version: str = "7.0.2", without: str | None = No
     (folder / "lib").mkdir()
     library = folder / "lib/libamd_smi.so"
     renamed = [f"-D{without}=renamed_away"] if without else []
-    flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wno-unused-variable", f"-I{generated}", *renamed]
-    subprocess.run(["cc", *flags, "-o", library, _HERE / "stub.c"], check=True)
+    build_library(library, _HERE / "stub.c", "-O1", "-Wall", "-Wno-unused-variable", f"-I{generated}", *renamed)
     (folder / ".info").mkdir()
     (folder / ".info/version").write_text(f"{version}-56\n")
     return folder

@@ -11,6 +11,7 @@ import pytest
 
 from loadgen.telemetry.capture import read_capture
 from loadgen.telemetry.examine import Pace
+from tests.c_library import build_library
 from tui.cli.__main__ import main
 
 _NVML = Path(__file__).parents[2] / "telemetry" / "nvml_stub" / "nvml_stub.c"
@@ -33,7 +34,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A box with NVIDIA's library, a stand-in."""
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libnvidia-ml.so.1", _NVML], check=True)
+    build_library(tmp_path / "libnvidia-ml.so.1", _NVML)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
 
 
