@@ -65,7 +65,7 @@ lock: $(VENV)/bin/python  ## the newest versions that pyproject.toml admits into
 		pyproject.toml --output-file requirements.lock
 
 dist: $(INSTALLED_DEV)  ## what a release consists of, in dist/: sdist, wheel, SBOM, licences, checksums
-	$(BIN)/python .ci/dist.py
+	$(BIN)/python .ci/release.py
 
 wheelhouse: dist  ## the wheel and all that it needs in build/wheelhouse, for machines without a network (WHEELS='--extras web')
 	$(BIN)/python .ci/wheelhouse.py $(WHEELS)

@@ -18,9 +18,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from release import DIST, ROOT
 from wheelhouse import PYTHONS, TOOLS, WHEELHOUSE
-
-from dist import DIST, ROOT
 
 _SMOKE = ("tests/__init__.py", "tests/test_smoke.py", "tests/tui/__init__.py", "tests/tui/pseudo_terminal.py")
 _VRAMP = "vramp[web,parquet,cluster]"

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dist import DIST, ROOT, write_sums
+from release import DIST, ROOT, write_sums
 
 WHEELHOUSE = ROOT / "build" / "wheelhouse"
 TOOLS = ROOT / "build" / "test-wheels"

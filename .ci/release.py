@@ -132,7 +132,7 @@ def _licence_lines(sbom: dict[str, Any]) -> list[str]:
     }
     unexpected = [f"{name}: {words or 'no licence'}" for name, words in found.items() if not _allowed(words)]
     if unexpected:
-        sys.exit("\n".join(["licences to look at, and to note in .ci/dist.py:", *unexpected]))
+        sys.exit("\n".join(["licences to look at, and to note in .ci/release.py:", *unexpected]))
     head = "# Licences of what vramp installs with all its extras, from the metadata of each package. vramp: Apache-2.0"
     return [head, *(f"{name:<28} {words}" for name, words in found.items())]
 
