@@ -290,6 +290,8 @@ class Run:
         await self._end_session(str(error).partition("\n")[0])
         self._enter("failed")
         self._writer.write()
+        if self._ending is not None:  # the operator did not wait for it
+            raise error
         await self._restart_asked.wait()
         self._failure = None
 

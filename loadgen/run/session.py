@@ -293,7 +293,9 @@ class Session:
                 break
             await self.tick()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.settle(), _LAST_READING_S)
+            # Not wait_for: Python 3.11's loses a cancellation that comes in the moment in which the work is done.
+            async with asyncio.timeout(_LAST_READING_S):
+                await self.settle()
         await self._open.aclose()
         workers = self.fleet.size
         await self.fleet.close()

@@ -108,7 +108,8 @@ class ManagedServer:
         self.port, self._lock = claim_port(self._server.host, self.port)
         try:
             await self._launch()
-            await asyncio.wait_for(self._started.wait(), timeout=15.0)
+            async with asyncio.timeout(15.0):
+                await self._started.wait()
             if self.pid is None:
                 raise ServerError(f"cannot start {self.command[0]}: {self._failure or 'its guard ended'}")
         except BaseException as error:

@@ -365,7 +365,7 @@ def main() -> None:
             print(f"           {line}", flush=True)
     print(markdown(done) if options.markdown else table(done))
     for outcome in done:
-        if not outcome.survived:
+        if not outcome.survived and not options.markdown:
             print(f"again: python -m tests.faults.campaign --case {outcome.id}    {'; '.join(outcome.wrong)[:150]}")
     sys.exit(not all(outcome.survived for outcome in done))
 

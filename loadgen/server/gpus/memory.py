@@ -85,7 +85,8 @@ async def wait_back(held: HeldSince | str, hurried: asyncio.Event) -> str:
             if hurried.is_set() or elapsed_s >= RELEASE_WAIT_S:
                 return f"{elapsed_s:.0f} s after the end of the processes still held: {holders}"
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(hurried.wait(), _RELEASE_POLL_S)
+                async with asyncio.timeout(_RELEASE_POLL_S):
+                    await hurried.wait()
     except VrampError as error:
         return f"{NOT_CHECKED}: {error}"
     return "back at its level before the start"

@@ -314,5 +314,6 @@ async def until_ready(client: ServerClient, ended: asyncio.Event) -> bool:
 
 async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await event.wait()
     return event.is_set()
