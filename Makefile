@@ -118,7 +118,9 @@ $(INSTALLED): $(CONSTRAINTS) pyproject.toml
 
 $(INSTALLED_DEV): $(INSTALLED)
 	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) -e '.[dev]'
-	command -v cc >/dev/null || $(BIN)/pip install --quiet ziglang  # a compiler, for the stand-ins of GPU libraries
+	# A compiler, for the stand-ins of GPU libraries. Its first library takes long, as it compiles its own runtime then.
+	command -v cc >/dev/null || { $(BIN)/pip install --quiet ziglang && \
+		echo 'int nothing;' | $(BIN)/python -m ziglang cc -shared -x c - -o $(VENV)/.compiled; }
 	touch $@
 
 clean:
