@@ -40,3 +40,8 @@ class TelemetryError(VrampError):
 
 class ResultError(VrampError):
     """A result or the folder of a run could not be read or written."""
+
+
+UNDECODABLE = (ValueError, RecursionError)
+"""What msgspec, json and tomllib raise for bytes from outside: bad syntax, a wrong type, no UTF-8, nested too deeply,
+an integer of too many digits."""

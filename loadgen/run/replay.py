@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.errors import ResultError
+from loadgen.errors import UNDECODABLE, ResultError
 from loadgen.metrics.journal import Happened, Line, RunStarted, Ticked, time_of
 from loadgen.metrics.record import Record
 from loadgen.metrics.snapshot import SNAPSHOT_S, InstanceView, Phase, ReplayView, SeriesPoint, ServerView, Snapshot
@@ -189,7 +189,7 @@ def _length_s(journal: Path) -> float:
         raise ResultError(f"{journal}: the journal is empty: the run wrote nothing")
     try:
         return msgspec.json.decode(last, type=_Timed).t_s
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise ResultError(f"{journal}: its last line is not one of a journal: {error}") from error
 
 

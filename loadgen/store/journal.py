@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from loadgen.errors import ResultError
+from loadgen.errors import UNDECODABLE, ResultError
 from loadgen.masking import masked
 from loadgen.metrics.engine import EngineView
 from loadgen.metrics.journal import Continued, Line, Ticked, decode_line, encode_line, time_of
@@ -213,7 +213,7 @@ def _lines(path: Path, file: BinaryIO, skipped: list[str] | None) -> Iterator[Li
             return
         try:
             line = decode_line(text)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except UNDECODABLE as error:
             problem = f"{path}:{number}: not a line of a journal: {error}"
             if skipped is None:
                 raise ResultError(problem) from error

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.errors import ProfileError, ResultError
+from loadgen.errors import UNDECODABLE, ProfileError, ResultError
 from loadgen.masking import masked
 from loadgen.metrics.result import SCHEMA, Result
 from loadgen.places import PRIVATE, read_whole, state_folder, write_whole
@@ -124,7 +124,7 @@ def has_result(folder: Path) -> bool:
     """Whether there is the result of a whole run, and not an interim one that the run wrote while it could go on."""
     try:
         return msgspec.json.decode(read_whole(folder / RESULT), type=_Head).finished_at is not None
-    except (OSError, msgspec.DecodeError, RecursionError):
+    except (OSError, *UNDECODABLE):
         return False
 
 
@@ -259,10 +259,10 @@ def read_result(path: Path) -> Result:
             if datetime.fromisoformat(moment).tzinfo is None:
                 raise ValueError(f"a time without its zone: {moment!r}")
         return masked(result)  # type: ignore[no-any-return]  # a result of an older vramp may hold secrets
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+    except UNDECODABLE as error:
         try:
             schema = msgspec.json.decode(document, type=_Head).schema
-        except (msgspec.DecodeError, RecursionError):
+        except UNDECODABLE:
             schema = ""
         if schema.startswith("vramp.result/") and schema != SCHEMA:
             raise ResultError(f"{path}: made by a newer vramp ({schema}; this one reads {SCHEMA})") from error
@@ -275,7 +275,7 @@ def _read_foreign(document: bytes, path: Path, error: Exception) -> Result:
     """Read a result of another tool; `error` is why it is not vramp's."""
     try:
         result = read_foreign(document, path.name)
-    except (msgspec.DecodeError, ValueError, RecursionError, OverflowError) as wrong:
+    except (*UNDECODABLE, OverflowError) as wrong:
         raise ResultError(f"{path}: not a result of vramp, {TOOLS}: {wrong}") from wrong
     if result is None:
         raise ResultError(f"{path}: not a result of vramp, {TOOLS}: {error}") from error
