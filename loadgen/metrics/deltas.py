@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -17,6 +18,11 @@ _ABOVE_US = 1 << 32  # the first value beyond the last counter
 _MOST = 1 << 40
 _FIRST = struct.Struct("<H")
 _LONGEST_PACKED = 4 + HISTOGRAM_LENGTH * (2 + 8)
+_EXACT = 1 << 53  # up to here a float holds every integer
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=_EXACT)]
+Change = Annotated[int, msgspec.Meta(ge=-_EXACT, le=_EXACT)]  # a count that may be corrected downwards
+Moment = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]  # nanoseconds of a monotonic clock
 
 LATENCIES = ("ttft", "ttft_from_intended", "tpot", "itl", "chunk_gap", "e2e", "normalized")
 """Names of the latency histograms, in the order of the result."""
@@ -55,7 +61,7 @@ class EncodedHistogram(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             raise ValueError(f"a histogram whose counters are not {HISTOGRAM_LENGTH} in order")
         if counts.min(initial=1) < 1 or counts.max(initial=0) > _MOST or int(counts.sum()) != self.count:
             raise ValueError("a histogram whose counts do not add up")
-        if self.sum_squares_us * self.count < self.sum_us**2:
+        if not self.sum_us**2 <= self.sum_squares_us * self.count <= (self.max_us * self.count) ** 2 or self.sum_us < 0:
             raise ValueError("a histogram whose sums contradict each other")
 
     def counters(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -93,9 +99,9 @@ class Summary(msgspec.Struct, frozen=True):
 class LoadBin(msgspec.Struct, frozen=True, omit_defaults=True):
     """What happened while a moving load held about as many streams as one of its steps wants."""
 
-    span_ns: int = 0  # its duration, summed over workers
-    held_area_ns: int = 0  # open streams integrated over that time
-    output_tokens: int = 0
+    span_ns: Count = 0  # its duration, summed over workers
+    held_area_ns: Change = 0  # open streams integrated over that time
+    output_tokens: Change = 0
     ttft: EncodedHistogram | None = None
     itl: EncodedHistogram | None = None
 
@@ -103,50 +109,50 @@ class LoadBin(msgspec.Struct, frozen=True, omit_defaults=True):
 class StageCounts(msgspec.Struct):
     """Outcomes and counts of a stage's streams on one worker."""
 
-    warmup: int = 0  # streams sent before the window was opened
-    warmup_failed: int = 0
-    first_wave: int = 0  # streams that filled the closed loop at once: in no latency but `first_wave_ttft`
-    sent: int = 0
-    completed: int = 0
-    good: int = 0  # completed streams that met every per-stream limit
-    failed: int = 0
-    cancelled: int = 0  # the client hung up as the profile asks: neither completed nor failed
-    unfinished: int = 0  # streams cut off by an abort, or lost with their worker: neither completed nor failed
-    carried_over: int = 0  # streams that were open when the stage ended
-    carried_in: int = 0  # streams of earlier stages that were open when this one began
-    carried_failed: int = 0  # those of them that failed in this stage
-    beyond: int = 0  # streams carried over that had already missed a per-stream limit
-    unsent: int = 0  # arrivals that were due but not sent when the stage ended
-    unsent_wait_ns: int = 0  # the longest wait of one of them
-    retried: int = 0  # requests sent again because a reused connection died before the first byte of its response
-    clock_steps: int = 0  # streams whose times were discarded because the wall clock was stepped
-    tpot_parts: int = 0  # how many values of `tpot` are of parts of streams
-    input_tokens: int = 0
-    output_tokens: int = 0  # of completed streams; the tokens that arrived in the window are `window_output_tokens`
-    counted_by_events: int = 0
+    warmup: Count = 0  # streams sent before the window was opened
+    warmup_failed: Count = 0
+    first_wave: Count = 0  # streams that filled the closed loop at once: in no latency but `first_wave_ttft`
+    sent: Count = 0
+    completed: Count = 0
+    good: Count = 0  # completed streams that met every per-stream limit
+    failed: Count = 0
+    cancelled: Count = 0  # the client hung up as the profile asks: neither completed nor failed
+    unfinished: Count = 0  # streams cut off by an abort, or lost with their worker: neither completed nor failed
+    carried_over: Count = 0  # streams that were open when the stage ended
+    carried_in: Count = 0  # streams of earlier stages that were open when this one began
+    carried_failed: Count = 0  # those of them that failed in this stage
+    beyond: Count = 0  # streams carried over that had already missed a per-stream limit
+    unsent: Count = 0  # arrivals that were due but not sent when the stage ended
+    unsent_wait_ns: Count = 0  # the longest wait of one of them
+    retried: Count = 0  # requests sent again because a reused connection died before the first byte of its response
+    clock_steps: Count = 0  # streams whose times were discarded because the wall clock was stepped
+    tpot_parts: Count = 0  # how many values of `tpot` are of parts of streams
+    input_tokens: Count = 0
+    output_tokens: Count = 0  # of completed streams; the tokens that arrived in the window are `window_output_tokens`
+    counted_by_events: Count = 0
     """Completed streams whose server reported no usage, so that events were counted as tokens."""
-    answers: int = 0  # sampled, with their beginning checked
-    degenerate: dict[str, int] = {}  # degenerate ones of these, by kind
-    loops: dict[str, int] = {}  # those that repeat themselves, by the repeated text
-    models: dict[str, int] = {}  # streams sent by model; empty if there is only one
-    errors: dict[str, int] = {}
+    answers: Count = 0  # sampled, with their beginning checked
+    degenerate: dict[str, Count] = {}  # degenerate ones of these, by kind
+    loops: dict[str, Count] = {}  # those that repeat themselves, by the repeated text
+    models: dict[str, Count] = {}  # streams sent by model; empty if there is only one
+    errors: dict[str, Count] = {}
     messages: dict[str, list[str]] = {}
 
 
 class StageDelta(StageCounts, msgspec.Struct, frozen=True, omit_defaults=True):  # type: ignore[misc]  # once told
     """What happened to one stage on one worker since its last tick."""
 
-    lost: int = 0  # unfinished streams whose worker died or fell silent
-    window_requests: int = 0
-    window_input_tokens: int = 0
-    window_output_tokens: int = 0
-    held_area_ns: int = 0  # open streams integrated over the window: divided by its length, the mean concurrency
-    window_start_ns: int | None = None
-    window_end_ns: int | None = None
-    tail_start_ns: int | None = None
+    lost: Count = 0  # unfinished streams whose worker died or fell silent
+    window_requests: Count = 0
+    window_input_tokens: Change = 0
+    window_output_tokens: Change = 0
+    held_area_ns: Change = 0  # open streams integrated over the window: divided by its length, the mean concurrency
+    window_start_ns: Moment | None = None
+    window_end_ns: Moment | None = None
+    tail_start_ns: Moment | None = None
     """When a stage bounded by requests ran out of them: from then on fewer streams are open than asked for."""
-    peak: int = 0
-    bins: dict[int, LoadBin] = {}  # by step, of a stage whose load moves
+    peak: Count = 0
+    bins: dict[Count, LoadBin] = {}  # by step, of a stage whose load moves
     latency: dict[str, EncodedHistogram] = {}
     """Without `chunk_gap` if it equals `itl`: every event brought one token."""
 
@@ -154,22 +160,22 @@ class StageDelta(StageCounts, msgspec.Struct, frozen=True, omit_defaults=True): 
 class ClientDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one worker did since its last tick, and how late it was."""
 
-    cpu_ns: int = 0
-    realtime_ns: int = 0  # time at realtime priority
-    waited_ns: int = 0  # time runnable without a core
-    workers_lost: int = 0  # workers that died or had to be killed
-    reads: int = 0
-    coalesced_reads: int = 0
+    cpu_ns: Count = 0
+    realtime_ns: Count = 0  # time at realtime priority
+    waited_ns: Count = 0  # time runnable without a core
+    workers_lost: Count = 0  # workers that died or had to be killed
+    reads: Count = 0
+    coalesced_reads: Count = 0
     """Reads with more than one output event: all but the last of these are stamped late."""
-    unstamped_reads: int = 0  # reads without a kernel timestamp, stamped by the user-space clock
-    unsure_ttfts: int = 0
+    unstamped_reads: Count = 0  # reads without a kernel timestamp, stamped by the user-space clock
+    unsure_ttfts: Count = 0
     """Streams whose TTFT may be more than a millisecond too long: the client lost its core while sending, or read the
     first token together with later ones, whose stamp it got."""
-    requests: int = 0  # streams that completed, measured or not
-    input_tokens: int = 0  # of prompts, counted at the first token, or at the last if usage comes only then
-    output_tokens: int = 0  # output tokens that arrived, measured or not
-    connects: int = 0
-    resent_requests: int = 0  # first requests of connections that the kernel had to send again: that is in their TTFT
+    requests: Count = 0  # streams that completed, measured or not
+    input_tokens: Change = 0  # of prompts, counted at the first token, or at the last if usage comes only then
+    output_tokens: Change = 0  # output tokens that arrived, measured or not
+    connects: Count = 0
+    resent_requests: Count = 0  # first requests of connections that the kernel sent again: that is in their TTFT
     read_lag: EncodedHistogram | None = None
     send_lag: EncodedHistogram | None = None
 
@@ -177,10 +183,10 @@ class ClientDelta(msgspec.Struct, frozen=True, omit_defaults=True):
 COUNTERS = tuple(
     field.name
     for field in msgspec.structs.fields(StageDelta)
-    if field.type is int and field.name not in ("unsent_wait_ns", "peak")
+    if field.type in (Count, Change) and field.name not in ("unsent_wait_ns", "peak")
 )
 """The fields of a `StageDelta` that add up."""
-CLIENT_COUNTERS = tuple(field.name for field in msgspec.structs.fields(ClientDelta) if field.type is int)
+CLIENT_COUNTERS = tuple(field.name for field in msgspec.structs.fields(ClientDelta) if field.type in (Count, Change))
 
 
 class StreamRow(msgspec.Struct, frozen=True, array_like=True):

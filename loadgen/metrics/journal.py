@@ -19,7 +19,7 @@ import msgspec
 
 from loadgen.format import counted
 from loadgen.metrics.canary import CanaryKind, CanaryMoment, CanaryTraffic, ScoreMethod
-from loadgen.metrics.deltas import ClientDelta, StageDelta
+from loadgen.metrics.deltas import ClientDelta, Count, StageDelta
 from loadgen.metrics.engine import EngineStage, EngineView, OwnRequests
 from loadgen.metrics.finding import Finding
 from loadgen.metrics.hosts import ClockMoved, HostsJoined, HostTick
@@ -240,10 +240,10 @@ class TickNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
     client: ClientDelta
     held: int
     behind_s: float = 0.0  # age of the slowest worker's last report: on a busy machine more than a tick
-    open_sent: dict[int, int] = {}
+    open_sent: dict[int, Count] = {}
     """Open streams that count in `sent`, by stage: the running one, or the previous one on workers that lag behind."""
     queued: int = 0
-    open_stages: dict[int, int] = {}
+    open_stages: dict[int, Count] = {}
     rss_bytes: int | None = None  # memory of all workers
     instances: tuple[dict[int, StageDelta], ...] = ()
     """`stages` per server, if there are several."""
