@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 
 import httptools
-import msgspec
 
+from loadgen.errors import UNDECODABLE
 from loadgen.format import harmless
 from loadgen.stream.events import (
     DONE,
@@ -30,6 +30,7 @@ from loadgen.stream.events import (
     EventSplitter,
     EventTooLong,
     TypedChunk,
+    Usage,
     decode_chunk,
     decode_typed,
     final_usage,
@@ -127,7 +128,7 @@ class Channel:
             # The parser may skip a whole chunk: it stands between two chunks before and after.
             try:
                 chunk = decode_chunk(data[EVENT_STARTS[size] : -4])
-            except msgspec.DecodeError:
+            except UNDECODABLE:
                 self._parse(data)
             else:
                 self._take_chunk(stream, chunk)
@@ -185,7 +186,7 @@ class Channel:
         try:
             # Two events, or an event and a comment, are not valid JSON: what decodes was a single event.
             chunk = decode_chunk(body[6:-2])
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             self._take_any(body)
             return
         stream = self.stream
@@ -290,14 +291,16 @@ class Channel:
             return
         try:
             chunk = decode_typed(data)
-            if chunk.type and not chunk.choices:
-                self._take_typed(stream, chunk, data)
-            else:
-                self._take_chunk(stream, chunk)
-        except msgspec.DecodeError as error:
+            usage = final_usage(chunk)
+        except UNDECODABLE as error:
             self._fail("bad_event", f"{error}: {_shown(data)}")
+            return
+        if chunk.type and not chunk.choices:
+            self._take_typed(stream, chunk, usage, data)
+        else:
+            self._take_chunk(stream, chunk)
 
-    def _take_typed(self, stream: Stream, chunk: TypedChunk, data: bytes) -> None:
+    def _take_typed(self, stream: Stream, chunk: TypedChunk, usage: Usage | None, data: bytes) -> None:
         """Take an event of `/v1/responses`, counted like the equivalent chunk of a completion."""
         if chunk.has_output:
             self._take_chunk(stream, TEXT if stream.pieces is None else spoken(chunk))
@@ -306,7 +309,6 @@ class Channel:
         else:
             self._take_rest(stream, chunk)
         if chunk.type in FINISHED:
-            usage = final_usage(chunk)
             stream.done = True
             if usage is not None:
                 stream.usage_tokens = usage.completion_tokens

@@ -6,7 +6,11 @@ nothing else, as the standard says. `decode_chunk` knows only the fields that ar
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+from loadgen.errors import UNDECODABLE
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 
@@ -32,11 +36,14 @@ class Choice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
 
 
+TokenCount = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]  # as many as a profile may ask for
+
+
 class Usage(msgspec.Struct, gc=False):
     """Token counts, cumulative over the stream."""
 
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: TokenCount = 0
+    completion_tokens: TokenCount = 0
 
 
 class Chunk(msgspec.Struct, gc=False):
@@ -64,8 +71,8 @@ class TypedChunk(Chunk, gc=False):
 
 
 class _ResponseUsage(msgspec.Struct):
-    input_tokens: int = 0
-    output_tokens: int = 0
+    input_tokens: TokenCount = 0
+    output_tokens: TokenCount = 0
 
 
 class _Response(msgspec.Struct):
@@ -81,7 +88,7 @@ def spoken(chunk: TypedChunk) -> Chunk:
     """The completions chunk that is equivalent to an event of `/v1/responses`."""
     try:
         return Chunk(choices=[Choice(text=_decode_text(chunk.delta))])
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return TEXT
 
 
@@ -94,7 +101,7 @@ def said(choice: Choice) -> str | None:
 
 
 decode_chunk = msgspec.json.Decoder(Chunk).decode
-"""Decodes the data of one event; raises `msgspec.DecodeError` if it is not such a chunk."""
+"""Decodes the data of one event; raises `UNDECODABLE` if it is not such a chunk."""
 
 decode_typed = msgspec.json.Decoder(TypedChunk).decode  # the same for an event of any endpoint
 
@@ -103,8 +110,9 @@ _decode_response = msgspec.json.Decoder(_Response).decode
 
 
 def final_usage(chunk: TypedChunk) -> Usage | None:
-    """The usage in the last event of `/v1/responses`; raises `msgspec.DecodeError`."""
-    usage = _decode_response(chunk.response).usage if bytes(chunk.response) != b"null" else None
+    """The usage in the last event of `/v1/responses`, None in any other event; raises `UNDECODABLE`."""
+    told = chunk.type in FINISHED and bytes(chunk.response) != b"null"
+    usage = _decode_response(chunk.response).usage if told else None
     return None if usage is None else Usage(prompt_tokens=usage.input_tokens, completion_tokens=usage.output_tokens)
 
 
