@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from loadgen.errors import ProfileError
+from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.masking import masked
 from loadgen.metrics.result import StageResult
 from loadgen.places import read_whole
@@ -158,10 +158,10 @@ def _says_server(path: Path) -> bool:
     try:
         text = path.read_text(encoding="utf-8")
         return isinstance(tomllib.loads(text).get("server"), dict)
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return "[server" in text
     except (OSError, UnicodeDecodeError):
         return False
+    except UNDECODABLE:
+        return "[server" in text
 
 
 def newest_by_profile(folders: Iterable[Path]) -> dict[str, Path]:
@@ -185,7 +185,7 @@ def past_run(folder: Path) -> PastRun:
     name, started = profile_of(folder.name), _started(folder.name)
     try:
         end = masked(msgspec.json.decode(read_whole(folder / RESULT), type=_End))
-    except (OSError, msgspec.DecodeError, RecursionError):
+    except (OSError, *UNDECODABLE):
         return PastRun(folder, name, started, _state_without_result(folder))
     state = end.state if end.finished_at is not None else _state_without_result(folder)
     return PastRun(folder, name, started, state, end.reason, end.stages)

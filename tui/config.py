@@ -22,7 +22,7 @@ from textual.app import App
 from textual.keys import KEY_NAME_REPLACEMENTS, KEY_TO_UNICODE_NAME, Keys, key_to_character
 from textual.theme import BUILTIN_THEMES
 
-from loadgen.errors import ProfileError
+from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.places import xdg_path
 from tui.keys import GROUPS
 from tui.theme import COCKPIT
@@ -60,7 +60,7 @@ def read_config(path: Path) -> Config:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return DEFAULTS
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, *UNDECODABLE) as error:
         raise ProfileError(f"{path}: cannot be read: {error}") from error
     known = [each.name for each in fields(Config)]
     unknown = document.keys() - known

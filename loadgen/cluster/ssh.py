@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 import loadgen
 from loadgen.cluster.dask_worker import SILENCE_S, Answer, Orders
-from loadgen.errors import ClusterError
+from loadgen.errors import UNDECODABLE, ClusterError
 from loadgen.format import harmless
 from loadgen.metrics.hosts import HostFacts
 
@@ -122,7 +122,7 @@ async def look_at(name: str, connection: asyncssh.SSHClientConnection, python: s
         raise ClusterError(f"{name}: {another_vramp(version)}")
     try:
         facts = msgspec.json.decode(next((line for line in lines if line.startswith("{")), ""), type=HostFacts)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         why = harmless(complaint.strip().rpartition("\n")[2]) or "it said nothing"
         raise ClusterError(f"{name}: vramp does not run with {told['vramp-python']}: {why}") from None
     reached = facts.address or str(connection.get_extra_info("peername", ("",))[0])
@@ -181,7 +181,7 @@ class HostProcess:
 
     async def _answer(self) -> Answer:
         async for line in self._process.stdout:
-            if line.startswith("{"):
+            with contextlib.suppress(*UNDECODABLE):  # what a shell prints at login comes before it
                 answer = msgspec.json.decode(line, type=Answer)
                 self._pid = answer.pid
                 return answer

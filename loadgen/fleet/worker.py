@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from loadgen.errors import WorkerError
+from loadgen.errors import UNDECODABLE, WorkerError
 from loadgen.fleet.host import Host
 from loadgen.fleet.pipe import CLOSE_S, Pipe
 from loadgen.format import counted
@@ -123,7 +123,7 @@ class Worker:
             return
         try:
             self._take(messages.decode_tick(line))
-        except (msgspec.MsgspecError, ValueError) as error:
+        except UNDECODABLE as error:
             self.end(f"sent an invalid tick and was killed: {error}")
 
     def _take(self, tick: Tick) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from loadgen.errors import ProfileError
+from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.masking import learn
 from loadgen.profile.schema import Profile, tables
 
@@ -36,7 +36,7 @@ def load_document(path: Path) -> dict[str, Any]:
         raise ProfileError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ProfileError(f"{path}: is not UTF-8 text; a profile is a TOML file") from None
-    except tomllib.TOMLDecodeError as error:
+    except UNDECODABLE as error:
         raise ProfileError(f"{path}: not valid TOML: {error}") from None
     except RecursionError:
         raise ProfileError(f"{path}: not a profile: its values are nested too deeply") from None
@@ -113,7 +113,7 @@ def _apply_override(document: dict[str, Any], override: str) -> None:
         raise ProfileError(f"--set {override}: expected key.path=value, such as load.isl=4096")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except UNDECODABLE:
         value = text
     try:
         _assign(document, path, value)

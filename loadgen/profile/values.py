@@ -19,6 +19,7 @@ from loadgen.placement import ALL_CPUS, parse_cpus
 
 MOST_CONCURRENCY = 100_000
 MOST_RATE = 1_000_000.0
+_LONGEST_S = 1e9  # as in a journal
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:e-[0-9]+)?")
 _DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h)\s*")
@@ -29,11 +30,14 @@ _PER_STREAM = ("ttft", "tpot", "itl", "e2e")
 def parse_duration_s(value: object) -> float:
     """Seconds of `30`, `2.5` or a text with a unit: `500ms`, `30s`, `2m`, `1h`."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    match = _DURATION.fullmatch(str(value))
-    if match is None:
+        seconds = value
+    elif (match := _DURATION.fullmatch(str(value))) is not None:
+        seconds = float(match[1]) * _UNITS_S[match[2]]
+    else:
         raise ValueError("expected a duration such as 30s, 500ms or 2m")
-    return float(match[1]) * _UNITS_S[match[2]]
+    if not abs(seconds) <= _LONGEST_S:
+        raise ValueError(f"expected a duration of at most {_LONGEST_S:g} s")
+    return float(seconds)
 
 
 def _parse_warmup(value: object) -> object:

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple, get_args
 
 import msgspec
 
+from loadgen.errors import UNDECODABLE
 from loadgen.metrics.canary import ScoreMethod
+from loadgen.stream.events import TokenCount
 
 TEXTS = {
     "prose": (
@@ -106,8 +108,8 @@ class _Tokens(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int | None = 0
+    prompt_tokens: TokenCount = 0
+    completion_tokens: TokenCount | None = 0
 
 
 class _ScoredChoice(msgspec.Struct):
@@ -125,7 +127,7 @@ def read_score(method: ScoreMethod, content: bytes) -> Score:
     """The score in an answer; raises `ValueError` if there is none, or an impossible one."""
     try:
         scored = msgspec.json.decode(content, type=_Scored)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise ValueError(f"the answer is not that of a completion: {error}") from None
     usage = scored.usage or _Usage()
     values = _values(method, scored, usage.prompt_tokens)
@@ -173,7 +175,7 @@ def read_answer(content: bytes) -> Answer:
             continue
         try:
             event = msgspec.json.decode(data, type=_Event)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNDECODABLE as error:
             raise ValueError(f"an event of the answer is not that of a completion: {error}") from None
         usage = event.usage or usage
         for choice in event.choices[:1]:

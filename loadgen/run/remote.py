@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.errors import ResultError
+from loadgen.errors import UNDECODABLE, ResultError
 from loadgen.metrics.series import TimeSeries
 from loadgen.metrics.snapshot import SeriesPoint, Snapshot
 from loadgen.run.operations import Operation
@@ -93,7 +93,7 @@ class SnapshotServer:
         self._visitors[visit] = writer
         try:
             # A watcher that is gone, or sends garbage: its connection ends, and nothing else is affected.
-            with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
+            with contextlib.suppress(OSError, *UNDECODABLE):
                 await self._talk(reader, writer)
         finally:
             self._watchers.discard(writer)
@@ -187,7 +187,7 @@ async def _read(reader: asyncio.StreamReader, folder: Path) -> AsyncIterator[Sna
                 if not line.endswith(b"\n"):
                     return
                 snapshot = decoder.decode(line)
-            except (msgspec.DecodeError, ValueError) as error:  # the latter for an overlong line
+            except UNDECODABLE as error:  # also for an overlong line
                 raise ResultError(f"{folder}: that run uses another version of vramp: {error}") from error
             yield snapshot
             if snapshot.phase == "done":

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadgen.errors import ProfileError, ResultError
+from loadgen.errors import UNDECODABLE, ProfileError, ResultError
 from loadgen.masking import masked
 from loadgen.metrics.journal import RunState
 from loadgen.places import read_whole, write_whole
@@ -85,7 +85,7 @@ def read_sweep(folder: Path) -> Sweep:
         return msgspec.json.decode(read_whole(path), type=Sweep)
     except OSError as error:
         raise ResultError(f"{path}: cannot be read: {error.strerror}; --resume takes the folder of a sweep") from error
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise ResultError(f"{path}: not a sweep of vramp: {error}") from error
 
 

@@ -5,6 +5,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from loadgen.errors import UNDECODABLE
 from loadgen.simulator import tokens
 from loadgen.simulator.scores import MOST_TOP, Scores
 
@@ -114,7 +115,7 @@ class RequestRefused(Exception):
 def read(model: type[Body], body: bytes) -> Body:
     try:
         return msgspec.json.decode(body, type=model)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise RequestRefused(400, f"[{{'type': 'json_invalid', 'msg': {str(error)!r}}}]", kind="Bad Request") from None
 
 

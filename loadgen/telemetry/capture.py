@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadgen.errors import ProfileError, ResultError
+from loadgen.errors import UNDECODABLE, ProfileError, ResultError
 from loadgen.masking import masked
 from loadgen.metrics.samples import DeviceFile, GpuSample
 from loadgen.telemetry.backends import BackendOption
@@ -130,7 +130,7 @@ def _lines(path: Path) -> list[CaptureLine]:
     for number, text in enumerate(data.splitlines(), start=1):
         try:
             lines.append(_decoder.decode(text))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             raise ProfileError(f"{path}, line {number}: not a line of a capture ({error}); {_ADVICE}") from error
     return lines
 

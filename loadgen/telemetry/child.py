@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from loadgen.errors import TelemetryError
+from loadgen.errors import UNDECODABLE, TelemetryError
 from loadgen.telemetry.protocol import Backend, Order, Refused, Sampled, TelemetryLine, encode_line
 from loadgen.vendors import BackendName
 
@@ -41,7 +41,7 @@ class Orders:
             with open(fd, "rb", buffering=0, closefd=False) as stream:
                 for line in stream:
                     self.processes = msgspec.json.decode(line, type=Order).processes
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             print(f"the parent sent an invalid order: {error}", file=sys.stderr)
         finally:
             self.ended.set()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from loadgen.amd_kernel import text_in
+from loadgen.amd_kernel import number_in, text_in
 from loadgen.metrics.samples import HostSample, Reading, gained, rate
 
 _FREQUENCY_EVERY_S = 10.0
@@ -113,8 +113,8 @@ def read_frequency(sysfs: Path) -> dict[str, Any]:
     folders = sorted(sysfs.glob("devices/system/cpu/cpu[0-9]*/cpufreq"))
     chosen = folders[:: max(1, -(-len(folders) // _FREQUENCY_CORES))]
     # Empty if the driver does not report it, or the core went off line.
-    texts = [text_in(folder / "scaling_cur_freq") for folder in chosen]
-    mhz = [int(text) / 1000 for text in texts if text.isdigit()]
+    khz = [number_in(folder / "scaling_cur_freq") for folder in chosen]
+    mhz = [each / 1000 for each in khz if each is not None]
     governors = sorted({text_in(folder / "scaling_governor") for folder in chosen} - {""})
     mean_mhz = sum(mhz) / len(mhz) if mhz else None
     return {"cpu_mhz": mean_mhz, "cpu_mhz_min": min(mhz, default=None), "governor": ", ".join(governors) or None}

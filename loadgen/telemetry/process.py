@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.errors import TelemetryError
+from loadgen.errors import UNDECODABLE, TelemetryError
 from loadgen.format import harmless
 from loadgen.telemetry.protocol import Opened, Order, Refused, Sampled, decode_line
 
@@ -79,9 +79,9 @@ class Child:
         self._limit(len(data))
         try:
             line = decode_line.decode(data)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             start = harmless(data[:60].decode("utf-8", "replace").strip())
-            raise TelemetryError(f"it sent an invalid line ({error}): {start}") from None
+            raise TelemetryError(f"it sent an invalid line ({harmless(str(error))}): {start}") from None
         if isinstance(line, Refused):
             raise TelemetryError(harmless(line.reason))
         return line

@@ -19,6 +19,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
+from loadgen.errors import UNDECODABLE
 from loadgen.format import counted, duration, harmless, percent
 
 _MOST_TOKENS = 2**31 - 1
@@ -231,7 +232,7 @@ def is_trace(line: bytes) -> bool:
         return any({csv.at, csv.isl, csv.osl} <= set(_columns(line)) for csv in _PUBLISHED)
     try:
         keys: set[str] = set(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
-    except msgspec.DecodeError:  # reading it reports what is wrong
+    except UNDECODABLE:  # reading it reports what is wrong
         return b'"input_length"' in line
     return bool({"timestamp", "timestamp_s", "input_length"} & keys)
 

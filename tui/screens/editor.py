@@ -23,7 +23,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import TextArea
 
 from loadgen import format as fmt
-from loadgen.errors import ProfileError
+from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.places import named_mode, write_whole
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile, variant_names
@@ -196,7 +196,7 @@ def check_text(text: str, name: str) -> tuple[dict[str, Any], list[Problem]]:
     """
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except UNDECODABLE as error:
         message = str(error)
         at = _AT_LINE.search(message)
         if at is None:

@@ -7,7 +7,6 @@ computes over a span of its own are read only where it has no counter for them.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -40,6 +39,7 @@ _Part = TypeVar("_Part")
 _MOST_LINES = 50_000  # 64 engines have 13,000; these take a second
 _MOST_PARTS = 1024  # engines of a server, statuses, positions: a label with more values is not one of these
 _LONGEST_LABEL = 64
+_BEYOND = 1e30  # no engine counts so far
 _STARTED = Names((Series("process_start_time_seconds", {}),))
 _ROWS = GAUGES | COUNTERS | BY_LABEL | HISTOGRAMS
 _MEANS = ("spec_acceptance", "spec_length", "flops_per_gpu", "read_bytes_per_gpu", "write_bytes_per_gpu")
@@ -131,7 +131,7 @@ def parse_engine_metrics(text: str) -> EngineSample:
         page = _one_rank(_page(lines, kind))
         engines = {name: _sample(one, kind) for name, one in _by_engine(page).items()}
         return replace(_sample(page, kind), engines=engines)
-    except (ValueError, IndexError, KeyError) as error:
+    except (ValueError, IndexError, KeyError, OverflowError) as error:
         raise ServerError(f"the server's /metrics is not in the Prometheus format: {error}") from None
 
 
@@ -159,7 +159,7 @@ def _page(lines: Sequence[str], kind: EngineKind) -> _Page:
     found: _Page = {}
     for family in text_string_to_metric_families("\n".join([*ours, ""])):
         for sample in family.samples:
-            if math.isfinite(sample.value):
+            if abs(sample.value) < _BEYOND:  # neither infinite nor NaN
                 found.setdefault(sample.name, []).append((sample.labels, sample.value))
     return found
 

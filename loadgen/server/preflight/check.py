@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.errors import ServerError, TelemetryError, VrampError
+from loadgen.errors import UNDECODABLE, ServerError, TelemetryError, VrampError
 from loadgen.format import harmless
 from loadgen.metrics.finding import Finding, by_severity
 from loadgen.places import cache_folder
@@ -142,7 +142,7 @@ def image_environment(server: Server) -> dict[str, str] | None:
         command = [find_container_program(server, server.docker), *asked]
         answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=5.0, check=True)
         pairs = msgspec.json.decode(answer.stdout, type=list[str] | None) or []
-    except (ServerError, OSError, subprocess.SubprocessError, msgspec.DecodeError):
+    except (ServerError, OSError, subprocess.SubprocessError, *UNDECODABLE):
         return None  # the container check reports what is wrong, or the start pulls the image
     return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
 
@@ -175,7 +175,7 @@ def look_at_box(
         except OSError as error:
             why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
             unread.setdefault(why, []).append(name)
-        except (VrampError, ValueError) as error:  # such as an argument that is not a number, or a malformed file
+        except (VrampError, *UNDECODABLE) as error:  # such as an argument that is not a number, or a malformed file
             unread.setdefault(str(error), []).append(name)
     return setup, [*(_not_checked(names, why) for why, names in unread.items()), *found]
 

@@ -23,7 +23,7 @@ import msgspec
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from loadgen.errors import ProfileError
+from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.format import GIB
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
@@ -258,6 +258,9 @@ def _runtime(setup: Setup, vendor: Vendor) -> str | None:
     return version
 
 
+_MOST = 1 << 53
+
+
 class ModelFacts(msgspec.Struct, frozen=True):
     attention_heads: int | None = None
     kv_heads: int | None = None
@@ -333,7 +336,7 @@ def hub_snapshots(model: str, cache: Path) -> list[Path]:
 def _facts_of(folder: Path) -> ModelFacts | None:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, *UNDECODABLE):
         return None  # vLLM will report what is wrong with it
     text = config.get("text_config", config) if isinstance(config, dict) else None  # multimodal models nest it
     if not config or not isinstance(text, dict):
@@ -355,4 +358,4 @@ def _longest(config: dict[str, Any]) -> int | None:
 
 def _count(config: Mapping[str, Any], key: str) -> int | None:
     value = config.get(key)
-    return value if isinstance(value, int) and value > 0 else None
+    return value if isinstance(value, int) and 0 < value < _MOST else None

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
+from loadgen.errors import UNDECODABLE
 from loadgen.format import harmless
 from loadgen.metrics.finding import Finding
 from loadgen.profile.schema import Server
@@ -221,7 +222,7 @@ def _keys(value: Any) -> list[str]:  # noqa: ANN401 - any of TOML's types
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except json.JSONDecodeError:
+        except UNDECODABLE:
             return []  # not JSON: a path, a name, or a mistake that vLLM reports
     return list(value) if isinstance(value, dict) else []
 

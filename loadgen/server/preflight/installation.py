@@ -27,7 +27,7 @@ from typing import Literal
 import msgspec
 from packaging.version import Version
 
-from loadgen.errors import ServerError
+from loadgen.errors import UNDECODABLE, ServerError
 from loadgen.places import write_whole
 from loadgen.server.process.log import clean_line, telling_lines
 
@@ -142,7 +142,7 @@ async def ask_installation(python: Path, *, cache: Path, timeout_s: float = _ASK
     entry = _cache_entry(python, cache)
     if entry is None:
         return await _asked(python, timeout_s)
-    with contextlib.suppress(OSError, msgspec.DecodeError):  # missing or incomplete: query again
+    with contextlib.suppress(OSError, *UNDECODABLE):  # missing or incomplete: query again
         return msgspec.json.decode(entry.read_bytes(), type=Installation)
     known = await _asked(python, timeout_s)
     with contextlib.suppress(OSError):  # it will be queried again next time
@@ -212,7 +212,7 @@ async def _asked(python: Path, timeout_s: float) -> Installation:
     answers = [line for line in output.splitlines() if line.startswith(_ANSWER)]
     try:
         return msgspec.json.decode(answers[-1].removeprefix(_ANSWER), type=Installation)
-    except (IndexError, msgspec.DecodeError):
+    except (IndexError, *UNDECODABLE):
         why = telling_lines([clean_line(line) for line in log.splitlines()], limit=1)
         raise ServerError(f"{python}: its vLLM could not be queried: {' '.join(why) or 'no answer'}") from None
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import loadgen
+from loadgen.errors import UNDECODABLE
 from loadgen.server.process import guard, tree
 from loadgen.server.process.container import Container, remove_container
 from loadgen.server.process.records import ServerRecord, forget
@@ -114,14 +115,15 @@ def hang_up(process: subprocess.Popen[bytes]) -> None:
 
 
 async def events(process: subprocess.Popen[bytes]) -> AsyncIterator[dict[str, Any]]:
-    """What the guard reports, until it closes its end of the pipe."""
+    """What the guard reports, until it closes its end of the pipe or dies in the middle of a line."""
     reader = asyncio.StreamReader(limit=_LINE_LIMIT)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), process.stdout
     )
     try:
-        while line := await reader.readline():
-            yield json.loads(line)
+        with contextlib.suppress(*UNDECODABLE):  # a guard that says anything else is treated like one that is gone
+            while line := await reader.readline():
+                yield json.loads(line)
     finally:
         transport.close()
 

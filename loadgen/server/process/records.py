@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from loadgen.errors import ServerError
+from loadgen.errors import UNDECODABLE, ServerError
 from loadgen.masking import masked_command
 from loadgen.places import state_folder
 from loadgen.server.process.container import Container, container_ids, labels_of_containers
@@ -203,7 +203,7 @@ def _read(path: Path) -> ServerRecord | str | None:
         return msgspec.json.decode(path.read_bytes(), type=ServerRecord)
     except FileNotFoundError:
         return None
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return (
             f"{path}: written by another version of vramp; stop its server with that version, or remove the file if "
             "there is no such server"

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import httpx
 import msgspec
+from msgspec.structs import replace
 
-from loadgen.errors import ServerError
+from loadgen.errors import UNDECODABLE, ServerError
 from loadgen.masking import learn
 from loadgen.metrics.engine import OwnRequests
 from loadgen.profile.schema import Server
@@ -100,7 +101,8 @@ class ServerClient:
         response = await self._request("GET", "/v1/models")
         if response.status_code in _MISSING:
             raise self._not_openai(f"/v1/models answered {response.status_code}")
-        return self._decode(response, _Models).data
+        found = self._decode(response, _Models).data
+        return [model if (model.max_model_len or 0) > 0 else replace(model, max_model_len=None) for model in found]
 
     async def version(self) -> str | None:
         response = await self._request("GET", "/version")
@@ -136,7 +138,7 @@ class ServerClient:
     def take_own(self) -> OwnRequests:
         """The requests of `try_request` and `answer`: those open now, and those that ended since the last call."""
         taken, self._ended = self._ended, OwnRequests()
-        return msgspec.structs.replace(taken, open=self._open)
+        return replace(taken, open=self._open)
 
     @contextlib.contextmanager
     def _own(self) -> Iterator[bytearray]:
@@ -214,7 +216,7 @@ class ServerClient:
     def _decode(self, response: httpx.Response, kind: type[_Answer]) -> _Answer:
         try:
             return msgspec.json.decode(response.content, type=kind)
-        except msgspec.MsgspecError:
+        except UNDECODABLE:
             raise self._not_openai(f"{response.url.path} answered {_excerpt(response)!r}") from None
 
     def _not_openai(self, what: str) -> ServerError:

@@ -24,7 +24,9 @@ from loadgen.server.process.log import clean_line, is_routine, shortened, split_
 from loadgen.server.vllm.causes import CAUSES, Cause, Phase
 
 _OOM_KILL = re.compile(r"[Oo]ut of memory(?: \([^)]*\))?: Kill(?:ed)? process \d+")
-_OOM_COUNTER = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+_OOM_COUNTER = re.compile(r"^oom_kill (\d{1,18})$", re.MULTILINE)
+
+_MICROSECONDS = re.compile(rb"\d{1,18}")
 
 MAX_EVIDENCE = 4
 MAX_EVIDENCE_CHARS = 300
@@ -224,7 +226,7 @@ def kernel_kills(since_s: float, kmsg: Path = Path("/dev/kmsg")) -> list[str]:
     for record in _kernel_records(kmsg):
         head, _, message = record.partition(b";")  # of `6,1234,5678000,-;message`: microseconds since boot
         fields, text = head.split(b","), clean_line(message)
-        at_us = int(fields[2]) if len(fields) > 2 and fields[2].isdigit() else -1
+        at_us = int(fields[2]) if len(fields) > 2 and _MICROSECONDS.fullmatch(fields[2]) else -1
         if at_us >= since_s * 1e6 and is_oom_kill(text):
             found.append(text)
     return found

@@ -23,6 +23,7 @@ import msgspec
 import psutil
 from msgspec.structs import replace
 
+from loadgen.errors import UNDECODABLE
 from loadgen.metrics.journal import Milestone
 from loadgen.metrics.snapshot import Liveness
 from loadgen.places import write_whole
@@ -202,7 +203,7 @@ def expected_start(folder: Path, key: str) -> ExpectedStart | None:
     """How long the last start of this kind took; None if there was none or its file is invalid."""
     try:
         return msgspec.json.decode((folder / f"{key}.json").read_bytes(), type=ExpectedStart)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, *UNDECODABLE):
         return None
 
 

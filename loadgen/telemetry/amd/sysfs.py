@@ -227,7 +227,7 @@ def ecc_counts(ras: Path) -> dict[str, Measured]:
     texts = [text for text in map(read_text, sorted(ras.glob("*_err_count"))) if not isinstance(text, Missing)]
     counts: dict[str, Measured] = {}
     for name, kind in (("ecc_correctable", "ce"), ("ecc_uncorrectable", "ue"), ("ecc_deferred", "de")):
-        found = [int(count) for text in texts for count in re.findall(rf"\b{kind}: *(\d+)", text)]
+        found = [int(count) for text in texts for count in re.findall(rf"\b{kind}: *(\d{{1,18}})\b", text)]
         counts[name] = sum(found) if found else Missing("no counters under ras")
     pages = read_text(ras / "gpu_vram_bad_pages")
     counts["bad_pages"] = pages if isinstance(pages, Missing) else len(pages.splitlines())
