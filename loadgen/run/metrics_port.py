@@ -10,7 +10,9 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from io import StringIO
 from socketserver import ThreadingMixIn
+from typing import TextIO
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -30,6 +32,10 @@ class _Handler(WSGIRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing: stderr belongs to the screen, or the progress lines."""
+
+    def get_stderr(self) -> TextIO:
+        """Where the traceback goes if prometheus_client cannot answer, as for a strange `Accept`."""
+        return StringIO()
 
 
 class _Server(ThreadingMixIn, WSGIServer):
