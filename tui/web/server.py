@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import hmac
 import ipaddress
+import logging
 import secrets
 import shlex
 import socket
@@ -24,6 +25,8 @@ from urllib.parse import urlsplit
 import aiohttp_jinja2
 import psutil
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.log import server_logger
 from textual_serve.server import Server
 
 from loadgen.errors import ServerError
@@ -142,6 +145,7 @@ async def serving(command: Sequence[str], listening: socket.socket, *, host: str
     """Serve a Textual command as long as the block runs; gives the address to open."""
     server = TokenServer(command, host)
     runner = web.AppRunner(await server.application(), access_log=None, shutdown_timeout=1.0)
+    server_logger.addFilter(_is_about_us)
     await runner.setup()
     # What a process says that could not start is no data.
     with contextlib.redirect_stdout(sys.stderr):
@@ -151,6 +155,11 @@ async def serving(command: Sequence[str], listening: socket.socket, *, host: str
             yield f"http://{name}:{listening.getsockname()[1]}/?token={server.token}"
         finally:
             await runner.cleanup()
+
+
+def _is_about_us(record: logging.LogRecord) -> bool:
+    """Whether it is about more than a request that is not HTTP, as a port scanner sends."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
 
 
 def listen(host: str, port: int) -> socket.socket:
