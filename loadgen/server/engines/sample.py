@@ -249,7 +249,10 @@ def _histogram(page: _Page, names: Names) -> EngineHistogram | None:
         if sums and counts:
             buckets: dict[float, float] = defaultdict(float)
             for labels, value in _values(page, series, "_bucket"):
-                buckets[float(labels["le"])] += value
+                bound = float(labels["le"])
+                if math.isnan(bound):
+                    raise ValueError(f"the bound of a bucket of {series.name} is no number")
+                buckets[bound] += value
             return EngineHistogram(
                 sum(value for _, value in sums), sum(value for _, value in counts), tuple(sorted(buckets.items()))
             )

@@ -58,7 +58,7 @@ _PROGRESS_FIGURES = {"i", "n", "kind", "percent"}
 
 _MATCHED_CHARS = 400
 """Only the beginning of a line is matched, so that a hostile line costs little."""
-_COUNT = r"(?P<i>\d+)\s*/\s*(?P<n>\d+)\b"
+_COUNT = r"(?P<i>\d{1,9})\s*/\s*(?P<n>\d{1,9})\b"
 _SIZE = r"[\d.]+ ?Gi?B"
 # Log lines of vLLM 0.6 to 0.32, engines V0 and V1, on ROCm, CUDA and CPU. Named groups are figures; `i` and `n`, or
 # `percent`, also give the progress.
@@ -86,7 +86,7 @@ _RULES: tuple[tuple[str, Literal["running", "done"], str], ...] = (
     ("kv_cache", "done", r"# (?!CPU)\w+ blocks: (?P<blocks>\d+)"),
     ("kv_cache", "done", r"Maximum concurrency for (?P<length>[\d,]+) tokens per request: (?P<times>[\d.]+)x"),
     ("graphs", "running", r"Capturing [^|]*graphs?\b[^|]*?(?:(?P<kind>[A-Z]+)\))?:\s*\d+%[^|]*\|[^|]*\|\s*" + _COUNT),
-    ("graphs", "running", r"Capturing .*graphs?\b.*?(?P<percent>\d+)\s*%"),
+    ("graphs", "running", r"Capturing .*graphs?\b.*?(?P<percent>\d{1,3})\s*%"),
     ("graphs", "running", r"Capturing .*graphs?\b"),
     ("graphs", "done", r"(?<!Encoder )Graph capturing finished in (?P<took>[\d.]+) s"),
     ("graphs", "done", r"Skipping .*CUDA graph capture"),
