@@ -77,7 +77,7 @@ class TokenServer(Server):
     @web.middleware
     async def _check(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         if not self._is_ours(request.host):
-            raise web.HTTPForbidden(text=f"{request.host}: not a name of this machine\n")
+            raise web.HTTPForbidden(text=f"{request.host!a}: not a name of this machine\n")
         if request.headers.get("Origin", f"http://{request.host}") != f"http://{request.host}":
             raise web.HTTPForbidden(text="a page from elsewhere may not come in\n")
         token = request.match_info.get("token") or request.query.get("token", "")

@@ -7,6 +7,7 @@ computes over a span of its own are read only where it has no counter for them.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
