@@ -14,6 +14,7 @@ from loadgen.masking import masked_text
 from loadgen.metrics.baseline import baseline_of, with_baseline
 from loadgen.metrics.deltas import EncodedHistogram
 from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.journal import Continued
 from loadgen.metrics.result import Result
 from loadgen.plan.request import parse_plan
 from loadgen.profile.document import build_profile, load_document, load_profile, variant_names
@@ -24,7 +25,7 @@ from loadgen.server.preflight.facts import _facts_of
 from loadgen.server.process.log import MAX_LINE_CHARS, LogTail, split_line, telling_lines
 from loadgen.server.vllm.diagnosis import diagnose, kernel_kills
 from loadgen.server.vllm.startup import StartupWatch, expected_start
-from loadgen.store.files import JOURNAL, read_journal
+from loadgen.store.journal import JOURNAL, part_of, read_journal
 from loadgen.store.recover import recover
 from loadgen.store.runs import RESULT, read_result
 from loadgen.telemetry.capture import played, read_capture
@@ -83,6 +84,16 @@ def journal(data: bytes) -> int:
         require_finite(line)
     if not damages:
         require_same(list(read_journal(path)), found)
+    return min(len(damages), 3)
+
+
+def journal_part(data: bytes) -> int:
+    """An older part of a journal that is in two files, thinned and compressed."""
+    path = written(f"parts/{JOURNAL}", msgspec.json.encode(Continued(t_s=9.0, part=1)) + b"\n")
+    part_of(path, 1).with_suffix(".jsonl.gz").write_bytes(data)
+    damages: list[str] = []
+    for line in read_journal(path, skipped=damages):
+        require_finite(line)
     return min(len(damages), 3)
 
 

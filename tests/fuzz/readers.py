@@ -78,6 +78,7 @@ READERS = (
     Reader("weight-index", machine.weight_index, (OSError, ValueError, RecursionError), _words('"weight_map"')),
     # Runs, of this vramp and others.
     Reader("journal", documents.journal, (ResultError,), _LINE),
+    Reader("journal-part", documents.journal_part, (), (b"\x1f\x8b\x08", b"\n")),
     Reader("recovered", documents.recovered, (ResultError,), _LINE),
     Reader("replayed", documents.replayed, (ResultError,), _LINE),
     Reader("result", documents.result, (ResultError,), _LINE),

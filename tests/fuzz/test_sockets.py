@@ -10,6 +10,8 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -29,9 +31,9 @@ _Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWrit
 
 
 async def _send_all(connect: _Connect, name: str, count: int, seed: int, *seeds: bytes) -> None:
-    """Each input on a connection of its own, whose answer is read to its end."""
+    """Each input on a connection of its own, whose answer is read to its end; the seeds as they are, too."""
     words = next(reader.words for reader in READERS if reader.name == name)
-    inputs = Mutator([*seeds, *corpus_of(name)], words).inputs(seed)
+    inputs = chain(seeds, Mutator([*seeds, *corpus_of(name)], words).inputs(seed))
     async with asyncio.timeout(_PATIENCE_S + count):
         for _ in range(count):
             reader, writer = await connect()
@@ -48,7 +50,7 @@ async def scrape(count: int = _FEW) -> None:
     port = MetricsPort("127.0.0.1", 0)
     try:
         parts = urlsplit(port.url)
-        await _send_all(lambda: asyncio.open_connection(parts.hostname, parts.port), "metrics-port", count, 1)
+        await _send_all(partial(asyncio.open_connection, parts.hostname, parts.port), "metrics-port", count, 1)
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
         writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
         assert b"200 OK" in await reader.read()
@@ -90,9 +92,9 @@ async def browse(count: int = _FEW) -> None:
         upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
         page = f"GET /?token={token} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode()
         guess = f"GET /ws/%ff%00guess HTTP/1.1\r\nHost: {parts.netloc}\r\nOrigin: null\r\n{upgrade}\r\n".encode()
-        await _send_all(
-            lambda: asyncio.open_connection(parts.hostname, parts.port), "metrics-port", count, 3, page, guess
-        )
+        host = b"GET / HTTP/1.1\r\nHost: \xff\r\nConnection: close\r\n\r\n"
+        connect = partial(asyncio.open_connection, parts.hostname, parts.port)
+        await _send_all(connect, "metrics-port", count, 3, page, guess, host)
         async with client.get(address) as answer:
             assert answer.status == 200
 
