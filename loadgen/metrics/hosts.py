@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from loadgen.metrics.deltas import ClientDelta, StageDelta
+from loadgen.metrics.deltas import ClientDelta, Count, Moment, StageDelta
 
 
 class HostFacts(msgspec.Struct, frozen=True):
@@ -30,12 +30,12 @@ class HostTick(msgspec.Struct, frozen=True, omit_defaults=True):
 
     stages: dict[int, StageDelta] = {}
     client: ClientDelta = ClientDelta()
-    held: int = 0
-    workers: int = 0  # alive
-    rss_bytes: int = 0
-    offset_ns: int = 0  # its CLOCK_MONOTONIC less ours
-    uncertainty_ns: int = 0  # half the width of the interval that surely holds the offset
-    rtt_ns: int = 0  # of the last exchange
+    held: Count = 0
+    workers: Count = 0  # alive
+    rss_bytes: Count = 0
+    offset_ns: Moment = 0  # its CLOCK_MONOTONIC less ours
+    uncertainty_ns: Moment = 0  # half the width of the interval that surely holds the offset
+    rtt_ns: Moment = 0  # of the last exchange
     lost: bool = False
 
 
@@ -51,4 +51,4 @@ class ClockMoved(msgspec.Struct, frozen=True, tag=True):
 
     t_s: float
     host: str
-    by_ns: int
+    by_ns: Moment

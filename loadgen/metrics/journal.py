@@ -176,27 +176,27 @@ class WorkersPlaced(msgspec.Struct, frozen=True, tag=True):
 class StageLoad(msgspec.Struct, frozen=True):
     """One load and how long it holds; exactly one of `concurrency` and `rate` is set."""
 
-    concurrency: int | None
+    concurrency: Count | None
     rate: float | None
-    isl: int
-    osl: int  # mean lengths, if they are distributed
+    isl: Count
+    osl: Count  # mean lengths, if they are distributed
     arrival: str = "poisson"
     steps: Steps = ()  # of a moving load; `concurrency` is then its first value, and `rate` its mean
-    max_concurrency: int | None = msgspec.field(default=None, name="most")  # the key in journals
+    max_concurrency: Count | None = msgspec.field(default=None, name="most")  # the key in journals
     """Open loop: the most streams at once; further requests are sent late."""
-    requests: int | None = None  # measured requests, warm-up not counted
+    requests: Count | None = None  # measured requests, warm-up not counted
     duration_s: float | None = None
     """Measured time without warm-up. With `requests` too, whichever comes first; with neither, until stopped."""
-    warmup_requests: int = 0
+    warmup_requests: Count = 0
     warmup_s: float = 0.0
     label: str = ""
     settle_s: float = 0.0
     """Above zero: measurement begins when the transient is over, or after this long; the stage is bounded by time."""
-    min_completed: int = msgspec.field(default=0, name="completed")
+    min_completed: Count = msgspec.field(default=0, name="completed")
     """Measured streams that must complete for a conclusion: a settled stage runs past its time for them."""
     first_wave: Literal["apart", "counted"] = "counted"
     """Whether the streams that fill a closed loop at once are in its statistics."""
-    pass_number: int | None = None  # from 1, for a stage that is repeated with the same prompts
+    pass_number: Count | None = None  # from 1, for a stage that is repeated with the same prompts
 
     @property
     def no_load(self) -> bool:
@@ -208,7 +208,7 @@ class StageStarted(StageLoad, frozen=True, tag=True, kw_only=True):
     """A stage began; with `settle_s`, or if it waits for something, it is measured from `StageSettled` on."""
 
     t_s: _RunS
-    index: int
+    index: Count
     manual: bool = False  # the operator asked for it
     waits_for_drain: bool = msgspec.field(default=False, name="sheds")
     """It waits until streams beyond its concurrency have ended."""
@@ -228,7 +228,7 @@ class StageSettled(msgspec.Struct, frozen=True, tag=True):
     """The measured window of a stage was opened."""
 
     t_s: _RunS
-    index: int
+    index: Count
     settled: bool  # false: the transient did not end in time
 
 
@@ -238,13 +238,13 @@ class TickNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
     span_s: _RunS  # since the previous tick
     stages: dict[int, StageDelta]
     client: ClientDelta
-    held: int
+    held: Count
     behind_s: float = 0.0  # age of the slowest worker's last report: on a busy machine more than a tick
     open_sent: dict[int, Count] = {}
     """Open streams that count in `sent`, by stage: the running one, or the previous one on workers that lag behind."""
-    queued: int = 0
+    queued: Count = 0
     open_stages: dict[int, Count] = {}
-    rss_bytes: int | None = None  # memory of all workers
+    rss_bytes: Count | None = None  # memory of all workers
     instances: tuple[dict[int, StageDelta], ...] = ()
     """`stages` per server, if there are several."""
     hosts: tuple[HostTick, ...] = ()
@@ -255,7 +255,7 @@ class Ticked(TickNumbers, frozen=True, tag=True, kw_only=True):
     """A quarter of a second is over."""
 
     t_s: _RunS
-    workers: int = 1
+    workers: Count = 1
     engine: EngineView | None = None
     own: OwnRequests = OwnRequests()  # beside the load
     engine_again: bool = False  # in files only: `engine` is unchanged since the previous tick

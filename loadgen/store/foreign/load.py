@@ -79,7 +79,7 @@ def as_result(run: ForeignRun, run_id: str) -> Result:
     """
     began_s = min(load.start_unix_s for load in run.loads)
     ended_s = max(load.start_unix_s + load.duration_s for load in run.loads)
-    if not ended_s < _LAST_UNIX_S:
+    if not 0 <= began_s <= ended_s < _LAST_UNIX_S:
         raise ValueError("an impossible time")
     nothing = Summary(count=0)
     return Result(

@@ -21,6 +21,7 @@ from loadgen.store.foreign.load import Asked, ForeignRun, Load
 KEYS = {"completed", "duration", "total_output_tokens", "request_throughput", "output_throughput"}
 """A file with these keys is such a result."""
 _Amount = Annotated[float, msgspec.Meta(ge=0)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Figures = dict[str, msgspec.Raw]
 _NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
@@ -61,9 +62,9 @@ class _Document(msgspec.Struct, frozen=True):
     ramp_up_start_rps: _Amount = 0
     ramp_up_end_rps: _Amount = 0
     max_concurrent_requests: _Count | None = None
-    ttfts: list[_Amount] = []
-    itls: list[list[_Amount]] = []
-    latencies: list[_Amount] = []
+    ttfts: list[_Seconds] = []
+    itls: list[list[_Seconds]] = []
+    latencies: list[_Seconds] = []
 
 
 def read(documents: Sequence[bytes]) -> ForeignRun:
