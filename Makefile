@@ -14,7 +14,7 @@ MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 # The modules of tests are compiled once, not by every worker at every start: half of what collecting them takes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-vllm test-chromium test-cluster test-cluster-vllm test-faults faults machines test-lowest explore lint check lock dist wheelhouse test-dist docs bench screenshot schema clean
+.PHONY: run test test-vllm test-chromium test-cluster test-cluster-vllm test-faults faults machines test-lowest explore fuzz lint check lock dist wheelhouse test-dist docs bench screenshot schema clean
 
 run: $(INSTALLED)  ## the cockpit on the embedded simulator (without a terminal: the same run, headless)
 	$(BIN)/vramp profiles/simulator.toml
@@ -95,6 +95,10 @@ screenshot: $(INSTALLED_DEV)  ## take the manual's pictures anew
 
 explore: $(INSTALLED_DEV)  ## the property tests with new examples, ten times as many
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m hypothesis --hypothesis-profile=explore
+
+fuzz: $(INSTALLED_DEV)  ## a million damaged inputs to each reader of bytes from outside, eight hours of a core; FUZZ="--seconds 60" is an hour
+	$(BIN)/python -m tests.fuzz.test_sockets 3000
+	$(BIN)/python -m tests.fuzz.campaign --inputs 1000000 $(FUZZ)
 
 test-lowest:  ## the tests with the oldest versions that pyproject.toml admits
 	$(PYTHON) -m venv .venv-lowest

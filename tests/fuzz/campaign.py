@@ -13,6 +13,7 @@ import resource
 import signal
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -115,6 +116,7 @@ def main(words: Sequence[str] | None = None) -> int:
     options.add_argument("--seconds", type=float, default=float("inf"), help="of CPU for each reader, at most")
     chosen = options.parse_args(words)
     signal.signal(signal.SIGPROF, _stop)
+    warnings.simplefilter("error")  # as in the suite: a user would see it
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     gc.freeze()
     print(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -21,11 +22,8 @@ _MEMORY = Path("/dev/shm")
 def scratch() -> Path:
     """A folder for the files that readers want, in memory where that is possible; emptied at exit."""
     made = tempfile.TemporaryDirectory(prefix="vramp-fuzz-", dir=_MEMORY if _MEMORY.is_dir() else None)
-    _KEPT.append(made)
+    atexit.register(made.cleanup)
     return Path(made.name)
-
-
-_KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def written(name: str, data: bytes) -> Path:
