@@ -15,8 +15,8 @@ from loadgen.metrics.deltas import Summary
 from loadgen.store.foreign.load import Asked, ForeignRun, Load
 
 KEYS = {"input_config", "request_throughput"}
-_Amount = Annotated[float, msgspec.Meta(ge=0)]
-_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
 _MS = {"ms": 1.0, "sec": 1e3, "s": 1e3, "us": 1e-3, "ns": 1e-6}
 _OPEN_LOOP = ("poisson", "gamma", "constant")
 

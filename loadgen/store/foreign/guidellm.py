@@ -15,8 +15,8 @@ from loadgen.metrics.deltas import Summary
 from loadgen.store.foreign.load import Asked, ForeignRun, Load
 
 KEYS = {"benchmarks"}
-_Amount = Annotated[float, msgspec.Meta(ge=0)]
-_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
 _ENDPOINTS = {"/v1/completions": "completions", "/v1/chat/completions": "chat", "/v1/responses": "responses"}
 _ENDPOINTS |= {"text_completions": "completions", "chat_completions": "chat"}  # until 0.5
 

@@ -26,6 +26,7 @@ from loadgen.metrics.result import (
     Tokens,
 )
 
+_LEAST_HELD = 1e-6  # fewer streams than that are none
 _LAST_UNIX_S = 2.5e11  # the year 9892
 
 
@@ -163,7 +164,9 @@ def _throughput(load: Load) -> Throughput:
         input_tokens_per_s=total - output if total is not None and output is not None else None,
         output_tokens_per_s=output,
         total_tokens_per_s=total,
-        output_tokens_per_s_per_user=output / held if output is not None and held else None,
+        output_tokens_per_s_per_user=output / held
+        if output is not None and held is not None and held > _LEAST_HELD
+        else None,
     )
 
 

@@ -20,9 +20,9 @@ from loadgen.store.foreign.load import Asked, ForeignRun, Load
 
 KEYS = {"completed", "duration", "total_output_tokens", "request_throughput", "output_throughput"}
 """A file with these keys is such a result."""
-_Amount = Annotated[float, msgspec.Meta(ge=0)]
+_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
-_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
 _Figures = dict[str, msgspec.Raw]
 _NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 _STATISTICS = {"mean": "mean", "stddev": "std", "p50": "median"}

@@ -204,14 +204,14 @@ def read_number(path: Path) -> int | Missing:
 
 def speed_gts(path: Path) -> Measured:
     """GT/s of a PCIe link, from "32.0 GT/s PCIe"."""
-    found = _found(path, r"\d+(?:\.\d+)?(?= GT/s)")
+    found = _found(path, r"\d{1,9}(?:\.\d{1,9})?(?= GT/s)")
     return found if isinstance(found, Missing) else float(found[0])
 
 
 def highest_mhz(path: Path) -> Measured:
     """The highest clock in a table of states such as "1: 2100Mhz *"."""
-    found = _found(path, r"(?s).*?:\s*\d+\s*[Mm][Hh]z.*")
-    return found if isinstance(found, Missing) else max(map(float, re.findall(r":\s*(\d+)\s*[Mm][Hh]z", found[0])))
+    found = _found(path, r"(?s).*?:\s*\d{1,9}\s*[Mm][Hh]z.*")
+    return found if isinstance(found, Missing) else max(map(float, re.findall(r":\s*(\d{1,9})\s*[Mm][Hh]z", found[0])))
 
 
 def _found(path: Path, pattern: str) -> re.Match[str] | Missing:
