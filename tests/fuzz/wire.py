@@ -20,6 +20,7 @@ import httpx
 import msgspec
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+import loadgen
 from loadgen.cluster.dask_worker import Orders
 from loadgen.cluster.messages import Inbox, LineRead, ToHost, decode_from_host, decode_to_host, encode
 from loadgen.cluster.ssh import HostProcess, look_at
@@ -371,7 +372,8 @@ def host_messages(data: bytes) -> object:
 
 
 def host_facts(data: bytes) -> object:
-    """What a shell on a host prints when it is looked at."""
+    """What a shell on a host prints when it is looked at; in kept inputs, `@VERSION@` is that of this vramp."""
+    data = data.replace(b"@VERSION@", loadgen.__version__.encode())
     out, _, errors = data.decode("utf-8", "replace").partition("\n--\n")
     done = SimpleNamespace(stdout=out, stderr=errors, exit_status=0)
 
