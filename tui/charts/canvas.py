@@ -25,9 +25,6 @@ GUTTER = 7  # cells left of the plot: a number of five, a space and the axis
 CORNER: Row = ((" " * (GUTTER - 1), "text"), ("└", "rule"))
 SAMPLES: dict[Ink, str] = {"line": "─", "dots": "┄", "area": "▄"}
 _BRAILLE, _SPACE = 0x2800, 0x20
-# Where the eight dots of a cell are, from the lowest bit of its code point to the highest.
-_ROWS = np.array([0, 1, 2, 0, 1, 2, 3, 3])
-_COLUMNS = np.array([0, 0, 0, 1, 1, 1, 0, 1])
 
 
 class Canvas:
@@ -67,13 +64,21 @@ class Canvas:
         return cell_across(x, self.columns), _cell_down(y, self.rows)
 
     def lines(self) -> list[Row]:
-        """All rows, each cut where the role changes."""
-        found: list[Row] = []
-        for codes, owner in zip(self._codes, self._owner, strict=True):
-            text = codes.tobytes().decode("utf-32-le")
-            cuts = [0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), len(text)]
-            found.append(tuple((text[start:end], self._roles[owner[start]]) for start, end in pairwise(cuts)))
-        return found
+        """All rows, each cut where the role changes; blanks go with what is left of them, which makes few words."""
+        inked = np.where(self._codes != _SPACE, np.arange(self.columns), 0)
+        owner = np.take_along_axis(self._owner, np.maximum.accumulate(inked, axis=1), axis=1)
+        cuts: list[list[int]] = [[0] for _ in range(self.rows)]
+        for row, column in np.argwhere(owner[:, 1:] != owner[:, :-1]).tolist():
+            cuts[row].append(column + 1)
+        text = self._codes.tobytes().decode("utf-32-le")
+        texts = [text[start : start + self.columns] for start in range(0, len(text), self.columns)]
+        return [
+            tuple(
+                (line[start:end], self._roles[number])
+                for (start, end), number in zip(pairwise([*starts, self.columns]), numbers[starts].tolist(), strict=True)
+            )
+            for line, numbers, starts in zip(texts, owner, cuts, strict=True)
+        ]
 
     def beside_ticks(self, scale: Scale) -> Rows:
         """All rows, with the ticks of the vertical axis left of them."""
@@ -107,7 +112,9 @@ def trace(columns: Ints, low: Floats, high: Floats, *, width: int, height: int, 
     known = np.isfinite(low) & np.isfinite(high)
     column = columns[known]
     top, bottom = _scaled(1 - high[known], height * 4), _scaled(1 - low[known], height * 4)
-    _draw_lines(pixels, column, column, top, bottom)
+    row = np.arange(height * 4)[:, None]
+    pixels[:, column] = (top <= row) & (row <= bottom)
+    pixels[top, column] = pixels[bottom, column] = True  # where several points share a column, too
     places = np.flatnonzero(known)
     joined = places[1:] == places[:-1] + 1
     middle = (top + bottom) // 2
@@ -147,6 +154,7 @@ def _inked(pixels: Pixels, ink: Ink) -> Pixels:
 
 
 def _packed(pixels: Pixels) -> Cells:
-    rows, columns = pixels.shape
-    blocks = pixels.reshape(rows // 4, 4, columns // 2, 2)
-    return np.packbits(blocks[:, _ROWS, :, _COLUMNS].transpose(1, 2, 0), axis=2, bitorder="little")[:, :, 0]
+    """The bits of a cell's eight dots as its code point has them: three down on the left, on the right, the lowest."""
+    left, right = pixels[:, 0::2].view(np.uint8), pixels[:, 1::2].view(np.uint8)
+    upper = left | right << 3
+    return upper[0::4] | upper[1::4] << 1 | upper[2::4] << 2 | left[3::4] << 6 | right[3::4] << 7

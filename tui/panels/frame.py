@@ -124,7 +124,7 @@ class Panel(Painted):
 
     def show(self, frame: Frame) -> None:
         self._frame = frame
-        if self.is_on_screen:
+        if self.is_on_screen and all(node.display for node in self.ancestors_with_self):
             self._draw()
 
     def on_resize(self) -> None:
@@ -138,7 +138,9 @@ class Panel(Painted):
     def _draw(self) -> None:
         width, height = self.size
         if self._frame is not None and width and height:
-            self.put(self._paint(self._frame, width, height))
+            rows = self._paint(self._frame, width, height)
+            is_old = self._frame.stale and self.id != "header"
+            self.put([tuple((text, "dim") for text, _ in row) for row in rows] if is_old else rows)
 
 
 def panels(paints: Mapping[str, Paint]) -> list[Panel]:

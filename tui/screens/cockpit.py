@@ -7,6 +7,7 @@ it runs: panels come and go by CSS class, by size (`app.tcss`) and by phase. A k
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from time import monotonic
 from typing import ClassVar, Literal
@@ -150,10 +151,23 @@ class CockpitScreen(FullScreen[None]):
         if self.snapshot is None or not self._panels or not self.is_current or self.app.screen is not self:
             return
         frame = self._frame_of(self.snapshot)
-        for name, wanted in shown_classes(frame, self._page, full=self._full, width=self.size.width).items():
-            self.set_class(wanted, name)
+        self._set_classes(shown_classes(frame, self._page, full=self._full, width=self.size.width))
         for panel in self._panels:
             panel.show(frame)
+
+    def _set_classes(self, wanted: Mapping[str, bool]) -> None:
+        """Set classes of the screen, and style only what the style sheet says they style: all of it takes 40 ms."""
+        changed = {name for name, is_set in wanted.items() if is_set != self.has_class(name)}
+        if not changed:
+            return
+        self.update_classes(wanted, update=False)
+        rules = [
+            rule
+            for rule in self.app.stylesheet.rules
+            if any(part.name in changed for selectors in rule.selector_set for part in selectors.selectors)
+        ]
+        styled = {name for rule in rules for name in rule.selector_names}
+        self.app.stylesheet.update_nodes({node for name in styled for node in self.query(name)})
 
     def _frame_of(self, snapshot: Snapshot) -> Frame:
         return Frame(
@@ -182,7 +196,7 @@ class CockpitScreen(FullScreen[None]):
         """Another view; the log takes the keys that move in it."""
         self._page = page
         for each in self.query(".page"):
-            each.set_class(each.id == f"page-{page}", "-shown")
+            each.display = each.id == f"page-{page}"
         self.query_one(KeyBar).on_resize()
         self.set_focus(self.query_one(LogView) if page == "log" else None)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from rich.table import Table
 from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
@@ -26,8 +25,8 @@ from loadgen.server.vllm.client import ServerClient, api_key, pick_model
 from tui import keys
 from tui.config import keymap_of
 from tui.screens.pending_load import MOST_CONCURRENCY, MOST_RATE
-from tui.widgets.painted import KeyBar
-from tui.widgets.rows import ROLE_CLASSES
+from tui.widgets.painted import KeyBar, Pane
+from tui.widgets.rows import ROLE_CLASSES, Row, Rows, width_of, wrapped
 
 Leave = Literal["stop", "abort"]
 Answer = TypeVar("Answer")
@@ -207,6 +206,7 @@ class Help(ModalScreen[None]):
     """Every key and what it does."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(keys.HELP)
+    COMPONENT_CLASSES: ClassVar[set[str]] = set(ROLE_CLASSES)
 
     def __init__(self, rows: Sequence[tuple[str, str, str]]) -> None:
         super().__init__()
@@ -214,12 +214,18 @@ class Help(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         """A table that scrolls where it must."""
-        table = Table.grid(padding=(0, 2))
-        table.add_column(justify="right", style="bold", no_wrap=True)
-        table.add_column(no_wrap=True)
-        table.add_column()
-        for row in self._rows:
-            table.add_row(*[Text(cell) for cell in row])
         with VerticalScroll(classes="dialog help"):
             yield Static("Keys", markup=False, classes="question")
-            yield Static(table)
+            yield Pane(id="help-keys")
+
+    def on_mount(self) -> None:
+        self.query_one(Pane).show(self._table)
+
+    def _table(self, width: int) -> Rows:
+        pressed, name = (max(len(row[column]) for row in self._rows) for column in (0, 1))
+        rows: Rows = []
+        for keys_of, description, what in self._rows:
+            head: Row = ((f"{keys_of:>{pressed}}", "key"), (f"  {description:<{name}}  ", "strong"))
+            first, *others = wrapped(what, width, "text", width_of(head)) or [()]
+            rows += [(*head, *first[1:]), *others]
+        return rows

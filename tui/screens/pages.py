@@ -90,7 +90,6 @@ def shown_classes(frame: Frame, page: str, *, full: bool, width: int) -> Mapping
         "-baseline": snapshot.baseline is not None,
         "-errors": bool(snapshot.errors),
         "-notice": bool(load.notice(frame, width, 1)),
-        "-stale": frame.stale,
         "-hosts": bool(snapshot.hosts),
         # No more room than there are GPUs; a row that says why there are none, unless nobody wants to know.
         "-gpus": count > 0,

@@ -29,6 +29,8 @@ class Painted(Widget):
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self._rows: Rows = []
+        self._strips: dict[int, Strip] = {}  # by row, as they were rendered
+        self._strip_width = 0
         self._styles_of: dict[str, Style] = {}
         self._styled_for = ""
 
@@ -36,9 +38,31 @@ class Painted(Widget):
         """Show these rows; those below the edge are cut."""
         width, height = self.size
         before, self._rows = self._rows, rows[:height]
-        for y in range(max(len(before), len(self._rows))):
-            if y >= len(before) or y >= len(self._rows) or before[y] != self._rows[y]:
-                self.refresh(Region(0, y, width, 1))
+        changed = [
+            y
+            for y in range(max(len(before), len(self._rows)))
+            if y >= len(before) or y >= len(self._rows) or before[y] != self._rows[y]
+        ]
+        for y in changed:
+            self._strips.pop(y, None)
+        if changed:
+            self.refresh(*[Region(0, y, width, 1) for y in changed])
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The rows, most as they were: Textual asks for all of them whenever a cell of the screen changes.
+
+        Its own way would look on each row for borders, padding, opacity and links, which these widgets do not have.
+        """
+        width, theme = self.size.width, self.app.theme
+        if (width, theme) != (self._strip_width, self._styled_for):
+            self._strip_width, self._styled_for = width, theme
+            self._strips.clear()
+            self._styles_of.clear()
+        for y in crop.line_range:
+            if y not in self._strips:
+                self._strips[y] = self.render_line(y)
+        strips = [self._strips[y] for y in crop.line_range]
+        return strips if crop.column_span == (0, width) else [strip.crop(*crop.column_span) for strip in strips]
 
     def render_line(self, y: int) -> Strip:
         """One row, padded to the width."""
@@ -50,14 +74,23 @@ class Painted(Widget):
     def notify_style_update(self) -> None:
         """The style sheet says something new."""
         self._styles_of.clear()
+        self._strips.clear()
         super().notify_style_update()
 
     def _styles_by_role(self) -> dict[str, Style]:
         """The screen's, once for all panels; kept by us, because Textual forgets its own at every refresh."""
-        if not self._styles_of or self._styled_for != self.app.theme:
-            self._styled_for = self.app.theme
-            self._styles_of = {role: self.screen.get_component_rich_style(f"role-{role}") for role in ROLES}
+        if not self._styles_of:
+            self._styles_of = {
+                role: self._filtered(self.screen.get_component_rich_style(f"role-{role}")) for role in ROLES
+            }
         return self._styles_of
+
+    def _filtered(self, style: Style) -> Style:
+        """A style as the terminal can show it: in greys under NO_COLOR."""
+        segments = [Segment(" ", style)]
+        for line_filter in self.get_line_filters():
+            segments = line_filter.apply(segments, self.background_colors[1])
+        return segments[0].style or style
 
 
 RowsAtWidth = Callable[[int], Rows]
