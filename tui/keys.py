@@ -34,8 +34,11 @@ PAGES = (
     Page("7", "errors", "Failures with their messages and what to do"),
     Page("8", "events", "All that happened, and your notes"),
     Page("9", "verdicts", "What is the limit, what is wrong, and what the preflight found"),
+    Page("i", "details", "All about one verdict, stage or GPU; a click on one shows it too"),
     Page("d", "results", "What came of the run, once it is done"),
 )
+_NUMBERED = 9
+"""So many of them have a digit as their key."""
 
 
 def _bindings(group: str, *rows: tuple[str, str, str, str, str]) -> tuple[Binding, ...]:
@@ -75,6 +78,8 @@ COCKPIT = _bindings(
     *((page.name, page.key, f"show('{page.name}')", page.name, page.what) for page in PAGES),
     ("full", "z", "full", "full screen", "The view over the whole screen, and back; its own key does it too"),
     ("back", "escape", "back", "back", "Close a dialog, a large panel or a view; never quits"),
+    ("other", "tab", "other(1)", "next item", "View details: the next verdict, stage or GPU"),
+    ("other_back", "shift+tab", "other(-1)", "item before", "View details: the one before"),
     ("metric", "t", "metric", "metric", "Views curve and latency: TTFT, TPOT, ITL, E2E; curve: the frontier"),
     ("copy", "y", "copy", "copy", "Copy the table of the view as Markdown, through the terminal too"),
     ("to_picker", "b", "app.to_picker", "list", "Back to the list that it was chosen from, once it is over"),
@@ -188,8 +193,9 @@ def cockpit_hints(operator: Operator, page: str, keymap: Mapping[str, str], heig
     leave = [hint(*item) for item in _LEAVE_HINTS]
     rest = [Hint(((PALETTE.key, PALETTE.action),), PALETTE.description), *(hint(*item) for item in _OTHER_HINTS)]
     if height < 2:
-        (first, *_, last), done = (each.keys[0][0] for each in views[:-1]), views[-1].keys[0][0]
-        return [[*own, Hint(((f"{first}-{last} {done}", ""),), "views"), *leave, *note, *rest]]
+        (first, *_, last), *others = (each.keys[0][0] for each in views[:_NUMBERED]), *views[_NUMBERED:]
+        named = " ".join((f"{first}-{last}", *(each.keys[0][0] for each in others)))
+        return [[*own, Hint(((named, ""),), "views"), *leave, *note, *rest]]
     return [views, [*own, *note, *leave, *rest]]
 
 

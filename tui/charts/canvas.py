@@ -75,7 +75,9 @@ class Canvas:
         return [
             tuple(
                 (line[start:end], self._roles[number])
-                for (start, end), number in zip(pairwise([*starts, self.columns]), numbers[starts].tolist(), strict=True)
+                for (start, end), number in zip(
+                    pairwise([*starts, self.columns]), numbers[starts].tolist(), strict=True
+                )
             )
             for line, numbers, starts in zip(texts, owner, cuts, strict=True)
         ]
@@ -157,4 +159,5 @@ def _packed(pixels: Pixels) -> Cells:
     """The bits of a cell's eight dots as its code point has them: three down on the left, on the right, the lowest."""
     left, right = pixels[:, 0::2].view(np.uint8), pixels[:, 1::2].view(np.uint8)
     upper = left | right << 3
-    return upper[0::4] | upper[1::4] << 1 | upper[2::4] << 2 | left[3::4] << 6 | right[3::4] << 7
+    bits = upper[0::4] | upper[1::4] << 1 | upper[2::4] << 2 | left[3::4] << 6 | right[3::4] << 7
+    return bits.astype(np.uint8, copy=False)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from loadgen.format import count, interval, percent, significant, target
 from loadgen.run.operations import Abort, Stop
 from tui.cli.options import shown
+from tui.cli.spoken import Spoken
 from tui.exhausted import give_up_where_callbacks_fail
 from tui.terminal import NonBlockingWriter
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 _EVERY_S = 2.0
 
 
-async def follow(run: Run) -> bool:
-    """Drive a run to its end; True if it was interrupted."""
+async def follow(run: Run, *, spoken: bool = False) -> bool:
+    """Drive a run to its end, told in sentences if `spoken`; True if it was interrupted."""
     give_up_where_callbacks_fail()
     interrupts = 0
 
@@ -57,7 +58,7 @@ async def follow(run: Run) -> bool:
     # Explicitly: a shell starts background jobs with SIGINT ignored.
     for caught in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(caught, interrupt)
-    progress = _Progress(say)
+    progress = Spoken(say) if spoken else _Progress(say)
     try:
         async for snapshot in run.snapshots():
             progress.show(snapshot)

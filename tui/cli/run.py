@@ -68,12 +68,17 @@ class _ShowVersion(argparse.Action):
 
 def headless(words: list[str]) -> int:
     options = headless_parser().parse_args(words)
+    if options.plain_events:
+        return run_spoken(*document_of(options), options)
     return run_headless(*document_of(options), options)
 
 
 def headless_parser() -> argparse.ArgumentParser:
     parser = parser_of("vramp run", "A run without a screen: progress on stderr, tables on stdout.", RUN_EXIT_CODES)
     add_run_options(parser)
+    parser.add_argument(
+        "--plain-events", action="store_true", help="tell each change as a sentence, for a screen reader; no table"
+    )
     return parser
 
 
@@ -158,6 +163,20 @@ def run_headless(document: Mapping[str, Any], where: str, options: argparse.Name
     run = make_run(document, where, options, hold_open=False)
     interrupted = asyncio.run(follow(run))
     return conclude(run, options, interrupted=interrupted)
+
+
+def run_spoken(document: Mapping[str, Any], where: str, options: argparse.Namespace) -> int:
+    """Run a document and tell what happens in sentences; the exit code, told too."""
+    import asyncio
+
+    from tui.cli.progress import follow
+    from tui.cli.spoken import result_words
+
+    run = make_run(document, where, options, hold_open=False)
+    interrupted = asyncio.run(follow(run, spoken=True))
+    code = conclude(run, options, interrupted=interrupted, table=result_words)
+    say(f"vramp ends with exit code {code}.")
+    return code
 
 
 def show_cockpit(document: Mapping[str, Any], where: str, options: argparse.Namespace) -> int:

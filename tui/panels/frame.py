@@ -16,7 +16,7 @@ from tui.charts.definitions import Chart
 from tui.charts.timeline import Timeline
 from tui.keys import Operator, key_of
 from tui.widgets.painted import Painted
-from tui.widgets.rows import Rows, Word
+from tui.widgets.rows import Rows, Word, in_role
 
 if TYPE_CHECKING:
     from loadgen.run.operations import Operation
@@ -66,6 +66,7 @@ class Frame:
     log_filter: str = ""  # only lines of the log that have this are shown
     event_filter: str = ""  # and in the view of the events only those that have this in kind or text
     timeline: Timeline = field(default_factory=Timeline)  # what came before
+    chosen: str = ""  # what the details are of: `stage 4`, `gpu 5`, `straggler of gpu 5`
     metric: str = "ttft"  # the latency that the views of curve and distribution are about; of the curve, the frontier
 
     operator: Operator = "owner"
@@ -116,6 +117,7 @@ class Panel(Painted):
         """A click on the panel."""
 
         panel: Panel
+        target: str  # what the row is about: `stage 4`, `gpu 5`; empty where it is about nothing in particular
 
     def __init__(self, paint: Paint, *, id: str) -> None:
         super().__init__(id=id)
@@ -133,14 +135,14 @@ class Panel(Painted):
 
     def on_click(self, event: Click) -> None:
         event.stop()
-        self.post_message(self.Chosen(self))
+        self.post_message(self.Chosen(self, self.target_at(event.x, event.y)))
 
     def _draw(self) -> None:
         width, height = self.size
         if self._frame is not None and width and height:
             rows = self._paint(self._frame, width, height)
             is_old = self._frame.stale and self.id != "header"
-            self.put([tuple((text, "dim") for text, _ in row) for row in rows] if is_old else rows)
+            self.put([in_role(row, "dim") for row in rows] if is_old else rows)
 
 
 def panels(paints: Mapping[str, Paint]) -> list[Panel]:

@@ -24,7 +24,21 @@ from tui.charts.definitions import GPU_STRIPS, GpuStrip, Series, of_most
 from tui.charts.scale import Scale
 from tui.charts.timeline import Folded
 from tui.panels.frame import Frame
-from tui.widgets.rows import GAP, Row, Rows, Word, bar, beside, cropped, facts, spread, titled, widths_of
+from tui.widgets.rows import (
+    GAP,
+    Row,
+    Rows,
+    Word,
+    bar,
+    beside,
+    cropped,
+    facts,
+    in_role,
+    spread,
+    target,
+    titled,
+    widths_of,
+)
 
 _NUMBER = 4
 _BAR = 8
@@ -61,7 +75,7 @@ def gpus(frame: Frame, width: int, height: int) -> Rows:
     columns = _columns(width, snapshot.gpus)
     body = [_row(line, columns, width) for line in lines]
     if snapshot.gpus_stale:
-        body = [tuple((text, "dim") for text, _ in row) for row in body]
+        body = [in_role(row, "dim") for row in body]
     if top == 1:
         return [_heads(columns, " ".join(filter(None, (_age(snapshot), hidden))), width), *body]
     below = len(body) + 3 <= height
@@ -115,6 +129,7 @@ def _row(line: _GpuLine, columns: Sequence[_Figure], width: int) -> Row:
     busy = None if percent is None else percent / 100
     values = [(column.value(static, sample, line.gpu.pace), column.cells) for column in columns]
     row: Row = (
+        target(f"gpu {static.index}"),
         (f"{number:>{_NUMBER}} ", "bad" if line.gpu.flags else "text"),
         *bar(busy, _BAR, "text"),
         (f"{fmt.percent(busy):>5}", "text"),
@@ -324,7 +339,7 @@ def _cell(gpu: GpuView, folded: Folded, marks: MarkColumns, width: int, height: 
     rows: Rows = [titled(f"{gpu.static.index} {fmt.plain(name)}", cropped(legend, width - 8), width)]
     for strip in strips:
         rows += _strip_rows(gpu, strip, folded, marks, width - _GUTTER, tall)
-    return rows
+    return [(target(f"gpu {gpu.static.index}"), *row) for row in rows]
 
 
 def _strip_rows(gpu: GpuView, strip: GpuStrip, folded: Folded, marks: MarkColumns, columns: int, rows: int) -> Rows:

@@ -23,6 +23,7 @@ from tui.widgets.rows import (
     facts,
     padded,
     spread,
+    target,
     titled,
     width_of,
     wrapped,
@@ -163,16 +164,21 @@ def verdicts(frame: Frame, width: int, height: int) -> Rows:
 
 
 def _verdict(verdict: Verdict, width: int) -> Rows:
-    sign, subject, (text, role) = _verdict_row(verdict)
+    at, sign, subject, (text, role) = _verdict_row(verdict)
     indent = width_of((sign, subject))
     first, *others = wrapped(text, width, role, indent) or [((" " * indent, role),)]
-    return [(sign, subject, *first[1:]), *others]
+    return [(at, sign, subject, *first[1:]), *[(at, *row) for row in others]]
 
 
 def _verdict_row(verdict: Verdict) -> Row:
     sign: Word = (" ! ", "bad") if verdict.bad else (" · ", "dim")
     subject: Word = (f"{fmt.plain(verdict.subject)}  ", "text")
-    return (sign, subject, (fmt.plain(verdict.text), "bad" if verdict.bad else "dim"))
+    return (target(verdict_name(verdict)), sign, subject, (fmt.plain(verdict.text), "bad" if verdict.bad else "dim"))
+
+
+def verdict_name(verdict: Verdict) -> str:
+    """What tells it from the others: `straggler of gpu 5`."""
+    return f"{verdict.id} of {verdict.subject}"
 
 
 def engine(frame: Frame, width: int, height: int) -> Rows:

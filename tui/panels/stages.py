@@ -20,7 +20,7 @@ from loadgen.report.columns import COCKPIT_COLUMNS, COCKPIT_IF_ROOM, CURVE, Meas
 from loadgen.report.served import SERVED
 from loadgen.report.tabular import Column
 from tui.panels.frame import Frame
-from tui.widgets.rows import Row, Rows, Word, cropped, padded, titled
+from tui.widgets.rows import Row, Rows, Word, cropped, padded, target, titled
 
 _Row = TypeVar("_Row")
 _TITLED_FROM = 6  # rows; below there is no title
@@ -62,7 +62,8 @@ def _watched(frame: Frame, width: int, height: int) -> Rows:
     for stage in frame.snapshot.stages[-max(1, height - len(top)) :]:
         role = "strong" if stage.running else "text"
         words: Word = (f"{stage.number:>4} {padded(fmt.plain(stage.label), _NAME)}", role)
-        rows.append((*_marked([words], stage.running), *cell_words(SERVED, [stage], role)))
+        named = (target(f"stage {stage.number}"), *_marked([words], stage.running))
+        rows.append((*named, *cell_words(SERVED, [stage], role)))
     return [cropped(row, width) for row in (*top, *rows)]
 
 
@@ -81,7 +82,7 @@ def _row(stage: StageView, frame: Frame, figures: Sequence[Column[Measured]]) ->
     role = "strong" if stage.running else "text"
     named = cell_words(STAGE, [stage], role)
     rows: list[Measured] = [stage] if stage.moves is None else _moving(stage, frame)
-    return (*_marked(named, stage.running), *cell_words(figures, rows, role))
+    return (target(f"stage {stage.number}"), *_marked(named, stage.running), *cell_words(figures, rows, role))
 
 
 def _moving(stage: StageView, frame: Frame) -> list[Measured]:

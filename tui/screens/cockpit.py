@@ -24,7 +24,7 @@ from tui.charts.definitions import OVERVIEW_CHARTS
 from tui.charts.timeline import Timeline
 from tui.config import keymap_of
 from tui.keys import OVERVIEW, Hint, Operator
-from tui.panels import gpus, header, health, hosts, latency, load, messages, stages, startup
+from tui.panels import details, gpus, header, health, hosts, latency, load, messages, stages, startup
 from tui.panels.frame import (
     CURVE_METRICS,
     METRICS,
@@ -79,6 +79,7 @@ class CockpitScreen(FullScreen[None]):
         self._panels: list[Panel] = []
         self._page = OVERVIEW
         self._full = False
+        self._chosen = ""  # what the details are of
         self._metric = METRICS[0]
         self.snapshot: Snapshot | None = None  # the state on the screen
         self._arrived_s = monotonic()
@@ -179,6 +180,7 @@ class CockpitScreen(FullScreen[None]):
             log_filter=self._filters["log"],
             event_filter=self._filters["events"],
             timeline=self._timeline,
+            chosen=self._chosen,
             metric=self._shown_metric,
             operator=self._operator,
             keymap=keymap_of(self.app),
@@ -329,11 +331,24 @@ class CockpitScreen(FullScreen[None]):
             self._show(OVERVIEW)
         self._draw()
 
+    def action_other(self, step: int) -> None:
+        """Details of the next thing, or of the one before."""
+        if self.snapshot is not None and self._page == "details":
+            self._chosen = details.moved(self._frame_of(self.snapshot), step)
+            self._draw()
+
     def on_panel_chosen(self, message: Panel.Chosen) -> None:
-        """A click on a panel of the overview opens its view, on a chart makes it large; another one goes back."""
+        """A click on a verdict, a stage or a GPU shows its details, elsewhere on a panel of the overview its view.
+
+        On a chart it makes the chart large; another one goes back.
+        """
         panel = message.panel
         if self.maximized is not None:
             self.minimize()
+        elif message.target:
+            self._chosen = message.target
+            self._show("details")
+            self._draw()
         elif panel.id in PANEL_PAGES:
             self.action_show(PANEL_PAGES[panel.id])
         elif panel.id in OVERVIEW_CHARTS:

@@ -12,7 +12,7 @@ from textual.widget import Widget
 
 from tui.charts.definitions import ENGINE_CHARTS
 from tui.keys import OVERVIEW
-from tui.panels import comparison, curve, gpus, health, hosts, latency, load, messages, results, startup
+from tui.panels import comparison, curve, details, gpus, health, hosts, latency, load, messages, results, startup
 from tui.panels.frame import Frame, Panel, chart_panels
 from tui.panels.stages import loads
 from tui.screens import tables
@@ -28,6 +28,7 @@ COPIES: Mapping[str, Callable[[Frame], str]] = {
     "errors": tables.errors,
     "events": tables.events,
     "verdicts": tables.verdicts,
+    "details": tables.details,
     "results": tables.stages,
 }
 """What goes to the clipboard from each view."""
@@ -68,6 +69,7 @@ def compose(book: LogBook) -> Iterator[Widget]:
         "findings": startup.findings,
     }
     yield _page("verdicts", *[Panel(paint, id=f"all-{name}") for name, paint in verdicts.items()])
+    yield _page("details", Panel(details.details, id="details"))
     yield _page("results", Panel(results.results, id="results"))
 
 

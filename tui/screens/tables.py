@@ -10,6 +10,7 @@ from loadgen import format as fmt
 from loadgen.metrics.deltas import Summary
 from loadgen.report.columns import CURVE
 from loadgen.report.tabular import Column
+from tui.panels import details as panel
 from tui.panels.frame import METRICS, Frame
 from tui.panels.gpus import sample_of
 from tui.panels.health import ENGINE_HEADS, engine_figures, engines
@@ -18,6 +19,7 @@ from tui.panels.messages import happened, seen
 from tui.panels.stages import STAGE, stage_columns, tells_more
 
 _Row = TypeVar("_Row")
+_DETAILS_WIDTH, _DETAILS_ROWS = 100, 200
 
 
 def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -92,3 +94,9 @@ def verdicts(frame: Frame) -> str:
     rows = [(one.subject, "bad" if one.bad else "info", fmt.plain(one.text)) for one in frame.snapshot.verdicts]
     rows += [("preflight", one.severity, fmt.plain(f"{one.seen}: {one.why}; {one.fix}")) for one in found]
     return markdown(("of", "weight", "what"), rows)
+
+
+def details(frame: Frame) -> str:
+    """The rows as they are drawn, without colours."""
+    rows = panel.details(frame, _DETAILS_WIDTH, _DETAILS_ROWS)
+    return "".join(f"{''.join(text for text, _ in row).rstrip()}\n" for row in rows)

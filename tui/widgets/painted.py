@@ -15,7 +15,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from tui.keys import Hint
-from tui.widgets.rows import ROLES, Row, Rows, Word, width_of
+from tui.widgets.rows import ROLES, Row, Rows, Word, target_at, width_of
 
 
 class Painted(Widget):
@@ -70,6 +70,10 @@ class Painted(Widget):
         row = self._rows[y] if y < len(self._rows) else ()
         segments = [Segment(text, styles[role]) for text, role in row if text]
         return Strip(segments).adjust_cell_length(self.size.width, styles["text"])
+
+    def target_at(self, x: int, y: int) -> str:
+        """What is drawn at a cell, as `rows.target` has named it; empty where nothing is."""
+        return target_at(self._rows[y], x) if 0 <= y < len(self._rows) else ""
 
     def notify_style_update(self) -> None:
         """The style sheet says something new."""

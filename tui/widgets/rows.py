@@ -27,6 +27,26 @@ ROLE_CLASSES = frozenset(f"role-{role}" for role in ROLES)
 GAP = 2  # cells between panels side by side
 
 
+def target(name: str) -> Word:
+    """A word that takes no room: a click to the right of it means `name`, up to the next one."""
+    return ("", name)
+
+
+def target_at(row: Row, column: int) -> str:
+    """What a click means; empty where it means nothing in particular."""
+    found, at = "", 0
+    for text, role in row:
+        if at > column:
+            break
+        found, at = (found, at + cell_len(text)) if text else (role, at)
+    return found if found not in ROLES else ""
+
+
+def in_role(row: Row, role: str) -> Row:
+    """A row all in one role, with its targets."""
+    return tuple((text, role) if text else (text, was) for text, was in row)
+
+
 def width_of(row: Row) -> int:
     """The cells that a row takes; some characters take two, others none."""
     return sum(len(text) if text.isascii() else cell_len(text) for text, _ in row)

@@ -1,0 +1,88 @@
+"""`vramp run --plain-events`: sentences, each told once; and a real run, heard up to its exit code."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from loadgen.metrics.result import Verdict
+from loadgen.metrics.snapshot import ErrorView, Snapshot
+from tests.tui.cli.test_main import ENVIRONMENT
+from tests.tui.cli.test_terminal import TOML
+from tests.tui.scripted import running, starting, with_gpus
+from tui.cli.spoken import Spoken
+
+QUEUEING = Verdict("queueing", "gpu 0", "queueing: 16.0 requests waiting on average", bad=False)
+
+
+def heard(*snapshots: Snapshot) -> list[str]:
+    lines: list[str] = []
+    spoken = Spoken(lines.append)
+    for snapshot in snapshots:
+        spoken.show(snapshot)
+    return lines
+
+
+def test_what_stays_as_it_is_is_told_once() -> None:
+    once, twice = heard(with_gpus()), heard(with_gpus(), with_gpus(), with_gpus())
+    assert twice == once
+    assert "Attention, gpu 5: THROTTLED thermal 18%." in once
+    assert all(line[0].isupper() and line.endswith((".", "!", "?")) and "\n" not in line for line in once)
+
+
+def test_a_stage_that_is_over_is_told_with_its_figures_and_units() -> None:
+    told = [line for line in heard(running(30.0), running(200.0)) if line.startswith("Stage")]
+    assert told[0] == "Stage 1 of 4 begins: 8 streams held open, 4096 input and 1024 output tokens a request."
+    assert told[1].startswith(
+        "Stage 1 ends after 60 seconds: 64 requests completed, 0 failed; 458 output tokens per second;"
+    )
+    assert "time to first token median 252, 99th percentile 529 milliseconds" in told[1]
+    assert told[1].endswith("its limits are met.")
+    assert told[-1].startswith("Stage 4 of 4 begins: 64 streams")
+
+
+def test_a_verdict_that_flickers_is_told_once_and_one_that_is_gone_for_good_is_told_to_be() -> None:
+    def at(t_s: float, *verdicts: Verdict) -> Snapshot:
+        return msgspec.structs.replace(running(200.0, verdicts=verdicts), t_s=t_s)
+
+    flickering = heard(at(200, QUEUEING), at(202), at(203, QUEUEING), at(206))
+    assert sum("queueing: 16.0" in line for line in flickering) == 1
+    assert not any("No longer" in line for line in flickering)
+    assert heard(at(200, QUEUEING), at(202), at(206))[-1] == "No longer so, gpu 0: queueing."
+
+
+def test_failures_are_told_as_they_grow_and_not_each_by_itself() -> None:
+    def at(t_s: float, count: int) -> Snapshot:
+        return msgspec.structs.replace(running(200.0, errors=(ErrorView("http_5xx", count, "503: busy"),)), t_s=t_s)
+
+    told = [line for line in heard(at(200, 1), at(201, 5), at(205, 8), at(211, 12)) if "failed so far" in line]
+    assert told == [
+        "1 request failed so far with http_5xx: 503: busy.",
+        "12 requests failed so far with http_5xx: 503: busy.",
+    ]
+
+
+def test_the_servers_milestones_and_its_death_are_told() -> None:
+    ready = starting()
+    done = tuple(msgspec.structs.replace(one, state="done") for one in ready.server.milestones)
+    told = heard(ready, msgspec.structs.replace(ready, server=msgspec.structs.replace(ready.server, milestones=done)))
+    assert "Server vLLM is starting." in told
+    assert told.count("Server: process started is done.") == 1
+    assert "Server: graph capture is done." in told
+
+
+def test_a_real_run_is_heard_from_start_to_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text(
+        TOML.replace("concurrency = 2\nduration = '60s'", "concurrency = [2, 4]\nrequests = 8")
+    )
+    command = [sys.executable, "-m", "tui.cli", "run", "p.toml", "--plain-events"]
+    ended = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT | {"TERM": "dumb"}, capture_output=True, text=True)
+    lines = ended.stderr.splitlines()
+    assert ended.returncode == 0, ended.stderr
+    assert "Stage 2 of 2 begins: 4 streams held open, 16 input and 8 output tokens a request." in lines
+    assert sum(" ends after " in line and "8 requests completed, 0 failed" in line for line in lines) == 2
+    assert "The run is over." in lines
+    assert lines[-1] == "vramp ends with exit code 0."
+    assert ended.stdout == "The run is complete: 2 stages, 0 failed requests. vramp report prints its table.\n"
+    assert all(character >= " " for character in "".join(lines))

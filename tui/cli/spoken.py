@@ -1,0 +1,165 @@
+"""`vramp run --plain-events`: what happens, in sentences for a screen reader, one a line.
+
+A line tells a change and is never repeated or redrawn; numbers have their units in words, unknown ones are left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from loadgen.format import counted, significant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loadgen.metrics.deltas import Summary
+    from loadgen.metrics.result import Result, Verdict
+    from loadgen.metrics.snapshot import Snapshot, StageView
+
+_GONE_S = 5.0  # a verdict that comes and goes with every look at a GPU is told once
+_FAILURES_EVERY_S = 10.0
+_PHASES = {
+    "checking": "Checking this machine",
+    "blocked": "The start would fail",
+    "starting": "The server is starting",
+    "restarting": "The server is being restarted",
+    "probing": "The server is up, sending a first request",
+    "paused": "The load is paused",
+    "draining": "The last streams are running out",
+    "holding": "The plan is done, the server is still up",
+    "failed": "There is no server",
+    "stopping": "Stopping",
+    "done": "The run is over",
+}
+"""`running` is told by its stages."""
+_LATENCIES = {
+    "ttft": "time to first token",
+    "tpot": "time per output token",
+    "itl": "inter-token latency",
+    "e2e": "end-to-end latency",
+}
+
+
+class Spoken:
+    """Tells what a snapshot has that the one before had not."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._phase = self._server = ""
+        self._events = self._findings = self._begun = self._ended = 0
+        self._milestones: set[str] = set()
+        self._verdicts: dict[tuple[str, str], float] = {}  # by id and subject, when each was last seen
+        self._failed: dict[str, int] = {}  # by kind, as many as were told
+        self._next_failures_s = 0.0
+
+    def show(self, snapshot: Snapshot) -> None:
+        self._tell_server(snapshot)
+        for event in snapshot.events[self._events :]:
+            self._tell(f"{event.kind}: {event.text}")
+        self._events = len(snapshot.events)
+        self._tell_stages(snapshot)
+        self._tell_verdicts(snapshot)
+        self._tell_failures(snapshot)
+        if snapshot.phase != self._phase:
+            self._phase = snapshot.phase
+            if snapshot.phase in _PHASES:
+                self._tell(_PHASES[snapshot.phase])
+
+    def _tell(self, words: str) -> None:
+        """A sentence on one line."""
+        words = " ".join(words.replace("->", "to").split())
+        self._say(f"{words[:1].upper()}{words[1:]}{'' if words.endswith(('.', '!', '?')) else '.'}")
+
+    def _tell_server(self, snapshot: Snapshot) -> None:
+        for finding in snapshot.findings[self._findings :]:
+            if finding.severity != "info":
+                self._tell(f"preflight {finding.severity}: {finding.seen}. {finding.why}. {finding.fix or ''}")
+        self._findings = len(snapshot.findings)
+        server = snapshot.server
+        for milestone in server.milestones:
+            if milestone.state == "done" and milestone.id not in self._milestones:
+                self._milestones.add(milestone.id)
+                self._tell(f"server: {milestone.label} {milestone.detail} is done")
+        if server.state != self._server:
+            self._server = server.state
+            model = f", model {server.model}" if server.model and server.state == "ready" else ""
+            self._tell(f"server {server.engine} is {server.state}{model}")
+            if server.diagnosis is not None:
+                self._tell(f"{server.diagnosis.title}. {server.diagnosis.remedy}")
+
+    def _tell_stages(self, snapshot: Snapshot) -> None:
+        for stage in snapshot.stages[self._ended :]:
+            if stage.number > self._begun:
+                self._begun = stage.number
+                planned = max(stage.number, snapshot.load.stages_planned)
+                self._tell(f"stage {stage.number} of {planned} begins: {_target(stage)}")
+            if not stage.running:
+                self._ended += 1
+                self._tell(stage_words(stage))
+
+    def _tell_verdicts(self, snapshot: Snapshot) -> None:
+        """One that holds is told once, with the figures that it had then, and again when it does not hold any more."""
+        for verdict in snapshot.verdicts:
+            name = (verdict.id, verdict.subject)
+            if name not in self._verdicts:
+                self._tell(_verdict(verdict))
+            self._verdicts[name] = snapshot.t_s
+        over = {f"stage {stage.number}" for stage in snapshot.stages if not stage.running}
+        for (id, subject), seen_s in list(self._verdicts.items()):
+            if snapshot.t_s - seen_s > _GONE_S:
+                del self._verdicts[id, subject]
+                if subject not in over:
+                    self._tell(f"no longer so, {subject}: {id}")
+
+    def _tell_failures(self, snapshot: Snapshot) -> None:
+        if snapshot.t_s < self._next_failures_s and snapshot.phase != "done":
+            return
+        for error in snapshot.errors:
+            if error.count > self._failed.get(error.kind, 0):
+                self._failed[error.kind] = error.count
+                self._next_failures_s = snapshot.t_s + _FAILURES_EVERY_S
+                self._tell(f"{counted(error.count, 'request')} failed so far with {error.kind}: {error.message}")
+
+
+def _verdict(verdict: Verdict) -> str:
+    return f"{'attention' if verdict.bad else 'verdict'}, {verdict.subject}: {verdict.text}"
+
+
+def _target(stage: StageView) -> str:
+    tokens = f"{stage.isl} input and {stage.osl} output tokens a request"
+    if stage.rate is not None:
+        return f"{significant(stage.rate)} requests per second, {tokens}"
+    return f"{counted(stage.concurrency, 'stream')} held open, {tokens}" if stage.concurrency else "no load"
+
+
+def stage_words(stage: StageView) -> str:
+    """A stage that is over: how it ended, its headline figures, and whether it met its limits."""
+    requests, why = stage.requests, f", {stage.stop_reason}" if stage.stop_reason else ""
+    told = [
+        f"stage {stage.number} ends after {counted(round(stage.elapsed_s), 'second')}{why}: "
+        f"{counted(requests.completed, 'request')} completed, {requests.failed} failed"
+    ]
+    if stage.throughput.output_tokens_per_s is not None:
+        told.append(f"{significant(stage.throughput.output_tokens_per_s)} output tokens per second")
+    for name, words in _LATENCIES.items():
+        summary = stage.latency_ms.get(name)
+        if summary is not None and summary.p50 is not None:
+            told.append(
+                f"{words} median {_bound(summary, 'p50')}, 99th percentile {_bound(summary, 'p99')} milliseconds"
+            )
+    if stage.slo_met is not None:
+        told.append("its limits are met" if stage.slo_met else "its limits are missed")
+    return "; ".join(told)
+
+
+def _bound(summary: Summary, name: str) -> str:
+    """A statistic; one that streams still open could raise, as a lower bound."""
+    at_least = "at least " if name in summary.lower_bounds else ""
+    return f"{at_least}{significant(getattr(summary, name))}"
+
+
+def result_words(result: Result) -> str:
+    """The end of a run, in place of its table."""
+    failed = sum(stage.requests.failed for stage in result.stages)
+    counts = f"{counted(len(result.stages), 'stage')}, {counted(failed, 'failed request')}"
+    return f"The run is {result.state}: {counts}. vramp report prints its table."

@@ -1,0 +1,142 @@
+"""All that is known of one thing: a verdict with what it means and the figures behind it, a stage, or a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from loadgen import format as fmt
+from loadgen.metrics.result import Verdict
+from loadgen.metrics.snapshot import GpuView, Snapshot, StageView
+from tui.panels.explained import EXPLAINED
+from tui.panels.frame import METRICS, Frame
+from tui.panels.gpus import holders, sample_of
+from tui.panels.health import verdict_name
+from tui.panels.latency import HEADS, statistics_of, unit_of
+from tui.panels.stages import stage_columns
+from tui.widgets.rows import GAP, Row, Rows, beside, cropped, padded, titled, widths_of, wrapped
+
+_LABEL, _CELL, _INDENT = 26, 8, 10
+_LEAST = 46  # cells of a column of values
+
+
+def items(snapshot: Snapshot) -> list[str]:
+    """The names of what there are details of: verdicts, the stages from the newest, the GPUs."""
+    return [
+        *(verdict_name(verdict) for verdict in snapshot.verdicts),
+        *(f"stage {stage.number}" for stage in reversed(snapshot.stages)),
+        *(f"gpu {gpu.static.index}" for gpu in snapshot.gpus),
+    ]
+
+
+def moved(frame: Frame, step: int) -> str:
+    """What comes after the chosen one, or before it; the first where there is none any more."""
+    found, name = items(frame.snapshot), chosen(frame)
+    return found[(found.index(name) + step) % len(found)] if name in found else next(iter(found), "")
+
+
+def chosen(frame: Frame) -> str:
+    """What the details are of: what was chosen, else the first thing; empty before there is any."""
+    return frame.chosen or next(iter(items(frame.snapshot)), "")
+
+
+def details(frame: Frame, width: int, height: int) -> Rows:
+    name, found = chosen(frame), items(frame.snapshot)
+    if name not in found:
+        gone = "it is no longer so" if name else "there is nothing to tell of yet"
+        return [titled(fmt.plain(name) or "details", ((gone, "dim"),), width)]
+    legend: Row = ((f"{found.index(name) + 1} of {len(found)}, ", "dim"), frame.key("other"), (" the next", "dim"))
+    rows: Rows = [titled(fmt.plain(name), legend, width)]
+    subject = name
+    for verdict in frame.snapshot.verdicts:
+        if name in (verdict_name(verdict), verdict.subject):
+            rows += _explained(verdict, width)
+            subject = verdict.subject
+    for stage in frame.snapshot.stages:
+        if subject == f"stage {stage.number}":
+            rows += _of_stage(stage, width)
+    for gpu in frame.snapshot.gpus:
+        if subject == f"gpu {gpu.static.index}":
+            rows += _of_gpu(gpu, width)
+    return [cropped(row, width) for row in rows[:height]]
+
+
+def _explained(verdict: Verdict, width: int) -> Rows:
+    """What was seen, what it means, and what to do; the manual has the same words."""
+    role = "bad" if verdict.bad else "text"
+    meaning, remedy = EXPLAINED.get(verdict.id, ("", ""))
+    told = [(verdict.id, verdict.text, role), ("meaning", meaning, "dim"), ("what to do", remedy, "key")]
+    rows: Rows = []
+    for label, text, role in told:
+        if text:
+            rows += [((f" {label}", "dim"),), *wrapped(text, width, role, _INDENT)]
+    return [*rows, ()]
+
+
+def _of_stage(stage: StageView, width: int) -> Rows:
+    state = "running" if stage.running else stage.stop_reason or "over"
+    counts = stage.requests
+    known = [
+        ("state", f"{state}, {fmt.duration(stage.elapsed_s)}"),
+        ("target", fmt.target(stage.concurrency, stage.rate)),
+        ("tokens of a request", f"{stage.isl} in, {stage.osl} out"),
+        *(
+            (f"requests {name}", fmt.count(getattr(counts, name)))
+            for name in ("sent", "completed", "failed", "unfinished")
+        ),
+        ("streams open", fmt.count(stage.open)),
+        *((f"{column.label} {column.unit}".rstrip(), column.compact(stage)) for column in stage_columns([stage])),
+    ]
+    heads: Row = (("".rjust(_CELL), "dim"), *[(f"{head:>{_CELL}}", "dim") for head in ("count", *HEADS)])
+    rows: Rows = [*_columns(known, width), (), heads]
+    for name in METRICS:
+        summary = stage.latency_ms.get(name)
+        cells = [fmt.count(summary.count if summary else 0), *statistics_of(summary, name)]
+        rows.append(
+            ((f" {name.upper():<4}{unit_of(name):>3}", "dim"), ("".join(f"{cell:>{_CELL}}" for cell in cells), "text"))
+        )
+    told = [stage.waits_for, stage.slo_needs, stage.truth, *stage.notes]
+    return [*rows, (), *(row for text in told if text for row in wrapped(text, width, "dim"))]
+
+
+def _of_gpu(gpu: GpuView, width: int) -> Rows:
+    """Every figure by the name that it has in the result."""
+    sample = sample_of(gpu)
+    fields = msgspec.structs.asdict(sample) | msgspec.structs.asdict(gpu.static)
+    fields |= {
+        f"{name}, run" if name == "energy_j" else name: value
+        for name, value in msgspec.structs.asdict(gpu.pace).items()
+    }
+    known = [
+        (name, _value(value))
+        for name, value in fields.items()
+        if name != "t_s" and isinstance(value, str | int | float) and value != ""
+    ]
+    missing = sorted(set(sample.missing.values()))
+    rows = [*_columns(known, width), ()]
+    for why in missing:
+        names = ", ".join(name for name, reason in sample.missing.items() if reason == why)
+        rows += wrapped(f"not measured: {names}: {why}", width, "dim")
+    return [*rows, *holders([gpu], width)]
+
+
+def _value(value: str | float) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case str():
+            return value
+        case int() if abs(value) < 100_000:
+            return str(value)
+        case _:
+            return fmt.number(value)
+
+
+def _columns(known: Iterable[tuple[str, str]], width: int) -> Rows:
+    """Labels with their values, in as many columns as have room."""
+    rows: Rows = [((f" {padded(label, _LABEL)}", "dim"), (fmt.plain(value), "text")) for label, value in known]
+    count = max(1, (width + GAP) // (_LEAST + GAP))
+    each = -(-len(rows) // count)
+    widths = widths_of(width, count)
+    return beside([(rows[n * each : (n + 1) * each], widths[n]) for n in range(count)], each)
