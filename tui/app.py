@@ -44,7 +44,7 @@ from tui.screens.cockpit import CockpitScreen
 from tui.screens.dialogs import AskOrphans, FullScreen
 from tui.screens.past_runs import PastScreen
 from tui.screens.picker import PickerScreen
-from tui.terminal import NonBlockingWriter
+from tui.terminal import CONSOLE_GLYPHS, NonBlockingWriter, shows_all_glyphs
 from tui.theme import COCKPIT, SERIES
 
 _AGE_CHECK_S = 0.5
@@ -85,7 +85,7 @@ class TerminalDriver(LinuxDriver):
 
     def write(self, data: str) -> None:
         if self._writer is not None:
-            self._writer.write(data)
+            self._writer.write(data if shows_all_glyphs() else data.translate(CONSOLE_GLYPHS))
 
     def close(self) -> None:
         """Leave the terminal once it has got the last words, if it takes them."""

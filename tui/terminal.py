@@ -19,6 +19,27 @@ _LEAST_COLUMNS, _LEAST_ROWS = 60, 16  # below this the cockpit would show less t
 _LAST_WORDS_S = 1.0  # A reader that has not taken the rest by then does not get it
 
 
+def _braille_as_blocks() -> dict[int, str]:
+    """A cell of eight dots as the half of a cell that has some of them."""
+    upper, lower = 0b00011011, 0b11100100
+    return {
+        0x2800 + dots: " █▀▄"[0 if not dots else 2 if not dots & lower else 3 if not dots & upper else 1]
+        for dots in range(256)
+    }
+
+
+CONSOLE_GLYPHS = _braille_as_blocks() | str.maketrans(
+    "━╌┄┊╭╮╰╯▴▾▸▲▼△▽✦✓✎↯↺→…◆◇●○▁▂▃▅▆▇▔▕▏▎▍▋▊▉╸╺╴╶▪",
+    "=-.:┌┐└┘^v>^v^v*+*%@>~xx@o▄▄▄▄▄▄▀|||▌▌██====■",
+)
+"""What the font of the Linux console lacks (256 or 512 glyphs), by what comes nearest to it."""
+
+
+def shows_all_glyphs() -> bool:
+    """Whether the terminal has a font beyond that of the Linux console."""
+    return os.environ.get("TERM") != "linux"
+
+
 def plain_reason() -> str | None:
     """Why the cockpit cannot be shown here, in words; None where it can."""
     if not (sys.stdout.isatty() and sys.stdin.isatty()):

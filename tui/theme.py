@@ -1,7 +1,8 @@
 """The colours: the only place where they are written as values.
 
 Every series and every state has one variable, used by `app.tcss` alone, so that the same colour means the same thing on
-all panels and under every theme that the operator may choose. Red is kept for what must be acted on.
+all panels and under every theme that the operator may choose. Red is kept for what must be acted on. What lies on one
+chart can be told apart without red, green or blue cones too, and differs in ink: nothing is told by colour alone.
 """
 
 from __future__ import annotations
@@ -9,28 +10,28 @@ from __future__ import annotations
 from textual.theme import Theme
 
 SERIES = {
-    "series-throughput": "#7fc8a9",
+    "series-throughput": "#3fcf9b",
     "series-p50": "#6cb6ff",
     "series-p99": "#e6a86b",
-    "series-held": "#a5b4c4",
-    "series-running": "#7fc8a9",
+    "series-held": "#dfe5ec",
+    "series-running": "#3fcf9b",
     "series-waiting": "#c792ea",
     "series-kv": "#d7ba7d",
-    "series-busy": "#7fc8a9",
-    "series-power": "#e6a86b",
-    "series-heat": "#e58fb1",
-    "series-hbm": "#6cb6ff",
+    "series-busy": "#3fcf9b",
+    "series-power": "#f0b35f",
+    "series-heat": "#d9659c",
+    "series-hbm": "#5b9bff",
 }
 """Variables that themes other than ours get too."""
 
 COCKPIT = Theme(
     name="vramp",
     primary="#6cb6ff",
-    secondary="#7fc8a9",
+    secondary="#3fcf9b",
     accent="#8ab4f8",
     warning="#e3b341",
     error="#ff6b6b",
-    success="#7fc8a9",
+    success="#3fcf9b",
     foreground="#d5dbe3",
     background="#11151a",
     surface="#161b22",

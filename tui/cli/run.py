@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
@@ -21,12 +23,13 @@ from tui.cli.options import (
     profile_from,
     say,
     show,
+    shown,
     variants_from,
     write_junit,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from loadgen.metrics.result import Result
     from loadgen.run.metrics_port import MetricsPort
@@ -187,18 +190,21 @@ def show_cockpit(document: Mapping[str, Any], where: str, options: argparse.Name
     if reason is not None:
         say(f"vramp: no cockpit, progress lines instead: {reason}")
         return run_headless(document, where, options)
-    from tui.app import Cockpit
-    from tui.config import config_path, read_config
+    with _opening(document.get("name", where)):
+        from tui.app import Cockpit
+        from tui.config import config_path, read_config
 
-    run = make_run(document, where, options, hold_open=True)
-    return _open(Cockpit(run, orphans=_orphans(), config=read_config(config_path())), options)
+        run = make_run(document, where, options, hold_open=True)
+        cockpit = Cockpit(run, orphans=_orphans(), config=read_config(config_path()))
+    return _open(cockpit, options)
 
 
 def _pick(options: argparse.Namespace) -> int:
     """The cockpit on its list of profiles."""
-    from tui.app import Cockpit
-    from tui.catalog import StartChoice
-    from tui.config import config_path, read_config
+    with _opening("profiles"):
+        from tui.app import Cockpit
+        from tui.catalog import StartChoice
+        from tui.config import config_path, read_config
 
     def chosen(choice: StartChoice) -> Run:
         changed = {"variant": choice.variant, "url": choice.url}
@@ -207,6 +213,18 @@ def _pick(options: argparse.Namespace) -> int:
     config = read_config(config_path())
     cockpit = Cockpit(make_run=chosen, api_key_env=options.api_key_env, orphans=_orphans(), config=config)
     return _open(cockpit, options)
+
+
+@contextlib.contextmanager
+def _opening(name: object) -> Iterator[None]:
+    """A line at once, and only until there is more to see: what draws takes a second to load."""
+    sys.stderr.write(f"\r\x1b[2Kvramp  {shown(str(name)).splitlines()[0]}  opening")
+    sys.stderr.flush()
+    try:
+        yield
+    finally:
+        sys.stderr.write("\r\x1b[2K")
+        sys.stderr.flush()
 
 
 def _open(cockpit: Cockpit, options: argparse.Namespace) -> int:

@@ -197,6 +197,8 @@ class CockpitScreen(FullScreen[None]):
     def _show(self, page: str) -> None:
         """Another view; the log takes the keys that move in it."""
         self._page = page
+        if page == "details" and self.snapshot is not None:
+            self._chosen = details.chosen(self._frame_of(self.snapshot))
         for each in self.query(".page"):
             each.display = each.id == f"page-{page}"
         self.query_one(KeyBar).on_resize()

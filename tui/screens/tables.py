@@ -97,6 +97,7 @@ def verdicts(frame: Frame) -> str:
 
 
 def details(frame: Frame) -> str:
-    """The rows as they are drawn, without colours."""
+    """The rows as they are drawn, each in one cell."""
     rows = panel.details(frame, _DETAILS_WIDTH, _DETAILS_ROWS)
-    return "".join(f"{''.join(text for text, _ in row).rstrip()}\n" for row in rows)
+    lines = ["".join(text for text, _ in row).rstrip() for row in rows[1:]]
+    return markdown((fmt.plain(panel.chosen(frame)),), [(line,) for line in lines if line])

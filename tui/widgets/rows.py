@@ -38,13 +38,15 @@ def target_at(row: Row, column: int) -> str:
     for text, role in row:
         if at > column:
             break
-        found, at = (found, at + cell_len(text)) if text else (role, at)
-    return found if found not in ROLES else ""
+        at += cell_len(text)
+        if not text and role not in ROLES:
+            found = role
+    return found
 
 
 def in_role(row: Row, role: str) -> Row:
     """A row all in one role, with its targets."""
-    return tuple((text, role) if text else (text, was) for text, was in row)
+    return tuple((text, role) if text or was in ROLES else (text, was) for text, was in row)
 
 
 def width_of(row: Row) -> int:

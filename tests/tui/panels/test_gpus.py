@@ -166,7 +166,7 @@ def test_folded_and_still_too_many() -> None:
 def test_stale_samples_dim_and_say_their_age() -> None:
     rows = painted(with_gpus(gpus_stale=True, host=host(t_s=LOOKED_S + 7.2)))
     assert texts(rows)[0].endswith("STALE: 7 s old")
-    assert {role for row in rows[2:] for _, role in row} == {"dim"}
+    assert {role for row in rows[2:] for text, role in row if text} == {"dim"}
     assert texts(painted(with_gpus(gpus_stale=True, host=None)))[0].endswith("STALE")
     assert "STALE: 7 s old" in texts(painted(with_gpus(gpus_stale=True, host=host(t_s=LOOKED_S + 7.2)), 80, 3))[0]
 
@@ -213,7 +213,7 @@ def test_whatever_a_driver_says_rows_keep_their_width(
     )
     rows = painted(with_gpus(gpus=found), width, height)
     assert len(rows) <= height and all(width_of(row) <= width for row in rows)
-    assert all(role in ROLES for row in rows for _, role in row)
+    assert all(role in ROLES for row in rows for text, role in row if text)
     figures = {row.index("  flags") for row in texts(rows) if "  flags" in row}
     assert len(figures) <= 1
 

@@ -14,6 +14,7 @@ from loadgen.metrics.snapshot import Liveness, Snapshot
 from loadgen.run.operations import StartAnyway
 from tests.tui.cockpit import seated
 from tests.tui.scripted import FAILURES, host, running, starting, summary, with_gpus
+from tui.panels.frame import Panel
 
 SIZES = [(80, 24), (120, 40), (160, 45), (240, 60)]
 
@@ -163,18 +164,21 @@ async def test_a_resize_at_any_moment_keeps_every_row_whole() -> None:
 
 
 async def test_stale_numbers_dim_and_say_their_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    def roles(panel: str) -> set[str]:
+        return {role for row in seat.screen.query_one(f"#{panel}", Panel)._rows for _, role in row}
+
     async with seated() as seat:
         await seat.show(running())
-        assert not seat.screen.has_class("-stale")
+        assert "p50" in roles("ttft")
         monkeypatch.setattr("tui.panels.frame.STALE_AFTER_S", 0.75)
         monkeypatch.setattr("tui.screens.cockpit.STALE_AFTER_S", 0.75)
         monkeypatch.setattr("tui.screens.cockpit.monotonic", lambda: seat.screen._arrived_s + 7.2)
         seat.screen.check_age()
         await seat.settle()
-        assert seat.screen.has_class("-stale")
+        assert roles("ttft") == {"dim"} and "bad" in roles("header")
         assert "! no data for 7 s" in seat.rows[0]
         await seat.show(running(201.0, phase="done"))
-        assert not seat.screen.has_class("-stale")
+        assert "p50" in roles("ttft")
 
 
 async def test_text_from_outside_cannot_act() -> None:
