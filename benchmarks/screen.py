@@ -1,22 +1,31 @@
-"""`python -m benchmarks.screen`: what each view of the cockpit costs while a thousand streams run beside it.
+"""`python -m benchmarks.screen`: what the cockpit costs, and how quick it is to the hand, beside a thousand streams.
 
-The cockpit runs in a pseudo-terminal of 240 x 60, because without one Textual leaves out what costs most: writing. Its
-own process also merges what the workers tell, four times a second, as it does for every user.
+The cockpit runs in a pseudo-terminal, because without one Textual leaves out what costs most: writing. Its own process
+also merges what the workers tell, four times a second, as it does for every user. `views` (default) says what each view
+costs; `ticks` the slowest stretches of its event loop between two waits, with what happened in them; `hand` when the
+first line and the first frame show, and how long a key takes to the screen and to the load, also through a relay that
+holds back every byte for 75 ms each way; `bytes` what it writes at three sizes.
 """
 
 from __future__ import annotations
 
+import argparse
 import fcntl
+import json
 import os
 import pty
 import select
+import shutil
 import signal
+import statistics
 import struct
 import sys
 import tempfile
 import termios
 import time
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import psutil
 
@@ -28,6 +37,8 @@ _SILENT_S = 30.0
 _VIEW_S = 8.0
 _SETTLE_S = 2.0
 _STREAMS = 1024
+_BUSY = ["simulator", "--concurrency", f"{_STREAMS},{_STREAMS // 2}", "--duration", "10m", "--osl", "64"]
+_BUSY += ["--telemetry", "sim"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +52,11 @@ class ScreenCost:
 class _Cockpit:
     """A cockpit in a terminal, from the outside."""
 
-    def __init__(self, arguments: list[str], columns: int, rows: int) -> None:
+    def __init__(self, arguments: list[str], columns: int, rows: int, module: str = "tui.cli") -> None:
         self.pid, self._terminal = pty.fork()
         if self.pid == 0:
             os.environ["TERM"] = "xterm-256color"
-            os.execv(sys.executable, [sys.executable, "-m", "tui.cli", *arguments])
+            os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
         fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self._process = psutil.Process(self.pid)
         self.last = b""
@@ -62,6 +73,15 @@ class _Cockpit:
             return 0
         self.last = (self.last + data)[-200_000:]
         return len(data)
+
+    def read_now(self, most_s: float) -> bytes:
+        """What has been written, if anything is within so long."""
+        return os.read(self._terminal, 65536) if select.select([self._terminal], [], [], most_s)[0] else b""
+
+    def read_until(self, words: bytes) -> None:
+        while words not in self.last:
+            if not self.read():
+                sys.exit(f"bench: the cockpit ended: {self.last[-400:].decode(errors='replace')}")
 
     def press(self, keys: str) -> None:
         os.write(self._terminal, keys.encode())
@@ -111,13 +131,9 @@ def run_in_terminal(arguments: list[str], *, columns: int, rows: int) -> ScreenC
 
 def every_view() -> list[tuple[str, ScreenCost]]:
     """Each view for some seconds, on one run with GPUs."""
-    words = ["simulator", "--concurrency", str(_STREAMS), "--duration", "10m", "--osl", "64"]
-    words += ["--telemetry", "sim"]
-    cockpit = _Cockpit(words, columns=240, rows=60)
+    cockpit = _Cockpit(_BUSY, columns=240, rows=60)
     found = []
-    while b"kernel" not in cockpit.last:
-        if not cockpit.read():
-            sys.exit(f"the cockpit ended: {cockpit.last.decode(errors='replace')[-400:]}")
+    cockpit.read_until(b"kernel")
     for page in PAGES[:-1]:
         cockpit.press(page.key)
         cockpit.cost_of(_SETTLE_S)
@@ -127,9 +143,175 @@ def every_view() -> list[tuple[str, ScreenCost]]:
     return found
 
 
+def slowest_ticks(columns: int = 240, rows: int = 60) -> list[Tick]:
+    """The stretches of the event loop in a run with every view, dialog, change of load and phase; the slowest first."""
+    told = Path("ticks").absolute()
+    cockpit = _Cockpit([str(told), *_BUSY], columns, rows, module="benchmarks.ticking")
+    cockpit.read_until(b"stage 1 of")
+    pressed: list[tuple[float, str]] = []
+    for key in (
+        *(page.key for page in PAGES),
+        "1",
+        "z",
+        "z",
+        "w",
+        "t",
+        "]",
+        "[",
+        " ",
+        " ",
+        ".",
+        "?",
+        "\x1b",
+        "n",
+        "\x1b",
+    ):
+        pressed.append((time.monotonic(), key))
+        cockpit.press(key)
+        cockpit.cost_of(_SETTLE_S)
+    for _ in range(3):
+        cockpit.press(".")
+        cockpit.cost_of(_SETTLE_S)
+    cockpit.press("qf")
+    cockpit.close()
+    found = [Tick(*json.loads(line)) for line in told.read_text().splitlines()]
+    keys_of = {tick.began_s: [key for at_s, key in pressed if -0.1 < at_s - tick.began_s < 0.5] for tick in found}
+    named = [replace(tick, about=[*tick.about, *map(repr, keys_of[tick.began_s])]) for tick in found]
+    return sorted(named, key=lambda tick: -tick.cpu_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What the event loop did between two waits."""
+
+    began_s: float
+    cpu_ms: float
+    about: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Quickness:
+    """How long the operator waits."""
+
+    first_line_ms: float
+    first_frame_ms: float
+    key_to_screen_ms: list[float]
+    key_to_load_ms: list[float]
+
+
+def quickness(delay_s: float = 0.0) -> Quickness:
+    """Keys that change the load, seen on the screen (its wish) and in the journal's ticks (streams held)."""
+    began_s = time.monotonic()
+    cockpit = _Cockpit(_BUSY, 160, 45)
+    relay = _Relay(cockpit, delay_s)
+    first_line_ms = relay.wait_for(b"opening", began_s)
+    first_frame_ms = relay.wait_for(b"\x1b[?1049h", began_s)
+    relay.wait_for(b"stage 1 of", began_s)
+    (journal,) = Path("runs").glob("*/journal.jsonl")
+    to_screen, to_load = [], []
+    for n in range(10):
+        relay.pump(3.0)
+        key, wanted = ("[", _STREAMS // 2) if n % 2 == 0 else ("]", _STREAMS)
+        at_s = time.monotonic()
+        relay.press(key)
+        to_screen.append(relay.wait_for(f"conc {wanted}".encode(), at_s))
+        to_load.append(_until_stage(journal, n + 2, at_s, relay))
+    relay.press("q")
+    relay.pump(1.0)
+    relay.press("f")
+    cockpit.close()
+    return Quickness(first_line_ms, first_frame_ms, to_screen, to_load)
+
+
+def _until_stage(journal: Path, number: int, began_s: float, relay: _Relay) -> float:
+    """Milliseconds until the journal has so many stages begun, each of them told to the workers."""
+    while journal.read_bytes().count(b'"StageStarted"') < number:
+        relay.pump(0.005)
+    return (time.monotonic() - began_s) * 1000
+
+
+class _Relay:
+    """Between a cockpit and its reader: every byte is held back for a while, both ways, as on a long line."""
+
+    def __init__(self, cockpit: _Cockpit, delay_s: float) -> None:
+        self._cockpit, self._delay_s = cockpit, delay_s
+        self._out: deque[tuple[float, bytes]] = deque()
+        self._in: deque[tuple[float, str]] = deque()
+        self._shown = b""
+
+    def press(self, keys: str) -> None:
+        self._shown = b""
+        self._in.append((time.monotonic() + self._delay_s, keys))
+
+    def wait_for(self, words: bytes, began_s: float) -> float:
+        """Milliseconds since then until the reader has them."""
+        while words not in self._shown:
+            if time.monotonic() - began_s > _MOST_S:
+                sys.exit(f"bench: never showed {words!r}")
+            self.pump(0.001)
+        return (time.monotonic() - began_s) * 1000
+
+    def pump(self, span_s: float) -> None:
+        until_s = time.monotonic() + span_s
+        while True:
+            now_s = time.monotonic()
+            while self._in and self._in[0][0] <= now_s:
+                self._cockpit.press(self._in.popleft()[1])
+            while self._out and self._out[0][0] <= now_s:
+                self._shown = (self._shown + self._out.popleft()[1])[-500_000:]
+            if now_s >= until_s:
+                return
+            data = self._cockpit.read_now(0.001)
+            if data:
+                self._out.append((time.monotonic() + self._delay_s, data))
+
+
+def tell_views() -> None:
+    print(f"240 x 60, 8 GPUs, {_STREAMS} streams: the cockpit's own process")
+    for name, cost in every_view():
+        print(f"  {name:<10}{cost.cpu_share:>8.1%} of a core{cost.bytes_per_s / 1000:>8.0f} kB/s")
+
+
+def tell_ticks() -> None:
+    ticks = slowest_ticks()
+    middle = sorted(tick.cpu_ms for tick in ticks if "snapshot" in tick.about)
+    print(
+        f"240 x 60, 8 GPUs, {_STREAMS} streams: CPU of a tick, median {statistics.median(middle):.1f} ms; the slowest:"
+    )
+    for tick in ticks[:15]:
+        print(f"  {tick.cpu_ms:>7.1f} ms  {', '.join(tick.about)}")
+
+
+def tell_hand() -> None:
+    for delay_s in (0.0, 0.075):
+        found = quickness(delay_s)
+        print(f"held back {delay_s * 1000:.0f} ms each way, {_STREAMS} streams")
+        print(f"  first line after {found.first_line_ms:.0f} ms, first frame after {found.first_frame_ms:.0f} ms")
+        for name, values in (("screen", found.key_to_screen_ms), ("load", found.key_to_load_ms)):
+            middle, worst = statistics.median(values), max(values)
+            print(f"  key to {name:<7} median {middle:.0f} ms, slowest {worst:.0f} ms of {len(values)}")
+        shutil.rmtree("runs")
+
+
+def tell_bytes() -> None:
+    for columns, rows in ((80, 24), (160, 45), (240, 60)):
+        cockpit = _Cockpit(_BUSY, columns, rows)
+        cockpit.read_until(b"stage 1 of")
+        cockpit.cost_of(_SETTLE_S)
+        cost = cockpit.cost_of(_VIEW_S)
+        print(f"{columns} x {rows}: {cost.bytes_per_s / 1000:.0f} kB/s, {cost.cpu_share:.1%} of a core")
+        cockpit.press("q")
+        cockpit.cost_of(1.0)
+        cockpit.press("f")
+        cockpit.close()
+
+
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    told = {"views": tell_views, "ticks": tell_ticks, "hand": tell_hand, "bytes": tell_bytes}
+    parser.add_argument("what", nargs="*", choices=told, default=["views"])
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        print(f"240 x 60, 8 GPUs, {_STREAMS} streams: the cockpit's own process")
-        for name, cost in every_view():
-            print(f"  {name:<10}{cost.cpu_share:>8.1%} of a core{cost.bytes_per_s / 1000:>8.0f} kB/s")
+        for what in options.what:
+            told[what]()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -10,12 +11,14 @@ from functools import partial
 from pathlib import Path
 
 import psutil
+import pytest
 
 from loadgen.store.journal import JOURNAL
 from tests.server.fakes import wait_until
 from tests.tui.pseudo_terminal import PATIENCE_S, Terminal, in_a_terminal
 
 ROOT = Path(__file__).parents[3]
+GOLDENS = ROOT / "tests" / "tui" / "goldens"
 TOML = (
     '[server]\nengine = "simulator"\nargs = {preset = "fast", spawn-children = 1}\n'
     "[load]\nisl = 16\nosl = 8\nworkers = 1\nconcurrency = 2\nduration = '60s'\n"
@@ -135,6 +138,42 @@ def test_a_stop_and_more_than_one_go_on_leave_one_reader_of_the_keys(tmp_path: P
         terminal.press(b"f")
         terminal.read_rest()
         assert terminal.wait() == 0
+
+
+def test_a_click_of_the_mouse_is_a_key(tmp_path: Path) -> None:
+    drawn = (GOLDENS / "overview-120x40.txt").read_text(encoding="utf-8").splitlines()
+    row, column = next((y, line.index("i details")) for y, line in enumerate(drawn, 1) if "i details" in line)
+    (tmp_path / "p.toml").write_text(TOML)
+    # Whoever runs the tests may have a size in the environment, which would be taken for the terminal's.
+    with in_a_terminal(COCKPIT, tmp_path, {"PYTHONPATH": str(ROOT), "COLUMNS": "120", "LINES": "40"}) as terminal:
+        terminal.read_until(FLOWING)
+        wait_until(partial(journal_has, tmp_path, '"StageStarted"'))
+        terminal.press(f"\x1b[<0;{column + 3};{row}M\x1b[<0;{column + 3};{row}m".encode())
+        terminal.read_until(b"tab")  # the key for the next one, in the title
+        terminal.press(b"q")
+        terminal.read_until(b"A run is live")
+        terminal.press(b"f")
+        terminal.read_rest()
+        assert terminal.wait() == 0
+
+
+@pytest.mark.parametrize(("term", "no_color"), [("linux", ""), ("screen", ""), ("xterm-16color", "1")])
+def test_a_terminal_with_few_colours_and_the_consoles_font(tmp_path: Path, term: str, no_color: str) -> None:
+    (tmp_path / "p.toml").write_text(TOML)
+    env = {"PYTHONPATH": str(ROOT), "TERM": term, "COLORTERM": ""} | ({"NO_COLOR": no_color} if no_color else {})
+    with in_a_terminal(COCKPIT, tmp_path, env) as terminal:
+        terminal.read_until(FLOWING)
+        terminal.press(b"2")
+        terminal.read_until(b"by streams held")
+        terminal.press(b"q")
+        terminal.read_until(b"A run is live")
+        terminal.press(b"f")
+        terminal.read_rest()
+        assert terminal.wait() == 0
+    shown = terminal.seen.decode()
+    assert not re.search(r"[34]8;[25];", shown), "more than sixteen colours"
+    # Every glyph of the console's own font is one of the IBM PC's.
+    assert (term != "linux") or shown.encode("cp437")
 
 
 FLOOD = """

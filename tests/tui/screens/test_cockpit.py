@@ -178,7 +178,7 @@ async def test_stale_numbers_dim_and_say_their_age(monkeypatch: pytest.MonkeyPat
         assert roles("ttft") == {"dim"} and "bad" in roles("header")
         assert "! no data for 7 s" in seat.rows[0]
         await seat.show(running(201.0, phase="done"))
-        assert "p50" in roles("ttft")
+        assert "strong" in roles("load")
 
 
 async def test_text_from_outside_cannot_act() -> None:
