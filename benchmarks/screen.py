@@ -78,6 +78,12 @@ class _Cockpit:
         """What has been written, if anything is within so long."""
         return os.read(self._terminal, 65536) if select.select([self._terminal], [], [], most_s)[0] else b""
 
+    def watch(self, span_s: float) -> None:
+        """Read for so long, whether it writes or not: under a dialog it does not."""
+        until_s = time.monotonic() + span_s
+        while (left_s := until_s - time.monotonic()) > 0:
+            self.read_now(left_s)
+
     def read_until(self, words: bytes) -> None:
         while words not in self.last:
             if not self.read():
@@ -168,10 +174,10 @@ def slowest_ticks(columns: int = 240, rows: int = 60) -> list[Tick]:
     ):
         pressed.append((time.monotonic(), key))
         cockpit.press(key)
-        cockpit.cost_of(_SETTLE_S)
+        cockpit.watch(_SETTLE_S)
     for _ in range(3):
         cockpit.press(".")
-        cockpit.cost_of(_SETTLE_S)
+        cockpit.watch(_SETTLE_S)
     cockpit.press("qf")
     cockpit.close()
     found = [Tick(*json.loads(line)) for line in told.read_text().splitlines()]

@@ -14,7 +14,9 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
+from textual.geometry import Region, Size
 from textual.screen import ModalScreen, Screen
+from textual.strip import Strip
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -62,10 +64,28 @@ class FullScreen(Screen[Answer]):
         self.app.exit()
 
 
-class AskParsed(ModalScreen[Answer | None], Generic[Answer]):
-    """A line of text with a meaning, taken once it has one."""
+class Dialog(ModalScreen[Answer]):
+    """Lies over a screen that stays as it is until the dialog is gone."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(keys.DIALOG)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._below: tuple[Size, list[Strip]] | None = None
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The screen below, taken once: Textual would draw it anew whenever a letter is typed."""
+        if self._below is None or self._below[0] != self.size:
+            stack = self.app.screen_stack
+            below = stack[stack.index(self) - 1]
+            self._below = (self.size, below._compositor.render_strips(self.size))
+        columns = crop.column_span
+        return [strip.crop(*columns) for strip in self._below[1][crop.y : crop.bottom]]
+
+
+class AskParsed(Dialog[Answer | None], Generic[Answer]):
+    """A line of text with a meaning, taken once it has one."""
+
     HINT: ClassVar[str] = "Enter sets it, Esc leaves it"
 
     def __init__(self, question: str, parse: Callable[[str], Answer], text: str = "", **field: object) -> None:
@@ -154,10 +174,8 @@ class AskUrl(AskParsed[str]):
             self.dismiss(url)
 
 
-class AskChoice(ModalScreen[Answer | None], Generic[Answer]):
+class AskChoice(Dialog[Answer | None], Generic[Answer]):
     """One of a few things; None stands for the harmless one."""
-
-    BINDINGS: ClassVar[list[BindingType]] = list(keys.DIALOG)
 
     def __init__(self, question: str, choices: Sequence[tuple[Answer | None, str]]) -> None:
         """`choices` are values with the words for them."""
@@ -202,7 +220,7 @@ class AskOrphans(AskChoice[Literal["end"]]):
         super().__init__("\n".join(map(fmt.plain, lines)), choices)
 
 
-class Help(ModalScreen[None]):
+class Help(Dialog[None]):
     """Every key and what it does."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(keys.HELP)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from textual.events import Click
 from textual.geometry import Region
+from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import OptionList
@@ -16,6 +19,9 @@ from textual.widgets.option_list import Option
 
 from tui.keys import Hint
 from tui.widgets.rows import ROLES, Row, Rows, Word, target_at, width_of
+
+_STYLES: WeakKeyDictionary[Screen[Any], tuple[str, Mapping[str, Style]]] = WeakKeyDictionary()
+"""By screen, the name of the theme and each role's style under it."""
 
 
 class Painted(Widget):
@@ -31,8 +37,7 @@ class Painted(Widget):
         self._rows: Rows = []
         self._strips: dict[int, Strip] = {}  # by row, as they were rendered
         self._strip_width = 0
-        self._styles_of: dict[str, Style] = {}
-        self._styled_for = ""
+        self._strip_theme = ""
 
     def put(self, rows: Rows) -> None:
         """Show these rows; those below the edge are cut."""
@@ -54,10 +59,9 @@ class Painted(Widget):
         Its own way would look on each row for borders, padding, opacity and links, which these widgets do not have.
         """
         width, theme = self.size.width, self.app.theme
-        if (width, theme) != (self._strip_width, self._styled_for):
-            self._strip_width, self._styled_for = width, theme
+        if (width, theme) != (self._strip_width, self._strip_theme):
+            self._strip_width, self._strip_theme = width, theme
             self._strips.clear()
-            self._styles_of.clear()
         for y in crop.line_range:
             if y not in self._strips:
                 self._strips[y] = self.render_line(y)
@@ -77,17 +81,19 @@ class Painted(Widget):
 
     def notify_style_update(self) -> None:
         """The style sheet says something new."""
-        self._styles_of.clear()
         self._strips.clear()
+        if self.is_attached:
+            _STYLES.pop(self.screen, None)
         super().notify_style_update()
 
-    def _styles_by_role(self) -> dict[str, Style]:
-        """The screen's, once for all panels; kept by us, because Textual forgets its own at every refresh."""
-        if not self._styles_of:
-            self._styles_of = {
-                role: self._filtered(self.screen.get_component_rich_style(f"role-{role}")) for role in ROLES
-            }
-        return self._styles_of
+    def _styles_by_role(self) -> Mapping[str, Style]:
+        """The screen's, made once for all its widgets; Textual forgets its own at every refresh."""
+        theme, styles = _STYLES.get(self.screen, ("", {}))
+        if theme != self.app.theme:
+            of_role = self.screen.get_component_rich_style
+            styles = {role: self._filtered(of_role(f"role-{role}")) for role in ROLES}
+            _STYLES[self.screen] = (self.app.theme, styles)
+        return styles
 
     def _filtered(self, style: Style) -> Style:
         """A style as the terminal can show it: in greys under NO_COLOR."""
