@@ -33,7 +33,7 @@ async def test_nothing_is_sent_and_no_worker_is_started(engine: Simulator) -> No
     assert (error, result.kind, result.client.workers, max(seen)) == (None, "monitor", 0, 0)
     (stage,) = result.stages
     assert (stage.label, stage.target.concurrency, stage.requests.sent) == ("no load", 0, 0)
-    assert stage.measured_s == pytest.approx(1.0, abs=0.3)
+    assert stage.measured_s >= 0.7
     assert stage.inconclusive is None and stage.host
     assert (result.environment["model"], result.environment["vllm_version"]) != (None, None)
 

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Sequence
@@ -87,6 +88,8 @@ def doctor(words: list[str]) -> int:
         _require_writable(options.dump)
     pace = Pace() if options.dump is None else DUMP_PACE
     try:
+        # From here on an interrupt has something to put in order: the children, and this folder.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         with tempfile.TemporaryDirectory(prefix="vramp-doctor-") as folder:
             found, trials = asyncio.run(examine(options.telemetry, folder=Path(folder), pace=pace, described=described))
     except KeyboardInterrupt:
