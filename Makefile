@@ -14,7 +14,7 @@ MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 # The modules of tests are compiled once, not by every worker at every start: half of what collecting them takes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-vllm test-chromium test-cluster test-cluster-vllm test-faults faults machines test-lowest explore fuzz lint check lock dist wheelhouse test-dist docs bench screenshot schema clean
+.PHONY: run test test-vllm test-chromium test-cluster test-cluster-vllm test-faults faults faults-vllm machines test-lowest explore fuzz lint check lock dist wheelhouse test-dist docs bench screenshot schema clean
 
 run: $(INSTALLED)  ## the cockpit on the embedded simulator (without a terminal: the same run, headless)
 	$(BIN)/vramp profiles/simulator.toml
@@ -41,6 +41,10 @@ test-faults: $(INSTALLED_DEV) machines  ## sixty faults that vramp has to surviv
 faults: $(INSTALLED_DEV) machines  ## a thousand of them, about 40 minutes; goes on where it was interrupted
 	mkdir -p build
 	$(BIN)/python -m tests.faults.campaign --seed 16 --count 1000 --resume build/faults.jsonl --keep build/faults
+
+faults-vllm: $(INSTALLED_DEV)  ## forty kills of a real vLLM's processes, about half an hour; goes on where it was interrupted
+	mkdir -p build
+	VRAMP_VLLM_CACHE="$$(sh tests/vllm/install.sh)" $(BIN)/python -m tests.vllm.faults --resume build/faults-vllm.jsonl --keep build/faults-vllm
 
 machines:  ## what those tests need of Debian
 	for command in sshd ip iptables cc; do command -v $$command >/dev/null || missing=1; done; [ -z "$$missing" ] || \
