@@ -52,7 +52,8 @@ _SUSPICIOUS = "key token secret pass pwd _pat -pat auth credential cookie bearer
 _NAME = r"[\w.-]{0,64}(?:key|token|secret|pass|pwd|[_-]pat|auth|credential|cookie)[\w.-]{0,64}"
 _VALUE = rf""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\[[^\]\n]{{0,{_LONGEST_LIST}}}\]|[^\s,;&"'(){{}}\[\]]+"""
 _PAIRS = (
-    re.compile(rf"""(?i)(?<![\w.-])(?P<name>{_NAME})(?P<between> ?= ?|\\?["'] *: *)(?P<value>{_VALUE})"""),
+    # What looks like a name before the padding of base64, at the end of a text, is a part of a histogram.
+    re.compile(rf"""(?i)(?<![\w.-])(?P<name>{_NAME})(?P<between> ?= ?|\\?["'] *: *)(?!={{1,2}}$)(?P<value>{_VALUE})"""),
     re.compile(rf"(?i)(?<![\w.-])(?P<name>--{_NAME})(?P<between> +)(?!-)(?P<value>{_VALUE})"),
 )
 _SCHEME = r"(?:basic|bearer|digest|token)\s+"
