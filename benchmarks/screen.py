@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import select
 import shutil
 import signal
@@ -75,8 +76,13 @@ class _Cockpit:
         return len(data)
 
     def read_now(self, most_s: float) -> bytes:
-        """What has been written, if anything is within so long."""
-        return os.read(self._terminal, 65536) if select.select([self._terminal], [], [], most_s)[0] else b""
+        """What has been written, if anything is within so long; nothing once the cockpit is gone."""
+        if not select.select([self._terminal], [], [], most_s)[0]:
+            return b""
+        try:
+            return os.read(self._terminal, 65536)
+        except OSError:
+            return b""
 
     def watch(self, span_s: float) -> None:
         """Read for so long, whether it writes or not: under a dialog it does not."""
@@ -104,6 +110,13 @@ class _Cockpit:
             count += self.read()
         took_s = time.monotonic() - began_s
         return ScreenCost((self.cpu_s() - cpu_s) / took_s, count / took_s)
+
+    def leave(self) -> None:
+        """End the run, and wait for it; two keys at once would be one tick."""
+        for key in "qf":
+            self.press(key)
+            self.watch(1.0)
+        self.close()
 
     def close(self) -> None:
         while self.read():
@@ -144,8 +157,7 @@ def every_view() -> list[tuple[str, ScreenCost]]:
         cockpit.press(page.key)
         cockpit.cost_of(_SETTLE_S)
         found.append((page.name, cockpit.cost_of(_VIEW_S)))
-    cockpit.press("qf")
-    cockpit.close()
+    cockpit.leave()
     return found
 
 
@@ -178,8 +190,7 @@ def slowest_ticks(columns: int = 240, rows: int = 60) -> list[Tick]:
     for _ in range(3):
         cockpit.press(".")
         cockpit.watch(_SETTLE_S)
-    cockpit.press("qf")
-    cockpit.close()
+    cockpit.leave()
     found = [Tick(*json.loads(line)) for line in told.read_text().splitlines()]
     keys_of = {tick.began_s: [key for at_s, key in pressed if -0.1 < at_s - tick.began_s < 0.5] for tick in found}
     named = [replace(tick, about=[*tick.about, *map(repr, keys_of[tick.began_s])]) for tick in found]
@@ -206,7 +217,7 @@ class Quickness:
 
 
 def quickness(delay_s: float = 0.0) -> Quickness:
-    """Keys that change the load, seen on the screen (its wish) and in the journal's ticks (streams held)."""
+    """Keys that halve and double the load, seen on the screen, and in the streams that the workers hold open."""
     began_s = time.monotonic()
     cockpit = _Cockpit(_BUSY, 160, 45)
     relay = _Relay(cockpit, delay_s)
@@ -221,18 +232,21 @@ def quickness(delay_s: float = 0.0) -> Quickness:
         at_s = time.monotonic()
         relay.press(key)
         to_screen.append(relay.wait_for(f"conc {wanted}".encode(), at_s))
-        to_load.append(_until_stage(journal, n + 2, at_s, relay))
-    relay.press("q")
-    relay.pump(1.0)
-    relay.press("f")
-    cockpit.close()
+        if wanted == _STREAMS:  # the other way streams end in their own time
+            to_load.append(_until_held(journal, _STREAMS, at_s, relay))
+    cockpit.leave()
     return Quickness(first_line_ms, first_frame_ms, to_screen, to_load)
 
 
-def _until_stage(journal: Path, number: int, began_s: float, relay: _Relay) -> float:
-    """Milliseconds until the journal has so many stages begun, each of them told to the workers."""
-    while journal.read_bytes().count(b'"StageStarted"') < number:
-        relay.pump(0.005)
+def _until_held(journal: Path, streams: int, began_s: float, relay: _Relay) -> float:
+    """Milliseconds until a tick of the workers, of which there are four a second, tells of so many open streams."""
+    at = journal.stat().st_size
+    with journal.open("rb") as lines:
+        lines.seek(at)
+        told = b""
+        while not any(int(held) >= streams for held in re.findall(rb'"held":(\d+)', told)):
+            relay.pump(0.005)
+            told = (told + lines.read())[-100_000:]
     return (time.monotonic() - began_s) * 1000
 
 
@@ -306,10 +320,7 @@ def tell_bytes() -> None:
         cockpit.cost_of(_SETTLE_S)
         cost = cockpit.cost_of(_VIEW_S)
         print(f"{columns} x {rows}: {cost.bytes_per_s / 1000:.0f} kB/s, {cost.cpu_share:.1%} of a core")
-        cockpit.press("q")
-        cockpit.cost_of(1.0)
-        cockpit.press("f")
-        cockpit.close()
+        cockpit.leave()
 
 
 if __name__ == "__main__":

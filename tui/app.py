@@ -45,7 +45,7 @@ from tui.screens.dialogs import AskOrphans, FullScreen
 from tui.screens.past_runs import PastScreen
 from tui.screens.picker import PickerScreen
 from tui.terminal import CONSOLE_GLYPHS, NonBlockingWriter, shows_all_glyphs
-from tui.theme import COCKPIT, SERIES
+from tui.theme import COCKPIT, COCKPIT_OF_16, SERIES, SERIES_OF_16
 
 _AGE_CHECK_S = 0.5
 _OVER = (WorkerState.SUCCESS, WorkerState.ERROR)
@@ -140,12 +140,13 @@ class Cockpit(App[None]):
         self._feed: Worker[None] | None = None
         self.runs: list[Run] = [run] if isinstance(run, Run) else []  # all of our own; the last may go on
         self.failure: BaseException | None = None  # what broke the feed of snapshots, for whoever opened the cockpit
-        self.register_theme(COCKPIT)
+        self.register_theme(COCKPIT_OF_16 if self._few_colours else COCKPIT)
         self.theme = config.theme
         self.set_keymap(config.keys)
 
     def on_mount(self) -> None:
         self.set_interval(_AGE_CHECK_S, self._check_age)
+        self.call_after_refresh(gc.freeze)  # the widgets and their styles stay, too
         if self._orphans:
             self._settle_orphans()
         elif self._run_screen is not None:
@@ -284,9 +285,13 @@ class Cockpit(App[None]):
         """The screen below the dialogs."""
         return next(screen for screen in reversed(self.screen_stack) if isinstance(screen, FullScreen))
 
+    @property
+    def _few_colours(self) -> bool:
+        return self.console.color_system == "standard"
+
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """The colours of the series, under every theme."""
-        return SERIES
+        return SERIES_OF_16 if self._few_colours else SERIES
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The palette: the same actions as the keys; no way out that does not ask."""
@@ -338,4 +343,4 @@ def _keep_collections_short() -> None:
     """What was imported stays: looking it all through again would stop the screen for 100 ms every now and then."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(5_000, 5, 100)
+    gc.set_threshold(2_000, 5, 100)

@@ -39,3 +39,33 @@ COCKPIT = Theme(
     dark=True,
     variables={"block-cursor-background": "#2f4a68", "block-cursor-foreground": "#d5dbe3"},
 )
+
+SERIES_OF_16 = {
+    "series-throughput": "#55ff55",
+    "series-p50": "#55ffff",
+    "series-p99": "#ffff55",
+    "series-held": "#ffffff",
+    "series-running": "#55ff55",
+    "series-waiting": "#ff55ff",
+    "series-kv": "#ffff55",
+    "series-busy": "#55ff55",
+    "series-power": "#ffff55",
+    "series-heat": "#ff55ff",
+    "series-hbm": "#55ffff",
+}
+COCKPIT_OF_16 = Theme(
+    name="vramp",
+    primary="#55ffff",
+    secondary="#55ff55",
+    accent="#55ffff",
+    warning="#ffff55",
+    error="#ff5555",
+    success="#55ff55",
+    foreground="#ffffff",
+    background="#000000",
+    surface="#000000",
+    panel="#555555",
+    dark=True,
+    variables={"block-cursor-background": "#0000aa", "block-cursor-foreground": "#ffffff"},
+)
+"""The same where a terminal has 16 colours: each is one of them. The nearest to ours would be one white for several."""

@@ -5,11 +5,16 @@ from itertools import combinations
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from rich.color import Color, ColorSystem
 
 from tui.charts.definitions import ENGINE_CHARTS, GPU_STRIPS, OVERVIEW_CHARTS
 from tui.charts.marks import KINDS
-from tui.theme import COCKPIT, SERIES
+from tui.theme import COCKPIT, COCKPIT_OF_16, SERIES, SERIES_OF_16
 
+STANDARD_TERMINAL = (
+    *("#000000", "#aa0000", "#00aa00", "#aa5500", "#0000aa", "#aa00aa", "#00aaaa", "#aaaaaa"),
+    *("#555555", "#ff5555", "#55ff55", "#ffff55", "#5555ff", "#ff55ff", "#55ffff", "#ffffff"),
+)
 LEAST = 15.0
 """Distance in CIELAB; 2.3 is just noticeable side by side."""
 EYES = {
@@ -60,3 +65,16 @@ def test_the_series_of_a_chart_differ_in_ink_too() -> None:
 def test_marks_of_different_meaning_have_different_signs() -> None:
     signs = {(kind.sign, kind.role, kind.rank) for kind in KINDS.values()}
     assert len({sign for sign, _, _ in signs}) == len(signs)
+
+
+def test_a_terminal_with_sixteen_colours_shows_the_ones_that_were_meant() -> None:
+    meant = [*SERIES_OF_16.values(), COCKPIT_OF_16.success, COCKPIT_OF_16.warning, COCKPIT_OF_16.error]
+    for colour in meant:
+        assert colour is not None
+        number = Color.parse(colour).downgrade(ColorSystem.STANDARD).number
+        assert number is not None and STANDARD_TERMINAL[number] == colour
+    assert SERIES_OF_16.keys() == SERIES.keys()
+    for roles in TOGETHER[2:]:
+        assert len({SERIES_OF_16[f"series-{role}"] for role in roles if f"series-{role}" in SERIES_OF_16}) == len(
+            [role for role in roles if f"series-{role}" in SERIES_OF_16]
+        )
