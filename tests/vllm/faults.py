@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Literal, NamedTuple
@@ -84,7 +85,7 @@ def case_of(seed: int, number: int) -> Case:
         roles.append(chance.choice([role for role in _ROLES if role != roles[0]]))
     moment = chance.choice(list(_SPANS_S))
     at_s = chance.uniform(0.0, _SPANS_S[moment])
-    strikes = []
+    strikes: list[Strike] = []
     for role in roles:
         # A vramp that is stopped for good is the operator's own doing (Ctrl+Z), and goes on when he wants.
         names = [name for name in _SIGNALS if name != "SIGSTOP" or role not in ("vramp", "guard")]
@@ -214,12 +215,16 @@ def _strike(subject: Subject, case: Case) -> list[bool]:
     began_s = time.monotonic()
     hit = []
     for strike in case.strikes:
-        subject.wait(lambda at_s=began_s + strike.after_s: time.monotonic() >= at_s, _STARTS_WITHIN_S)
+        subject.wait(partial(_is_past, began_s + strike.after_s), _STARTS_WITHIN_S)
         pids = subject.find(strike.role)
         for pid in pids:
             os.kill(pid, _SIGNALS[strike.signal])
         hit.append(bool(pids))
     return hit
+
+
+def _is_past(at_s: float) -> bool:
+    return time.monotonic() >= at_s
 
 
 def _look(subject: Subject, case: Case) -> list[str]:
