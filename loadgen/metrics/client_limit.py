@@ -19,7 +19,7 @@ client's."""
 MOST_UNSURE = 0.005
 """Share of TTFTs that the client may have lengthened: half of those beyond the 99th percentile."""
 ONE_IS_CHANCE = 1
-"""Of those, however few there are: one that may be a few ms too long moves the 99th percentile by one rank at most. A
+"""However few TTFTs there are: one that may be a few ms too long moves the 99th percentile by one rank at most. A
 request that was sent again is no doubt but 200 ms and more, and counts from the first."""
 LEAST_HELD = 0.97  # of the streams that a closed loop asked for
 MOST_REFILL_SHARE = 0.02  # send lag as a share of the streams' time: the load that late refills cost

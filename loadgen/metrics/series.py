@@ -32,10 +32,9 @@ class TimeSeries:
         self._capacity, self._kept_raw = capacity, kept_raw
         self._step_s = _FIRST_STEP_S
         self._length = 0
-        # Filled, so that the memory is taken now and does not seem to leak for the first hour.
-        self._times = np.full(capacity, np.nan)
-        self._lows = np.full((len(self.rows), capacity), np.nan)
-        self._highs = np.full((len(self.rows), capacity), np.nan)
+        self._times = np.empty(capacity)
+        self._lows = np.empty((len(self.rows), capacity))
+        self._highs = np.empty((len(self.rows), capacity))
 
     def __len__(self) -> int:
         return self._length

@@ -42,7 +42,7 @@ def thinned(lines: Iterable[Line]) -> Iterator[Line]:
             waiting.append(line)
             continue
         goes_on = isinstance(line, Ticked) and not span.is_over(line.t_s)
-        yield from span.go_on(waiting) if goes_on else span.end(waiting)
+        yield from (_light(each) for each in waiting) if goes_on else span.end(waiting)
         waiting = [line]
         if isinstance(line, Ticked):
             span.add(line)
@@ -99,11 +99,6 @@ class _Span:
     def is_over(self, t_s: float) -> bool:
         return self._whole is not None and t_s - self._began_s >= SPAN_S
 
-    def go_on(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """Lines with a tick that is not the last of the span."""
-        for line in lines:
-            yield _light(line) if isinstance(line, Ticked) else line
-
     def end(self, lines: Iterable[Line]) -> Iterator[Line]:
         """Lines with the last tick: it gets the latencies of all, and a new span begins."""
         for line in lines:
@@ -133,16 +128,18 @@ def _at(sums: list[_Sum], number: int) -> _Sum:
     return sums[number]
 
 
-def _light(tick: Ticked) -> Ticked:
-    """Without its latencies."""
+def _light(line: Line) -> Line:
+    """A tick without its latencies; any other line as it is."""
+    if not isinstance(line, Ticked):
+        return line
     return msgspec.structs.replace(
-        tick,
-        stages=_without(tick.stages),
-        client=_quiet(tick.client),
-        instances=tuple(_without(stages) for stages in tick.instances),
+        line,
+        stages=_without(line.stages),
+        client=_quiet(line.client),
+        instances=tuple(_without(stages) for stages in line.instances),
         hosts=tuple(
             msgspec.structs.replace(host, stages=_without(host.stages), client=_quiet(host.client))
-            for host in tick.hosts
+            for host in line.hosts
         ),
     )
 

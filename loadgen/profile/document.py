@@ -38,8 +38,6 @@ def load_document(path: Path) -> dict[str, Any]:
         raise ProfileError(f"{path}: is not UTF-8 text; a profile is a TOML file") from None
     except UNDECODABLE as error:
         raise ProfileError(f"{path}: not valid TOML: {error}") from None
-    except RecursionError:
-        raise ProfileError(f"{path}: not a profile: its values are nested too deeply") from None
     document.setdefault("name", re.sub(r"[^A-Za-z0-9._-]", "-", path.stem))
     return document
 

@@ -8,7 +8,6 @@ written.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from loadgen.run.view import load_view, snapshot_of
 from loadgen.server.process.log import LogTail
 from loadgen.store.journal import read_journal
 from loadgen.store.runs import RESULT
+from loadgen.until import is_set_within
 
 SLOWEST, FASTEST = 1.0, 100.0
 _END_BYTES = 1 << 20
@@ -88,8 +88,7 @@ class Replay:
         while self._next is not None and not self._stopped:
             self._wake.clear()
             # Until the next drawing time, or an operation.
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), SNAPSHOT_S)
+            await is_set_within(self._wake, SNAPSHOT_S)
             before_s, drawn_s = drawn_s, clock_s()
             if self._stepping:
                 self._stepping = False

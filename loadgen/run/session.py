@@ -293,7 +293,6 @@ class Session:
                 break
             await self.tick()
         with contextlib.suppress(TimeoutError):
-            # Not wait_for: Python 3.11's loses a cancellation that comes in the moment in which the work is done.
             async with asyncio.timeout(_LAST_READING_S):
                 await self.settle()
         await self._open.aclose()

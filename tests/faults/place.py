@@ -7,7 +7,7 @@ import ctypes
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +41,21 @@ def marked(mark: str) -> dict[int, bytes]:
             if f"{VARIABLE}={mark}\0".encode() in (folder / "environ").read_bytes():
                 found[int(entry)] = (folder / "cmdline").read_bytes()
     return found
+
+
+def started_alone(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], output: int
+) -> subprocess.Popen[bytes]:
+    """Start a program in a session of its own, without input; both of its streams go to this descriptor."""
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env=os.environ | environment,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+    )
 
 
 def build_libraries(folder: Path) -> None:

@@ -29,7 +29,7 @@ from typing import Any, Literal
 import aiohttp
 
 from loadgen.store.journal import JOURNAL
-from tests.faults.place import ROOT, VARIABLE, control_group, marked
+from tests.faults.place import ROOT, VARIABLE, control_group, marked, started_alone
 from tests.faults.relay import Relay
 from tests.tui.pseudo_terminal import Terminal, in_a_terminal
 
@@ -137,15 +137,7 @@ class Subject:
             self.pid, self._output = self._terminal.pid, self._terminal.master
         else:
             self._output, write_end = os.pipe()
-            process = subprocess.Popen(
-                command,
-                cwd=work,
-                env=os.environ | environment,
-                stdin=subprocess.DEVNULL,
-                stdout=write_end,
-                stderr=write_end,
-                start_new_session=True,
-            )
+            process = started_alone(command, work, environment, write_end)
             process.returncode = 0  # `wait` below reaps it
             os.close(write_end)
             self.pid = process.pid
@@ -266,15 +258,7 @@ class Subject:
         shutil.copy(self.folder / "work" / "p.toml", work)
         self.horizon_s = 0.0  # what the server completes is not all of one of them
         with (work / "said.txt").open("wb") as output:
-            return subprocess.Popen(
-                words,
-                cwd=work,
-                env=os.environ | self._environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+            return started_alone(words, work, self._environment(), output.fileno())
 
     def later(self, after_s: float, what: Callable[[], object]) -> None:
         """Do it after a while, at the latest before `finish` returns."""

@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from tests.faults import checks
-from tests.faults.place import ROOT, VARIABLE, marked
+from tests.faults.place import ROOT, VARIABLE, marked, started_alone
 from tests.tui.pseudo_terminal import Terminal, in_a_terminal
 from tests.vllm.engine import HERE, PROFILE
 
@@ -168,15 +168,7 @@ def running(case: Case, folder: Path, mark: str) -> Iterator[Subject]:
             yield Subject(terminal.pid, folder, mark, terminal)
     else:
         with (folder / "said.txt").open("wb") as output:
-            process = subprocess.Popen(
-                command,
-                cwd=folder,
-                env=os.environ | environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+            process = started_alone(command, folder, environment, output.fileno())
         process.returncode = 0  # `Subject.ended` reaps it
         yield Subject(process.pid, folder, mark, None)
 

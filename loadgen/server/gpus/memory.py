@@ -6,7 +6,6 @@ So a stop waits until memory is back at its level before the start, or reports w
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,6 +18,7 @@ from loadgen.profile.schema import Server
 from loadgen.server.gpus.given import environment_of, server_gpus
 from loadgen.server.gpus.gpu import Gpu, read_gpus
 from loadgen.server.process.guard_client import NOT_CHECKED
+from loadgen.until import is_set_within
 from loadgen.vendors import Platform, platform_here
 
 RELEASE_WAIT_S = 15.0
@@ -84,9 +84,7 @@ async def wait_back(held: HeldSince | str, hurried: asyncio.Event) -> str:
             elapsed_s = time.monotonic() - began
             if hurried.is_set() or elapsed_s >= RELEASE_WAIT_S:
                 return f"{elapsed_s:.0f} s after the end of the processes still held: {holders}"
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_RELEASE_POLL_S):
-                    await hurried.wait()
+            await is_set_within(hurried, _RELEASE_POLL_S)
     except VrampError as error:
         return f"{NOT_CHECKED}: {error}"
     return "back at its level before the start"

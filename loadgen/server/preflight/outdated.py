@@ -67,7 +67,7 @@ _OLDEST = (
         "install a newer vLLM",
     ),
 )
-"""Of several rows of a component, the first that holds is shown."""
+"""The first row of a component that holds is shown, and no other."""
 
 _PYTHON_FIXED_UNTIL = {(3, 11): date(2027, 10, 31), (3, 12): date(2028, 10, 31), (3, 13): date(2029, 10, 31)}
 

@@ -25,6 +25,7 @@ from loadgen.masking import learn
 from loadgen.metrics.engine import OwnRequests
 from loadgen.profile.schema import Server
 from loadgen.server.process.log import clean_line, shortened
+from loadgen.until import is_set_within
 
 _CONNECT_S = 5.0
 _ANSWER_S = 10.0  # for the whole answer: one that trickles would otherwise never end
@@ -202,11 +203,8 @@ class ServerClient:
                         raise ServerError(
                             f"{response.url}: more than {most} MiB, which no engine answers; is this the right server?"
                         )
-        except (
-            httpx.HTTPError,
-            httpx.InvalidURL,
-            ssl.SSLError,
-        ) as error:  # TLS that breaks within an answer is no HTTPError
+        # TLS that breaks within an answer is no HTTPError.
+        except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError) as error:
             raise ServerError(self._explain(error)) from error
         except TimeoutError:
             hangs = "the server hangs or is overloaded"
@@ -307,15 +305,8 @@ async def until_ready(client: ServerClient, ended: asyncio.Event) -> bool:
                 await client.models()
                 return True
         except ServerError:
-            if await _is_set_within(ended, seconds=1.0):  # its end explains the error better
+            if await is_set_within(ended, 1.0):  # its end explains the error better
                 return False
             raise
-        await _is_set_within(ended, seconds=0.25)
+        await is_set_within(ended, 0.25)
     return False
-
-
-async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    return event.is_set()
