@@ -42,7 +42,7 @@ from loadgen.profile.schema import Profile
 from loadgen.run.probe import Served
 from loadgen.run.servers import Servers
 from loadgen.server.supervisor import ServerState
-from loadgen.store.files import RowsFormat, SafeFiles, require_format
+from loadgen.store.files import Event, RowsFormat, SafeFiles, require_format
 from loadgen.store.runs import RESULT, claim_folder, require_writable, write_result
 from loadgen.workload.data import Dataset
 
@@ -82,7 +82,7 @@ class RunWriter:
             return
         line = masked(line)
         self.record.apply(line)
-        self._log_problems(self._files.write(line))
+        self._log_events(self._files.write(line))
 
     def event(self, kind: str, text: str) -> None:
         self.log(Happened(t_s=self.clock_s(), kind=kind, text=text))
@@ -153,7 +153,7 @@ class RunWriter:
                 **{name: getattr(tick, name) for name in TickNumbers.__struct_fields__},
             )
         )
-        self._log_problems(self._files.write_rows(tick.rows, model))
+        self._log_events(self._files.write_rows(tick.rows, model))
         for death in tick.deaths:
             self.event("error", death)
         for news in tick.news:
@@ -161,7 +161,7 @@ class RunWriter:
 
     def write(self) -> None:
         """Write the result so far to disk."""
-        self._log_problems(self._files.flush())
+        self._log_events(self._files.flush())
         result = self.record.result()
         self.result = result if self._baseline is None else with_baseline(result, self._baseline)
         for path in self.result_paths:
@@ -180,9 +180,9 @@ class RunWriter:
         self._files.close()
         self._closed = True
 
-    def _log_problems(self, problems: list[str]) -> None:
-        for problem in problems:
-            self.event("error", problem)
+    def _log_events(self, events: Sequence[Event]) -> None:
+        for kind, text in events:
+            self.event(kind, text)
 
 
 def _environment() -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """The files that grow during a run: its journal, its histograms over time and, if wanted, a row per stream.
 
-Each line reaches the kernel whole, so that only a crash of the machine can lose one. A file that cannot be written is
-given up, which is reported once.
+Each line reaches the kernel whole, so that only a crash of the machine can lose one.
 """
 
 from __future__ import annotations
@@ -156,6 +155,7 @@ class ParquetRows:
 
 StreamRows = JsonlRows | ParquetRows
 _File = Journal | OldParts | HistogramLog | StreamRows
+Event = tuple[Literal["error", "note"], str]
 _encode = msgspec.json.Encoder().encode
 
 
@@ -178,7 +178,10 @@ def require_format(form: RowsFormat | None) -> None:
 
 
 class SafeFiles:
-    """The files that grow during a run. One that cannot be written is given up, which is reported once."""
+    """The files that grow during a run.
+
+    One that cannot be written is given up, which is reported once; the journal goes on once the disk has room again.
+    """
 
     def __init__(self, folder: Path, records: RowsFormat | None = None) -> None:
         """Create them, including stream rows in the format `records`; raises `ResultError`."""
@@ -193,30 +196,46 @@ class SafeFiles:
         """Whether rows are wanted."""
         return self._rows is not None
 
-    def write(self, line: Line) -> list[str]:
-        """Write a line to the files; returns a message for each file that fails now."""
-        loss = "; the run goes on, but would not survive a crash"
-        problems = self._attempt(self._journal, partial(self._journal.write, line), loss)
+    def write(self, line: Line) -> list[Event]:
+        """Write a line to the files; returns what happened to them."""
+        events = self._write_journal(line)
         if isinstance(line, Ticked):
-            problems += self._attempt(self._old_parts, partial(self._old_parts.work, self._journal.parts))
-        problems += self._attempt(self._histograms, partial(self._histograms.apply, line))
+            events += self._attempt(self._old_parts, partial(self._old_parts.work, self._journal.parts))
+        events += self._attempt(self._histograms, partial(self._histograms.apply, line))
         if isinstance(line, RunFinished) and self._rows is not None:
-            problems += self._attempt(self._rows, self._rows.close)
-        return problems
+            events += self._attempt(self._rows, self._rows.close)
+        return events
 
-    def write_rows(self, rows: Mapping[int, Sequence[StreamRow]], model: str | None) -> list[str]:
-        """Write rows by worker, with `model` where a row names none; returns messages as `write` does."""
+    def _write_journal(self, line: Line) -> list[Event]:
+        journal = self._journal
+        was_behind = journal.is_behind
+        if journal in self._given_up:
+            return []
+        try:
+            journal.write(line)
+        except ResultError as error:
+            if journal.is_lost:
+                self._given_up.add(journal)
+                return [("error", f"{error}; it is given up, and the run would not survive a crash")]
+            waits = "the run goes on, and its lines wait in memory, where they would not survive a crash"
+            return [] if was_behind else [("error", f"{error}; {waits}")]
+        if was_behind:
+            return [("note", f"{journal.path}: the journal is written again, and nothing of it is lost")]
+        return []
+
+    def write_rows(self, rows: Mapping[int, Sequence[StreamRow]], model: str | None) -> list[Event]:
+        """Write rows by worker, with `model` where a row names none; returns events as `write` does."""
         kept = self._rows
         if kept is None:
             return []
         return [
-            problem
+            event
             for worker, its_rows in rows.items()
-            for problem in self._attempt(kept, partial(kept.write, worker, its_rows, model))
+            for event in self._attempt(kept, partial(kept.write, worker, its_rows, model))
         ]
 
-    def flush(self) -> list[str]:
-        """Write all histograms so far to disk; returns messages as `write` does."""
+    def flush(self) -> list[Event]:
+        """Write all histograms so far to disk; returns events as `write` does."""
         return self._attempt(self._histograms, self._histograms.flush)
 
     def close(self) -> None:
@@ -226,12 +245,12 @@ class SafeFiles:
                 file.close()
                 self._given_up.add(file)
 
-    def _attempt(self, file: _File, write: Callable[[], None], loss: str = "; the run goes on without it") -> list[str]:
+    def _attempt(self, file: _File, write: Callable[[], None]) -> list[Event]:
         if file in self._given_up:
             return []
         try:
             write()
         except ResultError as error:
             self._given_up.add(file)
-            return [f"{error}{loss}"]
+            return [("error", f"{error}; the run goes on without it")]
         return []

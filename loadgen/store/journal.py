@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import gzip
 import zlib
+from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ from loadgen.store.growing import GrowingFile, writing
 JOURNAL = "journal.jsonl"
 PART_BYTES = 32 << 20
 _LINES_A_TICK = 4  # that are thinned: a tick brings one or two
+_MOST_WAITING = 64 << 20  # over an hour at a thousand streams
 _LONGEST_LINE = 64 << 20
 _MOST_DAMAGED = 10_000
 
@@ -49,7 +51,7 @@ class _Encoder:
         return encode_line(line) + b"\n"
 
     def forget(self) -> None:
-        """A line was lost, or is the last that a reader of these has."""
+        """What comes next has another reader."""
         self._engine = None
 
 
@@ -57,6 +59,7 @@ class Journal(GrowingFile):
     """The lines of a run; the file is locked while it is open.
 
     The kernel releases the lock when the process dies, so `journal_is_held` can tell whether a run is still running.
+    Lines that a full disk does not take wait in memory, and are written in their order once it has room.
     """
 
     def __init__(self, path: Path, *, part_bytes: int = PART_BYTES) -> None:
@@ -65,16 +68,30 @@ class Journal(GrowingFile):
         self.parts = 0  # that came before
         self._part_bytes = part_bytes
         self._encoder = _Encoder()
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether lines wait for room on the disk."""
+        return bool(self._waiting)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether so much waits that the run is better off without a journal."""
+        return self._waiting_bytes > _MOST_WAITING
 
     def write(self, line: Line) -> None:
-        """Append a line; raises `ResultError` when the disk fails."""
-        if isinstance(line, Ticked) and self._file.tell() >= self._part_bytes:
-            self._begin_part(time_of(line))
+        """Append the lines that wait and this one; raises `ResultError` when the disk fails, and keeps the rest."""
         try:
-            self.append(self._encoder.encode(line))
-        except ResultError:
-            self._encoder.forget()
-            raise
+            if isinstance(line, Ticked) and not self._waiting and self._file.tell() >= self._part_bytes:
+                self._begin_part(time_of(line))
+        finally:
+            self._waiting.append(self._encoder.encode(line))
+            self._waiting_bytes += len(self._waiting[-1])
+        while self._waiting:
+            self.append(self._waiting[0])
+            self._waiting_bytes -= len(self._waiting.popleft())
 
     def _begin_part(self, t_s: float) -> None:
         new = GrowingFile(self.path.with_name(f".{self.path.name}.new"), "a new part of the journal", "wb")

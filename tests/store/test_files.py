@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import resource
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from loadgen.run.operations import Abort, Stop
 from loadgen.run.run import Run
 from loadgen.run.writer import RunWriter
 from loadgen.store.files import SafeFiles
-from loadgen.store.journal import journal_is_held
+from loadgen.store.journal import journal_is_held, read_journal
 from tests.engines import Simulator, attach
 from tests.journal import STARTED
 from tests.run.driving import finish, once
@@ -109,12 +112,12 @@ async def test_the_log_is_whole_when_the_plan_is_done_though_the_operator_may_go
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("journal.jsonl", "would not survive a crash"),
+        ("journal.jsonl", "its lines wait in memory, where they would not survive a crash"),
         ("histograms.hlog", "the log of histograms cannot be written"),
         ("records.jsonl", "the rows of streams cannot be written"),
     ],
 )
-def test_a_file_that_the_disk_does_not_take_is_given_up_with_one_word(tmp_path: Path, name: str, words: str) -> None:
+def test_a_file_that_the_disk_does_not_take_is_told_once(tmp_path: Path, name: str, words: str) -> None:
     (tmp_path / name).symlink_to("/dev/full")
     files = SafeFiles(tmp_path, "jsonl")
     problems = files.write(STARTED)
@@ -123,9 +126,50 @@ def test_a_file_that_the_disk_does_not_take_is_given_up_with_one_word(tmp_path: 
         problems += files.write_rows({0: [ROW], 1: [ROW]}, None)
     problems += files.write(RunFinished(2.0, 1.7e9, "complete", ""))
     files.close()
-    (problem,) = problems
+    ((kind, problem),) = problems
+    assert kind == "error"
     assert words in problem
     assert "No space left on device; the run goes on" in problem
+
+
+@contextlib.contextmanager
+def no_room(file: Path) -> Iterator[None]:
+    """No file of this process may grow beyond what this one has."""
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 10, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+
+
+def test_the_journal_goes_on_without_a_gap_once_the_disk_has_room_again(tmp_path: Path) -> None:
+    files = SafeFiles(tmp_path)
+    events = files.write(STARTED)
+    lines = [Happened(float(n), "note", "a line of some length") for n in range(5)]
+    with no_room(tmp_path / "journal.jsonl"):
+        for line in lines[:3]:
+            events += files.write(line)
+    for line in lines[3:]:
+        events += files.write(line)
+    files.close()
+    assert [kind for kind, _ in events] == ["error", "note"]
+    assert "written again, and nothing of it is lost" in events[1][1]
+    assert list(read_journal(tmp_path / "journal.jsonl"))[1:] == lines
+
+
+def test_a_journal_that_would_fill_the_memory_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadgen.store.journal._MOST_WAITING", 1000)  # it is 64 MiB
+    files = SafeFiles(tmp_path)
+    events = files.write(STARTED)
+    with no_room(tmp_path / "journal.jsonl"):
+        for _ in range(30):
+            events += files.write(Happened(1.0, "note", "a line of some length"))
+    events += files.write(Happened(2.0, "note", "there is room again"))
+    files.close()
+    assert [kind for kind, _ in events] == ["error", "error"]
+    assert "it is given up" in events[1][1]
+    assert len(list(read_journal(tmp_path / "journal.jsonl"))) == 1
 
 
 def test_what_comes_after_the_end_is_not_kept(tmp_path: Path) -> None:
