@@ -311,13 +311,12 @@ class Cockpit(App[None]):
         self._base.interrupt()
 
 
-async def open_cockpit(cockpit: Cockpit) -> bool:
+def open_cockpit(cockpit: Cockpit) -> bool:
     """Show it until the operator leaves, and end its runs in order; True if a signal ended it.
 
     A closed terminal or a dropped connection (SIGHUP), SIGTERM, and a SIGINT that is no key finish the run and keep its
     result. Raises what broke the feed of snapshots, once the runs are closed.
     """
-    give_up_where_callbacks_fail()
     interrupted = False
 
     def hang_up() -> None:
@@ -327,15 +326,20 @@ async def open_cockpit(cockpit: Cockpit) -> bool:
             run.apply(Stop())
         cockpit.exit()
 
-    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, hang_up)
-    _keep_collections_short()
-    try:
-        await cockpit.run_async()
-    finally:
-        await cockpit.close_runs()
+    async def show() -> None:
+        give_up_where_callbacks_fail()
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, hang_up)
+        _keep_collections_short()
+        try:
+            await cockpit.run_async()
+        finally:
+            await cockpit.close_runs()
+
+    asyncio.run(show())
     if cockpit.failure is not None:
         raise cockpit.failure
+    # Only now: a signal that came as the screen closed is heard while the loop ends.
     return interrupted
 
 

@@ -105,10 +105,7 @@ class Subject:
     def find(self, role: Role) -> list[int]:
         if role == "vramp":
             return [] if self.ended() else [self.pid]
-        found = marked(self.mark).items()
-        return [
-            pid for pid, words in found if next((name for part, name in _WORDS.items() if part in words), "") == role
-        ]
+        return [pid for pid, words in marked(self.mark).items() if _role_of(words) == role]
 
     def ended(self) -> bool:
         if self._terminal is not None:

@@ -30,6 +30,7 @@ exit codes: 0 done; 1 the run happened and something in it failed; 2 usage or pr
 RUN_WORDS = "a run's folder, its name in runs/ or the beginning of it, or: last"
 BASE = "base"  # the name of a profile without any of its variants
 _DEFAULT_PROFILE = "simulator"
+_LAST_WORDS_S = 5
 
 
 def end_by_signals() -> None:
@@ -38,8 +39,17 @@ def end_by_signals() -> None:
     Not by an exception: in the midst of an import, where vramp spends its first second, or at its exit, that would be a
     traceback or another exit code.
     """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, lambda *_: os._exit(INTERRUPTED))
+
+
+def end_soon() -> None:
+    """End the process shortly even if its last words find no reader: a terminal held by Ctrl+S blocks who writes to it.
+
+    For a run that a signal ended; after any other, the words wait for the operator to look.
+    """
+    end_by_signals()
+    signal.alarm(_LAST_WORDS_S)
 
 
 def say(text: str) -> None:

@@ -63,7 +63,7 @@ async def follow(run: Run, *, spoken: bool = False) -> bool:
         async for snapshot in run.snapshots():
             progress.show(snapshot)
     finally:
-        writer.close()
+        await asyncio.to_thread(writer.close)  # signals are heard meanwhile
     return interrupts > 0
 
 

@@ -18,6 +18,7 @@ from tui.cli.options import (
     add_result_options,
     document_of,
     end_by_signals,
+    end_soon,
     is_loopback,
     parser_of,
     profile_from,
@@ -228,11 +229,9 @@ def _opening(name: object) -> Iterator[None]:
 
 
 def _open(cockpit: Cockpit, options: argparse.Namespace) -> int:
-    import asyncio
-
     from tui.app import open_cockpit
 
-    interrupted = asyncio.run(open_cockpit(cockpit))
+    interrupted = open_cockpit(cockpit)
     codes = [conclude(run, options, interrupted=interrupted) for run in cockpit.runs]
     return codes[-1] if codes else 0
 
@@ -252,7 +251,7 @@ def conclude(run: Run, options: argparse.Namespace, *, interrupted: bool, table:
     from loadgen.report.bench_table import is_rate_ladder, serving_curve_table
     from loadgen.report.table import result_table
 
-    end_by_signals()
+    (end_soon if interrupted else end_by_signals)()
     if run.result is not None:
         if run.result.stages:
             show((table or result_table)(run.result))

@@ -94,7 +94,7 @@ def replay(words: list[str]) -> int:
     from tui.app import Cockpit, open_cockpit
 
     cockpit = Cockpit(played, watching=True, config=read_config(config_path()))
-    asyncio.run(open_cockpit(cockpit))
+    open_cockpit(cockpit)
     return 0
 
 

@@ -95,19 +95,32 @@ def test_ctrl_c_twice_in_the_cockpit(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "o.json").read_text())["state"] == "stopped"
 
 
+def fill(terminal: Terminal, folder: Path) -> None:
+    """Whole screens, more than the kernel and Textual's own queue would hold; the run answers every time."""
+    for number in range(30):
+        terminal.press(b"1234"[number % 4 : number % 4 + 1] + b"]["[number % 2 : number % 2 + 1])
+        wait_until(partial(journal_has, folder, '"Happened"', number + 1))
+
+
 def test_a_terminal_that_reads_nothing_holds_up_neither_the_keys_nor_a_sigterm(tmp_path: Path) -> None:
     with cockpit(tmp_path, 240, 60) as terminal:
         terminal.read_until(FLOWING)
-        # Whole screens, more than the kernel and Textual's own queue would hold; the run answers every time.
-        for number in range(30):
-            terminal.press(b"1234"[number % 4 : number % 4 + 1] + b"]["[number % 2 : number % 2 + 1])
-            wait_until(partial(journal_has, tmp_path, '"Happened"', number + 1))
+        fill(terminal, tmp_path)
         tree = psutil.Process(terminal.pid).children(recursive=True)
         os.kill(terminal.pid, signal.SIGTERM)
         assert psutil.wait_procs(tree, timeout=PATIENCE_S)[1] == []
         wait_until((tmp_path / "o.json").exists)
         terminal.read_rest()
         terminal.wait()
+    assert json.loads((tmp_path / "o.json").read_text())["state"] == "stopped"
+
+
+def test_a_sigterm_ends_a_run_whose_last_words_nobody_reads(tmp_path: Path) -> None:
+    with cockpit(tmp_path) as terminal:
+        terminal.read_until(FLOWING)
+        fill(terminal, tmp_path)
+        os.kill(terminal.pid, signal.SIGTERM)
+        assert terminal.wait() == 130
     assert json.loads((tmp_path / "o.json").read_text())["state"] == "stopped"
 
 
@@ -177,7 +190,7 @@ def test_a_terminal_with_few_colours_and_the_consoles_font(tmp_path: Path, term:
 
 
 FLOOD = """
-import asyncio, pathlib
+import pathlib
 from tui.app import Cockpit, open_cockpit
 
 def flood(cockpit):
@@ -186,7 +199,7 @@ def flood(cockpit):
     pathlib.Path("flooded").touch()
 
 Cockpit.key_f = flood  # a subclass here would look for the styles beside this text
-asyncio.run(open_cockpit(Cockpit()))
+open_cockpit(Cockpit())
 """
 
 
