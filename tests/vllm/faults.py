@@ -45,7 +45,10 @@ _SPANS_S: dict[Moment, float] = {"start": 15.0, "load": 6.0, "stop": 2.0}
 _CODES = {0, 1, 3, 130}
 _STARTS_WITHIN_S, _ENDS_WITHIN_S = 600.0, 150.0
 _SHOWN_S = 20.0
-_LOAD = ("load.concurrency=[2,6]", "load.duration=5s", "load.warmup=0", "server.stop_timeout_s=5")
+_LOAD = (
+    *("load.concurrency=[2,6]", "load.duration=5s", "load.warmup=0", "server.stop_timeout_s=5"),
+    "load.stall_timeout_s=20",  # a server that is stopped for good would be waited for five minutes
+)
 
 
 class Strike(NamedTuple):
