@@ -143,8 +143,16 @@ class Cockpit(App[None]):
         self.runs: list[Run] = [run] if isinstance(run, Run) else []  # all of our own; the last may go on
         self.failure: BaseException | None = None  # what broke the feed of snapshots, for whoever opened the cockpit
         self.register_theme(COCKPIT_OF_16 if self._few_colours else COCKPIT)
-        self.theme = config.theme
+        self._begin_with(config.theme)
         self.set_keymap(config.keys)
+
+    def _begin_with(self, theme: str) -> None:
+        """Nothing is drawn yet that would have to change: to assign it would parse every style sheet a second time."""
+        self.set_reactive(App.theme, theme)
+        self.stylesheet.set_variables(self.get_css_variables())
+        dark = self.current_theme.dark
+        self.update_classes({"-dark-mode": dark, "-light-mode": not dark}, update=False)
+        self._refresh_truecolor_filter(self.ansi_theme)
 
     def on_mount(self) -> None:
         self.set_interval(_AGE_CHECK_S, self._check_age)
