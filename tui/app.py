@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from textual import work
 from textual.app import App, SystemCommand
@@ -42,10 +42,12 @@ from tui.keys import INTERRUPT, key_of
 from tui.panels.frame import RunControl
 from tui.screens.cockpit import CockpitScreen
 from tui.screens.dialogs import AskOrphans, FullScreen
-from tui.screens.past_runs import PastScreen
-from tui.screens.picker import PickerScreen
 from tui.terminal import CONSOLE_GLYPHS, NonBlockingWriter, shows_all_glyphs
 from tui.theme import COCKPIT, COCKPIT_OF_16, SERIES, SERIES_OF_16
+
+if TYPE_CHECKING:
+    from tui.screens.past_runs import PastScreen
+    from tui.screens.picker import PickerScreen
 
 _AGE_CHECK_S = 0.5
 _OVER = (WorkerState.SUCCESS, WorkerState.ERROR)
@@ -141,8 +143,16 @@ class Cockpit(App[None]):
         self.runs: list[Run] = [run] if isinstance(run, Run) else []  # all of our own; the last may go on
         self.failure: BaseException | None = None  # what broke the feed of snapshots, for whoever opened the cockpit
         self.register_theme(COCKPIT_OF_16 if self._few_colours else COCKPIT)
-        self.theme = config.theme
+        self._begin_with(config.theme)
         self.set_keymap(config.keys)
+
+    def _begin_with(self, theme: str) -> None:
+        """Nothing is drawn yet that would have to change: to assign it would parse every style sheet a second time."""
+        self.set_reactive(App.theme, theme)
+        self.stylesheet.set_variables(self.get_css_variables())
+        dark = self.current_theme.dark
+        self.update_classes({"-dark-mode": dark, "-light-mode": not dark}, update=False)
+        self._refresh_truecolor_filter(self.ansi_theme)
 
     def on_mount(self) -> None:
         self.set_interval(_AGE_CHECK_S, self._check_age)
@@ -171,7 +181,11 @@ class Cockpit(App[None]):
         self.notify(words, severity=severity, timeout=8, markup=False)
 
     def get_default_screen(self) -> Screen[None]:
-        return self._run_screen if self._run_screen is not None else PickerScreen(api_key_env=self._api_key_env)
+        if self._run_screen is not None:
+            return self._run_screen
+        from tui.screens.picker import PickerScreen  # with an editor, which nobody waits for who named a profile
+
+        return PickerScreen(api_key_env=self._api_key_env)
 
     # The terminal.
 
@@ -344,7 +358,10 @@ def open_cockpit(cockpit: Cockpit) -> bool:
 
 
 def _keep_collections_short() -> None:
-    """What was imported stays: looking it all through again would stop the screen for 100 ms every now and then."""
-    gc.collect()
+    """What was imported stays: looking it all through again would stop the screen for 100 ms every now and then.
+
+    It is not looked through now, either: there is next to no garbage in it, and somebody waits for the first frame.
+    """
     gc.freeze()
     gc.set_threshold(2_000, 5, 100)
+    gc.enable()

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from loadgen.errors import ProfileError, ServerError, VrampError
 from loadgen.format import target
@@ -29,7 +30,6 @@ from loadgen.run import operations as asked
 from loadgen.run.controller import LoadController
 from loadgen.run.hardware import HardwareWatch
 from loadgen.run.load_hosts import LoadHosts
-from loadgen.run.metrics_port import MetricsPort
 from loadgen.run.remote import SnapshotServer, points_of
 from loadgen.run.servers import Servers
 from loadgen.run.session import Session
@@ -42,6 +42,9 @@ from loadgen.store.files import RowsFormat
 from loadgen.telemetry.backends import BackendOption
 from loadgen.until import until
 from loadgen.vendors import VendorName
+
+if TYPE_CHECKING:
+    from loadgen.run.metrics_port import MetricsPort
 
 
 class Run:

@@ -44,7 +44,7 @@ from loadgen.run.writer import RunWriter
 from loadgen.server.engines.sample import parse_engine_metrics
 from loadgen.server.preflight.check import check_profile
 from loadgen.server.supervisor import ServerState
-from loadgen.server.vllm.client import ServerClient, api_key
+from loadgen.server.vllm.client import ServerClient, api_key, load_client
 from loadgen.stream.request import ServerAddress
 
 _LAST_TICKS = 4
@@ -112,6 +112,7 @@ class Session:
 
     async def start(self) -> None:
         """Start the servers and wait until they answer; raises `ServerError`."""
+        await asyncio.to_thread(load_client)
         await self.servers.start(self._writer.folder)
         if self._sends:
             self.servers.claim()

@@ -14,7 +14,6 @@ from typing import ClassVar, Literal
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Container, Vertical
 
 from loadgen.metrics.snapshot import Phase, ReplayView, Snapshot
 from loadgen.run import operations
@@ -41,7 +40,7 @@ from tui.screens.log import LogBook, LogView
 from tui.screens.pages import COPIES, PANEL_PAGES, compose, shown_classes
 from tui.screens.pending_load import STEERABLE, PendingLoad
 from tui.screens.steer import Steer, phases_for
-from tui.widgets.painted import KeyBar
+from tui.widgets.painted import Ground, KeyBar
 
 _ASK_EVERY_S = 5.0
 _HAND = {"load": load.load, "server": health.server, "client": health.client, "host": health.host}
@@ -93,14 +92,14 @@ class CockpitScreen(FullScreen[None]):
     def compose(self) -> ComposeResult:
         """All panels, always; the style sheet says which show."""
         yield Panel(header.header, id="header")
-        with Container(id="top"):
-            yield Vertical(*panels(_HAND), id="hand")
-            yield Container(*chart_panels(OVERVIEW_CHARTS), id="charts")
-            yield Vertical(*panels(_STARTUP), id="startup")
+        with Ground(id="top"):
+            yield Ground(*panels(_HAND), id="hand")
+            yield Ground(*chart_panels(OVERVIEW_CHARTS), id="charts")
+            yield Ground(*panels(_STARTUP), id="startup")
             yield from compose(self._log_book)
-        with Container(id="lower"):
-            yield Vertical(*panels(_TABLES), id="tables")
-            yield Vertical(*panels(_TEXTS), id="texts")
+        with Ground(id="lower"):
+            yield Ground(*panels(_TABLES), id="tables")
+            yield Ground(*panels(_TEXTS), id="texts")
         yield Panel(load.notice, id="notice")
         yield KeyBar(self._hints, id="keys")
 
@@ -386,6 +385,7 @@ class CockpitScreen(FullScreen[None]):
             self.app.exit()
         else:
             self._end("stop" if self._interrupts == 1 and not self._ending else "abort")
+            self._draw()
 
     def _leave(self, how: Leave | None) -> None:
         if how is None:
@@ -399,7 +399,6 @@ class CockpitScreen(FullScreen[None]):
         if not self.over:
             self.control.apply(Stop() if how == "stop" else Abort())
             self._ending = how
-            self._draw()
 
     @property
     def over(self) -> bool:

@@ -27,7 +27,7 @@ from loadgen.server.vllm.client import ServerClient, api_key, pick_model
 from tui import keys
 from tui.config import keymap_of
 from tui.screens.pending_load import MOST_CONCURRENCY, MOST_RATE
-from tui.widgets.painted import KeyBar, Pane
+from tui.widgets.painted import KeyBar, Pane, blank_lines
 from tui.widgets.rows import ROLE_CLASSES, Row, Rows, width_of, wrapped
 
 Leave = Literal["stop", "abort"]
@@ -50,6 +50,16 @@ class FullScreen(Screen[Answer]):
     COMPONENT_CLASSES: ClassVar[set[str]] = set(ROLE_CLASSES)
     HELP_KEYS: ClassVar[Sequence[Binding]] = ()
 
+    def on_compose(self) -> None:
+        """Know how large it is before anything on it is styled: Textual would style all of it again once it is."""
+        width, height = self.app.size
+        points = [(width, self.app.HORIZONTAL_BREAKPOINTS or []), (height, self.app.VERTICAL_BREAKPOINTS or [])]
+        for cells, breakpoints in points:
+            self.add_class(*[name for least, name in breakpoints if cells >= least][-1:], update=False)
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        return blank_lines(self, crop)
+
     def key_bar(self) -> KeyBar:
         return KeyBar(lambda _: [keys.hints(self.HELP_KEYS, keymap_of(self.app))], id="hints")
 
@@ -68,6 +78,9 @@ class Dialog(ModalScreen[Answer]):
     """Lies over a screen that stays as it is until the dialog is gone."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(keys.DIALOG)
+    # None of its own: with those of the app it would be styled twice. mypy reads them as instance variables.
+    HORIZONTAL_BREAKPOINTS: list[tuple[int, str]] | None = []  # noqa: RUF012
+    VERTICAL_BREAKPOINTS: list[tuple[int, str]] | None = []  # noqa: RUF012
 
     def __init__(self) -> None:
         super().__init__()

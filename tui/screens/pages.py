@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from textual.containers import Grid, Vertical
 from textual.widget import Widget
 
 from tui.charts.definitions import ENGINE_CHARTS
@@ -17,6 +16,7 @@ from tui.panels.frame import Frame, Panel, chart_panels
 from tui.panels.stages import loads
 from tui.screens import tables
 from tui.screens.log import LogBook, LogView
+from tui.widgets.painted import Ground
 
 COPIES: Mapping[str, Callable[[Frame], str]] = {
     OVERVIEW: tables.stages,
@@ -56,9 +56,8 @@ def compose(book: LogBook) -> Iterator[Widget]:
     yield _page("curve", Panel(curve.curve, id="curve"), Panel(loads, id="curve-stages"))
     yield _page("latency", Panel(latency.distribution, id="distribution"))
     yield _page("gpus", Panel(gpus.grid, id="gpu-grid"))
-    yield _page(
-        "engine", Grid(*chart_panels(ENGINE_CHARTS), id="engine-charts"), Panel(health.engine, id="engine-table")
-    )
+    charts = Ground(*chart_panels(ENGINE_CHARTS), id="engine-charts")
+    yield _page("engine", charts, Panel(health.engine, id="engine-table"))
     yield _page("log", LogView(book, id="log-view"))
     yield _page("errors", Panel(messages.failures, id="failures"))
     yield _page("events", Panel(messages.chronicle, id="chronicle"))
@@ -73,8 +72,8 @@ def compose(book: LogBook) -> Iterator[Widget]:
     yield _page("results", Panel(results.results, id="results"))
 
 
-def _page(name: str, *panels: Widget) -> Vertical:
-    return Vertical(*panels, id=f"page-{name}", classes="page")
+def _page(name: str, *panels: Widget) -> Ground:
+    return Ground(*panels, id=f"page-{name}", classes="page")
 
 
 def shown_classes(frame: Frame, page: str, *, full: bool, width: int) -> Mapping[str, bool]:

@@ -1,4 +1,4 @@
-"""Widgets that draw rows: `Painted` itself, a pane as high as its rows, a list, and the bar of keys."""
+"""Widgets that draw rows: `Painted` itself, a pane as high as its rows, a list, the bar of keys; and their ground."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
+from textual.containers import Container
 from textual.events import Click
 from textual.geometry import Region
 from textual.screen import Screen
@@ -22,6 +23,31 @@ from tui.widgets.rows import ROLES, Row, Rows, Word, target_at, width_of
 
 _STYLES: WeakKeyDictionary[Screen[Any], tuple[str, Mapping[str, Style]]] = WeakKeyDictionary()
 """By screen, the name of the theme and each role's style under it."""
+
+
+def filtered(widget: Widget, style: Style) -> Style:
+    """A style as the terminal can show it: in greys under NO_COLOR."""
+    segments = [Segment(" ", style)]
+    for line_filter in widget.get_line_filters():
+        segments = line_filter.apply(segments, widget.background_colors[1])
+    return segments[0].style or style
+
+
+def blank_lines(widget: Widget, crop: Region) -> list[Strip]:
+    """Nothing but its colour, for a widget without border, padding or title.
+
+    Textual's own way would look for those on each line whenever something is laid out anew. One strip does for all
+    lines, because it remembers how it was last cut for what lies on it.
+    """
+    style = filtered(widget, Style(bgcolor=widget.background_colors[1].rich_color))
+    return [Strip.blank(crop.width, style)] * crop.height
+
+
+class Ground(Container):
+    """What other widgets lie on."""
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        return blank_lines(self, crop)
 
 
 class Painted(Widget):
@@ -91,16 +117,9 @@ class Painted(Widget):
         theme, styles = _STYLES.get(self.screen, ("", {}))
         if theme != self.app.theme:
             of_role = self.screen.get_component_rich_style
-            styles = {role: self._filtered(of_role(f"role-{role}")) for role in ROLES}
+            styles = {role: filtered(self, of_role(f"role-{role}")) for role in ROLES}
             _STYLES[self.screen] = (self.app.theme, styles)
         return styles
-
-    def _filtered(self, style: Style) -> Style:
-        """A style as the terminal can show it: in greys under NO_COLOR."""
-        segments = [Segment(" ", style)]
-        for line_filter in self.get_line_filters():
-            segments = line_filter.apply(segments, self.background_colors[1])
-        return segments[0].style or style
 
 
 RowsAtWidth = Callable[[int], Rows]

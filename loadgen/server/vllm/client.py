@@ -1,7 +1,8 @@
 """The client for everything that is not timed: readiness, models, tokenizing, the engine's metrics.
 
 Every failure becomes a `ServerError` that says what is wrong and what to do. Proxies from the environment are ignored:
-what vramp measures must not pass through one.
+what vramp measures must not pass through one. httpx is imported where it is used: it takes 30 ms to load, and the first
+frame of the cockpit does not wait for that.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
-import httpx
 import msgspec
 from msgspec.structs import replace
 
@@ -26,6 +26,9 @@ from loadgen.metrics.engine import OwnRequests
 from loadgen.profile.schema import Server
 from loadgen.server.process.log import clean_line, shortened
 from loadgen.until import is_set_within
+
+if TYPE_CHECKING:
+    import httpx
 
 _CONNECT_S = 5.0
 _ANSWER_S = 10.0  # for the whole answer: one that trickles would otherwise never end
@@ -61,6 +64,11 @@ class Answer(NamedTuple):
     first_s: float
 
 
+def load_client() -> None:
+    """Load what a client needs; in a thread, or the screen would stand still for it."""
+    import httpx  # noqa: F401
+
+
 class ServerClient:
     """Speaks to one OpenAI-compatible server; close it, or use it with `async with`."""
 
@@ -70,6 +78,8 @@ class ServerClient:
         self._api_key_env = api_key_env
         self._has_key = api_key is not None
         self._open, self._ended = 0, OwnRequests()
+        import httpx
+
         self._http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             # The system's certificates and those in SSL_CERT_FILE.
@@ -92,6 +102,8 @@ class ServerClient:
 
     async def health(self) -> bool:
         """Whether `/health` answers 200; False while nothing listens, as during a start."""
+        import httpx
+
         try:
             answer = await self._http.get(f"{self.base_url}/health", timeout=_ANSWER_S)
             return answer.status_code == httpx.codes.OK
@@ -173,6 +185,8 @@ class ServerClient:
         timeout_s: float,
         content: bytearray | None = None,
     ) -> httpx.Response:
+        import httpx
+
         content = bytearray() if content is None else content
         response, _ = await self._exchange(method, path, body, timeout_s, content)
         if response.status_code in (401, 403):
@@ -189,6 +203,8 @@ class ServerClient:
         headers: dict[str, str] | None = None,
     ) -> tuple[httpx.Response, float]:
         """Append the whole answer to `content`; returns the response, and when the first of that came."""
+        import httpx
+
         first_s = None
         try:
             async with (
@@ -228,6 +244,8 @@ class ServerClient:
         return f"{self.base_url}: refused the API key ({status}); check the key in {source}"
 
     def _explain(self, error: httpx.HTTPError | httpx.InvalidURL | ssl.SSLError) -> str:
+        import httpx
+
         where = self.base_url
         for cause in _causes(error):
             if isinstance(cause, ssl.SSLError):
