@@ -119,6 +119,8 @@ def test_nothing_in_the_folder_of_the_machine_can_break_the_list(site: Path) -> 
     found = {entry.path.name: entry for entry in entries() if entry.origin == "site"}
     assert found.keys() == {"bytes.toml", "deep.toml", "tables.toml", "\x1b[31mred.toml", "huge.toml"}
     assert all(entry.profile is None and entry.problem for entry in found.values())
+    for no_file in ("pipe", "endless", "folder", "loop"):
+        assert find_profile(no_file) == Path(no_file)
 
 
 def test_the_newest_run_of_a_profile_counts_whatever_its_variant() -> None:
