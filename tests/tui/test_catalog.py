@@ -83,9 +83,9 @@ def test_a_shipped_file_is_known_by_whatever_path(folder: Path) -> None:
     assert entry_of(shipped).origin == "shipped"
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def site(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in the place of /etc/vramp/profiles.d, which only root may fill."""
+    """A folder in the place of /etc/vramp/profiles.d, which only root may fill, and which may have profiles here."""
     there = tmp_path_factory.mktemp("profiles.d")
     folders = [(there if origin == "site" else folder, origin) for folder, origin in PROFILE_FOLDERS]
     monkeypatch.setattr("tui.catalog.PROFILE_FOLDERS", tuple(folders))
