@@ -107,7 +107,7 @@ def find_profile(name: str) -> Path:
     if path.exists() or path.suffix == ".toml":
         return path
     named = (folder / f"{name}.toml" for folder, _ in PROFILE_FOLDERS)
-    return next((found for found in named if os.path.exists(found)), path)  # noqa: PTH110 - a folder may be denied
+    return next((found for found in named if os.path.isfile(found)), path)  # noqa: PTH113 - a folder may be denied
 
 
 def entries() -> list[Entry]:

@@ -83,9 +83,9 @@ def test_a_shipped_file_is_known_by_whatever_path(folder: Path) -> None:
     assert entry_of(shipped).origin == "shipped"
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def site(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in the place of /etc/vramp/profiles.d, which only root may fill."""
+    """A folder in the place of /etc/vramp/profiles.d, which only root may fill, and which may have profiles here."""
     there = tmp_path_factory.mktemp("profiles.d")
     folders = [(there if origin == "site" else folder, origin) for folder, origin in PROFILE_FOLDERS]
     monkeypatch.setattr("tui.catalog.PROFILE_FOLDERS", tuple(folders))
@@ -119,6 +119,8 @@ def test_nothing_in_the_folder_of_the_machine_can_break_the_list(site: Path) -> 
     found = {entry.path.name: entry for entry in entries() if entry.origin == "site"}
     assert found.keys() == {"bytes.toml", "deep.toml", "tables.toml", "\x1b[31mred.toml", "huge.toml"}
     assert all(entry.profile is None and entry.problem for entry in found.values())
+    for no_file in ("pipe", "endless", "folder", "loop"):
+        assert find_profile(no_file) == Path(no_file)
 
 
 def test_the_newest_run_of_a_profile_counts_whatever_its_variant() -> None:

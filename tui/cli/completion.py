@@ -30,10 +30,28 @@ _shtab_vramp_pos_0_COMPGEN=_vramp_profiles
     "zsh": f"""\
 _vramp_profiles() {{ compadd -- ${{(f)"$({_PROFILES})"}}; _files -g '*.toml'; }}
 _vramp_runs() {{ compadd -- ${{(f)"$({_RUNS})"}}; _files; }}
+functions[_vramp_verbs]=$functions[_shtab_vramp_commands]
+_shtab_vramp_commands() {{ _vramp_verbs; _vramp_profiles; }}
+functions[_vramp_words]=$functions[_shtab_vramp]
+_shtab_vramp() {{
+  if [[ $CURRENT -gt 2 && $words[2] != -* ]] && (( ! ${{+parameters[_shtab_vramp_$words[2]_options]}} )); then
+    _arguments -C -s ${{_shtab_vramp_options:#*(->vramp|_shtab_vramp_commands)}} ':PROFILE:_vramp_profiles'
+  else
+    _vramp_words
+  fi
+}}
 """,
     "fish": f"""\
 function _vramp_profiles; {_PROFILES}; __fish_complete_suffix .toml; end
 function _vramp_runs; {_RUNS}; __fish_complete_path (commandline -ct); end
+""",
+}
+# A profile may stand in the place of a command. That of zsh is above, because its script calls itself in its last line.
+_BEHIND = {
+    "bash": "",
+    "zsh": "",
+    "fish": """\
+complete -c vramp -n '_shtab_vramp_using; and test $_shtab_vramp_npos -eq 0' -ka "(_vramp_profiles)"
 """,
 }
 _PROFILE = {"bash": "_vramp_profiles", "zsh": "_vramp_profiles", "fish": "(_vramp_profiles)"}
@@ -49,7 +67,8 @@ _BY_METAVAR = {
 
 def completion(words: list[str]) -> int:
     options = completion_parser().parse_args(words)
-    print(shtab.complete(completed(whole_parser()), options.shell, preamble=_PREAMBLE[options.shell]))
+    script = shtab.complete(completed(whole_parser()), options.shell, preamble=_PREAMBLE[options.shell])
+    print(script, _BEHIND[options.shell], sep="\n", end="")
     return 0
 
 
