@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -25,6 +27,8 @@ from loadgen.telemetry.host import read_frequency
 from loadgen.telemetry.readings import Missing
 from tests.fuzz.checks import require_amounts, require_same, require_showable, scratch, written
 from tests.server.gpu_trees import GIB, add_amd_gpu, add_kfd_node, add_kfd_process
+
+_LONGEST_ORDER = 512
 
 # What tools print.
 
@@ -203,12 +207,14 @@ def weight_index(data: bytes) -> int:
 
 
 def telemetry_orders(data: bytes) -> object:
-    """What a child that measures GPUs is told."""
+    """What a child that measures GPUs is told, a byte at a time: an order has 20 of them."""
     orders = Orders()
-    path = written("orders", data)
+    path = written("orders", data[:_LONGEST_ORDER])
     with (
         path.open("rb") as file,
-        patch("loadgen.telemetry.child.os._exit"),
+        contextlib.redirect_stderr(io.StringIO()),
+        # In this process, which must not end: a mock of what ends it.
+        patch("loadgen.telemetry.child.os._exit", lambda _: None),
         patch("loadgen.telemetry.child._HANG_S", 0),
     ):
         orders._read(file.fileno())
