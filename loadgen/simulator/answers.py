@@ -30,6 +30,10 @@ class BaseAnswer:
         """The sequence has its last token and has left the engine."""
 
 
+OVER = BaseAnswer()
+"""In place of an answer that was settled: it and its sequence hold each other, and collections are rare."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Exchange:
     """What all answers share: connection, request, and a record in the ground truth that is settled once."""
@@ -60,6 +64,7 @@ class Exchange:
             self.truth.tokens["input"] += self.sequence.prompt_len
             self.truth.tokens["output"] += output_tokens
         self.engine.abort(self.sequence)
+        self.sequence.stream = OVER
 
 
 class WholeAnswer(BaseAnswer):

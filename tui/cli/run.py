@@ -48,9 +48,14 @@ def cockpit(words: list[str], usage: str) -> int:
     options = parser.parse_args(words)
     from tui.terminal import plain_reason
 
-    if options.profile is None and options.url is None and plain_reason() is None:
+    if plain_reason() is not None:
+        return show_cockpit(*document_of(options), options)
+    name = options.profile or options.url
+    if name is None:
         return _pick(options)
-    return show_cockpit(*document_of(options), options)
+    with _opening(name):
+        document, where = document_of(options)
+    return show_cockpit(document, where, options)
 
 
 def cockpit_parser() -> argparse.ArgumentParser:

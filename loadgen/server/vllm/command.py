@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import ProfileError, ServerError
+from loadgen.limits import inherited_environment
 from loadgen.profile.schema import Docker, Server
 from loadgen.server.preflight.flags import list_form
 from loadgen.vendors import Vendor, vendor_of
@@ -50,7 +51,7 @@ def _head(server: Server, port: int, known_by: Sequence[str]) -> list[str]:
 
 def server_environment(server: Server) -> dict[str, str]:
     """The environment of the server: vramp's own, overridden by the profile's."""
-    return {"PYTHONUNBUFFERED": "1", **os.environ, **server.env}
+    return {"PYTHONUNBUFFERED": "1", **inherited_environment(), **server.env}
 
 
 def _flag(name: str, value: Any) -> list[str]:  # noqa: ANN401 - any of TOML's types
