@@ -16,6 +16,7 @@ import msgspec
 from loadgen.format import harmless
 
 _MEMORY = Path("/dev/shm")
+_SINGLE = frozenset({str, int, float, bool, type(None)})  # most parts of anything
 
 
 @cache
@@ -62,6 +63,8 @@ def _parts(value: object) -> Iterator[object]:
     while waiting:
         one = waiting.pop()
         yield one
+        if type(one) in _SINGLE:
+            continue
         if isinstance(one, Mapping):
             waiting += one.values()
         elif isinstance(one, list | tuple | set | frozenset):
