@@ -28,9 +28,15 @@ def scratch() -> Path:
 
 
 def written(name: str, data: bytes) -> Path:
+    path = _place(name)
+    path.write_bytes(data)
+    return path
+
+
+@cache
+def _place(name: str) -> Path:
     path = scratch() / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
     return path
 
 

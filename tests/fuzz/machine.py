@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+from zlib import crc32
 
 import msgspec
 
@@ -106,7 +107,8 @@ def amd_files(data: bytes) -> object:
     require_amounts(held_bytes(root))
     backend = sysfs.open_amd_sysfs(root, root)
     require_amounts(backend.opened.gpus)
-    for sample in (*backend.sample(True, True), *backend.sample(False, False)):
+    all_of_them = not crc32(data) % 2  # every file, or those of most samples
+    for sample in backend.sample(all_of_them, all_of_them):
         require_amounts(sample)
         msgspec.json.encode(sample)
         for process in sample.processes or ():
@@ -181,12 +183,17 @@ def installed(data: bytes) -> str:
     entry = written("installed.json", data)
 
     async def asked(*_: object) -> installation.Installation:
-        return installation.newest_recorded()
+        return _recorded()
 
     # No vLLM is imported a million times.
     with patch.object(installation, "_cache_entry", lambda *_: entry), patch.object(installation, "_asked", asked):
         asyncio_run(installation.ask_installation(Path("python"), cache=scratch()))
     return "installed"
+
+
+@cache
+def _recorded() -> installation.Installation:
+    return installation.newest_recorded()
 
 
 @cache
