@@ -102,6 +102,7 @@ explore: $(INSTALLED_DEV)  ## the property tests with new examples, ten times as
 
 fuzz: $(INSTALLED_DEV)  ## a million damaged inputs to each reader of bytes from outside, eight hours of a core; FUZZ="--seconds 60" is an hour
 	$(BIN)/python -m tests.fuzz.test_sockets 3000
+	$(BIN)/python -m tests.fuzz.campaign --extremes $(FUZZ)
 	$(BIN)/python -m tests.fuzz.campaign --inputs 1000000 $(FUZZ)
 
 test-lowest:  ## the tests with the oldest versions that pyproject.toml admits

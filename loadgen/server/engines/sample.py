@@ -251,8 +251,8 @@ def _histogram(page: _Page, names: Names) -> EngineHistogram | None:
             buckets: dict[float, float] = defaultdict(float)
             for labels, value in _values(page, series, "_bucket"):
                 bound = float(labels["le"])
-                if math.isnan(bound):
-                    raise ValueError(f"the bound of a bucket of {series.name} is no number")
+                if not (abs(bound) < _BEYOND or bound == math.inf):
+                    raise ValueError(f"the bound of a bucket of {series.name} is no number of seconds")
                 buckets[bound] += value
             return EngineHistogram(
                 sum(value for _, value in sums), sum(value for _, value in counts), tuple(sorted(buckets.items()))
