@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -22,8 +23,8 @@ from loadgen.server.gpus.nvidia import parse_gpus, parse_holders, parse_links
 from loadgen.server.preflight import box_hardware, box_model, installation
 from loadgen.server.process import container, records, tree
 from loadgen.server.vllm.diagnosis import read_oom_kills
+from loadgen.telemetry import child
 from loadgen.telemetry.amd import gpu_metrics, sysfs
-from loadgen.telemetry.child import Orders
 from loadgen.telemetry.host import read_frequency
 from loadgen.telemetry.readings import Missing
 from tests.fuzz.checks import require_amounts, require_same, require_showable, scratch, written
@@ -215,14 +216,14 @@ def weight_index(data: bytes) -> int:
 
 def telemetry_orders(data: bytes) -> object:
     """What a child that measures GPUs is told, a byte at a time: an order has 20 of them."""
-    orders = Orders()
+    orders = child.Orders()
     path = written("orders", data[:_LONGEST_ORDER])
     with (
         path.open("rb") as file,
         contextlib.redirect_stderr(io.StringIO()),
         # In this process, which must not end: a mock of what ends it.
-        patch("loadgen.telemetry.child.os._exit", lambda _: None),
-        patch("loadgen.telemetry.child._HANG_S", 0),
+        patch.object(os, "_exit", lambda _: None),
+        patch.object(child, "_HANG_S", 0),
     ):
         orders._read(file.fileno())
     assert orders.ended.is_set()
