@@ -41,6 +41,7 @@ _MOST_LINES = 50_000  # 64 engines have 13,000; these take a second
 _MOST_PARTS = 1024  # engines of a server, statuses, positions: a label with more values is not one of these
 _LONGEST_LABEL = 64
 _BEYOND = 1e30  # no engine counts so far
+_NOTHING = 1e-15  # nor so little: a mean over it would be endless
 _STARTED = Names((Series("process_start_time_seconds", {}),))
 _ROWS = GAUGES | COUNTERS | BY_LABEL | HISTOGRAMS
 _MEANS = ("spec_acceptance", "spec_length", "flops_per_gpu", "read_bytes_per_gpu", "write_bytes_per_gpu")
@@ -161,7 +162,8 @@ def _page(lines: Sequence[str], kind: EngineKind) -> _Page:
     for family in text_string_to_metric_families("\n".join([*ours, ""])):
         for sample in family.samples:
             if abs(sample.value) < _BEYOND:  # neither infinite nor NaN
-                found.setdefault(sample.name, []).append((sample.labels, sample.value))
+                value = sample.value if abs(sample.value) > _NOTHING else 0.0
+                found.setdefault(sample.name, []).append((sample.labels, value))
     return found
 
 
