@@ -100,8 +100,9 @@ screenshot: $(INSTALLED_DEV)  ## take the manual's pictures anew
 explore: $(INSTALLED_DEV)  ## the property tests with new examples, ten times as many
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m hypothesis --hypothesis-profile=explore
 
-fuzz: $(INSTALLED_DEV)  ## a million damaged inputs to each reader of bytes from outside, eight hours of a core; FUZZ="--seconds 60" is an hour
+fuzz: $(INSTALLED_DEV)  ## a million damaged inputs to each reader of bytes from outside, three hours of a core; FUZZ="--seconds 60" is an hour
 	$(BIN)/python -m tests.fuzz.test_sockets 3000
+	$(BIN)/python -m tests.fuzz.campaign --extremes $(FUZZ)
 	$(BIN)/python -m tests.fuzz.campaign --inputs 1000000 $(FUZZ)
 
 test-lowest:  ## the tests with the oldest versions that pyproject.toml admits

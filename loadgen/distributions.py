@@ -101,7 +101,7 @@ def _clipped(inverse: Callable[[float], float], clip: list[float]) -> Lengths:
             return low
         if share >= 1.0:
             return high
-        return min(high, max(low, round(inverse(share))))
+        return round(min(float(high), max(float(low), inverse(share))))
 
     return Lengths(at, low, high)
 

@@ -95,7 +95,7 @@ def masked_text(text: str) -> str:
             start = text.rfind(secret[:_SHORTEST_START])
             text = text[:start] + MASK if secret.startswith(text[start:]) else text
     lowered = text.lower()
-    if not any(word in lowered for word in _SUSPICIOUS):
+    if not any(map(lowered.__contains__, _SUSPICIOUS)):
         return text
     for pattern, replacement in _CREDENTIALS:
         text = pattern.sub(replacement, text)
@@ -143,8 +143,6 @@ def _masked(value: Any, name: str, depth: int) -> Any:  # noqa: ANN401 - any JSO
             return MASK if _HIDES_NUMBERS.search(name) else value
         case _ if depth == 0:
             return MASK
-        case dict() | Mapping():
-            return _masked_table(value, name, depth)
         case list() | tuple():
             entries = [entry if type(entry) in _TEXTLESS else _masked(entry, name, depth - 1) for entry in value]
             if all(map(operator.is_, entries, value)):
@@ -152,6 +150,8 @@ def _masked(value: Any, name: str, depth: int) -> Any:  # noqa: ANN401 - any JSO
             return entries if isinstance(value, list) else tuple(entries)
         case _ if hasattr(value, "__struct_fields__"):
             return _masked_struct(value, depth)
+        case Mapping():
+            return _masked_table(value, name, depth)
     return value
 
 

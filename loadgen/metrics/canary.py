@@ -11,6 +11,8 @@ from typing import Literal
 
 import msgspec
 
+from loadgen.metrics.bounds import Whole
+
 CanaryKind = Literal["score", "greedy"]
 CanaryMoment = Literal["before", "load", "after"]
 """Idle before the load, beside it, and idle again after it."""
@@ -23,19 +25,19 @@ CANARY_ID = "vramp-canary-"
 class CanaryCount(msgspec.Struct, frozen=True, omit_defaults=True):
     """Canaries that were sent, and what they cost the engine."""
 
-    sent: int = 0
-    failed: int = 0  # refused, broken off, or with an unusable answer
-    input_tokens: int = 0
-    output_tokens: int = 0
+    sent: Whole = 0
+    failed: Whole = 0  # refused, broken off, or with an unusable answer
+    input_tokens: Whole = 0
+    output_tokens: Whole = 0
     share: float | None = None  # of all requests, the load's too
 
 
 class CanaryTraffic(msgspec.Struct, frozen=True):
     """The engine's work for canaries, which is in its own figures but not in the load's."""
 
-    requests: int = 0  # answered
-    input_tokens: int = 0
-    output_tokens: int = 0
+    requests: Whole = 0  # answered
+    input_tokens: Whole = 0
+    output_tokens: Whole = 0
     ttft_ms: float = 0.0  # summed, as measured by this process
 
     def __add__(self, other: CanaryTraffic) -> CanaryTraffic:
@@ -46,26 +48,26 @@ class CanaryTraffic(msgspec.Struct, frozen=True):
 class CanaryStage(CanaryCount, frozen=True):
     """The output beside a load, compared with the idle engine's."""
 
-    scores: int = 0
+    scores: Whole = 0
     drift: float | None = None  # mean of score minus idle score of the same text, in nats per token
     perplexity: float | None = None  # over all texts: the idle one, shifted by the drift
-    answers: int = 0  # greedy ones
-    same: int = 0  # equal to the idle engine's
+    answers: Whole = 0  # greedy ones
+    same: Whole = 0  # equal to the idle engine's
     agreement: float | None = None  # mean share of an answer before it differs from the idle one
-    first_difference: int | None = None  # the earliest, in characters; None if all are equal
+    first_difference: Whole | None = None  # the earliest, in characters; None if all are equal
 
 
 class ScoredText(msgspec.Struct, frozen=True):
     """One text on one server."""
 
     name: str
-    instance: int
-    tokens: int  # that were scored; the first of a text has no score
+    instance: Whole
+    tokens: Whole  # that were scored; the first of a text has no score
     idle: float  # mean of the idle scores before the load, in nats a token
-    idle_scores: int
+    idle_scores: Whole
     idle_spread: float  # the largest minus the smallest of them
     load: float | None = None  # mean beside the load, over all stages
-    load_scores: int = 0
+    load_scores: Whole = 0
     after: float | None = None  # idle again
 
 
@@ -73,12 +75,12 @@ class GreedyAnswer(msgspec.Struct, frozen=True):
     """One prompt on one server, answered at temperature 0."""
 
     name: str
-    instance: int
+    instance: Whole
     text: str  # the first idle answer
     idle_agreement: float | None = None  # share of it before another idle answer differs; None if there is no other
-    answers: int = 0  # beside the load
-    same: int = 0
-    first_difference: int | None = None  # in characters
+    answers: Whole = 0  # beside the load
+    same: Whole = 0
+    first_difference: Whole | None = None  # in characters
     after_agreement: float | None = None
 
 
@@ -101,6 +103,6 @@ class CanaryResult(msgspec.Struct, frozen=True, kw_only=True):
 class Answers(msgspec.Struct, frozen=True):
     """A sample of the load's answers, whose beginnings were checked for degenerate text."""
 
-    read: int
-    degenerate: dict[str, int] = {}  # by kind: `repeating`, `unreadable` (replacement characters), `blank`
-    loops: dict[str, int] = {}  # repeated texts with counts; in a result the most frequent
+    read: Whole
+    degenerate: dict[str, Whole] = {}  # by kind: `repeating`, `unreadable` (replacement characters), `blank`
+    loops: dict[str, Whole] = {}  # repeated texts with counts; in a result the most frequent

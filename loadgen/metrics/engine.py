@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from loadgen.format import number
+from loadgen.metrics.bounds import Whole
 
 EngineKind = Literal["vllm", "sglang", "tgi"]
 
@@ -14,7 +15,7 @@ EngineKind = Literal["vllm", "sglang", "tgi"]
 class EngineLatencyMs(msgspec.Struct, frozen=True):
     """One latency as counted by the engine in buckets, so that percentiles are known only as intervals."""
 
-    count: int
+    count: Whole
     mean: float
     within: dict[str, tuple[float, float | None]] = {}
     """`p50`, `p90`, `p99`: the bounds of each; the upper one is None beyond the last bucket."""
@@ -23,9 +24,9 @@ class EngineLatencyMs(msgspec.Struct, frozen=True):
 class SpecDecode(msgspec.Struct, frozen=True, omit_defaults=True):
     """Speculative decoding over a span of time; None if the engine does not count it."""
 
-    drafts: int | None = None
-    drafted_tokens: int | None = None
-    accepted_tokens: int | None = None
+    drafts: Whole | None = None
+    drafted_tokens: Whole | None = None
+    accepted_tokens: Whole | None = None
     acceptance: float | None = None  # 0 to 1, accepted of drafted tokens
     mean_accepted_length: float | None = None  # tokens per step: accepted ones and the model's own
     acceptance_by_position: tuple[float, ...] = ()  # 0 to 1, of the drafts, by position in the draft
@@ -42,14 +43,14 @@ class EngineSpan(msgspec.Struct, frozen=True):
     """By name: ttft, itl, tpot, e2e, queue, prefill, decode; all but the first two are of ended requests."""
     prefix_hit_rate: float | None = None  # 0 to 1, of the prompt tokens that were looked up; None while there are none
     external_prefix_hit_rate: float | None = None  # 0 to 1, of the tokens looked up in a KV cache outside the engine
-    prompt_tokens_by_source: dict[str, int] = {}  # local_compute, local_cache_hit, external_kv_transfer
-    finished: dict[str, int] = {}  # requests by how they ended: stop, length, abort, error
-    errors: dict[str, int] = {}  # answers by status: 4xx, 503
+    prompt_tokens_by_source: dict[str, Whole] = {}  # local_compute, local_cache_hit, external_kv_transfer
+    finished: dict[str, Whole] = {}  # requests by how they ended: stop, length, abort, error
+    errors: dict[str, Whole] = {}  # answers by status: 4xx, 503
     spec: SpecDecode | None = None  # None also where nothing was drafted
     tflops_per_gpu: float | None = None
     """TFLOP/s per GPU by the engine's own estimate, the mean of its engines; None if it has none."""
     hbm_bytes_per_s: float | None = None  # of each GPU, read and written, by the engine's estimate
-    kv_offload_bytes: dict[str, int] = {}  # `load` and `store`: moved from and to where the KV cache is offloaded
+    kv_offload_bytes: dict[str, Whole] = {}  # `load` and `store`: moved from and to where the KV cache is offloaded
 
 
 class EngineView(EngineSpan, frozen=True, omit_defaults=True):
@@ -78,24 +79,24 @@ class EngineStage(EngineSpan, frozen=True):
     """
 
     ttft_mean_ms: float | None = None
-    ttft_count: int | None = None
+    ttft_count: Whole | None = None
     itl_mean_ms: float | None = None
     tpot_mean_ms: float | None = None
     e2e_mean_ms: float | None = None
     queue_mean_ms: float | None = None
     prefill_mean_ms: float | None = None
     decode_mean_ms: float | None = None
-    prompt_tokens: int | None = None
-    generation_tokens: int | None = None
-    requests: int | None = None  # ended requests
-    preemptions: int | None = None
-    admission_rejections: int | None = None  # requests turned away because a queue was full
+    prompt_tokens: Whole | None = None
+    generation_tokens: Whole | None = None
+    requests: Whole | None = None  # ended requests
+    preemptions: Whole | None = None
+    admission_rejections: Whole | None = None  # requests turned away because a queue was full
     engines: dict[str, EngineStage] = {}  # each engine of a data-parallel server, where there are several
     idle_around: bool | None = None
     """Whether nothing ran or waited at the readings before and after; None if the engine does not say."""
     doubts: dict[str, str] = {}
     """Why figures are None because the engine's values are implausible, by name; `all` for every figure."""
-    restarts: int = 0
+    restarts: Whole = 0
     """How often the counters started anew; work between the last reading and a restart is missing."""
 
     @property
@@ -120,10 +121,10 @@ class EngineStage(EngineSpan, frozen=True):
 class OwnRequests(msgspec.Struct, frozen=True, omit_defaults=True):
     """Requests of vramp's own that are not load: a server's first ones, and canaries."""
 
-    open: int = 0  # now
-    requests: int = 0  # ended since the last look, like the following counts
-    input_tokens: int = 0
-    output_tokens: int = 0
+    open: Whole = 0  # now
+    requests: Whole = 0  # ended since the last look, like the following counts
+    input_tokens: Whole = 0
+    output_tokens: Whole = 0
 
     def __add__(self, other: OwnRequests) -> OwnRequests:
         pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
@@ -166,12 +167,12 @@ class TruthCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Mean wait before the engine began a request; this and `prefill_ms` are parts of the server's TTFT."""
     prefill_ms: float | None
     frontend_ms: float | None  # the rest of the server's TTFT: tokenizing, and the way to and from the engine
-    requests_client: int
-    requests_server: int | None
+    requests_client: Whole
+    requests_server: Whole | None
     """Requests that the server gave a first token; None, like its tokens, if they may be others."""
-    input_tokens_client: int
-    input_tokens_server: int | None
-    output_tokens_client: int
-    output_tokens_server: int | None
+    input_tokens_client: Whole
+    input_tokens_server: Whole | None
+    output_tokens_client: Whole
+    output_tokens_server: Whole | None
     agrees: bool | None  # over all that could be compared; None if nothing could
     why: str  # what disagrees, then what could not be compared and why; empty if everything agrees

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from loadgen.metrics.bounds import Whole
 from loadgen.metrics.deltas import ClientDelta, Count, Moment, StageDelta
 
 
@@ -17,8 +18,8 @@ class HostFacts(msgspec.Struct, frozen=True):
     """Its boot id and network namespace: two names of one host have the same."""
     kernel: str
     cores: float  # that its workers may use
-    open_files: int  # the hard limit
-    ports: int  # local ports for connections to one server
+    open_files: Whole  # the hard limit
+    ports: Whole  # local ports for connections to one server
     vramp: str
     python: str
     distributed: str

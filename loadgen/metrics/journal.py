@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from loadgen.format import counted
+from loadgen.metrics.bounds import Whole
 from loadgen.metrics.canary import CanaryKind, CanaryMoment, CanaryTraffic, ScoreMethod
 from loadgen.metrics.deltas import ClientDelta, Count, StageDelta
 from loadgen.metrics.engine import EngineStage, EngineView, OwnRequests
@@ -36,7 +37,7 @@ Steps = tuple[tuple[float, float], ...]
 
 
 def load_at(steps: Steps, measured_s: float) -> float:
-    return next(load for at_s, load in reversed(steps) if at_s <= max(0.0, measured_s))
+    return next((load for at_s, load in reversed(steps) if at_s <= max(0.0, measured_s)), steps[0][1])
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -72,7 +73,7 @@ class SearchResult(msgspec.Struct, frozen=True):
     confidence interval."""
     resolved: bool  # false: not found with 95 % confidence, or not within the bounds of the search
     why: str
-    probes: int
+    probes: Whole
     points: tuple[SearchPoint, ...] = ()
     """Every probe, in order; empty in older results."""
 
@@ -96,10 +97,10 @@ class DataFile(msgspec.Struct, frozen=True):
 
     path: str
     sha256: str
-    bytes: int
+    bytes: Whole
     form: str
-    records: int
-    left_out: int  # conversations or rows of the file that are not sent
+    records: Whole
+    left_out: Whole  # conversations or rows of the file that are not sent
     is_sample: bool  # whether it is the sample that comes with vramp
     note: str | None = None  # for a trace: what it is, how much of it is sent and how fast, why rows are left out
 
@@ -120,9 +121,9 @@ class RunStarted(msgspec.Struct, frozen=True, tag=True):
     vramp_version: str
     profile: dict[str, Any]
     environment: dict[str, Any]
-    workers: int
+    workers: Whole
     seed: int
-    stages_planned: int
+    stages_planned: Whole
     monotonic_s: float = 0.0
     """CLOCK_MONOTONIC at the start of the run: converts the times of samples to times of the run."""
     data: DataFile | None = None  # None for synthetic prompts
@@ -141,7 +142,7 @@ class ServerInstance(msgspec.Struct, frozen=True, omit_defaults=True):
     url: str
     model: str | None = None
     version: str | None = None
-    pid: int | None = None
+    pid: Whole | None = None
     command: list[str] | None = None
     env: dict[str, str] | None = None
 
@@ -155,8 +156,8 @@ class ServerChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     url: str
     model: str | None = None
     version: str | None = None
-    pid: int | None = None
-    max_model_len: int | None = None
+    pid: Whole | None = None
+    max_model_len: Whole | None = None
     command: list[str] | None = None
     env: dict[str, str] | None = None
     milestones: tuple[Milestone, ...] = ()
@@ -265,7 +266,7 @@ class StageEnded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """A stage is over; streams of it may still be open."""
 
     t_s: _RunS
-    index: int
+    index: Whole
     reason: str
 
 
@@ -273,7 +274,7 @@ class EngineMeasured(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """The engine's own figures for a stage, read after its window closed."""
 
     t_s: _RunS
-    index: int
+    index: Whole
     engine: EngineStage  # of all servers together
     instances: tuple[EngineStage | None, ...] = ()
     """Per server, if there are several; None for one that could not be read."""
@@ -286,15 +287,15 @@ class CanaryMeasured(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     name: str  # of its text or prompt
     kind: CanaryKind
     when: CanaryMoment
-    index: int | None = None  # the stage in which it was sent and answered
-    instance: int = 0
+    index: Whole | None = None  # the stage in which it was sent and answered
+    instance: Whole = 0
     method: ScoreMethod | None = None
     score: float | None = None  # mean log probability in nats per token
-    scored_tokens: int = 0
+    scored_tokens: Whole = 0
     answer: str | None = None  # of a greedy one
     ttft_ms: float | None = None  # None for one that was not answered
-    input_tokens: int = 0
-    output_tokens: int = 0
+    input_tokens: Whole = 0
+    output_tokens: Whole = 0
     problem: str = ""  # why it is unusable
 
     @property
@@ -309,7 +310,7 @@ class ReferenceDisturbed(msgspec.Struct, frozen=True, tag=True, omit_defaults=Tr
 
     t_s: _RunS
     others: float  # their requests, running or waiting
-    instance: int = 0
+    instance: Whole = 0
 
 
 class TelemetryChanged(msgspec.Struct, frozen=True, tag=True):

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from loadgen.metrics.bounds import ClockS, Whole
 from loadgen.metrics.finding import Finding
 from loadgen.vendors import VendorName
 
@@ -19,44 +20,44 @@ from loadgen.vendors import VendorName
 class GpuStatic(msgspec.Struct, frozen=True, omit_defaults=True):
     """What does not change about a GPU; one per device that the vendor lists (including partitions)."""
 
-    index: int  # position in this backend's order
+    index: Whole  # position in this backend's order
     vendor: VendorName
     name: str
     uuid: str | None = None
     bdf: str | None = None  # PCI address: domain:bus:device.function
     arch: str | None = None
-    engine_index: int | None = (
+    engine_index: Whole | None = (
         None  # the device's number for HIP or CUDA if no variable hides any; the first of several
     )
-    engine_devices: int = 1  # how many of their devices it stands for: partitions that are not listed separately
+    engine_devices: Whole = 1  # how many of their devices it stands for: partitions that are not listed separately
     engine_name: str | None = None  # its name in variables of HIP or CUDA: GPU-f00d, MIG-f00d
     device_file: str | None = None  # the file that gives a container this device alone: /dev/dri/renderD128
     socket: str = ""
     """Shared by the devices of one socket; a socket's power, energy and temperature are counted once."""
-    partition: int = 0  # 0 is the socket's first (or only) device, which carries the socket's figures
+    partition: Whole = 0  # 0 is the socket's first (or only) device, which carries the socket's figures
     compute_partition: str | None = None  # SPX, DPX, QPX, CPX; a MIG profile
     memory_partition: str | None = None  # NPS1, NPS2, NPS4
-    hbm_total_bytes: int | None = None
+    hbm_total_bytes: Whole | None = None
     power_cap_default_w: float | None = None
     gfx_clock_max_mhz: float | None = None
     memory_clock_max_mhz: float | None = None
-    pcie_width_max: int | None = None
+    pcie_width_max: Whole | None = None
     pcie_speed_max_gts: float | None = None
-    links_total: int | None = None  # XGMI or NVLink links of the device
+    links_total: Whole | None = None  # XGMI or NVLink links of the device
     virtualization: str | None = None  # BAREMETAL, PASSTHROUGH, GUEST: explains missing values
 
 
 class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
     """One device at one moment; None is "not available", with its reason in `missing`."""
 
-    index: int
-    t_s: float  # CLOCK_MONOTONIC right after this device was read
+    index: Whole
+    t_s: ClockS  # CLOCK_MONOTONIC right after this device was read
     gfx_percent: float | None = None  # share of time in which compute was busy; not a share of peak FLOPs
     memory_percent: float | None = None  # share of time in which the memory controller was busy
     xcp_percent: float | None = None  # `gfx_percent` of this partition alone, where its socket is split (CPX)
     sm_percent: float | None = None  # NVIDIA from Hopper on: mean share of the SMs that were busy since the last sample
     dram_percent: float | None = None  # the same GPUs: share of the memory's peak bandwidth that was used
-    hbm_used_bytes: int | None = None
+    hbm_used_bytes: Whole | None = None
     power_w: float | None = None
     power_cap_w: float | None = None
     temperature_hotspot_c: float | None = None
@@ -67,22 +68,22 @@ class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
     throttle_percent: dict[str, float] | None = None
     """By reason (power, current, thermal, hbm, vr, prochot, brake, hardware): the share of the time since the last
     sample."""
-    pcie_width: int | None = None
+    pcie_width: Whole | None = None
     pcie_speed_gts: float | None = None
-    pcie_replays: int | None = None
+    pcie_replays: Whole | None = None
     pcie_bytes_per_s: float | None = None  # both directions together, since the last sample; NVIDIA from Hopper on
-    link_read_bytes: int | None = None  # cumulative over all XGMI or NVLink links
-    link_write_bytes: int | None = None
-    links_up: int | None = None
-    ecc_correctable: int | None = None
-    ecc_uncorrectable: int | None = None
-    ecc_deferred: int | None = None  # AMD: not corrected, and not consumed yet
-    bad_pages: int | None = None  # retired memory pages: AMD, and NVIDIA before Ampere
-    rows_remapped: int | None = None  # NVIDIA from Ampere on: memory rows replaced by spare ones, over its life
+    link_read_bytes: Whole | None = None  # cumulative over all XGMI or NVLink links
+    link_write_bytes: Whole | None = None
+    links_up: Whole | None = None
+    ecc_correctable: Whole | None = None
+    ecc_uncorrectable: Whole | None = None
+    ecc_deferred: Whole | None = None  # AMD: not corrected, and not consumed yet
+    bad_pages: Whole | None = None  # retired memory pages: AMD, and NVIDIA before Ampere
+    rows_remapped: Whole | None = None  # NVIDIA from Ampere on: memory rows replaced by spare ones, over its life
     remap_pending: bool | None = None  # a row will be replaced at the GPU's next reset
     remap_failed: bool | None = None  # there was no spare row
-    xids: int | None = None  # NVIDIA's Xid errors since monitoring began
-    xid_last: int | None = None  # the number of the last one
+    xids: Whole | None = None  # NVIDIA's Xid errors since monitoring began
+    xid_last: Whole | None = None  # the number of the last one
     processes: tuple[GpuProcess, ...] | None = None  # only while requested
     missing: dict[str, str] = {}  # field name to reason, for fields that this kind of sample should have
 
@@ -90,9 +91,9 @@ class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
 class GpuProcess(msgspec.Struct, frozen=True, omit_defaults=True):
     """A process that holds memory of a device."""
 
-    pid: int  # the host's
+    pid: Whole  # the host's
     name: str = ""
-    hbm_bytes: int | None = None
+    hbm_bytes: Whole | None = None
     user: str = ""  # empty if not visible
     command: str = ""  # without secrets, shortened
     of_server: bool | None = None  # whether it belongs to the server; None if not checked
@@ -101,21 +102,21 @@ class GpuProcess(msgspec.Struct, frozen=True, omit_defaults=True):
 class HostSample(msgspec.Struct, frozen=True, omit_defaults=True):
     """The host at one moment, and since the previous sample; None is unknown."""
 
-    t_s: float  # CLOCK_MONOTONIC
-    cores: int  # logical ones
-    memory_used_bytes: int  # what is not available to new processes without swapping
-    memory_total_bytes: int
+    t_s: ClockS  # CLOCK_MONOTONIC
+    cores: Whole  # logical ones
+    memory_used_bytes: Whole  # what is not available to new processes without swapping
+    memory_total_bytes: Whole
     load_1min: float
     cpu_percent: float | None = None  # of all cores, 0 to 100
     cpu_busiest_percent: float | None = None
     """The busiest core's: a saturated single thread shows here, and not in the mean."""
     server_cpu_percent: float | None = None  # of the server's processes; 100 is one core
-    server_rss_bytes: int | None = None  # resident memory of the server's processes; shared pages count for each
+    server_rss_bytes: Whole | None = None  # resident memory of the server's processes; shared pages count for each
     disk_read_bytes_per_s: float | None = None
     disk_write_bytes_per_s: float | None = None
     network_in_bytes_per_s: float | None = None  # without loopback, which carries the load of a local server
     network_out_bytes_per_s: float | None = None
-    open_files: dict[int, int] = {}  # descriptors by process, for those asked for
+    open_files: dict[int, Whole] = {}  # descriptors by process, for those asked for
     cpu_mhz: float | None = None  # the mean of a few cores, spread over all
     cpu_mhz_min: float | None = None
     governor: str | None = None  # of the cores' frequency; several are listed
@@ -124,7 +125,7 @@ class HostSample(msgspec.Struct, frozen=True, omit_defaults=True):
 class Reading(NamedTuple):
     """The value of a counter at a time."""
 
-    t_s: float
+    t_s: ClockS
     value: float
 
 

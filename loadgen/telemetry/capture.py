@@ -59,6 +59,7 @@ _COUNTERS = (
     *("energy_j", "pcie_replays", "link_read_bytes", "link_write_bytes"),
     *("ecc_correctable", "ecc_uncorrectable", "ecc_deferred", "bad_pages", "rows_remapped", "xids"),
 )
+_MOST_GAINED = 1e18  # by a counter per round
 _LATE_S = 1.0  # samples due longer ago than this, because the process was stopped, are skipped
 
 _decoder: msgspec.json.Decoder[CaptureLine] = msgspec.json.Decoder(CaptureLine)
@@ -198,11 +199,14 @@ def played(samples: Sequence[Sampled], start_s: float) -> Iterator[Sampled]:
     if len(samples) > 1:  # one interval between the last sample and the first of the next round
         period_s = (samples[-1].t_s - samples[0].t_s) * len(samples) / (len(samples) - 1)
     gains = _gains(samples, period_s)
+    first_s = samples[0].t_s
     for rounds in itertools.count():
-        later_s = start_s - samples[0].t_s + rounds * period_s
+        round_s = start_s + rounds * period_s
         for sample in samples:
-            gpus = tuple(_moved(gpu, later_s, gains.get(gpu.index, {}), rounds) for gpu in sample.gpus)
-            yield msgspec.structs.replace(sample, t_s=sample.t_s + later_s, gpus=gpus)
+            gpus = tuple(_grown(gpu, gains.get(gpu.index, {}), rounds) for gpu in sample.gpus)
+            # The small difference first: a clock that is far from 0 has no digits left for a sum with it.
+            gpus = tuple(msgspec.structs.replace(gpu, t_s=round_s + (gpu.t_s - first_s)) for gpu in gpus)
+            yield msgspec.structs.replace(sample, t_s=round_s + (sample.t_s - first_s), gpus=gpus)
 
 
 def _gains(samples: Sequence[Sampled], period_s: float) -> dict[int, dict[str, float]]:
@@ -215,15 +219,15 @@ def _gains(samples: Sequence[Sampled], period_s: float) -> dict[int, dict[str, f
             if value is not None:
                 first_s, first_value = first.setdefault((gpu.index, name), (gpu.t_s, value))
                 pace = max(0.0, value - first_value) / (gpu.t_s - first_s) if gpu.t_s > first_s else 0.0
-                gains.setdefault(gpu.index, {})[name] = pace * period_s
+                gains.setdefault(gpu.index, {})[name] = min(pace * period_s, _MOST_GAINED)
     return gains
 
 
-def _moved(gpu: GpuSample, shift_s: float, gains: Mapping[str, float], rounds: int) -> GpuSample:
+def _grown(gpu: GpuSample, gains: Mapping[str, float], rounds: int) -> GpuSample:
     counters: dict[str, Any] = {}
     for name, gain in gains.items():
         value = getattr(gpu, name)
         if value is not None:
             # Integers grow by integers, rounded down, so that no counter ever falls.
             counters[name] = value + (gain * rounds if isinstance(value, float) else int(gain * rounds))
-    return msgspec.structs.replace(gpu, t_s=gpu.t_s + shift_s, **counters)
+    return msgspec.structs.replace(gpu, **counters)

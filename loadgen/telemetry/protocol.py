@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from loadgen.metrics.bounds import ClockS
 from loadgen.metrics.samples import GpuSample, GpuStatic
 from loadgen.vendors import BackendName
 
@@ -27,7 +28,7 @@ class Opened(msgspec.Struct, frozen=True, tag=True):
 class Sampled(msgspec.Struct, frozen=True, tag=True):
     """All devices at one moment."""
 
-    t_s: float
+    t_s: ClockS
     took_ms: float
     gpus: tuple[GpuSample, ...]
 

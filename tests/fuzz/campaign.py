@@ -15,8 +15,9 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from tests.fuzz.mutator import Mutator
@@ -69,19 +70,19 @@ def _where(error: BaseException) -> str:
     return place
 
 
-def run(reader: Reader, inputs: int, seed: int, most_s: float, told: Callable[[str], None]) -> Campaign:
+def run(reader: Reader, inputs: Iterable[bytes], most_s: float, told: Callable[[str], None]) -> Campaign:
     """Ends early after `most_s` of CPU."""
     outcomes, failures = Counter[str](), dict[str, bytes]()
-    began_s, number = time.process_time(), 0
-    for number, data in enumerate(Mutator(corpus_of(reader.name), reader.words).inputs(seed)):
-        if number == inputs or (not number % 1000 and time.process_time() - began_s > most_s):
+    began_s = time.process_time()
+    for number, data in enumerate(inputs):
+        if not number % 1000 and time.process_time() - began_s > most_s:
             break
         outcome, failure = failure_of(reader, data)
         outcomes[outcome] += 1
         if failure and failure not in failures:
             failures[failure] = data
             told(f"{reader.name}: input {number}: {failure}")
-    return Campaign(number, time.process_time() - began_s, outcomes, failures)
+    return Campaign(outcomes.total(), time.process_time() - began_s, outcomes, failures)
 
 
 def shrunk(reader: Reader, data: bytes, failure: str) -> bytes:
@@ -113,6 +114,7 @@ def main(words: Sequence[str] | None = None) -> int:
     options.add_argument("--reader", action="append", choices=[reader.name for reader in READERS])
     options.add_argument("--inputs", type=int, default=10_000)
     options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--extremes", action="store_true", help="in the place of each value in turn, not at random")
     options.add_argument("--seconds", type=float, default=float("inf"), help="of CPU for each reader, at most")
     chosen = options.parse_args(words)
     signal.signal(signal.SIGPROF, _stop)
@@ -125,7 +127,9 @@ def main(words: Sequence[str] | None = None) -> int:
     failed = False
     by_name = {reader.name: reader for reader in READERS}
     for reader in map(by_name.__getitem__, chosen.reader or by_name):
-        done = run(reader, chosen.inputs, chosen.seed, chosen.seconds, partial(print, file=sys.stderr, flush=True))
+        damaged = Mutator(corpus_of(reader.name), reader.words)
+        inputs = damaged.extremes() if chosen.extremes else islice(damaged.inputs(chosen.seed), chosen.inputs)
+        done = run(reader, inputs, chosen.seconds, partial(print, file=sys.stderr, flush=True))
         for failure, data in list(done.failures.items())[:_MOST_KEPT]:
             name = keep(reader, shrunk(reader, data, failure))
             print(f"{reader.name}: {failure}: kept as {name}", file=sys.stderr, flush=True)

@@ -16,6 +16,7 @@ import msgspec
 from loadgen.format import harmless
 
 _MEMORY = Path("/dev/shm")
+_SINGLE = frozenset({str, int, float, bool, type(None)})  # most parts of anything
 
 
 @cache
@@ -27,9 +28,15 @@ def scratch() -> Path:
 
 
 def written(name: str, data: bytes) -> Path:
+    path = _place(name)
+    path.write_bytes(data)
+    return path
+
+
+@cache
+def _place(name: str) -> Path:
     path = scratch() / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
     return path
 
 
@@ -62,6 +69,8 @@ def _parts(value: object) -> Iterator[object]:
     while waiting:
         one = waiting.pop()
         yield one
+        if type(one) in _SINGLE:
+            continue
         if isinstance(one, Mapping):
             waiting += one.values()
         elif isinstance(one, list | tuple | set | frozenset):

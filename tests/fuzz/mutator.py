@@ -62,6 +62,12 @@ class Mutator:
         self._corpus = list(corpus) or [b""]
         self._words = (*words, *STRANGE, *EXTREMES)
 
+    def extremes(self) -> Iterator[bytes]:
+        """Every kept input with an extreme in the place of one value, for each of its values and each extreme."""
+        for data in self._corpus:
+            for found in _LITERAL.finditer(data):
+                yield from (data[: found.start()] + extreme + data[found.end() :] for extreme in EXTREMES)
+
     def inputs(self, seed: int) -> Iterator[bytes]:
         """Endless, each of at most 64 KiB."""
         random = Random(seed)

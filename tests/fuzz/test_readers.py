@@ -26,3 +26,9 @@ def test_the_same_seed_gives_the_same_inputs() -> None:
     first = [next(one) for _ in range(50)]
     assert first == [next(other) for _ in range(50)]
     assert first != [next(another) for _ in range(50)]
+
+
+def test_each_value_is_replaced_by_each_extreme_in_turn() -> None:
+    one, other = (list(Mutator([data]).extremes()) for data in (b"[1]", b'[1,"a"]'))
+    assert len(other) == 2 * len(one)
+    assert {b"[1,-1]", b'[-1,"a"]'} < set(other)

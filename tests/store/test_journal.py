@@ -20,6 +20,7 @@ from loadgen.metrics.journal import (
     Ticked,
     decode_line,
     encode_line,
+    load_at,
 )
 from loadgen.store.journal import Journal, journal_is_held, read_journal
 
@@ -83,6 +84,17 @@ def test_what_is_no_journal_is_refused_with_file_and_line(tmp_path: Path) -> Non
         list(read_journal(tmp_path / "j"))
     with pytest.raises(ResultError, match="cannot be read"):
         list(read_journal(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize("own", ['{"requests":%s}', '{"open":-%s}', '{"input_tokens":%s}', '{"output_tokens":1%s}'])
+def test_a_count_that_no_float_holds_is_a_damaged_line(own: str) -> None:
+    tick = '{"type":"Ticked","t_s":1,"span_s":1,"stages":{},"client":{},"held":0,"own":%s}'
+    with pytest.raises(ValueError, match="own"):
+        decode_line((tick % (own % ("9" * 400))).encode())
+
+
+def test_a_moving_load_whose_first_step_comes_late_begins_with_it() -> None:
+    assert [load_at(((5.0, 2.0), (9.0, 3.0)), at_s) for at_s in (0.0, 7.0, 9.0)] == [2.0, 2.0, 3.0]
 
 
 def test_a_full_disk() -> None:

@@ -1,6 +1,7 @@
 """Captures as files, and played back: the samples of the box again, in their time, without end."""
 
 import asyncio
+import math
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -44,6 +45,7 @@ def test_the_first_that_worked_is_played_and_one_that_broke_only_for_want_of_it(
     assert read_capture(tmp_path / "c").playable == {"amd": first, "nvidia": other}
 
 
+_HUGE_COUNT = b'{"type":"Sampled","t_s":2,"took_ms":1,"gpus":[{"index":0,"t_s":2,"xids":%s}]}' % (b"9" * 400)
 _GOOD = [HEADER, Candidate("amd", "amdsmi"), OPENED, look(1.0)]
 
 
@@ -146,6 +148,24 @@ def test_counters_go_on_at_their_pace_when_it_begins_again() -> None:
 def test_one_look_is_repeated_every_second() -> None:
     again = list(islice(played([_sampled(10.0, 5.0, 7)], 0.0), 3))
     assert [(sampled.t_s, sampled.gpus[0].energy_j) for sampled in again] == [(0.0, 5.0), (1.0, 5.0), (2.0, 5.0)]
+
+
+def test_a_clock_that_is_far_from_zero_goes_on_as_well() -> None:
+    again = list(islice(played([_sampled(1e18, 5.0, 7)], 0.0), 3))
+    assert [(sampled.t_s, sampled.gpus[0].t_s) for sampled in again] == [(0.0, 0.0), (1.0, 1.0), (2.0, 2.0)]
+
+
+def test_a_counter_that_leaps_grows_by_what_can_be_counted() -> None:
+    again = islice(played([_sampled(0.0, 0.0, 0), _sampled(5e-324, 1e308, 1 << 62)], 0.0), 4)
+    assert all(math.isfinite(sampled.gpus[0].energy_j or 0.0) for sampled in again)
+
+
+@pytest.mark.parametrize("line", [b'{"type":"Sampled","t_s":1e13,"took_ms":1,"gpus":[]}', _HUGE_COUNT])
+def test_a_time_or_a_count_beyond_all_sense_is_told(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "capture.jsonl"
+    path.write_bytes(msgspec.json.Encoder().encode_lines(_GOOD) + line)
+    with pytest.raises(ProfileError, match="line 5: not a line of a capture"):
+        read_capture(path)
 
 
 _STEPS = st.lists(

@@ -41,6 +41,7 @@ _MOST_LINES = 50_000  # 64 engines have 13,000; these take a second
 _MOST_PARTS = 1024  # engines of a server, statuses, positions: a label with more values is not one of these
 _LONGEST_LABEL = 64
 _BEYOND = 1e30  # no engine counts so far
+_NOTHING = 1e-15  # nor so little: a mean over it would be endless
 _STARTED = Names((Series("process_start_time_seconds", {}),))
 _ROWS = GAUGES | COUNTERS | BY_LABEL | HISTOGRAMS
 _MEANS = ("spec_acceptance", "spec_length", "flops_per_gpu", "read_bytes_per_gpu", "write_bytes_per_gpu")
@@ -161,7 +162,8 @@ def _page(lines: Sequence[str], kind: EngineKind) -> _Page:
     for family in text_string_to_metric_families("\n".join([*ours, ""])):
         for sample in family.samples:
             if abs(sample.value) < _BEYOND:  # neither infinite nor NaN
-                found.setdefault(sample.name, []).append((sample.labels, sample.value))
+                value = sample.value if abs(sample.value) > _NOTHING else 0.0
+                found.setdefault(sample.name, []).append((sample.labels, value))
     return found
 
 
@@ -251,8 +253,8 @@ def _histogram(page: _Page, names: Names) -> EngineHistogram | None:
             buckets: dict[float, float] = defaultdict(float)
             for labels, value in _values(page, series, "_bucket"):
                 bound = float(labels["le"])
-                if math.isnan(bound):
-                    raise ValueError(f"the bound of a bucket of {series.name} is no number")
+                if not (abs(bound) < _BEYOND or bound == math.inf):
+                    raise ValueError(f"the bound of a bucket of {series.name} is no number of seconds")
                 buckets[bound] += value
             return EngineHistogram(
                 sum(value for _, value in sums), sum(value for _, value in counts), tuple(sorted(buckets.items()))

@@ -104,7 +104,9 @@ class LogTail:
 
 def clean_line(data: bytes) -> str:
     """One line of bytes as text without control sequences, secrets, tabs or excessive length."""
-    text = _UNPRINTABLE.sub("", _ESCAPES.sub("", data.decode("utf-8", "replace").expandtabs(4)))
+    text = data.decode("utf-8", "replace").expandtabs(4)
+    if not text.isprintable():  # else there is nothing to find
+        text = _UNPRINTABLE.sub("", _ESCAPES.sub("", text))
     return shortened(masked_text(text), MAX_LINE_CHARS)  # in this order: half a secret would not be recognised
 
 

@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -96,6 +97,11 @@ _RULES: tuple[tuple[str, Literal["running", "done"], str], ...] = (
 )
 
 
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
+
+
 class StartupWatch:
     def __init__(self, now: float) -> None:
         self._milestones = list(_MILESTONES)
@@ -108,8 +114,9 @@ class StartupWatch:
 
     def feed(self, line: str, now: float) -> None:
         """Process one line of the log."""
+        begin = line[:_MATCHED_CHARS]
         for id, state, pattern in _RULES:
-            match = re.search(pattern, line[:_MATCHED_CHARS], re.IGNORECASE)
+            match = _compiled(pattern).search(begin)
             if match is not None:
                 self._apply(id, state, match, now)
                 return

@@ -27,6 +27,7 @@ from loadgen.metrics.result import (
 )
 
 _LEAST_HELD = 1e-6  # fewer streams than that are none
+_LEAST_S = 1e-6  # nor is there a load that is shorter
 _LAST_UNIX_S = 2.5e11  # the year 9892
 
 
@@ -173,7 +174,7 @@ def _throughput(load: Load) -> Throughput:
 def _held(load: Load) -> float | None:
     """The mean number of open requests; by Little's law where the tool does not say."""
     e2e_ms = load.latency_ms.get("e2e", Summary(count=0)).mean
-    if load.held_mean is not None or e2e_ms is None or not load.duration_s:
+    if load.held_mean is not None or e2e_ms is None or load.duration_s < _LEAST_S:
         return load.held_mean
     return load.completed * e2e_ms / 1000 / load.duration_s
 

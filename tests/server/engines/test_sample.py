@@ -51,6 +51,18 @@ def test_old_names() -> None:
     assert (sample.waiting_by_reason, sample.admission_rejections, sample.engines) == (None, None, {})
 
 
+def test_next_to_nothing_is_counted_as_nothing() -> None:
+    text = "vllm:time_to_first_token_seconds_count 5e-324\nvllm:time_to_first_token_seconds_sum 2\n"
+    assert parse_engine_metrics(text).ttft == EngineHistogram(2.0, 0.0, ())
+
+
+@pytest.mark.parametrize("bound", ["1e308", "-Inf", "NaN"])
+def test_a_bucket_that_ends_at_no_time_is_refused(bound: str) -> None:
+    lines = (f'_bucket{{le="{bound}"}} 3', "_count 3", "_sum 0.06")
+    with pytest.raises(ServerError, match="no number of seconds"):
+        parse_engine_metrics("".join(f"vllm:time_to_first_token_seconds{line}\n" for line in lines))
+
+
 def test_a_version_with_both_names_is_counted_once() -> None:
     sample = parse_engine_metrics(
         "vllm:kv_cache_usage_perc 0.5\nvllm:gpu_cache_usage_perc 0.25\n"

@@ -87,6 +87,13 @@ def test_the_figures_of_vllm() -> None:
     assert new.concurrency.mean == pytest.approx(32 * 1.3355 / 2.75)
 
 
+def test_a_load_of_no_time_held_nobody_knows_how_many(tmp_path: Path) -> None:
+    document = json.loads((FILES / "vllm_bench_0.32_detailed.json").read_text())
+    (tmp_path / "r.json").write_text(json.dumps(document | {"duration": 5e-324}))
+    (stage,) = read_result(tmp_path / "r.json").stages
+    assert stage.concurrency.mean is None
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -1,0 +1,8 @@
+"""Bounds of what journals, results, captures and children hold: figures beyond them are none, and sums of them fail."""
+
+from typing import Annotated
+
+import msgspec
+
+Whole = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+ClockS = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]  # a monotonic clock
