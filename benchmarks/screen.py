@@ -212,6 +212,7 @@ class Quickness:
 
     first_line_ms: float
     first_frame_ms: float
+    first_frame_cpu_ms: float
     key_to_screen_ms: list[float]
     key_to_load_ms: list[float]
 
@@ -223,6 +224,7 @@ def quickness(delay_s: float = 0.0) -> Quickness:
     relay = _Relay(cockpit, delay_s)
     first_line_ms = relay.wait_for(b"opening", began_s)
     first_frame_ms = relay.wait_for(b"\x1b[?1049h", began_s)
+    first_frame_cpu_ms = cockpit.cpu_s() * 1000
     relay.wait_for(b"stage 1 of", began_s)
     (journal,) = Path("runs").glob("*/journal.jsonl")
     to_screen, to_load = [], []
@@ -235,7 +237,7 @@ def quickness(delay_s: float = 0.0) -> Quickness:
         if wanted == _STREAMS:  # the other way streams end in their own time
             to_load.append(_until_held(journal, _STREAMS, at_s, relay))
     cockpit.leave()
-    return Quickness(first_line_ms, first_frame_ms, to_screen, to_load)
+    return Quickness(first_line_ms, first_frame_ms, first_frame_cpu_ms, to_screen, to_load)
 
 
 def _until_held(journal: Path, streams: int, began_s: float, relay: _Relay) -> float:
@@ -306,7 +308,10 @@ def tell_hand() -> None:
     for delay_s in (0.0, 0.075):
         found = quickness(delay_s)
         print(f"held back {delay_s * 1000:.0f} ms each way, {_STREAMS} streams")
-        print(f"  first line after {found.first_line_ms:.0f} ms, first frame after {found.first_frame_ms:.0f} ms")
+        print(
+            f"  first line after {found.first_line_ms:.0f} ms, first frame after {found.first_frame_ms:.0f} ms,"
+            f" {found.first_frame_cpu_ms:.0f} ms of CPU"
+        )
         for name, values in (("screen", found.key_to_screen_ms), ("load", found.key_to_load_ms)):
             middle, worst = statistics.median(values), max(values)
             print(f"  key to {name:<7} median {middle:.0f} ms, slowest {worst:.0f} ms of {len(values)}")
