@@ -216,6 +216,9 @@ def simulator(data: bytes) -> bytes:
         except BlockingIOError:
             answer = b""
         connection.lost()
+    # What the connection leaves to the loop, which holds it until then.
+    server.loop.call_soon(server.loop.stop)
+    server.loop.run_forever()
     service.truth.reset()
     service.faults = []
     return answer[:20]
