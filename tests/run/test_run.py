@@ -71,19 +71,15 @@ async def test_the_journal_folds_to_the_same_result(engine: Simulator) -> None:
     assert record.result() == result
 
 
-async def test_numbers_agree_with_the_truth(engine: Simulator) -> None:
-    # The truth has the first wave, too, and on a busy machine its tokens are slower.
+async def test_requests_agree_with_the_truth(engine: Simulator) -> None:
+    """Latencies do, too, or the stage says that it was limited: `test_accuracy`."""
     load = {"concurrency": 16, "requests": 64, "osl": 32, "first_wave": "counted"}
     result, _ = await outcome(attach(engine, load=load))
-    truth, latency = engine.truth(), result.stages[0].latency_ms
+    truth = engine.truth()
     # One more than ours: the first request, sent before the load.
     assert truth["requests"]["completed"] == 65
     assert truth["peak_concurrency"] == 16
-    ttft, tpot = latency["ttft"].mean, latency["tpot"].mean
-    assert ttft is not None and tpot is not None
-    # Not a wall-clock bound: both ends of the same streams, compared.
-    assert ttft == pytest.approx(truth["latency_ms"]["ttft"]["mean"], rel=0.5)
-    assert tpot == pytest.approx(truth["latency_ms"]["tpot"]["mean"], rel=0.2)
+    assert result.stages[0].latency_ms["ttft"].count == 64
 
 
 @pytest.mark.parametrize("workers", [1, 3])
