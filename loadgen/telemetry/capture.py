@@ -203,9 +203,10 @@ def played(samples: Sequence[Sampled], start_s: float) -> Iterator[Sampled]:
     for rounds in itertools.count():
         round_s = start_s + rounds * period_s
         for sample in samples:
-            gpus = tuple(_grown(gpu, gains.get(gpu.index, {}), rounds) for gpu in sample.gpus)
             # The small difference first: a clock that is far from 0 has no digits left for a sum with it.
-            gpus = tuple(msgspec.structs.replace(gpu, t_s=round_s + (gpu.t_s - first_s)) for gpu in gpus)
+            gpus = tuple(
+                _moved(gpu, round_s + (gpu.t_s - first_s), gains.get(gpu.index, {}), rounds) for gpu in sample.gpus
+            )
             yield msgspec.structs.replace(sample, t_s=round_s + (sample.t_s - first_s), gpus=gpus)
 
 
@@ -223,11 +224,11 @@ def _gains(samples: Sequence[Sampled], period_s: float) -> dict[int, dict[str, f
     return gains
 
 
-def _grown(gpu: GpuSample, gains: Mapping[str, float], rounds: int) -> GpuSample:
+def _moved(gpu: GpuSample, t_s: float, gains: Mapping[str, float], rounds: int) -> GpuSample:
     counters: dict[str, Any] = {}
     for name, gain in gains.items():
         value = getattr(gpu, name)
         if value is not None:
             # Integers grow by integers, rounded down, so that no counter ever falls.
             counters[name] = value + (gain * rounds if isinstance(value, float) else int(gain * rounds))
-    return msgspec.structs.replace(gpu, **counters)
+    return msgspec.structs.replace(gpu, t_s=t_s, **counters)

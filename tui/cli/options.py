@@ -30,7 +30,7 @@ exit codes: 0 done; 1 the run happened and something in it failed; 2 usage or pr
 RUN_WORDS = "a run's folder, its name in runs/ or the beginning of it, or: last"
 BASE = "base"  # the name of a profile without any of its variants
 _DEFAULT_PROFILE = "simulator"
-_LAST_WORDS_S = 5
+_ENDS_WITHIN_S = 5
 
 
 def end_by_signals() -> None:
@@ -44,12 +44,11 @@ def end_by_signals() -> None:
 
 
 def end_soon() -> None:
-    """End the process shortly even if its last words find no reader: a terminal held by Ctrl+S blocks who writes to it.
+    """After `end_by_signals`: end even if the last words find no reader, as on a terminal that is held by Ctrl+S.
 
     For a run that a signal ended; after any other, the words wait for the operator to look.
     """
-    end_by_signals()
-    signal.alarm(_LAST_WORDS_S)
+    signal.alarm(_ENDS_WITHIN_S)
 
 
 def say(text: str) -> None:

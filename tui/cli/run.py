@@ -261,7 +261,9 @@ def conclude(run: Run, options: argparse.Namespace, *, interrupted: bool, table:
     from loadgen.report.bench_table import is_rate_ladder, serving_curve_table
     from loadgen.report.table import result_table
 
-    (end_soon if interrupted else end_by_signals)()
+    end_by_signals()
+    if interrupted:
+        end_soon()
     if run.result is not None:
         if run.result.stages:
             show((table or result_table)(run.result))
