@@ -102,8 +102,9 @@ class Histogram:
     def _add_counts(self, counts: NDArray[np.int64]) -> None:
         if self._packed is not None:
             self._loose, self._packed = self._counts.copy(), None
-        missing = len(counts) - len(self._loose)
-        if missing > 0:
+        if len(counts) > len(self._loose):
+            # In whole buckets: arrays of a few sizes take each other's place in memory, those of all sizes do not.
+            missing = -(-len(counts) // _HALF) * _HALF - len(self._loose)
             self._loose = np.concatenate([self._loose, np.zeros(missing, dtype=np.int64)])
         self._loose[: len(counts)] += counts
 

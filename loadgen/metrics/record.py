@@ -65,7 +65,7 @@ from loadgen.profile.schema import Reference
 from loadgen.profile.values import slo_problem
 
 _EVENTS_OF_A_KIND = 1_000
-_LONG_OVER_S = 600.0  # a stage that ended this long ago gets no more reports about its streams, engine or GPUs
+_LONG_OVER_S = 60.0  # a stage that ended this long ago gets no more reports about its engine or GPUs
 
 
 class _AskedPlan(msgspec.Struct, frozen=True):
@@ -181,9 +181,10 @@ class Record:
             stage.part(number).engine = engine
 
     def _put_away(self, before_s: float) -> None:
-        """Summarise stages that ended before a moment, to bound the memory of samples and histograms."""
+        """Summarise stages that ended before a moment with all their streams: samples and histograms take memory."""
         for stage in self.stages.values():
-            if stage.ended is not None and stage.ended.t_s < before_s and stage.packed_hardware is None:
+            over = stage.ended is not None and stage.ended.t_s < before_s and not stage.open_sent
+            if over and stage.packed_hardware is None:
                 pack_hardware(stage, self.hardware)
                 stage.pack()
 
