@@ -334,7 +334,7 @@ if __name__ == "__main__":
     told = {"views": tell_views, "ticks": tell_ticks, "hand": tell_hand, "bytes": tell_bytes}
     parser.add_argument("what", nargs="*", choices=told, default=["views"])
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        for what in options.what:
+    for what in options.what:
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
             told[what]()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import resource
 
-_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
-_chosen = _BLAS_THREADS in os.environ  # by the user
+_LEAN = {"OPENBLAS_NUM_THREADS": "1", "PYDANTIC_DISABLE_PLUGINS": "__all__"}
+_chosen = _LEAN.keys() & os.environ.keys()  # by the user
 
 
 def raise_open_files() -> None:
@@ -15,15 +15,17 @@ def raise_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def start_no_blas_threads() -> None:
-    """Keep numpy to one thread, here and in children; call it before numpy is imported.
+def start_lean() -> None:
+    """Keep numpy to one thread and pydantic without plugins, here and in children; call it before either is imported.
 
     OpenBLAS would start a thread for each core as it is loaded, which costs 60 ms of each start, and end the process
-    where it may not. vramp multiplies no large matrices.
+    where it may not; vramp multiplies no large matrices. pydantic would look through every installed package for
+    plugins, which costs 30 ms, and run what it finds.
     """
-    os.environ.setdefault(_BLAS_THREADS, "1")
+    for name, value in _LEAN.items():
+        os.environ.setdefault(name, value)
 
 
 def inherited_environment() -> dict[str, str]:
-    """What vramp was started with: for servers, whose threads are their own affair."""
-    return {name: value for name, value in os.environ.items() if _chosen or name != _BLAS_THREADS}
+    """What vramp was started with: for servers, whose threads and plugins are their own affair."""
+    return {name: value for name, value in os.environ.items() if name in _chosen or name not in _LEAN}

@@ -13,12 +13,14 @@ from loadgen.limits import raise_open_files
 raise_open_files()
 print(resource.getrlimit(resource.RLIMIT_NOFILE))
 """
-_THREADS = """
-from loadgen.limits import inherited_environment, start_no_blas_threads
-start_no_blas_threads()
-import os, numpy
-print(len(os.listdir("/proc/self/task")), inherited_environment().get("OPENBLAS_NUM_THREADS"))
+_LEAN = """
+from loadgen.limits import inherited_environment, start_lean
+start_lean()
+import os, numpy, pydantic.plugin._loader as plugins
+given = inherited_environment()
+print(len(os.listdir("/proc/self/task")), plugins.get_plugins() == (), *map(given.get, NAMES))
 """
+_NAMES = ("OPENBLAS_NUM_THREADS", "PYDANTIC_DISABLE_PLUGINS")
 
 
 def said_by(code: str, environment: dict[str, str]) -> str:
@@ -32,8 +34,8 @@ def test_a_process_may_open_as_many_files_as_the_hard_limit_allows() -> None:
     assert said_by(_FILES, dict(os.environ)) == "(100, 100)"
 
 
-@pytest.mark.parametrize("chosen", [None, "1"])
-def test_numpy_starts_no_threads_and_a_server_gets_what_the_user_chose(chosen: str | None) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
-    chose = {} if chosen is None else {"OPENBLAS_NUM_THREADS": chosen}
-    assert said_by(_THREADS, environment | chose) == f"1 {chosen}"
+@pytest.mark.parametrize("chosen", [{}, dict(zip(_NAMES, ("1", "logfire"), strict=True))])
+def test_vramp_starts_without_threads_and_plugins_and_a_server_gets_what_the_user_chose(chosen: dict[str, str]) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in _NAMES}
+    said = said_by(_LEAN.replace("NAMES", str(_NAMES)), environment | chosen)
+    assert said == " ".join(["1", str(not chosen), *(str(chosen.get(name)) for name in _NAMES)])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from loadgen.errors import ProfileError, VrampError
-from loadgen.limits import start_no_blas_threads
+from loadgen.limits import start_lean
 from tui.cli.options import INTERRUPTED, end_by_signals, say
 from tui.exhausted import give_up, lacks
 
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     _open_what_is_closed()
     end_by_signals()
-    start_no_blas_threads()
+    start_lean()
     try:
         _require_a_folder()
         try:

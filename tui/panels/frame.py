@@ -8,7 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from textual.events import Click
+from textual.geometry import NULL_SIZE, Region, Size
 from textual.message import Message
+from textual.strip import Strip
 
 from loadgen.metrics.snapshot import Snapshot, StageView
 from tui.charts.chart import chart_rows
@@ -123,26 +125,35 @@ class Panel(Painted):
         super().__init__(id=id)
         self._paint = paint
         self._frame: Frame | None = None
+        self._drawn: tuple[Frame | None, Size] = (None, NULL_SIZE)
 
     def show(self, frame: Frame) -> None:
         self._frame = frame
         if self.is_on_screen and all(node.display for node in self.ancestors_with_self):
             self._draw()
 
-    def on_resize(self) -> None:
-        """Rows depend on the size; this comes too when the panel is shown again."""
-        self._draw()
+    def _draw(self) -> None:
+        self.put(self._rows_now())
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Draw first if the panel has been shown or got another size: its message comes only after an empty frame."""
+        frame, size = self._drawn
+        if frame is not self._frame or size != self.size:
+            self.replace(self._rows_now())
+        return super().render_lines(crop)
 
     def on_click(self, event: Click) -> None:
         event.stop()
         self.post_message(self.Chosen(self, self.target_at(event.x, event.y)))
 
-    def _draw(self) -> None:
+    def _rows_now(self) -> Rows:
+        self._drawn = self._frame, self.size
         width, height = self.size
-        if self._frame is not None and width and height:
-            rows = self._paint(self._frame, width, height)
-            is_old = self._frame.stale and self.id != "header"
-            self.put([in_role(row, "dim") for row in rows] if is_old else rows)
+        if self._frame is None or not width or not height:
+            return []
+        rows = self._paint(self._frame, width, height)
+        is_old = self._frame.stale and self.id != "header"
+        return [in_role(row, "dim") for row in rows] if is_old else rows
 
 
 def panels(paints: Mapping[str, Paint]) -> list[Panel]:

@@ -79,6 +79,11 @@ class Painted(Widget):
         if changed:
             self.refresh(*[Region(0, y, width, 1) for y in changed])
 
+    def replace(self, rows: Rows) -> None:
+        """The same within a refresh, which asks for the lines anyway."""
+        self._rows = rows[: self.size.height]
+        self._strips.clear()
+
     def render_lines(self, crop: Region) -> list[Strip]:
         """The rows, most as they were: Textual asks for all of them whenever a cell of the screen changes.
 

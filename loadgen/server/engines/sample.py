@@ -16,8 +16,6 @@ from itertools import chain
 from statistics import fmean
 from typing import Any, Generic, TypeVar
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from loadgen.errors import ServerError
 from loadgen.format import harmless
 from loadgen.metrics.engine import EngineKind
@@ -158,6 +156,9 @@ def _page(lines: Sequence[str], kind: EngineKind) -> _Page:
     ours = [line for line in lines if line.startswith(families)]
     if len(ours) > _MOST_LINES:
         raise ServerError(f"the server's /metrics has {len(ours):,} lines of {TITLES[kind]}: no engine has so many")
+    # Not above: it loads web servers, and no page is read before the cockpit shows.
+    from prometheus_client.parser import text_string_to_metric_families
+
     found: _Page = {}
     for family in text_string_to_metric_families("\n".join([*ours, ""])):
         for sample in family.samples:

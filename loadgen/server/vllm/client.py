@@ -65,8 +65,16 @@ class Answer(NamedTuple):
 
 
 def load_client() -> None:
-    """Load what a client needs; in a thread, or the screen would stand still for it."""
-    import httpx  # noqa: F401
+    """Load what a client needs; in a thread, or the screen would stand still for it.
+
+    httpx itself puts half of it off until the first request.
+    """
+    import httpcore
+    import httpx
+    from anyio import connect_tcp, create_memory_object_stream, lowlevel
+    from anyio.streams import stapled, tls
+
+    _ = httpcore, httpx, connect_tcp, create_memory_object_stream, lowlevel, stapled, tls
 
 
 class ServerClient:

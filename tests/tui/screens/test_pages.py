@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 from textual.events import MouseScrollUp
+from textual.geometry import Region
+from textual.strip import Strip
 
 from loadgen.metrics.result import RunEvent
 from loadgen.metrics.snapshot import ReplayView, ServerView, Snapshot
@@ -17,6 +19,7 @@ from tests.tui.scripted import ScriptedRun, running, with_gpus
 from tui.charts.marks import MOST
 from tui.charts.timeline import CAPACITY, Timeline
 from tui.keys import PAGES, Page
+from tui.panels.frame import Panel
 from tui.screens.pages import PANEL_PAGES
 
 
@@ -41,6 +44,25 @@ async def test_a_click_on_the_name_of_a_view_in_the_key_bar_shows_it() -> None:
         await seat.pilot.click("#keys", offset=(seat.rows[-2].index("errors"), 0))
         await seat.settle()
         assert "→ the server failed" in seat.text
+
+
+async def test_a_view_is_never_empty_before_its_figures_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: dict[str | None, list[str]] = {}
+    render_lines = Panel.render_lines
+
+    def watched(panel: Panel, crop: Region) -> list[Strip]:
+        strips = render_lines(panel, crop)
+        drawn.setdefault(panel.id, []).append("".join(strip.text for strip in strips).strip())
+        return strips
+
+    monkeypatch.setattr(Panel, "render_lines", watched)
+    async with seated((160, 45)) as seat:
+        await watch(seat)
+        drawn.clear()
+        for page in PAGES:
+            await seat.press(page.key)
+    assert {"curve", "distribution", "gpu-grid", "engine-table", "failures", "all-verdicts", "results"} <= drawn.keys()
+    assert not [panel for panel, texts in drawn.items() if any(texts) and not texts[0]]
 
 
 async def test_t_goes_through_the_latencies() -> None:
