@@ -3,12 +3,11 @@
 import json
 from functools import lru_cache
 
-import jsonschema
+import jsonschema_rs
 
 from loadgen.metrics.result import SCHEMA_PATH
 
-# Made once: jsonschema.validate checks the schema itself each time, which takes longer than many a run.
-_SCHEMA = jsonschema.Draft202012Validator(json.loads(SCHEMA_PATH.read_text()))
+_SCHEMA = jsonschema_rs.Draft202012Validator(json.loads(SCHEMA_PATH.read_text()))
 
 
 @lru_cache(maxsize=8)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import jsonschema_rs
 
 from loadgen.errors import VrampError
 from loadgen.metrics.deltas import OUTCOMES
@@ -95,7 +95,7 @@ def result_of(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
     content = (folder / RESULT).read_bytes()
     try:
         require_schema(content)
-    except jsonschema.ValidationError as error:
+    except jsonschema_rs.ValidationError as error:
         problems.append(f"the result does not fit the schema: {error.message[:200]}")
     document: dict[str, Any] = json.loads(content)
     return document, problems + adds_up(document)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import msgspec
 import pytest
 
@@ -14,11 +12,12 @@ from loadgen.errors import ResultError
 from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import Happened, Line, RunFinished, StageEnded, StageStarted, Ticked
-from loadgen.metrics.result import SCHEMA_PATH, Result
+from loadgen.metrics.result import Result
 from loadgen.store.journal import Journal
 from loadgen.store.recover import recover
 from loadgen.store.runs import read_result, was_killed
 from tests.journal import STARTED
+from tests.schema import require_schema
 from tests.store.test_histogram_log import read as read_histograms
 
 
@@ -53,7 +52,7 @@ def journal(folder: Path, *lines: Line) -> Path:
 
 def recovered(folder: Path, *, force: bool = False) -> Result:
     path = recover(folder, force=force)
-    jsonschema.validate(json.loads(path.read_text()), json.loads(SCHEMA_PATH.read_text()))
+    require_schema(path.read_bytes())
     return read_result(path)
 
 
