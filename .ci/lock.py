@@ -1,7 +1,7 @@
 """Checks requirements.lock against pyproject.toml and what is installed here, and asks for known vulnerabilities.
 
-Exit code 1 if something does not agree, or is known to be vulnerable. Only the vulnerabilities need a network; where
-their database cannot be asked, the last line says so, and that is no failure.
+Exit code 1 if something does not agree, is known to be vulnerable, or pip-audit itself fails. Only the
+vulnerabilities need a network; where their database cannot be asked, the last line says so, and that is no failure.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "requirements.lock"
 EXTRAS = ("web", "parquet", "cluster")  # what the lock covers, beside the dependencies themselves
 _AUDIT_TIMEOUT_S = 120
+_UNREACHED = "NOT audited: the database of vulnerabilities cannot be reached from here"
 
 
 class Pin(NamedTuple):
@@ -100,7 +101,7 @@ def _installed(name: str) -> str | None:
 
 
 def audit() -> tuple[str, bool]:
-    """What pip-audit says of the lock in a line, and whether something is known to be vulnerable."""
+    """What pip-audit says of the lock in a line, and whether that is a failure."""
     command = [
         sys.executable,
         "-m",
@@ -115,9 +116,14 @@ def audit() -> tuple[str, bool]:
     ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_AUDIT_TIMEOUT_S, check=False)
-        found = json.loads(done.stdout)["dependencies"]
-    except (subprocess.TimeoutExpired, ValueError, KeyError):
-        return "NOT audited: the database of vulnerabilities cannot be reached from here", False
+    except subprocess.TimeoutExpired:
+        return _UNREACHED, False
+    if not done.stdout:  # a traceback: of a network that is not there, or of pip-audit itself
+        (*_, last) = ["no output", *done.stderr.splitlines()]
+        if "requests.exceptions." in last:
+            return _UNREACHED, False
+        return f"NOT audited: pip-audit failed: {last}", True
+    found = json.loads(done.stdout)["dependencies"]
     asked = [each for each in found if "skip_reason" not in each]
     known = [f"{each['name']} {each['version']}: {vuln['id']}" for each in asked for vuln in each["vulns"]]
     if known:
@@ -130,14 +136,14 @@ def audit() -> tuple[str, bool]:
 def main() -> int:
     pins = read_lock()
     wrong = list(problems(pins, own_requirements()))
-    told, vulnerable = audit()
+    told, failed = audit()
     print(*wrong, sep="\n", end="\n" if wrong else "")
     if wrong:
         print("make lock writes the lock anew; make clean, and then make, installs what is in it")
     else:
         print(f"requirements.lock: {len(pins)} pins with hashes agree with pyproject.toml and with what is installed")
     print(told)
-    return 1 if wrong or vulnerable else 0
+    return 1 if wrong or failed else 0
 
 
 if __name__ == "__main__":

@@ -64,3 +64,20 @@ def test_the_lock_covers_what_the_project_asks_for(lock: ModuleType) -> None:
     for requirement in lock.own_requirements():
         assert requirement.specifier.contains(pins[requirement.name.lower()].version), requirement
     assert all(pin.hashes for pin in pins.values())
+
+
+@pytest.mark.parametrize(
+    ("raised", "told", "failed"),
+    [
+        ("__import__('requests').exceptions.ConnectionError('no name')", "cannot be reached from here", False),
+        ("ImportError('half installed')", "pip-audit failed: ImportError: half installed", True),
+    ],
+)
+def test_an_audit_that_is_broken_is_no_missing_network(
+    lock: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: str, told: str, failed: bool
+) -> None:
+    (tmp_path / "pip_audit.py").write_text(f"raise {raised}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    line, is_failure = lock.audit()
+    assert line.endswith(told)
+    assert is_failure is failed
