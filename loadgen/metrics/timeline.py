@@ -29,6 +29,7 @@ class Timeline:
         self.series = TimeSeries(_COLUMNS, capacity=_CAPACITY, kept_raw=_KEPT_RAW)
         self._recent: deque[tuple[float, dict[str, list[Histogram]]]] = deque()
         """The latencies of the last `RECENT_S` seconds by tick, including warm-up."""
+        self._heard_s: float | None = None
 
     def add(
         self,
@@ -39,6 +40,8 @@ class Timeline:
         others: OthersTraffic | None,
     ) -> None:
         """Add a tick, with its figures for each stage and others' traffic at the time."""
+        if line.client.reads or not line.held or self._heard_s is None:
+            self._heard_s = line.t_s
         latency: dict[str, list[Histogram]] = {name: [] for name in MAIN_LATENCIES}
         for one in metrics:
             for name, histograms in latency.items():
@@ -49,6 +52,11 @@ class Timeline:
         point = self._point(line, running, others)
         self.points = [*self.points[-_POINTS_KEPT:], point]
         self.series.add(point.t_s, {name: getattr(point, name) for name in _COLUMNS})
+
+    @property
+    def quiet_s(self) -> float:
+        """How long nothing has arrived although streams are open; 0 otherwise."""
+        return self.points[-1].t_s - self._heard_s if self._heard_s is not None else 0.0
 
     def recent(self) -> dict[str, Summary]:
         """The statistics of the last `RECENT_S` seconds, in milliseconds: ttft, tpot, itl, e2e."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Required, TypedDict, Unpack
 
-from loadgen.format import NO_LOAD, count, number
+from loadgen.format import NO_LOAD, count, counted, number
 from loadgen.metrics.answers import answer_verdicts, kept
 from loadgen.metrics.baseline import BaselineWatch
 from loadgen.metrics.comparison import Comparison
@@ -39,6 +39,7 @@ from loadgen.report.output import is_of_output, output_words
 from loadgen.run.stage_views import StageViews, distributions, whole_view
 
 _CPU_POINTS = 8
+_QUIET_S = 10.0  # longer than most prefills
 
 
 class RunFields(TypedDict, total=False):
@@ -93,6 +94,8 @@ def snapshot_of(
         text, healthy = phase_headline(
             phase, server.milestones, state=state, reason=reason.partition("\n")[0], waiting_for=waiting_for
         )
+        if phase == "draining" and (quiet := _quiet_words(record)):
+            text, healthy = f"draining: {quiet}", False
     return Snapshot(
         t_s=t_s,
         phase=phase,
@@ -293,7 +296,7 @@ def _running_headline(
 ) -> tuple[str, bool]:
     """The same while it sends load, or watches the load of others."""
     engine, others, counters = record.engine, record.others, record.total.counters
-    silent = _silent_words(server)
+    silent = _silent_words(server) or _quiet_words(record)
     if silent:
         return silent, False
     if record.current is not None and record.current.started.no_load:
@@ -311,6 +314,14 @@ def _silent_words(server: ServerView) -> str:
     if silent:
         return f"{silent} of {len(server.instances)} servers {'does' if silent == 1 else 'do'} not answer"
     return "the server does not answer" if server.state == "unreachable" else ""
+
+
+def _quiet_words(record: Record) -> str:
+    quiet_s = record.timeline.quiet_s
+    if quiet_s < _QUIET_S:
+        return ""
+    waiting = counted(record.open_streams, "stream")
+    return f"nothing has arrived for {quiet_s:.0f} s: {waiting} open, to fail after load.stall_timeout_s"
 
 
 def load_headline(client: ClientView, engine: EngineView | None, *, errors: int, completed: int) -> tuple[str, bool]:

@@ -13,7 +13,7 @@ from loadgen.metrics.record import Record
 from loadgen.metrics.samples import GpuStatic, ServerDevices
 from loadgen.metrics.snapshot import ClientView, Snapshot
 from loadgen.run.run import Run
-from loadgen.run.view import _compute, load_headline, phase_headline
+from loadgen.run.view import _compute, _quiet_words, load_headline, phase_headline
 from tests.engines import MANAGED, profile
 from tests.run.driving import finish
 
@@ -79,6 +79,28 @@ def test_the_headline_of_a_load(changes: dict[str, object], text: str, healthy: 
 )
 def test_the_headline_of_a_phase_without_load(told: dict[str, Any], text: str, healthy: bool) -> None:
     assert phase_headline(**told) == (text, healthy)
+
+
+@pytest.mark.parametrize(
+    ("ticks", "text"),
+    [
+        (
+            [(1.0, 4, 2), (11.5, 0, 2)],
+            "nothing has arrived for 10 s: 2 streams open, to fail after load.stall_timeout_s",
+        ),
+        ([(1.0, 4, 2), (10.5, 0, 2)], ""),
+        ([(1.0, 4, 2), (30.0, 0, 2), (30.5, 1, 2)], ""),
+        ([(1.0, 4, 2), (2.0, 0, 0), (30.0, 0, 0)], ""),  # nobody waits
+        ([(1.0, 4, 2), (20.0, 0, 0), (29.0, 0, 1)], ""),  # nor for long
+        ([(20.0, 0, 1)], ""),
+        ([], ""),
+    ],
+)
+def test_silence_is_said_while_streams_wait(ticks: list[tuple[float, int, int]], text: str) -> None:
+    record = Record()
+    for t_s, reads, held in ticks:
+        record.apply(Ticked(t_s=t_s, span_s=0.25, stages={}, client=ClientDelta(reads=reads), held=held))
+    assert _quiet_words(record) == text
 
 
 def test_the_share_of_the_peak_is_that_of_the_servers_gpus() -> None:
