@@ -215,18 +215,20 @@ def _is_secret(name: str, value: str) -> bool:
     return _TOKEN.search(name) is not None and _NUMBER.fullmatch(value) is None
 
 
-def _texts(document: object, name: str = "") -> Iterator[tuple[str, str]]:
-    """Every text of a document with the name under which it stands."""
+def _texts(document: object, name: str = "", depth: int = _DEEPEST) -> Iterator[tuple[str, str]]:
+    """Every text of a document with the name under which it stands; `masked` shows nothing of what is deeper."""
     match document:
         case str():
             nested = _json_in(document)
-            yield from _texts(nested, name) if nested is not None else [(name, document)]
+            yield from _texts(nested, name, depth) if nested is not None else [(name, document)]
+        case _ if depth == 0:
+            return
         case Mapping():
             for key, entry in document.items():
-                yield from _texts(entry, name if _CERTAIN.search(name) else str(key))
+                yield from _texts(entry, name if _CERTAIN.search(name) else str(key), depth - 1)
         case list() | tuple():
             for entry in document:
-                yield from _texts(entry, name)
+                yield from _texts(entry, name, depth - 1)
 
 
 def _secrets(name: str, text: str) -> list[str]:
@@ -239,7 +241,7 @@ def _forms(secret: str) -> Iterator[str]:
     """How a secret may be written: a log has its lines one by one, a document with escapes, a URL with others."""
     for part in {secret.strip(), *map(str.strip, secret.splitlines())}:
         if len(part) >= _SHORTEST_KNOWN:
-            yield from (part, json.dumps(part)[1:-1], quote(part, safe=""))
+            yield from (part, json.dumps(part)[1:-1], quote(part, safe="", errors="surrogatepass"))
 
 
 learn(os.environ)

@@ -141,6 +141,12 @@ def test_a_value_that_is_known_is_masked_wherever_it_turns_up() -> None:
     assert masked({"known value 2": ["x known value 2 y"]}) == {"***": ["x *** y"]}
 
 
+def test_secrets_are_learned_from_what_is_neither_utf_8_nor_shallow() -> None:
+    secret = "\udcff" * 12
+    learn({"API_KEY": secret, "args": "[" * 900 + '"x"' + "]" * 900})
+    assert masked_text(f"started with {secret}") == "started with ***"
+
+
 def test_lists_without_an_end_take_no_time() -> None:
     text = "key=[" * 50_000 + " password=abc"
     assert masked_text(text) == text.replace("abc", "***")

@@ -18,6 +18,9 @@ from loadgen.masking import learn
 from loadgen.profile.schema import Profile, tables
 
 
+_DEEPEST = 32  # tables and lists within each other; a profile has 6, and what walks a document has a frame for each
+
+
 def load_profile(path: Path, overrides: Iterable[str] = (), *, variant: str | None = None) -> Profile:
     """Read, vary, override and validate a profile.
 
@@ -38,6 +41,7 @@ def load_document(path: Path) -> dict[str, Any]:
         raise ProfileError(f"{path}: is not UTF-8 text; a profile is a TOML file") from None
     except UNDECODABLE as error:
         raise ProfileError(f"{path}: not valid TOML: {error}") from None
+    _require_shallow(document, where=str(path))
     document.setdefault("name", re.sub(r"[^A-Za-z0-9._-]", "-", path.stem))
     return document
 
@@ -49,14 +53,26 @@ def build_profile(
 
     Raises `ProfileError`.
     """
+    _require_shallow(document, where=where)
     chosen = apply_variant(document, variant, where=where)
     for override in overrides:
         _apply_override(chosen, override)
+    _require_shallow(chosen, where=where)
     learn(chosen)  # learn its secrets before any error message shows a value
     try:
         return Profile.model_validate(chosen)
     except ValidationError as error:
         raise ProfileError("\n".join(_explain(where, details) for details in error.errors())) from None
+
+
+def _require_shallow(document: Mapping[str, Any], *, where: str) -> None:
+    level: list[Any] = [document]
+    for _ in range(_DEEPEST):
+        entries = [entry for table in level for entry in (table.values() if isinstance(table, Mapping) else table)]
+        level = [entry for entry in entries if isinstance(entry, Mapping | list)]
+        if not level:
+            return
+    raise ProfileError(f"{where}: more than {_DEEPEST} tables or lists within each other")
 
 
 def variant_names(document: Mapping[str, Any]) -> list[str]:
@@ -152,8 +168,20 @@ def _explain(where: str, details: ErrorDetails) -> str:
     if details["type"] == "missing":
         return f"{where}: {key}: is missing"
     message = details["msg"].removeprefix("Value error, ")
-    shown = "" if isinstance(details["input"], dict | BaseModel) else f" = {details['input']!r}"
-    return f"{where}: {key}{shown}: {message[:1].lower()}{message[1:]}" if key else f"{where}: {message}"
+    return (
+        f"{where}: {key}{_shown(details['input'])}: {message[:1].lower()}{message[1:]}"
+        if key
+        else f"{where}: {message}"
+    )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict | BaseModel):
+        return ""
+    try:
+        return f" = {value!r}"
+    except ValueError:
+        return " = an integer of thousands of digits"
 
 
 def _nearest(location: list[int | str]) -> str:

@@ -65,6 +65,9 @@ def test_a_profile_cannot_change(tmp_path: Path) -> None:
         (MINIMAL + "[reference]\nsorce = 's'", ["reference.sorce", "did you mean reference.source?"]),
         (MINIMAL + "[reference]\nsource = 's'\n[[reference.points]]\nfigures = {ttft = 1}", ["ttft_p99_ms"]),
         (MINIMAL + "[load]\nshapes = [[1024]]", ["load.shapes.0"]),
+        (MINIMAL + f"[load]\nisl = 0x{'9' * 4000}", ["load.isl", "an integer of thousands of digits"]),
+        (MINIMAL + f"a{'.a' * 2000} = 1", ["more than 32 tables or lists within each other"]),
+        (MINIMAL + f"[a{'.a' * 2000}]", ["more than 32 tables or lists within each other"]),
     ],
 )
 def test_a_refusal_says_where_and_what(tmp_path: Path, text: str, words: list[str]) -> None:

@@ -120,7 +120,8 @@ def intervals_s(histogram: EngineHistogram) -> dict[str, tuple[float, float | No
 
 
 def _interval_s(buckets: Sequence[tuple[float, float]], share: float) -> tuple[float, float | None]:
-    rank = math.ceil(share * buckets[-1][1])
+    total = buckets[-1][1]
+    rank = min(math.ceil(share * total), total)  # a page from elsewhere may count a third of a request
     lower_s = 0.0
     for bound_s, count in buckets:
         if count >= rank:
