@@ -17,7 +17,6 @@ from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.masking import learn
 from loadgen.profile.schema import Profile, tables
 
-
 _DEEPEST = 32  # tables and lists within each other; a profile has 6, and what walks a document has a frame for each
 
 
@@ -168,11 +167,9 @@ def _explain(where: str, details: ErrorDetails) -> str:
     if details["type"] == "missing":
         return f"{where}: {key}: is missing"
     message = details["msg"].removeprefix("Value error, ")
-    return (
-        f"{where}: {key}{_shown(details['input'])}: {message[:1].lower()}{message[1:]}"
-        if key
-        else f"{where}: {message}"
-    )
+    if not key:
+        return f"{where}: {message}"
+    return f"{where}: {key}{_shown(details['input'])}: {message[:1].lower()}{message[1:]}"
 
 
 def _shown(value: object) -> str:
