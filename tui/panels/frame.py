@@ -127,10 +127,14 @@ class Panel(Painted):
         self._frame: Frame | None = None
         self._drawn: tuple[Frame | None, Size] = (None, NULL_SIZE)
 
-    def show(self, frame: Frame) -> None:
+    def show(self, frame: Frame, *, resizes: bool = False) -> None:
+        """Draw it, if it is in sight; where the screen is about to be laid out anew, only once that has been done."""
         self._frame = frame
         if self.is_on_screen and all(node.display for node in self.ancestors_with_self):
-            self._draw()
+            if resizes:
+                self.refresh()
+            else:
+                self._draw()
 
     def _draw(self) -> None:
         self.put(self._rows_now())
