@@ -50,7 +50,7 @@ _NOTHING = ("None", "null", "True", "False", "true", "false")
 # What a text must hold to hold a secret by its form: most lines of a log do not.
 _SUSPICIOUS = "key token secret pass pwd _pat -pat auth credential cookie bearer basic :// hf_ sk- gh glpat nv".split()
 _NAME = r"[\w.-]{0,64}(?:key|token|secret|pass|pwd|[_-]pat|auth|credential|cookie)[\w.-]{0,64}"
-_VALUE = rf""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\[[^\]\n]{{0,{_LONGEST_LIST}}}\]|[^\s,;&"'(){{}}\[\]]+"""
+_VALUE = rf""""(?s:[^"\\]|\\.)*"|'(?s:[^'\\]|\\.)*'|\[[^\]\n]{{0,{_LONGEST_LIST}}}\]|[^\s,;&"'(){{}}\[\]]+"""
 _PAIRS = (
     # What looks like a name before the padding of base64, at the end of a text, is a part of a histogram.
     re.compile(rf"""(?i)(?<![\w.-])(?P<name>{_NAME})(?P<between> ?= ?|\\?["'] *: *)(?!={{1,2}}$)(?P<value>{_VALUE})"""),
@@ -67,7 +67,7 @@ _CREDENTIALS = (
     (re.compile(r"\b([Bb]asic\s+)(?=\S*[A-Z0-9=])[A-Za-z0-9+/]{6,}={0,2}"), rf"\1{MASK}"),
     (re.compile(r"\b(?:hf_|sk-|gh[a-z]_|github_pat_|glpat-|nvapi-)[\w-]{16,}"), MASK),  # as their issuers make them
 )
-_QUOTED = re.compile(r"""(["'])(?:(?!\1)[^\\]|\\.)*\1""")
+_QUOTED = re.compile(r"""(["'])(?s:(?!\1)[^\\]|\\.)*\1""")
 _PASSWORD_IN_URL = re.compile(r'(?<=://)[^/\s@:]*:([^/\s?#"]+)(?=@)')
 
 _TEXTLESS = frozenset({int, float, bool, bytes, type(None)})

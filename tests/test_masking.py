@@ -117,6 +117,7 @@ def test_a_document_deeper_than_any_of_ours_ends_in_a_mask() -> None:
         ("args: --api-key sk-1 --port 1", "args: --api-key *** --port 1"),
         ("export HF_TOKEN=hf_x; go", "export HF_TOKEN=***; go"),
         ('api_key = "a b"', 'api_key = "***"'),
+        ('"password": "a\\\nb"', '"password": "***"'),
         ("GET /?token=a&x=1 HTTP/1.1", "GET /?token=***&x=1 HTTP/1.1"),
         ("postgres://u:p@host/db", "postgres://***@host/db"),
         ("proxy=http://u:p@ss@host:1 to x@y", "proxy=http://***@host:1 to x@y"),
