@@ -26,6 +26,11 @@ def start_lean() -> None:
         os.environ.setdefault(name, value)
 
 
+def own_variables() -> set[str]:
+    """The environment variables that `start_lean` has set, and not the user."""
+    return _LEAN.keys() - _chosen
+
+
 def inherited_environment() -> dict[str, str]:
     """What vramp was started with: for servers, whose threads and plugins are their own affair."""
-    return {name: value for name, value in os.environ.items() if name in _chosen or name not in _LEAN}
+    return {name: value for name, value in os.environ.items() if name not in own_variables()}

@@ -30,6 +30,7 @@ from aiohttp.log import server_logger
 from textual_serve.server import Server
 
 from loadgen.errors import ServerError
+from loadgen.limits import own_variables
 
 _PATIENCE_S = 5.0
 _REAPED_S = 0.05
@@ -60,8 +61,10 @@ class TokenServer(Server):
     """Serves a command to browsers that know the token."""
 
     def __init__(self, command: Sequence[str], host: str) -> None:
-        # textual-serve hands the words to a shell: quoted, and the shell becomes the process.
-        super().__init__(f"exec {shlex.join(command)}", host=host, templates_path=_PAGE)
+        # textual-serve hands the words to a shell: quoted, and the shell becomes the process. A vramp would take the
+        # variables that this one has set for the user's, and hand them to its server.
+        unset = "".join(f"unset {name}; " for name in sorted(own_variables()))
+        super().__init__(f"{unset}exec {shlex.join(command)}", host=host, templates_path=_PAGE)
         self._words = list(command)
         self.token = secrets.token_urlsafe(16)
         self._names = {"localhost", host, socket.gethostname()}

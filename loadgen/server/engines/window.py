@@ -121,7 +121,7 @@ def intervals_s(histogram: EngineHistogram) -> dict[str, tuple[float, float | No
 
 def _interval_s(buckets: Sequence[tuple[float, float]], share: float) -> tuple[float, float | None]:
     total = buckets[-1][1]
-    rank = min(math.ceil(share * total), total)  # a page from elsewhere may count a third of a request
+    rank = min(math.ceil(share * total), total)  # counts from outside need not be whole numbers
     lower_s = 0.0
     for bound_s, count in buckets:
         if count >= rank:

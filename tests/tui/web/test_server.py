@@ -14,6 +14,7 @@ import aiohttp
 import psutil
 import pytest
 
+from loadgen import limits
 from loadgen.errors import ServerError
 from tui.web.server import listen, serving
 
@@ -97,6 +98,19 @@ async def test_no_word_of_the_command_means_anything_to_a_shell_and_it_ends_with
             (process,) = set(psutil.Process().children()) - before
             assert tuple(process.cmdline()) == COMMAND
         await until_ended(process)
+
+
+async def test_what_vramp_has_set_for_itself_is_not_taken_for_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_chosen", {"OPENBLAS_NUM_THREADS"})
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
+    monkeypatch.setenv("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    said = "(os.getenv('OPENBLAS_NUM_THREADS', '-') + os.getenv('PYDANTIC_DISABLE_PLUGINS', '-') + '...').encode()"
+    before = set(psutil.Process().children())
+    async with door((sys.executable, "-c", APP.replace("b'hello'", said))) as (client, address):
+        async with client.ws_connect(socket_address(address)) as socket:
+            assert (await socket.receive_bytes()) == b"7-..."
+            started = set(psutil.Process().children()) - before
+        await until_ended(*started)
 
 
 async def test_when_the_server_ends_no_process_is_left() -> None:
