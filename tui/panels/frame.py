@@ -8,9 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from textual.events import Click
-from textual.geometry import NULL_SIZE, Region, Size
 from textual.message import Message
-from textual.strip import Strip
 
 from loadgen.metrics.snapshot import Snapshot, StageView
 from tui.charts.chart import chart_rows
@@ -125,37 +123,26 @@ class Panel(Painted):
         super().__init__(id=id)
         self._paint = paint
         self._frame: Frame | None = None
-        self._drawn: tuple[Frame | None, Size] = (None, NULL_SIZE)
 
     def show(self, frame: Frame, *, resizes: bool = False) -> None:
         """Draw it, if it is in sight; where the screen is about to be laid out anew, only once that has been done."""
         self._frame = frame
-        if self.is_on_screen and all(node.display for node in self.ancestors_with_self):
-            if resizes:
-                self.refresh()
-            else:
-                self._draw()
-
-    def _draw(self) -> None:
-        self.put(self._rows_now())
-
-    def render_lines(self, crop: Region) -> list[Strip]:
-        """Draw first if the panel has been shown or got another size: its message comes only after an empty frame."""
-        frame, size = self._drawn
-        if frame is not self._frame or size != self.size:
-            self.replace(self._rows_now())
-        return super().render_lines(crop)
+        in_sight = self.is_on_screen and all(node.display for node in self.ancestors_with_self)
+        if in_sight and not resizes:
+            self.draw()
+            return
+        self.draw_later()
+        if in_sight:
+            self.refresh()
 
     def on_click(self, event: Click) -> None:
         event.stop()
         self.post_message(self.Chosen(self, self.target_at(event.x, event.y)))
 
-    def _rows_now(self) -> Rows:
-        self._drawn = self._frame, self.size
-        width, height = self.size
-        if self._frame is None or not width or not height:
+    def rows(self) -> Rows:
+        if self._frame is None:
             return []
-        rows = self._paint(self._frame, width, height)
+        rows = self._paint(self._frame, *self.size)
         is_old = self._frame.stale and self.id != "header"
         return [in_role(row, "dim") for row in rows] if is_old else rows
 

@@ -185,7 +185,7 @@ class CockpitScreen(FullScreen[None]):
             self._chosen = details.chosen(self._frame_of(self.snapshot))
         for each in self.query(".page"):
             each.display = each.id == f"page-{page}"
-        self.query_one(KeyBar).on_resize()
+        self.query_one(KeyBar).draw()
         self.set_focus(self.query_one(LogView) if page == "log" else None)
 
     # What the keys do.

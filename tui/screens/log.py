@@ -138,14 +138,14 @@ class LogView(Panel):
 
     def action_scroll(self, lines: int) -> None:
         self._book.scroll(lines, self._room)
-        self._draw()
+        self.draw()
 
     def action_page(self, direction: int) -> None:
         self.action_scroll(direction * max(1, self._room - 1))
 
     def action_follow(self) -> None:
         self._book.end = None
-        self._draw()
+        self.draw()
 
     def action_search(self) -> None:
         ask(self.screen, AskText("Look in the log for (< above, > below)", self._book.search), self._search)
@@ -158,7 +158,7 @@ class LogView(Panel):
         if self._book.search and not self._book.find(self._book.search, step, self._room):
             where = "above" if step < 0 else "below"
             self.notify(f"Not found {where}: {fmt.plain(self._book.search)}", timeout=2, markup=False)
-        self._draw()
+        self.draw()
 
     def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
         event.stop()

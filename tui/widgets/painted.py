@@ -11,7 +11,7 @@ from rich.style import Style
 from rich.text import Text
 from textual.containers import Container
 from textual.events import Click
-from textual.geometry import Region
+from textual.geometry import Region, Size
 from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
@@ -61,14 +61,20 @@ class Painted(Widget):
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self._rows: Rows = []
+        self._drawn_size: Size | None = None  # for which the rows are; None: there is something else to draw
         self._strips: dict[int, Strip] = {}  # by row, as they were rendered
         self._strip_width = 0
         self._strip_theme = ""
 
-    def put(self, rows: Rows) -> None:
-        """Show these rows; those below the edge are cut."""
-        width, height = self.size
-        before, self._rows = self._rows, rows[:height]
+    def rows(self) -> Rows:
+        """What to draw now, at this size."""
+        raise NotImplementedError
+
+    def draw(self) -> None:
+        """Show what its rows are now; those below the edge are cut."""
+        width, _ = self.size
+        before = self._rows
+        self._take_rows()
         changed = [
             y
             for y in range(max(len(before), len(self._rows)))
@@ -79,16 +85,23 @@ class Painted(Widget):
         if changed:
             self.refresh(*[Region(0, y, width, 1) for y in changed])
 
-    def replace(self, rows: Rows) -> None:
-        """The same within a refresh, which asks for the lines anyway."""
-        self._rows = rows[: self.size.height]
-        self._strips.clear()
+    def draw_later(self) -> None:
+        """Draw when its lines are asked for next: it is out of sight, or about to get another size."""
+        self._drawn_size = None
+
+    def _take_rows(self) -> None:
+        self._drawn_size = self.size
+        self._rows = self.rows()[: self.size.height] if self.size else []
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """The rows, most as they were: Textual asks for all of them whenever a cell of the screen changes.
 
-        Its own way would look on each row for borders, padding, opacity and links, which these widgets do not have.
+        Its own way would look on each row for borders, padding, opacity and links, which these widgets do not have. Its
+        message about another size comes only after a frame, which would be empty: therefore rows are made here.
         """
+        if self._drawn_size != self.size:
+            self._take_rows()
+            self._strips.clear()
         width, theme = self.size.width, self.app.theme
         if (width, theme) != (self._strip_width, self._strip_theme):
             self._strip_width, self._strip_theme = width, theme
@@ -188,12 +201,14 @@ class Pane(Painted):
         self._rows_at = rows_at
         self.on_resize()
 
+    def rows(self) -> Rows:
+        return self._rows_at(self.size.width)
+
     def on_resize(self) -> None:
         """Another width, other rows; another height only lets more of them show."""
         if self.size.width:
-            rows = self._rows_at(self.size.width)
-            self.styles.height = max(1, len(rows))
-            self.put(rows)
+            self.styles.height = max(1, len(self.rows()))
+            self.draw()
 
 
 class KeyBar(Painted):
@@ -204,9 +219,8 @@ class KeyBar(Painted):
         super().__init__(id=id)
         self._hints = hints
 
-    def on_resize(self) -> None:
-        """Another width, other keys; the screen calls it too when there is something else to show."""
-        self.put([tuple(word for word, _ in row) for row in self._rows_of_words()])
+    def rows(self) -> Rows:
+        return [tuple(word for word, _ in row) for row in self._rows_of_words()]
 
     async def on_click(self, event: Click) -> None:
         """Act as if the key had been pressed; the words of a single key are as good as the key."""
