@@ -205,27 +205,31 @@ def _status_of(source: SourceStatus) -> dict[str, Any]:
     return words
 
 
+class _Told(msgspec.Struct, frozen=True):
+    """What a journal says of a vendor's source, as far as it is told."""
+
+    attempt: str | None
+    works: bool
+    failures: dict[str, str]
+    again_s: float | None = None
+
+
 def telemetry_words(meta: dict[str, Any] | None) -> str:
     """What measures the GPUs, or why nothing does, from its entry in the journal."""
     if not meta:
         return "no GPU found: see vramp doctor for what was tried"
-    return "; ".join(_words(vendor, **source) for vendor, source in meta.items())
+    try:
+        told = msgspec.convert(meta, dict[str, _Told])
+    except msgspec.ValidationError:
+        return "unknown: the journal is damaged"
+    return "; ".join(_words(vendor, source) for vendor, source in told.items())
 
 
-def _words(
-    vendor: str,
-    /,
-    *,
-    attempt: str | None,
-    works: bool,
-    failures: dict[str, str],
-    again_s: float | None = None,
-    **_: object,
-) -> str:
-    if works:
-        return f"{vendor}: {attempt}"
-    if attempt is not None:
-        return f"{vendor}: trying {attempt}"
-    last = next(reversed(failures.items()), None)
-    again = f"; all is tried again within {again_s:.0f} s" if again_s is not None else ""
+def _words(vendor: str, source: _Told) -> str:
+    if source.works:
+        return f"{vendor}: {source.attempt}"
+    if source.attempt is not None:
+        return f"{vendor}: trying {source.attempt}"
+    last = next(reversed(source.failures.items()), None)
+    again = f"; all is tried again within {source.again_s:.0f} s" if source.again_s is not None else ""
     return f"{vendor}: nothing works" + (f"; {last[0]}: {last[1]}" if last is not None else "") + again

@@ -249,9 +249,9 @@ def load_view(asked: StageLoad | None, record: Record, t_s: float, **known: Unpa
 def _progress(stage: StageLoad, running: StageRecord, t_s: float) -> float | None:
     """How much of a bounded stage is done, 0 to 1; None without a bound."""
     done = []
-    if stage.duration_s is not None:
+    if stage.duration_s:
         done.append(running.measured_s(t_s) / stage.duration_s)
-    if stage.requests is not None:
+    if stage.requests:
         done.append(sum(running.counters[name] for name in OUTCOMES) / stage.requests)
     return min(1.0, max(done)) if done else None
 
