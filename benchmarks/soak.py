@@ -82,18 +82,20 @@ class Ticks:
 
     def __init__(self, folder: Path) -> None:
         self._journal = folder / "journal.jsonl"
-        self._inode = 0
-        self._at = 0
+        self._file = self._journal.open("rb")
+        self._rest = b""
         self._last_s: float | None = None
 
     def distances_s(self) -> list[float]:
         """Between the ticks since the last call."""
-        with self._journal.open("rb") as file:
-            if os.fstat(file.fileno()).st_ino != self._inode:
-                self._inode, self._at = os.fstat(file.fileno()).st_ino, 0
-            file.seek(self._at)
-            whole, _, _ = file.read().rpartition(b"\n")
-        self._at += len(whole) + 1 if whole else 0
+        told = self._file.read()
+        if self._journal.stat().st_ino != os.fstat(self._file.fileno()).st_ino:
+            # A new part has begun: what the old one has since the last look comes first.
+            told += self._file.read()
+            self._file.close()
+            self._file = self._journal.open("rb")
+            told += self._file.read()
+        whole, _, self._rest = (self._rest + told).rpartition(b"\n")
         times_s = [msgspec.json.decode(line)["t_s"] for line in whole.splitlines() if b'"type":"Ticked"' in line]
         before_s = times_s[:1] if self._last_s is None else [self._last_s]
         self._last_s = times_s[-1] if times_s else self._last_s

@@ -32,9 +32,10 @@ class TimeSeries:
         self._capacity, self._kept_raw = capacity, kept_raw
         self._step_s = _FIRST_STEP_S
         self._length = 0
-        self._times = np.empty(capacity)
-        self._lows = np.empty((len(self.rows), capacity))
-        self._highs = np.empty((len(self.rows), capacity))
+        # Written at once, so that the memory is taken at once: otherwise it would grow for the first hour of a run.
+        self._times = np.full(capacity, np.nan)
+        self._lows = np.full((len(self.rows), capacity), np.nan)
+        self._highs = np.full((len(self.rows), capacity), np.nan)
 
     def __len__(self) -> int:
         return self._length
