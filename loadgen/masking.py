@@ -50,7 +50,11 @@ _NOTHING = ("None", "null", "True", "False", "true", "false")
 # What a text must hold to hold a secret by its form: most lines of a log do not.
 _SUSPICIOUS = "key token secret pass pwd _pat -pat auth credential cookie bearer basic :// hf_ sk- gh glpat nv".split()
 _NAME = r"[\w.-]{0,64}(?:key|token|secret|pass|pwd|[_-]pat|auth|credential|cookie)[\w.-]{0,64}"
-_VALUE = rf""""(?s:[^"\\]|\\.)*"|'(?s:[^'\\]|\\.)*'|\[[^\]\n]{{0,{_LONGEST_LIST}}}\]|[^\s,;&"'(){{}}\[\]]+"""
+_CUT = r"\\?\Z"  # where the closing quote would be: what was cut off is a value, too
+_VALUE = (
+    rf""""(?s:[^"\\]|\\.)*(?:"|{_CUT})|'(?s:[^'\\]|\\.)*(?:'|{_CUT})|"""
+    rf"""\[[^\]\n]{{0,{_LONGEST_LIST}}}\]|[^\s,;&"'(){{}}\[\]]+"""
+)
 _PAIRS = (
     # What looks like a name before the padding of base64, at the end of a text, is a part of a histogram.
     re.compile(rf"""(?i)(?<![\w.-])(?P<name>{_NAME})(?P<between> ?= ?|\\?["'] *: *)(?!={{1,2}}$)(?P<value>{_VALUE})"""),
