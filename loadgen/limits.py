@@ -6,6 +6,8 @@ import os
 import resource
 
 _LEAN = {"OPENBLAS_NUM_THREADS": "1", "PYDANTIC_DISABLE_PLUGINS": "__all__"}
+_M_MMAP_THRESHOLD = -3  # in malloc.h
+_LARGE_BYTES = 64 << 10
 _chosen = _LEAN.keys() & os.environ.keys()  # by the user
 
 
@@ -13,6 +15,19 @@ def raise_open_files() -> None:
     """Allow as many open files as the hard limit does: each connection is one."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def map_large_blocks() -> None:
+    """Have the C library map each large block of memory by itself, and give it back as soon as it is free.
+
+    Arrays of histograms come and go with every tick. In the heap they leave holes, by which a run of many stages grows.
+    Only glibc can be asked (mallopt(3)); elsewhere nothing happens.
+    """
+    import ctypes  # which numpy loads anyway; `vramp --help` does without
+
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is not None:
+        set_option(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def start_lean() -> None:

@@ -26,6 +26,7 @@ from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
 from loadgen.errors import VrampError
+from loadgen.limits import map_large_blocks
 from loadgen.masking import masked_text
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.run.operations import Stop
@@ -342,6 +343,7 @@ def open_cockpit(cockpit: Cockpit) -> bool:
 
     async def show() -> None:
         give_up_where_callbacks_fail()
+        map_large_blocks()
         for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, hang_up)
         _keep_collections_short()

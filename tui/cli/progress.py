@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from loadgen.format import count, interval, percent, significant, target
+from loadgen.limits import map_large_blocks
 from loadgen.run.operations import Abort, Stop
 from tui.cli.options import shown
 from tui.cli.spoken import Spoken
@@ -30,6 +31,7 @@ _EVERY_S = 2.0
 async def follow(run: Run, *, spoken: bool = False) -> bool:
     """Drive a run to its end, told in sentences if `spoken`; True if it was interrupted."""
     give_up_where_callbacks_fail()
+    map_large_blocks()
     interrupts = 0
 
     def interrupt() -> None:
