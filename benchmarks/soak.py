@@ -88,10 +88,9 @@ class Ticks:
 
     def distances_s(self) -> list[float]:
         """Between the ticks since the last call."""
+        has_new_part = self._journal.stat().st_ino != os.fstat(self._file.fileno()).st_ino
         told = self._file.read()
-        if self._journal.stat().st_ino != os.fstat(self._file.fileno()).st_ino:
-            # A new part has begun: what the old one has since the last look comes first.
-            told += self._file.read()
+        if has_new_part:  # and what the old one had since the last look has been read
             self._file.close()
             self._file = self._journal.open("rb")
             told += self._file.read()

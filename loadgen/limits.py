@@ -48,4 +48,5 @@ def own_variables() -> set[str]:
 
 def inherited_environment() -> dict[str, str]:
     """What vramp was started with: for servers, whose threads and plugins are their own affair."""
-    return {name: value for name, value in os.environ.items() if name not in own_variables()}
+    ours = own_variables()
+    return {name: value for name, value in os.environ.items() if name not in ours}

@@ -63,7 +63,7 @@ class Histogram:
 
     @property
     def _counts(self) -> NDArray[np.int64]:
-        """The counters (read-only) up to the highest one in use: most latencies use few of them."""
+        """The counters (read-only) up to the highest bucket in use: most latencies use few of them."""
         if self._packed is None:
             return self._loose
         return _loose(*unpack_counters(self._packed)) if self._packed else _NO_COUNTS

@@ -60,7 +60,7 @@ class Painted(Widget):
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
-        self._rows: Rows = []
+        self._rows: Rows = []  # those below the edge, too
         self._drawn_size: Size | None = None  # for which the rows are; None: there is something else to draw
         self._strips: dict[int, Strip] = {}  # by row, as they were rendered
         self._strip_width = 0
@@ -72,12 +72,12 @@ class Painted(Widget):
 
     def draw(self) -> None:
         """Show what its rows are now; those below the edge are cut."""
-        width, _ = self.size
+        width, height = self.size
         before = self._rows
         self._take_rows()
         changed = [
             y
-            for y in range(max(len(before), len(self._rows)))
+            for y in range(min(height, max(len(before), len(self._rows))))
             if y >= len(before) or y >= len(self._rows) or before[y] != self._rows[y]
         ]
         for y in changed:
@@ -91,7 +91,7 @@ class Painted(Widget):
 
     def _take_rows(self) -> None:
         self._drawn_size = self.size
-        self._rows = self.rows()[: self.size.height] if self.size else []
+        self._rows = self.rows() if self.size else []
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """The rows, most as they were: Textual asks for all of them whenever a cell of the screen changes.
@@ -207,8 +207,8 @@ class Pane(Painted):
     def on_resize(self) -> None:
         """Another width, other rows; another height only lets more of them show."""
         if self.size.width:
-            self.styles.height = max(1, len(self.rows()))
             self.draw()
+            self.styles.height = max(1, len(self._rows))
 
 
 class KeyBar(Painted):
