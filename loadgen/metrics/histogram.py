@@ -49,9 +49,10 @@ _PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9
 class Histogram:
     """Counts of latencies in microseconds; a commutative monoid under `add`, with `Histogram()` as zero."""
 
-    __slots__ = ("_loose", "_packed", *_SUMS)
+    __slots__ = ("_first", "_loose", "_packed", *_SUMS)
 
     def __init__(self) -> None:
+        self._first = 0  # the index of the first counter in `_loose`
         self._loose: NDArray[np.int64] = _NO_COUNTS  # the counters while not packed
         self._packed: bytes | None = None
         self.count = 0
@@ -61,19 +62,23 @@ class Histogram:
         self.max_us = 0
         self.clipped = 0
 
-    @property
-    def _counts(self) -> NDArray[np.int64]:
-        """The counters (read-only) up to the highest bucket in use: most latencies use few of them."""
+    def _counters(self) -> tuple[int, NDArray[np.int64]]:
+        """The index of the first counter and the counters (read-only), from the lowest bucket in use to the highest."""
         if self._packed is None:
-            return self._loose
-        return _loose(*unpack_counters(self._packed)) if self._packed else _NO_COUNTS
+            return self._first, self._loose
+        return _loose(*unpack_counters(self._packed)) if self._packed else (0, _NO_COUNTS)
+
+    def _used(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The indices of the counters that are not zero, and these."""
+        first, counts = self._counters()
+        (used,) = np.nonzero(counts)
+        return first + used, counts[used]
 
     def pack(self) -> None:
         """Save at least nine tenths of the memory of a rarely used histogram; changing it unpacks it."""
         if self._packed is None:
-            (indices,) = np.nonzero(self._loose)
-            self._packed = pack_counters(indices, self._loose[indices])
-            self._loose = _NO_COUNTS
+            self._packed = pack_counters(*self._used())
+            self._first, self._loose = 0, _NO_COUNTS
 
     def record_ns(self, values_ns: Sequence[int] | NDArray[np.int64], weights: NDArray[np.int64] | None = None) -> None:
         """Record durations in nanoseconds, each `weights[i]` times; a negative one counts as 0."""
@@ -91,7 +96,9 @@ class Histogram:
         if over.any():
             self.clipped += int(over.sum() if weights is None else weights[over].sum())
         values_us = np.clip(values_us, 0, _TOP_US)
-        self._add_counts(np.bincount(_index(values_us), weights).astype(np.int64))
+        indices = _index(values_us)
+        first = _bucket_of(int(indices.min()))
+        self._add_counts(first, np.bincount(indices - first, weights).astype(np.int64))
         low, high = int(values_us.min()), int(values_us.max())
         self.min_us = low if self.count == 0 else min(self.min_us, low)
         self.max_us = max(self.max_us, high)
@@ -99,20 +106,34 @@ class Histogram:
         self.sum_us += int((values_us if weights is None else values_us * weights).sum())
         self.sum_squares_us += _sum_of_squares(values_us, weights)
 
-    def _add_counts(self, counts: NDArray[np.int64]) -> None:
+    def _add_counts(self, first: int, counts: NDArray[np.int64]) -> None:
+        """Add counters, the first of which has this index, that of a bucket."""
         if self._packed is not None:
-            self._loose, self._packed = self._counts.copy(), None
-        if len(counts) > len(self._loose):
-            # In whole buckets: arrays of a few sizes take each other's place in memory, those of all sizes do not.
-            missing = -(-len(counts) // _HALF) * _HALF - len(self._loose)
-            self._loose = np.concatenate([self._loose, np.zeros(missing, dtype=np.int64)])
-        self._loose[: len(counts)] += counts
+            (self._first, loose), self._packed = self._counters(), None
+            self._loose = loose.copy()
+        self._make_room(first, first + len(counts))
+        begin = first - self._first
+        self._loose[begin : begin + len(counts)] += counts
+
+    def _make_room(self, first: int, end: int) -> None:
+        """Have all counters from `first` to before `end` in whole buckets.
+
+        Arrays of a few sizes take each other's place in memory, those of all sizes do not.
+        """
+        if not len(self._loose):
+            self._first = first
+        before = max(0, self._first - first)
+        after = max(0, -(-(end - self._first - len(self._loose)) // _HALF) * _HALF)
+        if before or after:
+            around = [np.zeros(room, dtype=np.int64) for room in (before, after)]
+            self._loose = np.concatenate([around[0], self._loose, around[1]])
+            self._first -= before
 
     def add(self, other: Histogram) -> None:
         """Merge another histogram into this one."""
         if other.count == 0:
             return
-        self._add_counts(other._counts)
+        self._add_counts(*other._counters())
         self.min_us = other.min_us if self.count == 0 else min(self.min_us, other.min_us)
         self.max_us = max(self.max_us, other.max_us)
         self.count += other.count
@@ -126,10 +147,11 @@ class Histogram:
         Each is the top of its bucket, as HdrHistogram reports it, but never above the recorded maximum.
         """
         assert self.count, "an empty histogram has no percentiles"
-        cumulative = np.cumsum(self._counts)
+        first, counts = self._counters()
+        cumulative = np.cumsum(counts)
         ranks = [max(1, math.ceil(round(percent / 100 * self.count, 9))) for percent in percents]
         indices = np.searchsorted(cumulative, ranks, side="left")
-        return [min(_top_of(int(index)), self.max_us) for index in indices]
+        return [min(_top_of(first + int(index)), self.max_us) for index in indices]
 
     def percentile_ms(self, percent: float) -> float | None:
         """One nearest-rank percentile in milliseconds, None when nothing was recorded."""
@@ -141,25 +163,25 @@ class Histogram:
 
     def counts_within(self, bounds_us: Sequence[int]) -> list[int]:
         """How many values are at most each of these ascending bounds; exact if bounds are tops of buckets."""
-        cumulative = np.concatenate([[0], np.cumsum(self._counts)])
-        past = _index(np.array(bounds_us, dtype=np.int64)) + 1
-        return [int(count) for count in cumulative[np.minimum(past, len(cumulative) - 1)]]
+        first, counts = self._counters()
+        cumulative = np.concatenate([[0], np.cumsum(counts)])
+        past = _index(np.array(bounds_us, dtype=np.int64)) + 1 - first
+        return [int(count) for count in cumulative[np.clip(past, 0, len(counts))]]
 
     def share_above(self, limit_ms: float) -> float:
         """The share of values in buckets entirely above a limit; 0 when empty."""
         if self.count == 0:
             return 0.0
-        index = int(_index(np.array([min(int(limit_ms * 1000), _TOP_US)], dtype=np.int64))[0])
-        return float(self._counts[index + 1 :].sum()) / self.count
+        indices, counts = self._used()
+        return float(counts[indices > _index_of(limit_ms)].sum()) / self.count
 
     def above(self, limit_ms: float) -> Histogram:
         """The values in buckets entirely above a limit, summed as the tops of their buckets."""
-        index = int(_index(np.array([min(int(limit_ms * 1000), _TOP_US)], dtype=np.int64))[0])
-        counts = self._counts[index + 1 :]
-        (indices,) = np.nonzero(counts)
-        tops = np.array([min(_top_of(index + 1 + int(each)), self.max_us) for each in indices], dtype=np.int64)
+        indices, counts = self._used()
+        above = indices > _index_of(limit_ms)
+        tops = np.array([min(_top_of(int(each)), self.max_us) for each in indices[above]], dtype=np.int64)
         histogram = Histogram()
-        histogram.record_us(tops, counts[indices])
+        histogram.record_us(tops, counts[above])
         return histogram
 
     def summary(self, *, with_hdr: bool = False) -> Summary:
@@ -207,8 +229,8 @@ class Histogram:
     def hdr(self) -> str:
         """HdrHistogram's own V2 encoding (base64), readable by its tools in any language."""
         hdr = HdrHistogram(LOWEST_US, HIGHEST_US, SIGNIFICANT_DIGITS)
-        counts = self._counts
-        np.frombuffer(hdr.counts, dtype=np.uint64)[: len(counts)] = counts
+        first, counts = self._counters()
+        np.frombuffer(hdr.counts, dtype=np.uint64)[first : first + len(counts)] = counts
         # The codec truncates counts at the maximum, so total, minimum and maximum must be set.
         hdr.total_count, hdr.min_value, hdr.max_value = self.count, self.min_us, self.max_us
         encoded: bytes = hdr.encode()
@@ -236,10 +258,8 @@ class Histogram:
         return histogram
 
     def encode(self) -> EncodedHistogram:
-        counts = self._counts
-        (indices,) = np.nonzero(counts)
         sums: dict[str, Any] = {name: getattr(self, name) for name in _SUMS}
-        return EncodedHistogram(packed=pack_counters(indices, counts[indices]), **sums)
+        return EncodedHistogram(packed=pack_counters(*self._used()), **sums)
 
     def encode_some(self) -> EncodedHistogram | None:
         """None if nothing was recorded."""
@@ -252,7 +272,7 @@ class Histogram:
         if encoded is None:
             return histogram
         if encoded.count:
-            histogram._loose = _loose(*encoded.counters())
+            histogram._first, histogram._loose = _loose(*encoded.counters())
         for name in _SUMS:
             setattr(histogram, name, getattr(encoded, name))
         return histogram
@@ -265,11 +285,13 @@ class Histogram:
     __hash__ = None  # type: ignore[assignment]  # mutable
 
 
-def _loose(steps: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def _loose(steps: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
+    """The index of the first counter, and the counters in whole buckets."""
     indices = np.cumsum(steps)
-    loose = np.zeros(indices[-1] + 1, dtype=np.int64)
-    loose[indices] = counts
-    return loose
+    first = _bucket_of(int(indices[0]))
+    loose = np.zeros(_bucket_of(int(indices[-1])) + _HALF - first, dtype=np.int64)
+    loose[indices - first] = counts
+    return first, loose
 
 
 def _require_ours(text: str) -> None:
@@ -283,6 +305,15 @@ def _index(values_us: NDArray[np.int64]) -> NDArray[np.int64]:
     """The counter index of each value: HdrHistogram's bucket and sub-bucket, vectorised (exact below 2**53)."""
     bucket = np.frexp((values_us | _MASK).astype(np.float64))[1].astype(np.int64) - (_MAGNITUDE + 1)
     return ((bucket + 1) << _MAGNITUDE) + ((values_us >> bucket) - _HALF)
+
+
+def _index_of(limit_ms: float) -> int:
+    return int(_index(np.array([min(int(limit_ms * 1000), _TOP_US)], dtype=np.int64))[0])
+
+
+def _bucket_of(index: int) -> int:
+    """The first index of a counter's bucket."""
+    return index - index % _HALF
 
 
 def _top_of(index: int) -> int:
