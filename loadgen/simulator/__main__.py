@@ -19,7 +19,7 @@ from typing import NoReturn
 import uvloop
 
 from loadgen.errors import ProfileError, ServerError
-from loadgen.limits import raise_open_files
+from loadgen.limits import map_large_blocks, raise_open_files
 from loadgen.simulator.api import Api
 from loadgen.simulator.faults import parse_fault
 from loadgen.simulator.http import HttpServer
@@ -198,6 +198,7 @@ def main(words: Sequence[str] | None = None) -> None:
     """Run the simulator; a wrong flag exits with 2, a failed start with 1, a signal with 0."""
     options = main_parser().parse_args(words)
     raise_open_files()
+    map_large_blocks()
     # A full collection over thousands of open streams would take longer than a step.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)

@@ -23,7 +23,7 @@ from operator import sub
 from typing import Any, Literal
 
 KEPT_EVENTS = 1 << 22  # of ended streams, 8 bytes each
-KEPT_STEPS = 1 << 18
+KEPT_STEPS = 1 << 17
 _STREAM_COSTS = 32  # a stream's overhead, in events
 
 Outcome = Literal["completed", "aborted", "failed"]
@@ -111,7 +111,7 @@ class ServedHistory:
         }
 
 
-EXACT = 1 << 18
+EXACT = 1 << 16
 
 
 class Samples:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -33,6 +33,21 @@ def filtered(widget: Widget, style: Style) -> Style:
     return segments[0].style or style
 
 
+class Line(Strip):
+    """A strip that is freed with its last reference.
+
+    Textual's own keeps itself where it is asked for its parts and is one: a cycle, and with some hundred of them a
+    second a large heap before the garbage collector looks at it.
+    """
+
+    __slots__ = ()
+
+    def divide(self, cuts: Iterable[int]) -> Sequence[Strip]:
+        """Its parts up to each of these cells."""
+        ends = list(cuts)
+        return [self] if ends == [self.cell_length] else super().divide(ends)
+
+
 def blank_lines(widget: Widget, crop: Region) -> list[Strip]:
     """Nothing but its colour, for a widget without border, padding or title.
 
@@ -40,7 +55,7 @@ def blank_lines(widget: Widget, crop: Region) -> list[Strip]:
     lines, because it remembers how it was last cut for what lies on it.
     """
     style = filtered(widget, Style(bgcolor=widget.background_colors[1].rich_color))
-    return [Strip.blank(crop.width, style)] * crop.height
+    return [Line.blank(crop.width, style)] * crop.height
 
 
 class Ground(Container):
@@ -117,7 +132,7 @@ class Painted(Widget):
         styles = self._styles_by_role()
         row = self._rows[y] if y < len(self._rows) else ()
         segments = [Segment(text, styles[role]) for text, role in row if text]
-        return Strip(segments).adjust_cell_length(self.size.width, styles["text"])
+        return Line(Line(segments).adjust_cell_length(self.size.width, styles["text"]))
 
     def target_at(self, x: int, y: int) -> str:
         """What is drawn at a cell, as `rows.target` has named it; empty where nothing is."""
