@@ -139,10 +139,10 @@ class CockpitScreen(FullScreen[None]):
             self._draw()
 
     def on_screen_resume(self) -> None:
-        self._draw()
+        self._draw(anew=True)
 
-    def _draw(self) -> None:
-        """All panels, from what is known now.
+    def _draw(self, *, anew: bool = False) -> None:
+        """All panels, from what is known now; `anew` where Textual is about to ask for all of the screen.
 
         Not under a dialog: Textual would blend the whole screen anew at each message that this one gets (measured: 60 %
         of a core). Therefore the app, not this screen, is what the snapshots are posted to.
@@ -152,7 +152,7 @@ class CockpitScreen(FullScreen[None]):
         frame = self._frame_of(self.snapshot)
         resizes = set_classes(self, shown_classes(frame, self._page, full=self._full, width=self.size.width))
         for panel in self._panels:
-            panel.show(frame, resizes=resizes)
+            panel.show(frame, resizes=resizes or anew)
 
     def _frame_of(self, snapshot: Snapshot) -> Frame:
         return Frame(

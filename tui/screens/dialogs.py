@@ -86,6 +86,11 @@ class Dialog(ModalScreen[Answer]):
         super().__init__()
         self._below: tuple[Size, list[Strip]] | None = None
 
+    def update_node_styles(self, animate: bool = True) -> None:
+        """Not as it appears: what is on it has just been styled as it was mounted."""
+        if self.stack_updates > 1:
+            super().update_node_styles(animate)
+
     def render_lines(self, crop: Region) -> list[Strip]:
         """The screen below, taken once: Textual would draw it anew whenever a letter is typed."""
         if self._below is None or self._below[0] != self.size:

@@ -117,5 +117,6 @@ def set_classes(screen: Screen[Any], wanted: Mapping[str, bool]) -> bool:
         if any(part.name in changed for selectors in rule.selector_set for part in selectors.selectors)
     ]
     styled = {name for rule in rules for name in rule.selector_names}
-    screen.app.stylesheet.update_nodes({node for name in styled for node in screen.query(name)})
+    if styled:
+        screen.app.stylesheet.update_nodes(set(screen.query(", ".join(styled))))
     return True
