@@ -172,8 +172,9 @@ class Histogram:
         """The share of values in buckets entirely above a limit; 0 when empty."""
         if self.count == 0:
             return 0.0
-        indices, counts = self._used()
-        return float(counts[indices > _index_of(limit_ms)].sum()) / self.count
+        first, counts = self._counters()
+        above = max(0, _index_of(limit_ms) + 1 - first)
+        return float(counts[above:].sum()) / self.count
 
     def above(self, limit_ms: float) -> Histogram:
         """The values in buckets entirely above a limit, summed as the tops of their buckets."""
@@ -310,7 +311,10 @@ def _index(values_us: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _index_of(limit_ms: float) -> int:
-    return int(_index(np.array([min(int(limit_ms * 1000), _TOP_US)], dtype=np.int64))[0])
+    """As `_index`, of a single limit: an array of one takes 17 times as long."""
+    value_us = min(int(limit_ms * 1000), _TOP_US)
+    bucket = (value_us | _MASK).bit_length() - (_MAGNITUDE + 1)
+    return ((bucket + 1) << _MAGNITUDE) + ((value_us >> bucket) - _HALF)
 
 
 def _bucket_of(index: int) -> int:

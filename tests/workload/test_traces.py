@@ -1,6 +1,7 @@
 """Traces: the published formats, what is left out of them and told, what cannot be read, and how prompts are shared."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from loadgen.errors import ProfileError
 from loadgen.format import percent
 from loadgen.profile.load import Load
 from loadgen.workload.data import Dataset, DatasetReader, index_dataset
-from loadgen.workload.prompts import FALLBACK_IDS, WORDS, text_prompts, token_prompts
+from loadgen.workload.prompts import FALLBACK_IDS, WORDS, Prompts, text_prompts, token_prompts
 from loadgen.workload.traces import TraceOptions, TraceReader, TraceRow, row_parser
 from loadgen.workload.work import RequestWriter, shape_of, trace_pieces
 
@@ -191,9 +192,14 @@ def test_every_row_of_a_csv_is_sent_or_counted(made: list[tuple[float, int, int]
 ids = st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=6)
 
 
+@cache
+def prompts_of(seed: int) -> Prompts:
+    return token_prompts(FALLBACK_IDS, seed)
+
+
 def prompt_of(row: TraceRow, index: int, *, block_size: int, times: int = 0, seed: int = 1) -> list[int]:
     pieces = trace_pieces(row, 3, index, block_size=block_size, times=times)
-    prompt: list[int] = json.loads(token_prompts(FALLBACK_IDS, seed).compose(pieces))
+    prompt: list[int] = json.loads(prompts_of(seed).compose(pieces))
     return prompt
 
 
