@@ -1,6 +1,7 @@
 """The histogram against plain arithmetic and against HdrHistogram itself."""
 
 import base64
+import gc
 import math
 import zlib
 from itertools import pairwise
@@ -247,3 +248,18 @@ def test_without_any_that_wait_nothing_is_a_lower_bound() -> None:
     histogram = Histogram()
     histogram.record_us(np.array([5, 7]))
     assert histogram.summary_with(Histogram()) == histogram.summary()
+
+
+def test_the_encoder_of_hdrhistogram_is_freed_at_once() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        before = encoders_alive()
+        Histogram.from_hdr(of([1_000]).hdr())
+        assert encoders_alive() == before
+    finally:
+        gc.enable()
+
+
+def encoders_alive() -> int:
+    return sum(isinstance(each, HdrHistogram) for each in gc.get_objects())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
+from itertools import islice
 
 import msgspec
 import pytest
@@ -222,3 +224,24 @@ def test_the_gpus_history_begins_anew_with_other_gpus() -> None:
     for count in (0, 8, 8, 2):
         timeline.add(with_gpus(count) if count else running())
     assert len(timeline.gpus) == 0 or timeline.gpus.last("1 busy") is not None
+
+
+async def test_what_was_drawn_is_freed_at_once() -> None:
+    # The garbage collector comes by once in an hour or so: a strip that holds itself stays until then.
+    shots = iter(afternoon()[100:])
+    async with seated() as seat:
+        for shot in islice(shots, 20):
+            await seat.show(shot)
+        gc.collect()
+        gc.disable()
+        try:
+            before = strips_alive()
+            for shot in islice(shots, 40):
+                await seat.show(shot)
+            assert strips_alive() < before + 100
+        finally:
+            gc.enable()
+
+
+def strips_alive() -> int:
+    return sum(isinstance(each, Strip) for each in gc.get_objects())
