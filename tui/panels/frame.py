@@ -139,10 +139,10 @@ class Panel(Painted):
         event.stop()
         self.post_message(self.Chosen(self, self.target_at(event.x, event.y)))
 
-    def rows(self) -> Rows:
+    def rows(self, width: int, height: int) -> Rows:
         if self._frame is None:
             return []
-        rows = self._paint(self._frame, *self.size)
+        rows = self._paint(self._frame, width, height)
         is_old = self._frame.stale and self.id != "header"
         return [in_role(row, "dim") for row in rows] if is_old else rows
 

@@ -1,6 +1,6 @@
 """The cockpit's one screen: panels over the latest snapshot, and the keys that steer the run.
 
-The app hands it snapshots, it changes widgets, `render_line` only draws. Widgets are neither mounted nor removed while
+The app hands it snapshots, it changes widgets, its panels only draw. Widgets are neither mounted nor removed while
 it runs: panels come and go by CSS class, by size (`app.tcss`) and by phase. A key answers from the local wish
 (`PendingLoad`) before the run confirms it.
 """

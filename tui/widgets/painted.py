@@ -81,32 +81,32 @@ class Painted(Widget):
         self._strip_width = 0
         self._strip_theme = ""
 
-    def rows(self) -> Rows:
+    def rows(self, width: int, height: int) -> Rows:
         """What to draw now, at this size."""
         raise NotImplementedError
 
     def draw(self) -> None:
         """Show what its rows are now; those below the edge are cut."""
-        width, height = self.size
+        size = self.size
         before = self._rows
-        self._take_rows()
+        self._take_rows(size)
         changed = [
             y
-            for y in range(min(height, max(len(before), len(self._rows))))
+            for y in range(min(size.height, max(len(before), len(self._rows))))
             if y >= len(before) or y >= len(self._rows) or before[y] != self._rows[y]
         ]
         for y in changed:
             self._strips.pop(y, None)
         if changed:
-            self.refresh(*[Region(0, y, width, 1) for y in changed])
+            self.refresh(*[Region(0, y, size.width, 1) for y in changed])
 
     def draw_later(self) -> None:
         """Draw when its lines are asked for next: it is out of sight, or about to get another size."""
         self._drawn_size = None
 
-    def _take_rows(self) -> None:
-        self._drawn_size = self.size
-        self._rows = self.rows() if self.size else []
+    def _take_rows(self, size: Size) -> None:
+        self._drawn_size = size
+        self._rows = self.rows(*size) if size else []
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """The rows, most as they were: Textual asks for all of them whenever a cell of the screen changes.
@@ -114,25 +114,26 @@ class Painted(Widget):
         Its own way would look on each row for borders, padding, opacity and links, which these widgets do not have. Its
         message about another size comes only after a frame, which would be empty: therefore rows are made here.
         """
-        if self._drawn_size != self.size:
-            self._take_rows()
+        size = self.size  # which Textual looks up in its map of the screen each time
+        if self._drawn_size != size:
+            self._take_rows(size)
             self._strips.clear()
-        width, theme = self.size.width, self.app.theme
+        width, theme = size.width, self.app.theme
         if (width, theme) != (self._strip_width, self._strip_theme):
             self._strip_width, self._strip_theme = width, theme
             self._strips.clear()
         for y in crop.line_range:
             if y not in self._strips:
-                self._strips[y] = self.render_line(y)
+                self._strips[y] = self._strip_of(y)
         strips = [self._strips[y] for y in crop.line_range]
         return strips if crop.column_span == (0, width) else [strip.crop(*crop.column_span) for strip in strips]
 
-    def render_line(self, y: int) -> Strip:
+    def _strip_of(self, y: int) -> Strip:
         """One row, padded to the width."""
         styles = self._styles_by_role()
         row = self._rows[y] if y < len(self._rows) else ()
         segments = [Segment(text, styles[role]) for text, role in row if text]
-        return Line(Line(segments).adjust_cell_length(self.size.width, styles["text"]))
+        return Line(Line(segments).adjust_cell_length(self._strip_width, styles["text"]))
 
     def target_at(self, x: int, y: int) -> str:
         """What is drawn at a cell, as `rows.target` has named it; empty where nothing is."""
@@ -216,8 +217,8 @@ class Pane(Painted):
         self._rows_at = rows_at
         self.on_resize()
 
-    def rows(self) -> Rows:
-        return self._rows_at(self.size.width)
+    def rows(self, width: int, height: int) -> Rows:
+        return self._rows_at(width)
 
     def on_resize(self) -> None:
         """Another width, other rows; another height only lets more of them show."""
@@ -234,12 +235,12 @@ class KeyBar(Painted):
         super().__init__(id=id)
         self._hints = hints
 
-    def rows(self) -> Rows:
-        return [tuple(word for word, _ in row) for row in self._rows_of_words()]
+    def rows(self, width: int, height: int) -> Rows:
+        return [tuple(word for word, _ in row) for row in self._rows_of_words(width, height)]
 
     async def on_click(self, event: Click) -> None:
         """Act as if the key had been pressed; the words of a single key are as good as the key."""
-        rows = self._rows_of_words()
+        rows = self._rows_of_words(*self.size)
         column = 0
         for word, action in rows[event.y] if 0 <= event.y < len(rows) else ():
             cells = width_of((word,))
@@ -247,9 +248,8 @@ class KeyBar(Painted):
                 await self.screen.run_action(action)
             column += cells
 
-    def _rows_of_words(self) -> list[list[tuple[Word, str]]]:
+    def _rows_of_words(self, width: int, height: int) -> list[list[tuple[Word, str]]]:
         """The words of the hints that have room, each with its action."""
-        width, height = self.size
         rows: list[list[tuple[Word, str]]] = []
         for hints in self._hints(height):
             rows.append([])
