@@ -286,8 +286,6 @@ class Session:
 
     async def close(self) -> None:
         """End the workers and disconnect from the servers, after the load has ended."""
-        if self._asking is not None:
-            self._asking.cancel()
         # Streams that were cut off are reported in the next ticks.
         for _ in range(_LAST_TICKS):
             if not self.fleet.size or not self._writer.record.open_streams:
@@ -296,6 +294,9 @@ class Session:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_READING_S):
                 await self.settle()
+        if self._asking is not None:  # one of the last ticks may have begun it
+            self._asking.cancel()
+            await asyncio.wait([self._asking])
         await self._open.aclose()
         workers = self.fleet.size
         await self.fleet.close()

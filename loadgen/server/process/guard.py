@@ -46,6 +46,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _private = partial(os.open, mode=0o600)
 
 
+SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""What a guard handles. It is started with these blocked: one that comes while Python loads would end it."""
+
+
 class Inbox:
     """Lines and signals for this process; create it once, as it installs signal handlers."""
 
@@ -58,8 +62,9 @@ class Inbox:
         os.set_blocking(wakeup, False)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         # Handlers rather than SIG_IGN: the server would inherit an ignored signal, but not a handler.
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in SIGNALS:
             signal.signal(number, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         self._selector = selectors.DefaultSelector()
         self._selector.register(0, selectors.EVENT_READ)
         self._selector.register(self._signals, selectors.EVENT_READ)

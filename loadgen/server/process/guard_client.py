@@ -13,7 +13,7 @@ import signal as signals
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -88,7 +88,7 @@ class StopReport:
 def start_guard(log_path: Path) -> subprocess.Popen[bytes]:
     """A guard that waits for its order; its own errors go to the server's log."""
     # Not asyncio's subprocess: that kills its child when the loop is closed, and the guard must outlive that.
-    with open(log_path, "ab", opener=partial(os.open, mode=0o600)) as log:
+    with open(log_path, "ab", opener=partial(os.open, mode=0o600)) as log, _blocked(guard.SIGNALS):
         return subprocess.Popen(
             [sys.executable, "-m", guard.__name__],
             stdin=subprocess.PIPE,
@@ -97,6 +97,16 @@ def start_guard(log_path: Path) -> subprocess.Popen[bytes]:
             cwd=PACKAGE_ROOT,
             start_new_session=True,
         )
+
+
+@contextlib.contextmanager
+def _blocked(numbers: Collection[signals.Signals]) -> Iterator[None]:
+    """For this thread, and for children that it starts meanwhile until they unblock them."""
+    before = signals.pthread_sigmask(signals.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signals.pthread_sigmask(signals.SIG_SETMASK, before)
 
 
 def tell(process: subprocess.Popen[bytes], message: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadgen.server.process.guard_client import ProcessName, StopReport, stop_server
+from loadgen.server.process.guard_client import ProcessName, StopReport, hang_up, start_guard, stop_server
 from loadgen.server.process.records import ServerRecord, list_servers, record_path
 from loadgen.server.process.tree import ProcessId, kill_seen
 from tests.server.fakes import PATIENCE_S, FakeServer, wait_until, write_record
@@ -98,6 +98,15 @@ async def test_without_pidfds_the_guard_is_watched(fake: FakeServer, monkeypatch
     monkeypatch.setattr("os.pidfd_open", refuse)
     assert (await stop_server(record, timeout_s=PATIENCE_S)).left == ()
     fake.assert_gone([*tree, guard])
+
+
+def test_a_guard_that_is_signalled_while_python_loads_goes_on(tmp_path: Path) -> None:
+    with start_guard(tmp_path / "server.log") as guard:
+        guard.send_signal(signal.SIGINT)
+        guard.send_signal(signal.SIGHUP)
+        hang_up(guard)
+        assert guard.wait(20) == 0
+    assert (tmp_path / "server.log").read_text() == ""
 
 
 async def test_nobody_elses_process_is_signalled() -> None:
