@@ -50,6 +50,7 @@ _ROLES: tuple[tuple[bytes, Role], ...] = (
 )
 _ADDRESS = re.compile(rb"http://127\.0\.0\.1:\d+/\?token=(\S+)")
 _TRUTH_EVERY_S = 0.3
+_LAST_WORDS_S = 2.0
 _PROFILE = """\
 telemetry = "sim"
 [server]
@@ -99,6 +100,7 @@ class Subject:
         self.relay: Relay | None = None
         self.engine: subprocess.Popen[bytes] | None = None  # the simulator, where vramp only attaches to it
         self.reads = True
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self.interrupted = False
         self.keys_arrive = True
         self.removed = False  # its folder
@@ -142,7 +144,8 @@ class Subject:
             os.close(write_end)
             self.pid = process.pid
         self.began_s = time.monotonic()
-        for work_of_thread in (self._read, self._ask_truth, *([self._browse] if self.mode == "web" else [])):
+        self._reader.start()
+        for work_of_thread in (self._ask_truth, *([self._browse] if self.mode == "web" else [])):
             threading.Thread(target=work_of_thread, daemon=True).start()
 
     def start_engine(self) -> None:
@@ -226,6 +229,8 @@ class Subject:
             time.sleep(0.02)
         for timer in self._timers:
             timer.join()
+        if self.code is not None and self.reads:
+            self._reader.join(_LAST_WORDS_S)  # what it said last is still on its way
 
     def close(self) -> None:
         """End whatever is left of the case."""
