@@ -174,7 +174,7 @@ def _look(subject: Subject, case: Case, hit: Sequence[bool]) -> list[str]:
     expected = {0}.union(*(kind.codes for kind in kinds)) | ({INTERRUPTED} if subject.interrupted else set())
     if subject.interrupted and subject.run_folder is not None and has_result(subject.run_folder):
         # All is written and Python is about to end: it puts its handlers away before the process is gone.
-        expected |= {-signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP}
+        expected |= {-signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGALRM}
     wrong += checks.exit_code(subject.code, expected)
     if case.mode == "cockpit" and subject.keys_arrive and subject.code != KILLED:
         wrong += checks.terminal_restored(said)

@@ -148,6 +148,7 @@ def take_descriptors(role: Role, subject: Subject, chance: Random) -> bool:
     """As many descriptors as it has, and a few more or none."""
     if not subject.wait(lambda: subject.find(role), 20.0):
         return False
+    subject.wait(lambda: subject.takes_signals((subject.find(role) or [0])[0], role), 6.0)
     try:
         pid = chance.choice(subject.find(role))
         used = len(list(Path(f"/proc/{pid}/fd").iterdir())) + chance.choice([0, 0, 2, 5])
