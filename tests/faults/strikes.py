@@ -144,11 +144,18 @@ def break_calls(write: int, fsync: int, subject: Subject, _: Random) -> bool:
 # Limits.
 
 
-def take_descriptors(role: Role, subject: Subject, chance: Random) -> bool:
-    """As many descriptors as it has, and a few more or none."""
+def _is_loaded(role: Role, subject: Subject) -> bool:
+    """Whether it is there, after a wait until it is, and for Python to have loaded it."""
     if not subject.wait(lambda: subject.find(role), 20.0):
         return False
     subject.wait(lambda: subject.takes_signals((subject.find(role) or [0])[0], role), 6.0)
+    return True
+
+
+def take_descriptors(role: Role, subject: Subject, chance: Random) -> bool:
+    """As many descriptors as it has, and a few more or none."""
+    if not _is_loaded(role, subject):
+        return False
     try:
         pid = chance.choice(subject.find(role))
         used = len(list(Path(f"/proc/{pid}/fd").iterdir())) + chance.choice([0, 0, 2, 5])
@@ -183,9 +190,8 @@ def take_memory(role: Role, subject: Subject, _: Random) -> bool:
 
 def take_address_space(role: Role, subject: Subject, chance: Random) -> bool:
     """Every allocation that needs the kernel fails from now on: RLIMIT_AS."""
-    if not subject.wait(lambda: subject.find(role), 20.0):
+    if not _is_loaded(role, subject):
         return False
-    subject.wait(lambda: subject.takes_signals((subject.find(role) or [0])[0], role), 6.0)
     subject.loses_from_now()
     try:
         pid = chance.choice(subject.find(role))

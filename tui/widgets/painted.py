@@ -133,7 +133,8 @@ class Painted(Widget):
         styles = self._styles_by_role()
         row = self._rows[y] if y < len(self._rows) else ()
         segments = [Segment(text, styles[role]) for text, role in row if text]
-        return Line(Line(segments).adjust_cell_length(self._strip_width, styles["text"]))
+        padded = Strip(segments).adjust_cell_length(self._strip_width, styles["text"])
+        return Line(padded, self._strip_width)
 
     def target_at(self, x: int, y: int) -> str:
         """What is drawn at a cell, as `rows.target` has named it; empty where nothing is."""
