@@ -53,7 +53,7 @@ def answer_verdicts(
         words = degenerate(stage.answers, elsewhere, stage.answer_blocks.values())
         accused = {"": words} if words else accused
     yield from (Verdict("output-degenerate", stage.subject, f"{where}{words}") for where, words in accused.items())
-    finished = (stage.engine or now or EngineView()).finished
+    finished = stage.finished if stage.engine is not None else (now or EngineView()).finished
     unending = next(filter(None, (_unending(finished, other) for other in others)), None)
     if unending is not None:
         yield Verdict("output-degenerate", stage.subject, unending)
@@ -121,7 +121,7 @@ def _words(own: Answers) -> str:
 
 def _unending(finished: Mapping[str, int], other: StageRecord) -> str | None:
     """A message if more answers hit their length limit than in another stage, by the engine's counts."""
-    own, others = _cut(finished), _cut(other.engine.finished if other.engine is not None else {})
+    own, others = _cut(finished), _cut(other.finished)
     if own is None or others is None or own[0] / own[1] < others[0] / others[1] + MORE_UNENDING:
         return None
     if chance_of_rise(*own, *others) >= DOUBT:

@@ -160,7 +160,8 @@ class Record:
 
     def _begin_stage(self, line: StageStarted) -> None:
         for earlier in list(self.stages.values())[:-1]:  # streams of the last may still be in flight
-            earlier.blocks.freeze()
+            if not earlier.is_packed:
+                earlier.blocks.freeze()
         stage = self.current = self.stages[line.index] = StageRecord(line)
         stage.hardware_samples = self.hardware.begin_stage()
         stage.server_command = self.server.command if self.server is not None else None
@@ -184,7 +185,7 @@ class Record:
         """Summarise stages that ended before a moment with all their streams: samples and histograms take memory."""
         for stage in self.stages.values():
             over = stage.ended is not None and stage.ended.t_s < before_s and not stage.open_sent
-            if over and stage.packed_hardware is None:
+            if over and not stage.is_packed:
                 pack_hardware(stage, self.hardware)
                 stage.pack()
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
+import zlib
 from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from loadgen.format import counted
 from loadgen.metrics.batch_means import BatchMeans
@@ -19,6 +23,16 @@ from loadgen.metrics.stage import ClientMetrics, StageMetrics
 E2E_WINDOWS = 3.0  # how many times E2E a window must last to know it
 ANSWERS_BLOCK_S = 30.0
 FIRST_TOKENS = ("ttft", "first_wave_ttft", "warmup_ttft")
+_PACKED = ("metrics", "client", "blocks", "answer_blocks", "engine", "hardware_figures")
+"""What `pack` compresses."""
+
+
+class _Packed(NamedTuple):
+    """A stage that is long over: its figures compressed, and what each tick of a later stage compares itself with."""
+
+    figures: bytes
+    answers: Answers
+    finished: Mapping[str, int]
 
 
 class StageRecord:
@@ -47,12 +61,13 @@ class StageRecord:
         self.open_sent = 0  # streams that count in `sent` and are not over
         self.alone = True  # no stream of an earlier stage was open when it began
         self.hardware_samples = HardwareSamples({})
-        self.packed_hardware: bytes | None = None  # its figures in place of the samples, once it is long over
+        self.hardware_figures: bytes | None = None  # in place of the samples, once it is long over
         self.canaries = CanaryTraffic()  # beside its load, and in none of its numbers but the engine's
         self.others: OthersTraffic | None = None  # once the engine has told of it
         self._others_running, self._others_looks = 0.0, 0
         self._waiting = self._waiting_ticks = 0.0  # requests in the engine's queue, summed, over so many ticks
         self.kv_usage_max: float | None = None
+        self._packed: _Packed | None = None
 
     @property
     def subject(self) -> str:
@@ -101,7 +116,16 @@ class StageRecord:
     @property
     def answers(self) -> Answers:
         """The sampled answers of the whole stage."""
+        if self._packed is not None:
+            return self._packed.answers
         return Answers(self.counters["answers"], self.metrics.degenerate, self.metrics.loops)
+
+    @property
+    def finished(self) -> Mapping[str, int]:
+        """The engine's requests by how they ended; empty if unknown."""
+        if self._packed is not None:
+            return self._packed.finished
+        return self.engine.finished if self.engine is not None else {}
 
     def add_answers(self, delta: StageDelta, t_s: float) -> None:
         """Add the sampled answers of a tick to those of its half minute."""
@@ -135,11 +159,35 @@ class StageRecord:
     def waiting_mean(self) -> float | None:
         return self._waiting / self._waiting_ticks if self._waiting_ticks else None
 
+    @property
+    def is_packed(self) -> bool:
+        return self._packed is not None
+
     def pack(self) -> None:
-        """Use less memory: it is long over."""
-        for each in (self, *self.parts, *self.hosts):
-            each.metrics.pack()
-            each.client.pack()
+        """Use a fifth of the memory: it is long over. What is read, or added to, unpacks it."""
+        for each in (*self.parts, *self.hosts):
+            each.pack()
+        if self._packed is not None:
+            return
+        self.blocks.freeze()
+        self.metrics.pack()
+        self.client.pack()
+        figures = zlib.compress(pickle.dumps([getattr(self, name) for name in _PACKED]))
+        self._packed = _Packed(figures, self.answers, self.finished)
+        for name in _PACKED:
+            delattr(self, name)
+
+    if not TYPE_CHECKING:  # a type checker would take any name for one of these
+
+        def __getattr__(self, name: str) -> object:
+            """Unpack it, as one of the packed figures is asked for."""
+            if name not in _PACKED or self._packed is None:
+                raise AttributeError(name)
+            figures = pickle.loads(zlib.decompress(self._packed.figures))  # noqa: S301  # of `pack`, in this process
+            self._packed = None
+            for each, value in zip(_PACKED, figures, strict=True):
+                setattr(self, each, value)
+            return getattr(self, name)
 
     def per_second(self, *counters: str) -> float | None:
         """Counts in the window divided by its length; None before it opened."""

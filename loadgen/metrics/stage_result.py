@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -266,8 +265,8 @@ class StageHardware(msgspec.Struct, frozen=True):
 
 def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardware:
     """All hardware figures over the window so far; empty without a window."""
-    if stage.packed_hardware is not None:
-        return msgspec.msgpack.decode(zlib.decompress(stage.packed_hardware), type=StageHardware)
+    if stage.hardware_figures is not None:
+        return msgspec.msgpack.decode(stage.hardware_figures, type=StageHardware)
     start_ns, end_ns = stage.metrics.window_start_ns, stage.metrics.window_end_ns
     if start_ns is None or end_ns is None:
         return StageHardware()
@@ -283,7 +282,7 @@ def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardwar
 
 def pack_hardware(stage: StageRecord, hardware: HardwareRecord) -> None:
     """Keep the figures of a stage that is long over in place of its samples, in a tenth of the memory."""
-    stage.packed_hardware = zlib.compress(msgspec.msgpack.encode(stage_hardware(stage, hardware)))
+    stage.hardware_figures = msgspec.msgpack.encode(stage_hardware(stage, hardware))
     stage.hardware_samples.forget()
 
 

@@ -27,6 +27,7 @@ from loadgen.metrics.stage_result import (
     throughput_of,
 )
 from loadgen.report.notes import notes_of
+from loadgen.report.served import served_part
 
 _SETTLED_S = 5.0  # after its end: by then the last GPU sample and the engine's figures are there
 
@@ -57,9 +58,16 @@ class StageViews:
         silent = tick is not None and index not in tick.open_stages
         if stage.ended is not None and tick is not None and silent and tick.t_s > stage.ended.t_s + _SETTLED_S:
             self._settled[index] = view
+            self._reduce(index - 2)
             self._curve.add(stage)
-            del self._running[index]
+            del self._running[index], self._energy[index]
         return view
+
+    def _reduce(self, index: int) -> None:
+        """Keep of an earlier stage's engine only what a table shows: all of it is shown for the last two stages."""
+        view = self._settled.get(index)
+        if view is not None and view.engine is not None:
+            self._settled[index] = msgspec.structs.replace(view, engine=served_part(view.engine))
 
     def _energy_of(self, index: int, stage: StageRecord, record: Record) -> EnergyResult | None:
         """Computed once per GPU sample."""
