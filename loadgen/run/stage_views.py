@@ -70,9 +70,11 @@ class StageViews:
             self._settled[index] = msgspec.structs.replace(view, engine=served_part(view.engine))
 
     def _energy_of(self, index: int, stage: StageRecord, record: Record) -> EnergyResult | None:
-        """Computed once per GPU sample."""
+        """Computed once per GPU sample; by socket only a result has it."""
         if self._energy.get(index, (None,))[0] != stage.hardware_samples.count:
-            self._energy[index] = (stage.hardware_samples.count, stage_energy(stage, record.hardware))
+            energy = stage_energy(stage, record.hardware)
+            whole = msgspec.structs.replace(energy, sockets=()) if energy is not None else None
+            self._energy[index] = (stage.hardware_samples.count, whole)
         return self._energy[index][1]
 
 
