@@ -49,12 +49,13 @@ def answer_verdicts(
         found[url] = degenerate(part.answers, siblings, part.answer_blocks.values())
     accused = {f"{plain(url)}: ": words for url, words in found.items() if words}
     if len(accused) in (0, len(parts)):
-        elsewhere = {one.subject: one.answers for one in others}
+        # Built only if it is read: a run may have hundreds of other stages, and this is asked at each tick.
+        elsewhere = {one.subject: one.answers for one in others} if stage.answers.degenerate else {}
         words = degenerate(stage.answers, elsewhere, stage.answer_blocks.values())
         accused = {"": words} if words else accused
     yield from (Verdict("output-degenerate", stage.subject, f"{where}{words}") for where, words in accused.items())
     finished = stage.finished if stage.engine is not None else (now or EngineView()).finished
-    unending = next(filter(None, (_unending(finished, other) for other in others)), None)
+    unending = _unending(finished, others)
     if unending is not None:
         yield Verdict("output-degenerate", stage.subject, unending)
 
@@ -119,15 +120,19 @@ def _words(own: Answers) -> str:
     return f"degenerate text: {_flawed(own)} of {counted(own.read, 'answer')} {words}{often}"
 
 
-def _unending(finished: Mapping[str, int], other: StageRecord) -> str | None:
+def _unending(finished: Mapping[str, int], others: Iterable[StageRecord]) -> str | None:
     """A message if more answers hit their length limit than in another stage, by the engine's counts."""
-    own, others = _cut(finished), _cut(other.finished)
-    if own is None or others is None or own[0] / own[1] < others[0] / others[1] + MORE_UNENDING:
+    own = _cut(finished)
+    if own is None or own[0] / own[1] < MORE_UNENDING:
         return None
-    if chance_of_rise(*own, *others) >= DOUBT:
-        return None
-    where = f"in {other.subject} {others[0]} of {others[1]}"
-    return f"answers do not end: {own[0]} of {own[1]} ran into their limit, {where}"
+    for one in others:
+        other = _cut(one.finished)
+        if other is None or own[0] / own[1] < other[0] / other[1] + MORE_UNENDING:
+            continue
+        if chance_of_rise(*own, *other) < DOUBT:
+            where = f"in {one.subject} {other[0]} of {other[1]}"
+            return f"answers do not end: {own[0]} of {own[1]} ran into their limit, {where}"
+    return None
 
 
 def _cut(finished: Mapping[str, int]) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -58,7 +58,7 @@ class _Prompt:
         return all(agreement(self.idle[0], other)[0] >= _EARLY for other in self.idle)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Part:
     """One server's canaries in a stage."""
 
@@ -72,7 +72,7 @@ class _Part:
     of_answers: AnswerDrift = field(default_factory=AnswerDrift)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Count:
     sent: int = 0
     failed: int = 0
@@ -86,7 +86,7 @@ class _Count:
         self.output_tokens += line.output_tokens
 
 
-@dataclass
+@dataclass(slots=True)
 class _Stage:
     number: int  # position among the stages that had canaries
     count: _Count = field(default_factory=_Count)
@@ -363,7 +363,7 @@ def _broken_words(perplexity: float, when: str) -> str:
 
 
 def _fields(count: _Count, load_requests: int) -> dict[str, Any]:
-    return vars(count) | {"share": count.sent / (count.sent + load_requests)}
+    return asdict(count) | {"share": count.sent / (count.sent + load_requests)}
 
 
 def _text(instance: int, name: str, text: _Text) -> ScoredText:

@@ -32,6 +32,8 @@ class Evidence:
     good results; what is not staked yet keeps its value.
     """
 
+    __slots__ = ("_count", "_log_laid", "log_most")
+
     def __init__(self, bets: int) -> None:
         self._count = 0
         self._log_laid = [-math.inf] * bets
@@ -62,15 +64,17 @@ class ScoreDrift(Evidence):
     Assumes sub-Gaussian noise. Capping a gain keeps the bound, as it only reduces the wealth.
     """
 
+    __slots__ = ("_noise", "_tolerance")
+
     def __init__(self, noise: float, tolerance: float) -> None:
         super().__init__(2 * len(_STEPS))
         self._noise = max(noise, LEAST_NOISE)
         self._tolerance = tolerance
-        self._steps = [step * LEAST_NOISE / self._noise for step in _STEPS]
 
     def add(self, difference: float) -> None:
         """Add a score minus the idle one of its text, in nats per token."""
-        self.gain([self._gain(side * difference, step) for side in (-1, 1) for step in self._steps])
+        steps = [step * LEAST_NOISE / self._noise for step in _STEPS]
+        self.gain([self._gain(side * difference, step) for side in (-1, 1) for step in steps])
 
     def _gain(self, beyond: float, step: float) -> float:
         return min(MOST_GAIN, step * (beyond - self._tolerance) - (step * self._noise) ** 2 / 2)
@@ -78,6 +82,8 @@ class ScoreDrift(Evidence):
 
 class AnswerDrift(Evidence):
     """Whether more greedy answers leave the idle ones early than near ties explain."""
+
+    __slots__ = ()
 
     def __init__(self) -> None:
         super().__init__(len(_RATES))

@@ -92,6 +92,7 @@ class Record:
         self.placement: Placement | None = None
         self.stages: dict[int, StageRecord] = {}
         self.current: StageRecord | None = None
+        self._over: list[StageRecord] = []  # stages that have ended, and are not put away yet
         self.total = StageMetrics()  # all stages together
         self.client = ClientMetrics()
         self.events: list[RunEvent] = []
@@ -173,7 +174,7 @@ class Record:
         # Each GPU's next sample is still needed, for the edge of the window.
         stage.hardware_samples.until_s = self.hardware.began_s + line.t_s
         self.current = None
-        self._put_away(line.t_s - _LONG_OVER_S)
+        self._over.append(stage)
 
     def _engine_measured(self, stage: StageRecord, line: EngineMeasured) -> None:
         stage.engine = line.engine
@@ -182,12 +183,16 @@ class Record:
             stage.part(number).engine = engine
 
     def _put_away(self, before_s: float) -> None:
-        """Summarise stages that ended before a moment with all their streams: samples and histograms take memory."""
-        for stage in self.stages.values():
-            over = stage.ended is not None and stage.ended.t_s < before_s and not stage.open_sent
-            if over and not stage.is_packed:
+        """Summarise a stage that ended before a moment with all its streams: samples and histograms take memory.
+
+        One a tick, and not as a load ends, when there is enough to do.
+        """
+        for stage in self._over:
+            if stage.ended is not None and stage.ended.t_s < before_s and not stage.open_sent:
                 pack_hardware(stage, self.hardware)
                 stage.pack()
+                self._over.remove(stage)
+                return
 
     def _happened(self, line: Happened) -> None:
         self._events_by_kind[line.kind] += 1
@@ -222,6 +227,7 @@ class Record:
             self.current.add_client(line.client, span_s=line.span_s, workers=line.workers)
             self.current.add_gauges(line.engine)
         self.timeline.add(line, told.values(), running=self.current, others=self.others)
+        self._put_away(line.t_s - _LONG_OVER_S)
 
     def _add_hosts(self, line: Ticked) -> None:
         for number, (facts, tick) in enumerate(zip(self.hosts, line.hosts, strict=False)):

@@ -21,6 +21,7 @@ import psutil
 import loadgen
 from loadgen.errors import VrampError
 from loadgen.fleet.fleet import FleetTick
+from loadgen.limits import release_free_memory
 from loadgen.masking import masked
 from loadgen.metrics.baseline import Baseline, with_baseline
 from loadgen.metrics.engine import EngineView, OwnRequests
@@ -46,6 +47,8 @@ from loadgen.store.files import Event, RowsFormat, SafeFiles, require_format
 from loadgen.store.runs import RESULT, claim_folder, require_writable, write_result
 from loadgen.workload.data import Dataset
 
+_TICKS_A_RELEASE = 240  # about a minute
+
 
 class RunWriter:
     """The files, the record and the result of one run."""
@@ -67,6 +70,7 @@ class RunWriter:
         self._files = SafeFiles(self.folder, records)
         self._baseline = baseline
         self._closed = False
+        self._ticks = 0
 
     @property
     def keeps_rows(self) -> bool:
@@ -158,6 +162,9 @@ class RunWriter:
             self.event("error", death)
         for news in tick.news:
             self.event("load", news)
+        self._ticks += 1
+        if self._ticks % _TICKS_A_RELEASE == 0:
+            release_free_memory()
 
     def write(self) -> None:
         """Write the result so far to disk."""

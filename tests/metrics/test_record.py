@@ -78,7 +78,8 @@ def test_a_stage_whose_streams_go_on_is_kept_as_it_is_until_they_end(record: Rec
         start_s = index * 100.0
         begin(record, start_s, index)
         record.apply(GpusSampled(start_s, (GpuSample(index=0, t_s=start_s, power_w=100.0),)))
-        record.apply(Ticked(t_s=start_s + 1, span_s=0.25, stages={}, client=ClientDelta(), held=1, open_sent=open_sent))
+        for t_s in (start_s + 1, start_s + 98):
+            record.apply(Ticked(t_s=t_s, span_s=0.25, stages={}, client=ClientDelta(), held=1, open_sent=open_sent))
         record.apply(StageEnded(start_s + 99, index, "done"))
         kept = [bool(stage.hardware_samples.by_gpu) for stage in record.stages.values()]
         # The one before has ended this long ago by the end of the next.

@@ -72,5 +72,5 @@ def test_a_run_that_goes_on_reads_nothing_of_what_is_long_over(monkeypatch: pyte
         if isinstance(line, Ticked) and line.t_s % 1 == 0:
             onlooker.look(record, line.t_s)
     packed = [stage.is_packed for stage in record.stages.values()]
-    assert packed == [True] * (len(packed) - 3) + [False] * 3
+    assert packed == [True] * (len(packed) - 2) + [False] * 2
     assert len(packed) == 9
