@@ -12,12 +12,14 @@ import gc
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from textual import work
 from textual.app import App, SystemCommand
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
@@ -197,6 +199,20 @@ class Cockpit(App[None]):
 
     def on_reads_again(self) -> None:
         self.screen.refresh()
+
+    def pop_screen(self) -> AwaitComplete:
+        """Draw the screen below once, when the one above is gone; Textual draws it before that, too."""
+        with ExitStack() as stack:
+            stack.enter_context(self.batch_update())
+            popped = super().pop_screen()
+            batch = stack.pop_all()
+
+        async def draw_once() -> None:
+            with batch:
+                await popped
+            self.screen.refresh()
+
+        return AwaitComplete(draw_once()).call_next(self)
 
     # The run that shows.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
 
 from rich.segment import Segment
 from rich.style import Style
@@ -21,8 +21,18 @@ from textual.widgets.option_list import Option
 from tui.keys import Hint
 from tui.widgets.rows import ROLES, Row, Rows, Word, target_at, width_of
 
-_STYLES: WeakKeyDictionary[Screen[Any], tuple[str, Mapping[str, Style]]] = WeakKeyDictionary()
-"""By screen, the name of the theme and each role's style under it."""
+
+class _Styles(NamedTuple):
+    """Each role's style on a screen, and what they were made of."""
+
+    theme: str
+    rules: tuple[object, ...]
+    by_role: Mapping[str, Style]
+
+
+_STYLES: WeakKeyDictionary[Screen[Any], _Styles] = WeakKeyDictionary()
+_RESTYLED: WeakSet[Screen[Any]] = WeakSet()
+"""Screens whose style sheet may say something new."""
 
 
 def filtered(widget: Widget, style: Style) -> Style:
@@ -79,7 +89,7 @@ class Painted(Widget):
         self._drawn_size: Size | None = None  # for which the rows are; None: there is something else to draw
         self._strips: dict[int, Strip] = {}  # by row, as they were rendered
         self._strip_width = 0
-        self._strip_theme = ""
+        self._strip_styles: Mapping[str, Style] = {}
 
     def rows(self, width: int, height: int) -> Rows:
         """What to draw now, at this size."""
@@ -88,15 +98,7 @@ class Painted(Widget):
     def draw(self) -> None:
         """Show what its rows are now; those below the edge are cut."""
         size = self.size
-        before = self._rows
-        self._take_rows(size)
-        changed = [
-            y
-            for y in range(min(size.height, max(len(before), len(self._rows))))
-            if y >= len(before) or y >= len(self._rows) or before[y] != self._rows[y]
-        ]
-        for y in changed:
-            self._strips.pop(y, None)
+        changed = self._take_rows(size)
         if changed:
             self.refresh(*[Region(0, y, size.width, 1) for y in changed])
 
@@ -104,9 +106,19 @@ class Painted(Widget):
         """Draw when its lines are asked for next: it is out of sight, or about to get another size."""
         self._drawn_size = None
 
-    def _take_rows(self, size: Size) -> None:
+    def _take_rows(self, size: Size) -> list[int]:
+        """Make them for this size; returns which lines in sight are others than before."""
+        before = self._rows
         self._drawn_size = size
         self._rows = self.rows(*size) if size else []
+        changed = [
+            y
+            for y in range(max(len(before), len(self._rows)))
+            if y >= len(before) or y >= len(self._rows) or before[y] != self._rows[y]
+        ]
+        for y in changed:
+            self._strips.pop(y, None)
+        return [y for y in changed if y < size.height]
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """The rows, most as they were: Textual asks for all of them whenever a cell of the screen changes.
@@ -117,20 +129,18 @@ class Painted(Widget):
         size = self.size  # which Textual looks up in its map of the screen each time
         if self._drawn_size != size:
             self._take_rows(size)
-            self._strips.clear()
-        width, theme = size.width, self.app.theme
-        if (width, theme) != (self._strip_width, self._strip_theme):
-            self._strip_width, self._strip_theme = width, theme
+        width, styles = size.width, self._styles_by_role()
+        if width != self._strip_width or styles is not self._strip_styles:
+            self._strip_width, self._strip_styles = width, styles
             self._strips.clear()
         for y in crop.line_range:
             if y not in self._strips:
-                self._strips[y] = self._strip_of(y)
+                self._strips[y] = self._strip_of(y, styles)
         strips = [self._strips[y] for y in crop.line_range]
         return strips if crop.column_span == (0, width) else [strip.crop(*crop.column_span) for strip in strips]
 
-    def _strip_of(self, y: int) -> Strip:
+    def _strip_of(self, y: int, styles: Mapping[str, Style]) -> Strip:
         """One row, padded to the width."""
-        styles = self._styles_by_role()
         row = self._rows[y] if y < len(self._rows) else ()
         segments = [Segment(text, styles[role]) for text, role in row if text]
         padded = Strip(segments).adjust_cell_length(self._strip_width, styles["text"])
@@ -141,20 +151,26 @@ class Painted(Widget):
         return target_at(self._rows[y], x) if 0 <= y < len(self._rows) else ""
 
     def notify_style_update(self) -> None:
-        """The style sheet says something new."""
-        self._strips.clear()
+        """The style sheet may say something new."""
         if self.is_attached:
-            _STYLES.pop(self.screen, None)
+            _RESTYLED.add(self.screen)
         super().notify_style_update()
 
     def _styles_by_role(self) -> Mapping[str, Style]:
-        """The screen's, made once for all its widgets; Textual forgets its own at every refresh."""
-        theme, styles = _STYLES.get(self.screen, ("", {}))
-        if theme != self.app.theme:
-            of_role = self.screen.get_component_rich_style
-            styles = {role: filtered(self, of_role(f"role-{role}")) for role in ROLES}
-            _STYLES[self.screen] = (self.app.theme, styles)
-        return styles
+        """The screen's, made once for all its widgets until they change; Textual forgets its own at every refresh."""
+        screen, theme = self.screen, self.app.theme
+        known = _STYLES.get(screen)
+        if known is not None and known.theme == theme and screen not in _RESTYLED:
+            return known.by_role
+        _RESTYLED.discard(screen)
+        of_roles = [screen.get_component_styles(f"role-{role}") for role in ROLES]
+        rules = (screen.background_colors, *((each.color, each.text_style) for each in of_roles))
+        # A screen that comes back is styled anew, most often with the same rules.
+        if known is None or known.theme != theme or known.rules != rules:
+            of_role = screen.get_component_rich_style
+            by_role = {role: filtered(self, of_role(f"role-{role}")) for role in ROLES}
+            known = _STYLES[screen] = _Styles(theme, rules, by_role)
+        return known.by_role
 
 
 RowsAtWidth = Callable[[int], Rows]
