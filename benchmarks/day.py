@@ -9,6 +9,7 @@ a day takes half an hour; `--hours 2` tells most of it.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import tempfile
 import time
@@ -253,7 +254,7 @@ def soak(hours: float, every: int, *, trace: bool) -> None:
     if trace:
         print(*tracemalloc.take_snapshot().statistics("lineno")[:20], sep="\n")
     began_s = time.thread_time()
-    writer.finish("complete", "the day is over")
+    asyncio.run(writer.finish("complete", "the day is over"))
     took_s = time.thread_time() - began_s
     print(f"the result takes {took_s:.2f} s; " + ", ".join(_sizes(writer.folder)))
 

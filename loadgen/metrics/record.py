@@ -51,13 +51,7 @@ from loadgen.metrics.result import Limits, Result, RunEvent, StageResult
 from loadgen.metrics.slo import limits_of
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.stage_result import (
-    client_result,
-    pack_hardware,
-    stage_compute,
-    stage_hardware,
-    stage_result,
-)
+from loadgen.metrics.stage_result import client_result, pack_hardware, stage_compute, stage_hardware, stage_result
 from loadgen.metrics.timeline import Timeline
 from loadgen.metrics.verdicts import gpu_verdicts
 from loadgen.placement import Placement
@@ -291,8 +285,8 @@ class Record:
 
     # The result.
 
-    def result(self) -> Result:
-        """The result of the run, or of its part so far."""
+    def result(self, stages: list[StageResult] | None = None) -> Result:
+        """The result of the run, or of its part so far; `stages` are from `stage_result`, where they are known."""
         run = self.run
         assert run is not None, "a record begins with RunStarted"
         finished_at: str | None = None
@@ -301,7 +295,9 @@ class Record:
         if self.finished is not None:
             state, reason = self.finished.state, self.finished.reason
             finished_at = iso_time(self.finished.unix_s)
-        return Result(
+        if stages is None:
+            stages = [self.stage_result(stage) for stage in self.stages.values()]
+        result = Result(
             vramp_version=run.vramp_version,
             run_id=run.run_id,
             kind="monitor" if self.stages and all(one.started.no_load for one in self.stages.values()) else "load",
@@ -318,7 +314,7 @@ class Record:
                 workers=self.workers,
                 placement=self.placement,
             ),
-            stages=[self._stage_result(stage, run) for stage in self.stages.values()],
+            stages=stages,
             series=self.timeline.series.columns(),
             events=self.events,
             findings=list(self.findings),
@@ -335,11 +331,15 @@ class Record:
             curve=load_curve(self.stages.values()),
             canary=self.canaries.result(self.total.counters["sent"] + self.total.counters["warmup"]),
         )
+        # It has read them all: they are put away again, should the run go on.
+        self._over = [stage for stage in self.stages.values() if stage.ended is not None and not stage.is_packed]
+        return result
 
-    def _stage_result(self, stage: StageRecord, run: RunStarted) -> StageResult:
+    def stage_result(self, stage: StageRecord) -> StageResult:
+        assert self.run is not None, "a record begins with RunStarted"
         return stage_result(
             stage,
-            started_at=iso_time(run.unix_s + stage.started.t_s),
+            started_at=iso_time(self.run.unix_s + stage.started.t_s),
             now_s=self.timeline.points[-1].t_s if self.timeline.points else stage.started.t_s,
             limits=self.limits,
             price=self.price,

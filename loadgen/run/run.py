@@ -292,7 +292,7 @@ class Run:
             self._session.log_state("died")
         await self._end_session(str(error).partition("\n")[0])
         self._enter("failed")
-        self._writer.write()
+        await self._writer.write()
         if self._ending is not None:  # the operator did not wait for it
             raise error
         await self._restart_asked.wait()
@@ -334,7 +334,7 @@ class Run:
             self._enter(self._load_phase())
             if self._phase == "holding" and self._writer.written is None:
                 await session.load_is_over()
-                self._writer.write()
+                await self._writer.write()
         await session.load_is_over()
         await self._hardware.settle()
         self._end("complete", "the plan is done")
@@ -359,7 +359,7 @@ class Run:
         leave = self._session.profile.server.on_exit == "leave" and not self._aborted
         await self._session.stop_servers(leave=leave, show=self._due.set)
         await self._hardware.close()
-        self._writer.finish(self._ending or "failed", self._reason)
+        await self._writer.finish(self._ending or "failed", self._reason)
         self._phase = "done"
 
     async def _end_session(self, reason: str) -> None:

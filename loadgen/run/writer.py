@@ -6,6 +6,7 @@ A full disk costs the run nothing but an event.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import time
@@ -166,10 +167,14 @@ class RunWriter:
         if self._ticks % _TICKS_A_RELEASE == 0:
             release_free_memory()
 
-    def write(self) -> None:
+    async def write(self) -> None:
         """Write the result so far to disk."""
         self._log_events(self._files.flush())
-        result = self.record.result()
+        stages = []
+        for stage in list(self.record.stages.values()):
+            stages.append(self.record.stage_result(stage))
+            await asyncio.sleep(0)  # a long run has hundreds, each of which takes milliseconds
+        result = self.record.result(stages)
         self.result = result if self._baseline is None else with_baseline(result, self._baseline)
         for path in self.result_paths:
             try:
@@ -180,10 +185,10 @@ class RunWriter:
                 self.error = self.error or error
                 self.event("error", str(error))
 
-    def finish(self, state: RunState, reason: str) -> None:
+    async def finish(self, state: RunState, reason: str) -> None:
         """Write the last line and the result."""
         self.log(RunFinished(t_s=self.clock_s(), unix_s=time.time(), state=state, reason=reason))
-        self.write()
+        await self.write()
         self._files.close()
         self._closed = True
 

@@ -74,3 +74,9 @@ def test_a_run_that_goes_on_reads_nothing_of_what_is_long_over(monkeypatch: pyte
     packed = [stage.is_packed for stage in record.stages.values()]
     assert packed == [True] * (len(packed) - 2) + [False] * 2
     assert len(packed) == 9
+    # A result reads them all; should the run go on, they are put away again, one a tick.
+    record.result()
+    assert not any(stage.is_packed for stage in record.stages.values())
+    for tick in range(7):
+        record.apply(Ticked(t_s=360 + tick * 0.25, span_s=0.25, stages={}, client=ClientDelta(), held=0))
+    assert [stage.is_packed for stage in record.stages.values()] == packed

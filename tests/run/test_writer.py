@@ -10,7 +10,7 @@ from loadgen.store.journal import JOURNAL
 from tests.engines import profile
 
 
-def test_no_secret_reaches_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_secret_reaches_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     secret = "sk-0123456789"
     server = {
@@ -22,7 +22,7 @@ def test_no_secret_reaches_the_journal(tmp_path: Path, monkeypatch: pytest.Monke
     writer = RunWriter("run", json_path=None, records=None, baseline=None)
     parts = profile(server, load={"extra_body": {"router": {"api_key": secret}, "top_k": 5}})
     writer.begin(parts, seed=1, workers=1, stages_planned=1)
-    writer.finish("stopped", "enough")
+    await writer.finish("stopped", "enough")
     text = (writer.folder / JOURNAL).read_text()
     assert secret not in text
     document = json.loads(text.splitlines()[0])["profile"]

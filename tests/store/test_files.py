@@ -179,12 +179,12 @@ def test_what_comes_after_the_end_is_not_kept(tmp_path: Path) -> None:
     assert (tmp_path / "journal.jsonl").read_bytes() == b""
 
 
-def test_the_result_is_where_it_could_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_result_is_where_it_could_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     ledger = RunWriter("test", json_path=tmp_path / "mine.json", records=None, baseline=None)
     ledger.log(STARTED)
     (tmp_path / "mine.json").mkdir()
-    ledger.finish("complete", "")
+    await ledger.finish("complete", "")
     assert ledger.written == ledger.folder / "result.json"
     assert isinstance(ledger.error, ResultError)
 
