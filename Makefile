@@ -6,7 +6,7 @@ INSTALLED = $(VENV)/.installed
 INSTALLED_DEV = $(VENV)/.installed-dev
 CONSTRAINTS = $(VENV)/constraints.txt
 # Tests side by side: most wait for a socket or a process. A worker that has none left takes some of another.
-SIDE_BY_SIDE = -n $$(( $$(nproc) + 1 )) --dist worksteal
+SIDE_BY_SIDE = -n $$(( 2 * $$(nproc) + 1 )) --dist worksteal
 
 # Strict: a link to a page or a heading that is not there fails.
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
