@@ -138,7 +138,7 @@ def look(terminal: Terminal, folder: Path, ticks: Ticks, t_s: float, written_byt
     )
 
 
-def soak(hours: float, out: Path) -> None:
+def soak(hours: float, out: Path, change_s: float = CHANGE_S) -> None:
     """Run and watch it for so long; leaves with `q` `f`, and nothing of it is left."""
     folder = Path.cwd()
     (folder / "soak.toml").write_text(PROFILE, encoding="utf-8")
@@ -147,7 +147,7 @@ def soak(hours: float, out: Path) -> None:
         terminal.read_until(b"kernel")
         run = next((folder / "runs").iterdir())
         ticks, began_s, changes, written = Ticks(run), time.monotonic(), 0, 0
-        due_s = {"look": 0.0, "change": CHANGE_S, "view": VIEW_S}
+        due_s = {"look": 0.0, "change": change_s, "view": VIEW_S}
         while (now_s := time.monotonic() - began_s) < hours * 3600:
             terminal.seen = b""
             terminal.read_for(min(due_s.values()) - now_s)
@@ -156,7 +156,7 @@ def soak(hours: float, out: Path) -> None:
             if now_s >= due_s["change"]:
                 terminal.press(next(keys).encode())
                 changes += 1
-                due_s["change"] += CHANGE_S
+                due_s["change"] += change_s
             if now_s >= due_s["view"]:
                 terminal.press(next(pages).encode())
                 due_s["view"] += VIEW_S
@@ -240,6 +240,7 @@ def _panels(looks: Sequence[Look]) -> list[Panel]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, default=2.0)
+    parser.add_argument("--change-s", type=float, default=CHANGE_S, help="between two changes of the load")
     parser.add_argument("--out", type=Path, default=Path("soak.jsonl"), help="where the samples go")
     parser.add_argument("--picture", type=Path, help="draw them, as SVG")
     parser.add_argument("--tell", type=Path, metavar="FILE", help="of samples taken earlier; runs nothing")
@@ -248,7 +249,7 @@ def main() -> None:
     if options.tell is None:
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
-            soak(options.hours, out)
+            soak(options.hours, out, options.change_s)
     looks = [msgspec.json.decode(line, type=Look) for line in (options.tell or out).read_bytes().splitlines()]
     tell(looks, picture)
 

@@ -30,19 +30,6 @@ def map_large_blocks() -> None:
         set_option(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
-def release_free_memory() -> None:
-    """Give back to the system what is free in the heap, which takes 1 to 2 ms; by itself, only its end is given back.
-
-    Without it, a cockpit grows with each change of the load by twice what the stage leaves behind. Only glibc can be
-    asked (malloc_trim(3)); elsewhere nothing happens.
-    """
-    import ctypes
-
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(ctypes.c_size_t(0))
-
-
 def start_lean() -> None:
     """Keep numpy to one thread and pydantic without plugins, here and in children; call it before either is imported.
 

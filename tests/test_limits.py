@@ -36,20 +36,6 @@ most = resident().rss
 del blocks
 print((most - resident().rss) // 80_000)
 """
-_FREE = """
-from loadgen.limits import release_free_memory
-import psutil
-resident = psutil.Process().memory_info
-blocks, between = [], []
-for _ in range(1000):
-    blocks.append(bytearray(20_000))
-    between.append(bytes(1_000))
-most = resident().rss
-del blocks
-kept = resident().rss
-release_free_memory()
-print((most - kept) // 20_000, (kept - resident().rss) // 20_000)
-"""
 _NAMES = ("OPENBLAS_NUM_THREADS", "PYDANTIC_DISABLE_PLUGINS")
 
 
@@ -75,10 +61,3 @@ def test_vramp_starts_without_threads_and_plugins_and_a_server_gets_what_the_use
 def test_large_blocks_leave_no_holes() -> None:
     assert int(said_by(_HOLES, dict(os.environ), "mapped")) > 200
     assert int(said_by(_HOLES, dict(os.environ), "in the heap")) < 100
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such call")
-def test_what_is_free_between_blocks_in_use_goes_back_to_the_system() -> None:
-    by_itself, asked = map(int, said_by(_FREE, dict(os.environ)).split())
-    assert by_itself < 100
-    assert asked > 600

@@ -87,6 +87,7 @@ class Record:
         self.stages: dict[int, StageRecord] = {}
         self.current: StageRecord | None = None
         self._over: list[StageRecord] = []  # stages that have ended, and are not put away yet
+        self._shelf = bytearray()  # where they are put
         self.total = StageMetrics()  # all stages together
         self.client = ClientMetrics()
         self.events: list[RunEvent] = []
@@ -184,7 +185,7 @@ class Record:
         for stage in self._over:
             if stage.ended is not None and stage.ended.t_s < before_s and not stage.open_sent:
                 pack_hardware(stage, self.hardware)
-                stage.pack()
+                stage.pack(self._shelf)
                 self._over.remove(stage)
                 return
 

@@ -6,6 +6,7 @@ import pickle
 import zlib
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from loadgen.format import counted
@@ -23,6 +24,7 @@ from loadgen.metrics.stage import ClientMetrics, StageMetrics
 E2E_WINDOWS = 3.0  # how many times E2E a window must last to know it
 ANSWERS_BLOCK_S = 30.0
 FIRST_TOKENS = ("ttft", "first_wave_ttft", "warmup_ttft")
+_NO_TICK, _NO_CANARIES = HostTick(), CanaryTraffic()
 _PACKED = ("metrics", "client", "blocks", "answer_blocks", "engine", "hardware_figures")
 """What `pack` compresses."""
 
@@ -30,44 +32,47 @@ _PACKED = ("metrics", "client", "blocks", "answer_blocks", "engine", "hardware_f
 class _Packed(NamedTuple):
     """A stage that is long over: its figures compressed, and what each tick of a later stage compares itself with."""
 
-    figures: bytes
+    shelf: bytearray
+    span: slice  # of its figures on the shelf
     answers: Answers
     finished: Mapping[str, int]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class StageRecord:
     """One stage, or one server's part in it: its load, its figures so far, how it ended."""
 
-    def __init__(self, started: StageStarted, whole: StageRecord | None = None) -> None:
-        """`whole` is the stage that this is a part of: rates are over its window, so that parts add up."""
-        self.started = started
-        self.metrics = StageMetrics()
-        self.blocks = BatchMeans()
-        self.answer_blocks: dict[int, Answers] = {}  # the answers looked at, by the half minute of the run
-        self.parts: list[StageRecord] = []  # by server, where there are several
-        self.hosts: list[StageRecord] = []  # by host, if the load comes from a cluster
-        self.host = ""  # the name of the host that this is the part of
-        self.host_tick = HostTick()  # its last one
-        self.host_lost = False
-        self.clock_moves: list[ClockMoved] = []  # of hosts, while it ran
-        self._whole = whole
-        self.client = ClientMetrics()
-        self.client_span_ns = 0
-        self.settled: StageSettled | None = None
-        self.ended: StageEnded | None = None
-        self.engine: EngineStage | None = None
-        self.server_command: list[str] | None = None  # of the server that it ran on
-        self.workers = 1  # that drive its load
-        self.open_sent = 0  # streams that count in `sent` and are not over
-        self.alone = True  # no stream of an earlier stage was open when it began
-        self.hardware_samples = HardwareSamples({})
-        self.hardware_figures: bytes | None = None  # in place of the samples, once it is long over
-        self.canaries = CanaryTraffic()  # beside its load, and in none of its numbers but the engine's
-        self.others: OthersTraffic | None = None  # once the engine has told of it
-        self._others_running, self._others_looks = 0.0, 0
-        self._waiting = self._waiting_ticks = 0.0  # requests in the engine's queue, summed, over so many ticks
-        self.kv_usage_max: float | None = None
-        self._packed: _Packed | None = None
+    started: StageStarted
+    _whole: StageRecord | None = None  # what this is a part of: rates are over its window, so that parts add up
+    metrics: StageMetrics = field(default_factory=StageMetrics)
+    blocks: BatchMeans = field(default_factory=BatchMeans)
+    answer_blocks: dict[int, Answers] = field(default_factory=dict)
+    """The answers looked at, by the half minute of the run."""
+    parts: list[StageRecord] = field(default_factory=list)  # by server, where there are several
+    hosts: list[StageRecord] = field(default_factory=list)  # by host, if the load comes from a cluster
+    host: str = ""  # the name of the host that this is the part of
+    host_tick: HostTick = _NO_TICK  # its last one
+    host_lost: bool = False
+    clock_moves: list[ClockMoved] = field(default_factory=list)  # of hosts, while it ran
+    client: ClientMetrics = field(default_factory=ClientMetrics)
+    client_span_ns: int = 0
+    settled: StageSettled | None = None
+    ended: StageEnded | None = None
+    engine: EngineStage | None = None
+    server_command: list[str] | None = None  # of the server that it ran on
+    workers: int = 1  # that drive its load
+    open_sent: int = 0  # streams that count in `sent` and are not over
+    alone: bool = True  # no stream of an earlier stage was open when it began
+    hardware_samples: HardwareSamples = field(default_factory=lambda: HardwareSamples({}))
+    hardware_figures: bytes | None = None  # in place of the samples, once it is long over
+    canaries: CanaryTraffic = _NO_CANARIES  # beside its load, and in none of its numbers but the engine's
+    others: OthersTraffic | None = None  # once the engine has told of it
+    kv_usage_max: float | None = None
+    _others_running: float = 0.0
+    _others_looks: int = 0
+    _waiting: float = 0.0  # requests in the engine's queue, summed
+    _waiting_ticks: int = 0
+    _packed: _Packed | None = None
 
     @property
     def subject(self) -> str:
@@ -163,17 +168,21 @@ class StageRecord:
     def is_packed(self) -> bool:
         return self._packed is not None
 
-    def pack(self) -> None:
-        """Use a fifth of the memory: it is long over. What is read, or added to, unpacks it."""
+    def pack(self, shelf: bytearray) -> None:
+        """Use a fifth of the memory: it is long over. What is read, or added to, unpacks it.
+
+        Its figures go to the end of the shelf. In the heap, among arrays that come and go, they would leave holes.
+        """
         for each in (*self.parts, *self.hosts):
-            each.pack()
+            each.pack(shelf)
         if self._packed is not None:
             return
         self.blocks.freeze()
         self.metrics.pack()
         self.client.pack()
-        figures = zlib.compress(pickle.dumps([getattr(self, name) for name in _PACKED]))
-        self._packed = _Packed(figures, self.answers, self.finished)
+        begin = len(shelf)
+        shelf += zlib.compress(pickle.dumps([getattr(self, name) for name in _PACKED]))
+        self._packed = _Packed(shelf, slice(begin, len(shelf)), self.answers, self.finished)
         for name in _PACKED:
             delattr(self, name)
 
@@ -183,7 +192,8 @@ class StageRecord:
             """Unpack it, as one of the packed figures is asked for."""
             if name not in _PACKED or self._packed is None:
                 raise AttributeError(name)
-            figures = pickle.loads(zlib.decompress(self._packed.figures))  # noqa: S301  # of `pack`, in this process
+            packed = zlib.decompress(self._packed.shelf[self._packed.span])
+            figures = pickle.loads(packed)  # noqa: S301  # of `pack`, in this process
             self._packed = None
             for each, value in zip(_PACKED, figures, strict=True):
                 setattr(self, each, value)

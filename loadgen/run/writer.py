@@ -22,7 +22,6 @@ import psutil
 import loadgen
 from loadgen.errors import VrampError
 from loadgen.fleet.fleet import FleetTick
-from loadgen.limits import release_free_memory
 from loadgen.masking import masked
 from loadgen.metrics.baseline import Baseline, with_baseline
 from loadgen.metrics.engine import EngineView, OwnRequests
@@ -48,8 +47,6 @@ from loadgen.store.files import Event, RowsFormat, SafeFiles, require_format
 from loadgen.store.runs import RESULT, claim_folder, require_writable, write_result
 from loadgen.workload.data import Dataset
 
-_TICKS_A_RELEASE = 240  # about a minute
-
 
 class RunWriter:
     """The files, the record and the result of one run."""
@@ -71,7 +68,6 @@ class RunWriter:
         self._files = SafeFiles(self.folder, records)
         self._baseline = baseline
         self._closed = False
-        self._ticks = 0
 
     @property
     def keeps_rows(self) -> bool:
@@ -163,9 +159,6 @@ class RunWriter:
             self.event("error", death)
         for news in tick.news:
             self.event("load", news)
-        self._ticks += 1
-        if self._ticks % _TICKS_A_RELEASE == 0:
-            release_free_memory()
 
     async def write(self) -> None:
         """Write the result so far to disk."""

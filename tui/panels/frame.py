@@ -128,12 +128,13 @@ class Panel(Painted):
         """Draw it, if it is in sight; where the screen is about to be laid out anew, only once that has been done."""
         self._frame = frame
         in_sight = self.is_on_screen and all(node.display for node in self.ancestors_with_self)
-        if in_sight and not resizes:
-            self.draw()
-            return
-        self.draw_later()
-        if in_sight:
+        if not in_sight:
+            self.forget()
+        elif resizes:
+            self.draw_later()
             self.refresh()
+        else:
+            self.draw()
 
     def on_click(self, event: Click) -> None:
         event.stop()

@@ -106,6 +106,11 @@ class Painted(Widget):
         """Draw when its lines are asked for next: it is out of sight, or about to get another size."""
         self._drawn_size = None
 
+    def forget(self) -> None:
+        """It is out of sight, and its lines take memory; they are made anew once they are asked for."""
+        self._drawn_size, self._rows = None, []
+        self._strips.clear()
+
     def _take_rows(self, size: Size) -> list[int]:
         """Make them for this size; returns which lines in sight are others than before."""
         before = self._rows
