@@ -203,6 +203,7 @@ class Tick:
 
     began_s: float
     cpu_ms: float
+    longest_turn_ms: float  # in which nothing else is seen to, not even a key
     about: list[str]
 
 
@@ -299,10 +300,12 @@ def tell_ticks() -> None:
     ticks = slowest_ticks()
     middle = sorted(tick.cpu_ms for tick in ticks if "snapshot" in tick.about)
     print(
-        f"240 x 60, 8 GPUs, {_STREAMS} streams: CPU of a tick, median {statistics.median(middle):.1f} ms; the slowest:"
+        f"240 x 60, 8 GPUs, {_STREAMS} streams: CPU of a tick, median {statistics.median(middle):.1f} ms; the longest"
+        f" turn of the loop {max(tick.longest_turn_ms for tick in ticks):.1f} ms; the slowest ticks, with their"
+        " longest turns:"
     )
     for tick in ticks[:15]:
-        print(f"  {tick.cpu_ms:>7.1f} ms  {', '.join(tick.about)}")
+        print(f"  {tick.cpu_ms:>7.1f} ms  {tick.longest_turn_ms:>5.1f} ms  {', '.join(tick.about)}")
 
 
 def tell_hand() -> None:

@@ -1,7 +1,8 @@
 """`python -m benchmarks.ticking FILE WORDS`: the cockpit, with a line in a file for each stretch of its event loop.
 
-A stretch lasts from one wait to the next: nothing else, not even a key, is seen to meanwhile. Its cost is the CPU time
-of the loop's thread; beside it stand what the snapshot in it changed. Started by `benchmarks.screen`.
+A stretch lasts from one wait to the next. It may consist of several turns, between which keys are seen to; within a
+turn, nothing else is. The cost of both is the CPU time of the loop's thread; beside it stand what the snapshot in a
+stretch changed. Started by `benchmarks.screen`.
 """
 
 from __future__ import annotations
@@ -20,20 +21,24 @@ _about: list[str] = []
 
 
 class _Ticking(selectors.DefaultSelector):
-    """Tells of each stretch between two selects that may wait."""
+    """Tells of each stretch, which ends where a select may wait, and of its longest turn, which ends at any select."""
 
     lines: Any = None
     began: tuple[float, float] | None = None
+    turn_began_s = longest_turn_s = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        now_s = time.thread_time()
+        self.longest_turn_s = max(self.longest_turn_s, now_s - self.turn_began_s)
         if timeout != 0 and self.began is not None:
-            cpu_ms = (time.thread_time() - self.began[1]) * 1000
+            cpu_ms = (now_s - self.began[1]) * 1000
             if cpu_ms > 1:
-                self.lines.write(json.dumps([self.began[0], cpu_ms, _about]) + "\n")
+                self.lines.write(json.dumps([self.began[0], cpu_ms, self.longest_turn_s * 1000, _about]) + "\n")
         found = super().select(timeout)
+        self.turn_began_s = time.thread_time()
         if timeout != 0:
             _about.clear()
-            self.began = (time.monotonic(), time.thread_time())
+            self.began, self.longest_turn_s = (time.monotonic(), self.turn_began_s), 0.0
         return found
 
 

@@ -381,5 +381,5 @@ def _keep_collections_short() -> None:
     It is not looked through now, either: there is next to no garbage in it, and somebody waits for the first frame.
     """
     gc.freeze()
-    gc.set_threshold(2_000, 5, 100)
+    gc.set_threshold(1_000, 4, 250)
     gc.enable()

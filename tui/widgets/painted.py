@@ -12,6 +12,7 @@ from rich.text import Text
 from textual.containers import Container
 from textual.events import Click
 from textual.geometry import Region, Size
+from textual.reactive import Reactive
 from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
@@ -71,6 +72,9 @@ def blank_lines(widget: Widget, crop: Region) -> list[Strip]:
 class Ground(Container):
     """What other widgets lie on."""
 
+    # Nothing scrolls: as Textual has it, each new size would lay out the whole screen once more.
+    virtual_size = Reactive(Size(0, 0))
+
     def render_lines(self, crop: Region) -> list[Strip]:
         return blank_lines(self, crop)
 
@@ -82,6 +86,7 @@ class Painted(Widget):
     """
 
     ALLOW_MAXIMIZE = True
+    virtual_size = Reactive(Size(0, 0))  # as on `Ground`
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
