@@ -243,5 +243,35 @@ async def test_what_was_drawn_is_freed_at_once() -> None:
             gc.enable()
 
 
+async def test_a_view_that_was_left_keeps_no_lines() -> None:
+    async with seated((160, 45)) as seat:
+        await watch(seat)
+        for page in (*PAGES, PAGES[0]):
+            await seat.press(page.key)
+        await seat.show(running())
+        gc.collect()
+        lines = sum(panel.size.height for panel in seat.screen.query(Panel) if panel.is_on_screen)
+        assert strips_alive() < 1.5 * lines
+
+
+async def test_another_theme_colours_everything_and_so_does_the_first_again() -> None:
+    async with seated((160, 45)) as seat:
+        await watch(seat)
+        first = seat.app.export_screenshot()
+        seat.app.theme = "nord"
+        await seat.settle()
+        second = seat.app.export_screenshot()
+        await seat.press("question_mark")
+        await seat.press("escape")
+        assert seat.app.export_screenshot() == second
+        seat.app.theme = "vramp"
+        await seat.settle()
+        assert seat.app.export_screenshot() == first
+    async with seated((160, 45)) as seat:
+        seat.app.theme = "nord"
+        await watch(seat)
+        assert seat.app.export_screenshot() == second
+
+
 def strips_alive() -> int:
     return sum(isinstance(each, Strip) for each in gc.get_objects())
