@@ -201,18 +201,26 @@ class Cockpit(App[None]):
         self.screen.refresh()
 
     def pop_screen(self) -> AwaitComplete:
-        """Draw the screen below once, when the one above is gone; Textual draws it before that, too."""
+        """Draw the screen below once: when the one above is gone, and with the snapshot that came meanwhile.
+
+        Textual would draw it at once, and again when the one above is gone.
+        """
         with ExitStack() as stack:
             stack.enter_context(self.batch_update())
             popped = super().pop_screen()
             batch = stack.pop_all()
 
-        async def draw_once() -> None:
-            with batch:
-                await popped
+        def draw() -> None:
+            batch.close()
             self.screen.refresh()
 
-        return AwaitComplete(draw_once()).call_next(self)
+        async def wait() -> None:
+            try:
+                await popped
+            finally:
+                self.call_later(draw)
+
+        return AwaitComplete(wait()).call_next(self)
 
     # The run that shows.
 
