@@ -230,7 +230,8 @@ async def _first_request(
     client: ServerClient, model: str, load: Load, vocabulary: Vocabulary, options: dict[str, Any]
 ) -> tuple[int, str]:
     isl = min(16, load.isl) if isinstance(load.isl, int) else 16
-    prompt = prompts_of(vocabulary, 0)(0, 0, isl)
+    # Making the first prompt takes as long as two frames.
+    prompt = await asyncio.to_thread(lambda: prompts_of(vocabulary, 0)(0, 0, isl))
     fields = common_fields(
         load.endpoint, model=model, temperature=load.temperature, options=options, extra=load.extra_body
     )

@@ -69,7 +69,7 @@ def test_a_run_that_goes_on_reads_nothing_of_what_is_long_over(monkeypatch: pyte
     record.apply(STARTED)
     for line in day.Day().lines(hours=0.1):
         record.apply(line)
-        if isinstance(line, Ticked) and line.t_s % 1 == 0:
+        if isinstance(line, Ticked) and line.t_s % 5 == 0:
             onlooker.look(record, line.t_s)
     packed = [stage.is_packed for stage in record.stages.values()]
     assert packed == [True] * (len(packed) - 2) + [False] * 2
