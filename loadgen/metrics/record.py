@@ -86,7 +86,7 @@ class Record:
         self.placement: Placement | None = None
         self.stages: dict[int, StageRecord] = {}
         self.current: StageRecord | None = None
-        self._over: list[StageRecord] = []  # stages that have ended, and are not put away yet
+        self._earlier: list[StageRecord] = []  # than the last two, which are shown, and not put away yet
         self._shelf = bytearray()  # where they are put
         self.total = StageMetrics()  # all stages together
         self.client = ClientMetrics()
@@ -155,9 +155,9 @@ class Record:
                 self.finished = line
 
     def _begin_stage(self, line: StageStarted) -> None:
-        for earlier in list(self.stages.values())[:-1]:  # streams of the last may still be in flight
-            if not earlier.is_packed:
-                earlier.blocks.freeze()
+        self._earlier = [stage for stage in list(self.stages.values())[:-1] if not stage.is_packed]
+        for stage in self._earlier:  # streams of the last may still be in flight
+            stage.blocks.freeze()
         stage = self.current = self.stages[line.index] = StageRecord(line)
         stage.hardware_samples = self.hardware.begin_stage()
         stage.server_command = self.server.command if self.server is not None else None
@@ -169,7 +169,6 @@ class Record:
         # Each GPU's next sample is still needed, for the edge of the window.
         stage.hardware_samples.until_s = self.hardware.began_s + line.t_s
         self.current = None
-        self._over.append(stage)
 
     def _engine_measured(self, stage: StageRecord, line: EngineMeasured) -> None:
         stage.engine = line.engine
@@ -180,13 +179,14 @@ class Record:
     def _put_away(self, before_s: float) -> None:
         """Summarise a stage that ended before a moment with all its streams: samples and histograms take memory.
 
-        One a tick, and not as a load ends, when there is enough to do.
+        One a tick, and not as a load ends, when there is enough to do. What something has unpacked is put away again
+        after the next load has begun.
         """
-        for stage in self._over:
+        for stage in self._earlier:
             if stage.ended is not None and stage.ended.t_s < before_s and not stage.open_sent:
                 pack_hardware(stage, self.hardware)
                 stage.pack(self._shelf)
-                self._over.remove(stage)
+                self._earlier.remove(stage)
                 return
 
     def _happened(self, line: Happened) -> None:
@@ -298,7 +298,7 @@ class Record:
             finished_at = iso_time(self.finished.unix_s)
         if stages is None:
             stages = [self.stage_result(stage) for stage in self.stages.values()]
-        result = Result(
+        return Result(
             vramp_version=run.vramp_version,
             run_id=run.run_id,
             kind="monitor" if self.stages and all(one.started.no_load for one in self.stages.values()) else "load",
@@ -332,9 +332,6 @@ class Record:
             curve=load_curve(self.stages.values()),
             canary=self.canaries.result(self.total.counters["sent"] + self.total.counters["warmup"]),
         )
-        # It has read them all: they are put away again, should the run go on.
-        self._over = [stage for stage in self.stages.values() if stage.ended is not None and not stage.is_packed]
-        return result
 
     def stage_result(self, stage: StageRecord) -> StageResult:
         assert self.run is not None, "a record begins with RunStarted"

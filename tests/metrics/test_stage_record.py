@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from benchmarks import day
@@ -77,6 +78,19 @@ def test_a_run_that_goes_on_reads_nothing_of_what_is_long_over(monkeypatch: pyte
     # A result reads them all; should the run go on, they are put away again, one a tick.
     record.result()
     assert not any(stage.is_packed for stage in record.stages.values())
+    record.apply(msgspec.structs.replace(record.stages[8].started, index=9, t_s=360.0))
     for tick in range(7):
         record.apply(Ticked(t_s=360 + tick * 0.25, span_s=0.25, stages={}, client=ClientDelta(), held=0))
-    assert [stage.is_packed for stage in record.stages.values()] == packed
+    assert [stage.is_packed for stage in record.stages.values()] == [*packed, False]
+
+
+def test_the_two_that_are_shown_are_not_put_away_however_long_they_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(day, "STAGE_S", 90.0)
+    record, onlooker = Record(), day.Onlooker()
+    record.apply(STARTED)
+    for line in day.Day().lines(hours=0.1):
+        record.apply(line)
+        if isinstance(line, Ticked) and line.t_s % 5 == 0:
+            onlooker.look(record, line.t_s)
+            assert not any(stage.is_packed for stage in list(record.stages.values())[-2:])
+    assert [stage.is_packed for stage in record.stages.values()] == [True, True, False, False]
