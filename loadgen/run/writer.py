@@ -162,6 +162,21 @@ class RunWriter:
 
     async def write(self) -> None:
         """Write the result so far to disk."""
+        await self._make_result()
+        self._log_events(self._save())
+
+    async def finish(self, state: RunState, reason: str) -> None:
+        """Write the last line and the result."""
+        self.log(RunFinished(t_s=self.clock_s(), unix_s=time.time(), state=state, reason=reason))
+        await self._make_result()
+        self._closed = True  # to whatever comes while a slow disk is waited for, as the result would not have it
+        failures = await asyncio.to_thread(self._save)
+        self._closed = False
+        self._log_events(failures)
+        self._files.close()
+        self._closed = True
+
+    async def _make_result(self) -> None:
         self._log_events(self._files.flush())
         stages = []
         for stage in list(self.record.stages.values()):
@@ -169,6 +184,11 @@ class RunWriter:
             await asyncio.sleep(0)  # a long run has hundreds, each of which takes milliseconds
         result = self.record.result(stages)
         self.result = result if self._baseline is None else with_baseline(result, self._baseline)
+
+    def _save(self) -> list[Event]:
+        """Write the result to each of its paths; returns what went wrong."""
+        assert self.result is not None, "it is made first"
+        failures: list[Event] = []
         for path in self.result_paths:
             try:
                 # A path chosen by the operator gets the usual mode; the run's folder is private.
@@ -176,14 +196,8 @@ class RunWriter:
                 self.written = path
             except VrampError as error:
                 self.error = self.error or error
-                self.event("error", str(error))
-
-    async def finish(self, state: RunState, reason: str) -> None:
-        """Write the last line and the result."""
-        self.log(RunFinished(t_s=self.clock_s(), unix_s=time.time(), state=state, reason=reason))
-        await self.write()
-        self._files.close()
-        self._closed = True
+                failures.append(("error", str(error)))
+        return failures
 
     def _log_events(self, events: Sequence[Event]) -> None:
         for kind, text in events:
