@@ -178,7 +178,9 @@ def test_a_server_that_obeys_ends_with_its_guard(fake: FakeServer) -> None:
 
 def start_marked(mark: Mark) -> subprocess.Popen[bytes]:
     environment = {"PATH": os.environ["PATH"], VARIABLE: str(mark)}
-    return subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True)
+    process = subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True)
+    wait_until(lambda: VARIABLE in psutil.Process(process.pid).environ())  # the kernel shows it only after the exec
+    return process
 
 
 @pytest.mark.parametrize(
