@@ -86,7 +86,7 @@ class Record:
         self.placement: Placement | None = None
         self.stages: dict[int, StageRecord] = {}
         self.current: StageRecord | None = None
-        self._earlier: list[StageRecord] = []  # than the last two, which are shown, and not put away yet
+        self._earlier: list[StageRecord] = []  # not put away yet; the last two are shown, and not among them
         self._shelf = bytearray()  # where they are put
         self.total = StageMetrics()  # all stages together
         self.client = ClientMetrics()

@@ -230,7 +230,7 @@ async def _first_request(
     client: ServerClient, model: str, load: Load, vocabulary: Vocabulary, options: dict[str, Any]
 ) -> tuple[int, str]:
     isl = min(16, load.isl) if isinstance(load.isl, int) else 16
-    # Making the first prompt takes as long as two frames.
+    # The first prompt takes 20 ms: numpy.random is loaded, and the text that prompts are cut from is made.
     prompt = await asyncio.to_thread(lambda: prompts_of(vocabulary, 0)(0, 0, isl))
     fields = common_fields(
         load.endpoint, model=model, temperature=load.temperature, options=options, extra=load.extra_body
