@@ -172,6 +172,7 @@ class StageRecord:
         """Use a fifth of the memory: it is long over. What is read, or added to, unpacks it.
 
         Its figures go to the end of the shelf. In the heap, among arrays that come and go, they would leave holes.
+        The place of what is unpacked is not used again: little is, and a record dies with its run.
         """
         for each in (*self.parts, *self.hosts):
             each.pack(shelf)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 import pytest
 
@@ -44,8 +46,7 @@ def test_the_parts_of_a_stage_are_packed_with_it() -> None:
     stage.part(1).metrics.add(StageDelta(sent=3))
     stage.host_part(0).metrics.add(StageDelta(sent=5))
     stage.pack(bytearray())
-    packed = [each.is_packed for each in (stage, *stage.parts, *stage.hosts)]
-    assert packed == [True] * 4
+    assert [each.is_packed for each in (stage, *stage.parts, *stage.hosts)] == [True] * 4
     assert [part.counters["sent"] for part in (*stage.parts, *stage.hosts)] == [0, 3, 5]
 
 
@@ -64,33 +65,39 @@ def test_what_a_stage_does_not_have_is_not_made_up() -> None:
         getattr(stage, "latency")  # noqa: B009  # mypy knows that there is none
 
 
-def test_a_run_that_goes_on_reads_nothing_of_what_is_long_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(day, "STAGE_S", 40.0)
+def played(stage_s: float) -> Iterator[Record]:
+    """The record of six minutes with stages of this length, whenever it has been looked at."""
     record, onlooker = Record(), day.Onlooker()
     record.apply(STARTED)
-    for line in day.Day().lines(hours=0.1):
-        record.apply(line)
-        if isinstance(line, Ticked) and line.t_s % 5 == 0:
-            onlooker.look(record, line.t_s)
-    packed = [stage.is_packed for stage in record.stages.values()]
-    assert packed == [True] * (len(packed) - 2) + [False] * 2
-    assert len(packed) == 9
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(day, "STAGE_S", stage_s)
+        for line in day.Day().lines(hours=0.1):
+            record.apply(line)
+            if isinstance(line, Ticked) and line.t_s % 5 == 0:
+                onlooker.look(record, line.t_s)
+                yield record
+    yield record
+
+
+def packed(record: Record) -> list[bool]:
+    return [stage.is_packed for stage in record.stages.values()]
+
+
+def test_a_run_that_goes_on_reads_nothing_of_what_is_long_over() -> None:
+    *_, record = played(stage_s=40.0)
+    before = packed(record)
+    assert before == [True] * (len(before) - 2) + [False] * 2
+    assert len(before) == 9
     # A result reads them all; should the run go on, they are put away again, one a tick.
     record.result()
-    assert not any(stage.is_packed for stage in record.stages.values())
+    assert not any(packed(record))
     record.apply(msgspec.structs.replace(record.stages[8].started, index=9, t_s=360.0))
     for tick in range(7):
         record.apply(Ticked(t_s=360 + tick * 0.25, span_s=0.25, stages={}, client=ClientDelta(), held=0))
-    assert [stage.is_packed for stage in record.stages.values()] == [*packed, False]
+    assert packed(record) == [*before, False]
 
 
-def test_the_two_that_are_shown_are_not_put_away_however_long_they_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(day, "STAGE_S", 90.0)
-    record, onlooker = Record(), day.Onlooker()
-    record.apply(STARTED)
-    for line in day.Day().lines(hours=0.1):
-        record.apply(line)
-        if isinstance(line, Ticked) and line.t_s % 5 == 0:
-            onlooker.look(record, line.t_s)
-            assert not any(stage.is_packed for stage in list(record.stages.values())[-2:])
-    assert [stage.is_packed for stage in record.stages.values()] == [True, True, False, False]
+def test_the_two_that_are_shown_are_not_put_away_however_long_they_last() -> None:
+    for record in played(stage_s=90.0):
+        assert not any(packed(record)[-2:])
+    assert packed(record) == [True, True, False, False]
