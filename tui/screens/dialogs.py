@@ -44,6 +44,20 @@ def ask(screen: Screen[Any], dialog: Screen[Answer | None], then: Callable[[Answ
     screen.app.push_screen(dialog, answered)
 
 
+def update_once(screen: Screen[Any]) -> None:
+    """Right before Textual updates a screen: let it lay out and paint once.
+
+    Where something that was out of sight is to be painted, it would lay out all of it a second time; where all of it is
+    to be painted, it would do so after the layout has.
+    """
+    if not screen._layout_required or not screen.is_current or screen.app._batch_count:
+        return
+    screen._dirty_widgets.intersection_update(screen._compositor.visible_widgets)
+    if screen._repaint_required:
+        screen._repaint_required = False
+        screen._dirty_widgets.add(screen)
+
+
 class FullScreen(Screen[Answer]):
     """What the screens below the dialogs share: the roles that `Painted` asks for, a help, and a way out."""
 
@@ -59,6 +73,10 @@ class FullScreen(Screen[Answer]):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         return blank_lines(self, crop)
+
+    def _on_timer_update(self) -> None:
+        update_once(self)
+        super()._on_timer_update()
 
     def key_bar(self) -> KeyBar:
         return KeyBar(lambda _: [keys.hints(self.HELP_KEYS, keymap_of(self.app))], id="hints")
@@ -90,6 +108,10 @@ class Dialog(ModalScreen[Answer]):
         """Not as it appears: what is on it has just been styled as it was mounted."""
         if self.stack_updates > 1:
             super().update_node_styles(animate)
+
+    def _on_timer_update(self) -> None:
+        update_once(self)
+        super()._on_timer_update()
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """The screen below, taken once: Textual would draw it anew whenever a letter is typed."""

@@ -72,8 +72,8 @@ def blank_lines(widget: Widget, crop: Region) -> list[Strip]:
 class Ground(Container):
     """What other widgets lie on."""
 
-    # Nothing scrolls: as Textual has it, each new size would lay out the whole screen once more.
-    virtual_size = Reactive(Size(0, 0))
+    # Nothing scrolls: as Textual has it, each new size would lay out and paint the whole screen once more.
+    virtual_size = Reactive(Size(0, 0), repaint=False)
 
     def render_lines(self, crop: Region) -> list[Strip]:
         return blank_lines(self, crop)
@@ -86,7 +86,7 @@ class Painted(Widget):
     """
 
     ALLOW_MAXIMIZE = True
-    virtual_size = Reactive(Size(0, 0))  # as on `Ground`
+    virtual_size = Reactive(Size(0, 0), repaint=False)  # as on `Ground`
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)

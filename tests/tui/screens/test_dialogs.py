@@ -1,0 +1,72 @@
+"""A screen is laid out and painted once, whatever has changed on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from textual._compositor import Compositor
+from textual.screen import Screen
+
+from tests.tui.cockpit import seated
+from tests.tui.scripted import running, starting, with_gpus
+from tui.app import Cockpit
+
+
+@pytest.fixture
+def painted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Each frame that is written, by the kind of the screen that it is of."""
+    frames: list[str] = []
+    display = Cockpit._display
+
+    def displaying(self: Cockpit, screen: Screen[Any], update: Any) -> None:
+        if update is not None:
+            frames.append(type(screen).__name__)
+        display(self, screen, update)
+
+    monkeypatch.setattr(Cockpit, "_display", displaying)
+    return frames
+
+
+@pytest.fixture
+def laid_out(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Each layout, by the kind of the screen that it is of."""
+    layouts: list[str] = []
+    arrange: Callable[..., Any] = Compositor._arrange_root
+
+    def arranging(self: Compositor, root: Any, *args: Any, **others: Any) -> Any:
+        layouts.append(type(root).__name__)
+        return arrange(self, root, *args, **others)
+
+    monkeypatch.setattr(Compositor, "_arrange_root", arranging)
+    return layouts
+
+
+async def test_what_lies_under_a_dialog_is_painted_once_when_it_goes(painted: list[str]) -> None:
+    async with seated() as seat:
+        await seat.show(with_gpus())
+        for opens, closes in (("question_mark", "escape"), ("n", "escape"), ("q", "g")):
+            await seat.press(opens)
+            assert seat.dialog is not None
+            painted.clear()
+            await seat.press(closes)
+            assert seat.dialog is None
+            assert painted == ["CockpitScreen"]
+
+
+async def test_panels_that_come_into_sight_are_laid_out_and_painted_once(
+    painted: list[str], laid_out: list[str]
+) -> None:
+    async with seated() as seat:
+        await seat.show(starting())
+        painted.clear()
+        laid_out.clear()
+        await seat.show(running())
+        assert painted == laid_out == ["CockpitScreen"]
+
+        for view in "3468":
+            painted.clear()
+            laid_out.clear()
+            await seat.press(view)
+            assert painted == laid_out == ["CockpitScreen"]
