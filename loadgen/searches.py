@@ -6,15 +6,15 @@ and reports read the rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 PLAN_KEYS = ("ladder", "ramp", "soak", "search")
 SearchName = Literal["slo", "knee"]
 
 
-@dataclass(frozen=True, slots=True)
-class SearchKind:
+class SearchKind(msgspec.Struct, frozen=True):
     """One way to look for a load."""
 
     name: SearchName

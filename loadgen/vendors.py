@@ -10,9 +10,10 @@ import contextlib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 VendorName = Literal["amd", "nvidia", "sim"]
 Platform = Literal["rocm", "cuda", "cpu"]
@@ -34,8 +35,7 @@ def matched(file: Path, pattern: str) -> str | None:
     return None if match is None else match[0].strip()
 
 
-@dataclass(frozen=True, slots=True)
-class BackendEntry:
+class BackendEntry(msgspec.Struct, frozen=True):
     """A way to measure the GPUs of a vendor; functions are named `module:function`."""
 
     name: BackendName
@@ -45,8 +45,7 @@ class BackendEntry:
     """`(environ, root) -> list[BackendOption]`, for a backend that can be started in several ways."""
 
 
-@dataclass(frozen=True, slots=True)
-class Vendor:
+class Vendor(msgspec.Struct, frozen=True):
     """What differs between vendors; files are patterns under /dev, unless said otherwise."""
 
     name: VendorName

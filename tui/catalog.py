@@ -10,7 +10,6 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -44,8 +43,7 @@ _FOLDER = re.compile(r"(?P<time>\d{8}T\d{6}Z)-(?P<profile>.+)")
 _REPEATED = re.compile(r"-\d+$")  # what a second run in the same second has behind its name
 
 
-@dataclass(frozen=True, slots=True)
-class StartChoice:
+class StartChoice(msgspec.Struct, frozen=True):
     """What the operator wants to start."""
 
     document: Mapping[str, Any]  # A profile that was not yet validated, varied or overridden
@@ -54,8 +52,7 @@ class StartChoice:
     url: str | None = None  # A server that is already running, in place of the profile's
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One profile of the list."""
 
     path: Path
@@ -84,8 +81,7 @@ class _End(msgspec.Struct, frozen=True):
     stages: list[StageResult] = []
 
 
-@dataclass(frozen=True, slots=True)
-class PastRun:
+class PastRun(msgspec.Struct, frozen=True):
     """One folder below `runs/`."""
 
     folder: Path
@@ -93,7 +89,7 @@ class PastRun:
     started: datetime | None
     state: State
     reason: str = ""
-    stages: list[StageResult] = field(default_factory=list)
+    stages: list[StageResult] = msgspec.field(default_factory=list)
 
     @property
     def best(self) -> StageResult | None:

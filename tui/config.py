@@ -14,10 +14,10 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from textual.app import App
 from textual.keys import KEY_NAME_REPLACEMENTS, KEY_TO_UNICODE_NAME, Keys, key_to_character
 from textual.theme import BUILTIN_THEMES
@@ -32,12 +32,11 @@ _MODIFIERS = ("ctrl", "shift", "alt", "super", "meta", "hyper")
 _NAMED = {key.value for key in Keys} | {*KEY_NAME_REPLACEMENTS.values(), *KEY_TO_UNICODE_NAME}
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(msgspec.Struct, frozen=True):
     """Theme, and keys by the id of their binding."""
 
     theme: str = COCKPIT.name
-    keys: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 DEFAULTS = Config()
@@ -62,7 +61,7 @@ def read_config(path: Path) -> Config:
         return DEFAULTS
     except (OSError, *UNDECODABLE) as error:
         raise ProfileError(f"{path}: cannot be read: {error}") from error
-    known = [each.name for each in fields(Config)]
+    known = list(Config.__struct_fields__)
     unknown = document.keys() - known
     if unknown:
         raise ProfileError(f"{path}: {min(unknown)}: unknown key; known keys: {', '.join(known)}")

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
+
+import msgspec
 
 from loadgen.format import counted, significant
 from loadgen.metrics.canary import CanaryCount, CanaryResult, CanaryStage, GreedyAnswer, ScoredText, ScoreMethod
@@ -34,18 +35,16 @@ _EARLY = 0.25  # of an answer
 _NOISY = 0.1  # nats per token: if the smallest detectable drift exceeds this, the result says so
 
 
-@dataclass
-class _Text:
+class _Text(msgspec.Struct):
     tokens: int  # with a score
     unscored: int  # the first has none in any text
-    idle: list[float] = field(default_factory=list)
+    idle: list[float] = msgspec.field(default_factory=list)
     load: float = 0.0  # summed over its scores
     load_scores: int = 0
     after: float | None = None
 
 
-@dataclass
-class _Prompt:
+class _Prompt(msgspec.Struct):
     idle: list[str]
     answers: int = 0
     same: int = 0
@@ -58,8 +57,7 @@ class _Prompt:
         return all(agreement(self.idle[0], other)[0] >= _EARLY for other in self.idle)
 
 
-@dataclass(slots=True)
-class _Part:
+class _Part(msgspec.Struct):
     """One server's canaries in a stage."""
 
     scores: int = 0
@@ -69,11 +67,10 @@ class _Part:
     answers: int = 0
     changed: int = 0
     of_scores: ScoreDrift | None = None
-    of_answers: AnswerDrift = field(default_factory=AnswerDrift)
+    of_answers: AnswerDrift = msgspec.field(default_factory=AnswerDrift)
 
 
-@dataclass(slots=True)
-class _Count:
+class _Count(msgspec.Struct):
     sent: int = 0
     failed: int = 0
     input_tokens: int = 0
@@ -86,14 +83,13 @@ class _Count:
         self.output_tokens += line.output_tokens
 
 
-@dataclass(slots=True)
-class _Stage:
+class _Stage(msgspec.Struct):
     number: int  # position among the stages that had canaries
-    count: _Count = field(default_factory=_Count)
+    count: _Count = msgspec.field(default_factory=_Count)
     same: int = 0
     agreement: float = 0.0
     first_difference: int | None = None
-    parts: dict[int, _Part] = field(default_factory=dict)
+    parts: dict[int, _Part] = msgspec.field(default_factory=dict)
 
 
 class CanaryRecord:
@@ -363,7 +359,7 @@ def _broken_words(perplexity: float, when: str) -> str:
 
 
 def _fields(count: _Count, load_requests: int) -> dict[str, Any]:
-    return asdict(count) | {"share": count.sent / (count.sent + load_requests)}
+    return msgspec.structs.asdict(count) | {"share": count.sent / (count.sent + load_requests)}
 
 
 def _text(instance: int, name: str, text: _Text) -> ScoredText:

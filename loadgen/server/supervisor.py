@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -265,7 +264,9 @@ class ManagedServer:
     async def _remove_container(self, report: StopReport) -> None:
         """Remove the container if the guard had no time to, or its daemon did not answer."""
         assert self._container is not None
-        self._report = replace(report, problem=await asyncio.to_thread(remove_container, self._container))
+        self._report = msgspec.structs.replace(
+            report, problem=await asyncio.to_thread(remove_container, self._container)
+        )
         self._forget_if_clean(self._report)
 
     def _forget_if_clean(self, report: StopReport) -> None:
@@ -304,7 +305,7 @@ class ManagedServer:
         if self.state != "died":
             self.state = "stopped"
         report = self._report or StopReport(0.0)
-        return replace(report, elapsed_s=time.monotonic() - began, gpu_memory=gpu_memory)
+        return msgspec.structs.replace(report, elapsed_s=time.monotonic() - began, gpu_memory=gpu_memory)
 
     async def _part(self, process: subprocess.Popen[bytes], watching: asyncio.Task[None]) -> StopReport:
         await _cancel(watching)

@@ -11,8 +11,9 @@ import os
 import pkgutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from loadgen.vendors import VENDORS, BackendName, TelemetryMode, VendorName
 
@@ -20,14 +21,13 @@ from loadgen.vendors import VENDORS, BackendName, TelemetryMode, VendorName
 PROGRAM = (sys.executable, "-P", "-m", "loadgen.telemetry")
 
 
-@dataclass(frozen=True, slots=True)
-class BackendOption:
+class BackendOption(msgspec.Struct, frozen=True):
     """One way to measure: the arguments and environment of its child."""
 
     name: str
     backend: BackendName
     arguments: tuple[str, ...] = ()  # besides the backend and its interval
-    env: Mapping[str, str] = field(default_factory=dict)  # additions to the child's environment
+    env: Mapping[str, str] = msgspec.field(default_factory=dict)  # additions to the child's environment
     why: str = ""  # why it is tried, and at this place in the order
     program: tuple[str, ...] = PROGRAM  # tests replace it
 

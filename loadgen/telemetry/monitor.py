@@ -33,8 +33,7 @@ from loadgen.vendors import VendorName
 MISSED_TICKS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+class Patience(msgspec.Struct, frozen=True):
     """Time limits for a child, and how often it may fail."""
 
     open_s: float = OPEN_S
@@ -45,6 +44,9 @@ class Patience:
     forgiven_after_s: float = 300.0  # after working this long, its earlier failures no longer count
     again_s: tuple[float, ...] = (15.0, 30.0, 60.0, 120.0, 240.0)
     """Before each further round through all options, once none is left."""
+
+
+_PATIENCE = Patience()
 
 
 class SourceStatus(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -174,7 +176,7 @@ class Monitor:
         *,
         folder: Path,
         interval_s: float = 1.0,
-        patience: Patience = Patience(),
+        patience: Patience = _PATIENCE,
     ) -> None:
         """`options` are those of `backend_options`; the children's logs go to `folder`."""
         self._change = asyncio.Event()

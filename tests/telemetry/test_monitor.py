@@ -8,10 +8,10 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from loadgen.metrics.samples import GpuProcess, GpuSample, carried
 from loadgen.telemetry.backends import BackendOption, backend_options
@@ -325,7 +325,7 @@ def test_a_backend_that_is_named_is_tried_whatever_is_here(tmp_path: Path) -> No
 async def test_a_mistake_of_ours_ends_telemetry_and_is_told(tmp_path: Path) -> None:
     told: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
-    broken = replace(stand_in(tmp_path, "good", _GOOD), arguments=(None,))  # type: ignore[arg-type]
+    broken = replace(stand_in(tmp_path, "good", _GOOD), arguments=(None,))
     async with _watching(tmp_path, {"amd": [broken]}) as monitor:
         await _until(monitor, lambda: monitor.settled)
         assert "a bug in vramp: TypeError" in monitor.status[0].failures["vramp"]

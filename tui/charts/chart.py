@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from loadgen import format as fmt
@@ -112,7 +112,7 @@ def _title_row(chart: Chart, history: History, width: int) -> Row:
             return titled(title, legend, width)
     name = chart.title.partition(" ")[0]
     if len(name) + 1 + width_of(short) > width:
-        short = _legend(replace(chart, series=chart.series[-1:]), history, sample=False)
+        short = _legend(msgspec.structs.replace(chart, series=chart.series[-1:]), history, sample=False)
     return titled(name, short, width)
 
 

@@ -7,15 +7,15 @@ What has one role has one colour on all charts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from loadgen import format as fmt
 from loadgen.metrics.samples import GpuSample, GpuStatic
 from tui.charts.canvas import Ink
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(msgspec.Struct, frozen=True):
     """One line of a chart: the column of the history, the name in the legend, its role and ink."""
 
     column: str
@@ -24,8 +24,7 @@ class Series:
     ink: Ink = "line"
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(msgspec.Struct, frozen=True):
     """What a chart shows; the first series lies lowest."""
 
     title: str
@@ -90,8 +89,7 @@ COLUMNS = tuple(
 """What the history keeps."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuStrip:
+class GpuStrip(msgspec.Struct, frozen=True):
     """A figure of a GPU over time, on a fixed range from 0, so that GPUs can be compared by eye."""
 
     label: str

@@ -7,8 +7,9 @@ Preemptions, throttling and failures come in bursts, and only the beginning of o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from loadgen import format as fmt
 from loadgen.metrics.result import RunEvent
@@ -43,8 +44,7 @@ KINDS = {
 """By the kind of an event; one that is not known is shown like `server`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True):
     """A moment on the time axis."""
 
     t_s: float

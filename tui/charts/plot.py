@@ -7,8 +7,8 @@ written later lies over what is below it: limits, curves, labels, signs. Points 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from loadgen import format as fmt
@@ -21,8 +21,7 @@ _LEAST_COLUMNS, _LEAST_ROWS = 8, 3
 _LOG_FROM = 12.0  # an axis of values that are farther apart than this factor is logarithmic
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(msgspec.Struct, frozen=True):
     """Points in the order in which they are joined; unknown is NaN."""
 
     label: str
@@ -34,16 +33,14 @@ class Curve:
     names: tuple[str, ...] = ()  # beside the points, where there is room
 
 
-@dataclass(frozen=True, slots=True)
-class PlotLimit:
+class PlotLimit(msgspec.Struct, frozen=True):
     """A line across the plot at a value of the y axis."""
 
     value: float
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class Plot:
+class Plot(msgspec.Struct, frozen=True):
     """What is plotted; the first curve lies lowest."""
 
     title: str

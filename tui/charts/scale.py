@@ -6,8 +6,8 @@ Ranges move in round steps, so that a chart does not breathe with every value, a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from loadgen.metrics.series import Floats
@@ -18,8 +18,7 @@ _SHORTEST_SPAN_S = 30.0
 _TINIEST, _HUGEST = 1e-9, 1e15
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(msgspec.Struct, frozen=True):
     """A vertical axis."""
 
     low: float
@@ -41,8 +40,7 @@ class Scale:
         return shares
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """The stretch of time that all charts show, in seconds of the run."""
 
     start_s: float

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from loadgen.metrics.comparison import Comparison
@@ -29,8 +29,7 @@ _WINDOWS: tuple[tuple[float | None, str], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Folded:
+class Folded(msgspec.Struct, frozen=True):
     """A stretch of time as columns of dots: each at most once, in order, with the lowest and highest values in it."""
 
     rows: Mapping[str, int]

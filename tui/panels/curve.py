@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from loadgen import format as fmt
@@ -33,8 +33,7 @@ _TITLES = {"ttft": "TTFT ms", "tpot": "TPOT ms", "itl": "ITL ms", "e2e": "E2E ms
 _SIGNS = {"": ("●", "▪"), "up": ("▲", "△"), "down": ("▼", "▽")}  # of p50 and p99, by where the load moves
 
 
-@dataclass(frozen=True, slots=True)
-class LoadPoint:
+class LoadPoint(msgspec.Struct, frozen=True):
     """What was measured at one load."""
 
     held: float
@@ -43,7 +42,7 @@ class LoadPoint:
     shape: tuple[int, int]
     direction: str
     output: float | None
-    latency: Mapping[str, Summary] = field(default_factory=dict)
+    latency: Mapping[str, Summary] = msgspec.field(default_factory=dict)
     total_by_e2e: tuple[float, float] = (math.nan, math.nan)
 
     def place(self, name: str, which: str) -> tuple[float, float]:

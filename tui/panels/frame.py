@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
+import msgspec
 from textual.events import Click
 from textual.message import Message
 
@@ -43,8 +44,7 @@ class Player(Protocol):
     def set_speed(self, speed: float, /) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """The load that the operator wants, before and after the run confirms it."""
 
     value: float | None = None
@@ -54,8 +54,7 @@ class Wanted:
     unconfirmed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     """The latest snapshot, what was before it, and what the operator wants to see of them."""
 
     snapshot: Snapshot
@@ -65,12 +64,12 @@ class Frame:
     ended: bool = False  # no more snapshots will come
     log_filter: str = ""  # only lines of the log that have this are shown
     event_filter: str = ""  # and in the view of the events only those that have this in kind or text
-    timeline: Timeline = field(default_factory=Timeline)  # what came before
+    timeline: Timeline = msgspec.field(default_factory=Timeline)  # what came before
     chosen: str = ""  # what the details are of: `stage 4`, `gpu 5`, `straggler of gpu 5`
     metric: str = "ttft"  # the latency that the views of curve and distribution are about; of the curve, the frontier
 
     operator: Operator = "owner"
-    keymap: Mapping[str, str] = field(default_factory=dict)
+    keymap: Mapping[str, str] = msgspec.field(default_factory=dict)
     """The keys that the operator has moved, by the id of their binding."""
 
     def key(self, id: str) -> Word:

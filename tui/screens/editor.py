@@ -11,11 +11,11 @@ import re
 import stat
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -181,8 +181,7 @@ def proposed_path(path: Path) -> Path:
     return folder / f"my-{path.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True):
     """One thing that keeps the text from being a profile."""
 
     words: str

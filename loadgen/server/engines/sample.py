@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import chain
 from statistics import fmean
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from loadgen.errors import ServerError
 from loadgen.format import harmless
@@ -45,8 +46,7 @@ _ROWS = GAUGES | COUNTERS | BY_LABEL | HISTOGRAMS
 _MEANS = ("spec_acceptance", "spec_length", "flops_per_gpu", "read_bytes_per_gpu", "write_bytes_per_gpu")
 
 
-@dataclass(frozen=True, slots=True)
-class EngineHistogram:
+class EngineHistogram(msgspec.Struct, frozen=True):
     """A histogram since the server started, in seconds; `buckets` are (upper bound, count up to it)."""
 
     sum_s: float
@@ -58,8 +58,7 @@ class EngineHistogram:
         return self.sum_s / self.count
 
 
-@dataclass(frozen=True, slots=True)
-class Grown(Generic[_Latency]):
+class Grown(msgspec.Struct, Generic[_Latency], frozen=True):
     """What only grows: in a sample since the server started, in a window since the window's start."""
 
     prompt_tokens: float | None = None
@@ -92,11 +91,10 @@ class Grown(Generic[_Latency]):
     decode: _Latency | None = None
 
 
-GROWN = tuple(each.name for each in fields(Grown))
+GROWN = Grown.__struct_fields__
 
 
-@dataclass(frozen=True, slots=True)
-class EngineSample(Grown[EngineHistogram]):
+class EngineSample(Grown[EngineHistogram], frozen=True):
     """One reading of `/metrics`; counters are since the server started."""
 
     kind: EngineKind | None = None  # None if the page is of no known engine
@@ -107,8 +105,8 @@ class EngineSample(Grown[EngineHistogram]):
     spec_acceptance: float | None = None  # as computed by the engine over a span of its own
     spec_length: float | None = None
     started_unix_s: float | None = None  # if the page is of a single process
-    lacks: Mapping[str, str] = field(default_factory=dict)
-    engines: Mapping[str, EngineSample] = field(default_factory=dict)
+    lacks: Mapping[str, str] = msgspec.field(default_factory=dict)
+    engines: Mapping[str, EngineSample] = msgspec.field(default_factory=dict)
     """Each engine by the value of its label, if there are several."""
 
     @property
@@ -130,7 +128,7 @@ def parse_engine_metrics(text: str) -> EngineSample:
     try:
         page = _one_rank(_page(lines, kind))
         engines = {name: _sample(one, kind) for name, one in _by_engine(page).items()}
-        return replace(_sample(page, kind), engines=engines)
+        return msgspec.structs.replace(_sample(page, kind), engines=engines)
     except (ValueError, IndexError, KeyError, OverflowError) as error:
         raise ServerError(f"the server's /metrics is not in the Prometheus format: {error}") from None
 
@@ -281,7 +279,7 @@ def sum_of(samples: Sequence[EngineSample | None]) -> EngineSample | None:
     if len(known) == 1:
         return known[0]
     # The same label means different engines on different servers.
-    names = {each.name for each in fields(EngineSample)} - {"kind", "started_unix_s", "lacks", "engines"}
+    names = set(EngineSample.__struct_fields__) - {"kind", "started_unix_s", "lacks", "engines"}
     kinds = {sample.kind for sample in known}
     lacks = {name: why for sample in known for name, why in sample.lacks.items()}
     values = {name: _sum(name, [getattr(sample, name) for sample in known], late=kinds <= LATE) for name in names}
@@ -319,7 +317,7 @@ def continued(earlier: EngineSample, sample: EngineSample) -> EngineSample:
         for name, one in sample.engines.items()
     }
     lacks = {name: why for name, why in sample.lacks.items() if name in earlier.lacks}
-    return replace(sample, **values, lacks=lacks, engines=engines)
+    return msgspec.structs.replace(sample, **values, lacks=lacks, engines=engines)
 
 
 def _continued(name: str, earlier: Any, later: Any) -> Any:  # noqa: ANN401 - as the field is
@@ -331,4 +329,6 @@ def _continued(name: str, earlier: Any, later: Any) -> Any:  # noqa: ANN401 - as
 def without_counts(sample: EngineSample) -> EngineSample:
     """Only the figures of the moment."""
     nothing: dict[str, Any] = dict.fromkeys(GROWN)
-    return replace(sample, **nothing, engines={name: without_counts(one) for name, one in sample.engines.items()})
+    return msgspec.structs.replace(
+        sample, **nothing, engines={name: without_counts(one) for name, one in sample.engines.items()}
+    )

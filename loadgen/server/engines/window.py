@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+
+import msgspec
 
 from loadgen.server.engines.names import LATENCIES
 from loadgen.server.engines.sample import GROWN, EngineHistogram, EngineSample, Grown
@@ -23,8 +24,7 @@ _ROUNDING_S = 1e-6
 _STALE_S = 1.0  # gauges date from the last step: requests may have arrived since
 
 
-@dataclass(frozen=True, slots=True)
-class EngineLatency:
+class EngineLatency(msgspec.Struct, frozen=True):
     """A latency over a window, as the engine measured it; `within_s` is empty if the buckets' bounds changed."""
 
     count: float
@@ -32,8 +32,7 @@ class EngineLatency:
     within_s: Mapping[str, tuple[float, float | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class EngineDelta(Grown[EngineLatency]):
+class EngineDelta(Grown[EngineLatency], frozen=True):
     """What happened between two samples; a latency without observations is None."""
 
     @property

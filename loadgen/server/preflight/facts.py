@@ -15,13 +15,10 @@ import re
 import resource
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
 
 from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.format import GIB
@@ -56,14 +53,14 @@ def _clock_synchronised() -> bool | None:
     return timex[status] & unsynchronised == 0
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(msgspec.Struct, frozen=True):
     root: Path = Path("/")
-    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    home: Path = field(default_factory=Path.home)
-    open_files: tuple[int, int] = field(default_factory=_open_files)  # soft and hard limit of a process
-    locked_memory: int | None = field(default_factory=_locked_memory)  # bytes that a process may lock; None: unlimited
-    clock_synchronised: bool | None = field(default_factory=_clock_synchronised)
+    environ: Mapping[str, str] = msgspec.field(default_factory=lambda: dict(os.environ))
+    home: Path = msgspec.field(default_factory=Path.home)
+    open_files: tuple[int, int] = msgspec.field(default_factory=_open_files)  # soft and hard limit of a process
+    locked_memory: int | None = msgspec.field(default_factory=_locked_memory)
+    """Bytes that a process may lock; None: unlimited."""
+    clock_synchronised: bool | None = msgspec.field(default_factory=_clock_synchronised)
     """Whether an NTP or PTP daemon keeps it so, according to the kernel; None is unknown."""
 
     @property
@@ -79,8 +76,7 @@ class Box:
         return self.root / "dev"
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
+class Setup(msgspec.Struct, frozen=True):
     profile: Profile
     plan: Sequence[Stage]
     box: Box
@@ -207,6 +203,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _is_version(vllm: str | None, versions: str) -> bool:
+    from packaging.specifiers import SpecifierSet  # not before the first frame
+    from packaging.version import InvalidVersion, Version
+
     try:
         return vllm is not None and SpecifierSet(versions).contains(Version(vllm), prereleases=True)
     except InvalidVersion:

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-from packaging.version import Version
 
 from loadgen.errors import UNDECODABLE, ServerError
 from loadgen.places import write_whole
@@ -94,6 +93,8 @@ class Installation(msgspec.Struct, frozen=True):
 
 
 def recorded_versions() -> list[str]:
+    from packaging.version import Version  # not before the first frame
+
     return sorted((path.stem for path in _RECORDED.glob("*.json")), key=Version)
 
 

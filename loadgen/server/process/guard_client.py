@@ -14,10 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 import loadgen
 from loadgen.errors import UNDECODABLE
@@ -31,8 +32,7 @@ _LINE_LIMIT = 1 << 22
 _POLL_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class ServerExit:
+class ServerExit(msgspec.Struct, frozen=True):
     """How the server's main process ended; both None if its guard was lost, so that nothing observed it."""
 
     code: int | None = None
@@ -48,8 +48,7 @@ class ServerExit:
         return f"ended with exit code {self.code}"
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessName:
+class ProcessName(msgspec.Struct, frozen=True):
     pid: int
     name: str
 
@@ -57,8 +56,7 @@ class ProcessName:
         return f"{self.name} ({self.pid})"
 
 
-@dataclass(frozen=True, slots=True)
-class StopReport:
+class StopReport(msgspec.Struct, frozen=True):
     """How ending the server's tree went; `left` is empty unless the kernel could not end a process."""
 
     elapsed_s: float
@@ -154,7 +152,7 @@ async def stop_server(record: ServerRecord, *, timeout_s: float) -> StopReport:
     if report.clean:
         forget(record.mark)
     unknown = f"{NOT_CHECKED}: its level before the start is not known here"
-    return replace(report, elapsed_s=time.monotonic() - began, gpu_memory=unknown)
+    return msgspec.structs.replace(report, elapsed_s=time.monotonic() - began, gpu_memory=unknown)
 
 
 async def end_without_guard(seen: Iterable[tree.ProcessId], container: Container | None) -> StopReport:
