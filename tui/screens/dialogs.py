@@ -14,6 +14,7 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
+from textual.events import ScreenResume
 from textual.geometry import Region, Size
 from textual.screen import ModalScreen, Screen
 from textual.strip import Strip
@@ -44,21 +45,27 @@ def ask(screen: Screen[Any], dialog: Screen[Answer | None], then: Callable[[Answ
     screen.app.push_screen(dialog, answered)
 
 
-def update_once(screen: Screen[Any]) -> None:
-    """Right before Textual updates a screen: let it lay out and paint once.
+class LeanScreen(Screen[Answer]):
+    """Styled, laid out and painted once where Textual would do so twice."""
 
-    Where something that was out of sight is to be painted, it would lay out all of it a second time; where all of it is
-    to be painted, it would do so after the layout has.
-    """
-    if not screen._layout_required or not screen.is_current or screen.app._batch_count:
-        return
-    screen._dirty_widgets.intersection_update(screen._compositor.visible_widgets)
-    if screen._repaint_required:
-        screen._repaint_required = False
-        screen._dirty_widgets.add(screen)
+    def _on_screen_resume(self, event: ScreenResume) -> None:
+        """Before Textual's own handler: as it appears first, what is on it has just been styled as it was mounted."""
+        event.refresh_styles = event.refresh_styles and self.stack_updates > 0
+
+    def _on_timer_update(self) -> None:
+        """Where something that was out of sight is to be painted, Textual would lay out all of it a second time.
+
+        Where all of it is to be painted, it would do so again after the layout has.
+        """
+        if self._layout_required and self.is_current and not self.app._batch_count:
+            self._dirty_widgets.intersection_update(self._compositor.visible_widgets)
+            if self._repaint_required:
+                self._repaint_required = False
+                self._dirty_widgets.add(self)
+        super()._on_timer_update()
 
 
-class FullScreen(Screen[Answer]):
+class FullScreen(LeanScreen[Answer]):
     """What the screens below the dialogs share: the roles that `Painted` asks for, a help, and a way out."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = set(ROLE_CLASSES)
@@ -74,10 +81,6 @@ class FullScreen(Screen[Answer]):
     def render_lines(self, crop: Region) -> list[Strip]:
         return blank_lines(self, crop)
 
-    def _on_timer_update(self) -> None:
-        update_once(self)
-        super()._on_timer_update()
-
     def key_bar(self) -> KeyBar:
         return KeyBar(lambda _: [keys.hints(self.HELP_KEYS, keymap_of(self.app))], id="hints")
 
@@ -92,7 +95,7 @@ class FullScreen(Screen[Answer]):
         self.app.exit()
 
 
-class Dialog(ModalScreen[Answer]):
+class Dialog(LeanScreen[Answer], ModalScreen[Answer]):
     """Lies over a screen that stays as it is until the dialog is gone."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(keys.DIALOG)
@@ -103,15 +106,6 @@ class Dialog(ModalScreen[Answer]):
     def __init__(self) -> None:
         super().__init__()
         self._below: tuple[Size, list[Strip]] | None = None
-
-    def update_node_styles(self, animate: bool = True) -> None:
-        """Not as it appears: what is on it has just been styled as it was mounted."""
-        if self.stack_updates > 1:
-            super().update_node_styles(animate)
-
-    def _on_timer_update(self) -> None:
-        update_once(self)
-        super()._on_timer_update()
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """The screen below, taken once: Textual would draw it anew whenever a letter is typed."""
