@@ -49,11 +49,14 @@ _PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9
 class Histogram:
     """Counts of latencies in microseconds; a commutative monoid under `add`, with `Histogram()` as zero."""
 
-    __slots__ = ("_first", "_loose", "_packed", *_SUMS)
+    __slots__ = ("_first", "_indices", "_loose", "_packed", *_SUMS)
 
     def __init__(self) -> None:
-        self._first = 0  # the index of the first counter in `_loose`
-        self._loose: NDArray[np.int64] = _NO_COUNTS  # the counters while not packed
+        # Counters are loose, thin or packed: each takes less memory than the one before, and longer to change.
+        self._loose: NDArray[np.int64] = _NO_COUNTS  # all from the lowest bucket in use to the highest
+        self._first = 0  # the index of the first of these
+        self._indices: NDArray[np.int64] | None = None
+        """While thin: which counters `_loose` holds. Nothing writes to either array, which histograms share."""
         self._packed: bytes | None = None
         self.count = 0
         self.sum_us = 0
@@ -64,15 +67,27 @@ class Histogram:
 
     def _counters(self) -> tuple[int, NDArray[np.int64]]:
         """The index of the first counter and the counters (read-only), from the lowest bucket in use to the highest."""
-        if self._packed is None:
+        if self._packed is None and self._indices is None:
             return self._first, self._loose
-        return _loose(*unpack_counters(self._packed)) if self._packed else (0, _NO_COUNTS)
+        indices, counts = self._used()
+        return _loose(indices, counts) if len(indices) else (0, _NO_COUNTS)
 
     def _used(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The indices of the counters that are not zero, and these."""
-        first, counts = self._counters()
-        (used,) = np.nonzero(counts)
-        return first + used, counts[used]
+        """The indices of the counters that are not zero, and these (read-only)."""
+        if self._packed is not None:
+            steps, counts = unpack_counters(self._packed) if self._packed else (_NO_COUNTS, _NO_COUNTS)
+            return np.cumsum(steps), counts
+        if self._indices is not None:
+            return self._indices, self._loose
+        (used,) = np.nonzero(self._loose)
+        return self._first + used, self._loose[used]
+
+    def thin(self) -> None:
+        """Keep only the counters in use, where that takes less; changing it makes all of them again."""
+        if self._packed is None and self._indices is None:
+            indices, counts = self._used()
+            if 2 * len(indices) < len(self._loose):
+                self._first, self._indices, self._loose = 0, indices, counts
 
     def pack(self, known: dict[bytes, bytes] | None = None) -> None:
         """Save at least nine tenths of the memory of a rarely used histogram; changing it unpacks it.
@@ -82,7 +97,7 @@ class Histogram:
         if self._packed is None:
             packed = pack_counters(*self._used())
             self._packed = packed if known is None else known.setdefault(packed, packed)
-            self._first, self._loose = 0, _NO_COUNTS
+            self._first, self._indices, self._loose = 0, None, _NO_COUNTS
 
     def record_ns(self, values_ns: Sequence[int] | NDArray[np.int64], weights: NDArray[np.int64] | None = None) -> None:
         """Record durations in nanoseconds, each `weights[i]` times; a negative one counts as 0."""
@@ -112,12 +127,24 @@ class Histogram:
 
     def _add_counts(self, first: int, counts: NDArray[np.int64]) -> None:
         """Add counters, the first of which has this index, that of a bucket."""
-        if self._packed is not None:
-            (self._first, loose), self._packed = self._counters(), None
-            self._loose = loose.copy()
+        self._loosen()
         self._make_room(first, first + len(counts))
         begin = first - self._first
         self._loose[begin : begin + len(counts)] += counts
+
+    def _add_used(self, indices: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+        """Add counters with these ascending indices; an empty histogram shares them."""
+        if self.count == 0:
+            self._first, self._indices, self._loose, self._packed = 0, indices, counts, None
+            return
+        self._loosen()
+        self._make_room(_bucket_of(int(indices[0])), int(indices[-1]) + 1)
+        self._loose[indices - self._first] += counts
+
+    def _loosen(self) -> None:
+        if self._packed is not None or self._indices is not None:
+            self._first, self._loose = self._counters()
+            self._indices = self._packed = None
 
     def _make_room(self, first: int, end: int) -> None:
         """Have all counters from `first` to before `end` in whole buckets.
@@ -137,7 +164,10 @@ class Histogram:
         """Merge another histogram into this one."""
         if other.count == 0:
             return
-        self._add_counts(*other._counters())
+        if other._packed is None and other._indices is None:
+            self._add_counts(*other._counters())
+        else:
+            self._add_used(*other._used())
         self.min_us = other.min_us if self.count == 0 else min(self.min_us, other.min_us)
         self.max_us = max(self.max_us, other.max_us)
         self.count += other.count
@@ -151,11 +181,11 @@ class Histogram:
         Each is the top of its bucket, as HdrHistogram reports it, but never above the recorded maximum.
         """
         assert self.count, "an empty histogram has no percentiles"
-        first, counts = self._counters()
-        cumulative = np.cumsum(counts)
+        first, counts = (0, self._loose) if self._indices is not None else self._counters()
         ranks = [max(1, math.ceil(round(percent / 100 * self.count, 9))) for percent in percents]
-        indices = np.searchsorted(cumulative, ranks, side="left")
-        return [min(_top_of(first + int(index)), self.max_us) for index in indices]
+        places = np.searchsorted(np.cumsum(counts), ranks, side="left")
+        indices = first + places if self._indices is None else self._indices[places]
+        return [min(_top_of(int(index)), self.max_us) for index in indices]
 
     def percentile_ms(self, percent: float) -> float | None:
         """One nearest-rank percentile in milliseconds, None when nothing was recorded."""
@@ -176,8 +206,10 @@ class Histogram:
         """The share of values in buckets entirely above a limit; 0 when empty."""
         if self.count == 0:
             return 0.0
-        first, counts = self._counters()
+        first, counts = (0, self._loose) if self._indices is not None else self._counters()
         above = max(0, _index_of(limit_ms) + 1 - first)
+        if self._indices is not None:
+            above = int(np.searchsorted(self._indices, above))
         return float(counts[above:].sum()) / self.count
 
     def above(self, limit_ms: float) -> Histogram:
@@ -279,7 +311,8 @@ class Histogram:
         if encoded is None:
             return histogram
         if encoded.count:
-            histogram._first, histogram._loose = _loose(*encoded.counters())
+            steps, counts = encoded.counters()
+            histogram._indices, histogram._loose = np.cumsum(steps), counts
         for name in _SUMS:
             setattr(histogram, name, getattr(encoded, name))
         return histogram
@@ -292,9 +325,8 @@ class Histogram:
     __hash__ = None  # type: ignore[assignment]  # mutable
 
 
-def _loose(steps: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
+def _loose(indices: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
     """The index of the first counter, and the counters in whole buckets."""
-    indices = np.cumsum(steps)
     first = _bucket_of(int(indices[0]))
     loose = np.zeros(_bucket_of(int(indices[-1])) + _HALF - first, dtype=np.int64)
     loose[indices - first] = counts
