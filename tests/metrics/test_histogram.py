@@ -4,6 +4,7 @@ import base64
 import gc
 import math
 import zlib
+from collections.abc import Callable
 from itertools import pairwise
 
 import msgspec
@@ -48,22 +49,41 @@ def test_merging_does_not_depend_on_the_cut_or_the_order(values: list[int], cuts
     assert forwards == backwards == of(values)
 
 
-@given(values_us, values_us)
-def test_packing_changes_nothing(values: list[int], more: list[int]) -> None:
-    packed, loose = of(values), of(values)
-    packed.pack()
-    packed.pack()
-    assert packed == loose
-    assert packed.hdr() == loose.hdr()
-    assert packed.summary() == loose.summary()
-    assert packed.share_above(1.0) == loose.share_above(1.0)
+@pytest.mark.parametrize("reduce", [Histogram.pack, Histogram.thin])
+@given(values=values_us, more=values_us, limit_ms=st.floats(0, HIGHEST_US / 1000))
+def test_taking_less_memory_changes_nothing(
+    reduce: Callable[[Histogram], None], values: list[int], more: list[int], limit_ms: float
+) -> None:
+    reduced, loose = of(values), of(values)
+    reduce(reduced)
+    reduce(reduced)
+    assert reduced == loose
+    assert reduced.hdr() == loose.hdr()
+    assert reduced.summary() == loose.summary()
+    assert reduced.share_above(limit_ms) == loose.share_above(limit_ms)
+    assert reduced.above(limit_ms) == loose.above(limit_ms)
+    assert reduced.counts_within([1, 1000, HIGHEST_US]) == loose.counts_within([1, 1000, HIGHEST_US])
     whole = Histogram()
-    whole.add(packed)
+    whole.add(reduced)
     assert whole == loose
-    packed.add(of(more))
+    whole.add(of(more))
+    assert whole == of([*values, *more])
+    assert reduced == loose, "it may share its counters, but nobody writes to them"
+    reduced.add(of(more))
     loose.add(of(more))
-    assert packed == loose
-    assert whole == of(values)
+    assert reduced == loose
+
+
+def test_a_thin_histogram_takes_no_more_than_its_counters_in_use() -> None:
+    def taken(histogram: Histogram) -> int:
+        return histogram._loose.nbytes + (0 if histogram._indices is None else histogram._indices.nbytes)
+
+    few, many = of([20_000, 3_000_000]), of(list(range(2_000)))
+    loose = taken(few), taken(many)
+    few.thin()
+    many.thin()
+    assert (taken(few), taken(many)) == (2 * 16, loose[1])
+    assert taken(Histogram.decode(of([20_000, 3_000_000]).encode())) == 2 * 16
 
 
 @given(values_us)
