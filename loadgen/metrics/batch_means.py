@@ -51,7 +51,6 @@ class Block:
             if name in metrics.latency:
                 self.latency[name].add(metrics.latency[name])
 
-
     def thin(self) -> None:
         """Use less memory: it is complete."""
         for histogram in self.latency.values():

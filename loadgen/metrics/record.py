@@ -7,6 +7,7 @@ journal can be folded into its result, and screen, table and JSON cannot disagre
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -48,6 +49,7 @@ from loadgen.metrics.journal import (
 )
 from loadgen.metrics.others import LAG_S, Traffic
 from loadgen.metrics.result import Limits, Result, RunEvent, StageResult
+from loadgen.metrics.shelf import Shelf
 from loadgen.metrics.slo import limits_of
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.stage_record import StageRecord
@@ -77,7 +79,8 @@ class _Asked(msgspec.Struct, frozen=True):
 class Record:
     """A run, up to the last line of its journal."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
+        """The folder is for a file without a name, see `Shelf`."""
         self.run: RunStarted | None = None
         self.findings: tuple[Finding, ...] = ()
         self.hardware = HardwareRecord()
@@ -87,7 +90,7 @@ class Record:
         self.stages: dict[int, StageRecord] = {}
         self.current: StageRecord | None = None
         self._earlier: list[StageRecord] = []  # not put away yet; the last two are shown, and not among them
-        self._shelf = bytearray()  # where they are put
+        self._shelf = Shelf(folder)  # where they are put
         self.total = StageMetrics()  # all stages together
         self.client = ClientMetrics()
         self.events: list[RunEvent] = []

@@ -19,6 +19,7 @@ from loadgen.metrics.hardware import HardwareSamples
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.hosts import ClockMoved, HostTick
 from loadgen.metrics.journal import StageEnded, StageSettled, StageStarted
+from loadgen.metrics.shelf import Place, Shelf
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 
 E2E_WINDOWS = 3.0  # how many times E2E a window must last to know it
@@ -26,14 +27,14 @@ ANSWERS_BLOCK_S = 30.0
 FIRST_TOKENS = ("ttft", "first_wave_ttft", "warmup_ttft")
 _NO_TICK, _NO_CANARIES = HostTick(), CanaryTraffic()
 _PACKED = ("metrics", "client", "blocks", "answer_blocks", "engine", "hardware_figures")
-"""What `pack` compresses."""
+"""What `pack` compresses, and puts on the shelf."""
 
 
 class _Packed(NamedTuple):
     """A stage that is long over: its figures compressed, and what each tick of a later stage compares itself with."""
 
-    shelf: bytearray
-    span: slice  # of its figures on the shelf
+    shelf: Shelf
+    place: Place  # of its figures on the shelf
     answers: Answers
     finished: Mapping[str, int]
 
@@ -168,12 +169,8 @@ class StageRecord:
     def is_packed(self) -> bool:
         return self._packed is not None
 
-    def pack(self, shelf: bytearray) -> None:
-        """Use a fifth of the memory: it is long over. What is read, or added to, unpacks it.
-
-        Its figures go to the end of the shelf. In the heap, among arrays that come and go, they would leave holes.
-        The place of what is unpacked is not used again: little is, and a record dies with its run.
-        """
+    def pack(self, shelf: Shelf) -> None:
+        """Put its figures on the shelf: it is long over. What is read, or added to, takes them back."""
         for each in (*self.parts, *self.hosts):
             each.pack(shelf)
         if self._packed is not None:
@@ -181,9 +178,8 @@ class StageRecord:
         self.blocks.freeze()
         self.metrics.pack()
         self.client.pack()
-        begin = len(shelf)
-        shelf += zlib.compress(pickle.dumps([getattr(self, name) for name in _PACKED]))
-        self._packed = _Packed(shelf, slice(begin, len(shelf)), self.answers, self.finished)
+        place = shelf.put(zlib.compress(pickle.dumps([getattr(self, name) for name in _PACKED])))
+        self._packed = _Packed(shelf, place, self.answers, self.finished)
         for name in _PACKED:
             delattr(self, name)
 
@@ -193,7 +189,7 @@ class StageRecord:
             """Unpack it, as one of the packed figures is asked for."""
             if name not in _PACKED or self._packed is None:
                 raise AttributeError(name)
-            packed = zlib.decompress(self._packed.shelf[self._packed.span])
+            packed = zlib.decompress(self._packed.shelf.take(self._packed.place))
             figures = pickle.loads(packed)  # noqa: S301  # of `pack`, in this process
             self._packed = None
             for each, value in zip(_PACKED, figures, strict=True):

@@ -13,6 +13,7 @@ from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.engine import EngineStage
 from loadgen.metrics.journal import Ticked
 from loadgen.metrics.record import Record
+from loadgen.metrics.shelf import Shelf
 from loadgen.metrics.stage_record import StageRecord
 from tests.journal import STARTED
 from tests.metrics.served import result_of, served, started
@@ -24,8 +25,8 @@ def test_packing_changes_nothing() -> None:
         each.engine = EngineStage(requests=240, finished={"length": 240})
         each.add_client(ClientDelta(cpu_ns=10**9, reads=7), span_s=30.0, workers=2)
         each.add_answers(StageDelta(answers=4, degenerate={"blank": 1}), 0.0)
-    stage.pack(bytearray())
-    stage.pack(bytearray())
+    stage.pack(Shelf())
+    stage.pack(Shelf())
     assert stage.is_packed
     assert result_of(stage) == result_of(same)
     assert not stage.is_packed
@@ -33,10 +34,10 @@ def test_packing_changes_nothing() -> None:
 
 def test_what_comes_late_is_added_to_a_packed_stage() -> None:
     stage, same = served(1), served(1)
-    stage.pack(bytearray())
+    stage.pack(Shelf())
     for each in (stage, same):
         each.metrics.add(StageDelta(sent=1, failed=1, errors={"http-503": 1}))
-    stage.pack(bytearray())
+    stage.pack(Shelf())
     assert result_of(stage) == result_of(same)
     assert stage.metrics.errors == {"http-503": 1}
 
@@ -45,7 +46,7 @@ def test_the_parts_of_a_stage_are_packed_with_it() -> None:
     stage = StageRecord(started())
     stage.part(1).metrics.add(StageDelta(sent=3))
     stage.host_part(0).metrics.add(StageDelta(sent=5))
-    stage.pack(bytearray())
+    stage.pack(Shelf())
     assert [each.is_packed for each in (stage, *stage.parts, *stage.hosts)] == [True] * 4
     assert [part.counters["sent"] for part in (*stage.parts, *stage.hosts)] == [0, 3, 5]
 
@@ -53,14 +54,14 @@ def test_the_parts_of_a_stage_are_packed_with_it() -> None:
 def test_answers_are_known_without_unpacking() -> None:
     stage = StageRecord(started())
     stage.metrics.add(StageDelta(answers=9, degenerate={"blank": 2}, loops={"so on": 1}))
-    stage.pack(bytearray())
+    stage.pack(Shelf())
     assert stage.answers == Answers(9, {"blank": 2}, {"so on": 1})
     assert stage.is_packed
 
 
 def test_what_a_stage_does_not_have_is_not_made_up() -> None:
     stage = StageRecord(started())
-    stage.pack(bytearray())
+    stage.pack(Shelf())
     with pytest.raises(AttributeError, match="latency"):
         getattr(stage, "latency")  # noqa: B009  # mypy knows that there is none
 

@@ -11,6 +11,7 @@ from functools import partial
 from time import monotonic
 from typing import ClassVar, Literal
 
+from rich.cells import cached_cell_len
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
@@ -181,6 +182,7 @@ class CockpitScreen(FullScreen[None]):
     def _show(self, page: str) -> None:
         """Another view; the log takes the keys that move in it."""
         self._page = page
+        cached_cell_len.cache_clear()  # rich keeps 4,096 texts, most of them rows of the view before
         if page == "details" and self.snapshot is not None:
             self._chosen = details.chosen(self._frame_of(self.snapshot))
         for each in self.query(".page"):
