@@ -77,10 +77,11 @@ class BatchMeans:
         if self._is_frozen or (window_s == 0.0 and not measured):
             return
         if not self._blocks or self._blocks[-1].ticks == self._ticks:
+            complete = self._blocks[-1:]
             if len(self._blocks) == MOST_BLOCKS:
-                self._blocks = _joined(self._blocks, 2)
+                complete = self._blocks = _joined(self._blocks, 2)
                 self._ticks *= 2
-            for block in self._blocks:
+            for block in complete:
                 block.thin()
             self._blocks.append(Block())
         block = self._blocks[-1]

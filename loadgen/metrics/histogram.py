@@ -65,12 +65,9 @@ class Histogram:
         self.max_us = 0
         self.clipped = 0
 
-    def _counters(self) -> tuple[int, NDArray[np.int64]]:
-        """The index of the first counter and the counters (read-only), from the lowest bucket in use to the highest."""
-        if self._packed is None and self._indices is None:
-            return self._first, self._loose
-        indices, counts = self._used()
-        return _loose(indices, counts) if len(indices) else (0, _NO_COUNTS)
+    @property
+    def _is_loose(self) -> bool:
+        return self._packed is None and self._indices is None
 
     def _used(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The indices of the counters that are not zero, and these (read-only)."""
@@ -84,7 +81,7 @@ class Histogram:
 
     def thin(self) -> None:
         """Keep only the counters in use, where that takes less; changing it makes all of them again."""
-        if self._packed is None and self._indices is None:
+        if self._is_loose:
             indices, counts = self._used()
             if 2 * len(indices) < len(self._loose):
                 self._first, self._indices, self._loose = 0, indices, counts
@@ -142,8 +139,9 @@ class Histogram:
         self._loose[indices - self._first] += counts
 
     def _loosen(self) -> None:
-        if self._packed is not None or self._indices is not None:
-            self._first, self._loose = self._counters()
+        if not self._is_loose:
+            indices, counts = self._used()
+            self._first, self._loose = _loose(indices, counts) if len(indices) else (0, _NO_COUNTS)
             self._indices = self._packed = None
 
     def _make_room(self, first: int, end: int) -> None:
@@ -164,8 +162,8 @@ class Histogram:
         """Merge another histogram into this one."""
         if other.count == 0:
             return
-        if other._packed is None and other._indices is None:
-            self._add_counts(*other._counters())
+        if other._is_loose:
+            self._add_counts(other._first, other._loose)
         else:
             self._add_used(*other._used())
         self.min_us = other.min_us if self.count == 0 else min(self.min_us, other.min_us)
@@ -181,11 +179,10 @@ class Histogram:
         Each is the top of its bucket, as HdrHistogram reports it, but never above the recorded maximum.
         """
         assert self.count, "an empty histogram has no percentiles"
-        first, counts = (0, self._loose) if self._indices is not None else self._counters()
+        indices, counts = self._used()
         ranks = [max(1, math.ceil(round(percent / 100 * self.count, 9))) for percent in percents]
         places = np.searchsorted(np.cumsum(counts), ranks, side="left")
-        indices = first + places if self._indices is None else self._indices[places]
-        return [min(_top_of(int(index)), self.max_us) for index in indices]
+        return [min(_top_of(int(index)), self.max_us) for index in indices[places]]
 
     def percentile_ms(self, percent: float) -> float | None:
         """One nearest-rank percentile in milliseconds, None when nothing was recorded."""
@@ -197,20 +194,20 @@ class Histogram:
 
     def counts_within(self, bounds_us: Sequence[int]) -> list[int]:
         """How many values are at most each of these ascending bounds; exact if bounds are tops of buckets."""
-        first, counts = self._counters()
+        indices, counts = self._used()
         cumulative = np.concatenate([[0], np.cumsum(counts)])
-        past = _index(np.array(bounds_us, dtype=np.int64)) + 1 - first
-        return [int(count) for count in cumulative[np.clip(past, 0, len(counts))]]
+        within = np.searchsorted(indices, _index(np.array(bounds_us, dtype=np.int64)), side="right")
+        return [int(count) for count in cumulative[within]]
 
     def share_above(self, limit_ms: float) -> float:
         """The share of values in buckets entirely above a limit; 0 when empty."""
         if self.count == 0:
             return 0.0
-        first, counts = (0, self._loose) if self._indices is not None else self._counters()
-        above = max(0, _index_of(limit_ms) + 1 - first)
-        if self._indices is not None:
-            above = int(np.searchsorted(self._indices, above))
-        return float(counts[above:].sum()) / self.count
+        above = _index_of(limit_ms) + 1
+        if self._is_loose:  # not as below: each tick asks hundreds of times
+            return float(self._loose[max(0, above - self._first) :].sum()) / self.count
+        indices, counts = self._used()
+        return float(counts[np.searchsorted(indices, above) :].sum()) / self.count
 
     def above(self, limit_ms: float) -> Histogram:
         """The values in buckets entirely above a limit, summed as the tops of their buckets."""
@@ -266,8 +263,8 @@ class Histogram:
     def hdr(self) -> str:
         """HdrHistogram's own V2 encoding (base64), readable by its tools in any language."""
         hdr = HdrHistogram(LOWEST_US, HIGHEST_US, SIGNIFICANT_DIGITS)
-        first, counts = self._counters()
-        np.frombuffer(hdr.counts, dtype=np.uint64)[first : first + len(counts)] = counts
+        indices, counts = self._used()
+        np.frombuffer(hdr.counts, dtype=np.uint64)[indices] = counts
         # The codec truncates counts at the maximum, so total, minimum and maximum must be set.
         hdr.total_count, hdr.min_value, hdr.max_value = self.count, self.min_us, self.max_us
         encoded: bytes = hdr.encode()
