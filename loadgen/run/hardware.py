@@ -64,6 +64,7 @@ class HardwareWatch:
         self._monitor: Monitor | None = None
         self._logged: tuple[tuple[GpuStatic, ...], dict[str, Any]] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._ending = asyncio.Event()
 
     @property
     def stale(self) -> bool:
@@ -85,7 +86,7 @@ class HardwareWatch:
             self._watch(self._replay)
         elif self._mode != "sim":
             self._watch(backend_options(self._mode))
-        self._task = asyncio.create_task(self._sample_forever())
+        self._task = asyncio.create_task(self._keep_sampling())
 
     def start_simulated(self, url: str) -> None:
         """The simulator is up: start its GPUs."""
@@ -114,34 +115,41 @@ class HardwareWatch:
 
     async def close(self) -> None:
         """Take a last sample and end the children."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._sample()
-        if self._monitor is not None:
-            await self._monitor.close()
+        self._ending.set()
+        try:
+            if self._task is not None:
+                await self._task
+        finally:
+            if self._monitor is not None:
+                await self._monitor.close()
 
     def _watch(self, options: dict[VendorName, list[BackendOption]]) -> None:
         self._listing, self._devices = False, None
         self._monitor = Monitor(options, folder=self._folder, interval_s=_PERIOD_S)
         self._monitor.start()
 
-    async def _sample_forever(self) -> None:
-        due_s = time.monotonic()
-        while True:
+    async def _keep_sampling(self) -> None:
+        loop = asyncio.get_running_loop()
+        due_s = loop.time()
+        while not self._ending.is_set():
             await self._look_for_attached()
-            self._sample()
-            due_s = max(due_s + _PERIOD_S, time.monotonic())
-            await asyncio.sleep(due_s - time.monotonic())
+            await self._sample()
+            # After a delay not at once: a rate over no time says nothing.
+            due_s = max(due_s + _PERIOD_S, loop.time() + _PERIOD_S / 2)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due_s):
+                    await self._ending.wait()
+        await self._sample()
 
-    def _sample(self) -> None:
+    async def _sample(self) -> None:
         pids = self._servers().pids
         if self._monitor is not None:
             self._log_changes(self._monitor)
             self._choose(self._monitor, {*pids, *self._attached})
             for sampled in self._monitor.take():
                 self._log(GpusSampled(t_s=self._clock_s(), gpus=self._described(sampled.gpus, pids)))
-        host = self._host.sample(server=pids, files_of=self._worker_pids())
+        # A kernel with many cores and interrupts takes milliseconds to tell of them.
+        host = await asyncio.to_thread(self._host.sample, server=pids, files_of=tuple(self._worker_pids()))
         self._log(HostSampled(t_s=self._clock_s(), host=host))
 
     def _described(self, gpus: tuple[GpuSample, ...], pids: Collection[int]) -> tuple[GpuSample, ...]:

@@ -1,8 +1,8 @@
 """The host beside the GPUs: cores, memory, disks, network, and the server's processes.
 
-Sampled in vramp's own process, since the kernel answers at once. Invariants: a rate needs two samples, so the first has
-none; a process that ends or cannot be read is left out; the frequencies of only a few cores are read, and rarely,
-because some kernels wait for each core.
+Sampled in vramp's own process. Invariants: a rate needs two samples, so the first has none; a process that ends or
+cannot be read is left out; the frequencies of only a few cores are read, and rarely, because some kernels wait for each
+core.
 """
 
 from __future__ import annotations

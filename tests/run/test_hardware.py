@@ -1,6 +1,7 @@
 """GPUs and host during a whole run on the simulator, and that nothing of a vendor can hold a run up."""
 
 import asyncio
+import itertools
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -168,3 +169,17 @@ async def test_a_child_that_hangs_or_floods_holds_nothing_up(engine: Simulator, 
     assert (run.error, result.state) == (None, "complete")
     assert result.stages[0].requests.completed == 20
     assert left_behind() == []
+
+
+async def test_a_delay_is_not_followed_by_a_sample_over_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    period_s = 0.1
+    monkeypatch.setattr("loadgen.run.hardware._PERIOD_S", period_s)
+    elsewhere = profile({"engine": "attach", "url": "http://192.0.2.7:8000"}, telemetry="off")
+    async with watched(elsewhere, tmp_path) as (_, lines):
+        await first_of(lines, HostSampled)
+        time.sleep(3 * period_s)  # noqa: ASYNC251 - the loop is late
+        times_s = [(await first_of(lines, HostSampled)).host.t_s for _ in range(3)]
+    gaps_s = [after - before for before, after in itertools.pairwise(times_s)]
+    assert min(gaps_s) >= period_s / 2

@@ -107,6 +107,12 @@ class Dialog(LeanScreen[Answer], ModalScreen[Answer]):
         super().__init__()
         self._below: tuple[Size, list[Strip]] | None = None
 
+    def _on_screen_resume(self, event: ScreenResume) -> None:
+        """Laid out and painted once, when all on it is mounted: Textual would do so as it appears, and again then."""
+        if self.stack_updates == 0:
+            self._size = self.app.size
+            self.refresh(layout=True)
+
     def render_lines(self, crop: Region) -> list[Strip]:
         """The screen below, taken once: Textual would draw it anew whenever a letter is typed."""
         if self._below is None or self._below[0] != self.size:

@@ -97,7 +97,7 @@ class EditorScreen(FullScreen[StartChoice | None]):
     def _check(self) -> None:
         self._document, self._problems = check_text(self._area.text, self._path.stem)
         self.query_one("#problems", Pane).show(partial(problem_rows, self._problems))
-        self.query_one("#editor-header", Pane).on_resize()
+        self.query_one("#editor-header", Pane).renew()
 
     def _header(self, width: int) -> Rows:
         state = "changed" if self._changed else "as it is on disk"

@@ -88,7 +88,7 @@ class PastScreen(FullScreen[None]):
             for run in await asyncio.to_thread(list, map(past_run, unread[begin : begin + _AT_ONCE])):
                 self._runs[run.folder.name] = run
             self._left = max(0, len(unread) - begin - _AT_ONCE)
-            self.query_one("#picker-header", Pane).on_resize()
+            self.query_one("#picker-header", Pane).renew()
             if begin == 0:
                 self._fill()
         self._fill()
@@ -98,8 +98,8 @@ class PastScreen(FullScreen[None]):
         newest_first = sorted(self._runs.values(), key=lambda run: run.folder.name, reverse=True)
         rows = [(run.folder.name, panel.run_row(run, now, width)) for run in newest_first]
         self._list.fill(rows or [(None, (("no run below ./runs yet", "dim"),))])
-        self.query_one("#rows-head", Pane).on_resize()
-        self.query_one("#picker-header", Pane).on_resize()
+        self.query_one("#rows-head", Pane).renew()
+        self.query_one("#picker-header", Pane).renew()
         self._show_detail()
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:

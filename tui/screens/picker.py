@@ -137,7 +137,7 @@ class PickerScreen(FullScreen[None]):
             ]
             rows += [(None, ((heading, "title"),)), *group] if group else []
         self._list.fill(rows or [(None, (("nothing matches", "dim"),))], begin_at)
-        self.query_one("#rows-head", Pane).on_resize()
+        self.query_one("#rows-head", Pane).renew()
 
     # The one under the cursor.
 

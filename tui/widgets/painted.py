@@ -238,20 +238,30 @@ class Pane(Painted):
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self._rows_at: RowsAtWidth = blank
+        self._made: tuple[int, Rows] | None = None  # and at which width
 
     def show(self, rows_at: RowsAtWidth) -> None:
         """Paint this from now on, at any width."""
         self._rows_at = rows_at
-        self.on_resize()
+        self.renew()
 
-    def rows(self, width: int, height: int) -> Rows:
-        return self._rows_at(width)
-
-    def on_resize(self) -> None:
-        """Another width, other rows; another height only lets more of them show."""
+    def renew(self) -> None:
+        """What it paints has changed."""
+        count = len(self._rows)
+        self._made = None
         if self.size.width:
             self.draw()
-            self.styles.height = max(1, len(self._rows))
+            if len(self._rows) != count:
+                self.refresh(layout=True)
+
+    def rows(self, width: int, height: int) -> Rows:
+        if self._made is None or self._made[0] != width:
+            self._made = (width, self._rows_at(width))
+        return self._made[1]
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """Known while its screen is laid out, which needs no second time for it."""
+        return max(1, len(self.rows(width, 0)))
 
 
 class KeyBar(Painted):

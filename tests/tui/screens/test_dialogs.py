@@ -68,3 +68,13 @@ async def test_panels_that_come_into_sight_are_laid_out_and_painted_once(
             laid_out.clear()
             await seat.press(view)
             assert painted == laid_out == ["CockpitScreen"]
+
+
+async def test_rows_know_their_height_while_they_are_laid_out_first(laid_out: list[str]) -> None:
+    """Without it the help, whose height is that of its rows, would be laid out once more than other dialogs."""
+    async with seated() as seat:
+        await seat.show(with_gpus())
+        await seat.press("question_mark")
+        await seat.press("escape")
+        await seat.press("n")
+        assert laid_out.count("Help") == laid_out.count("AskLoad")
