@@ -26,7 +26,7 @@ because the window of a five-second stage ends with its last token."""
 _CHECKED_FROM_S = 10.0
 _TRUSTED_WITHIN = 0.1
 _COVERED = 0.9
-_LONGEST_GAP_S = 15.0
+_LONGEST_GAP_S = 15.0  # of samples once a second; after four hours a stage keeps only every sixteenth
 
 
 class WindowGain(NamedTuple):
@@ -84,7 +84,8 @@ def _socket(gpu: GpuStatic, samples: Sequence[GpuSample], start_s: float, end_s:
     joules_so_far = np.array([sample.energy_j for sample in samples], dtype=np.float64)
     watts = np.array([sample.power_w for sample in samples], dtype=np.float64)
     counter = _whole(increase(times_s, joules_so_far, start_s, end_s), window_s)
-    power = _whole(integral(times_s, watts, start_s, end_s, longest_gap_s=_LONGEST_GAP_S), window_s)
+    longest_gap_s = max(_LONGEST_GAP_S, 2 * float(np.median(np.diff(times_s)))) if len(times_s) > 1 else 0.0
+    power = _whole(integral(times_s, watts, start_s, end_s, longest_gap_s=longest_gap_s), window_s)
     distrusted = False
     if window_s >= _CHECKED_FROM_S and counter is not None and power is not None:
         distrusted = abs(counter - power) > _TRUSTED_WITHIN * max(counter, power)

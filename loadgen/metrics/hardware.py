@@ -5,9 +5,10 @@ Series are bounded (`loadgen.metrics.series`). A stage keeps the samples that it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from statistics import fmean
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from loadgen.metrics.energy import socket_of
 from loadgen.metrics.hardware_result import Columns, GpuFigure, GpuSeries, GpuStage
 from loadgen.metrics.journal import GpusSampled, HostSampled
+from loadgen.metrics.result import Verdict
 from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample, Reading, ServerDevices, carried, gained, rate
 from loadgen.metrics.series import TimeSeries
 from loadgen.metrics.snapshot import GpuPace
@@ -39,6 +41,7 @@ _GPU_COLUMNS = (
 )
 _HOST_RATES = ("disk_read_bytes_per_s", "disk_write_bytes_per_s", "network_in_bytes_per_s", "network_out_bytes_per_s")
 _HOST_COLUMNS = (*_HOST_MEANS, "load_1min", *_HOST_RATES)
+Sample = TypeVar("Sample")
 
 
 class HardwareSamples:
@@ -46,28 +49,37 @@ class HardwareSamples:
 
     def __init__(self, before: Mapping[int, GpuSample]) -> None:
         """`before` are the last samples before the stage."""
-        self.by_gpu: dict[int, list[GpuSample]] = {index: [sample] for index, sample in before.items()}
-        self.host: list[HostSample] = []
+        self._by_gpu: dict[int, Spaced[GpuSample]] = {}
+        self._host: Spaced[HostSample] = Spaced()
         self.devices: ServerDevices | None = None  # the server's, as last known within the stage
         self.until_s: float | None = None  # the end of the stage (CLOCK_MONOTONIC)
         self.count = 0  # samples of GPUs so far
+        self._take(before.values())
+
+    @property
+    def by_gpu(self) -> dict[int, list[GpuSample]]:
+        return {index: kept.samples for index, kept in self._by_gpu.items()}
+
+    @property
+    def host(self) -> list[HostSample]:
+        return self._host.samples
 
     def add(self, samples: Sequence[GpuSample]) -> None:
         self.count += 1
+        self._take(samples)
+
+    def _take(self, samples: Iterable[GpuSample]) -> None:
         for sample in samples:
-            kept = self.by_gpu.setdefault(sample.index, [])
-            kept.append(sample)
-            _thin(kept)
+            self._by_gpu.setdefault(sample.index, Spaced()).add(sample)
 
     def add_host(self, sample: HostSample) -> None:
         """Add a sample of the host."""
-        self.host.append(sample)
-        _thin(self.host)
+        self._host.add(sample)
 
     def forget(self) -> None:
         """Drop the samples: they have been summarised."""
-        self.by_gpu.clear()
-        self.host.clear()
+        self._by_gpu.clear()
+        self._host = Spaced()
 
     @property
     def complete(self) -> bool:
@@ -84,9 +96,26 @@ class HardwareSamples:
         }
 
 
-def _thin(kept: list[Any]) -> None:
-    if len(kept) > _MOST_SAMPLES:
-        del kept[1:-1:2]
+class Spaced(Generic[Sample]):
+    """Samples at even distances, at most 1,000: each part of a long stage counts as much as any other.
+
+    All are kept at first, later every second, then every fourth; the newest is always among them.
+    """
+
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
+        self._step = 1
+        self._count = 0
+
+    def add(self, sample: Sample) -> None:
+        """Append the next; the newest so far goes if it does not fall on a step."""
+        if self._count and (self._count - 1) % self._step:
+            self.samples.pop()
+        self.samples.append(sample)
+        self._count += 1
+        if len(self.samples) > _MOST_SAMPLES:
+            del self.samples[1:-1:2]
+            self._step *= 2
 
 
 class HardwareRecord:
@@ -104,6 +133,8 @@ class HardwareRecord:
         self._recent: dict[int, list[GpuSample]] = {}
         self._listed_s: dict[int, float] = {}  # when its processes were last listed
         self._energy_j: dict[int, tuple[float, float]] = {}  # the counter's last value, and its gain so far
+        self._xids: dict[int, tuple[int, int]] = {}  # those of earlier telemetry children, and of this one
+        self.health: dict[tuple[str, str], Verdict] = {}  # of stages whose samples are forgotten, by id and GPU
         self._open: list[HardwareSamples] = []
         self._devices: ServerDevices | None = None
 
@@ -121,10 +152,7 @@ class HardwareRecord:
             samples.devices = devices or samples.devices
 
     def sampled(self, line: GpusSampled) -> None:
-        for samples in self._open:
-            samples.add(line.gpus)
-        self._let_go()
-        for sample in line.gpus:
+        for sample in map(self._with_earlier_xids, line.gpus):
             self.first.setdefault(sample.index, sample)
             self._add_energy(sample)
             if sample.processes is not None:
@@ -139,6 +167,11 @@ class HardwareRecord:
             if sample.throttle_percent is not None:
                 values["throttled_percent"] = max(sample.throttle_percent.values(), default=0.0)
             series.add(round(sample.t_s - self.began_s, 3), values)
+        # With what is read rarely: of a long stage not every sample stays.
+        known = [self.latest[sample.index] for sample in line.gpus]
+        for samples in self._open:
+            samples.add(known)
+        self._let_go()
 
     def host_sampled(self, line: HostSampled) -> None:
         self.host = line.host
@@ -150,6 +183,15 @@ class HardwareRecord:
 
     def _let_go(self) -> None:
         self._open = [samples for samples in self._open if not samples.complete]
+
+    def _with_earlier_xids(self, sample: GpuSample) -> GpuSample:
+        """A telemetry child counts from its start: one that is restarted, often because of such an error, from zero."""
+        if sample.xids is None:
+            return sample
+        earlier, last = self._xids.get(sample.index, (0, 0))
+        earlier += last if sample.xids < last else 0
+        self._xids[sample.index] = earlier, sample.xids
+        return msgspec.structs.replace(sample, xids=earlier + sample.xids)
 
     def _add_energy(self, sample: GpuSample) -> None:
         if sample.energy_j is not None:
@@ -174,11 +216,21 @@ class HardwareRecord:
 
     def facts(self) -> list[GpuFacts]:
         """The input of the GPU health rules, from the latest samples."""
-        throttled = {index: mean_throttle(samples) for index, samples in self._recent.items()}
-        devices = self.now()
+        return self._facts(self.latest, self._recent, self.now())
+
+    def facts_within(self, samples: HardwareSamples, start_s: float, end_s: float) -> list[GpuFacts]:
+        """The same over a window of a stage, by its means: a moment may be an exception."""
+        looks = {index: found for index, found in samples.within(start_s, end_s).items() if found}
+        typical = {index: _typical(found) for index, found in looks.items()}
+        return self._facts(typical, looks, self.of_stage(samples))
+
+    def _facts(
+        self, now: Mapping[int, GpuSample], looks: Mapping[int, Sequence[GpuSample]], devices: ServerDevices
+    ) -> list[GpuFacts]:
+        throttled = {index: mean_throttle(samples) for index, samples in looks.items()}
         ours = self.gpus if devices.by in ("hbm", "all") else self.sockets_of(devices)  # these two are guesses
         of_others = {gpu.index for gpu in self.gpus if gpu not in ours}
-        return gpu_facts(self.gpus, self.latest, self.first, throttled, of_others)
+        return gpu_facts(self.gpus, now, self.first, throttled, of_others)
 
     def of_stage(self, samples: HardwareSamples) -> ServerDevices:
         """The GPUs on which the server computed in a stage."""
@@ -205,6 +257,12 @@ class HardwareRecord:
         first = self.first[gpu.index].hbm_used_bytes if gpu.index in self.first else None
         grown = first is not None and most - first >= _SERVER_GROWTH_BYTES
         return grown or (gpu.hbm_total_bytes is not None and most >= _SERVER_SHARE * gpu.hbm_total_bytes)
+
+
+def _typical(looks: Sequence[GpuSample]) -> GpuSample:
+    """The last of them, with the means of what differs between one moment and the next."""
+    known = {name: _known(looks, name) for name in ("gfx_percent", "gfx_clock_mhz", "temperature_hotspot_c")}
+    return msgspec.structs.replace(looks[-1], **{name: fmean(values) for name, values in known.items() if values})
 
 
 def _pace(looks: Sequence[GpuSample], name: str) -> float | None:

@@ -53,9 +53,15 @@ from loadgen.metrics.shelf import Shelf
 from loadgen.metrics.slo import limits_of
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.stage_result import client_result, pack_hardware, stage_compute, stage_hardware, stage_result
+from loadgen.metrics.stage_result import (
+    client_result,
+    pack_hardware,
+    run_health,
+    stage_compute,
+    stage_hardware,
+    stage_result,
+)
 from loadgen.metrics.timeline import Timeline
-from loadgen.metrics.verdicts import gpu_verdicts
 from loadgen.placement import Placement
 from loadgen.profile.schema import Reference
 from loadgen.profile.values import slo_problem
@@ -330,7 +336,7 @@ class Record:
             gpu_series=self.hardware.series(),
             host_series=self.hardware.host_series(),
             hosts=list(self.hosts),
-            verdicts=[*gpu_verdicts(self.hardware.facts()), *self.canaries.run_verdicts()],
+            verdicts=[*run_health(self.stages.values(), self.hardware), *self.canaries.run_verdicts()],
             search=self.search,
             curve=load_curve(self.stages.values()),
             canary=self.canaries.result(self.total.counters["sent"] + self.total.counters["warmup"]),

@@ -123,6 +123,11 @@ class Requests(msgspec.Struct, frozen=True):
     carried_failed: int | None = None  # those of them that failed in this stage
     lost: int | None = None  # unfinished streams whose worker died or fell silent: the client's failure
 
+    @property
+    def failed_in_all(self) -> int:
+        """Requests that failed in this stage, whichever stage had sent them."""
+        return self.failed + (self.carried_failed or 0)
+
 
 class Concurrency(msgspec.Struct, frozen=True):
     """Streams that were open during the window."""

@@ -35,7 +35,7 @@ from loadgen.metrics.result import (
 from loadgen.metrics.slo import judge
 from loadgen.metrics.stage import ClientMetrics
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.verdicts import StageFacts, error_verdicts, stage_verdicts
+from loadgen.metrics.verdicts import StageFacts, error_verdicts, gpu_verdicts, stage_verdicts
 from loadgen.placement import Placement
 
 _NO_PRICE = Price()
@@ -282,8 +282,32 @@ def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardwar
 
 def pack_hardware(stage: StageRecord, hardware: HardwareRecord) -> None:
     """Keep the figures of a stage that is long over in place of its samples, in a tenth of the memory."""
+    hardware.health |= _health(stage, hardware)
     stage.hardware_figures = msgspec.msgpack.encode(stage_hardware(stage, hardware))
     stage.hardware_samples.forget()
+
+
+def run_health(stages: Iterable[StageRecord], hardware: HardwareRecord) -> list[Verdict]:
+    """What was wrong with the GPUs in any stage, each thing once and as it was last, and what is wrong with them now.
+
+    Not only now: GPUs that idle again are neither hot nor slow.
+    """
+    found = dict(hardware.health)
+    for stage in stages:
+        if not stage.is_packed:
+            found |= _health(stage, hardware)
+    return list((found | _by_subject(gpu_verdicts(hardware.facts()))).values())
+
+
+def _health(stage: StageRecord, hardware: HardwareRecord) -> dict[tuple[str, str], Verdict]:
+    start_ns, end_ns = stage.metrics.window_start_ns, stage.metrics.window_end_ns
+    if start_ns is None or end_ns is None:
+        return {}
+    return _by_subject(gpu_verdicts(hardware.facts_within(stage.hardware_samples, start_ns / 1e9, end_ns / 1e9)))
+
+
+def _by_subject(verdicts: Iterable[Verdict]) -> dict[tuple[str, str], Verdict]:
+    return {(verdict.id, verdict.subject): verdict for verdict in verdicts}
 
 
 def server_sockets(stage: StageRecord, hardware: HardwareRecord) -> int:

@@ -37,7 +37,7 @@ def assessment(result: Result) -> list[Answer]:
     measured = measured_stages(result)
     if not measured:
         return [_healthy(result)]
-    saturated = Answer("Saturated?", _search_words(result) + _queue_words(measured))
+    saturated = Answer("Saturated?", _search_words(result) + _queue_words(result, measured))
     slo = [_slo(measured)] if any(met_limits(stage) is not None for stage in measured) else []
     return [_healthy(result), *_right(result), saturated, _limit(result, measured), *slo]
 
@@ -181,7 +181,7 @@ def _run_problems(result: Result) -> list[str]:
         cause = result.diagnosis.title if result.diagnosis is not None else _first_line(result.reason)
         problems.append(f"{_STATES[result.state]}: {cause}")
     sent = sum(stage.requests.sent for stage in result.stages)
-    failed = sum(stage.requests.failed for stage in result.stages)
+    failed = sum(stage.requests.failed_in_all for stage in result.stages)
     if failed:
         problems.append(f"{failed:,} of {sent:,} requests failed")
     if not problems and not measured_stages(result) and result.kind != "monitor":
@@ -204,13 +204,19 @@ def _search_words(result: Result) -> str:
     return f"The {what} is at {search.by} {search.found:g}{bounds}. "
 
 
-def _queue_words(stages: Sequence[StageResult]) -> str:
+def _queue_words(result: Result, stages: Sequence[StageResult]) -> str:
     names = titles(stages)
     for stage in sorted(stages, key=by_load):
         words = next((one.text for one in stage.verdicts if one.id in _QUEUES), None) or _behind(stage)
         if words is not None:
             return f"Yes, at {names[stage.index]}: {words}."
+    if not _says_what_waits(result):
+        return "Not known: the engine does not say what waits in it."
     return f"No: up to {names[max(stages, key=by_load).index]} nothing queued."
+
+
+def _says_what_waits(result: Result) -> bool:
+    return any(waiting is not None for waiting in result.series.get("engine_waiting", []))
 
 
 def _behind(stage: StageResult) -> str | None:
@@ -239,6 +245,8 @@ def _limit(result: Result, stages: Sequence[StageResult]) -> Answer:
     found = {one.id: one.text for one in most.verdicts}
     words = [found[name] for name in (*_BOUNDS, *_QUEUES) if name in found]
     at = f"at {titles(stages)[most.index]}"
+    if not words and not _says_what_waits(result):
+        return Answer(question, "Not known: not the client, but the engine does not say what waits in it.")
     if not words:
         return Answer(question, f"The load itself: {at}, the most throughput, neither client nor server was saturated.")
     whose = "The host" if "host-limited" in found else "The server"

@@ -241,7 +241,7 @@ def _doubts(pair: _Pair) -> Iterator[str]:
             yield f"{name} is inconclusive: {stage.inconclusive}"
         if stage.curve:
             yield f"the load of {name} moves: its figures are not those of a single load"
-        failed, completed = stage.requests.failed, stage.requests.completed
+        failed, completed = stage.requests.failed_in_all, stage.requests.completed
         if failed > _FAILED_SHARE * (failed + completed):
             yield f"{name} had {failed} of {failed + completed} requests failing: the rest is not the same load"
     if pair.a.tokens.source != pair.b.tokens.source:

@@ -100,10 +100,8 @@ def _watched_lines(stage: StageResult, notes: Sequence[Note]) -> list[str]:
 
 
 def _request_lines(requests: Requests) -> Iterator[str]:
-    for one in request_counts(requests):
-        yield _line(one.name, one.words)
-        if one.name == "Failed requests":
-            yield from (_line(f"  {kind}", count) for kind, count in requests.errors.items())
+    yield from (_line(one.name, one.words) for one in request_counts(requests))
+    yield from (_line(f"Failed with {kind}", count) for kind, count in requests.errors.items())
 
 
 def _measured_lines(stage: StageResult) -> list[str]:

@@ -24,7 +24,7 @@ import msgspec
 from loadgen.errors import UNDECODABLE, ResultError
 from loadgen.masking import masked
 from loadgen.metrics.engine import EngineView
-from loadgen.metrics.journal import Continued, Line, Ticked, decode_line, encode_line, time_of
+from loadgen.metrics.journal import Continued, Line, RunStarted, Ticked, decode_line, encode_line, time_of
 from loadgen.metrics.thinning import thinned
 from loadgen.places import open_file, replacing
 from loadgen.store.growing import GrowingFile, writing
@@ -147,6 +147,12 @@ def part_of(journal: Path, number: int) -> Path:
     return journal.with_name(f"{journal.stem}-{number:04}{journal.suffix}")
 
 
+def _last_part(journal: Path) -> int:
+    """The number of the last older part on disk, 0 where there is none."""
+    found = journal.parent.glob(f"{journal.stem}-[0-9][0-9][0-9][0-9]{journal.suffix}*")
+    return max((int(part.name[len(journal.stem) + 1 :][:4]) for part in found), default=0)
+
+
 def _thinned(part: Path) -> Path:
     return part.with_name(f"{part.name}.gz")
 
@@ -177,10 +183,12 @@ def read_journal(path: Path, *, skipped: list[str] | None = None) -> Iterator[Li
     with _reading(path), open_file(path) as file:
         newest = _lines(path, file, skipped)
         first = next(newest, None)
-        if isinstance(first, Continued):
-            for number in range(1, first.part + 1):
+        if not isinstance(first, RunStarted):
+            # Where the line that says how many came before is damaged, or the file is empty, the parts themselves do.
+            before = first.part if isinstance(first, Continued) else _last_part(path)
+            for number in range(1, before + 1):
                 yield from _read_part(part_of(path, number), skipped)
-        elif first is not None:
+        if first is not None and not isinstance(first, Continued):
             yield masked(first)
         for line in newest:
             yield masked(line)  # a journal of an older vramp may hold secrets

@@ -75,6 +75,7 @@ class _Source:
     patience: Patience
     option: BackendOption | None = None  # working or being tried; None if none is left
     opened: Opened | None = None  # the first line of the option that works, or of the last that did
+    devices: dict[int, tuple[object, ...]] = field(default_factory=dict)  # what each is known by, by its position there
     failures: dict[str, str] = field(default_factory=dict)  # the latest reason of each option that failed
     restarts: int = 0
     last_s: float | None = None  # arrival of the latest sample (CLOCK_MONOTONIC)
@@ -147,6 +148,7 @@ class _Source:
             return False
         try:
             self.opened = await child.opened(within_s=self.patience.open_s)
+            self.devices = _identities(self.opened.gpus)
             opened = True
             child.tell(Order(processes=self.processes))
             await self._listen(child)
@@ -193,7 +195,7 @@ class Monitor:
         }
         self.latest: dict[int, GpuSample] = {}
         """The latest known values of each device, by number; a field missing from a sample keeps its value."""
-        self._numbers: dict[tuple[VendorName, int], int] = {}
+        self._numbers: dict[tuple[object, ...], int] = {}
         self._untaken: deque[Sampled] = deque(maxlen=3600)
         self._processes = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -265,7 +267,8 @@ class Monitor:
         return tuple(source.status(vendor) for vendor, source in self._sources.items())
 
     def _number(self, vendor: VendorName, index: int) -> int:
-        return self._numbers.setdefault((vendor, index), len(self._numbers))
+        device = self._sources[vendor].devices.get(index, (index,))
+        return self._numbers.setdefault((vendor, *device), len(self._numbers))
 
     def _delivered(self, vendor: VendorName, sampled: Sampled) -> None:
         gpus = tuple(
@@ -277,6 +280,16 @@ class Monitor:
         self._untaken.append(msgspec.structs.replace(sampled, gpus=gpus))
         for gpu in gpus:
             self.latest[gpu.index] = carried(self.latest.get(gpu.index), gpu, processes=self._processes)
+
+
+def _identities(gpus: Iterable[GpuStatic]) -> dict[int, tuple[object, ...]]:
+    """What a device has in every backend, by its position: that is another's once a device before it is lost."""
+    found: dict[int, tuple[object, ...]] = {}
+    for gpu in gpus:
+        identity = (gpu.bdf or gpu.uuid or gpu.index, gpu.partition)
+        # Two that cannot be told apart are told by their position after all.
+        found[gpu.index] = (*identity, gpu.index) if identity in found.values() else identity
+    return found
 
 
 def _harmless(processes: Iterable[GpuProcess]) -> tuple[GpuProcess, ...]:

@@ -1,5 +1,6 @@
 """The hardware's part of a record, folded from lines of a journal."""
 
+import itertools
 from typing import Any
 
 import msgspec
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.deltas import ClientDelta, StageDelta
-from loadgen.metrics.energy import sockets
+from loadgen.metrics.energy import sockets, window_energy
 from loadgen.metrics.hardware import HardwareRecord, HardwareSamples, gpu_stages, host_means, mean_throttle
 from loadgen.metrics.journal import (
     GpusSampled,
@@ -102,6 +103,14 @@ def test_counters_are_told_as_what_they_gain() -> None:
     record.sampled(GpusSampled(4.0, (GpuSample(index=0, t_s=4.0, energy_j=350.0, link_read_bytes=5),)))
     assert record.pace(0) == GpuPace(energy_j=850.0)
     assert record.pace(7) == GpuPace()
+
+
+def test_xid_errors_are_remembered_when_their_count_begins_anew() -> None:
+    record = HardwareRecord()
+    for second, count in enumerate([0, 2, 0, 0, 1]):
+        last = 79 if count == 2 else None
+        record.sampled(GpusSampled(float(second), (GpuSample(index=0, t_s=float(second), xids=count, xid_last=last),)))
+    assert (record.latest[0].xids, record.latest[0].xid_last) == (3, 79)
 
 
 def test_series_are_on_the_runs_time_axis_and_bounded() -> None:
@@ -273,14 +282,34 @@ def test_looks_reach_one_beyond_each_end() -> None:
 
 
 @given(st.integers(2, 5000))
-def test_a_long_stage_is_thinned_and_keeps_its_ends(seconds: int) -> None:
+def test_a_long_stage_is_thinned_evenly_and_keeps_its_ends(seconds: int) -> None:
     looks = HardwareSamples({})
     for second in range(seconds):
         looks.add([look(float(second))])
     times = [sample.t_s for sample in looks.by_gpu[0]]
-    assert times == sorted(set(times))
     assert (times[0], times[-1], len(times) <= 1000) == (0.0, seconds - 1.0, True)
+    *gaps, last = itertools.pairwise(times)
+    steps = {after - before for before, after in gaps}
+    assert len(steps) <= 1
+    assert 0 < last[1] - last[0] <= max(steps, default=1.0)
     assert looks.count == seconds
+
+
+def test_all_hours_of_a_stage_count_alike() -> None:
+    """Busy but for the last tenth, with the power as the only source of its energy, and errors that are read rarely."""
+    record = HardwareRecord()
+    record.gpus = GPUS[:1]
+    samples = record.begin_stage()
+    seconds = 5 * 3600
+    for second in range(seconds + 1):
+        slow = {"ecc_uncorrectable": 0 if second < 7_000 else 3} if second % 10 == 3 else {}
+        watts = 700.0 if second < 0.9 * seconds else 150.0
+        record.sampled(sampled(float(second), 100.0, power_w=watts, **slow))
+    (stage,) = gpu_stages(record.gpus, samples.by_gpu, samples.by_gpu, (0,))
+    assert stage.power_w is not None and stage.power_w.mean == pytest.approx(645, rel=0.01)
+    assert stage.ecc_uncorrectable == 3
+    energy = window_energy(record.gpus, samples.by_gpu, 0.0, float(seconds))
+    assert energy is not None and energy.joules == pytest.approx(645 * seconds, rel=0.01)
 
 
 @pytest.mark.parametrize("seconds", [1000, 1001])
@@ -289,3 +318,41 @@ def test_only_what_is_too_much_is_thinned(seconds: int) -> None:
     for second in range(seconds):
         looks.add([look(float(second))])
     assert len(looks.by_gpu[0]) == (1000 if seconds == 1000 else 501)
+
+
+def test_what_was_wrong_with_a_gpu_under_load_is_told_when_it_idles_again() -> None:
+    record = Record()
+    record.apply(RunStarted(0.0, "r", "0", {}, {}, 1, 1, 1))
+    gpus = tuple(GpuStatic(index=n, vendor="sim", name="GPU", socket=f"s{n}") for n in range(4))
+    record.apply(TelemetryChanged(0.0, gpus, {"sim": {"attempt": "sim"}}))
+
+    def look_at_all(t_s: float, *, busy: bool) -> None:
+        samples = [
+            GpuSample(
+                index=n,
+                t_s=t_s,
+                gfx_percent=95.0 if busy else 0.0,
+                gfx_clock_mhz=(1200.0 if n == 2 else 2000.0) if busy else 100.0,
+                temperature_hotspot_c=(95.0 if n == 2 else 70.0) if busy else 40.0,
+                throttle_percent={"thermal": 35.0} if busy and n == 2 else {},
+            )
+            for n in range(4)
+        ]
+        record.apply(GpusSampled(t_s, tuple(samples)))
+
+    record.apply(StageStarted(t_s=1.0, index=0, concurrency=8, rate=None, isl=16, osl=16, duration_s=20.0))
+    for second in range(2, 21):
+        look_at_all(float(second), busy=True)
+    delta = StageDelta(completed=10, window_output_tokens=60, window_start_ns=5 * 10**9, window_end_ns=20 * 10**9)
+    record.apply(Ticked(t_s=20.0, span_s=0.25, stages={0: delta}, client=ClientDelta(), held=0))
+    record.apply(StageEnded(20.5, 0, "done"))
+    expected = ["throttled", "straggler", "hotter-than-siblings"]
+    for second in range(21, 41):
+        look_at_all(float(second), busy=False)
+    assert [one.id for one in record.result().verdicts] == expected
+    # Its samples are summarised a minute after the next stage has begun.
+    record.apply(StageStarted(t_s=41.0, index=1, concurrency=8, rate=None, isl=16, osl=16, duration_s=20.0))
+    record.apply(StageStarted(t_s=62.0, index=2, concurrency=8, rate=None, isl=16, osl=16, duration_s=20.0))
+    record.apply(Ticked(t_s=120.0, span_s=0.25, stages={}, client=ClientDelta(), held=0))
+    assert record.stages[0].is_packed
+    assert [(one.id, one.subject) for one in record.result().verdicts] == [(id, "gpu 2") for id in expected]

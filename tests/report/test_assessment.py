@@ -3,9 +3,11 @@
 import msgspec
 import pytest
 
+from loadgen.metrics.hardware_result import Columns
 from loadgen.metrics.journal import Diagnosis, SearchResult
 from loadgen.metrics.result import FailureCheck, Result, SloCheck, StageResult, Target, Throughput, Verdict
 from loadgen.report.assessment import assessment, best_stage, shortcomings, titles
+from loadgen.report.table import result_table
 from tests.report.test_table import result, stage
 
 replace = msgspec.structs.replace
@@ -51,10 +53,28 @@ def test_a_ladder_that_saturates_and_misses_its_limit() -> None:
 
 
 def test_a_load_that_fills_nobody() -> None:
-    quiet = result(at(8, 900.0))
+    quiet = replace(result(at(8, 900.0)), series={"t_s": [1.0, 2.0], "engine_waiting": [None, 0.0]})
     assert answers(quiet)["Saturated?"] == "No: up to conc 8 nothing queued."
     assert "neither client nor server was saturated" in answers(quiet)["What was the limit?"]
     assert bad(quiet) == set()
+
+
+def test_of_an_engine_without_gauges_nobody_knows_what_queued() -> None:
+    unknown: list[Columns] = [{}, {"t_s": [1.0], "engine_waiting": [None]}]
+    for series in unknown:
+        found = answers(replace(result(at(1024, 900.0)), series=series))
+        assert found["Saturated?"] == "Not known: the engine does not say what waits in it."
+        assert found["What was the limit?"].startswith("Not known")
+
+
+def test_streams_of_an_earlier_stage_that_failed_are_failures_too() -> None:
+    first = at(64, 900.0)
+    requests = replace(first.requests, carried_in=64, carried_failed=64, errors={"reset": 64})
+    failing = result(first, replace(at(8, 900.0, index=1), requests=requests))
+    assert answers(failing)["Healthy?"] == "No: 64 of 160 requests failed."
+    table = result_table(failing)
+    assert "64 (open at the beginning, 64 of them failed)" in table
+    assert "Failed with reset:" in table
 
 
 def test_a_limited_client_comes_before_any_word_on_the_server() -> None:

@@ -1,7 +1,7 @@
 """A long journal: in parts on disk, the older ones thinned, and read back as one at any moment of that."""
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -110,6 +110,19 @@ def test_a_missing_and_a_damaged_part_are_said(tmp_path: Path) -> None:
         "journal-0003.jsonl",
     ]
     assert "No such file" in skipped[1]
+
+
+@pytest.mark.parametrize("damage", [lambda text: b"", lambda text: bytes(len(text)), lambda text: b"x" + text])
+def test_older_parts_are_found_where_the_newest_file_does_not_tell_of_them(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    path = write(tmp_path)
+    newest = len(path.read_bytes().splitlines()) - 1
+    path.write_bytes(damage(path.read_bytes()))
+    told = [time_of(line) for line in read_journal(path, skipped=[])]
+    everything = [time_of(line) for line in lines()]
+    assert told in (everything, everything[:-newest])
+    assert read_result(recover(tmp_path)).stages[0].requests.sent >= 2 * (360 - newest)
 
 
 def test_a_killed_run_is_recovered_from_all_its_parts(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from msgspec.structs import replace
@@ -251,6 +252,26 @@ async def test_a_device_keeps_its_number_through_a_restart(tmp_path: Path) -> No
         looks = monitor.take()
     assert [[gpu.index for gpu in look.gpus] for look in looks] == [[0, 1]] * 3
     assert len({look.gpus[0].power_w for look in looks}) == 3
+
+
+async def test_a_device_keeps_its_number_when_one_before_it_is_lost(tmp_path: Path) -> None:
+    """The second of three GPUs falls off the bus: the driver counts the third as the second from then on."""
+    body = """
+        left = ["a", "c"] if os.path.exists("began") else ["a", "b", "c"]
+        open("began", "w").close()
+        gpus = ",".join(f'{{"index":{n},"vendor":"sim","name":"GPU","bdf":"{bdf}"}}' for n, bdf in enumerate(left))
+        say(f'{{"type":"Opened","backend":"sim","meta":{{}},"gpus":[{gpus}]}}')
+        looks = ",".join(f'{{"index":{n},"t_s":{4 - len(left)},"power_w":{ord(bdf)}}}' for n, bdf in enumerate(left))
+        say(f'{{"type":"Sampled","t_s":1,"took_ms":1,"gpus":[{looks}]}}')
+        wait() if len(left) == 2 else sys.exit(3)
+    """.replace("began", str(tmp_path / "began"))
+    async with _watching(tmp_path, {"amd": [stand_in(tmp_path, "lossy", dedent(body))]}) as monitor:
+        await _until(monitor, lambda: bool(monitor.latest) and monitor.latest[0].t_s == 2)
+        looks = monitor.take()
+        assert [(gpu.index, gpu.bdf) for gpu in monitor.gpus] == [(0, "a"), (2, "c")]
+    watts = [{gpu.index: gpu.power_w for gpu in look.gpus} for look in looks]
+    assert watts[0] == {0: ord("a"), 1: ord("b"), 2: ord("c")}
+    assert watts[1:] == [{0: ord("a"), 2: ord("c")}]
 
 
 async def test_processes_are_asked_for_and_forgotten(tmp_path: Path) -> None:
