@@ -1,6 +1,6 @@
 """The tables of a result as GitHub Markdown, to paste into an issue: a row per stage.
 
-Every text of the result is escaped: a model's name can neither make a link nor break out of its cell.
+Every text of the result is escaped: a model's name can neither hide a link nor break out of its cell.
 """
 
 from __future__ import annotations

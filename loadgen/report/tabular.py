@@ -1,6 +1,6 @@
 """Tables: a column is declared once, and the same rows become aligned text, Markdown or HTML.
 
-Every text is escaped here for its format, so that no table needs to: a model's name can neither make a link nor break
+Every text is escaped here for its format, so that no table needs to: a model's name can neither hide a link nor break
 out of its cell.
 """
 

@@ -74,7 +74,7 @@ class HostSampler:
         return [share for pair in zip(before, self._cores, strict=True) if (share := core_share(*pair)) is not None]
 
     def _rates(self, before_s: float) -> dict[str, Any]:
-        before, self._totals = self._totals, _totals()
+        before, self._totals = self._totals, _totals(self._sysfs)
         return {
             f"{name}_bytes_per_s": rate(Reading(before_s, before[name]), Reading(self._t_s, now))
             for name, now in self._totals.items()
@@ -120,16 +120,27 @@ def read_frequency(sysfs: Path) -> dict[str, Any]:
     return {"cpu_mhz": mean_mhz, "cpu_mhz_min": min(mhz, default=None), "governor": ", ".join(governors) or None}
 
 
-def _totals() -> dict[str, int]:
-    disks = psutil.disk_io_counters(nowrap=False)
+def _totals(sysfs: Path) -> dict[str, int]:
+    disks = psutil.disk_io_counters(perdisk=True, nowrap=False)
     cards = psutil.net_io_counters(pernic=True, nowrap=False)
-    outer = [card for name, card in cards.items() if name != "lo"]
+    own_disks = [disks[name] for name in with_hardware(disks, sysfs / "block")]
+    own_cards = [cards[name] for name in with_hardware(cards.keys() - {"lo"}, sysfs / "class/net")]
     return {
-        "disk_read": disks.read_bytes if disks is not None else 0,
-        "disk_write": disks.write_bytes if disks is not None else 0,
-        "network_in": sum(card.bytes_recv for card in outer),
-        "network_out": sum(card.bytes_sent for card in outer),
+        "disk_read": sum(disk.read_bytes for disk in own_disks),
+        "disk_write": sum(disk.write_bytes for disk in own_disks),
+        "network_in": sum(card.bytes_recv for card in own_cards),
+        "network_out": sum(card.bytes_sent for card in own_cards),
     }
+
+
+def with_hardware(names: Iterable[str], folder: Path) -> list[str]:
+    """Those that are devices; in a container, which may have none, all that the folder lists, or else all.
+
+    The bytes of a bond, a bridge, a RAID or an LVM volume are those of the devices below it, too.
+    """
+    listed = list(names)
+    devices = [name for name in listed if (folder / name / "device").exists()]
+    return devices or [name for name in listed if (folder / name).exists()] or listed
 
 
 def _open_files(pids: Iterable[int]) -> dict[int, int]:

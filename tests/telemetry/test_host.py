@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.telemetry.host import HostSampler, _Core, core_share, read_frequency
+from loadgen.telemetry.host import HostSampler, _Core, core_share, read_frequency, with_hardware
 
 _WORKS = "data = bytearray(50_000_000); print('here', flush=True)\nwhile True: pass"
 
@@ -98,6 +98,16 @@ def test_only_a_few_of_many_cores_are_asked_for_their_frequency(tmp_path: Path) 
 
 def test_no_frequency_is_no_error(tmp_path: Path) -> None:
     assert read_frequency(tmp_path) == {"cpu_mhz": None, "cpu_mhz_min": None, "governor": None}
+
+
+def test_what_lies_on_top_of_a_device_is_not_counted_again(tmp_path: Path) -> None:
+    for name in ("eth0", "eth1"):
+        (tmp_path / name / "device").mkdir(parents=True)
+    for name in ("bond0", "docker0"):
+        (tmp_path / name).mkdir()
+    assert with_hardware(["bond0", "docker0", "eth0", "eth1"], tmp_path) == ["eth0", "eth1"]
+    assert with_hardware(["sda1", "bond0"], tmp_path) == ["bond0"]
+    assert with_hardware(["eth0"], tmp_path / "no sysfs") == ["eth0"]
 
 
 @given(st.tuples(*[st.floats(0, 1e6)] * 4))
