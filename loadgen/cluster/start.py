@@ -320,13 +320,7 @@ def _one_a_host(found: dict[str, HostFacts]) -> tuple[tuple[HostFacts, str], ...
 
 async def require_reachable(hosts: StartedHosts, urls: Sequence[str]) -> None:
     """Raise `ClusterError` with a line for each host that cannot connect to one of the URLs."""
-    asked = [
-        _require_url(hosts.client, facts, address, url, host, port)
-        for url in urls
-        for host, port in [host_and_port(url)]
-        for facts, address in hosts.workers
-    ]
-    await all_of(asked)
+    await all_of(_require_urls(hosts.client, facts, address, urls) for facts, address in hosts.workers)
 
 
 def host_and_port(url: str) -> tuple[str, int]:
@@ -334,12 +328,18 @@ def host_and_port(url: str) -> tuple[str, int]:
     return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
-async def _require_url(
-    client: distributed.Client, facts: HostFacts, address: str, url: str, host: str, port: int
-) -> None:
-    problem = (await client.run(connect, host, port, workers=[address]))[address]
-    if isinstance(problem, str):
-        raise ClusterError(
-            f"{facts.name}: cannot connect to {url} ({problem}): give a URL that every host can reach; "
-            "127.0.0.1 and localhost are each machine's own"
-        )
+async def _require_urls(client: distributed.Client, facts: HostFacts, address: str, urls: Sequence[str]) -> None:
+    for url in urls:  # one by one, as the Dask worker tries them: each has the whole time limit
+        try:
+            async with asyncio.timeout(_CALL_S):
+                problem = (await client.run(connect, *host_and_port(url), workers=[address]))[address]
+        except (OSError, TimeoutError, ValueError) as error:
+            raise ClusterError(
+                f"{facts.name}: no longer answers ({_why(error)}): see whether it still runs and can be reached, "
+                "and start again"
+            ) from None
+        if isinstance(problem, str):
+            raise ClusterError(
+                f"{facts.name}: cannot connect to {url} ({problem}): give a URL that every host can reach; "
+                "127.0.0.1 and localhost are each machine's own"
+            )

@@ -33,7 +33,7 @@ class Pipe(Protocol):
         """Its process on this machine, while it lives."""
 
     async def start(self, heard: Heard, ended: Ended) -> None:
-        """Start the worker; `heard` gets each line of its output, `ended` its end in words, once.
+        """Start the worker; `heard` gets each whole line of its output, `ended` its end in words, once.
 
         Raises `WorkerError` if it cannot be started.
         """
@@ -110,7 +110,8 @@ class LocalPipe:
         output = process.stdout
         assert output is not None
         try:
-            while line := await output.readline():
+            # What is cut off at the end is no line; how the worker ended says more.
+            while (line := await output.readline()).endswith(b"\n"):
                 heard(line)
         except ValueError as error:
             self._fault = f"sent an invalid tick and was killed: {error}"

@@ -154,26 +154,19 @@ class Servers:
     async def end(self, *, leave: bool, tell: Tell, show: Callable[[], None]) -> ServerState | None:
         """Stop all of them, or with `leave` let those that are ready run on; `show` is called repeatedly meanwhile.
 
-        Returns their state; None if they are attached or were left running.
+        Returns their state; None if they are attached, or if all were left running.
         """
-        if leave and self.managed and self.state == "ready" and await self._left_running(tell):
-            return None
+        left = await self._leave(tell) if leave and self.state == "ready" else []
         stopping = asyncio.create_task(self.stop())
         while not stopping.done():
             show()
             await asyncio.wait({stopping}, timeout=SNAPSHOT_S)
-        for report in await stopping:
-            tell("server" if report.clean else "error", f"server {report.sentence}")
-        for server in self.managed:
-            try:
-                await asyncio.to_thread(mask_file, server.log.path)
-            except FileNotFoundError:
-                pass  # it was never started, such as on a port that is taken
-            except OSError as error:
-                why = f"may hold secrets, which could not be masked: {error.strerror}"
-                tell("error", f"{server.log.path}: {why}; look through it before you share it")
+        for server, report in zip(self.managed, await stopping, strict=True):
+            if server not in left:
+                tell("server" if report.clean else "error", f"server {report.sentence}")
+                await _mask_log(server.log.path, tell)
         stopped: ServerState = "died" if self.died else "stopped"
-        return stopped if self.managed else None
+        return stopped if len(left) < len(self.managed) else None
 
     async def stop(self) -> list[StopReport]:
         """End all trees at once; end the load and close its connections first. Then others may drive attached ones."""
@@ -182,18 +175,18 @@ class Servers:
         finally:
             self.let_go()
 
-    async def _left_running(self, tell: Tell) -> bool:
-        """Leave them running; one for which that fails is left to `stop`."""
-        try:
-            for server in self.managed:
+    async def _leave(self, tell: Tell) -> list[ManagedServer]:
+        """Those that were left running; one for which that fails remains for `stop`."""
+        left = []
+        for server in self.managed:
+            try:
                 await server.leave()
-        except ServerError as error:
-            tell("error", f"{error}; it is stopped")
-            return False
-        self.let_go()
-        ports = " ".join(str(server.port) for server in self.managed)
-        tell("server", f"left running at {' '.join(self.base_urls)}; `vramp stop {ports}` ends it")
-        return True
+            except ServerError as error:
+                tell("error", f"{server.base_url}: {error}; it is stopped")
+            else:
+                left.append(server)
+                tell("server", f"left running at {server.base_url}; `vramp stop {server.port}` ends it")
+        return left
 
     def hurry(self) -> None:
         """Make the current or next stop a quick one."""
@@ -312,3 +305,13 @@ class Servers:
             msgspec.structs.replace(view, running=now.running, waiting=now.waiting, kv_usage=now.kv_usage)
             for view, now in zip(views, gauges, strict=False)
         )
+
+
+async def _mask_log(path: Path, tell: Tell) -> None:
+    try:
+        await asyncio.to_thread(mask_file, path)
+    except FileNotFoundError:
+        pass  # it was never started, such as on a port that is taken
+    except OSError as error:
+        why = f"may hold secrets, which could not be masked: {error.strerror}"
+        tell("error", f"{path}: {why}; look through it before you share it")

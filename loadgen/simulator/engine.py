@@ -189,7 +189,8 @@ class Engine:
             return None
         now_ns = max(now_ns, self._end_ns)  # a timer that fires early must not make a step twice
         preempted = self._grow()
-        budget = self.physics.max_num_batched_tokens - len(self._decoding)
+        # While it runs, the budget can be set below what decodes.
+        budget = max(0, self.physics.max_num_batched_tokens - len(self._decoding))
         prefill = 0
         for sequence in self._prefilling:  # prompts that did not fit the steps before
             prefill += self._compute(sequence, budget - prefill)

@@ -16,8 +16,9 @@ import distributed
 import pytest
 from msgspec.structs import replace
 
+from loadgen.cluster import start
 from loadgen.cluster.facts import host_facts
-from loadgen.cluster.start import difference, started
+from loadgen.cluster.start import difference, require_reachable, started
 from loadgen.errors import ClusterError
 from loadgen.profile.cluster import Cluster
 from tests.cluster.ssh_server import SshServer, another_python, ssh_server
@@ -222,6 +223,19 @@ async def test_a_python_that_dies(server: SshServer, tmp_path: Path) -> None:
 async def test_a_server_that_the_host_cannot_reach(server: SshServer) -> None:
     told = await refused(server, "http://127.0.0.1:1/v1")
     assert "cannot connect to http://127.0.0.1:1/v1 (Connection refused)" in told
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_host_that_is_lost_before_the_server_is_there(
+    server: SshServer, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    async with started(Cluster(hosts=[server.name])) as hosts:
+        (running,) = [process for process in server.processes if process.returncode is None]
+        os.kill(running.pid, number)
+        monkeypatch.setattr(start, "_CALL_S", 0.1)  # Dask would try to connect for half a minute
+        with pytest.raises(ClusterError, match=rf"^{server.name}: no longer answers \("):
+            await require_reachable(hosts, ["http://127.0.0.1:1"])
+    await nothing_is_left(server)
 
 
 async def test_an_address_that_is_not_ours(server: SshServer) -> None:

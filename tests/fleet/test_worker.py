@@ -90,6 +90,8 @@ async def test_one_that_does_its_work_and_ends_with_its_stdin() -> None:
         ("sys.exit('no memory')", "worker 7 died with status 1: no memory"),
         ("tick()\nos.kill(os.getpid(), signal.SIGKILL)", "worker 7 was killed by SIGKILL"),
         ("tick()\nos.kill(os.getpid(), 40)", "worker 7 was killed by signal 40"),
+        # In the midst of a line.
+        ("tick()\nos.write(1, b'{')\nos.kill(os.getpid(), signal.SIGKILL)", "worker 7 was killed by SIGKILL"),
         ("tick()\nsys.stderr.write('x' * 10**6 + '\\nthe end')\nos._exit(3)", "worker 7 died with status 3: the end"),
         ("tick()\nos._exit(0)", "worker 7 died with status 0"),
         ("print('hello', flush=True)\n" + WAITS, "worker 7 sent an invalid tick and was killed: JSON is malformed"),

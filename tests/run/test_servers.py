@@ -13,9 +13,12 @@ from loadgen.metrics.engine import EngineView
 from loadgen.metrics.journal import Milestone
 from loadgen.profile.schema import Profile, Server
 from loadgen.run.servers import Servers
+from loadgen.server.process.guard_client import stop_server
 from loadgen.server.process.locks import driver_of
+from loadgen.server.process.records import list_servers
+from loadgen.server.supervisor import ManagedServer
 from tests.engines import NOBODY, PORT
-from tests.server.fakes import FakeServer, eventually
+from tests.server.fakes import PATIENCE_S, FakeServer, eventually
 
 
 @pytest.fixture
@@ -130,6 +133,50 @@ async def test_a_server_that_was_never_started_has_no_log_to_complain_of(fake: F
             await servers.start(tmp_path)
         await servers.end(leave=False, tell=lambda kind, text: told.append((kind, text)), show=lambda: None)
     assert [kind for kind, _ in told] == ["server"]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+async def test_one_that_cannot_be_left_is_stopped_and_the_other_runs_on(
+    fake: FakeServer, tmp_path: Path, number: int
+) -> None:
+    told: list[str] = []
+    servers = Servers(of(two(fake)))
+    await servers.start(tmp_path)
+    await servers.wait_ready()
+    lost, left = servers.managed[number], servers.managed[1 - number]
+    ending, staying = psutil.Process(lost.pid), psutil.Process(left.pid)
+    log = left.log.path.stat().st_ino
+    guard = ending.parent()
+    assert guard is not None
+    guard.kill()
+    try:
+        assert await servers.end(leave=True, tell=lambda _, text: told.append(text), show=lambda: None) == "died"
+        assert f"left running at {left.base_url}; `vramp stop {left.port}` ends it" in told
+        assert [text.split(": ")[0] for text in told if text.endswith("; it is stopped")] == [lost.base_url]
+        assert sum("no process left" in text for text in told) == 1
+        assert staying.is_running()
+        assert left.log.path.stat().st_ino == log, "it still writes into it"
+        fake.assert_gone([ending])
+    finally:
+        await stop_left(left)
+
+
+async def test_each_that_was_left_is_told_with_what_ends_it(fake: FakeServer, tmp_path: Path) -> None:
+    told: list[str] = []
+    servers = Servers(of(two(fake)))
+    await servers.start(tmp_path)
+    await servers.wait_ready()
+    try:
+        assert await servers.end(leave=True, tell=lambda _, text: told.append(text), show=lambda: None) is None
+        assert told == [f"left running at {one.base_url}; `vramp stop {one.port}` ends it" for one in servers.managed]
+    finally:
+        await stop_left(*servers.managed)
+
+
+async def stop_left(*servers: ManagedServer) -> None:
+    for record in list_servers():
+        if record.port in [server.port for server in servers]:
+            await stop_server(record, timeout_s=PATIENCE_S)
 
 
 async def test_an_attached_server_is_left_alone(tmp_path: Path) -> None:

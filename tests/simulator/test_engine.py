@@ -87,6 +87,18 @@ def test_decoding_goes_on_while_a_prompt_is_prefilled() -> None:
     assert len(who) == 2
 
 
+def test_a_budget_that_is_set_below_what_decodes_takes_nothing_back_from_a_prompt() -> None:
+    engine = Engine(SMALL)
+    for number in range(3):
+        add(engine, 1, 9, number=number)
+    now, _ = step(engine, 0)
+    prompt = add(engine, 20, 1, number=3)
+    now, _ = step(engine, now)
+    engine.physics = replace(SMALL, max_num_seqs=1, max_num_batched_tokens=1)
+    step(engine, now)
+    assert prompt.remaining == 15
+
+
 def test_waits_for_a_place_in_order_of_arrival() -> None:
     engine = Engine(replace(SMALL, max_num_seqs=1))
     sequences = [add(engine, 4, 2, number=number, first_id=10 * number) for number in range(3)]

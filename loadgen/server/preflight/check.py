@@ -98,13 +98,13 @@ async def _flags_here(server: Server) -> tuple[list[Finding], str]:
     if server.engine == "docker":
         return _judged_by_record(server, "the vLLM inside a container cannot be queried before it runs")
     try:
-        find_vllm(server)
+        program = find_vllm(server)
     except ServerError as error:
         seen, _, fix = str(error).partition("; ")
         missing = Finding("no-server-program", "blocks", seen, "there is nothing to start", fix)
         found, version = _judged_by_record(server, "there is no vLLM to query")
         return [missing, *found], version
-    python = python_of(server.command)
+    python = python_of(program)
     if python is None:
         return _judged_by_record(server, f"server.command = {server.command!r}: the Python behind it is unknown")
     try:

@@ -300,8 +300,10 @@ def model_facts(model: str, environment: Mapping[str, str]) -> ModelFacts | None
 
     `environment` is the server's: it says where the hub cache is.
     """
-    folder = _folder(model, environment)
-    local = _facts_of(folder) if folder is not None else None
+    local: ModelFacts | None = None
+    with contextlib.suppress(OSError):  # what cannot be read is unknown
+        folder = _folder(model, environment)
+        local = _facts_of(folder) if folder is not None else None
     name = model.rstrip("/").rpartition("/")[2].lower()
     published = next((facts for pattern, facts in _PUBLISHED.items() if re.fullmatch(pattern, name)), None)
     if local is None or published is None:
@@ -343,7 +345,8 @@ def _facts_of(folder: Path) -> ModelFacts | None:
     heads = _count(text, "num_attention_heads")
     # Some repositories hold the weights twice: files named consolidated are in the maker's own format.
     files = [file for file in folder.glob("*.safetensors") if not file.name.startswith("consolidated")]
-    weight_bytes = sum(file.stat().st_size for file in files) or None
+    # In the hub's cache each is a link, whose blob may be gone.
+    weight_bytes = sum(file.stat().st_size for file in files if file.exists()) or None
     return ModelFacts(heads, _count(text, "num_key_value_heads") or heads, weight_bytes, _longest(text))
 
 

@@ -235,7 +235,8 @@ class Guard:
                 file.write(json.dumps(self._record))
             new.replace(self._record_path)
         except OSError as error:  # the server works without a record, and can still be found by its mark
-            os.write(2, f"vramp: cannot record this server: {error}\n".encode())
+            with contextlib.suppress(OSError):  # the log may be on the same full disk
+                os.write(2, f"vramp: cannot record this server: {error}\n".encode())
             with contextlib.suppress(OSError):
                 new.unlink()
 

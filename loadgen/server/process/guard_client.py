@@ -108,10 +108,12 @@ def _blocked(numbers: Collection[signals.Signals]) -> Iterator[None]:
 
 
 def tell(process: subprocess.Popen[bytes], message: dict[str, Any]) -> None:
-    """Send one message; does nothing if the guard has ended. It blocks."""
+    """Send one message; does nothing if the guard has ended, or was hung up on. It blocks."""
     assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # its last report says why it ended
-        process.stdin.write(json.dumps(message).encode() + b"\n")
+    line = json.dumps(message).encode() + b"\n"
+    # The last report of a guard that has ended says why. A `hang_up` meanwhile closes the file, which is a ValueError.
+    with contextlib.suppress(BrokenPipeError, ValueError):
+        process.stdin.write(line)
         process.stdin.flush()
 
 

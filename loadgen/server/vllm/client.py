@@ -81,13 +81,20 @@ class ServerClient:
     """Speaks to one OpenAI-compatible server; close it, or use it with `async with`."""
 
     def __init__(self, base_url: str, api_key: str | None = None, *, api_key_env: str | None = None) -> None:
-        """`base_url` is without `/v1`; `api_key_env` only lets messages name the key's environment variable."""
+        """`base_url` is without `/v1`; `api_key_env` only lets messages name the key's environment variable.
+
+        Raises `ServerError` for a URL that names no host.
+        """
         self.base_url = base_url.rstrip("/")
         self._api_key_env = api_key_env
         self._has_key = api_key is not None
         self._open, self._ended = 0, OwnRequests()
         import httpx
 
+        try:
+            _ = httpx.URL(self.base_url).host  # decodes Punycode, as each request would
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise ServerError(f"{self.base_url}: no such host ({error}); check server.url") from error
         self._http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             # The system's certificates and those in SSL_CERT_FILE.
@@ -227,8 +234,8 @@ class ServerClient:
                         raise ServerError(
                             f"{response.url}: more than {most} MiB, which no engine answers; is this the right server?"
                         )
-        # TLS that breaks within an answer is no HTTPError.
-        except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError) as error:
+        # TLS that breaks within an answer is no HTTPError, nor is a redirect to what can be no host.
+        except (httpx.HTTPError, UnicodeError, ssl.SSLError) as error:
             raise ServerError(self._explain(error)) from error
         except TimeoutError:
             hangs = "the server hangs or is overloaded"
@@ -251,7 +258,7 @@ class ServerClient:
         source = f"the environment variable {self._api_key_env}" if self._api_key_env else "server.api_key_env"
         return f"{self.base_url}: refused the API key ({status}); check the key in {source}"
 
-    def _explain(self, error: httpx.HTTPError | httpx.InvalidURL | ssl.SSLError) -> str:
+    def _explain(self, error: httpx.HTTPError | UnicodeError | ssl.SSLError) -> str:
         import httpx
 
         where = self.base_url
@@ -286,10 +293,11 @@ def base_url(host: str, port: int) -> str:
 
 
 def api_key(server: Server) -> str | None:
-    """The key from the environment variable that the profile names; raises `ServerError` if that is not set."""
+    """The key from the environment variable that the profile names; raises `ServerError` if that holds none."""
     if server.api_key_env is None:
         return None
-    key = server.env.get(server.api_key_env) or os.environ.get(server.api_key_env)
+    # A key that was read from a file ends with a newline.
+    key = (server.env.get(server.api_key_env) or os.environ.get(server.api_key_env) or "").strip()
     if not key and not server.api_key_env.isidentifier():
         raise ServerError(
             "server.api_key_env: not the name of an environment variable; put the key into one, and give its name"
@@ -297,6 +305,11 @@ def api_key(server: Server) -> str | None:
     if not key:
         raise ServerError(f"server.api_key_env = {server.api_key_env!r}: this environment variable is not set")
     learn({"api_key": key})  # a secret whatever the name of its variable
+    if not (key.isascii() and key.isprintable()):
+        raise ServerError(
+            f"server.api_key_env = {server.api_key_env!r}: this environment variable holds a control character or one "
+            "that is not ASCII, which no header can carry; set it to the key alone"
+        )
     return key
 
 

@@ -16,6 +16,7 @@ from loadgen.server.preflight.facts import Box
 from loadgen.vendors import Platform, platform_here
 from tests.server.gpu_trees import add_amd_gpu, add_process, write
 from tests.server.preflight.boxes import check, healthy_box, ids, only, profile_of
+from tests.server.preflight.test_installation import FakeEnvironment
 
 
 async def findings(recorded: str | None = None, **server: Any) -> list[Finding]:
@@ -57,6 +58,22 @@ async def test_a_program_that_says_nothing_of_itself_is_judged_by_the_record(tmp
     found = await findings(**OLD, command=str(tmp_path / "vllm"))
     assert named(found)["unknown-flag"] == "warns"
     assert "no-server-program" not in named(found)
+
+
+async def test_the_program_that_is_started_is_the_one_that_is_asked(tmp_path: Path) -> None:
+    environment = FakeEnvironment(tmp_path / "env")
+    environment.executable("vllm", f"#!{environment.python}\n")
+    found = await findings(**OLD, env={"PATH": str(environment.folder / "bin")})
+    assert named(found)["unknown-flag"] == "blocks"
+    assert environment.asked() == 1
+
+
+async def test_a_model_that_cannot_be_looked_at_ends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "docker").touch(mode=0o755)
+    container = {"image": "vllm:1", "executable": str(tmp_path / "docker")}
+    unreadable = f"/{'m' * 300}"  # too long for a name: root may enter any folder
+    found = await findings(**OLD | {"engine": "docker", "docker": container, "model": unreadable})
+    assert named(found)["unknown-flag"] == "warns"
 
 
 async def test_a_container_is_judged_by_the_record(tmp_path: Path) -> None:

@@ -81,6 +81,19 @@ def test_a_folder_wins_over_the_table_where_it_says_something(tmp_path: Path) ->
     assert model_facts(str(folder), {}) == ModelFacts(64, 8, 13_477_000_000, 131072)
 
 
+def test_what_cannot_be_read_is_unknown() -> None:
+    # Too long for a name: root may enter any folder.
+    unreadable = f"/{'m' * 300}"
+    assert model_facts(unreadable, {}) is None
+    assert model_facts("org/m", {"HF_HOME": unreadable}) is None
+
+
+def test_a_weight_file_whose_blob_is_gone_has_no_size(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m", LLAMA, model_1=10)
+    (folder / "model_2.safetensors").symlink_to(tmp_path / "gone")
+    assert model_facts(str(folder), {}) == ModelFacts(64, 8, 10, 131072)
+
+
 def test_other_models_are_not_known() -> None:
     assert model_facts("org/Llama-2-7b-something", {"HF_HOME": "/no/such"}) is None
     assert model_facts("", {"HF_HOME": "/no/such"}) is None

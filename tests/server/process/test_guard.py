@@ -5,8 +5,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 import pytest
@@ -27,12 +28,13 @@ guard.wait()
 class Guard:
     """A guard and what it says."""
 
-    def __init__(self, fake: FakeServer) -> None:
+    def __init__(self, fake: FakeServer, stderr: IO[bytes] | None = None) -> None:
         self._fake = fake
         self.process = subprocess.Popen(
             [sys.executable, "-m", "loadgen.server.process.guard"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=stderr,
             cwd=ROOT,
             start_new_session=True,
         )
@@ -84,14 +86,20 @@ def order(fake: FakeServer, argv: list[str], habits: str = "", stop_timeout_s: f
     }
 
 
+@contextmanager
+def running(fake: FakeServer, stderr: IO[bytes] | None = None) -> Iterator[Guard]:
+    guard = Guard(fake, stderr)
+    with guard.process:
+        yield guard
+        assert guard.process.stdin is not None
+        guard.process.stdin.close()
+        assert guard.process.wait(timeout=20) in (0, -signal.SIGKILL)
+
+
 @pytest.fixture
 def guard(fake: FakeServer) -> Iterator[Guard]:
-    running = Guard(fake)
-    with running.process:
-        yield running
-        assert running.process.stdin is not None
-        running.process.stdin.close()
-        assert running.process.wait(timeout=20) in (0, -signal.SIGKILL)
+    with running(fake) as one:
+        yield one
 
 
 def test_a_server_that_obeys_is_not_killed(fake: FakeServer, guard: Guard) -> None:
@@ -235,13 +243,15 @@ def test_the_record_is_there_while_the_server_is(fake: FakeServer, guard: Guard)
     assert not path.exists()
 
 
-def test_a_record_that_cannot_be_written_is_no_reason_not_to_serve(fake: FakeServer, guard: Guard) -> None:
+@pytest.mark.parametrize("log", ["/dev/null", "/dev/full"])
+def test_a_record_that_cannot_be_written_is_no_reason_not_to_serve(fake: FakeServer, log: str) -> None:
     record = {"path": str(fake.folder / "nothing" / "8000.json"), "facts": {}}
-    guard.say(order(fake, fake.argv("--port", "0")) | {"record": record})
-    fake.processes(1)
-    guard.hear("tree")
-    guard.say({"do": "stop"})
-    assert guard.hear("stopped")["left"] == []
+    with Path(log).open("wb") as stderr, running(fake, stderr) as guard:
+        guard.say(order(fake, fake.argv("--port", "0")) | {"record": record})
+        fake.processes(1)
+        guard.hear("tree")
+        guard.say({"do": "stop"})
+        assert guard.hear("stopped")["left"] == []
 
 
 def test_a_container_is_stopped_by_its_id(fake: FakeServer, guard: Guard) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadgen.server.process.guard_client import ProcessName, StopReport, hang_up, start_guard, stop_server
+from loadgen.server.process.guard_client import ProcessName, StopReport, hang_up, start_guard, stop_server, tell
 from loadgen.server.process.records import ServerRecord, list_servers, record_path
 from loadgen.server.process.tree import ProcessId, kill_seen
 from tests.server.fakes import PATIENCE_S, FakeServer, wait_until, write_record
@@ -107,6 +107,13 @@ def test_a_guard_that_is_signalled_while_python_loads_goes_on(tmp_path: Path) ->
         hang_up(guard)
         assert guard.wait(20) == 0
     assert (tmp_path / "server.log").read_text() == ""
+
+
+def test_what_is_told_to_a_guard_after_a_hang_up_does_no_harm(tmp_path: Path) -> None:
+    with start_guard(tmp_path / "server.log") as guard:
+        hang_up(guard)
+        tell(guard, {"do": "stop"})
+        assert guard.wait(20) == 0
 
 
 async def test_nobody_elses_process_is_signalled() -> None:

@@ -254,3 +254,17 @@ def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert api_key(Server.model_validate({**attach, "api_key_env": "A", "env": {"A": "profile"}})) == "profile"
     with pytest.raises(ServerError, match="'UNSET': this environment variable is not set"):
         api_key(Server.model_validate({**attach, "api_key_env": "UNSET"}))
+
+
+@pytest.mark.parametrize("around", ["\n", "\r\n", " "])
+def test_white_space_around_a_key_is_not_the_keys(monkeypatch: pytest.MonkeyPatch, around: str) -> None:
+    monkeypatch.setenv("OURS", f"{around}from us{around}")
+    assert api_key(Server(engine="attach", url="http://h", api_key_env="OURS")) == "from us"
+
+
+@pytest.mark.parametrize("key", ["one\ntwo", "one\0two", "schlüssel", "one\u00a0two"])
+def test_a_key_that_no_header_can_carry_is_refused_without_telling_it(key: str) -> None:
+    server = Server(engine="attach", url="http://h", api_key_env="A", env={"A": key})
+    with pytest.raises(ServerError, match=r"^server\.api_key_env = 'A': this environment variable holds") as caught:
+        api_key(server)
+    assert key not in str(caught.value)
