@@ -93,6 +93,7 @@ def share_interval(share: float, count: float, confidence: float) -> tuple[float
     """
     if count <= 0:
         return 0.0, 1.0
+    share = min(1.0, max(0.0, share))  # in a damaged journal, more were good than there were
     z2 = normal_quantile(confidence) ** 2
     middle, spread = share + z2 / (2 * count), math.sqrt(z2 * share * (1 - share) / count + z2**2 / (4 * count**2))
     low, high = (middle - spread) / (1 + z2 / count), (middle + spread) / (1 + z2 / count)
@@ -104,6 +105,7 @@ def streams_needed(wanted: float, missed: float = 0.0, confidence: float = SLO_C
 
     381 for a p99 without a miss.
     """
+    missed = max(0.0, missed)  # as in `share_interval`
     spread = normal_quantile(confidence) * math.sqrt(wanted * (1 - wanted))
     allowed = 1 - wanted
     return float(((spread + math.sqrt(spread**2 + 4 * allowed * missed)) / (2 * allowed)) ** 2)

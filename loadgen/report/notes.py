@@ -208,9 +208,9 @@ def mfu_words(compute: ComputeResult) -> str:
 
 
 def _waiting(latency_ms: Mapping[str, Summary]) -> Iterator[Note]:
-    """Notes on streams that still waited when the stage ended, so that figures are only lower bounds."""
+    """Notes on streams whose wait for a first token did not end, so that figures are only lower bounds."""
     ttft, intended = (latency_ms.get(name, Summary(count=0)) for name in ("ttft", "ttft_from_intended"))
-    when = "first token when the stage ended"
+    when = "first token when they or the stage ended"
     if ttft.censored:
         marked = "; >= is a lower bound" if ttft.lower_bounds else ""
         yield Note("TTFT", f"{counted(ttft.censored, 'stream')} still waited for the {when}{marked}")

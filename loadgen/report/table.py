@@ -100,8 +100,11 @@ def _watched_lines(stage: StageResult, notes: Sequence[Note]) -> list[str]:
 
 
 def _request_lines(requests: Requests) -> Iterator[str]:
-    yield from (_line(one.name, one.words) for one in request_counts(requests))
-    yield from (_line(f"Failed with {kind}", count) for kind, count in requests.errors.items())
+    failed = "Failed requests" if requests.failed else "Carried in"
+    for one in request_counts(requests):
+        yield _line(one.name, one.words)
+        if one.name == failed:
+            yield from (_line(f"  {kind}", count) for kind, count in requests.errors.items())
 
 
 def _measured_lines(stage: StageResult) -> list[str]:

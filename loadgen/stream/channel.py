@@ -48,20 +48,24 @@ Ended = Callable[["Channel", Stream, int], None]
 """(channel, stream, stamp): the stream is over; `channel.usable` says whether the channel can carry another."""
 Unanswered = Callable[["Channel", Stream], None]
 """A reused channel died before its stream was answered: send it again elsewhere."""
+Gone = Callable[["Channel"], None]  # it died while no stream was on it
 
 
 class Channel:
     """One connection: `begin` puts a stream on it; the transport calls `feed`, `sent_late` and `lost`."""
 
     __slots__ = (
-        "stream usable served answered write close_transport output_began _client _ended _unanswered _parser _stamp_ns "
-        "_coalesced_ns _splitter _slow _between_chunks _plain _status _body"
+        "stream usable served answered write close_transport output_began _client _ended _unanswered _gone _parser "
+        "_stamp_ns _coalesced_ns _splitter _slow _between_chunks _plain _status _body"
     ).split()
 
-    def __init__(self, client: ClientSamples, ended: Ended, unanswered: Unanswered) -> None:
+    def __init__(
+        self, client: ClientSamples, ended: Ended, unanswered: Unanswered, gone: Gone = lambda _: None
+    ) -> None:
         self._client = client
         self._ended = ended
         self._unanswered = unanswered
+        self._gone = gone
         self._parser = httptools.HttpResponseParser(self)
         self.stream: Stream | None = None
         self.usable = False  # connected, and nothing has happened that forbids another request
@@ -121,6 +125,7 @@ class Channel:
         if stream is None:
             # An unsolicited response, or the rest of one that has already failed.
             self.close()
+            self._gone(self)
             return
         self._stamp_ns = stamp_ns
         size = len(data)
@@ -150,10 +155,13 @@ class Channel:
         self.usable = False
         self.close_transport()
         if stream is None:
-            return
-        if stream.done and stream.first_ns:
+            self._gone(self)
+        elif stream.done and stream.first_ns:
             # Everything has arrived: the body ended with the connection, or the server closed it carelessly.
             self._complete(stream)
+        elif self._status > 200:
+            # The server has refused; without a length, the end of its words is that of the connection.
+            self._end_refused(stream)
         elif self.served and not self.answered and not stream.retried and kind == "reset":
             self.stream = None
             self._unanswered(self, stream)
@@ -324,7 +332,7 @@ class Channel:
         if not self._parser.should_keep_alive():
             self.usable = False
         if self._status != 200:
-            self._end_failed(stream, http_failure(self._status), f"HTTP {self._status}: {_shown(self._body)}")
+            self._end_refused(stream)
         elif stream.first_ns == 0 and stream.done:
             self._end_failed(stream, "empty", "the stream ended without any output")
         elif stream.events == 0:
@@ -348,6 +356,9 @@ class Channel:
     def _count_input(self, stream: Stream) -> None:
         self._client.input_tokens += stream.prompt_tokens - stream.counted_input
         stream.counted_input = stream.prompt_tokens
+
+    def _end_refused(self, stream: Stream) -> None:
+        self._end_failed(stream, http_failure(self._status), f"HTTP {self._status}: {_shown(self._body)}")
 
     def _end_failed(self, stream: Stream, kind: Failure, message: str) -> None:
         stream.fail(kind, message)

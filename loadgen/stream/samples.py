@@ -63,7 +63,7 @@ class StageSamples(StageCounts, msgspec.Struct):
     odd_gaps: list[tuple[int, int, int]] = []
 
     # Samples for the histograms of the same names. `censored`: waits of streams that were still waiting when the window
-    # closed. `warmup`: for the time series only.
+    # closed, or the client hung up. `warmup`: for the time series only.
     ttft_ns: list[int] = []
     ttft_from_intended_ns: list[int] = []
     ttft_censored_ns: list[int] = []
@@ -95,8 +95,18 @@ class StageSamples(StageCounts, msgspec.Struct):
         self.unsent_wait_ns = max(self.unsent_wait_ns, wait_ns)
         self.ttft_from_intended_censored_ns.append(wait_ns)
 
-    def drop_samples(self) -> None:
-        """Discard every time since the last drain, because the wall clock was stepped."""
+    def note_clock_step(self) -> None:
+        """The wall clock was stepped: discard every time since the last drain, and what was counted by times."""
+        self.clock_steps += len(self.e2e_ns)
+        self.good = self.tpot_parts = 0
+        self._drop_samples()
+        if self.rows is not None:
+            replace = msgspec.structs.replace
+            self.rows[:] = [replace(row, ttft_ms=None, tpot_ms=None, e2e_ms=None) for row in self.rows]
+        # Stepped back, it would lie in the future: until then, no gap would be recorded.
+        self.opened_ns = min(self.opened_ns, time.time_ns())
+
+    def _drop_samples(self) -> None:
         self.gaps_ns.clear()
         self.odd_gaps.clear()
         for name in _HISTOGRAMS:
@@ -136,7 +146,7 @@ class StageSamples(StageCounts, msgspec.Struct):
             **{name: getattr(self, name) for name in StageCounts.__struct_fields__},
             latency={name: encoded for name, encoded in latency.items() if encoded is not None},
         )
-        self.drop_samples()
+        self._drop_samples()
         for name, nothing in msgspec.structs.asdict(StageCounts()).items():
             setattr(self, name, nothing)
         return delta

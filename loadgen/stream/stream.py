@@ -89,7 +89,7 @@ class Stream:
         self.warmup = not self.measured
         self.due_ns = self.intended_ns
         # A first wave meets an idle engine, so neither its TTFT nor its gaps show a steady state.
-        self._record_into(self.samples, muted=self.first_wave and self.measured)
+        self._record_into(self.samples, muted=self.first_wave if self.measured else self.samples.whole_only)
 
     def _record_into(self, samples: StageSamples, *, muted: bool) -> None:
         """Bind the lists' `append` once: the lists live as long as the samples, see `StageSamples.drain`."""
@@ -129,6 +129,11 @@ class Stream:
         later = self.output_tokens - self.first_tokens
         return (self.last_ns - self.first_ns) / later if later > 0 else None
 
+    @property
+    def _is_timed(self) -> bool:
+        """Whether its waits belong to the statistics of the stage in which it was sent."""
+        return self.measured and self.sent_ns > 0 and not (self.first_wave or self.clock_stepped)
+
     # Windows.
 
     def enter_window(self, samples: StageSamples) -> None:
@@ -144,8 +149,8 @@ class Stream:
             self._record_part()
         if self.measured:
             samples.carried_over += 1
-            if not (self.clock_stepped or self.first_wave) and self.sent_ns:
-                self._record_waits(now_ns)
+        if self._is_timed:
+            self._record_waits(now_ns)
         self.measured = False
         self.carried = True
 
@@ -155,10 +160,14 @@ class Stream:
         samples.e2e_censored_ns.append(age_ns)
         ttft_ns = self.ttft_ns if self.first_ns else age_ns
         if not self.first_ns:
-            samples.ttft_censored_ns.append(age_ns)
-            samples.ttft_from_intended_censored_ns.append(now_ns - self.intended_ns)
+            self._record_first_wait(now_ns)
         if limits is not None and not limits.met(ttft_ns, 0, age_ns):
             samples.beyond += 1
+
+    def _record_first_wait(self, now_ns: int) -> None:
+        """No first token has come so far, and this stage will see none: its TTFT is at least the wait."""
+        self.samples.ttft_censored_ns.append(now_ns - self.sent_ns)
+        self.samples.ttft_from_intended_censored_ns.append(now_ns - self.intended_ns)
 
     def _record_part(self) -> None:
         """Record the TPOT of the part within the window, if it is long enough and its tokens are known."""
@@ -250,9 +259,14 @@ class Stream:
         samples.note_failure(kind, message, counted=self.measured or self.carried)
         self._end(f"failed:{kind}")
 
-    def cancel(self) -> None:
-        """Record a stream on which the client hung up."""
+    def cancel(self, now_ns: int) -> None:
+        """Record a stream on which the client hung up.
+
+        If it still waited for its first token, its wait counts: without the longest waits, TTFT would look too good.
+        """
         self.samples.cancelled += self.measured
+        if self._is_timed and not self.first_ns:
+            self._record_first_wait(now_ns)
         self._end("cancelled")
 
     def cut_off(self) -> None:

@@ -66,19 +66,22 @@ class Connections:
         self._tls = tls
         self._sockets = sockets
         self._new_channel = new_channel
-        self.free: list[Channel] = []
+        self.free: dict[Channel, None] = {}  # the last one put is the first one taken
         self.opening: set[asyncio.Task[None]] = set()  # for the running load; each takes one of its slots
         self._opening_ahead: set[asyncio.Task[None]] = set()  # for the next stage
         self._place_free = place_free
         self._places = 0  # taken of those for connections opened ahead
         self._sources = cycle(settings.source_addresses or [None])
 
+    def put(self, channel: Channel) -> None:
+        self.free[channel] = None
+
+    def drop(self, channel: Channel) -> None:
+        """Free connections count as ready for the next stage: one that the server has closed must not."""
+        self.free.pop(channel, None)
+
     def take(self) -> Channel | None:
-        while self.free:
-            channel = self.free.pop()
-            if channel.usable:
-                return channel
-        return None
+        return self.free.popitem()[0] if self.free else None
 
     def open(self, opened: Opened, failed: Failed) -> None:
         """Open one more connection, then call `opened` or `failed`."""

@@ -50,7 +50,7 @@ class Driver:
         self.sockets.rest_taken = self._fill_soon
         self._connections = Connections(
             *(settings, tls, self.sockets, self._make_ready),
-            lambda: Channel(self.client, self._stream_ended, self._unanswered),
+            lambda: Channel(self.client, self._stream_ended, self._unanswered, self._connections.drop),
         )
         if tls is not None:
             self._loop_lag = LoopLag(self._loop, self.client.read_lag_ns.append)
@@ -212,7 +212,7 @@ class Driver:
             channel = self._connections.take()
             if channel is None:
                 break
-            self._launch(run, channel, waiting.popleft())
+            self._launch(run, channel, self.arrivals.take_waiting())
         self._connect_for(run, len(waiting), free=0)
 
     def _connect_ahead(self, run: StageRun) -> None:
@@ -253,8 +253,10 @@ class Driver:
         if channel.stream is not stream:
             return
         channel.close()
-        stream.cancel()
-        self._note_end(channel, stream, time.time_ns())
+        now_ns = time.time_ns()
+        stream.cancel(now_ns)
+        self._note_end(channel, stream, now_ns)
+        self.stages[stream.stage].end_conversation(stream)
         self._send_more()
         self._note_held()
 
@@ -280,7 +282,7 @@ class Driver:
         if not channel.usable:
             channel.close()
         elif not refilled:
-            self._connections.free.append(channel)
+            self._connections.put(channel)
         if failed:
             self._back_off.begin(len(self.open))
         elif not refilled:
@@ -291,7 +293,7 @@ class Driver:
         """Send the next request on the channel that has just become free, without going through the loop."""
         run = self.current
         if run is not None and self.arrivals.waiting and self._may_send(run):
-            self._launch(run, channel, self.arrivals.waiting.popleft())
+            self._launch(run, channel, self.arrivals.take_waiting())
         elif run is not None and self._wants_more(run):
             self._launch(run, channel, stamp_ns)
         else:
@@ -311,7 +313,7 @@ class Driver:
     # Connections.
 
     def _connected(self, channel: Channel) -> None:
-        self._connections.free.append(channel)
+        self._connections.put(channel)
         run = self.current
         if run is not None and run.rate is not None:
             self._serve_waiting(run)
@@ -326,15 +328,11 @@ class Driver:
     def _connect_failed(self, run: StageRun, message: str) -> None:
         """Count a request that failed because there was no connection to send it on."""
         self._back_off.failures_in_row += 1
-        if run is not self.current or run.exhausted:
-            return
-        if run.rate is None:
-            intended_ns = time.time_ns()
-        elif self.arrivals.waiting:
-            intended_ns = self.arrivals.waiting.popleft()
-        else:
-            return
-        run.next_stream(intended_ns).fail("connect", message)
+        if run is self.current and not run.exhausted and (run.rate is None or self.arrivals.waiting):
+            stream = run.next_stream(time.time_ns() if run.rate is None else self.arrivals.take_waiting())
+            stream.fail("connect", message)
+            run.end_conversation(stream)
+        # Also for an earlier stage: as long as it was being opened, it took a slot of the present one.
         self._back_off.begin(len(self.open))
 
     def _unanswered(self, channel: Channel, stream: Stream) -> None:
@@ -354,7 +352,9 @@ class Driver:
     def _resend_failed(self, stream: Stream, message: str) -> None:
         self._back_off.failures_in_row += 1
         self._resending.discard(stream)
-        self.stages[stream.stage].note_end(stream)
+        run = self.stages[stream.stage]
+        run.note_end(stream)
+        run.end_conversation(stream)
         stream.fail("connect", message)
         self._back_off.begin(len(self.open))
 
@@ -394,8 +394,10 @@ class Driver:
 
     def note_clock_step(self) -> None:
         """The wall clock was stepped: discard times since the last tick, and those of all open streams."""
-        for channel in self.open:
-            if channel.stream is not None:
-                channel.stream.note_clock_step()
+        for stream in self._streams():
+            stream.note_clock_step()
         for run in self.stages.values():
-            run.samples.drop_samples()
+            run.note_clock_step()
+        self.client.read_lag_ns.clear()
+        self.client.send_lag_ns.clear()
+        self._slot_free_ns = 0

@@ -102,7 +102,7 @@ class ArrivalQueue:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, arrived: Callable[[], None]) -> None:
         """`arrived` is called when the next arrival is due; call `arm` to be called again."""
-        self.waiting: deque[int] = deque()  # intended times of due arrivals (CLOCK_REALTIME)
+        self.waiting: deque[int] = deque()  # intended times of due arrivals (CLOCK_MONOTONIC)
         self._timer = PreciseTimer(loop, arrived)
         self.check = self._timer.check
         """Calls `arrived` if the next is due or nearly due; call it before any other piece of work on the loop."""
@@ -126,17 +126,20 @@ class ArrivalQueue:
         """If the next arrival is due or nearly so, move it to `waiting`; whether it was."""
         if self._due_ns is None or not self._timer.reached(self._due_ns):
             return False
-        self.waiting.append(time.time_ns() - time.monotonic_ns() + self._due_ns)
+        self.waiting.append(self._due_ns)
         self._go_on()
         return True
+
+    def take_waiting(self) -> int:
+        """Take the longest wait: its intended time by CLOCK_REALTIME as it is now, which may have been stepped."""
+        return time.time_ns() - time.monotonic_ns() + self.waiting.popleft()
 
     def end(self) -> list[int]:
         """Stop; returns the intended times (CLOCK_REALTIME) of arrivals that were due and not sent."""
         now_ns = time.monotonic_ns()
         while self._due_ns is not None and self._due_ns <= now_ns:
             self.take_due()
-        unsent = list(self.waiting)
-        self.waiting.clear()
+        unsent = [self.take_waiting() for _ in range(len(self.waiting))]
         self._timer.cancel()
         self._due_ns = None
         return unsent

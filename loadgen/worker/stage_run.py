@@ -142,15 +142,18 @@ class StageRun:
         work = self.stage.work
         if work.turns == 1:
             return
-        turn = Turn(*stream.request)
-        following = self._requests.following(turn)
+        following = self._requests.following(Turn(*stream.request))
         if following is None or not (stream.done and stream.first_ns):
-            self._requests.forget(turn)
+            self.end_conversation(stream)
         elif work.think_s:
             self.thinking += 1
             asyncio.get_running_loop().call_later(work.think_s, self._has_thought, following, thought)
         else:
             self._requests.due.append(following)
+
+    def end_conversation(self, stream: Stream) -> None:
+        """Nothing follows this stream: what was written ahead for its next turn is not needed."""
+        self._requests.forget(Turn(*stream.request))
 
     def _has_thought(self, following: Turn, thought: Callable[[], None]) -> None:
         self.thinking -= 1
@@ -259,10 +262,28 @@ class StageRun:
         until_ns = self._last_end_ns if self.finished else time.monotonic_ns()
         return msgspec.structs.replace(self.samples.drain(send_due), bins=bins, **self.window.take(until_ns))
 
+    def note_clock_step(self) -> None:
+        """The wall clock was stepped: discard the times that have not been drained."""
+        self.samples.note_clock_step()
+        if self.bins is not None:
+            self.bins.drop_samples()
+        self._pending = [_without_times(delta) for delta in self._pending]
+
     @property
     def over(self) -> bool:
         """Whether it has ended and none of its streams is open: it will report nothing more."""
         return self._ended and self.open == 0
+
+
+def _without_times(delta: StageDelta) -> StageDelta:
+    e2e = delta.latency.get("e2e")
+    return msgspec.structs.replace(
+        delta,
+        latency={},
+        bins={step: msgspec.structs.replace(part, ttft=None, itl=None) for step, part in delta.bins.items()},
+        clock_steps=delta.clock_steps + (e2e.count if e2e is not None else 0),
+        **dict.fromkeys(("good", "beyond", "tpot_parts"), 0),
+    )
 
 
 def _warmups(command: BeginStage, seed: int, reader: DatasetReader | None) -> int:

@@ -141,6 +141,11 @@ class LoadBins:
                 getattr(self._samples, name).extend(getattr(part, name))
         return {step: part.encode() for step, part in bins.items()}
 
+    def drop_samples(self) -> None:
+        for part in self._bins.values():
+            for name in _TIMED:
+                getattr(part, name).clear()
+
     def _move(self) -> None:
         """Move what was timed since the last call from the stage's samples to the current step."""
         samples, client = self._samples, self._client

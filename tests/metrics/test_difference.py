@@ -21,6 +21,7 @@ from loadgen.metrics.difference import (
     rate_estimate,
     share_estimate,
     share_interval,
+    streams_needed,
     student_t,
 )
 from loadgen.metrics.histogram import Histogram
@@ -152,6 +153,11 @@ def test_wilsons_interval() -> None:
     assert share_interval(0.0, 10, 0.95) == pytest.approx((0, 0.2775), abs=1e-3)
     assert share_interval(0.95, 100, 0.95) == pytest.approx((0.8882, 0.9785), abs=1e-3)
     assert share_interval(0.0, 0, 0.95) == (0, 1)
+
+
+def test_a_damaged_journal_with_more_good_streams_than_streams_is_judged() -> None:
+    assert share_interval(61.0, 1, 0.95) == share_interval(1.0, 1, 0.95)
+    assert streams_needed(0.95, missed=-60.0) == streams_needed(0.95)
 
 
 @given(st.integers(1, 400), st.data(), st.sampled_from([0.001, 0.01, 0.05, 0.5, 0.9]))

@@ -74,7 +74,7 @@ def test_streams_of_an_earlier_stage_that_failed_are_failures_too() -> None:
     assert answers(failing)["Healthy?"] == "No: 64 of 160 requests failed."
     table = result_table(failing)
     assert "64 (open at the beginning, 64 of them failed)" in table
-    assert "Failed with reset:" in table
+    assert "\n  reset: " in table
 
 
 def test_a_limited_client_comes_before_any_word_on_the_server() -> None:

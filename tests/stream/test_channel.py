@@ -246,6 +246,10 @@ def plain(status: str, body: bytes) -> bytes:
         ("http_429", [plain("429 Too Many RequestQueue", b"slow down")], False, True),
         ("http_4xx", [plain("401 Unauthorized", b"who are you")], False, True),
         ("http_5xx", [plain("503 Service Unavailable", b"full")], False, True),
+        # Without a length, and cut short: the status has told.
+        ("http_5xx", [head("503 Service Unavailable", framing="Connection: close") + b"full"], True, False),
+        ("http_429", [head("429 Too Many Requests", framing="Content-Length: 9") + b"slow"], True, False),
+        ("reset", [b"HTTP/1.1 100 Continue\r\n\r\n"], True, False),
         ("protocol", [plain("302 Found", b"")], False, True),
         ("protocol", [b"SSH-2.0-OpenSSH_9.2\r\n"], False, False),
         ("protocol", [head() + END], False, True),
@@ -323,7 +327,7 @@ def test_a_clock_step_takes_the_times_and_leaves_the_counts() -> None:
     wire = Wire()
     wire.read(head() + text("a", 1), 10)
     wire.stream.note_clock_step()
-    wire.samples.drop_samples()
+    wire.samples.note_clock_step()
     wire.read(text("b", 2, "stop") + DONE + END, 20)
     result = wire.delta()
     assert (result.completed, result.clock_steps, result.output_tokens) == (1, 1, 2)

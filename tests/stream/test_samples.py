@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 
 import pytest
 from hypothesis import example, given
@@ -11,10 +12,11 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.stage import StageMetrics
 from loadgen.stream.channel import Channel
 from loadgen.stream.request import ServerAddress
-from loadgen.stream.samples import ClientSamples, StageSamples
+from loadgen.stream.samples import ClientSamples, StageSamples, StreamLimits
 from loadgen.stream.stream import Stream
 from loadgen.stream.transport import Sockets
 from tests.server.fakes import eventually
+from tests.stream.test_channel import DONE, END, Wire, head, text, us
 
 MS = 1_000_000
 gaps = st.integers(0, 10**9)
@@ -84,3 +86,28 @@ def test_requests_sent_while_a_tick_is_drained_are_counted_once() -> None:
     assert (counted, lags) == (sent, sent)
     assert sent > 10
     assert timed == 1
+
+
+def test_streams_that_completed_before_a_clock_step_was_seen_lose_all_that_came_of_their_times() -> None:
+    wire = Wire()
+    wire.samples.limits, wire.samples.rows = StreamLimits(ttft_ns=20 * MS), []
+    wire.samples.tpot_parts = 1
+    wire.read(head() + text("a", 1), 10)
+    wire.read(text("b", 2, "stop") + DONE + END, 20)
+    assert wire.samples.good == 1
+    wire.samples.note_clock_step()
+    (row,) = wire.samples.rows
+    result = wire.delta()
+    assert (result.completed, result.clock_steps, result.good, result.tpot_parts) == (1, 1, 0, 0)
+    assert result.latency == {}
+    assert (row.outcome, row.ttft_ms, row.tpot_ms, row.e2e_ms) == ("completed", None, None, None)
+
+
+def test_gaps_are_recorded_at_once_after_the_clock_was_stepped_back() -> None:
+    wire = Wire()
+    wire.samples.opened_ns = 1 << 62
+    wire.samples.note_clock_step()
+    now_ns = time.time_ns()
+    for number, data in enumerate([head() + text("a", 1), text("b", 2), text("c", 3)]):
+        wire.channel.feed(data, now_ns + 10 * number * MS)
+    assert us(wire.delta().latency["itl"]) == (2, 10_000, 10_000)

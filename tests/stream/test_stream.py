@@ -1,5 +1,7 @@
 """Which stage a stream's times and its end count in, while stages begin and end around it."""
 
+import pytest
+
 from loadgen.metrics.deltas import StageDelta
 from loadgen.stream.samples import StageSamples, StreamLimits
 from loadgen.stream.stream import LEAST_PART_TOKENS, Stream
@@ -79,6 +81,31 @@ def test_who_still_waits_has_waited_at_least_so_long() -> None:
     assert set(found.latency) == {"warmup_ttft"} and found.completed == 0
 
 
+def test_who_hangs_up_before_the_first_token_has_waited_at_least_so_long() -> None:
+    wire = Wire()
+    wire.stream.sent_ns = 1
+    wire.stream.cancel(30 * MS)
+    ended = wire.delta()
+    assert set(ended.latency) == {"ttft_censored", "ttft_from_intended_censored"}
+    assert us(ended.latency["ttft_censored"]) == us(ended.latency["ttft_from_intended_censored"]) == (1, 30_000, 30_000)
+    assert ended.cancelled == 1
+
+
+@pytest.mark.parametrize("kind", ["first_wave", "clock_stepped", "carried", "unsent", "answered", "warmup"])
+def test_other_streams_on_which_the_client_hangs_up_leave_no_wait(kind: str) -> None:
+    wire = Wire()
+    wire.stream.sent_ns = int(kind != "unsent")
+    wire.stream.first_wave, wire.stream.clock_stepped = kind == "first_wave", kind == "clock_stepped"
+    wire.stream.measured = kind != "warmup"
+    if kind == "carried":
+        wire.stream.leave_window(20 * MS)
+        wire.delta()
+    elif kind == "answered":
+        wire.read(head() + text("a", 1), 10)
+    wire.stream.cancel(30 * MS)
+    assert not [name for name in wire.delta().latency if name.endswith("censored")]
+
+
 def test_a_stream_that_fails_after_its_stage_fails_in_the_next() -> None:
     wire = Wire()
     ended, samples = next_stage(wire, 30)
@@ -119,7 +146,7 @@ def test_the_first_wave_is_told_apart() -> None:
 def test_a_first_wave_that_fails_is_not_awaited() -> None:
     samples = StageSamples()
     samples.first_wave_waiting = 3
-    for end in (lambda one: one.fail("connect", "refused"), Stream.cancel, Stream.cut_off):
+    for end in (lambda one: one.fail("connect", "refused"), lambda one: one.cancel(30), Stream.cut_off):
         end(Stream(stage=0, samples=samples, wire=b"", intended_ns=0, first_wave=True))
     assert samples.first_wave_waiting == 0
 

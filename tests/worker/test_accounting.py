@@ -99,6 +99,8 @@ class Accounting(RuleBasedStateMachine):
         stream = self.streams[worker].pop(which % len(self.streams[worker]))
         if how == "fail" or (how == "finish" and not stream.first_ns):
             stream.fail("reset", "gone")
+        elif how == "cancel":
+            stream.cancel(self.at_ns)
         else:
             getattr(stream, how)()
         self.runs[worker][stream.stage].note_end(stream)

@@ -40,7 +40,7 @@ class Opening:
         self.connections.open_ahead(wanted, workers, self.take, self.failures.append)
 
     def take(self, channel: Channel) -> None:
-        self.connections.free.append(channel)
+        self.connections.put(channel)
         self.go_on()
 
     @property

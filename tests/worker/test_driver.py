@@ -1,4 +1,4 @@
-"""A worker's driver against servers that read late, hang up, or listen with a short queue."""
+"""A worker's driver against servers that read late, hang up or refuse, and clocks that are stepped."""
 
 import asyncio
 import contextlib
@@ -6,14 +6,18 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
+import msgspec
 import pytest
 
 from loadgen.plan.stage import Stage
-from loadgen.stream.request import ServerAddress, common_fields, request_template
+from loadgen.stream.request import Cancellation, ServerAddress, common_fields, request_template
+from loadgen.stream.transport import Sockets
 from loadgen.worker import driver as driver_module
 from loadgen.worker.driver import Driver
 from loadgen.worker.messages import BeginStage, Configure, Vocabulary, prompts_of
+from loadgen.workload.work import Work
 from tests.server.fakes import eventually
 
 _EVENTS = b'data: {"choices": [{"text": "a", "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
@@ -26,16 +30,21 @@ def settings(listener: socket.socket, **changes: object) -> Configure:
     return Configure(address=address, vocabulary=Vocabulary(ids=(10, 11, 12)), seed=1, **given | changes)  # type: ignore[arg-type]
 
 
-@asynccontextmanager
-async def driven(configured: Configure, stage: Stage, *, ranks: int = 1) -> AsyncIterator[Driver]:
-    """A driver whose stage has been told to begin."""
-    driver = Driver(configured, prompts_of(configured.vocabulary, configured.seed), None)
+def command(configured: Configure, stage: Stage, *, cancel: Cancellation | None = None, **changes: Any) -> BeginStage:
+    """To begin a stage now, as the first one and on one worker, unless `changes` say otherwise."""
     fields = common_fields("completions", model="m", temperature=0.0, options={}, extra={})
     url = f"http://{configured.address.ip}:{configured.address.port}"
     template = request_template(url, "completions", fields, osl=stage.osl, api_key=None)
-    driver.begin_stage(
-        BeginStage(index=0, stage=stage, template=template, rank=0, ranks=ranks, start_ns=time.monotonic_ns())
-    )
+    template = msgspec.structs.replace(template, cancel=cancel)
+    given: dict[str, Any] = {"index": 0, "rank": 0, "ranks": 1, "start_ns": time.monotonic_ns()}
+    return BeginStage(stage=stage, template=template, **given | changes)
+
+
+@asynccontextmanager
+async def driven(configured: Configure, stage: Stage, **changes: Any) -> AsyncIterator[Driver]:
+    """A driver whose stage has been told to begin."""
+    driver = Driver(configured, prompts_of(configured.vocabulary, configured.seed), None)
+    driver.begin_stage(command(configured, stage, **changes))
     try:
         yield driver
     finally:
@@ -44,10 +53,13 @@ async def driven(configured: Configure, stage: Stage, *, ranks: int = 1) -> Asyn
 
 
 @asynccontextmanager
-async def serving(answer: Callable[[bytes], bool], reads: asyncio.Event) -> AsyncIterator[socket.socket]:
+async def serving(
+    answer: Callable[[bytes], bool], reads: asyncio.Event, *, keeps_alive: bool = True
+) -> AsyncIterator[socket.socket]:
     """A server that reads once `reads` is set, and hangs up on a request that `answer` declines.
 
-    At the end its connections are over, because the client has closed them.
+    Unless it `keeps_alive`, it closes each connection after an answer. At the end its connections are over, because the
+    client has closed them.
     """
     tasks: list[asyncio.Task[None]] = []
 
@@ -56,6 +68,8 @@ async def serving(answer: Callable[[bytes], bool], reads: asyncio.Event) -> Asyn
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while answer(await read_request(reader)):
                 writer.write(ANSWER)
+                if not keeps_alive:
+                    break
         writer.close()
 
     def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -71,6 +85,21 @@ async def read_request(reader: asyncio.StreamReader) -> bytes:
     head = await reader.readuntil(b"\r\n\r\n")
     length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
     return await reader.readexactly(length)
+
+
+class Held:
+    """Connections take as long as the test wants: a real network would decide that by itself."""
+
+    def __init__(self, sockets: Sockets, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.go_on = asyncio.Event()
+        self._connect = sockets.connect
+        monkeypatch.setattr(sockets, "connect", self.connect)
+
+    async def connect(self, *args: Any) -> None:
+        self.count += 1
+        await self.go_on.wait()
+        await self._connect(*args)
 
 
 def finished(driver: Driver) -> bool:
@@ -115,3 +144,105 @@ async def test_a_request_is_written_again_where_an_idle_connection_was_closed() 
         delta = driver.stages[0].drain()
     assert (delta.completed, delta.failed, delta.retried) == (2, 0, 1)
     assert (len(bodies), bodies[1]) == (3, bodies[2])
+
+
+async def test_connections_that_the_server_has_closed_are_opened_again_ahead_of_a_stage() -> None:
+    """As after five seconds of low load on uvicorn: otherwise all would be opened at once when the stage begins."""
+    reads = asyncio.Event()
+    reads.set()
+    stage = Stage(concurrency=3, rate=None, isl=16, osl=1, requests=3)
+    async with (
+        serving(lambda _: True, reads, keeps_alive=False) as listener,
+        driven(settings(listener), stage) as driver,
+    ):
+        await eventually(lambda: finished(driver) and not driver.sockets.plain)
+        later_ns = time.monotonic_ns() + 3_600_000_000_000
+        driver.begin_stage(command(settings(listener), stage, index=1, start_ns=later_ns))
+        await eventually(lambda: driver.client.connects == 6)
+        assert driver.current is driver.stages[0]
+
+
+async def test_a_stage_fills_after_the_connects_of_the_one_before_have_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(concurrency=2, rate=None, isl=16, osl=1)
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        async with driven(settings(deaf), stage) as driver:
+            await eventually(lambda: 0 in driver.stages and "connect" in driver.stages[0].samples.messages)
+            held = Held(driver.sockets, monkeypatch)
+            await eventually(lambda: held.count == 2)
+            driver.begin_stage(command(settings(deaf), stage, index=1))
+            await eventually(lambda: 1 in driver.stages)
+            assert "connect" not in driver.stages[1].samples.messages
+            held.go_on.set()
+            await eventually(lambda: "connect" in driver.stages[1].samples.messages)
+
+
+async def test_a_clock_step_is_noted_for_a_stream_that_waits_for_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = asyncio.Event()
+    bodies: list[bytes] = []
+
+    def answer(body: bytes) -> bool:
+        bodies.append(body)
+        return len(bodies) != 2
+
+    stage = Stage(concurrency=1, rate=None, isl=16, osl=1, requests=2)
+    async with serving(answer, reads) as listener, driven(settings(listener), stage) as driver:
+        await eventually(lambda: bool(driver.open))
+        held = Held(driver.sockets, monkeypatch)
+        reads.set()
+        await eventually(lambda: held.count == 1)
+        driver.note_clock_step()
+        held.go_on.set()
+        await eventually(lambda: finished(driver))
+        delta = driver.stages[0].drain()
+    assert (delta.completed, delta.retried, delta.clock_steps, delta.latency) == (2, 1, 2, {})
+
+
+async def test_no_request_seems_early_after_the_wall_clock_was_stepped_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = asyncio.Event()
+    reads.set()
+    stage = Stage(concurrency=None, rate=20.0, max_concurrency=1, isl=16, osl=1, arrival="constant")
+    async with serving(lambda _: True, reads) as listener, driven(settings(listener), stage) as driver:
+        await eventually(lambda: driver.client.requests > 0 and not driver.open)
+        now_ns = time.time_ns
+        # The clock of this process cannot be stepped otherwise.
+        monkeypatch.setattr("time.time_ns", lambda: now_ns() - 3_600_000_000_000)
+        driver.note_clock_step()
+        assert driver.client.send_lag_ns == driver.client.read_lag_ns == []
+        await eventually(lambda: bool(driver.client.send_lag_ns))
+        assert driver.client.send_lag_ns[0] >= 0
+
+
+async def test_conversations_on_which_clients_hang_up_keep_nothing_and_their_waits_count() -> None:
+    reads = asyncio.Event()
+    stage = Stage(concurrency=1, rate=None, isl=16, osl=1, work=Work(turns=2))
+    cancel = Cancellation(share=1.0, after_s=0.001)
+    async with serving(lambda _: False, reads) as listener, driven(settings(listener), stage, cancel=cancel) as driver:
+        await eventually(lambda: 0 in driver.stages and driver.stages[0].samples.cancelled >= 3)
+        run = driver.stages[0]
+        assert len(run.samples.ttft_censored_ns) == run.samples.cancelled
+        # One stream is open. Nothing else tells what is kept.
+        assert len(run._requests._written) <= 1
+        reads.set()
+
+
+async def test_conversations_that_lose_the_server_keep_nothing() -> None:
+    """The first turn is answered, the second is not, and a new connection is refused."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(ANSWER)
+        await read_request(reader)
+        server.close()
+        writer.close()
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    configured = settings(listener)
+    server = await asyncio.start_server(handle, sock=listener)
+    stage = Stage(concurrency=1, rate=None, isl=16, osl=1, work=Work(turns=3))
+    async with server, driven(configured, stage) as driver:
+        await eventually(lambda: 0 in driver.stages and driver.stages[0].samples.failed >= 3)
+        run = driver.stages[0]
+        assert run.samples.retried == 1
+        assert run._requests._written == {}
+        assert not run.prepare_one(0)

@@ -1,13 +1,15 @@
 """Requests on one worker: the same whoever writes them and when, and conversations in their order."""
 
+import asyncio
 import json
+from functools import partial
 
 import pytest
 
 from loadgen.plan.stage import Stage
 from loadgen.stream.request import common_fields, request_template
 from loadgen.worker.messages import BeginStage
-from loadgen.worker.queues import RequestQueue, Turn
+from loadgen.worker.queues import ArrivalQueue, RequestQueue, Turn
 from loadgen.workload.prompts import FALLBACK_IDS, token_prompts
 from loadgen.workload.work import Work
 
@@ -75,3 +77,18 @@ def test_a_conversation_that_is_over_keeps_nothing() -> None:
     talks.forget(written)
     talks.forget(unwritten)
     assert not talks.write_ahead(0)
+
+
+async def test_a_step_of_the_wall_clock_does_not_change_how_long_an_arrival_has_waited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Clocks of the test's own: one of them is stepped back by an hour.
+    now_ns, hour_ns = 7_200_000_000_000, 3_600_000_000_000
+    monkeypatch.setattr("time.monotonic_ns", lambda: now_ns)
+    monkeypatch.setattr("time.time_ns", lambda: 10 * hour_ns)
+    arrivals = ArrivalQueue(asyncio.get_running_loop(), lambda: None)
+    arrivals.begin(now_ns - 5_000, 1.0, partial(next, iter([0, 1_000]), None))
+    assert arrivals.take_due() and arrivals.take_due() and not arrivals.take_due()
+    monkeypatch.setattr("time.time_ns", lambda: 9 * hour_ns)
+    assert arrivals.take_waiting() == 9 * hour_ns - 5_000
+    assert arrivals.end() == [9 * hour_ns - 4_000]

@@ -87,3 +87,34 @@ def test_an_open_loop_reaches_its_requests_after_a_warm_up_in_time(ranks: int, w
     early = sum(due_ns < 300_000_000 for due_ns in sent)
     assert measured == REQUESTS
     assert len(sent) == REQUESTS + max(warmup_requests, early)
+
+
+def test_what_a_warm_up_stream_receives_in_the_window_of_a_stage_bounded_by_requests_is_not_timed() -> None:
+    run = StageRun(command_of(0, 1, requests=1, warmup_requests=1), token_prompts(range(100), 5), ClientSamples(), 5)
+    warmup = run.next_stream(0)
+    warmup.usage_tokens, warmup.tokens = 20, 20
+    warmup.record_first_token(1_000_000, 1)
+    warmup.record_gap(10_000_000)
+    assert (run.next_stream(0).measured, run.window.is_open) == (True, True)
+    warmup.record_gap(10_000_000)
+    warmup.record_odd_gap((10_000_000, 10_000_000, 2))
+    warmup.finish()
+    ended = run.drain()
+    assert (ended.warmup, ended.sent, ended.tpot_parts) == (1, 1, 0)
+    assert set(ended.latency) == {"warmup_ttft"}
+
+
+def test_a_clock_step_takes_the_times_of_a_stage_that_has_ended_since_the_last_tick() -> None:
+    limits_ms = {"ttft": 1000.0}
+    run = StageRun(command_of(0, 1, requests=2, limits_ms=limits_ms), token_prompts(range(100), 5), ClientSamples(), 5)
+    streams = [run.next_stream(0), run.next_stream(0)]
+    for stream in streams:
+        stream.sent_ns = 1
+    streams[0].record_first_token(1_000_000, 1)
+    streams[0].last_ns = 2_000_000
+    streams[0].finish()
+    run.end(streams[1:])
+    run.note_clock_step()
+    ended = run.drain()
+    assert (ended.completed, ended.carried_over, ended.clock_steps) == (1, 1, 1)
+    assert (ended.good, ended.beyond, ended.latency) == (0, 0, {})

@@ -91,6 +91,22 @@ def test_a_step_has_what_arrived_while_it_was_held(clock: Clock) -> None:
     assert len(samples.gaps_ns) == 13 and samples.ttft_ns == [7 * MS]
 
 
+def test_a_step_of_the_wall_clock_takes_the_times_of_all_steps_of_the_load(clock: Clock) -> None:
+    samples, client = StageSamples(), ClientSamples()
+    bins = LoadBins([1, 4], samples, client)
+    bins.begin(1)
+    samples.gaps_ns += [5 * MS] * 3
+    samples.ttft_ns.append(7 * MS)
+    client.output_tokens += 4
+    clock.now_ns = 1 * S
+    bins.note_held(4)
+    samples.note_clock_step()
+    bins.drop_samples()
+    (first, _) = bins.drain().values()
+    assert (first.span_ns, first.output_tokens, first.ttft, first.itl) == (1 * S, 4, None, None)
+    assert samples.gaps_ns == samples.ttft_ns == []
+
+
 def test_on_the_way_down_what_is_held_counts_and_not_what_is_wanted(clock: Clock) -> None:
     samples = StageSamples()
     bins = LoadBins([8, 4, 1], samples, ClientSamples())
