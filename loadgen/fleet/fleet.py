@@ -327,7 +327,8 @@ class Fleet:
                     await self._changed.wait()
 
     def _merge(self) -> FleetTick:
-        parts = [new_ticks(worker) for worker in self._workers]
+        sharing = self._sharing if self._running is not None else []
+        parts = [new_ticks(worker, shares=worker in sharing) for worker in self._workers]
         died = [(worker, death) for worker in self._workers if (death := worker.take_death()) is not None]
         ticks = [tick for part in parts for tick in part.ticks]
         last = [part.last for part in parts if part.last is not None]
@@ -357,6 +358,7 @@ class Fleet:
             news=news,
             clock_moves=self._take_clock_moves(),
             rss_bytes=sum(tick.rss_bytes for tick in last),
+            sharing=sum(part.shares for part in parts),
             rows=rows_by_worker(ticks),
         )
 

@@ -24,10 +24,11 @@ class WorkerTicks(msgspec.Struct, frozen=True):
     ticks: list[Tick]
     stages: dict[int, StageDelta]
     last: Tick | None  # its latest tick ever, if it is alive
+    shares: bool  # whether it is alive and shares the running stage
 
 
-def new_ticks(worker: Worker) -> WorkerTicks:
-    """What a worker did since it was asked before."""
+def new_ticks(worker: Worker, *, shares: bool) -> WorkerTicks:
+    """What a worker did since it was asked before; `shares`: it was given a share of the running stage."""
     ticks, lost = worker.take()
     return WorkerTicks(
         instance=worker.instance,
@@ -35,6 +36,7 @@ def new_ticks(worker: Worker) -> WorkerTicks:
         ticks=ticks,
         stages=merge_stages([*(tick.stages for tick in ticks), lost]),
         last=worker.last if worker.ready else None,
+        shares=shares and worker.ready,
     )
 
 
@@ -46,6 +48,7 @@ def host_tick(host: Host, parts: Sequence[WorkerTicks], *, workers_lost: int) ->
         client=merge_clients([tick for part in parts for tick in part.ticks], workers_lost=workers_lost),
         held=sum(tick.held for tick in last),
         workers=len(last),
+        sharing=sum(part.shares for part in parts),
         rss_bytes=sum(tick.rss_bytes for tick in last),
         offset_ns=host.offset_ns,
         uncertainty_ns=host.uncertainty_ns,

@@ -97,11 +97,7 @@ def _parts(stage: StageRecord) -> Iterator[tuple[_Place, LoadSum]]:
             part.ttft, part.itl = stage.histogram("ttft"), stage.histogram("itl")
             yield place, part
         return
-    for step, moved in sorted(stage.metrics.bins.items()):
-        part = LoadSum()
-        part.add(moved)
-        # Summed over workers, which hold their shares at the same time.
-        part.span_ns //= max(1, stage.workers)
+    for step, part in sorted(stage.metrics.bins.items()):
         yield place._replace(load=started.steps[step][1] if step < len(started.steps) else place.load), part
 
 

@@ -33,6 +33,7 @@ class HostTick(msgspec.Struct, frozen=True, omit_defaults=True):
     client: ClientDelta = ClientDelta()
     held: Count = 0
     workers: Count = 0  # alive
+    sharing: Count = 0  # those of them that share the running stage; 0 without load, and in older journals
     rss_bytes: Count = 0
     offset_ns: Moment = 0  # its CLOCK_MONOTONIC less ours
     uncertainty_ns: Moment = 0  # half the width of the interval that surely holds the offset

@@ -246,6 +246,8 @@ class TickNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
     queued: Count = 0
     open_stages: dict[int, Count] = {}
     rss_bytes: Count | None = None  # memory of all workers
+    sharing: Count = 0
+    """Live workers that share the running stage; 0 without load, and in older journals."""
     instances: tuple[dict[int, StageDelta], ...] = ()
     """`stages` per server, if there are several."""
     hosts: tuple[HostTick, ...] = ()

@@ -217,18 +217,19 @@ class Record:
                 part.add_answers(deltas[index], line.t_s)
         self._add_hosts(line)
         told = {index: StageMetrics.of(delta) for index, delta in line.stages.items()}
+        if self.current is not None:
+            self.current.workers = line.sharing or line.workers
         for index, metrics in told.items():
             if index in self.stages:
                 stage = self.stages[index]
-                stage.metrics.merge(metrics)
+                stage.add(metrics)
                 stage.add_answers(line.stages[index], line.t_s)
                 stage.blocks.add(metrics, stage.window_s)
                 self.total.merge(metrics)
         self.client.add(line.client)
         self._see_others(line)
         if self.current is not None:
-            self.current.workers = line.workers
-            self.current.add_client(line.client, span_s=line.span_s, workers=line.workers)
+            self.current.add_client(line.client, span_s=line.span_s, workers=self.current.workers)
             self.current.add_gauges(line.engine)
         self.timeline.add(line, told.values(), running=self.current, others=self.others)
         self._put_away(line.t_s - _LONG_OVER_S)

@@ -61,7 +61,7 @@ class StageRecord:
     ended: StageEnded | None = None
     engine: EngineStage | None = None
     server_command: list[str] | None = None  # of the server that it ran on
-    workers: int = 1  # that drive its load
+    workers: int = 1  # that drove its load at the last tick
     open_sent: int = 0  # streams that count in `sent` and are not over
     alone: bool = True  # no stream of an earlier stage was open when it began
     hardware_samples: HardwareSamples = field(default_factory=lambda: HardwareSamples({}))
@@ -89,6 +89,12 @@ class StageRecord:
         """Length of the measured window in seconds, 0 before it has begun."""
         return (self._whole or self).metrics.window_s
 
+    def add(self, metrics: StageMetrics) -> None:
+        """Add a tick of all its workers: the time of a moving load's step passes for all of them at once."""
+        for step in metrics.bins.values():
+            step.span_ns //= max(1, self.workers)
+        self.metrics.merge(metrics)
+
     def part(self, number: int) -> StageRecord:
         """The part of one of several servers."""
         while len(self.parts) <= number:
@@ -100,7 +106,7 @@ class StageRecord:
         part = self.host_part(number)
         part.host, part.host_tick = name, tick
         part.host_lost |= tick.lost
-        part.add_client(tick.client, span_s=span_s, workers=tick.workers)
+        part.add_client(tick.client, span_s=span_s, workers=tick.sharing or tick.workers)
 
     def host_part(self, number: int) -> StageRecord:
         """The part of one of several hosts."""

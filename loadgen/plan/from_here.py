@@ -53,7 +53,8 @@ def _profile_with(asked: PlanRequest, profile: Profile, present: Stage) -> Profi
     """The profile with the requested plan, and without any other plan."""
     # Prompts are taken over from the present stage.
     changes: dict[str, Any] = {"isl": present.isl, "osl": present.osl, "shapes": [], "passes": 1}
-    changes |= {"data": None, "prefix": None, "turns": None, "rate": [], "rate_points": [], "arrival": "poisson"}
+    changes |= {"data": None, "data_format": None, "trace": None}
+    changes |= {"prefix": None, "turns": None, "rate": [], "rate_points": [], "arrival": "poisson"}
     if asked.duration_s is not None:
         changes |= {"requests": None, "duration": asked.duration_s}
     load = profile.load.model_copy(update=changes)

@@ -115,10 +115,12 @@ def _ramp_stage(profile: Profile, ramp: Ramp) -> Stage:
     label = f"ramp {ramp.start:g} to {ramp.end:g}"
     own = StageSettings(**_setting(by, loads[0]), duration=ramp.over, warmup=0, label=label)
     stage = _stage(profile.model_copy(update={"plan": profile.plan.model_copy(update={"settle": None})}), own)
-    steps = tuple((ramp.over * step / len(loads), load) for step, load in enumerate(loads))
+    bounds_s = [ramp.over * step / len(loads) for step in range(len(loads) + 1)]
+    steps = tuple(zip(bounds_s, loads, strict=False))
     if by == "concurrency":
         return msgspec.structs.replace(stage, steps=steps)
-    points = ((0.0, ramp.start), (ramp.over, ramp.end))
+    # Two points a step: arrivals keep to the load that its figures are labelled with.
+    points = tuple((at_s, load) for step, load in enumerate(loads) for at_s in bounds_s[step : step + 2])
     return msgspec.structs.replace(stage, steps=steps, rate_points=points, rate=mean_rate(points))
 
 

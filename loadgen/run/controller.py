@@ -48,7 +48,7 @@ class LoadController:
         self._boundary: Boundary = lambda ended, begun: None
         self._known = known
         self._last = known[0]
-        self._open_streams = 0  # at the last tick
+        self._open_streams = 0  # at the last tick, or since then held by a stage that has ended
         self._running: RunningStage | None = None
         self._paused: WaitingStage | None = None
         self._pending: WaitingStage | None = None
@@ -125,7 +125,7 @@ class LoadController:
             self._note_done(abandoned=True)
             self._switch(None, reason, manual=False, abort=True)
             self._pending = self._pending or WaitingStage(running.stage.by_hand(rate=running.stage.rate), manual=True)
-        self._fleet = None
+        self._fleet, self._open_streams = None, 0
 
     @property
     def paused(self) -> bool:
@@ -210,6 +210,7 @@ class LoadController:
         if self._running is not None:
             self._running.end()
             self._last, ended = self._running.present, self.index
+            self._open_streams = max(self._open_streams, self._running.lasting)
             self._log(StageEnded(t_s=self._clock_s(), index=ended, reason=reason))
         if manual or self._finished or self.awaits_workers is None:
             self._pending = None
@@ -221,16 +222,17 @@ class LoadController:
             self._begin(stage, ended)
 
     def _insert(self, stage: Stage, reason: str, *, manual: bool) -> None:
-        """Begin a stage that is not the plan's next."""
+        """Begin a stage that is not the plan's next, now or once there are a server and workers for it."""
+        if self._fleet is None or self._lacks_workers(stage):
+            self._pending = WaitingStage(stage, manual)
+            return
         self._stages_planned += 1
         self._switch(stage, reason, manual=manual)
 
     def _begin(self, stage: Stage, ended: int | None) -> None:
         assert self._fleet is not None
         self.index += 1
-        # The last tick may be older than the last change of the load.
-        lasting = (self._last.concurrency or 0) if ended is not None else 0
-        held = max(self._open_streams, lasting)
+        held = self._open_streams
         watch = StageWatch(stage, held, filled=max(held, self._fleet.streams_at_start(stage)))
         self._last = stage
         self._log(watch.started(self.index, self._clock_s(), manual=self._manual, variant=self.variant))
@@ -255,6 +257,7 @@ class LoadController:
         running = self._running
         if running is None or record is None or record.started.index != self.index:
             return
+        running.answered = tick.finished == self.index
         stage, watch = running.stage, running.watch
         known = watch.saturated
         watch.observe(tick, record, running.lasted_s)
@@ -378,10 +381,7 @@ class LoadController:
             return
         self._event("resume", "resumed")
         paused, self._paused = self._paused, None
-        if self._fleet is None:
-            self._pending = paused
-        else:
-            self._insert(paused.stage, "", manual=paused.manual)
+        self._insert(paused.stage, "", manual=paused.manual)
 
     def mark(self, text: str) -> None:
         """Without load, a mark ends the stage and names the next one, which has the rest of its time."""

@@ -42,6 +42,7 @@ class RunningStage:
         when a stage bounded by time is over; both come from the loop, and never after `end`."""
         self.stage = stage
         self.watch = watch
+        self.answered = False  # whether all its requests were: no stream of it is open
         self._clock_s = clock_s
         self._time_over = time_over
         self._before_hold: Stage | None = None  # the stage with its end, while the operator holds it open
@@ -71,6 +72,12 @@ class RunningStage:
     def present(self) -> Stage:
         """The present load; for a moving one, its current step."""
         return self.stage.at(self.measured_s)
+
+    @property
+    def lasting(self) -> int:
+        """How many streams of its closed loop outlast it."""
+        # Not as of the last tick, which may be older than the last change of the load.
+        return 0 if self.answered else self.present.concurrency or 0
 
     @property
     def lasted_s(self) -> float:

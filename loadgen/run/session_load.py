@@ -51,11 +51,12 @@ class SessionLoad:
         tick = await session.tick()
         session.check(tick)
         self._prepare_what_is_asked()
-        if tick.finished is not None and tick.finished == controller.index:
-            # All requests of the running stage were answered.
-            await session.read_engines()
-            controller.advance(tick.finished_why)
         controller.observe(tick, record.current)
+        if tick.finished is not None and tick.finished == controller.index:
+            await session.read_engines()
+            # Meanwhile the operator may have paused or changed the load, or its time was up.
+            if tick.finished == controller.index and not controller.paused:
+                controller.advance(tick.finished_why)
         self._react_to_lost_hosts()
         broken = self._breaker.check(record, self._writer.clock_s())
         if broken is not None:

@@ -318,7 +318,7 @@ class FailureBreaker:
     """Detects a server that only fails, to stop sending: no table of zeros, and no hammering of a dead server."""
 
     def __init__(self) -> None:
-        self._successes = 0
+        self._successes: int | None = None  # at the last check; the first begins with those of an earlier server
         self._failures_then = 0
         self._since_s = 0.0
 

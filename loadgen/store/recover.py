@@ -11,12 +11,15 @@ from contextlib import closing
 from itertools import chain, dropwhile
 from pathlib import Path
 
+import msgspec
+
 from loadgen.errors import ResultError
 from loadgen.masking import mask_file
-from loadgen.metrics.deltas import ClientDelta, StageDelta
+from loadgen.metrics.deltas import OUTCOMES, ClientDelta, StageDelta
 from loadgen.metrics.journal import Happened, Line, RunFinished, RunStarted, Ticked, time_of
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
+from loadgen.metrics.stage_record import StageRecord
 from loadgen.places import replacing
 from loadgen.store.files import HISTOGRAMS, HistogramLog
 from loadgen.store.journal import JOURNAL, journal_is_held, read_journal
@@ -76,6 +79,36 @@ def _fold(journal: Path, histograms: Path, problems: Iterable[str]) -> Result:
     return record.result()
 
 
+def _cut_off(record: Record, last: Ticked, t_s: float) -> Ticked:
+    """The tick in which the streams that were open at the last one end."""
+    stages = [record.stages[index] for index in last.open_sent if index in record.stages]
+    hosts = (
+        msgspec.structs.replace(
+            host, stages=_unfinished(stage.host_part(number) for stage in stages), client=ClientDelta(), held=0
+        )
+        for number, host in enumerate(last.hosts)
+    )
+    return Ticked(
+        t_s=t_s,
+        span_s=0.0,
+        stages={index: StageDelta(unfinished=count) for index, count in last.open_sent.items()},
+        client=ClientDelta(),
+        held=0,
+        workers=last.workers,
+        sharing=last.sharing,
+        instances=tuple(_unfinished(stage.part(number) for stage in stages) for number in range(len(last.instances))),
+        hosts=tuple(hosts),
+    )
+
+
+def _unfinished(parts: Iterable[StageRecord]) -> dict[int, StageDelta]:
+    """The open streams of parts of stages; ticks tell only those of whole stages."""
+    open_sent = {
+        part.started.index: part.counters["sent"] - sum(part.counters[name] for name in OUTCOMES) for part in parts
+    }
+    return {index: StageDelta(unfinished=max(0, count)) for index, count in open_sent.items()}
+
+
 def _end(record: Record, t_s: float, damaged: Sequence[str]) -> Iterator[Line]:
     """The lines that a killed run could not write."""
     for problem in damaged[:_DAMAGES_TOLD]:
@@ -86,8 +119,7 @@ def _end(record: Record, t_s: float, damaged: Sequence[str]) -> Iterator[Line]:
     if record.finished is not None or run is None:
         return
     if tick is not None and tick.open_sent:
-        cut_off = {index: StageDelta(unfinished=count) for index, count in tick.open_sent.items()}
-        yield Ticked(t_s=t_s, span_s=0.0, stages=cut_off, client=ClientDelta(), held=0)
+        yield _cut_off(record, tick, t_s)
     without = f", without {len(damaged)} damaged lines" if damaged else ""
     reason = f"the run was killed after {t_s:.1f} s; this is what its journal holds{without}"
     yield RunFinished(t_s=t_s, unix_s=run.unix_s + t_s, state="failed", reason=reason)

@@ -105,12 +105,17 @@ async def start(
 
 @asynccontextmanager
 async def driven(
-    engine: Simulator, workers: int, *, servers: int = 1, most: int | None = None
+    engine: Simulator,
+    workers: int,
+    *,
+    servers: int = 1,
+    most: int | None = None,
+    hosts: Sequence[Host] = (LocalHost(),),
 ) -> AsyncIterator[Driven]:
     fleet = Fleet(servers)
     pids: set[int] = set()
     try:
-        await start(fleet, engine, workers, servers=servers, most=most)
+        await start(fleet, engine, workers, servers=servers, most=most, hosts=hosts)
         pids.update(fleet.pids)
         await fleet.wait_ready()
         driving = Driven(fleet, engine, servers)
@@ -165,6 +170,31 @@ async def test_it_grows_while_it_runs_and_uses_what_has_come_in_the_next_stage(
         await run.until(lambda tick: not tick.held)
     assert run.deaths == []
     assert all(run.adds_up(index) for index in run.stages)
+
+
+class OtherHost(LocalHost):
+    """This machine under a name, so that its part is told."""
+
+    name = "other"
+
+
+async def test_those_that_share_a_stage_are_told_and_not_all_that_there_are(
+    engine: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_module, "workers_for", lambda *_, **__: 3)
+    async with driven(engine, 2, most=3, hosts=[OtherHost()]) as run:
+        run.begin(0, concurrency=6)
+        tick = await run.until(lambda _: run.fleet.size == 3)
+        assert (tick.sharing, tick.hosts[0].sharing, tick.hosts[0].workers) == (2, 2, 3)
+        run.begin(1, concurrency=6)
+        tick = await run.until(lambda tick: 1 in tick.open_stages)
+        assert tick.sharing == 3
+        os.kill(run.fleet.pids[0], signal.SIGKILL)
+        tick = await run.until(lambda _: bool(run.deaths))
+        assert (tick.sharing, tick.hosts[0].sharing) == (2, 2)
+        run.fleet.end_load(abort=True)
+        tick = await run.until(lambda tick: not tick.held)
+        assert (tick.sharing, run.fleet.size) == (0, 2)
 
 
 async def test_a_fleet_of_a_wanted_size_does_not_grow(engine: Simulator) -> None:

@@ -134,6 +134,13 @@ def test_the_host_that_did_not_keep_up_is_named() -> None:
     assert [part.why is None for part in stage.hosts] == [True, False]
 
 
+def test_workers_of_a_host_that_take_no_part_do_not_hide_that_the_others_are_busy() -> None:
+    busy = ClientDelta(cpu_ns=int(0.25 * 0.99 * SECOND_NS))
+    part = HostTick(stages={0: delta([MS])}, client=busy, workers=5, sharing=1)
+    (host,) = stage_of(lines([[part]] * 12, "a")).hosts
+    assert host.why is not None and host.why.startswith("workers used 99% of their cores")
+
+
 def test_a_host_keeps_the_schedule_of_its_own_share() -> None:
     """Three hosts at 300/s send one every 10 ms each: a mean lag of 3 ms is less than half of that, not of 3.3 ms."""
     lag = Histogram()

@@ -1,5 +1,7 @@
 """Plans that an operator asks for: what the words mean, what follows from a load, what is refused."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,6 +102,15 @@ def test_an_open_loop_stays_open_and_a_dataset_stays_what_is_sent() -> None:
     stages = all_of(PlanRequest("ladder", loads=(0.5, 7)), parts, at)
     assert [(stage.rate, stage.concurrency) for stage in stages] == [(0.5, None), (7, None)]
     assert all(stage.work == at.work and stage.work.data is not None for stage in stages)
+
+
+def test_of_a_trace_that_is_sent_in_part_a_ladder_sends_that_part(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(f'{{"timestamp_s": {n}, "input_length": 8, "output_length": 4}}\n' for n in range(5)))
+    load = {"data": str(path), "data_format": "trace", "trace": {"end": "3s", "speed": 2}, "arrival": "replay"}
+    at = present(profile(load=load))
+    stages = all_of(PlanRequest("ladder", loads=(1, 2)), profile(load=load), at)
+    assert [(stage.rate, stage.work.data) for stage in stages] == [(1, at.work.data), (2, at.work.data)]
 
 
 def test_a_ramp_goes_from_the_present_load() -> None:

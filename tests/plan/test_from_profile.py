@@ -1,11 +1,15 @@
 """From a profile to its stages."""
 
+from collections import Counter
+from itertools import takewhile
+
 import pytest
 
 from loadgen.errors import ProfileError
 from loadgen.plan.from_profile import ladder_loads, next_stages, stages_of
 from loadgen.plan.stage import Measured, Stage, check_lengths
 from loadgen.profile.document import build_profile
+from loadgen.workload.arrivals import arrival_offsets_s
 from tests.plan.probing import play, profile
 
 
@@ -88,10 +92,12 @@ def test_a_ramp_is_one_stage_whose_load_moves_by_steps() -> None:
     assert (down.concurrency, down.duration_s, down.most_streams) == (4, 60.0, 4)
 
 
-def test_a_ramp_of_rates_goes_in_a_straight_line() -> None:
-    (stage,) = stages_of(profile(plan={"ramp": {"start": 1, "end": 2, "over": "3s", "steps": 3}, "by": "rate"}))
-    assert [load for _, load in stage.steps] == [1, 1.5, 2]
-    assert (stage.rate, stage.rate_points, stage.concurrency) == (1.5, ((0.0, 1.0), (3.0, 2.0)), None)
+def test_a_ramp_of_rates_sends_in_each_step_what_its_label_says() -> None:
+    (stage,) = stages_of(profile(plan={"ramp": {"start": 10, "end": 100, "over": "20s"}, "by": "rate"}))
+    assert [load for _, load in stage.steps] == [10, 20, 30, 40, 50, 60, 70, 80, 90, 100]
+    assert (stage.rate, stage.concurrency) == (55, None)
+    sent_s = takewhile(lambda at_s: at_s < 20, arrival_offsets_s(55, "constant", 1, stage.rate_points))
+    assert list(Counter(int(at_s // 2) for at_s in sent_s).values()) == [2 * load for _, load in stage.steps]
 
 
 def test_a_soak_is_one_long_stage() -> None:

@@ -1,5 +1,6 @@
 """A run without load: what it sends, how its stages are cut, and how load begins and ends in it."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -9,7 +10,7 @@ from loadgen.errors import ServerError
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.plan.request import PlanRequest
 from loadgen.profile.schema import Profile
-from loadgen.run.operations import FollowPlan, Note, Pause, SetConcurrency, Stop
+from loadgen.run.operations import FollowPlan, Note, Pause, Redo, SetConcurrency, Stop
 from loadgen.run.run import Run
 from tests.engines import NOBODY, Simulator, attach, profile, simulator
 from tests.run.driving import in_turn, once, outcome, processes_of_ours
@@ -191,6 +192,19 @@ async def test_a_plan_begins_from_no_load_and_outlives_a_cut_meanwhile(engine: S
     assert error is None
     loads = [stage.target.concurrency for stage in result.stages]
     assert loads[-2:] == [1, 2] and set(loads[:-2]) == {0}
+
+
+async def test_what_a_monitor_has_measured_is_measured_again_though_it_let_the_server_go(engine: Simulator) -> None:
+    def measured(stages: int) -> Callable[[Snapshot], bool]:
+        return lambda snapshot: snapshot.phase == "holding" and len(snapshot.stages) == stages
+
+    ladder = PlanRequest("ladder", loads=(1, 2), duration_s=0.3)
+    act = in_turn((at_stage(1), FollowPlan(ladder)), (measured(3), Redo()), (measured(4), Stop()))
+    result, error = await outcome(quiet(engine), act, hold_open=True)
+    assert (result.state, error) == ("complete", None)
+    assert [stage.target.concurrency for stage in result.stages] == [0, 1, 2, 2]
+    assert result.stages[-1].requests.completed > 0
+    assert texts(result, "load")[-1] == "conc 2 once more"
 
 
 async def test_load_that_was_asked_for_outlives_a_cut_and_begins_while_the_server_is_asked(engine: Simulator) -> None:

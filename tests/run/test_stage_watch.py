@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.deltas import StageDelta
+from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import StageEnded, StageSettled, StageStarted
+from loadgen.metrics.journal import StageEnded, StageSettled, StageStarted, Ticked
+from loadgen.metrics.record import Record
 from loadgen.metrics.result import Limits
 from loadgen.metrics.slo import judge
 from loadgen.metrics.stage import StageMetrics
@@ -20,6 +21,7 @@ from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan.stage import Measured, Stage
 from loadgen.run.stage_watch import (
     FEWEST_TICKS,
+    FailureBreaker,
     OverloadDetector,
     Transient,
     at_rest,
@@ -258,6 +260,26 @@ def test_when_a_stage_says_too_little() -> None:
     stage.settled = enough.settled = StageSettled(t_s=14.5, index=0, settled=True)
     assert (stage.settled_s, stage.inconclusive) == (4.5, "99 of at least 100 streams completed")
     assert enough.inconclusive is None
+
+
+def fail(record: Record, t_s: float, failed: int) -> None:
+    delta = StageDelta(sent=failed, failed=failed, errors={"http-503": failed})
+    record.apply(Ticked(t_s=t_s, span_s=0.25, stages={0: delta}, client=ClientDelta(), held=0))
+
+
+def test_nothing_but_failures_is_judged_from_the_restart_on() -> None:
+    failing = Record()
+    failing.apply(StageStarted(t_s=0.0, index=0, concurrency=8, rate=None, isl=1, osl=1))
+    first = FailureBreaker()
+    assert first.check(failing, 1.0) is None
+    fail(failing, 9.0, 200)
+    assert first.check(failing, 9.0) == "nothing but failures: the last 200 requests failed, http-503"
+    again = FailureBreaker()
+    assert again.check(failing, 60.0) is None
+    fail(failing, 61.0, 15)
+    assert again.check(failing, 61.0) is None
+    fail(failing, 63.0, 1)
+    assert again.check(failing, 63.0) == "nothing but failures: the last 16 requests failed, http-503"
 
 
 TICK_S = 0.5

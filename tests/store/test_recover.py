@@ -9,14 +9,25 @@ import msgspec
 import pytest
 
 from loadgen.errors import ResultError
-from loadgen.metrics.deltas import ClientDelta, StageDelta
+from loadgen.metrics.deltas import ClientDelta, LoadBin, StageDelta
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import Happened, Line, RunFinished, StageEnded, StageStarted, Ticked
+from loadgen.metrics.hosts import HostsJoined, HostTick
+from loadgen.metrics.journal import (
+    Happened,
+    Line,
+    RunFinished,
+    ServerChanged,
+    ServerInstance,
+    StageEnded,
+    StageStarted,
+    Ticked,
+)
 from loadgen.metrics.result import Result
 from loadgen.store.journal import Journal
 from loadgen.store.recover import recover
 from loadgen.store.runs import read_result, was_killed
 from tests.journal import STARTED
+from tests.metrics.test_record_hosts import FACTS
 from tests.schema import require_schema
 from tests.store.test_histogram_log import read as read_histograms
 
@@ -66,6 +77,44 @@ def test_what_was_on_its_way_is_unfinished_and_the_run_failed(tmp_path: Path) ->
     assert (requests.sent, requests.completed, requests.unfinished) == (4, 4, 2)
     assert sum(interval.get_total_count() for interval in read_histograms(tmp_path / "histograms.hlog")) == 4
     assert not was_killed(tmp_path)
+
+
+def test_a_ramp_that_several_workers_shared_has_their_streams(tmp_path: Path) -> None:
+    started = StageStarted(t_s=0.0, index=0, concurrency=8, rate=None, isl=16, osl=16, steps=((0.0, 8.0), (9.0, 9.0)))
+    part = StageDelta(sent=8, bins={0: LoadBin(span_ns=4 * 10**9, held_area_ns=8 * 10**9, output_tokens=40)})
+    tick = Ticked(t_s=1.0, span_s=1.0, stages={0: part}, client=ClientDelta(), held=8, open_sent={0: 8}, workers=4)
+    journal(tmp_path, STARTED, started, msgspec.structs.replace(tick, sharing=4))
+    result = recovered(tmp_path)
+    assert result.client.workers == 4
+    assert [(point.held, point.measured_s) for point in result.curve] == [(8.0, 1.0)]
+
+
+def test_what_was_on_its_way_is_unfinished_on_each_server_and_host_too(tmp_path: Path) -> None:
+    urls, names = ("http://127.0.0.1:1", "http://127.0.0.1:2"), ("a", "b")
+    servers = tuple(ServerInstance(url=url) for url in urls)
+    first, second = StageDelta(sent=5, completed=3, failed=1), StageDelta(sent=4, completed=2)
+    tick = Ticked(
+        t_s=1.0,
+        span_s=1.0,
+        stages={0: StageDelta(sent=9, completed=5, failed=1)},
+        client=ClientDelta(),
+        held=3,
+        open_sent={0: 3},
+        instances=({0: first}, {0: second}),
+        hosts=tuple(HostTick(stages={0: part}, workers=2, rtt_ns=10**6) for part in (first, second)),
+    )
+    journal(
+        tmp_path,
+        STARTED,
+        ServerChanged(t_s=0.0, state="ready", engine="vllm", url=urls[0], instances=servers),
+        HostsJoined(0.0, tuple(FACTS[name] for name in names)),
+        StageStarted(t_s=0.0, index=0, concurrency=3, rate=None, isl=16, osl=16),
+        tick,
+    )
+    (stage,) = recovered(tmp_path).stages
+    assert stage.requests.unfinished == 3
+    assert [part.requests.unfinished for part in stage.instances] == [1, 2]
+    assert [(part.requests.unfinished, part.workers, part.rtt_ms) for part in stage.hosts] == [(1, 2, 1.0), (2, 2, 1.0)]
 
 
 def test_a_torn_last_line_is_not_there(tmp_path: Path) -> None:
