@@ -25,7 +25,7 @@ from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 from textual.screen import Screen
-from textual.worker import Worker, WorkerState
+from textual.worker import Worker, WorkerFailed, WorkerState
 
 from loadgen.errors import VrampError
 from loadgen.limits import map_large_blocks
@@ -144,7 +144,7 @@ class Cockpit(App[None]):
         self._run_screen = CockpitScreen(run, watching=watching, read_only=read_only) if run is not None else None
         self._feed: Worker[None] | None = None
         self.runs: list[Run] = [run] if isinstance(run, Run) else []  # all of our own; the last may go on
-        self.failure: BaseException | None = None  # what broke the feed of snapshots, for whoever opened the cockpit
+        self.failure: BaseException | None = None  # what broke the feed or the screen, for whoever opened the cockpit
         self.register_theme(COCKPIT_OF_16 if self._few_colours else COCKPIT)
         self._begin_with(config.theme)
         self.set_keymap(config.keys)
@@ -200,6 +200,12 @@ class Cockpit(App[None]):
     def on_reads_again(self) -> None:
         self.screen.refresh()
 
+    def _handle_exception(self, error: Exception) -> None:
+        """Left to whoever opened the cockpit: Textual's own words show every local, and with them an API key."""
+        super()._handle_exception(error)
+        self._exit_renderables.clear()
+        self.failure = self.failure or (error.error if isinstance(error, WorkerFailed) else error)
+
     def pop_screen(self) -> AwaitComplete:
         """Draw the screen below once: when the one above is gone, and with the snapshot that came meanwhile.
 
@@ -247,7 +253,7 @@ class Cockpit(App[None]):
             self._complain("Cannot be shown", error)
             self._leave_run(screen)
             return
-        self.failure = error
+        self.failure = self.failure or error
         if self.failure is not None or screen.leaving:
             self.exit()
         screen.finish()
@@ -354,7 +360,7 @@ def open_cockpit(cockpit: Cockpit) -> bool:
     """Show it until the operator leaves, and end its runs in order; True if a signal ended it.
 
     A closed terminal or a dropped connection (SIGHUP), SIGTERM, and a SIGINT that is no key finish the run and keep its
-    result. Raises what broke the feed of snapshots, once the runs are closed.
+    result. Raises what broke the feed of snapshots or the screen, once the runs are closed.
     """
     interrupted = False
 

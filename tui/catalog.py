@@ -100,10 +100,10 @@ class PastRun(msgspec.Struct, frozen=True):
 def find_profile(name: str) -> Path:
     """A path as given, or the first profile of that name in `PROFILE_FOLDERS`."""
     path = Path(name)
-    if path.exists() or path.suffix == ".toml":
+    if os.path.exists(path) or path.suffix == ".toml":  # noqa: PTH110 - a folder may be denied
         return path
     named = (folder / f"{name}.toml" for folder, _ in PROFILE_FOLDERS)
-    return next((found for found in named if os.path.isfile(found)), path)  # noqa: PTH113 - a folder may be denied
+    return next((found for found in named if os.path.isfile(found)), path)  # noqa: PTH113 - the same
 
 
 def entries() -> list[Entry]:
@@ -137,7 +137,7 @@ def entry_of(path: Path) -> Entry:
 
 def origin_of(path: Path) -> Origin:
     """From where a file is; one that came with vramp is never written."""
-    if path.exists():
+    if os.path.exists(path):  # noqa: PTH110 - a folder may be denied
         for folder, origin in PROFILE_FOLDERS:
             if origin != "yours" and path.resolve().is_relative_to(folder.resolve()):
                 return origin

@@ -24,7 +24,7 @@ from textual.theme import BUILTIN_THEMES
 
 from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.places import xdg_path
-from tui.keys import GROUPS
+from tui.keys import FIXED, GROUPS
 from tui.theme import COCKPIT
 
 _KEYS_ARE = 'keys are a character, "space", "f5", "ctrl+k", or several: "a,b"'
@@ -85,18 +85,23 @@ def _keys(path: Path, document: Mapping[str, Any]) -> dict[str, str]:
             raise ProfileError(f"{path}: keys.{name}: there is no such action; {words}")
         if not isinstance(key, str) or not all(_is_key(each) for each in _each(key)):
             raise ProfileError(f"{path}: keys.{name} = {key!r}: not a key; {_KEYS_ARE}")
+        fixed = min(FIXED.keys() & set(_each(key)), default=None)
+        if fixed is not None:
+            words = f"{fixed} is the key of {FIXED[fixed]}, which stays; take another"
+            raise ProfileError(f"{path}: keys.{name} = {key!r}: {words}")
     for group in groups:
         _refuse_clashes(path, group, wanted)
     return dict(wanted)
 
 
 def _refuse_clashes(path: Path, group: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    """One key, one action: Textual would silently drop the other."""
+    """One key, one action: Textual would silently drop the other. What shares a key by default may go on doing so."""
     taken: dict[str, str] = {}
     for name, default in group.items():
         for key in _each(wanted.get(name, default)):
             other = taken.setdefault(key_to_character(key) or key, name)
-            if other != name and (name in wanted or other in wanted):
+            shared = key in _each(default) and key in _each(group[other])
+            if other != name and not shared:
                 mine, theirs = (name, other) if name in wanted else (other, name)
                 raise ProfileError(
                     f"{path}: keys.{mine} = {wanted[mine]!r}: {key} is the key of {theirs}; move that too"

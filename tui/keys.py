@@ -146,8 +146,8 @@ ORPHANS = DIALOG + _bindings(
 )
 HELP = DIALOG + _bindings("help", ("back", "question_mark,q", "dismiss(None)", "back", "Close the help"))
 
-GROUPS = (LOG, COCKPIT, PICKER, PAST, EDITOR, DIALOG, LEAVE, ORPHANS, HELP)
-"""The bindings that are live together, and can be moved; the two below stay."""
+GROUPS = (LOG + COCKPIT, PICKER, PAST, EDITOR, DIALOG, LEAVE, ORPHANS, HELP)
+"""The bindings that are live together, and can be moved; those in `FIXED` stay."""
 
 INTERRUPT = Binding(
     "ctrl+c",
@@ -159,6 +159,8 @@ INTERRUPT = Binding(
     tooltip="End the run and keep the result; twice: abort now",
 )
 PALETTE = Binding("ctrl+p", "app.command_palette", "palette", tooltip="The same actions by name, and themes")
+FIXED: Mapping[str, str] = {each.key: each.description for each in (INTERRUPT, PALETTE)} | {"ctrl+q": "quit"}
+"""Keys that no other action gets, whatever has the focus, and what they do."""
 
 
 class Hint(NamedTuple):

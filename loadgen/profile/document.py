@@ -41,8 +41,13 @@ def load_document(path: Path) -> dict[str, Any]:
     except UNDECODABLE as error:
         raise ProfileError(f"{path}: not valid TOML: {error}") from None
     _require_shallow(document, where=str(path))
-    document.setdefault("name", re.sub(r"[^A-Za-z0-9._-]", "-", path.stem))
+    document.setdefault("name", default_name(path))
     return document
+
+
+def default_name(path: Path) -> str:
+    """What a profile is called that gives itself no name."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", path.stem)
 
 
 def build_profile(

@@ -7,6 +7,7 @@ A baseline is a whole result, `NAME.json` in the user's state folder, and needs 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import stat
@@ -74,6 +75,8 @@ def find_run(text: str) -> Path:
     if found_there:
         return path
     if path.is_dir():
+        if not os.access(path, os.X_OK):
+            raise ResultError(f"{path}: cannot be looked up: {os.strerror(errno.EACCES)}")
         # It may be the folder of a sweep, which holds a result per variant.
         results = sorted(result for result in path.glob("*.json") if result.name != "sweep.json")
         others = f"; name one of its results: {_names(results)}" if results else ""
@@ -137,7 +140,7 @@ def run_folders() -> list[Path]:
 
 
 def _is_run(folder: Path) -> bool:
-    return (folder / RESULT).is_file() or (folder / JOURNAL).is_file()
+    return any(os.path.isfile(folder / name) for name in (RESULT, JOURNAL))  # noqa: PTH113 - a folder may be denied
 
 
 def _names(paths: Iterable[Path]) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +15,9 @@ from loadgen.metrics.journal import RunFinished, RunStarted
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
 from loadgen.store.journal import Journal
-from loadgen.store.runs import find_run, open_journal, open_result, was_killed, write_result
+from loadgen.store.runs import find_run, open_journal, open_result, run_folders, was_killed, write_result
 
+ROOT = Path(__file__).parents[2]
 STARTED = RunStarted(1.7e9, "the-run", "0", {}, {}, 1, 1, 1)
 
 
@@ -107,6 +111,41 @@ def test_a_result_that_lies_alone_has_no_journal() -> None:
     write_result(result_of(finished=True), Path("alone/result.json"))
     with pytest.raises(ResultError, match=r"alone/journal\.jsonl: there is no such file"):
         open_journal("alone")
+
+
+def test_a_folder_that_cannot_be_looked_into_hides_no_other() -> None:
+    folder = leave_run("20260101T000000Z-run")
+    Path("runs/20260101T000009Z-far").symlink_to("x" * 300)  # like one that may not be entered, for root too
+    assert run_folders() == [folder]
+    assert find_run("last") == folder
+
+
+LOOKED_UP = """
+import os, sys
+from loadgen.errors import ResultError
+from loadgen.store.runs import find_run, run_folders
+if os.geteuid() == 0:
+    os.setuid(65534)
+print([folder.name for folder in run_folders()])
+try:
+    find_run(sys.argv[1])
+except ResultError as error:
+    print(error)
+"""
+
+
+def test_a_folder_that_may_not_be_entered_is_told_as_that(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    leave_run("20260101T000000Z-mine")
+    denied = leave_run("20260101T000009Z-theirs")
+    denied.chmod(0)
+    command = [sys.executable, "-c", LOOKED_UP, str(denied)]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True)
+    found, told = done.stdout.splitlines()
+    assert found == "['20260101T000000Z-mine']"
+    assert told == f"{denied}: cannot be looked up: Permission denied"
+    denied.chmod(0o700)
 
 
 @pytest.mark.parametrize("open_it", [find_run, open_journal, open_result])

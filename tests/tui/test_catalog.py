@@ -7,7 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from loadgen.errors import ProfileError
 from loadgen.metrics.result import SloCheck
+from loadgen.profile.document import load_document
 from loadgen.store.journal import JOURNAL
 from loadgen.store.runs import RESULT, read_result, run_folders, write_result
 from tests.tui.past_runs import leave_run
@@ -121,6 +123,13 @@ def test_nothing_in_the_folder_of_the_machine_can_break_the_list(site: Path) -> 
     assert all(entry.profile is None and entry.problem for entry in found.values())
     for no_file in ("pipe", "endless", "folder", "loop"):
         assert find_profile(no_file) == Path(no_file)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "far/x"])
+def test_a_name_that_no_file_can_have_is_told_where_the_profile_is_read(folder: Path, name: str) -> None:
+    (folder / "far").symlink_to("x" * 300)  # like a folder that may not be entered, for root too
+    with pytest.raises(ProfileError, match=f"{name}: cannot be read: File name too long"):
+        load_document(find_profile(name))
 
 
 def test_the_newest_run_of_a_profile_counts_whatever_its_variant() -> None:

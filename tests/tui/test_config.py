@@ -49,6 +49,12 @@ def test_theme_and_keys_are_taken(tmp_path: Path) -> None:
         ('[keys]\n"cockpit.more" = "crtl+x"', "not a key"),
         ('[keys]\n"cockpit.more" = ""', "not a key"),
         ('[keys]\n"cockpit.more" = "m"', "m is the key of cockpit.note; move that too"),
+        ('[keys]\n"cockpit.window" = "f"', "f is the key of log.follow; move that too"),
+        ('[keys]\n"log.up" = "k"', "k is the key of cockpit.search; move that too"),
+        ('[keys]\n"cockpit.note" = "up"\n"cockpit.more_too" = "="', "up is the key of log.up; move that too"),
+        ('[keys]\n"cockpit.note" = "a, ctrl+c"', "ctrl+c is the key of finish, which stays; take another"),
+        ('[keys]\n"picker.edit" = "ctrl+q"', "ctrl+q is the key of quit, which stays"),
+        ('[keys]\n"editor.save" = "ctrl+p"', "ctrl+p is the key of palette, which stays"),
     ],
 )
 def test_a_mistake_is_told_in_words(tmp_path: Path, text: str, words: str) -> None:
@@ -59,6 +65,11 @@ def test_a_mistake_is_told_in_words(tmp_path: Path, text: str, words: str) -> No
 
 def test_two_actions_may_change_places(tmp_path: Path) -> None:
     assert config(tmp_path, '[keys]\n"cockpit.note" = "n"\n"cockpit.number" = "m"\n').keys["cockpit.note"] == "n"
+
+
+def test_the_arrows_that_the_log_shares_by_default_may_go_on_doing_so(tmp_path: Path) -> None:
+    shared = '[keys]\n"cockpit.more_too" = "up"\n"log.down" = "down, j"\n'
+    assert config(tmp_path, shared).keys == {"cockpit.more_too": "up", "log.down": "down, j"}
 
 
 @given(st.text())

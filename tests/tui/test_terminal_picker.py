@@ -76,6 +76,14 @@ def test_a_config_with_a_mistake_is_told_before_anything_opens(tmp_path: Path) -
     assert b"\x1b[?1049h" not in terminal.seen
 
 
+def test_a_profile_without_a_word_for_its_name_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(f'name = ""\n{TOML}')
+    with vramp(tmp_path, "mine.toml") as terminal:
+        terminal.read_rest()
+        assert terminal.wait() == 2
+    assert b"vramp: mine.toml: name = ''" in terminal.seen and b"Traceback" not in terminal.seen
+
+
 def test_a_closed_terminal_ends_the_run_that_the_picker_started(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(TOML.replace("requests = 20", "duration = '60s'"))
     with vramp(tmp_path) as terminal:

@@ -196,3 +196,16 @@ async def test_what_an_earlier_vramp_left_is_asked_about_before_anything_starts(
                 await pilot.pause(0.05)
         await app.close_runs()
     forget(record.mark)
+
+
+async def test_ctrl_c_at_that_question_leaves_it_and_ends_the_run(run: Run) -> None:
+    record = write_record(8000)
+    app = Cockpit(run, orphans=[record])
+    async with app.run_test(size=(160, 45)) as pilot:
+        await pilot.pause()
+        assert isinstance(app.screen, AskOrphans)
+        await pilot.press("ctrl+c")
+        await app.workers.wait_for_complete()
+        assert run.result is not None and run.result.reason == "stopped by the operator"
+    assert not run.folder.joinpath("server.log").exists()
+    forget(record.mark)

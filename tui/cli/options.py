@@ -228,13 +228,13 @@ def _parse_option(name: str, text: str) -> object:
             return [float(part) for part in text.split(",")]
         if name in ("requests", "workers", "seed"):
             return int(text)
-        if name in ("isl", "osl") and text.isdigit():
+        if name in ("isl", "osl", "warmup") and text.isdigit():
             return int(text)
     except ValueError:
         raise ProfileError(
             f"--{name} {text}: expected a number{' or a list of them' if name in ('concurrency', 'rate') else ''}"
         ) from None
-    return int(text) if name == "warmup" and text.isdigit() else text
+    return text
 
 
 def port_of(text: str) -> int:

@@ -229,7 +229,8 @@ def _opening(name: object) -> Iterator[None]:
     Looking through it for garbage would take a sixth of that; the cockpit turns the collector on again.
     """
     gc.disable()
-    sys.stderr.write(f"\r\x1b[2Kvramp  {shown(str(name)).splitlines()[0]}  opening")
+    first, *_ = shown(str(name)).splitlines() or [""]
+    sys.stderr.write(f"\r\x1b[2Kvramp  {first}  opening")
     sys.stderr.flush()
     try:
         yield

@@ -33,8 +33,10 @@ def watch(words: list[str]) -> int:
     """Show a run until the watcher leaves or the run does; the run does not notice either."""
     options = watch_parser().parse_args(words)
     folder = live_folder(options.run)
-    if not sys.stdout.isatty() and _WEB_DRIVER not in os.environ:
-        raise ProfileError(f"vramp watch: needs a terminal; {folder / 'journal.jsonl'} is the same for programs")
+    reason = plain_reason() if _WEB_DRIVER not in os.environ else None
+    if reason is not None:
+        instead = f"{folder / JOURNAL} is the same for programs"
+        raise ProfileError(f"vramp watch: needs a terminal to show it on: {reason}; {instead}")
 
     if _WEB_DRIVER in os.environ:
         # A web server that was killed tells nobody, and Textual does not end when its pipe breaks.

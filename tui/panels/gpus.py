@@ -47,7 +47,7 @@ _FLAGS = 24  # the least that is left for them
 _TITLED_FROM = 5  # rows; below, the heads are the title
 _LEAST_WIDTH, _MOST_COLUMNS = 36, 4  # of the grid
 _LEAST_ROWS, _ROOMY = 2, 5  # of a cell: a title and a strip; a title and all strips
-_GUTTER = 18
+_GUTTER, _FEWEST_CELLS = 18, 2  # left of a strip; of the strip itself
 _FEWEST_HOLDERS = 3  # rows for processes, their title too, before they take a quarter of the view
 
 
@@ -321,7 +321,7 @@ def _holder(on: Sequence[tuple[int, GpuProcess]], hbm_bytes: int | None, width: 
 
 def _shape_of(count: int, width: int, height: int) -> tuple[int, int] | None:
     """Columns of cells and the rows of each: as few columns as leave room to all strips, else as many as have room."""
-    if not count:
+    if not count or width < _GUTTER + _FEWEST_CELLS:
         return None
     most = max(1, min(_MOST_COLUMNS, (width + GAP) // (_LEAST_WIDTH + GAP)))
     shapes = [(columns, height // -(-count // columns)) for columns in range(1, most + 1)]

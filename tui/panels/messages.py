@@ -14,7 +14,7 @@ from tui.widgets.rows import Row, Rows, cropped, titled, whole_groups, wrapped
 
 _REMEDIES = {
     "connect": "is the server up, and is its port the one of the profile? `ss -ltn` shows what listens",
-    "timeout": "load.timeout was too short for this load, or the engine is stuck: look at its log (6)",
+    "timeout": "load.timeout_s was too short for this load, or the engine is stuck: look at its log (6)",
     "stall": "a stream stopped in its middle: look at the engine's log (6) for preemptions or a hanging step",
     "reset": "the server closed the connection: did it restart, or reach its limit of connections? look at its log (6)",
     "http_4xx": "the server refuses the request: model name, max_model_len, API key; the message says which",

@@ -367,7 +367,7 @@ class CockpitScreen(FullScreen[None]):
         """Ctrl+C: finish; then abort; then leave whatever the run does."""
         self._interrupts += 1
         while self.app.screen is not self:
-            self.app.pop_screen()
+            self.app.screen.dismiss(None)  # who waits for an answer gets it
         if self.over or self._watching or self._interrupts > 2:
             self.app.exit()
         else:

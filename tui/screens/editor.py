@@ -7,6 +7,7 @@ whole or not at all.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import stat
 import tomllib
@@ -26,7 +27,7 @@ from loadgen import format as fmt
 from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.places import named_mode, write_whole
 from loadgen.plan.from_profile import stages_of
-from loadgen.profile.document import build_profile, variant_names
+from loadgen.profile.document import build_profile, default_name, variant_names
 from tui import keys
 from tui.catalog import Origin, StartChoice, origin_of
 from tui.screens.dialogs import AskChoice, AskText, FullScreen, ask
@@ -95,7 +96,7 @@ class EditorScreen(FullScreen[StartChoice | None]):
         self._check()
 
     def _check(self) -> None:
-        self._document, self._problems = check_text(self._area.text, self._path.stem)
+        self._document, self._problems = check_text(self._area.text, default_name(self._path))
         self.query_one("#problems", Pane).show(partial(problem_rows, self._problems))
         self.query_one("#editor-header", Pane).renew()
 
@@ -121,12 +122,16 @@ class EditorScreen(FullScreen[StartChoice | None]):
     def _save_as(self, text: str) -> None:
         if not text:
             return
-        path = Path(text).expanduser()
-        path = path if path.suffix == ".toml" else path.with_name(f"{path.name}.toml")
+        try:
+            path = _named(text)
+        except (RuntimeError, ValueError):
+            words = f"{text}: a folder, or the home of nobody here; type a file, such as profiles/mine.toml"
+            self.notify(words, severity="error", timeout=10, markup=False)
+            return
         if origin_of(path) == "shipped":
             words = f"{path} came with vramp and stays as it is: take another name"
             self.notify(words, severity="warning", timeout=6, markup=False)
-        elif path.exists() and path != self._path:
+        elif os.path.exists(path) and path != self._path:  # noqa: PTH110 - a folder may be denied
             choices = [(None, "keep that file"), (path, "overwrite it")]
             ask(self, AskChoice(f"{path} is there already", choices), self._write)
         else:
@@ -171,6 +176,12 @@ def problem_rows(problems: Sequence[Problem], width: int) -> Rows:
         at = f"line {problem.line}: " if problem.line is not None else ""
         rows += wrapped(f"! {at}{problem.words}", width - 1, "bad")
     return [cropped(row, width) for row in rows]
+
+
+def _named(text: str) -> Path:
+    """The file that was typed, which needs no suffix; raises `RuntimeError` or `ValueError` where it can be none."""
+    path = Path(text).expanduser()
+    return path if path.suffix == ".toml" else path.with_name(f"{path.name}.toml")
 
 
 def proposed_path(path: Path) -> Path:

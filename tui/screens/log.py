@@ -7,6 +7,7 @@ lost because they came too fast. Nothing is scanned anew unless the filter chang
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import ClassVar
 
 from rich.cells import chop_cells
@@ -35,6 +36,7 @@ class LogBook:
         self._last: tuple[str, ...] = ()
         self.search = ""  # what is looked for, without regard to case; empty: nothing
         self.end: int | None = None  # how many lines lie above the window's lower edge; None: it follows the log
+        self._hit: int | None = None  # the line that was found last, until the window moves away from it
 
     def __len__(self) -> int:
         return len(self._passing)
@@ -48,6 +50,7 @@ class LogBook:
         if not server.log_total:  # nothing says what is new
             self._lines.clear()
             self._passing.clear()
+            self._hit = None
             self._total = 0
         elif total < self._total:
             self._append(["… the log of another server"])
@@ -61,8 +64,11 @@ class LogBook:
     def _append(self, lines: list[str]) -> None:
         self._lines.extend(lines)
         passed = self._passed(lines)
-        if self.end is not None:  # what drops off at the top must not move the window
-            self.end = max(0, self.end - max(0, len(self._passing) + len(passed) - MOST))
+        dropped = max(0, len(self._passing) + len(passed) - MOST)  # at the top, which must not move the window
+        if self.end is not None:
+            self.end = max(0, self.end - dropped)
+        if self._hit is not None:
+            self._hit = self._hit - dropped if self._hit >= dropped else None
         self._passing.extend(passed)
 
     def _passed(self, lines: list[str] | deque[str]) -> list[str]:
@@ -74,33 +80,64 @@ class LogBook:
         if text != self._filter:
             self._filter = text
             self._passing = deque(self._passed(self._lines), maxlen=MOST)
-            self.end = None
+            self.follow()
 
     # The window.
 
     def window(self, height: int) -> list[str]:
-        """The lines in sight, at most `height`."""
+        """The lines above its lower edge, at most `height`."""
         end = len(self._passing) if self.end is None else min(self.end, len(self._passing))
         start = max(0, end - height)
         return [self._passing[place] for place in range(start, end)]
 
-    def scroll(self, lines: int, height: int) -> None:
+    def rows(self, height: int, width: int) -> Rows:
+        """The window on at most so many rows: where lines take several, it ends with a whole one, or begins the log."""
+        if self.end is None or self.end > (first := self._fitting(0, height, width)):
+            return [row for line in self.window(height) for row in _line(line, self.search, width)][-height:]
+        return [row for line in islice(self._passing, first + 1) for row in _line(line, self.search, width)][:height]
+
+    def _fitting(self, start: int, height: int, width: int) -> int:
+        """The end of the lines that fit whole from `start` on."""
+        for place in range(start, len(self)):
+            height -= len(_line(self._passing[place], "", width))
+            if height < 0:
+                return place
+        return len(self)
+
+    def follow(self) -> None:
+        self.end = self._hit = None
+
+    def scroll(self, lines: int, height: int, width: int) -> None:
         """Move the window; at the end of the log it follows again."""
         end = len(self._passing) if self.end is None else self.end
-        end = min(max(end + lines, min(height, len(self._passing))), len(self._passing))
+        end = min(max(end + lines, self._fitting(0, height, width)), len(self._passing))
         self.end = None if end == len(self._passing) else end
+        self._hit = None
 
-    def find(self, text: str, step: int, height: int) -> bool:
-        """Put the nearest line with a text into the middle, above (-1) or below; whether there is one."""
+    def find(self, text: str, step: int, height: int, width: int) -> bool:
+        """Put the nearest line with a text into the middle, above (-1) or below; whether there is one.
+
+        It is looked for from the line that was found last, or else from the edges of the window: what is in it counts.
+        """
         self.search = text
         lines, wanted = list(self._passing), text.casefold()
-        end = len(lines) if self.end is None else self.end
-        middle = max(0, end - height // 2 - 1) if self.end is not None else len(lines)
-        places = range(middle - 1, -1, -1) if step < 0 else range(middle + 1, len(lines))
+        above, below = (self._hit, self._hit + 1) if self._hit is not None else self._edges(height, width)
+        places = range(above - 1, -1, -1) if step < 0 else range(below, len(lines))
         place = next((place for place in places if wanted in lines[place].casefold()), None) if wanted else None
         if place is not None:
-            self.end = min(max(place + height // 2 + 1, min(height, len(lines))), len(lines))
+            self._hit = place
+            least = max(place + 1, self._fitting(0, height, width))
+            self.end = max(least, self._fitting(place, height // 2 + 1, width))
         return place is not None
+
+    def _edges(self, height: int, width: int) -> tuple[int, int]:
+        """The end of the lines in sight, and the first of them; nothing lies below a window that follows."""
+        end = min(len(self) if self.end is None else self.end, len(self))
+        begin, room = end, 0 if self.end is None else height
+        while room > 0 and begin > 0:
+            begin -= 1
+            room -= len(_line(self._passing[begin], "", width))
+        return end, begin
 
 
 _WHEEL = 3
@@ -119,8 +156,8 @@ class LogView(Panel):
 
     def _rows_of(self, frame: Frame, width: int, height: int) -> Rows:
         room = max(1, height - 1)
-        rows = [row for line in self._book.window(room) for row in _line(line, self._book.search, width)]
-        return [titled("server log", self._legend(frame), width), *(rows[-room:] or no_log(frame))]
+        rows = self._book.rows(room, width)
+        return [titled("server log", self._legend(frame), width), *(rows or no_log(frame))]
 
     def _legend(self, frame: Frame) -> Row:
         words: list[Word] = [("without answered requests  ", "dim")]
@@ -133,31 +170,34 @@ class LogView(Panel):
         return (*words, ("follows", "good") if self._book.end is None else standing)
 
     @property
-    def _room(self) -> int:
-        return max(1, self.size.height - 1)
+    def _room(self) -> tuple[int, int]:
+        """The rows for lines, and their width."""
+        return max(1, self.size.height - 1), self.size.width
 
     def action_scroll(self, lines: int) -> None:
-        self._book.scroll(lines, self._room)
+        self._book.scroll(lines, *self._room)
         self.draw()
 
     def action_page(self, direction: int) -> None:
-        self.action_scroll(direction * max(1, self._room - 1))
+        self.action_scroll(direction * max(1, self._room[0] - 1))
 
     def action_follow(self) -> None:
-        self._book.end = None
+        self._book.follow()
         self.draw()
 
     def action_search(self) -> None:
         ask(self.screen, AskText("Look in the log for (< above, > below)", self._book.search), self._search)
 
     def _search(self, text: str) -> None:
-        self._book.search = text
-        self.action_find(-1)
+        self._find(text, -1)
 
     def action_find(self, step: int) -> None:
-        if self._book.search and not self._book.find(self._book.search, step, self._room):
+        self._find(self._book.search, step)
+
+    def _find(self, text: str, step: int) -> None:
+        if not self._book.find(text, step, *self._room) and text:
             where = "above" if step < 0 else "below"
-            self.notify(f"Not found {where}: {fmt.plain(self._book.search)}", timeout=2, markup=False)
+            self.notify(f"Not found {where}: {fmt.plain(text)}", timeout=2, markup=False)
         self.draw()
 
     def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:

@@ -62,7 +62,7 @@ class PickerScreen(FullScreen[None]):
         self._last: Mapping[str, PastRun] = {}
         self._variants: dict[str, str] = {}  # chosen by the operator, by the path of the profile
         self._filter = ""
-        self._checked: str | None = None  # the profile that the findings are of
+        self._checked: Entry | None = None  # the profile that the findings are of
         self._findings: Sequence[Finding] | None = None
         self._problem = ""
         self._checking_since_s = monotonic()
@@ -88,12 +88,12 @@ class PickerScreen(FullScreen[None]):
     def on_screen_resume(self) -> None:
         """At first, and back from a run or the editor: there may be more by now."""
         self._read()
-        if self._findings is None:
-            self._check()
 
     def on_screen_suspend(self) -> None:
         """A run has the box for itself."""
         self.workers.cancel_group(self, "preflight")
+        if self._findings is None:
+            self._checked = None
 
     def on_resize(self) -> None:
         """Rows depend on the width, which the list knows after it was laid out."""
@@ -112,11 +112,12 @@ class PickerScreen(FullScreen[None]):
 
     @work(exclusive=True, group="list")
     async def _read(self) -> None:
-        """Profiles at once, what came of them when it is known."""
+        """Profiles at once, what came of them when it is known; the one under the cursor may be another by now."""
         found, folders = await asyncio.to_thread(lambda: (entries(), run_folders()))
         last_used = newest_by_profile(folders[-1:])
         self._entries = {str(entry.path): entry for entry in found}
         self._fill(begin_at=next((str(entry.path) for entry in found if entry.name in last_used), None))
+        self._check_unless_checked()
         newest = newest_by_profile(reversed(folders))
         names = [entry.name for entry in found if entry.name in newest]
         runs = await asyncio.to_thread(lambda: [past_run(newest[name]) for name in names])
@@ -144,9 +145,7 @@ class PickerScreen(FullScreen[None]):
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         event.stop()
         self._show_detail()
-        if event.option_id != self._checked:
-            self._checked = event.option_id
-            self._check()
+        self._check_unless_checked()
 
     def _show_detail(self) -> None:
         entry = self._entry
@@ -156,6 +155,11 @@ class PickerScreen(FullScreen[None]):
     def _detail(self, entry: Entry, width: int) -> Rows:
         variant = self._variants.get(str(entry.path))
         return panel.detail(entry, variant, self._last.get(entry.name), datetime.now(UTC), width)
+
+    def _check_unless_checked(self) -> None:
+        if self._entry != self._checked and self.is_current:
+            self._checked = self._entry
+            self._check()
 
     @work(exclusive=True, group="preflight")
     async def _check(self) -> None:
@@ -238,8 +242,8 @@ class PickerScreen(FullScreen[None]):
         self.app.push_screen(PastScreen())
 
     def action_look_again(self) -> None:
+        self._checked = None
         self._read()
-        self._check()
 
     def action_filter(self) -> None:
         field = self.query_one("#picker-filter", Input)

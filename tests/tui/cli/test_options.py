@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.errors import ProfileError
 from tui.cli.options import add_profile_options, document_of, is_loopback, profile_from, variants_from
 
 PROFILE = """
@@ -66,6 +67,14 @@ def test_machines_named_by_an_option_replace_those_of_the_profile(tmp_path: Path
         cluster = profile_from(*document_of(parsed(*words)), parsed(*words)).cluster
         assert (cluster.hosts, cluster.scheduler, cluster.port) == (hosts, scheduler, port)
     assert profile_from(*document_of(parsed(str(clustered))), parsed(str(clustered))).cluster.on_loss == "end"
+
+
+@pytest.mark.parametrize("text", ["²", "9" * 5000])
+@pytest.mark.parametrize("name", ["warmup", "isl", "requests"])
+def test_what_only_looks_like_a_number_is_told(path: str, name: str, text: str) -> None:
+    options = parsed(path, f"--{name}", text)
+    with pytest.raises(ProfileError, match=f"--{name} {text}: expected a number"):
+        profile_from(*document_of(options), options)
 
 
 @pytest.mark.parametrize(

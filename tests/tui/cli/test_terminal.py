@@ -216,6 +216,28 @@ def test_a_terminal_that_reads_again_gets_the_whole_screen(tmp_path: Path) -> No
     assert terminal.seen.count(b"\x1b[0m~") < 40
 
 
+BREAKS = """
+from tui.app import Cockpit, open_cockpit
+
+def fail(cockpit):
+    api_key = "-".join(("sk", "nobody", "sees"))
+    raise LookupError("no such panel")
+
+Cockpit.key_f = fail
+open_cockpit(Cockpit())
+"""
+
+
+def test_what_breaks_the_screen_is_told_without_the_values_of_locals(tmp_path: Path) -> None:
+    with cockpit(tmp_path, command=[sys.executable, "-c", BREAKS]) as terminal:
+        terminal.read_until(b"shipped with vramp")
+        terminal.press(b"f")
+        terminal.read_rest()
+        assert terminal.wait() == 1
+    assert b"LookupError: no such panel" in terminal.seen[terminal.seen.rindex(LEFT) :]
+    assert b"sk-nobody-sees" not in terminal.seen
+
+
 def journal_has(folder: Path, words: str, times: int = 1) -> bool:
     journal = next((folder / "runs").iterdir()) / JOURNAL
     return journal.read_text().count(words) >= times

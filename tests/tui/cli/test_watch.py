@@ -22,11 +22,14 @@ from loadgen.errors import ProfileError, ResultError, ServerError
 from loadgen.run.operations import Stop
 from loadgen.run.remote import SOCKET
 from loadgen.run.run import Run
+from loadgen.store.journal import JOURNAL
 from tests.engines import Simulator, attach
 from tests.run.driving import finish, flowing, once
+from tests.tui.pseudo_terminal import in_a_terminal
 from tui.cli.watch import _shown, live_folder, watch, web
 from tui.web.server import listen
 
+ROOT = Path(__file__).parents[3]
 ADDRESS = re.compile(rb"http://127\.0\.0\.1:(\d+)/\?token=(\S+)")
 
 
@@ -135,6 +138,25 @@ def test_without_a_terminal_it_says_what_else_there_is(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").touch()
     with pytest.raises(ProfileError, match="needs a terminal"):
         watch([str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("redirected", "term", "reason"),
+    [
+        ("2>words", "xterm", "stderr is not the terminal"),
+        ("</dev/null 2>&1", "xterm", "there is no terminal"),
+        ("2>&1", "dumb", "TERM=dumb"),
+    ],
+)
+def test_a_terminal_that_cannot_show_it_is_told_why(tmp_path: Path, redirected: str, term: str, reason: str) -> None:
+    (tmp_path / JOURNAL).touch()
+    command = ["/bin/sh", "-c", f'"$0" -m tui.cli watch . {redirected}', sys.executable]
+    with in_a_terminal(command, tmp_path, {"PYTHONPATH": str(ROOT), "TERM": term}) as terminal:
+        terminal.read_rest()
+        assert terminal.wait() == 2
+    words = tmp_path / "words"
+    told = words.read_bytes() if words.exists() else terminal.seen
+    assert told.decode().startswith(f"vramp: vramp watch: needs a terminal to show it on: {reason}")
 
 
 def test_where_none_goes_on_it_says_so() -> None:

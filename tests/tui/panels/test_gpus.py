@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import msgspec
@@ -294,6 +295,15 @@ def test_the_grid_holds_every_gpu_or_says_how_many_more_there_are(size: tuple[in
     assert len(rows) <= size[1] and all(width_of(row) <= size[0] for row in rows)
     shown = sum(f" {n} MI300X" in f" {text}" for text in texts(rows) for n in range(count))
     assert shown == count or "flags" in texts(rows)[1]
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_the_grid_has_rows_for_the_smallest_terminal_too(count: int) -> None:
+    view = Frame(with_gpus(count), Wanted())
+    for snapshot in (with_gpus(count), with_gpus(count, t_s=201.0)):
+        view.timeline.add(snapshot)
+    for width, height in itertools.product(range(1, 41), repeat=2):
+        assert grid(view, width, height)
 
 
 async def test_text_of_a_driver_cannot_act() -> None:

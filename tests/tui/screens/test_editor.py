@@ -85,6 +85,36 @@ async def test_saving_under_names(folder: Path) -> None:
         await seat.sees(" new ")
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("~nosuch/x", "~nosuch/x: a folder, or the home of nobody here"),
+        (".", ".: a folder, or"),
+        ("/", "/: a folder, or"),
+        ("far/x", "far/x.toml: cannot be written: File "),
+    ],
+)
+async def test_a_name_that_no_file_can_have_loses_nothing(folder: Path, name: str, words: str) -> None:
+    (folder / "far").symlink_to("x" * 300)  # like a folder that may not be entered, for root too
+    async with desk() as seat:
+        area = await editing(seat)
+        area.text = TOML + "# changed\n"
+        await save_as(seat, name)
+        await seat.sees(words)
+        assert area.is_attached and area.text == TOML + "# changed\n"
+
+
+async def test_a_file_whose_name_has_a_blank_is_a_profile_here_too(folder: Path) -> None:
+    (folder / "a profile.toml").write_text(TOML)
+    async with desk() as seat:
+        await seat.press("e")
+        await seat.on(EditorScreen)
+        await seat.sees("a profile; every variant of it too")
+        await seat.press("ctrl+r")
+        await seat.until(lambda: bool(seat.chosen))
+        assert seat.chosen[0].document["name"] == "a-profile"
+
+
 async def test_changes_are_not_thrown_away_unasked() -> None:
     async with desk() as seat:
         area = await editing(seat)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.snapshot import ServerView
+from tests.tui.cockpit import seated
+from tests.tui.scripted import running
 from tui.screens.log import MOST, LogBook
+from tui.widgets.rows import Rows
+
+WIDTH = 24
 
 
 def server(total: int, kept: int = 200) -> ServerView:
@@ -16,9 +23,17 @@ def server(total: int, kept: int = 200) -> ServerView:
 
 
 def book_of(total: int) -> LogBook:
+    return book_with(server(total, total).log_tail)
+
+
+def book_with(lines: Sequence[str]) -> LogBook:
     book = LogBook()
-    book.see(server(total, total))
+    book.see(msgspec.structs.replace(server(len(lines)), log_tail=tuple(lines)))
     return book
+
+
+def texts(rows: Rows) -> list[str]:
+    return ["".join(text for text, _ in row) for row in rows]
 
 
 @given(st.lists(st.integers(0, 90), max_size=20))
@@ -48,7 +63,7 @@ def test_a_tail_that_nobody_counts_is_taken_as_it_is() -> None:
 
 def test_it_is_bounded_and_a_window_that_stands_does_not_move() -> None:
     book = book_of(MOST)
-    book.scroll(-50, 10)
+    book.scroll(-50, 10, WIDTH)
     before = book.window(10)
     book.see(server(MOST + 150))
     assert len(book) == MOST and book.window(10) == before
@@ -58,10 +73,25 @@ def test_it_is_bounded_and_a_window_that_stands_does_not_move() -> None:
 def test_scrolling_stays_inside_and_follows_at_the_end(steps: list[int], height: int, total: int) -> None:
     book = book_of(total)
     for step in steps:
-        book.scroll(step, height)
+        book.scroll(step, height, WIDTH)
         assert len(book.window(height)) == min(height, total)
-    book.scroll(1_000, height)
+    book.scroll(1_000, height, WIDTH)
     assert book.end is None
+
+
+@given(st.lists(st.integers(3, 60), min_size=1, max_size=30), st.integers(3, 12))
+def test_each_line_comes_into_sight_whatever_rows_it_takes(lengths: list[int], height: int) -> None:
+    lines = [f"{number:03}".ljust(length, "x") for number, length in enumerate(lengths)]
+    book = book_with(lines)
+    most = min(height, len(book.rows(1_000, WIDTH)))
+    book.scroll(-1_000_000, height, WIDTH)
+    assert texts(book.rows(height, WIDTH))[0].startswith(" 000")
+    seen = set(texts(book.rows(height, WIDTH)))
+    while book.end is not None:
+        book.scroll(1, height, WIDTH)
+        assert len(book.rows(height, WIDTH)) == most
+        seen.update(texts(book.rows(height, WIDTH)))
+    assert all(any(text.startswith(f" {number:03}") for text in seen) for number in range(len(lines)))
 
 
 def test_filter_and_search() -> None:
@@ -71,11 +101,59 @@ def test_filter_and_search() -> None:
     book.see(server(4_321, 4_321))
     assert book.window(1) == ["line 4320"] and len(book) == 111 + 321
     book.filter("")
-    assert book.find("line 44", -1, 5) and "line 4299" not in book.window(5)
+    assert book.find("line 44", -1, 5, WIDTH) and "line 4299" not in book.window(5)
     assert any("line 44" in line for line in book.window(5))
-    assert not book.find("no such line", 1, 5)
+    assert not book.find("no such line", 1, 5, WIDTH)
     first = book.window(5)
-    assert book.find("line 44", -1, 5) and book.window(5) != first
+    assert book.find("line 44", -1, 5, WIDTH) and book.window(5) != first
+
+
+def test_each_match_is_found_in_turn_up_to_both_ends() -> None:
+    book = book_with([f"needle {n}" if n in (1, 5, 97, 99) else f"straw {n}" for n in range(100)])
+    for step, found in ((-1, (99, 97, 5, 1)), (1, (5, 97, 99)), (-1, (97,))):
+        for n in found:
+            assert book.find("NEEDLE", step, 20, WIDTH) and f"needle {n}" in book.window(20)
+        assert book.find("NEEDLE", step, 20, WIDTH) == (found == (97,))
+
+
+def test_a_search_begins_at_the_edge_of_what_is_in_sight() -> None:
+    book = book_with([f"needle {n}" if n in (1, 50, 98) else f"straw {n}" for n in range(100)])
+    assert not book.find("needle", 1, 20, WIDTH), "nothing is below a window that follows"
+    book.scroll(-1_000_000, 20, WIDTH)
+    for n in (1, 50, 98):
+        assert book.find("needle", 1, 20, WIDTH) and f"needle {n}" in book.window(20)
+    book.scroll(-40, 20, WIDTH)
+    assert book.find("needle", -1, 20, WIDTH) and "needle 50" in book.window(20)
+    book.follow()
+    assert book.find("needle", -1, 20, WIDTH) and "needle 98" in book.window(20)
+
+
+def test_what_was_found_is_in_sight_whatever_rows_its_neighbours_take() -> None:
+    book = book_with([f"{'needle' if n in (0, 20) else 'straw'} {n:03}".ljust(60, "x") for n in range(40)])
+    for n in (20, 0):
+        assert book.find("needle", -1, 10, WIDTH)
+        assert any(text.startswith(f" needle {n:03}") for text in texts(book.rows(10, WIDTH)))
+
+
+def test_a_search_goes_on_from_its_line_though_lines_drop_off_above() -> None:
+    book = book_of(MOST)
+    for n in (10009, 10008):
+        assert book.find("line 1000", -1, 5, WIDTH) and f"line {n}" in book.window(5)
+    book.see(server(MOST + 150))
+    assert book.find("line 1000", -1, 1, WIDTH) and book.window(1) == ["line 10007"]
+
+
+async def test_the_keys_of_the_log_reach_its_first_line_and_tell_the_end_of_a_search() -> None:
+    lines = tuple(f"{n:03} ".ljust(150, "x") for n in range(40))
+    long = msgspec.structs.replace(running().server, log_tail=lines, log_total=len(lines))
+    async with seated((80, 24)) as seat:
+        await seat.show(running(server=long))
+        await seat.press("6", "home")
+        assert " 000 x" in seat.text
+        await seat.press("ctrl+f", *"005", "enter")
+        assert " 005 x" in seat.text
+        await seat.press(">")
+        assert [note.message for note in seat.app._notifications] == ["Not found below: 005"]
 
 
 def test_control_sequences_do_not_come_in() -> None:

@@ -1,6 +1,7 @@
 """The picker under the operator's hands: choosing, asking, starting, going back, and seeing past runs again."""
 
 import argparse
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from textual.widgets import Input
 
 from loadgen.errors import ProfileError
 from loadgen.metrics.finding import Finding
+from loadgen.profile.schema import Profile
 from loadgen.run.operations import Stop
 from loadgen.run.run import Run
 from loadgen.store.runs import RESULT
@@ -21,6 +23,7 @@ from tui.app import Cockpit
 from tui.catalog import StartChoice
 from tui.cli.run import add_run_options, make_run
 from tui.screens.cockpit import CockpitScreen
+from tui.screens.editor import EditorScreen
 from tui.screens.past_runs import PastScreen
 from tui.screens.picker import PickerScreen
 from tui.widgets.painted import RowList
@@ -166,6 +169,43 @@ async def test_a_profile_that_cannot_be_read_is_not_started(folder: Path) -> Non
         assert seat.chosen == [] and isinstance(seat.app.screen, PickerScreen)
 
 
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A preflight that tells which profile it has looked at."""
+
+    async def found(profile: Profile, plan: object) -> list[Finding]:
+        return [Finding("seen", "warns", f"prompts of {profile.load.isl}", "they are long", "shorten them")]
+
+    monkeypatch.setattr("tui.screens.picker.check_profile", found)
+
+
+@pytest.mark.usefixtures("seen")
+async def test_a_profile_that_was_changed_meanwhile_is_checked_as_it_is_now(folder: Path) -> None:
+    async with desk() as seat:
+        await seat.sees("prompts of 16")
+        (folder / "mine.toml").write_text(TOML.replace("isl = 16", "isl = 17"))
+        await seat.press("r")
+        await seat.sees("prompts of 17")
+        await seat.press("e")
+        await seat.on(EditorScreen)
+        (folder / "mine.toml").write_text(TOML.replace("isl = 16", "isl = 18"))
+        await seat.press("escape")
+        await seat.sees("prompts of 18")
+
+
+@pytest.mark.usefixtures("seen")
+async def test_a_profile_that_was_mended_is_checked(folder: Path) -> None:
+    (folder / "mine.toml").write_text(TOML.replace("isl", "islx"))
+    async with desk() as seat:
+        await seat.press("home")
+        await seat.sees("load.islx")
+        await seat.press("e")
+        await seat.on(EditorScreen)
+        (folder / "mine.toml").write_text(TOML)
+        await seat.press("escape")
+        await seat.sees("prompts of 16")
+
+
 async def test_a_variant_is_chosen_and_started() -> None:
     async with desk() as seat:
         await seat.press("v")
@@ -191,6 +231,24 @@ async def test_attaching_asks_the_server_for_its_model() -> None:
             await seat.press("enter")
             await seat.until(lambda: bool(seat.chosen))
             assert seat.chosen[0].url == running.url
+
+
+async def test_an_address_that_can_be_no_host_is_told_in_the_dialog() -> None:
+    async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 302 Found\r\nLocation: http://xn--:80/\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(redirect, "127.0.0.1", 0)
+    async with server, desk() as seat:
+        await seat.press("u")
+        field = seat.app.screen.query_one(Input)
+        field.value = "http://xn--:80"
+        await seat.press("enter")
+        await seat.sees("http://xn--:80: no such host (")
+        field.value = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await seat.press("enter")
+        await seat.sees("the connection broke off (")
 
 
 async def test_runs_one_after_another_and_back_to_the_list() -> None:
