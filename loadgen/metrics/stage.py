@@ -12,8 +12,8 @@ A stage contains what happens under its load, and nothing else. Within the windo
 
 A stream is counted in the stage in which it was sent: once the stage has ended, `sent` is `completed + failed +
 cancelled + unfinished + carried_over`, and the scheduled requests are `sent + unsent`. Streams sent before the window
-opened are counted in `warmup`, those open when the stage began in `carried_in`. Times still awaited when the stage ends,
-or when a client hangs up before the first token, are in the `censored` latencies, with the time so far.
+opened are counted in `warmup`, those open when the stage began in `carried_in`. Times still awaited when the stage
+ends, or when a client hangs up before the first token, are in the `censored` latencies, with the time so far.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ def test_a_stage_without_a_complete_stream_shows_what_it_knows() -> None:
         "ITL (ms)               11.00       11.01       12.00       12.00       12.00",
         "E2E:                                        inconclusive: 94% of its streams outlived the stage; "
         "it takes 24.0 s",
-        "TTFT:                                       3 streams still waited for the first token when they or the stage ended; "
-        ">= is a lower bound",
+        "TTFT:                                       3 streams still waited for the first token when they or the "
+        "stage ended; >= is a lower bound",
         "TTFT from intended:                         unknown for 12 arrivals, without a first token when they or the "
         "stage ended",
         "TPOT:                                       2 of 2 are parts of streams",
