@@ -78,9 +78,11 @@ class RunWriter:
         return time.monotonic() - self.began_s
 
     def log(self, line: Line) -> None:
-        """Write a line, without secrets."""
-        if self._closed:
-            return
+        """Write a line, without secrets; nothing once the result is made."""
+        if not self._closed:
+            self._write_line(line)
+
+    def _write_line(self, line: Line) -> None:
         line = masked(line)
         self.record.apply(line)
         self._log_events(self._files.write(line))
@@ -170,11 +172,9 @@ class RunWriter:
         self.log(RunFinished(t_s=self.clock_s(), unix_s=time.time(), state=state, reason=reason))
         await self._make_result()
         self._closed = True  # to whatever comes while a slow disk is waited for, as the result would not have it
-        failures = await asyncio.to_thread(self._save)
-        self._closed = False
-        self._log_events(failures)
+        for kind, text in await asyncio.to_thread(self._save):
+            self._write_line(Happened(t_s=self.clock_s(), kind=kind, text=text))
         self._files.close()
-        self._closed = True
 
     async def _make_result(self) -> None:
         self._log_events(self._files.flush())
