@@ -172,6 +172,8 @@ def _explain(where: str, details: ErrorDetails) -> str:
     if details["type"] == "missing":
         return f"{where}: {key}: is missing"
     message = details["msg"].removeprefix("Value error, ")
+    if details["type"] == "model_type":
+        message = f"expected a table, such as [{key}]"
     if not key:
         return f"{where}: {message}"
     return f"{where}: {key}{_shown(details['input'])}: {message[:1].lower()}{message[1:]}"

@@ -22,8 +22,11 @@ With --duration there is no screen: progress lines, and a result in the end. In 
 0 ends it; m writes a note, at which a stage ends and the next begins.
 
 {RUN_EXIT_CODES}"""
-_LOADS = ("rate", "rate_points", "shapes", "passes", "requests", "duration", "warmup", "arrival")
-"""Keys of a profile's [load] that say how much is sent and for how long; what is sent stays, for load by hand."""
+_LOADS = (
+    *(f"load.{name}" for name in "rate rate_points shapes passes requests duration warmup arrival".split()),
+    "plan.completed",
+)
+"""Keys of a profile that say how much is sent and for how long; what is sent stays, for load by hand."""
 
 
 def monitor(words: list[str]) -> int:
@@ -49,7 +52,7 @@ def monitor_parser() -> argparse.ArgumentParser:
     add_result_options(group)
     no_load = {"concurrency": "0", "rate": None, "search": None, "slo": None, "url": None}
     no_load |= {"hosts": None, "scheduler": None}
-    parser.set_defaults(**no_load, records=None, baseline=None, replay_telemetry=None)
+    parser.set_defaults(**no_load, without=_LOADS, records=None, baseline=None, replay_telemetry=None)
     return parser
 
 
@@ -68,10 +71,6 @@ def _document(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
             raise ProfileError("either a URL of what runs already, or --server for what vramp is to start")
         path = find_profile(options.profile)
         document, where = load_document(path), str(path)
-        document["load"] = {key: value for key, value in document.get("load", {}).items() if key not in _LOADS}
-        document.get("plan", {}).pop("completed", None)  # of a search, which goes too
-    if options.every is not None:
-        document.setdefault("plan", {})["every"] = options.every
     return document, where
 
 

@@ -166,8 +166,15 @@ def profile_from(document: Mapping[str, Any], where: str, options: argparse.Name
     chosen = apply_variant(document, options.variant, where=where)
     if options.url is not None:
         chosen["server"] = {"engine": "attach", "url": options.url}
-    _set_options(chosen, options)
+    if _is_in_tables(chosen):  # otherwise `build_profile` says what is wrong
+        _set_options(chosen, options)
     return build_profile(chosen, where=where, overrides=options.set)
+
+
+def _is_in_tables(document: Mapping[str, Any]) -> bool:
+    tables = [document.get(name, {}) for name in ("server", "load", "plan", "cluster")]
+    stages = document.get("stages", [])
+    return isinstance(stages, list) and all(isinstance(table, dict) for table in [*tables, *stages])
 
 
 def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
@@ -175,6 +182,7 @@ def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
 
     server = document.setdefault("server", {})
     load = document.setdefault("load", {})
+    plan = document.get("plan", {})
     telemetry = getattr(options, "telemetry", None)  # `vramp check` has no such option
     if telemetry is not None:
         document["telemetry"] = telemetry
@@ -187,9 +195,15 @@ def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
     if chosen.keys() & {"concurrency", "rate"} or options.search is not None:
         # The stages of the profile are another plan; this one is asked for by name.
         document.pop("stages", None)
-        load.pop("rate", None)
-        for name in PLAN_KEYS:
-            document.get("plan", {}).pop(name, None)
+        for name in ("rate", "rate_points", *(["arrival"] if load.get("arrival") == "replay" else [])):
+            load.pop(name, None)
+        for name in (*PLAN_KEYS, *(["completed"] if options.search is None and "settle" not in plan else [])):
+            plan.pop(name, None)
+    for key in getattr(options, "without", ()):  # of `vramp monitor`, which sends nothing
+        table, _, name = key.partition(".")
+        document.get(table, {}).pop(name, None)
+    if getattr(options, "every", None) is not None:
+        document.setdefault("plan", {})["every"] = options.every
     if options.search is not None:
         document.setdefault("plan", {})["search"] = options.search
     for stage in document.get("stages", []):

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import ProfileError
+from loadgen.plan.from_profile import stages_of
+from tui.cli.monitor import monitor_parser
 from tui.cli.options import add_profile_options, document_of, is_loopback, profile_from, variants_from
 
 PROFILE = """
@@ -52,6 +54,44 @@ def test_no_variants_no_choice(tmp_path: Path, path: str) -> None:
     for words in ((str(plain),), (path, "--url", "http://127.0.0.1:9"), ("--url", "http://127.0.0.1:9")):
         options = parsed(*words)
         assert variants_from(*document_of(options), options) == {}
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        '[{}load]\nrate_points = [[0, 1], ["60s", 10]]',
+        '[{}load]\nrate = [5]\nduration = "3s"',
+        '[{}load]\narrival = "replay"\ndata = "trace.jsonl"',
+        '[[{}stages]]\nrate = 3\nduration = "3s"',
+        '[{}plan]\nsearch = "slo"\ncompleted = 20\n[{}slo]\nttft_p99 = "100ms"',
+        '[{}plan]\nladder = "1..64"',
+    ],
+)
+@pytest.mark.parametrize("variant", [None, "other"])
+def test_load_asked_for_by_name_takes_the_place_of_every_plan(
+    tables: str, variant: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    prefix, words = ("", []) if variant is None else (f"variants.{variant}.", ["--variant", variant])
+    file = tmp_path / "planned.toml"
+    file.write_text(f'server.engine = "simulator"\n{tables.replace("{}", prefix)}\n')
+    (tmp_path / "trace.jsonl").write_text('{"timestamp": 0, "input_length": 6, "output_length": 3}\n')
+    options = parsed(str(file), "--concurrency", "3", *words)
+    for monitored in (False, True):
+        if monitored:
+            options = monitor_parser().parse_args(["--server", str(file), *words])
+        profile = profile_from(*document_of(options), options)
+        (stage,) = stages_of(profile)
+        assert (stage.concurrency, stage.rate) == (0 if monitored else 3, None)
+
+
+@pytest.mark.parametrize("text", ["load = 5", "server = []", 'plan = "knee"', "cluster = 1", "stages = 2", "stages = [3]"])
+def test_what_is_no_table_is_told_under_any_option(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "flat.toml"
+    file.write_text(text)
+    options = parsed(str(file), "--concurrency", "3", "--hosts", "a,b", "--requests", "5")
+    with pytest.raises(ProfileError, match=f"flat.toml: {text.split()[0]}"):
+        profile_from(*document_of(options), options)
 
 
 def test_machines_named_by_an_option_replace_those_of_the_profile(tmp_path: Path, path: str) -> None:
