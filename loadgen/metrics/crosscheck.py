@@ -136,6 +136,8 @@ def _other_streams(stage: StageRecord, ours: int, engine: EngineStage) -> str | 
         (f"the server cannot be believed: {engine.doubts.get('ttft')}", "ttft" in engine.doubts),
         (_open_around(stage, engine), True),
         ("the server does not say", theirs is None),
+        ("streams failed", ours != theirs and stage.counters["failed"] + stage.counters["warmup_failed"] > 0),
+        ("streams were cancelled", ours != theirs and stage.counters["cancelled"] > 0),
         (_others_words(ours, theirs), not ours or ours != theirs),
     )
     return _first(reasons)
@@ -169,6 +171,7 @@ def _other_requests(stage: StageRecord, engine: EngineStage) -> str | None:
         (_open_around(stage, engine), True),
         ("warm-up is in the server's only", counters["warmup"] > 0),
         ("streams failed", counters["failed"] + counters["warmup_failed"] > 0),
+        ("streams were cancelled", counters["cancelled"] > 0),
         ("the server reported no usage, events were counted", counters["counted_by_events"] > 0),
         (_others_words(counters["completed"], engine.ttft_count), (engine.ttft_count or 0) > counters["completed"]),
     )

@@ -181,7 +181,7 @@ def _found(points: list[Point], plan: PlanSettings, done: Sequence[Measured]) ->
     return SearchResult(
         kind="knee",
         by="concurrency",
-        found=None if knee is None or knee.at > plan.most else knee.at,
+        found=knee.at if knee is not None and plan.least <= knee.at <= plan.most else None,
         low=knee.low if knee is not None else None,
         high=knee.high if knee is not None and math.isfinite(knee.high) else None,
         resolved=problem is None,
@@ -202,6 +202,9 @@ def _problem(points: list[Point], knee: Knee | None, plan: PlanSettings) -> str 
             f"the curve does not bend within {tried}: throughput still pays for latency there; "
             f"raise plan.most ({plan.most:g})"
         )
+    if knee.at < points[0].held:
+        lower = f"; lower plan.least ({plan.least:g})" if plan.least > 1 else ""
+        return f"the fitted curve has its knee at {knee.at:.1f}, below the lowest probe, {points[0].held:.1f}{lower}"
     best = max(points, key=lambda point: point.power).held
     if not best / _NEAR <= knee.at <= best * _NEAR:
         return f"the fitted curve has its knee at {knee.at:.0f}, but the best probe is {best:.0f}"

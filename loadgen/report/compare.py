@@ -322,7 +322,7 @@ def is_beyond(difference: Difference, limit: Limit) -> bool:
     """Whether the measured difference is more than the limit allows."""
     moved = difference.percent if limit.relative else difference.absolute
     if moved is None:  # relative to zero, any change exceeds any percentage
-        moved = math.copysign(math.inf, difference.absolute)
+        moved = math.copysign(math.inf, difference.absolute) if difference.absolute else 0.0
     return moved > limit.by if limit.up else -moved > limit.by
 
 

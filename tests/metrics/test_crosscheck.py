@@ -77,6 +77,8 @@ def test_they_do_not_agree(said: dict[str, Any], engine: dict[str, Any], why: st
         ({}, {"idle_around": False}, "the server was not idle when its figures were read"),
         ({}, {"ttft_count": None, "generation_tokens": None}, "the server does not say"),
         ({}, {"doubts": {"all": "it was restarted"}}, "the server cannot be believed: it was restarted"),
+        ({"failed": 2}, {"ttft_count": 65}, "streams failed"),
+        ({"cancelled": 2}, {"ttft_count": 65}, "streams were cancelled"),
         (
             {},
             {"ttft_count": 65, "prompt_tokens": 650},
@@ -121,6 +123,7 @@ def test_a_ttft_that_is_not_believed_leaves_the_totals() -> None:
     [
         ({"warmup": 4}, "warm-up is in the server's only"),
         ({"failed": 1}, "streams failed"),
+        ({"cancelled": 1}, "streams were cancelled"),
         ({"counted_by_events": 1}, "the server reported no usage, events were counted"),
     ],
 )

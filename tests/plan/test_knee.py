@@ -125,6 +125,16 @@ def test_a_server_that_only_gets_better_has_no_knee_within_the_search() -> None:
     assert found.points[-1].output_tokens_per_s == pytest.approx(64 / 0.10064)
 
 
+@pytest.mark.parametrize(("least", "advice"), [(8, "; lower plan.least (8)"), (1, "")])
+def test_a_knee_below_the_lowest_probe_is_not_resolved(least: int, advice: str) -> None:
+    # The knee is where all streams together take as long as the rest of a step: at half a stream, and at 4.
+    costly = Physics(base_ms=10, per_seq_ms=20 if least == 1 else 2.5, per_prefill_token_ms=0, max_num_seqs=4096)
+    found, loads = search(engine(costly), load={"isl": 1, "osl": OSL}, plan={"search": "knee", "least": least})
+    assert min(loads) == least
+    assert (found.found, found.resolved) == (None, False)
+    assert found.why.endswith(f"below the lowest probe, {least:.1f}{advice}")
+
+
 def test_a_server_without_any_cost_of_a_stream_has_none() -> None:
     flat = Physics(base_ms=1, per_seq_ms=0, per_prefill_token_ms=0, max_num_seqs=4096)
     found, _ = search(engine(flat), load={"isl": 1, "osl": OSL}, plan={"search": "knee", "most": 256})

@@ -92,7 +92,8 @@ def _profiles(options: argparse.Namespace) -> tuple[str, dict[str, Profile]]:
 
 def _run_all(folder: Path, state: Sweep, profiles: dict[str, Profile], *, force: bool) -> tuple[Sweep, list[int]]:
     names = state.remaining
-    codes = [0] * (len(state.variants) - len(names))
+    complete = [outcome.result for outcome in outcomes_of(folder, state) if outcome.variant not in names]
+    codes = [1 if result is None or shortcomings(result) else 0 for result in complete]
     say(f"sweep in {folder}: {len(names)} of {len(state.variants)} variants to run, seed {state.seed}")
     for number, name in enumerate(names, start=1):
         say(f"variant {number} of {len(names)}: {name}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ _Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
 _Figures = dict[str, msgspec.Raw]
+_T = TypeVar("_T")
 _NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 _STATISTICS = {"mean": "mean", "stddev": "std", "p50": "median"}
 _STATISTICS |= {"p90": "p90", "p95": "p95", "p99": "p99", "p999": "p99.9"}
@@ -128,19 +129,22 @@ def _unix_s(document: _Document) -> float:
 
 def _latencies(document: _Document, figures: _Figures) -> dict[str, Summary]:
     completed = document.completed
-    # Failed requests are among the values, as zeros.
-    whole = not document.failed and len(document.latencies) == completed
     values_s = {
-        "ttft": document.ttfts,
-        "e2e": document.latencies,
-        "itl": [gap for gaps in document.itls for gap in gaps],
+        "ttft": _whole(document, document.ttfts),
+        "e2e": _whole(document, document.latencies),
+        "itl": [gap for gaps in _whole(document, document.itls) for gap in gaps],
     }
     counts = {"itl": max(0, document.total_output_tokens - completed)}  # one gap a token, where the file has no gaps
     found = {
-        name: _summary(theirs, figures, counts.get(name, completed), values_s.get(name, []) if whole else [])
+        name: _summary(theirs, figures, counts.get(name, completed), values_s.get(name, []))
         for name, theirs in _NAMES.items()
     }
     return {name: summary for name, summary in found.items() if summary is not None}
+
+
+def _whole(document: _Document, values: list[_T]) -> list[_T]:
+    """The values of all requests, or none: failed ones are among them, as zeros, and older files lack some lists."""
+    return values if not document.failed and len(values) == document.completed else []
 
 
 def _summary(theirs: str, figures: _Figures, count: int, values_s: list[float]) -> Summary | None:

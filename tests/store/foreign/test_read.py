@@ -87,6 +87,19 @@ def test_the_figures_of_vllm() -> None:
     assert new.concurrency.mean == pytest.approx(32 * 1.3355 / 2.75)
 
 
+def test_files_of_older_versions_have_no_latencies_but_times_to_the_first_token(tmp_path: Path) -> None:
+    document = json.loads((FILES / "vllm_bench_0.32_detailed.json").read_text())
+    del document["latencies"]
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    (stage,) = read_result(tmp_path / "r.json").stages
+    assert statistics(stage, "ttft", "p90", "min", "max") == [pytest.approx(78, rel=1e-3), 50.0, 81.0]
+    # A list that is not whole says nothing of all requests.
+    document["ttfts"].pop()
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    (stage,) = read_result(tmp_path / "r.json").stages
+    assert statistics(stage, "ttft", "p90", "min", "p99") == [None, None, 80.69]
+
+
 def test_a_load_of_no_time_held_nobody_knows_how_many(tmp_path: Path) -> None:
     document = json.loads((FILES / "vllm_bench_0.32_detailed.json").read_text())
     (tmp_path / "r.json").write_text(json.dumps(document | {"duration": 5e-324}))

@@ -105,6 +105,12 @@ def test_going_on_runs_what_is_not_complete(capfd: pytest.CaptureFixture[str]) -
     assert "not those that it began with" in capfd.readouterr().err
 
 
+def test_limits_that_a_variant_missed_count_when_the_sweep_goes_on() -> None:
+    words = ["box.toml", "--variants", "plain", "--concurrency", "1", "--slo", "ttft_p50=0.001ms"]
+    assert sweep(*words) == 1
+    assert sweep(*words, "--resume", str(folder())) == 1
+
+
 def test_ctrl_c_keeps_what_there_is(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tui.cli", "sweep", "box.toml", "--variants", "plain,endless,slow"]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
