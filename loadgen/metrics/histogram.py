@@ -173,6 +173,20 @@ class Histogram:
         self.sum_squares_us += other.sum_squares_us
         self.clipped += other.clipped
 
+    def without(self, part: Histogram) -> Histogram:
+        """These values but for `part`, which are among them; the extremes stay as they are."""
+        rest = Histogram()
+        rest.add(self)
+        if part.count:
+            indices, counts = part._used()
+            rest._loosen()
+            rest._loose[indices - rest._first] -= counts
+            rest.count -= part.count
+            rest.sum_us -= part.sum_us
+            rest.sum_squares_us -= part.sum_squares_us
+            rest.clipped -= part.clipped
+        return rest
+
     def percentile_us(self, *percents: float) -> list[int]:
         """Nearest-rank percentiles in microseconds; the histogram must not be empty.
 

@@ -37,6 +37,8 @@ _TELLING = 5  # from so many misses on, their share predicts how it will go on
 _HOPELESS = 1_000_000
 _CENSORED = {"ttft": "ttft_censored", "ttft_from_intended": "ttft_censored", "e2e": "e2e_censored"}
 """The histograms of streams that were still open: their times are at least as long as that."""
+_FAILED = {"ttft": "ttft_failed", "ttft_from_intended": "ttft_from_intended_failed"}
+"""The histograms of streams that failed after their first token: they are misses, however fast it came."""
 _ALIKE = {"ttft_from_intended": "ttft"}  # whose effective sample size to use if a latency has none of its own
 
 
@@ -114,7 +116,8 @@ def _stage_check(stage: StageRecord, name: str, limit_ms: float, confidence: flo
     values.add(stage.histogram(_CENSORED.get(metric, "")).above(limit_ms))
     if percent is None:
         return _mean_check(stage, metric, values, limit_ms, confidence)
-    return _percentile_check(stage, metric, values, limit_ms, percent, confidence)
+    answered = values.without(stage.histogram(_FAILED.get(metric, "")))
+    return _percentile_check(stage, metric, answered, limit_ms, percent, confidence)
 
 
 def _mean_check(stage: StageRecord, metric: str, values: Histogram, limit_ms: float, confidence: float) -> SloCheck:

@@ -256,6 +256,9 @@ class Stream:
             samples.carried_failed += 1
         else:
             samples.warmup_failed += 1
+        if self._is_timed and self.first_ns:
+            samples.ttft_failed_ns.append(self.ttft_ns)
+            samples.ttft_from_intended_failed_ns.append(self.first_ns - self.intended_ns)
         samples.note_failure(kind, message, counted=self.measured or self.carried)
         self._end(f"failed:{kind}")
 

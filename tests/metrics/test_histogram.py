@@ -49,6 +49,16 @@ def test_merging_does_not_depend_on_the_cut_or_the_order(values: list[int], cuts
     assert forwards == backwards == of(values)
 
 
+@given(values=values_us, more=values_us, limit_ms=st.floats(0, HIGHEST_US / 1000))
+def test_a_part_is_taken_out_again(values: list[int], more: list[int], limit_ms: float) -> None:
+    whole, bounds_us = of(values + more), [1, 1000, HIGHEST_US]
+    rest, wanted = whole.without(of(more)), of(values)
+    assert (rest.count, rest.mean_ms()) == (wanted.count, wanted.mean_ms())
+    assert rest.share_above(limit_ms) == wanted.share_above(limit_ms)
+    assert rest.counts_within(bounds_us) == wanted.counts_within(bounds_us)
+    assert whole == of(values + more)
+
+
 @pytest.mark.parametrize("reduce", [Histogram.pack, Histogram.thin])
 @given(values=values_us, more=values_us, limit_ms=st.floats(0, HIGHEST_US / 1000))
 def test_taking_less_memory_changes_nothing(

@@ -87,6 +87,17 @@ def test_what_failed_and_what_was_never_sent_missed_its_limit(
     assert check.measured_ms == (None if missed else pytest.approx(10, rel=1e-3))
 
 
+@pytest.mark.parametrize("metric", ["ttft", "ttft_from_intended"])
+def test_a_stream_that_fails_after_its_first_token_is_one_miss(metric: str) -> None:
+    ends = {metric: [10.0] * 60 + [2000.0] * 10, f"{metric}_failed": [10.0] * 30 + [2000.0] * 5}
+    check = judged(timed(record(failed=40), **ends), **{f"{metric}_p50": 1000.0}).slo[f"{metric}_p50"]
+    # 30 of 75: 35 answered, 5 of them late, and 40 failed, 5 of them before any token.
+    assert (check.missed, check.population, check.met) == (45, 75, False)
+    assert check.measured_ms is None
+    check = judged(timed(record(failed=40), **ends), **{f"{metric}_p40": 1000.0}).slo[f"{metric}_p40"]
+    assert (check.met, check.measured_ms) == (True, pytest.approx(10, rel=1e-3))
+
+
 def test_an_arrival_that_came_due_as_the_stage_ended_was_not_late_yet() -> None:
     stage = record(*[10] * 60, unsent=1)
     assert not judged(stage, ttft_p99=50.0).failures.met

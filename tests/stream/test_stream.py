@@ -115,6 +115,16 @@ def test_a_stream_that_fails_after_its_stage_fails_in_the_next() -> None:
     assert (found.failed, found.carried_failed, found.errors) == (0, 1, {"reset": 1})
 
 
+def test_the_ttft_of_a_stream_that_fails_later_is_known_as_such() -> None:
+    wire = Wire()
+    wire.stream.sent_ns = 1
+    wire.read(head() + text("a", 1), 20)
+    wire.channel.lost("reset", "gone")
+    found = wire.delta()
+    assert us(found.latency["ttft_failed"]) == us(found.latency["ttft"]) == (1, 20_000, 20_000)
+    assert us(found.latency["ttft_from_intended_failed"]) == us(found.latency["ttft_from_intended"])
+
+
 def test_events_of_several_tokens_without_usage_make_no_parts() -> None:
     wire = Wire()
     usage = event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 90}})
