@@ -84,7 +84,7 @@ def _unsure(points: dict[float, Measured], plan: PlanSettings, tried: set[float]
     for bound, sure in ((met, low), (missed, high)):
         if bound is not None and bound != sure and bound not in tried:
             return bound
-    if met is None or missed is None or _near_enough(low, high, met, plan):
+    if met is None or missed is None or _near_enough(low, high, met, plan) or _never_near(points, met, plan):
         return None
     for bound, sure, side in ((met, low, -1), (missed, high, 1)):
         farther = [_whole(bound + side * _span(plan, share * bound), plan) for share in _FARTHER]
@@ -108,6 +108,14 @@ def _near_enough(low: float | None, high: float | None, met: float, plan: PlanSe
     if low is None or high is None:
         return False
     return high - low <= _span(plan, max(NEAR, plan.precision) * met)
+
+
+def _never_near(points: dict[float, Measured], met: float, plan: PlanSettings) -> bool:
+    """Whether loads that stayed unsure are too far apart for sure ones around them to be near enough to each other."""
+    low, high = _sure_bounds(points)
+    unsure = [load for load, one in points.items() if one.stage.certain and one.verdict == "unresolved"]
+    between = [load for load in unsure if (low is None or load > low) and (high is None or load < high)]
+    return bool(between) and not _near_enough(min(between), max(between), met, plan)
 
 
 def _found(points: dict[float, Measured], plan: PlanSettings, kept: Sequence[Measured]) -> SearchResult:

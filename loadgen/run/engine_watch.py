@@ -114,6 +114,7 @@ class EngineWatch:
         self._poll: asyncio.Task[None] | None = None
         self._readings: set[asyncio.Task[None]] = set()
         self._began: dict[int, _Reading] = {}
+        self._nothing_begun = True
         self._latest = _Reading([None for _ in clients], 0.0, 0.0, None)
         self._recent: deque[_Reading] = deque()  # of the last `WINDOW_S` seconds, oldest first
         self._between: _Reading | None = None  # taken while nothing was open, for the next boundary
@@ -131,10 +132,11 @@ class EngineWatch:
         between, self._between = self._between, None
         if self._poll is None or (ended is None and begun is None):
             return
+        is_first, self._nothing_begun = self._nothing_begun, False
         if between is not None and self._clock_s() - between.ended_s < _AT_ONCE_S:
             self._assign(ended, begun, between)
             return
-        if not self._began and ended is None and begun is not None and all(self._latest.samples):
+        if is_first and begun is not None and all(self._latest.samples):
             # Nothing has been sent since the first reading.
             self._began[begun] = self._latest
             return

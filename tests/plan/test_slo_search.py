@@ -130,6 +130,14 @@ def test_whatever_can_be_told_the_search_ends_and_says_nothing_that_is_false(
         assert found.low <= found.found < found.high
 
 
+@given(limit=st.floats(0.3, 600), band=st.floats(0.4, 1), start=st.floats(0.3, 600))
+def test_a_rate_that_cannot_be_told_well_enough_is_given_up_soon(limit: float, band: float, start: float) -> None:
+    plan = {"search": "slo", "by": "rate", "least": 0.1}
+    found, stages = play(next_stages(profile(plan=plan, slo=SLO, load={"rate": start})), unsure_near(limit, band))
+    assert found is not None and not found.resolved
+    assert sum(stage.certain for stage in stages) <= 8
+
+
 def test_what_stays_unsure_is_unresolved_and_says_what_it_would_take() -> None:
     found, loads = search(unsure_near(100, 0.5), plan={"search": "slo"}, slo=SLO)
     assert found.found is not None and not found.resolved

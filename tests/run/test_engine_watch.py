@@ -231,6 +231,21 @@ async def test_two_readings_at_almost_one_moment_make_no_rate() -> None:
     assert later is not None and later.generation_tokens_per_s == 5_400 / 2.0
 
 
+async def test_a_stage_after_a_pause_begins_with_a_reading_of_its_own() -> None:
+    clock = Clock()
+    pages = [page((0, made), rejected=0) for made in (0, 5_000, 5_400, 6_000)]
+    async with metrics_server(pages) as url, ServerClient(url) as client:
+        watch = EngineWatch([client], clock.lines.append, clock)
+        await watch.start()
+        for ended, begun in ((None, 0), (0, None), (None, 1), (1, None)):
+            watch.boundary(ended, begun)
+            await watch.settle()
+            clock.now_s += 0.5
+        await watch.close()
+    made = [line.engine.generation_tokens for line in clock.lines if isinstance(line, EngineMeasured)]
+    assert made == [5_000, 600]
+
+
 async def readings(pages: Sequence[str], *, apart_s: float) -> tuple[EngineWatch, list[str], EngineStage]:
     """The watch of a stage over these pages, the events, and what was measured."""
     clock = Clock()
