@@ -20,6 +20,11 @@ PRIVATE = 0o600
 _MOST_BYTES = 256 << 20  # of a file that is read whole
 
 
+def expanded(text: str) -> str:
+    """The text, or the path that a leading `~` stands for; where nobody has that name, it is a path as any other."""
+    return os.path.expanduser(text)  # noqa: PTH111 - `Path.expanduser` raises where nobody has that name
+
+
 def cache_folder(name: str) -> Path:
     """The folder for what can be found out again, as `state_folder`; where it cannot be made, one goes without."""
     folder = xdg_path("XDG_CACHE_HOME", ".cache", name)

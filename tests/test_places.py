@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.places import cache_folder, state_folder
+from loadgen.places import cache_folder, expanded, state_folder
 
 
 def test_the_folders_follow_the_xdg_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,3 +74,10 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)  # only root could give a folder to somebody else
     with pytest.raises(PermissionError, match=f"belongs to another user, {owner}"):
         state_folder("servers")
+
+
+def test_home_folders_are_known_by_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/who")
+    assert expanded("~/model") == "/home/who/model"
+    assert expanded("a~/model") == "a~/model"
+    assert expanded("~nobody here/model") == "~nobody here/model"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
@@ -18,6 +19,7 @@ from loadgen.metrics.hosts import HostFacts
 from loadgen.plan.stage import SLOW_TOKEN_S, Stage, streams_of
 from loadgen.profile.schema import Profile
 
+_ANSWER_S = 30.0
 _PROBES = 20
 _PAYLOAD_BYTES = 4 << 20
 _SPARE_FILES = 64
@@ -35,7 +37,7 @@ async def check_hosts(profile: Profile, plan: Sequence[Stage]) -> list[Finding]:
             found = []
             for facts, address in there.workers:
                 found += limits(facts, streams)
-                found += [one async for one in _measured(there.client, facts, address, profile.server.attached)]
+                found += await _looked_at(there.client, facts, address, profile.server.attached)
             return found
     except ClusterError as error:
         why = "the load cannot come from these hosts, and nothing is sent"
@@ -59,6 +61,16 @@ def limits(facts: HostFacts, streams: int) -> list[Finding]:
         fix = "widen net.ipv4.ip_local_port_range there, or name more hosts"
         found.append(Finding("host-ports", "warns", seen, "each stream to a server takes a local port", fix))
     return found
+
+
+async def _looked_at(client: distributed.Client, facts: HostFacts, address: str, urls: Sequence[str]) -> list[Finding]:
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            return [one async for one in _measured(client, facts, address, urls)]
+    except (OSError, KeyError, TimeoutError) as error:
+        why = f"no answer within {_ANSWER_S:g} s" if isinstance(error, TimeoutError) else str(error)
+        seen = f"{facts.name}: took part, and does not any more ({why})"
+        return [Finding("host", "blocks", seen, "a host that is lost ends its share of the load", "see what ended it")]
 
 
 async def _measured(

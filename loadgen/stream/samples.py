@@ -63,8 +63,8 @@ class StageSamples(StageCounts, msgspec.Struct):
     odd_gaps: list[tuple[int, int, int]] = []
 
     # Samples for the histograms of the same names. `censored`: waits of streams that were still waiting when the window
-    # closed, or the client hung up. `failed`: of streams that failed later; these are in the histogram without `failed`,
-    # too. `warmup`: for the time series only.
+    # closed, or the client hung up. `failed`: of streams that failed later, which are in the other histogram, too.
+    # `warmup`: for the time series only.
     ttft_ns: list[int] = []
     ttft_from_intended_ns: list[int] = []
     ttft_censored_ns: list[int] = []

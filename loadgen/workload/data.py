@@ -28,6 +28,7 @@ import numpy as np
 
 from loadgen.errors import ProfileError
 from loadgen.format import counted, harmless
+from loadgen.places import expanded
 from loadgen.workload.records import LEFT_OUT, DatasetRecord, TextFormat, parse_record
 from loadgen.workload.traces import TraceOptions, TraceReader, TraceRow, hash_ids_of, is_trace
 
@@ -85,7 +86,7 @@ class _Raw(NamedTuple):
 
 def index_dataset(name: str, form: Format | None = None, options: TraceOptions = _WHOLE_TRACE) -> Dataset:
     """Read a whole dataset once; raises `ProfileError` that names file, line and what was expected."""
-    path = (_SAMPLE_PATH if name == SAMPLE else Path(name).expanduser()).absolute()
+    path = (_SAMPLE_PATH if name == SAMPLE else Path(expanded(name))).absolute()
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):

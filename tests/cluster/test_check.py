@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
+import pytest
 from msgspec.structs import replace
 
+from loadgen.cluster import check
 from loadgen.cluster.check import check_hosts, limits
 from loadgen.cluster.facts import host_facts
 from loadgen.profile.document import build_profile
@@ -41,6 +44,15 @@ async def test_a_server_that_it_cannot_reach(server: SshServer) -> None:
     assert (blocked.id, blocked.severity) == ("host-server", "blocks")
     assert "(Connection refused)" in blocked.seen
     assert host.severity == "info"
+
+
+async def test_a_host_that_is_lost_meanwhile(server: SshServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    # In the place of what connects to the server from there.
+    monkeypatch.setattr(check, "connect", os._exit)
+    monkeypatch.setattr(check, "host_and_port", lambda _: (1,))
+    (found,) = await check_hosts(profile_of("http://127.0.0.1:1", server.name), [])
+    assert (found.id, found.severity) == ("host", "blocks")
+    assert found.seen.startswith(f"{server.name}: took part, and does not any more (")
 
 
 async def test_hosts_that_cannot_take_part(server: SshServer) -> None:

@@ -10,8 +10,8 @@ import msgspec
 
 from loadgen.format import GIB, memory
 from loadgen.metrics.finding import Finding
+from loadgen.places import expanded
 from loadgen.server.preflight.facts import Setup, hub_cache, hub_snapshots, model_facts
-from loadgen.server.vllm.command import expanded
 
 _REFUSED = "vLLM refuses to start without it"
 

@@ -22,6 +22,7 @@ import msgspec
 
 from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.format import GIB
+from loadgen.places import expanded
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
 from loadgen.server.gpus.given import server_gpus
@@ -314,7 +315,7 @@ def model_facts(model: str, environment: Mapping[str, str]) -> ModelFacts | None
 
 def _folder(model: str, environment: Mapping[str, str]) -> Path | None:
     """Where the model's files are: the path itself, or its newest snapshot in the hub cache."""
-    path = Path(model).expanduser()
+    path = Path(expanded(model))
     if path.is_dir():
         return path
     configs = (snapshots / "config.json" for snapshots in hub_snapshots(model, hub_cache(environment, Path.home())))

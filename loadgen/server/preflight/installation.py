@@ -27,7 +27,7 @@ from typing import Literal
 import msgspec
 
 from loadgen.errors import UNDECODABLE, ServerError
-from loadgen.places import write_whole
+from loadgen.places import expanded, write_whole
 from loadgen.server.process.log import clean_line, telling_lines
 
 _RECORDED = Path(__file__).parent / "installations"
@@ -115,7 +115,7 @@ def python_of(command: str) -> Path | None:
 
     `command` is a path, a name on PATH, or the folder of a Python environment.
     """
-    path = Path(command).expanduser()
+    path = Path(expanded(command))
     if path.is_dir():
         path = path / "bin" / "vllm"
     search = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])

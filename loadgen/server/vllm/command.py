@@ -19,6 +19,7 @@ from typing import Any
 
 from loadgen.errors import ProfileError, ServerError
 from loadgen.limits import inherited_environment
+from loadgen.places import expanded
 from loadgen.profile.schema import Docker, Server
 from loadgen.server.preflight.flags import list_form
 from loadgen.vendors import Vendor, vendor_of
@@ -95,7 +96,7 @@ def run_command(server: Server, docker: Docker, port: int, known_by: Sequence[st
 
 
 def find_vllm(server: Server) -> str:
-    inside = Path(server.command).expanduser() / "bin" / "vllm"
+    inside = Path(expanded(server.command)) / "bin" / "vllm"
     return find_executable(server, str(inside) if inside.exists() else server.command, key="server.command")
 
 
@@ -116,11 +117,6 @@ def find_executable(server: Server, name: str, *, key: str) -> str:
         raise ServerError(f"{key} = {name!r}: {reason}; give the path of the executable")
     remedy = "install docker or podman" if key != "server.command" else "install vLLM"
     raise ServerError(f'{key} = {name!r}: not found on PATH; {remedy}, or give its path, such as "~/vllm/bin/vllm"')
-
-
-def expanded(text: str) -> str:
-    """The text, or the path that a leading `~` stands for."""
-    return str(Path(text).expanduser()) if text.startswith("~") else text
 
 
 _PARALLEL = (

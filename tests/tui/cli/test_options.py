@@ -85,7 +85,7 @@ def test_load_asked_for_by_name_takes_the_place_of_every_plan(
         assert (stage.concurrency, stage.rate) == (0 if monitored else 3, None)
 
 
-@pytest.mark.parametrize("text", ["load = 5", "server = []", 'plan = "knee"', "cluster = 1", "stages = 2", "stages = [3]"])
+@pytest.mark.parametrize("text", ["load = 5", "server = []", 'plan = "knee"', "cluster = 1", "stages = [3]"])
 def test_what_is_no_table_is_told_under_any_option(text: str, tmp_path: Path) -> None:
     file = tmp_path / "flat.toml"
     file.write_text(text)
