@@ -121,7 +121,7 @@ class StageCounts(msgspec.Struct):
     carried_over: Count = 0  # streams that were open when the stage ended
     carried_in: Count = 0  # streams of earlier stages that were open when this one began
     carried_failed: Count = 0  # those of them that failed in this stage
-    beyond: Count = 0  # streams carried over that had already missed a per-stream limit
+    beyond: Count = 0  # streams carried over or cancelled that had already missed a per-stream limit
     unsent: Count = 0  # arrivals that were due but not sent when the stage ended
     unsent_wait_ns: Count = 0  # the longest wait of one of them
     retried: Count = 0  # requests sent again because a reused connection died before the first byte of its response

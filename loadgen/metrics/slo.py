@@ -1,8 +1,8 @@
 """Whether a stage meets its limits: the one judgement used by searches, tables, screens, reports and exit codes.
 
 A limit on a percentile is a limit on a share: p99 <= 2 s requires that 99 % of the streams are within 2 s. Among the
-scheduled requests, failures and arrivals that were never sent are misses; so is a stream that was still open at the end
-of the stage and already beyond the limit. One that was open and within the limit is left out: its outcome is unknown.
+scheduled requests, failures and arrivals that were never sent are misses; so is a stream that was already beyond the
+limit when the stage ended or the client hung up. One that was within it then is left out: its outcome is unknown.
 
 Confidence: streams of one engine are not independent, so not their number counts but their effective sample size from
 `batch_means`, with Student's t for few blocks (like Korn and Graubard, Survey Methodology 24, 1998, for shares in

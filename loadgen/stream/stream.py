@@ -265,11 +265,11 @@ class Stream:
     def cancel(self, now_ns: int) -> None:
         """Record a stream on which the client hung up.
 
-        If it still waited for its first token, its wait counts: without the longest waits, TTFT would look too good.
+        Its waits count: without the longest ones, TTFT and E2E would look too good.
         """
         self.samples.cancelled += self.measured
-        if self._is_timed and not self.first_ns:
-            self._record_first_wait(now_ns)
+        if self._is_timed:
+            self._record_waits(now_ns)
         self._end("cancelled")
 
     def cut_off(self) -> None:

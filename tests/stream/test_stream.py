@@ -83,15 +83,28 @@ def test_who_still_waits_has_waited_at_least_so_long() -> None:
 
 def test_who_hangs_up_before_the_first_token_has_waited_at_least_so_long() -> None:
     wire = Wire()
+    wire.samples.limits = StreamLimits(ttft_ns=20 * MS)
     wire.stream.sent_ns = 1
     wire.stream.cancel(30 * MS)
     ended = wire.delta()
-    assert set(ended.latency) == {"ttft_censored", "ttft_from_intended_censored"}
-    assert us(ended.latency["ttft_censored"]) == us(ended.latency["ttft_from_intended_censored"]) == (1, 30_000, 30_000)
-    assert ended.cancelled == 1
+    assert set(ended.latency) == {"ttft_censored", "ttft_from_intended_censored", "e2e_censored"}
+    assert {us(waits) for waits in ended.latency.values()} == {(1, 30_000, 30_000)}
+    assert (ended.cancelled, ended.beyond) == (1, 1)
 
 
-@pytest.mark.parametrize("kind", ["first_wave", "clock_stepped", "carried", "unsent", "answered", "warmup"])
+def test_who_hangs_up_later_would_have_taken_longer() -> None:
+    wire = Wire()
+    wire.samples.limits = StreamLimits(ttft_ns=20 * MS)
+    wire.stream.sent_ns = 1
+    wire.read(head() + text("a", 1), 10)
+    wire.stream.cancel(30 * MS)
+    ended = wire.delta()
+    assert set(ended.latency) == {"ttft", "ttft_from_intended", "e2e_censored"}
+    assert us(ended.latency["e2e_censored"]) == (1, 30_000, 30_000)
+    assert (ended.cancelled, ended.beyond) == (1, 0)
+
+
+@pytest.mark.parametrize("kind", ["first_wave", "clock_stepped", "carried", "unsent", "warmup"])
 def test_other_streams_on_which_the_client_hangs_up_leave_no_wait(kind: str) -> None:
     wire = Wire()
     wire.stream.sent_ns = int(kind != "unsent")
@@ -100,8 +113,6 @@ def test_other_streams_on_which_the_client_hangs_up_leave_no_wait(kind: str) -> 
     if kind == "carried":
         wire.stream.leave_window(20 * MS)
         wire.delta()
-    elif kind == "answered":
-        wire.read(head() + text("a", 1), 10)
     wire.stream.cancel(30 * MS)
     assert not [name for name in wire.delta().latency if name.endswith("censored")]
 
