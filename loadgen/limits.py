@@ -32,7 +32,7 @@ def map_large_blocks() -> None:
 
 
 def give_back_memory() -> None:
-    """Return to the system what lies free in the heap; it takes 10 to 15 ms in a cockpit of many stages.
+    """Return to the system what lies free in the heap; it takes 2 to 5 ms in a cockpit.
 
     Only a full collection empties the lists of free tuples and dicts that Python keeps, 4 MB in the end; only
     malloc_trim(3), which is glibc's, finds the holes that `map_large_blocks` leaves, 2 MB in an hour.

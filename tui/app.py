@@ -162,6 +162,7 @@ class Cockpit(App[None]):
         self.set_interval(_AGE_CHECK_S, self._check_age)
         self.set_interval(_GIVE_BACK_S, give_back_memory)
         self.call_after_refresh(gc.freeze)  # the widgets and their styles stay, too
+        self.set_timer(_GIVE_BACK_S / 2, gc.freeze)  # and so does what the run and its views have loaded
         if self._orphans:
             self._settle_orphans()
         elif self._run_screen is not None:
