@@ -28,7 +28,7 @@ def usable_cores(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgrou
 
 
 def _quotas(mount: Path, path: str, *files: str) -> Iterator[float]:
-    """Those of a group and of all above it; in a container the path may be the host's, and only the mount is here."""
+    """The quotas of a cgroup and its ancestors; in a container, `path` may be the host's and only the mount exists."""
     inside = PurePosixPath(path.lstrip("/"))
     for group in (inside, *inside.parents):
         words: list[str] = []

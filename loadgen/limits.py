@@ -58,11 +58,11 @@ def start_lean() -> None:
 
 
 def own_variables() -> set[str]:
-    """The environment variables that `start_lean` has set, and not the user."""
+    """The environment variables that `start_lean` set because the user had not."""
     return _LEAN.keys() - _chosen
 
 
 def inherited_environment() -> dict[str, str]:
-    """What vramp was started with: for servers, whose threads and plugins are their own affair."""
+    """The environment that vramp was started with, for servers: they choose their own threads and plugins."""
     ours = own_variables()
     return {name: value for name, value in os.environ.items() if name not in ours}

@@ -79,7 +79,7 @@ _known: list[str] = []  # values of secrets, the longest first
 
 
 def learn(document: object) -> None:
-    """Mask from now on, wherever they turn up, the values that stand under the names of secrets in here."""
+    """From now on, mask the values under secret names in this document wherever they appear."""
     found = {part for name, text in _texts(document) for value in _secrets(name, text) for part in _forms(value)}
     if not found.issubset(_known):
         _known[:] = sorted(found.union(_known), key=len, reverse=True)

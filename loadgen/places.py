@@ -21,12 +21,12 @@ _MOST_BYTES = 256 << 20  # of a file that is read whole
 
 
 def expanded(text: str) -> str:
-    """The text, or the path that a leading `~` stands for; where nobody has that name, it is a path as any other."""
+    """The path with a leading `~` or `~user` expanded; left as it is if there is no such user."""
     return os.path.expanduser(text)  # noqa: PTH111 - `Path.expanduser` raises where nobody has that name
 
 
 def cache_folder(name: str) -> Path:
-    """The folder for what can be found out again, as `state_folder`; where it cannot be made, one goes without."""
+    """The folder for what can be recomputed, see `state_folder`; it may be missing if it cannot be created."""
     folder = xdg_path("XDG_CACHE_HOME", ".cache", name)
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -112,7 +112,7 @@ def write_whole(path: Path, data: bytes, *, mode: int = PRIVATE) -> None:
 
 
 def named_mode() -> int:
-    """The mode of a file whose name the user gave: what every program makes for him."""
+    """The mode for a file that the user named: 0666 less the umask, as for any program."""
     mask = os.umask(0o077)
     os.umask(mask)
     return 0o666 & ~mask

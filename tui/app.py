@@ -105,7 +105,7 @@ class TerminalDriver(LinuxDriver):
 
 
 def _hang_up() -> None:
-    """What the kernel says to the leader of a session whose terminal closes; whoever started us may have kept it."""
+    """Raise SIGHUP, as the kernel does for a session leader when its terminal closes; we may not be the leader."""
     signal.raise_signal(signal.SIGHUP)
 
 
@@ -151,7 +151,7 @@ class Cockpit(App[None]):
         self.set_keymap(config.keys)
 
     def _begin_with(self, theme: str) -> None:
-        """Nothing is drawn yet that would have to change: to assign it would parse every style sheet a second time."""
+        """Set the theme before anything is drawn: assigning it would parse every style sheet a second time."""
         self.set_reactive(App.theme, theme)
         self.stylesheet.set_variables(self.get_css_variables())
         dark = self.current_theme.dark
@@ -204,7 +204,7 @@ class Cockpit(App[None]):
         self.screen.refresh()
 
     def _handle_exception(self, error: Exception) -> None:
-        """Left to whoever opened the cockpit: Textual's own words show every local, and with them an API key."""
+        """Leave the error to the caller of `open_cockpit`: Textual's traceback shows all locals, API keys included."""
         super()._handle_exception(error)
         self._exit_renderables.clear()
         self.failure = self.failure or (error.error if isinstance(error, WorkerFailed) else error)
@@ -271,7 +271,7 @@ class Cockpit(App[None]):
     # From the picker to a run, and back.
 
     def on_picker_screen_start(self, message: PickerScreen.Start) -> None:
-        """Make the run; what cannot be is told where it was asked for."""
+        """Make the run; a failure is shown on the screen that asked for it."""
         if self._make_run is None or self._run_screen is not None:
             return
         try:
@@ -312,7 +312,7 @@ class Cockpit(App[None]):
             self._leave_run(screen)
 
     def _leave_run(self, screen: CockpitScreen) -> None:
-        """Nothing of what showed is left before another can."""
+        """Remove the run's screens before another run can show."""
         self._run_screen = None
         self.workers.cancel_group(self, "feed")
         while screen in self.screen_stack:

@@ -68,7 +68,7 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def variants(self) -> list[str]:
-        """As which else it can be started."""
+        """The names of its variants."""
         return variant_names(self.document)
 
 
@@ -145,12 +145,12 @@ def origin_of(path: Path) -> Origin:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """No pipe, which would never end, no link to itself, and nothing that this user may not look at."""
+    """Regular files only: no pipes, which never end, no circular links, nothing that this user may not read."""
     return [path for path in sorted(folder.glob("*.toml")) if os.path.isfile(path)]  # noqa: PTH113 - is never denied
 
 
 def _says_server(path: Path) -> bool:
-    """Whether a TOML file means to be a profile: others lie in a folder too."""
+    """Whether a TOML file is meant to be a profile: a folder may hold other TOML files."""
     try:
         text = path.read_text(encoding="utf-8")
         return isinstance(tomllib.loads(text).get("server"), dict)

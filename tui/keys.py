@@ -35,7 +35,7 @@ PAGES = (
     Page("8", "events", "All that happened, and your notes"),
     Page("9", "verdicts", "What is the limit, what is wrong, and what the preflight found"),
     Page("i", "details", "All about one verdict, stage or GPU; a click on one shows it too"),
-    Page("d", "results", "What came of the run, once it is done"),
+    Page("d", "results", "The results of the run, once it is done"),
 )
 _NUMBERED = 9
 """So many of them have a digit as their key."""

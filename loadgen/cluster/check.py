@@ -69,7 +69,7 @@ async def _looked_at(client: distributed.Client, facts: HostFacts, address: str,
             return [one async for one in _measured(client, facts, address, urls)]
     except (OSError, KeyError, TimeoutError) as error:
         why = f"no answer within {_ANSWER_S:g} s" if isinstance(error, TimeoutError) else str(error)
-        seen = f"{facts.name}: took part, and does not any more ({why})"
+        seen = f"{facts.name}: answered at first, and no longer does ({why})"
         return [Finding("host", "blocks", seen, "a host that is lost ends its share of the load", "see what ended it")]
 
 

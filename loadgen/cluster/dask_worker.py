@@ -38,7 +38,7 @@ class Orders(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """How that went."""
+    """The first line on stdout: where the Dask worker listens, or why there is none."""
 
     pid: int
     address: str = ""  # of the Dask worker

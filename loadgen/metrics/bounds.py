@@ -1,4 +1,4 @@
-"""Bounds of what journals, results, captures and children hold: figures beyond them are none, and sums of them fail."""
+"""Bounds of numbers in journals, results, captures and child output: larger ones are damage, sums of them overflow."""
 
 from typing import Annotated
 

@@ -19,8 +19,8 @@ client's."""
 MOST_UNSURE = 0.005
 """Share of TTFTs that the client may have lengthened: half of those beyond the 99th percentile."""
 ONE_IS_CHANCE = 1
-"""However few TTFTs there are: one that may be a few ms too long moves the 99th percentile by one rank at most. A
-request that was sent again is no doubt but 200 ms and more, and counts from the first."""
+"""One TTFT that may be a few ms too long is ignored, however few there are: it moves p99 by at most one rank. A request
+that was sent again is at least 200 ms late for certain, so even the first one counts."""
 LEAST_HELD = 0.97  # of the streams that a closed loop asked for
 MOST_REFILL_SHARE = 0.02  # send lag as a share of the streams' time: the load that late refills cost
 MOST_SEND_LAG_MS = 5.0

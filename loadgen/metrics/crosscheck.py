@@ -23,7 +23,7 @@ from loadgen.metrics.stage_record import FIRST_TOKENS, StageRecord
 EARLIER_SHARE, EARLIER_MS = 0.05, 1.0
 """A client that sees first tokens before the engine produced them, by more than both, is wrong or sees others'."""
 OUTSIDE_SHARE, OUTSIDE_MS = 0.25, 20.0
-"""If more than both of TTFT passes between engine and client, it is not the engine that is measured."""
+"""If more of the TTFT than both passes outside the engine, the measurement is not of the engine."""
 PREFIX_HIT_RATE = 0.01
 
 

@@ -1,7 +1,7 @@
-"""Where the figures of stages that are long over are put: in a file without a name, which ends with its run.
+"""An unnamed temporary file for the figures of stages that ended long ago; it disappears with the run.
 
-In memory, a few kilobytes a stage, they would be what a run of many stages grows by. What cannot be written, because
-the disk is full or there is no descriptor left, stays in memory: whatever ails the disk is told by the journal.
+In memory they would make a run grow by a few kilobytes per stage. What cannot be written, because the disk is full or
+no descriptor is left, stays in memory; the journal reports problems with the disk.
 """
 
 from __future__ import annotations

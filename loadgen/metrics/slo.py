@@ -229,7 +229,7 @@ def _nearest(stage: StageRecord, metric: str, percent: float) -> str:
 
 
 class _Worth(msgspec.Struct, frozen=True):
-    """The evidence in some streams."""
+    """How many independent observations some streams are worth."""
 
     streams: int
     now: float  # the equivalent number of independent streams

@@ -111,7 +111,7 @@ def _near_enough(low: float | None, high: float | None, met: float, plan: PlanSe
 
 
 def _never_near(points: dict[float, Measured], met: float, plan: PlanSettings) -> bool:
-    """Whether loads that stayed unsure are too far apart for sure ones around them to be near enough to each other."""
+    """Whether the unresolved loads lie so far apart that sure loads around them can never be near each other."""
     low, high = _sure_bounds(points)
     unsure = [load for load, one in points.items() if one.stage.certain and one.verdict == "unresolved"]
     between = [load for load in unsure if (low is None or load > low) and (high is None or load < high)]

@@ -51,7 +51,7 @@ class _Encoder:
         return encode_line(line) + b"\n"
 
     def forget(self) -> None:
-        """What comes next has another reader."""
+        """Write the next engine view in full: the lines that follow go into another file."""
         self._engine = None
 
 

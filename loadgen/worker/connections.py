@@ -77,7 +77,7 @@ class Connections:
         self.free[channel] = None
 
     def drop(self, channel: Channel) -> None:
-        """Free connections count as ready for the next stage: one that the server has closed must not."""
+        """Forget a free connection that the server has closed: free ones count as ready for the next stage."""
         self.free.pop(channel, None)
 
     def take(self) -> Channel | None:

@@ -52,7 +52,7 @@ async def test_a_host_that_is_lost_meanwhile(server: SshServer, monkeypatch: pyt
     monkeypatch.setattr(check, "host_and_port", lambda _: (1,))
     (found,) = await check_hosts(profile_of("http://127.0.0.1:1", server.name), [])
     assert (found.id, found.severity) == ("host", "blocks")
-    assert found.seen.startswith(f"{server.name}: took part, and does not any more (")
+    assert found.seen.startswith(f"{server.name}: answered at first, and no longer does (")
 
 
 async def test_hosts_that_cannot_take_part(server: SshServer) -> None:

@@ -258,7 +258,7 @@ def test_of_nothing_anything_is_more_than_any_percentage() -> None:
     assert is_beyond(risen, parse_limit("ttft_p50>+10%"))
     assert not is_beyond(risen, parse_limit("ttft_p50<-10%"))
     assert not is_beyond(risen, parse_limit("ttft_p50>+5ms"))
-    still = Difference(0.0, 0.0, 0.0, None, None, None, "same")
+    still = Difference(0.0, 0.0, 0.0, None, None, None, "no evidence")
     assert not any(is_beyond(still, parse_limit(text)) for text in ("itl_p50>+0%", "goodput<-0%", "itl_p50>+50%"))
 
 

@@ -66,12 +66,12 @@ VERBS = (
     Verb("compare", "A B [C...]", "runs against the first of them, and a gate for CI", "tui.cli.results.compare"),
     Verb("baseline", "save NAME RUN", "a run to compare with by its name", "tui.cli.results.baseline"),
     Verb("replay", "RUN [--speed N]", "a finished run, played again in the cockpit", "tui.cli.watch.replay"),
-    Verb("watch", "[RUN]", "the cockpit on a run that goes on in another terminal", "tui.cli.watch.watch"),
+    Verb("watch", "[RUN]", "the cockpit on a run in another terminal", "tui.cli.watch.watch"),
     Verb("web", "[PROFILE] [options]", "the same in a browser on this machine", "tui.cli.watch.web"),
     Verb("doctor", "[options]", "what can be measured on this box, and why not", "tui.cli.box.doctor"),
     Verb("stop", "[PORT]", "stop a server that was left running", "tui.cli.box.stop"),
     Verb("simulate", "[options]", "the simulated engine alone", "loadgen.simulator.__main__.main"),
-    Verb("completion", "bash|zsh|fish", "commands, profiles and runs by the key TAB", "tui.cli.completion.completion"),
+    Verb("completion", "bash|zsh|fish", "TAB completion of commands, profiles, runs", "tui.cli.completion.completion"),
 )
 
 

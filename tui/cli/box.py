@@ -155,7 +155,7 @@ def stop_parser() -> argparse.ArgumentParser:
     which.add_argument("port", nargs="?", type=int, metavar="PORT", help="not needed if there is only one")
     which.add_argument("--all", action="store_true", help="every one of them")
     which.add_argument("--list", action="store_true", help="show them and stop none")
-    parser.add_argument("--force", action="store_true", help="the one on PORT although a vramp uses it")
+    parser.add_argument("--force", action="store_true", help="stop the one on PORT even if a vramp uses it")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="until it is killed (default: 60)")
     return parser
 

@@ -64,7 +64,7 @@ def report(words: list[str]) -> int:
     """Show the runs in the form that is asked for."""
     options = report_parser().parse_args(words)
     if len(options.runs) > 1 and not options.csv:
-        raise ProfileError("vramp report: takes one run; --csv takes several, and `vramp compare` sets them beside")
+        raise ProfileError("vramp report: takes one run; --csv takes several, and `vramp compare` compares them")
 
     results = [open_result(text) for text in options.runs]
     if options.html:
@@ -206,7 +206,7 @@ def baseline_parser() -> argparse.ArgumentParser:
     save = what.add_parser("save", help="keep the result of a run under a name")
     save.add_argument("name", metavar="NAME")
     save.add_argument("run", metavar="RUN")
-    save.add_argument("--replace", action="store_true", help="in place of the one that has the name")
+    save.add_argument("--replace", action="store_true", help="replace a baseline of that name")
     what.add_parser("list", help="all of them")
     for verb, words in (("show", "the table of its result"), ("remove", "forget it")):
         what.add_parser(verb, help=words).add_argument("name", metavar="NAME")
@@ -239,8 +239,8 @@ are not alike (another model, another kind of requests, no common ISL and OSL) a
   broken where the measured difference is beyond the limit and its interval excludes zero; with --strict, where the
   measured difference alone is beyond it
 
---html draws tokens of each GPU against tokens of each user, all runs on one picture, those of loads that only one of
-them has too; it goes to compare.html in the folder of the last RUN, or to --out.
+--html plots tok/s per GPU against tok/s per user with all runs in one chart, including loads that only one run has;
+it is written to compare.html in the folder of the last RUN, or to --out.
 
 exit codes: 0 done; 1 a limit is broken, there is nothing to compare, or a run cannot be read; 2 usage, or not alike
 """
@@ -257,8 +257,8 @@ def compare(words: list[str]) -> int:
     tools = [result.measured_by for _, result in found if result.measured_by is not None]
     if limits and tools and not options.strict:
         raise ProfileError(
-            f"--fail-if: the file of {tools[0]} does not tell how its values are spread, so that nothing in it is "
-            "evident; with --strict the measured difference alone decides"
+            f"--fail-if: the file of {tools[0]} does not record how its values spread, so no difference is evidence; "
+            "with --strict the measured difference alone decides"
         )
     # The newest run has a name of its own, by which it is still known tomorrow.
     named = [(result.run_id if name == LAST else name, result) for name, result in found]
@@ -317,7 +317,7 @@ def _require_comparable(comparison: RunComparison, *, force: bool, pictured: boo
     empty = not comparison.stages and not (comparison.only_a and comparison.only_b)
     if comparison.unlike and not force and not empty:
         reasons = "; ".join(comparison.unlike)
-        raise ProfileError(f"{b} is not the like of {a}: {reasons}; --force compares them all the same")
+        raise ProfileError(f"{b} is not comparable with {a}: {reasons}; --force compares them anyway")
     if not comparison.stages and not pictured:
         only_a, only_b = (", ".join(loads) or "nothing" for loads in (comparison.only_a, comparison.only_b))
         more = "" if force or empty else "; --force matches stages of another shape by their load alone"

@@ -48,7 +48,7 @@ def watch(words: list[str]) -> int:
 def watch_parser() -> argparse.ArgumentParser:
     parser = parser_of(
         "vramp watch",
-        "The cockpit on a run that goes on elsewhere. Leaving it (q) never ends the run.",
+        "The cockpit on a run in another process. Leaving it (q) never ends the run.",
         "exit codes: 0 left, or the run is over; 1 there is no such run, or it is over already; 2 usage",
     )
     run = "a folder, a name in runs/ or its beginning (default: the newest live)"
@@ -143,7 +143,7 @@ def web_parser() -> argparse.ArgumentParser:
     parser = parser_of("vramp web", about, _WEB_EPILOG)
     add_run_options(parser)
     group = parser.add_argument_group("web")
-    group.add_argument("--watch", metavar="RUN", help="show a run that goes on already; Ctrl+C leaves it alone")
+    group.add_argument("--watch", metavar="RUN", help="show a run that is in progress; Ctrl+C leaves it alone")
     group.add_argument("--allow-control", action="store_true", help="let keys in the browser change the load")
     group.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     group.add_argument("--port", type=port_of, default=8000, help="(default: %(default)s)")
@@ -178,7 +178,7 @@ async def _shown(folder: Path, listening: socket, options: argparse.Namespace) -
         say(f"warning: {options.host} is not this machine alone: who can listen on that network can {can} this run")
     async with serving(command, listening, host=options.host) as address:
         # As it is: its token is the one secret that is there to be read.
-        print(f"who opens this can {can} the run: {address}", file=sys.stderr, flush=True)
+        print(f"whoever opens this address can {can} the run: {address}", file=sys.stderr, flush=True)
         yield
 
 

@@ -123,7 +123,7 @@ def _values(one: Compared) -> tuple[str, str]:
 
 
 def _bound(one: Compared) -> str:
-    """What a lower bound makes of the difference."""
+    """The sign before a difference of which one side, or both, is only a lower bound."""
     if one.a_at_least and one.b_at_least:
         return "?"
     return "≤" if one.a_at_least else fmt.AT_LEAST if one.b_at_least else ""

@@ -31,7 +31,7 @@ def items(snapshot: Snapshot) -> list[str]:
 
 
 def moved(frame: Frame, step: int) -> str:
-    """What comes after the chosen one, or before it; the first where there is none any more."""
+    """The item `step` away from the chosen one; the first item if the chosen one is gone."""
     found, name = items(frame.snapshot), chosen(frame)
     return found[(found.index(name) + step) % len(found)] if name in found else next(iter(found), "")
 
@@ -44,7 +44,7 @@ def chosen(frame: Frame) -> str:
 def details(frame: Frame, width: int, height: int) -> Rows:
     name, found = chosen(frame), items(frame.snapshot)
     if name not in found:
-        gone = "it is no longer so" if name else "there is nothing to tell of yet"
+        gone = "no longer the case" if name else "nothing to show yet"
         return [titled(fmt.plain(name) or "details", ((gone, "dim"),), width)]
     legend: Row = ((f"{found.index(name) + 1} of {len(found)}, ", "dim"), frame.key("other"), (" the next", "dim"))
     rows: Rows = [titled(fmt.plain(name), legend, width)]

@@ -64,7 +64,7 @@ class CockpitScreen(FullScreen[None]):
     HELP_KEYS = (*keys.COCKPIT, *keys.LOG, keys.PALETTE, keys.INTERRUPT)
 
     def __init__(self, control: RunControl, *, watching: bool = False, read_only: bool = False) -> None:
-        """A watcher is one of several: leaving is only its own affair; a read-only one cannot steer either."""
+        """A watcher only leaves its own view, never ends the run; with `read_only` it cannot steer either."""
         super().__init__()
         self.control = control
         self._watching = watching
@@ -125,7 +125,7 @@ class CockpitScreen(FullScreen[None]):
         self._draw()
 
     def _ask_for_processes(self) -> None:
-        """They are listed only as long as somebody who sees them asks: some drivers take long to say."""
+        """Request the list of GPU processes only while it is shown: some drivers take long to produce it."""
         if self._page == "gpus" and not self.over and self._replayed is None and monotonic() >= self._ask_again_s:
             self._ask_again_s = monotonic() + _ASK_EVERY_S
             self.control.apply(ShowProcesses())
@@ -173,7 +173,7 @@ class CockpitScreen(FullScreen[None]):
 
     @property
     def _shown_metric(self) -> str:
-        """The frontier is of no latency: other views go on with the time per token, which it is the inverse of."""
+        """The latency that a view shows; outside the curve view, the frontier stands for TPOT, its inverse."""
         return self._metric if self._page == "curve" or self._metric in METRICS else "tpot"
 
     def _hints(self, height: int) -> list[list[Hint]]:

@@ -255,7 +255,7 @@ class AskOrphans(AskChoice[Literal["end"]]):
         lines = ["Something is left of a vramp that was killed together with its guard.", *left]
         choices: tuple[tuple[Literal["end"] | None, str], ...] = (
             ("end", "e  end it: kill its processes, remove its container"),
-            (None, "g  go on: it runs on, and takes memory and time of the server that is measured"),
+            (None, "g  go on: it keeps running, and takes memory and time from the server to be measured"),
         )
         super().__init__("\n".join(map(fmt.plain, lines)), choices)
 

@@ -86,7 +86,7 @@ class PickerScreen(FullScreen[None]):
         self.set_interval(1.0, self._show_waiting)
 
     def on_screen_resume(self) -> None:
-        """At first, and back from a run or the editor: there may be more by now."""
+        """Read again whenever the picker shows: a run or the editor may have added profiles and runs."""
         self._read()
 
     def on_screen_suspend(self) -> None:

@@ -37,7 +37,7 @@ _REAPED_S = 0.05
 _FONT_SIZE = 14
 _PAGE = Path(__file__).parent
 _OPEN_TO_ALL = ("/static/", "/page.js", "/download/")
-"""What tells nothing of the run, and files whose name is a secret of its own."""
+"""Paths served without a token: they reveal nothing of the run, or have an unguessable name."""
 _POLICY = (
     "default-src 'none'",
     "script-src 'self'",

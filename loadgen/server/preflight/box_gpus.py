@@ -98,7 +98,7 @@ def orphans(setup: Setup) -> Iterator[Finding]:
     for record in found.servers:
         if record.orphaned:
             seen = f"{orphan_words(record)}{_holding(setup, {process.pid for process in record.tree})}"
-            why = "its vramp was killed together with its guard: it runs on, and nobody ends it unless asked"
+            why = "vramp and its guard were killed together: the server keeps running until somebody stops it"
             yield Finding(ORPHANED, "warns", seen, why, f"vramp stop {record.port}")
     for doubt in found.doubts:
         yield Finding("server-unknown", "info", doubt, "it is unknown whether anything of it is left")

@@ -100,7 +100,7 @@ def _newer_vllm(vllm: str | None) -> Iterator[Finding]:
     newest = recorded_versions()[-1]
     version = _release(vllm)
     if version is not None and version > Version(newest):
-        why = "its flags are asked of it, but the rules of the preflight may have changed since"
+        why = "its flags are read from the installation, but the preflight rules may be outdated"
         fix = "look for a newer vramp"
         yield Finding("newer-vllm", "info", f"vllm {vllm} is newer than {newest}, the newest known here", why, fix)
 
@@ -126,15 +126,15 @@ def _packages(distribution: str = _DISTRIBUTION) -> Iterator[Finding]:
 def _python(version: tuple[str, str, str], today: date) -> Iterator[Finding]:
     until = _PYTHON_FIXED_UNTIL.get((int(version[0]), int(version[1])))
     if until is not None and today > until:
-        seen = f"python {'.'.join(version)} gets no fixes since {until}"
+        seen = f"python {'.'.join(version)} has had no fixes since {until}"
         yield Finding(
-            "old-python", "info", seen, "its faults stay, those of its TLS too", "install vramp with a newer one"
+            "old-python", "info", seen, "its bugs stay, security bugs included", "install vramp with a newer one"
         )
 
 
 def _vramp(build: Build | None, today: date) -> Iterator[Finding]:
     if build is not None and today - date.fromisoformat(build.date) > _OLD_AFTER:
-        seen = f"this vramp is of {build.date}"
+        seen = f"this vramp was built on {build.date}"
         why = "flags, metrics and logs of engines have changed since, and its rules are as old"
         yield Finding("old-vramp", "info", seen, why, "look for a newer release")
 

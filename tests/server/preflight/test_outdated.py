@@ -66,7 +66,7 @@ def test_a_python_without_fixes() -> None:
     assert not list(_python(("3", "11", "7"), date(2027, 10, 31)))
     assert not list(_python(("3", "14", "0"), date(2029, 12, 1)))
     (finding,) = _python(("3", "11", "7"), date(2027, 11, 1))
-    assert finding.seen == "python 3.11.7 gets no fixes since 2027-10-31"
+    assert finding.seen == "python 3.11.7 has had no fixes since 2027-10-31"
 
 
 def test_a_vramp_of_last_year() -> None:
