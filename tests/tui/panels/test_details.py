@@ -69,7 +69,7 @@ async def test_a_verdict_that_is_gone_is_said_to_be() -> None:
         assert "throttled of gpu 5" in seat.text and "no longer the case" in seat.text
         await seat.show(running(stages=(), verdicts=()))
         await seat.press("tab")
-        assert "there is nothing to tell of yet" in seat.text
+        assert "nothing to show yet" in seat.text
 
 
 def test_every_verdict_is_explained_in_the_words_of_the_manual() -> None:
