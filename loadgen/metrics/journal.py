@@ -216,6 +216,7 @@ class StageStarted(StageLoad, frozen=True, tag=True, kw_only=True):
     awaits_first_wave: bool = False  # it waits for the first tokens of many streams that begin at once
     variant: str | None = None  # of the server that it ran on; None for a profile without any
     random_prompts: bool = False  # synthetic prompts, not from a dataset
+    thinks: bool = False  # its conversations pause between turns, and hold no stream meanwhile
     meant_hits: float = 0.0  # the largest share of prompt tokens that is meant to hit the prefix cache
 
     def load_at(self, measured_s: float) -> float | None:

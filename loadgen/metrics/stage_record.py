@@ -24,6 +24,7 @@ from loadgen.metrics.stage import ClientMetrics, StageMetrics
 
 E2E_WINDOWS = 3.0  # how many times E2E a window must last to know it
 ANSWERS_BLOCK_S = 30.0
+MOST_FAILED = 0.01  # of the streams, while all of a closed loop must be held
 FIRST_TOKENS = ("ttft", "first_wave_ttft", "warmup_ttft")
 _NO_TICK, _NO_CANARIES = HostTick(), CanaryTraffic()
 _PACKED = ("metrics", "client", "blocks", "answer_blocks", "engine", "hardware_figures")
@@ -300,8 +301,7 @@ class StageRecord:
         return next(of_hosts, None) or client_limit(self._client_facts())
 
     def _client_facts(self) -> ClientFacts:
-        started, window_s = self.started, self.window_s
-        stands = started.requests is None and not started.steps
+        started = self.started
         client, span_ns = self.client, self.client_span_ns
         # If a cap held requests back, they were sent as slots became free, as in a closed loop, and not on schedule.
         scheduled = started.rate is not None and self.capped() is None
@@ -318,8 +318,7 @@ class StageRecord:
             ttfts=sum(self.histogram(name).count for name in FIRST_TOKENS),
             unsure_ttfts=client.counters["unsure_ttfts"],
             resent_requests=client.counters["resent_requests"],
-            # Not for stages bounded by requests, which run empty at their end, or for moving loads.
-            held_mean=self.held_mean if stands and window_s > 1 and self._whole is None else None,
+            held_mean=self.held_mean if self._should_hold_all else None,
             wanted=started.concurrency,
             sends=client.send_lag.count,
             unsent=self.counters["unsent"] if started.max_concurrency is None else 0,
@@ -328,6 +327,18 @@ class StageRecord:
             send_lag_p99_ms=client.send_lag.percentile_ms(99) if scheduled else None,
             mean_gap_ms=1000 * self._sharers / started.rate if started.rate and scheduled else None,
         )
+
+    @property
+    def _should_hold_all(self) -> bool:
+        """Whether its streams are always as many as its concurrency asks, if the client keeps up.
+
+        Not if it is bounded by requests, and runs empty at its end; if its load moves; if conversations pause; or if
+        streams fail, since the client then waits before it sends the next.
+        """
+        started, counters = self.started, self.counters
+        pauses = started.thinks or counters["failed"] > MOST_FAILED * counters["sent"]
+        stands = started.requests is None and not started.steps
+        return stands and not pauses and self.window_s > 1 and self._whole is None
 
     @property
     def _sharers(self) -> int:

@@ -131,7 +131,7 @@ class Load(Table):
     passes: int = Field(default=1, ge=1, le=10)
     """More than 1 repeats each stage with the same prompts: a cold prefix cache against a warm one."""
     requests: int | None = Field(default=None, ge=1)
-    """Measured requests after which a stage ends; takes precedence over `duration`. With neither, 10 requests per
+    """Measured requests after which a stage ends, if it has not ended by `duration`. With neither, 10 requests per
     stream."""
     duration: Seconds | None = None
     """Measured time after which a stage ends."""

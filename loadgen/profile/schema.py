@@ -288,11 +288,12 @@ class Profile(Table):
 
     @model_validator(mode="after")
     def _what_is_of_this_machine_is_not_of_the_hosts(self) -> Self:
-        of_here = {"source_addresses": self.load.source_addresses, "cpus": self.load.cpus}
+        load = self.load
+        of_here = {"source_addresses": load.source_addresses, "cpus": load.cpus, "data": load.data}
         named = next((key for key, value in of_here.items() if value), None)
         if self.cluster.remote and named is not None:
             raise ValueError(
-                f"load.{named} is for the machine that vramp runs on, and [cluster] sends the load from others"
+                f"load.{named} is of the machine that vramp runs on, and [cluster] sends the load from others"
             )
         return self
 

@@ -122,9 +122,10 @@ class LoadController:
         if running is None:
             self._fleet.end_load(abort=True)
         else:
+            present = running.present
             self._note_done(abandoned=True)
             self._switch(None, reason, manual=False, abort=True)
-            self._pending = self._pending or WaitingStage(running.stage.by_hand(rate=running.stage.rate), manual=True)
+            self._pending = self._pending or WaitingStage(present.by_hand(rate=present.rate), manual=True)
         self._fleet, self._open_streams = None, 0
 
     @property

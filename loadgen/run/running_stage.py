@@ -127,7 +127,7 @@ class RunningStage:
         length_s = self.own.duration_s
         assert length_s is not None
         # If it was held open, it ends that much from now; otherwise, that much later than planned.
-        before_s = self.measured_s if self.held_open else length_s
+        before_s = max(0.0, self.measured_s) if self.held_open else length_s
         # The rest of its length counts towards what it needs.
         more_s = math.ceil(10 * (self.measured_s + (needs_s or 0.0) - before_s)) / 10
         if more_s <= 0 or not needs_s:

@@ -15,6 +15,7 @@ from statistics import fmean, stdev
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.distributions import REPLAY
 from loadgen.fleet.fleet import FleetTick
 from loadgen.metrics.deltas import StageDelta
 from loadgen.metrics.journal import StageLoad, StageStarted
@@ -33,7 +34,6 @@ UNSERVED = 0.05  # the least share of unanswered arrivals
 READING_S = 1.0
 _SURE = 4.0  # student's t beyond 99.9 % with ten increments, with few false alarms even if tested every second
 _FEWEST_INCREMENTS = 5
-_TURNOVERS = 4
 _RISEN = 1.5
 FEWEST_TICKS = 12
 _HELD_SHARE = 0.02
@@ -62,7 +62,8 @@ class StageWatch:
         """Whether its measurement begins only once streams beyond its concurrency have ended."""
         self._ready = False
         self.late = False  # its first wave takes so long that measurement began without it
-        self._flight = OverloadDetector(stage.rate) if stage.rate is not None and not stage.steps else None
+        moves = stage.steps or stage.rate_points or stage.arrival == REPLAY
+        self._flight = OverloadDetector(stage.rate) if stage.rate is not None and not moves else None
         self.saturated: str | None = None  # why it should not continue, once that is known
 
     def started(self, index: int, t_s: float, *, manual: bool, variant: str | None) -> StageStarted:
@@ -77,6 +78,7 @@ class StageWatch:
             waits_for_drain=self.waits_for_drain,
             awaits_first_wave=self.waits_for_first_wave,
             variant=variant,
+            thinks=stage.work.think_s > 0,
             random_prompts=stage.work.random_prompts and not stage.no_load,
             # Passes after the first repeat their prompts on purpose; without load, others' intentions are unknown.
             meant_hits=1.0 if stage.no_load or (stage.pass_number or 1) > 1 else stage.work.meant_hits,
@@ -113,7 +115,7 @@ class StageWatch:
         self, detector: OverloadDetector, tick: FleetTick, record: StageRecord, delta: StageDelta | None, t_s: float
     ) -> str | None:
         still_open = tick.open_stages.get(record.started.index, 0)
-        if not detector.observe(t_s, still_open + tick.queued, ttft_of(delta)):
+        if not detector.observe(t_s, still_open, tick.queued, ttft_of(delta)):
             return None
         ended = record.counters["warmup"] + record.counters["sent"] - still_open
         return detector.verdict(ended=ended, e2e_mean_s=self._e2e_mean_s(record))
@@ -135,26 +137,28 @@ class OverloadDetector:
     which are the ones never served. TTFT itself is no criterion, so a chat server that answers in milliseconds is
     judged like any other.
 
-    At first, every stage fills up. How much growth that explains follows from the mean duration of its streams; but
-    while most of them are still open, that mean covers only the short ones. Until the stage has lasted several times
-    the duration given by Little's law, the growth must be due to waiting: TTFT must have risen.
+    At first, every stage fills up. How much growth that explains follows from the mean duration of its streams, but the
+    mean covers only those that have ended: the longest answers are missing from it at first. So the growth must be due
+    to waiting: TTFT has risen, or arrivals queue in the client, which has reached its cap.
     """
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
         self._times_s: list[float] = []
         self._in_flight: list[int] = []
+        self._queued = 0
         self._ttft_ms: list[float] = []
 
-    def observe(self, t_s: float, in_flight: int, ttft_ms: float | None) -> bool:
-        """Add the streams open or waiting `t_s` after the stage began, and the TTFT of streams since the last call.
+    def observe(self, t_s: float, still_open: int, queued: int, ttft_ms: float | None) -> bool:
+        """Add the streams and the waiting arrivals `t_s` after the stage began, and the TTFT since the last call.
 
         About once a second, a reading is kept and the result is True.
         """
         if self._times_s and t_s < self._times_s[-1] + READING_S:
             return False
         self._times_s.append(t_s)
-        self._in_flight.append(in_flight)
+        self._in_flight.append(still_open + queued)
+        self._queued = queued
         self._ttft_ms.append(ttft_ms if ttft_ms is not None else self._ttft_ms[-1] if self._ttft_ms else 0.0)
         return True
 
@@ -169,7 +173,7 @@ class OverloadDetector:
         filling = filling_share(times_s[0], times_s[-1], e2e_mean_s)
         if unserved < UNSERVED + 2 * filling or drift(values) < _SURE:
             return None
-        if _TURNOVERS * values[-1] > ended and not self._ttft_has_risen():
+        if not self._queued and not self._ttft_has_risen():
             return None
         grown = f"{values[0]} to {values[-1]} in {span_s:.0f} s"
         return (

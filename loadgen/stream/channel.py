@@ -43,6 +43,7 @@ from loadgen.stream.stream import Failure, Stream, http_failure
 _KEPT_BODY = 4096
 _KEPT_MESSAGE = 300
 _UNSURE_NS = 1_000_000
+_IDLE_CLOSE_NS = 1_000_000_000  # a reset that crossed the request arrives within a round trip
 
 Ended = Callable[["Channel", Stream, int], None]
 """(channel, stream, stamp): the stream is over; `channel.usable` says whether the channel can carry another."""
@@ -93,7 +94,7 @@ class Channel:
         self._reset_response()
         now_ns = stream.sent_ns = stream.last_ns = time.time_ns()
         if self.write(stream.wire):
-            self._client.send_lag_ns.append(now_ns - stream.due_ns)
+            self._note_lag(stream)
             if time.time_ns() - now_ns > _UNSURE_NS:
                 # Another process had the core meanwhile: the bytes may have gone before or after that.
                 self._client.unsure_ttfts += 1
@@ -117,7 +118,11 @@ class Channel:
         stream = self.stream
         if stream is not None and not self.answered:
             stream.sent_ns = stream.last_ns = stamp_ns
-            self._client.send_lag_ns.append(stamp_ns - stream.due_ns)
+            self._note_lag(stream)
+
+    def _note_lag(self, stream: Stream) -> None:
+        if not stream.retried:  # the server had it once
+            self._client.send_lag_ns.append(stream.sent_ns - stream.due_ns)
 
     def feed(self, data: bytes, stamp_ns: int) -> None:
         """Take in bytes that arrived at `stamp_ns`."""
@@ -162,11 +167,19 @@ class Channel:
         elif self._status > 200:
             # The server has refused; without a length, the end of its words is that of the connection.
             self._end_refused(stream)
-        elif self.served and not self.answered and not stream.retried and kind == "reset":
+        elif self._was_idle(stream) and kind == "reset":
             self.stream = None
             self._unanswered(self, stream)
         else:
             self._fail(kind, message)
+
+    def _was_idle(self, stream: Stream) -> bool:
+        """Whether the server may have closed an idle connection just before the request arrived.
+
+        If the request had been waiting for longer, the server lost it, and to send it again would hide that wait.
+        """
+        waited_ns = time.time_ns() - stream.sent_ns
+        return self.served and not self.answered and not stream.retried and waited_ns < _IDLE_CLOSE_NS
 
     # Called by the HTTP parser.
 

@@ -29,6 +29,7 @@ from loadgen.workload.prompts import Prompts
 
 _SLICE = 16
 _PREPARE_S = 5.0  # a stage begins so long after its connections could all be open, even if some are missing
+_EARLY_S = 0.005  # no timer of the loop ends earlier than that
 _PREPARED_OPEN_LOOP = 64
 MOST_UNSENT_BYTES = 64 * 1024 * 1024
 """A closed loop sends nothing more while the kernel has not taken so much: a thousand long prompts are gigabytes."""
@@ -76,7 +77,7 @@ class Driver:
         prepare_s = _PREPARE_S + self._connections.ahead_s(run.concurrency or 0, command.ranks)
         self._coming, self._coming_by_s = run, time.monotonic() + prepare_s
         if run.concurrency is not None:
-            self._loop.call_later(prepare_s, self._make_ready)
+            self._loop.call_later(prepare_s + _EARLY_S, self._make_ready)
         self._make_ready()
 
     def _make_ready(self) -> None:
@@ -118,6 +119,8 @@ class Driver:
         else:
             self._connect_ahead(run)
             self.arrivals.begin(command.start_ns, run.rate, run.next_arrival)
+        if run.opens_at_once:
+            self.open_window(command.index)
 
     def _warmup_over(self, run: StageRun) -> None:
         if run is self.current:
@@ -125,8 +128,10 @@ class Driver:
             run.begin_steps(self._fill_soon)
 
     def open_window(self, index: int) -> None:
-        """The transient of stage `index` is over: measure it, if it still runs."""
-        if self.current is not None and self.current.command.index == index:
+        """The transient of stage `index` is over: measure it if it still runs, or as soon as it begins here."""
+        if self._coming is not None and self._coming.command.index == index:
+            self._coming.opens_at_once = True
+        elif self.current is not None and self.current.command.index == index:
             self.current.open_window(self._streams())
             self.current.begin_steps(self._fill_soon)
 

@@ -63,6 +63,9 @@ class StageRun:
             with_warmup = share_of(self._warmups + stage.requests, command.rank, command.ranks)
             self._measured_left = with_warmup - self._warmups_left
         self._arrivals = slice_for(_schedule(command, seed, reader), command.rank, command.ranks)
+        self._arriving = 0  # arrivals of the schedule whose requests have not been taken yet
+        self._schedule_over = False
+        self.opens_at_once = False  # its transient was over, elsewhere, before it began here
         self._last_end_ns = 0
         self._ended = False
         self._pending: list[StageDelta] = []  # measured before the end of the stage, not yet drained
@@ -86,8 +89,9 @@ class StageRun:
 
     @property
     def exhausted(self) -> bool:
-        """Whether all of this worker's requests have been sent; never true without a bound."""
-        return self._measured_left == 0
+        """Whether all of this worker's requests, or all of its schedule, have been sent; never true without a bound."""
+        left = self._measured_left
+        return left == 0 or (left is not None and self._schedule_over and self._arriving == 0)
 
     @property
     def finished(self) -> bool:
@@ -106,6 +110,7 @@ class StageRun:
 
     def next_stream(self, intended_ns: int) -> Stream:
         """The next request as a stream; `intended_ns` is when the schedule wanted it (CLOCK_REALTIME)."""
+        self._arriving -= 1
         turn, wire = self._requests.take()
         samples, measured, model = self.samples, self._is_measured(), self._requests.model(turn)
         first_wave = self._first_wave_left > 0
@@ -184,7 +189,9 @@ class StageRun:
         index, offset_s = next(self._arrivals, (0, None))
         requests = self.stage.requests
         if offset_s is None or (requests is not None and index >= self._warmups + requests):
+            self._schedule_over = True
             return None
+        self._arriving += 1
         return int(offset_s * 1e9)
 
     # Measurement.

@@ -1,5 +1,7 @@
 """Whether the client was the limit, as tables."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -128,6 +130,14 @@ def test_what_a_cap_held_back(
     rate: float | None, most: int | None, unsent: int, waited_ms: float | None, words: str | None
 ) -> None:
     assert cap_held_back(rate, most, unsent=unsent, waited_mean_ms=waited_ms) == words
+
+
+@pytest.mark.parametrize(("changes", "failed"), [({"thinks": True}, 0), ({}, 100)])
+def test_conversations_that_pause_and_streams_that_fail_hold_less(changes: dict[str, Any], failed: int) -> None:
+    stage = served(1, concurrency=64, **changes)
+    stage.counters["held_area_ns"] = round(36 * stage.window_s * 1e9)
+    stage.counters["failed"] = failed
+    assert stage.limit() is None
 
 
 def test_a_load_that_moves_is_not_held_to_where_it_began() -> None:

@@ -67,9 +67,9 @@ def test_without_a_server_there_is_no_load_to_send() -> None:
         build_profile(document, where="p.toml")
 
 
-@pytest.mark.parametrize("load", [{"source_addresses": ["127.0.0.2"]}, {"cpus": "0-3"}])
+@pytest.mark.parametrize("load", [{"source_addresses": ["127.0.0.2"]}, {"cpus": "0-3"}, {"data": "sample"}])
 def test_what_is_of_this_machine_is_refused_where_others_send_the_load(load: dict[str, Any]) -> None:
     document = {"server": ONE, "load": load}
     assert not build_profile(document, where="p.toml").cluster.remote
-    with pytest.raises(ProfileError, match=f"load.{next(iter(load))} is for the machine that vramp runs on"):
+    with pytest.raises(ProfileError, match=f"load.{next(iter(load))} is of the machine that vramp runs on"):
         build_profile(document | {"cluster": {"hosts": ["a"]}}, where="p.toml")

@@ -42,6 +42,17 @@ def texts(result: Result, kind: str) -> list[str]:
     return [event.text for event in result.events if event.kind == kind]
 
 
+async def test_a_ramp_comes_back_at_the_load_it_had_reached() -> None:
+    ramp = {"start": 1, "end": 5, "over": "1s", "steps": 2}
+    parts = profile({"engine": "simulator", "args": {"preset": "fast"}}, plan={"ramp": ramp}, load={"requests": None})
+    act = in_turn(
+        (lambda snapshot: flowing(snapshot) and snapshot.load.concurrency == 5, Restart(None)),
+        (lambda snapshot: len(snapshot.stages) == 2 and flowing(snapshot), Stop()),
+    )
+    result = await finish(Run(parts, where="test", hold_open=True), act)
+    assert [stage.target.concurrency for stage in result.stages] == [1, 5]
+
+
 async def test_a_restart_with_a_variant_and_back() -> None:
     seen: list[Snapshot] = []
     run = opened(VARIANTS["base"], variant="base")

@@ -3,6 +3,7 @@
 import heapq
 import math
 from random import Random
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.fleet.fleet import FleetTick
 from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import StageEnded, StageSettled, StageStarted, Ticked
@@ -23,6 +25,7 @@ from loadgen.run.stage_watch import (
     FEWEST_TICKS,
     FailureBreaker,
     OverloadDetector,
+    StageWatch,
     Transient,
     at_rest,
     cut_errors,
@@ -62,7 +65,7 @@ def _first_alarm(rate: float, streams: list[tuple[float, float, float]], until_s
         times_s = [end_s - sent_s for sent_s, _, end_s in sent if end_s <= t_s]
         first_s = [first_s - sent_s for sent_s, first_s, _ in sent if t_s - 1 < first_s <= t_s]
         ttft_ms = 1000 * sum(first_s) / len(first_s) if first_s else None
-        detector.observe(t_s, len(sent) - len(times_s), ttft_ms)
+        detector.observe(t_s, len(sent) - len(times_s), 0, ttft_ms)
         mean_s = sum(times_s) / len(times_s) if times_s else None
         if detector.verdict(ended=len(times_s), e2e_mean_s=mean_s) is not None:
             return t_s
@@ -86,11 +89,51 @@ def test_a_load_beyond_the_server_does(rate: float, servers: int, service_s: flo
         assert alarm_s(rate, servers, service_s, seed=seed) is not None
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_answers_of_very_different_lengths_fill_a_server_slowly(seed: int) -> None:
+    random = Random(seed)
+    streams, now_s = [], 0.0
+    while (now_s := now_s + random.expovariate(50)) < 60:
+        streams.append((now_s, now_s + 0.05, now_s + (40 if random.random() < 0.1 else 0.6)))
+    assert _first_alarm(50, streams, 60) is None
+
+
+def test_arrivals_beyond_the_cap_of_the_client_wait_there() -> None:
+    detector = OverloadDetector(10)
+    for t_s in range(1, 13):
+        detector.observe(t_s, 20, 5 * t_s, 100.0)
+    words = detector.verdict(ended=60, e2e_mean_s=0.1)
+    assert words is not None and "55 to 80 in 5 s" in words
+
+
+@pytest.mark.parametrize(
+    ("moving", "saturated"),
+    [({}, True), ({"rate_points": ((0.0, 1.0), (60.0, 10.0))}, False), ({"arrival": "replay"}, False)],
+)
+def test_a_rate_that_moves_is_not_held_against_its_mean(moving: dict[str, Any], saturated: bool) -> None:
+    stage = Stage(concurrency=None, rate=10.0, isl=1, osl=1, **moving)
+    watch, record = StageWatch(stage, 0, 0), served(1)
+    for t_s in range(1, 60):
+        tick = FleetTick(
+            span_s=1.0,
+            stages={0: delta(0, 100.0 * t_s)},
+            client=ClientDelta(),
+            held=5 * t_s,
+            open_stages={0: 5 * t_s},
+            first_wave_waiting=0,
+            finished=None,
+            finished_why="",
+            rows={},
+        )
+        watch.observe(tick, record, t_s)
+    assert (watch.saturated is not None) == saturated
+
+
 def test_what_it_says() -> None:
     detector = OverloadDetector(10)
     for t_s in range(1, 13):
-        assert detector.observe(t_s, 5 * t_s, 100.0 * t_s)
-        assert not detector.observe(t_s + 0.25, 5 * t_s, None)
+        assert detector.observe(t_s, 5 * t_s, 0, 100.0 * t_s)
+        assert not detector.observe(t_s + 0.25, 5 * t_s, 0, None)
     words = detector.verdict(ended=60, e2e_mean_s=0.1)
     assert words is not None
     assert "grow without bound, 35 to 60 in 5 s; 50% of arrivals are not served" in words
@@ -100,7 +143,7 @@ def test_nothing_is_said_too_early() -> None:
     detector = OverloadDetector(10)
     assert detector.verdict(ended=100, e2e_mean_s=1.0) is None
     for t_s in range(1, 9):
-        detector.observe(t_s, 10 * t_s, 1.0)
+        detector.observe(t_s, 10 * t_s, 0, 1.0)
     assert detector.verdict(ended=100, e2e_mean_s=0.1) is None
 
 

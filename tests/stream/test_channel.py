@@ -1,6 +1,7 @@
 """The timed path, fed with bytes: what counts as output, how streams end, and that no split of the reads matters."""
 
 import json
+import time
 from collections.abc import Callable
 from itertools import accumulate, pairwise
 from typing import Any
@@ -288,9 +289,28 @@ def test_a_reused_connection_that_dies_unanswered_gives_its_stream_back_once() -
     wire = Wire()
     wire.read(head() + text("a", 1, "stop") + DONE + END, 10)
     wire.begin()
+    wire.stream.sent_ns = time.time_ns()
     wire.channel.lost("reset", "closed while idle")
     assert wire.unanswered == [wire.stream]
     assert wire.delta().failed == 0
+
+
+def test_a_request_that_the_server_has_had_for_long_is_a_failure() -> None:
+    wire = Wire()
+    wire.read(head() + text("a", 1, "stop") + DONE + END, 10)
+    wire.begin()
+    wire.stream.sent_ns = time.time_ns() - 3_000 * MS
+    wire.channel.lost("reset", "a proxy gave up")
+    assert wire.unanswered == []
+    assert wire.delta().errors == {"reset": 1}
+
+
+def test_a_request_that_is_sent_again_was_not_sent_late() -> None:
+    wire = Wire()
+    wire.client.send_lag_ns.clear()
+    for retried in (True, False):
+        wire.channel.begin(Stream(stage=0, samples=wire.samples, wire=b"POST", intended_ns=0, retried=retried))
+        assert len(wire.client.send_lag_ns) == int(not retried)
 
 
 @pytest.mark.parametrize("retried", [True, False])

@@ -177,6 +177,27 @@ async def test_a_stage_fills_after_the_connects_of_the_one_before_have_failed(mo
             await eventually(lambda: "connect" in driver.stages[1].samples.messages)
 
 
+async def test_a_stage_that_begins_after_its_transient_is_over_elsewhere_is_measured_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads = asyncio.Event()
+    reads.set()
+    stage = Stage(concurrency=2, rate=None, isl=16, osl=1, settle_s=1.0)
+    async with serving(lambda _: True, reads) as listener:
+        configured = settings(listener)
+        driver = Driver(configured, prompts_of(configured.vocabulary, configured.seed), None)
+        held = Held(driver.sockets, monkeypatch)
+        driver.begin_stage(command(configured, stage, waits=True))
+        await eventually(lambda: held.count == 2)
+        driver.open_window(0)
+        assert driver.current is None
+        held.go_on.set()
+        await eventually(lambda: driver.current is not None)
+        assert driver.stages[0].window.is_open
+        driver.end_load(abort=True)
+        driver.sockets.close()
+
+
 async def test_a_clock_step_is_noted_for_a_stream_that_waits_for_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = asyncio.Event()
     bodies: list[bytes] = []

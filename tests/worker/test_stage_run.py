@@ -89,6 +89,20 @@ def test_an_open_loop_reaches_its_requests_after_a_warm_up_in_time(ranks: int, w
     assert len(sent) == REQUESTS + max(warmup_requests, early)
 
 
+@pytest.mark.parametrize("warmup_s", [0.0, 0.5])
+def test_a_schedule_that_ends_before_all_requests_are_sent_is_exhausted(warmup_s: float) -> None:
+    load = {"concurrency": None, "rate": 10.0, "rate_points": ((0.0, 20.0), (2.0, 0.0)), "warmup_s": warmup_s}
+    run = StageRun(command_of(0, 1, **load), token_prompts(range(100), 5), ClientSamples(), 5)
+    due = 0
+    while run.next_arrival() is not None:
+        due += 1
+    for _ in range(due):
+        assert not run.exhausted
+        run.next_stream(0)
+    assert 0 < due < REQUESTS
+    assert run.exhausted
+
+
 def test_what_a_warm_up_stream_receives_in_the_window_of_a_stage_bounded_by_requests_is_not_timed() -> None:
     run = StageRun(command_of(0, 1, requests=1, warmup_requests=1), token_prompts(range(100), 5), ClientSamples(), 5)
     warmup = run.next_stream(0)
