@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from math import inf
+from typing import NamedTuple
 
 from loadgen.metrics.deltas import MAIN_LATENCIES, Summary
 from loadgen.metrics.engine import EngineView, OthersTraffic
@@ -21,14 +22,20 @@ _KEPT_RAW = 1_200  # five minutes at four points a second
 _POINTS_KEPT = 31
 
 
+class _Tick(NamedTuple):
+    t_s: float
+    latency: dict[str, list[Histogram]]  # including warm-up
+    failed: int
+    completed: int
+
+
 class Timeline:
     """A run over time, in bounded memory."""
 
     def __init__(self) -> None:
         self.points: list[SeriesPoint] = []  # the newest; `series` has all of them
         self.series = TimeSeries(_COLUMNS, capacity=_CAPACITY, kept_raw=_KEPT_RAW)
-        self._recent: deque[tuple[float, dict[str, list[Histogram]]]] = deque()
-        """The latencies of the last `RECENT_S` seconds by tick, including warm-up."""
+        self._recent: deque[_Tick] = deque()  # of the last `RECENT_S` seconds
         self._heard_s: float | None = None
 
     def add(
@@ -46,8 +53,8 @@ class Timeline:
         for one in metrics:
             for name, histograms in latency.items():
                 histograms += [one.latency[key] for key in (name, f"warmup_{name}") if key in one.latency]
-        self._recent.append((line.t_s, latency))
-        while self._recent[0][0] <= line.t_s - RECENT_S:
+        self._recent.append(_Tick(line.t_s, latency, _failed(line), line.client.requests))
+        while self._recent[0].t_s <= line.t_s - RECENT_S:
             self._recent.popleft()
         point = self._point(line, running, others)
         self.points = [*self.points[-_POINTS_KEPT:], point]
@@ -62,6 +69,10 @@ class Timeline:
         """The statistics of the last `RECENT_S` seconds, in milliseconds: ttft, tpot, itl, e2e."""
         return {name: self._over(name, -inf).summary() for name in MAIN_LATENCIES}
 
+    def recent_ends(self) -> tuple[int, int]:
+        """How many streams failed and how many completed in the last `RECENT_S` seconds, including warm-up."""
+        return sum(tick.failed for tick in self._recent), sum(tick.completed for tick in self._recent)
+
     def _point(self, line: Ticked, running: StageRecord | None, others: OthersTraffic | None) -> SeriesPoint:
         ttft, tpot = self._over("ttft", line.t_s - WINDOW_S), self._over("tpot", line.t_s - WINDOW_S)
         engine = line.engine or EngineView()
@@ -75,7 +86,7 @@ class Timeline:
             ttft_p99_ms=ttft.percentile_ms(99),
             tpot_p50_ms=tpot.percentile_ms(50),
             tpot_p99_ms=tpot.percentile_ms(99),
-            errors=sum(delta.failed + delta.warmup_failed + delta.carried_failed for delta in line.stages.values()),
+            errors=_failed(line),
             engine_running=engine.running,
             engine_waiting=engine.waiting,
             kv_usage=engine.kv_usage,
@@ -88,10 +99,14 @@ class Timeline:
     def _over(self, name: str, after_s: float) -> Histogram:
         """A latency over the ticks after a moment."""
         total = Histogram()
-        for t_s, latency in self._recent:
-            for histogram in latency[name] if t_s > after_s else ():
+        for tick in self._recent:
+            for histogram in tick.latency[name] if tick.t_s > after_s else ():
                 total.add(histogram)
         return total
+
+
+def _failed(line: Ticked) -> int:
+    return sum(delta.failed + delta.warmup_failed + delta.carried_failed for delta in line.stages.values())
 
 
 def _others_tokens_per_s(running: StageRecord | None, others: OthersTraffic | None) -> float | None:

@@ -40,6 +40,7 @@ from loadgen.run.stage_views import StageViews, distributions, whole_view
 
 _CPU_POINTS = 8
 _QUIET_S = 10.0  # longer than most prefills
+_MOST_FAILED = 0.1  # of the streams that ended in the last seconds; with more, the run is failing
 
 
 class RunFields(TypedDict, total=False):
@@ -296,6 +297,7 @@ def _running_headline(
 ) -> tuple[str, bool]:
     """The same while it sends load, or watches the load of others."""
     engine, others, counters = record.engine, record.others, record.total.counters
+    failed, completed = record.timeline.recent_ends()
     silent = _silent_words(server) or _quiet_words(record)
     if silent:
         return silent, False
@@ -303,9 +305,9 @@ def _running_headline(
         return _limit_of(engine) or _no_load_words(engine, others), True
     errors = sum(counters[name] for name in ("failed", "warmup_failed", "carried_failed"))
     wrong_output = next((one.text for one in verdicts if is_of_output(one)), None)
-    if wrong_output is not None and errors < counters["completed"]:
+    if wrong_output is not None and not _is_failing(failed, completed):
         return wrong_output, False
-    text, healthy = load_headline(client, engine, errors=errors, completed=counters["completed"])
+    text, healthy = load_headline(client, engine, failed=failed, completed=completed, errors=errors)
     return f"{text}, not alone" if healthy and others is not None and others.seen else text, healthy
 
 
@@ -324,12 +326,19 @@ def _quiet_words(record: Record) -> str:
     return f"nothing has arrived for {quiet_s:.0f} s: {waiting} open, to fail after load.stall_timeout_s"
 
 
-def load_headline(client: ClientView, engine: EngineView | None, *, errors: int, completed: int) -> tuple[str, bool]:
-    if errors and errors >= completed:
-        return f"failing: {errors} of {errors + completed} requests", False
+def load_headline(
+    client: ClientView, engine: EngineView | None, *, failed: int, completed: int, errors: int
+) -> tuple[str, bool]:
+    """`failed` and `completed` streams of the last seconds, and all `errors` of the run."""
+    if _is_failing(failed, completed):
+        return f"failing: {failed} of the last {counted(failed + completed, 'request')}", False
     if client.limited:
         return f"client-limited, not trustworthy: {client.why}", False
     return _limit_of(engine) or ("ok" if not errors else f"ok, {errors} failed"), True
+
+
+def _is_failing(failed: int, completed: int) -> bool:
+    return failed > 0 and failed >= _MOST_FAILED * (failed + completed)
 
 
 def _limit_of(engine: EngineView | None) -> str | None:

@@ -179,7 +179,8 @@ class Channel:
         If the request had been waiting for longer, the server lost it, and to send it again would hide that wait.
         """
         waited_ns = time.time_ns() - stream.sent_ns
-        return self.served and not self.answered and not stream.retried and waited_ns < _IDLE_CLOSE_NS
+        fresh = not self.served or self.answered or stream.retried
+        return not fresh and waited_ns < _IDLE_CLOSE_NS
 
     # Called by the HTTP parser.
 

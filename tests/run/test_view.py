@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadgen.metrics.deltas import ClientDelta
+from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.engine import EngineView
 from loadgen.metrics.journal import DevicesChosen, Milestone, ServerChanged, TelemetryChanged, Ticked
 from loadgen.metrics.record import Record
@@ -15,11 +15,12 @@ from loadgen.metrics.snapshot import ClientView, Snapshot
 from loadgen.run.run import Run
 from loadgen.run.view import _compute, _quiet_words, load_headline, phase_headline
 from tests.engines import MANAGED, profile
+from tests.metrics.served import started
 from tests.run.driving import finish
 
 PUBLISHED = {"source": "a publication", "points": [{"figures": {"ttft_p50_ms": 40.0}}]}
 CLIENT = ClientView("kernel", 1, 10.0, 0.4, 0.0, limited=False, why=None)
-CALM: dict[str, Any] = {"client": CLIENT, "engine": None, "errors": 0, "completed": 9}
+CALM: dict[str, Any] = {"client": CLIENT, "engine": None, "failed": 0, "completed": 9, "errors": 0}
 IMPORT = Milestone("import", "import", "done")
 WEIGHTS = Milestone("weights", "load weights", "running", 0.5, "2/4 shards")
 READY = Milestone("ready", "ready")
@@ -43,7 +44,9 @@ async def test_what_was_published_is_beside_the_running_stage_and_in_the_end_bes
     [
         ({}, "ok", True),
         ({"errors": 2}, "ok, 2 failed", True),
-        ({"errors": 20}, "failing: 20 of 29 requests", False),
+        ({"errors": 20, "failed": 1, "completed": 0}, "failing: 1 of the last 1 request", False),
+        ({"errors": 20, "failed": 3}, "failing: 3 of the last 12 requests", False),
+        ({"errors": 20, "failed": 1, "completed": 90}, "ok, 20 failed", True),
         ({"engine": EngineView(waiting=4)}, "engine-limited: queueing, 4 waiting", True),
         ({"engine": EngineView(waiting=4, kv_usage=1.0)}, "KV-limited: 4 waiting, KV cache 100% full", True),
         (
@@ -101,6 +104,16 @@ def test_silence_is_said_while_streams_wait(ticks: list[tuple[float, int, int]],
     for t_s, reads, held in ticks:
         record.apply(Ticked(t_s=t_s, span_s=0.25, stages={}, client=ClientDelta(reads=reads), held=held))
     assert _quiet_words(record) == text
+
+
+def test_only_recent_ends_count_as_failing() -> None:
+    record = Record()
+    record.apply(started())
+    for t_s, failed, completed in ((1.0, 50, 0), (2.0, 3, 1), (12.5, 0, 2)):
+        delta = StageDelta(warmup_failed=failed)
+        record.apply(Ticked(t_s=t_s, span_s=1.0, stages={0: delta}, client=ClientDelta(requests=completed), held=4))
+        ends = record.timeline.recent_ends()
+        assert ends == ((0, 2) if t_s > 10 else (50, 0) if t_s < 2 else (53, 1))
 
 
 def test_the_share_of_the_peak_is_that_of_the_servers_gpus() -> None:

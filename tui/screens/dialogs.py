@@ -113,12 +113,23 @@ class Dialog(LeanScreen[Answer], ModalScreen[Answer]):
             self._size = self.app.size
             self.refresh(layout=True)
 
+    def _screen_resized(self, size: Size) -> None:
+        """Lay out the screen below first: it shows around this one."""
+        self._screen_below._screen_resized(size)
+        super()._screen_resized(size)
+
+    @property
+    def _screen_below(self) -> Screen[Any]:
+        stack = self.app.screen_stack
+        return stack[stack.index(self) - 1]
+
     def render_lines(self, crop: Region) -> list[Strip]:
         """The screen below, taken once: Textual would draw it anew whenever a letter is typed."""
+        below = self._screen_below._compositor
+        if below.size != self.size:
+            return blank_lines(self, crop)
         if self._below is None or self._below[0] != self.size:
-            stack = self.app.screen_stack
-            below = stack[stack.index(self) - 1]
-            self._below = (self.size, below._compositor.render_strips(self.size))
+            self._below = (self.size, below.render_strips(self.size))
         columns = crop.column_span
         return [strip.crop(*columns) for strip in self._below[1][crop.y : crop.bottom]]
 

@@ -53,6 +53,17 @@ async def test_what_lies_under_a_dialog_is_painted_once_when_it_goes(painted: li
             assert painted == ["CockpitScreen"]
 
 
+@pytest.mark.parametrize("key", ["n", "r", "R", "question_mark", "m", "q"])
+async def test_the_terminal_is_resized_under_a_dialog(key: str) -> None:
+    async with seated((120, 40)) as seat:
+        await seat.show(with_gpus())
+        await seat.press(key)
+        for size in ((121, 40), (121, 41), (240, 60), (80, 24), (60, 16), (100, 30)):
+            await seat.pilot.resize_terminal(*size)
+            assert len(seat.app.screen_stack) == 2
+            assert seat.rows[-1].strip()  # what lies under it, laid out anew
+
+
 async def test_panels_that_come_into_sight_are_laid_out_and_painted_once(
     painted: list[str], laid_out: list[str]
 ) -> None:
