@@ -78,6 +78,13 @@ def met_limits(stage: Judgement | StageResult) -> bool | None:
     return all(checks) if checks else None
 
 
+def is_known(stage: Judgement) -> bool:
+    """Whether anything has been measured that a limit applies to."""
+    counts = [check.population for check in stage.slo.values()]
+    counts += [stage.goodput.determined] if stage.goodput is not None else []
+    return any(counts) if counts else stage.failures.scheduled > 0
+
+
 def needed_words(stage: Judgement) -> str:
     """What a sure verdict takes for the most demanding limit: "ttft_p99 needs 120 more streams"; empty if sure."""
     name, needs = _most_needed(stage)

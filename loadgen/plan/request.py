@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from loadgen.errors import ProfileError
-from loadgen.profile.values import parse_duration_s
+from loadgen.profile.values import MOST_RATE, parse_duration_s
 from loadgen.searches import SEARCHES, SearchName
 
 _RAMP = re.compile(r"(?P<to>\S+)\s+in\s+(?P<over>.+)")
@@ -42,7 +42,10 @@ def parse_plan(text: str) -> PlanRequest:
     try:
         ramp = _RAMP.fullmatch(text.strip())
         if ramp is not None:
-            return PlanRequest("ramp", to=_positive(ramp["to"]), over_s=parse_duration_s(ramp["over"]))
+            over_s = parse_duration_s(ramp["over"])
+            if over_s <= 0:
+                raise ValueError(f"{ramp['over'].strip()}: too short for a ramp")
+            return PlanRequest("ramp", to=_positive(ramp["to"]), over_s=over_s)
         ladder = _EACH.fullmatch(text.strip())
         loads, duration = (ladder["loads"], ladder["duration"]) if ladder is not None else (text, None)
         values = tuple(_positive(part) for part in loads.split(","))
@@ -55,7 +58,8 @@ def _positive(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise ValueError(f"{text.strip() or 'nothing'}: not a number") from None
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{text.strip()}: not a load; expected a number above 0")
+        wrong = f"{text.strip()}: not a number" if text.strip() else "a load is missing"
+        raise ValueError(f"{wrong}; type loads, such as 8, 16, 32") from None
+    if not 0 < value <= MOST_RATE:
+        raise ValueError(f"{text.strip()}: not a load; expected a number above 0, up to {MOST_RATE:,.0f}")
     return value

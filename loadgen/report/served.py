@@ -19,7 +19,10 @@ from loadgen.report.notes import LATENCY_TITLES, Note
 from loadgen.report.tabular import Column, Value
 
 Watched = StageResult | StageView
-NO_LOAD_NOTE = "No load was sent in these stages: the figures are the engine's own, of what others sent."
+NO_LOAD_NOTE = (
+    "No load was sent in these stages: the figures are the engine's own, of what others sent and of streams that were "
+    "still open from the stage before."
+)
 LATENCIES = ("ttft", "tpot", "itl", "e2e", "queue", "prefill", "decode")
 IN_SECONDS = frozenset({"e2e", "decode"})
 PERCENTILES = ("p50", "p90", "p99")

@@ -14,7 +14,7 @@ from loadgen.metrics.frontier import cost_of
 from loadgen.metrics.hardware_result import ComputeResult, EnergyResult
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import CurvePoint
-from loadgen.metrics.slo import judge, met_limits, needed_words
+from loadgen.metrics.slo import is_known, judge, met_limits, needed_words
 from loadgen.metrics.snapshot import Distribution, StageView
 from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
@@ -95,7 +95,7 @@ def stage_view(
     return msgspec.structs.replace(
         _measured(stage, max(0.0, (ended.t_s if ended is not None else now_s) - started.t_s)),
         throughput=throughput,
-        slo_met=met_limits(judgement) if stage.counters["sent"] else None,
+        slo_met=met_limits(judgement) if is_known(judgement) else None,
         slo_needs=needed_words(judgement),
         stop_reason=ended.reason if ended is not None else None,
         truth=_truth_words(truth) if truth is not None else "",

@@ -12,7 +12,7 @@ from loadgen.metrics.deltas import StageDelta
 from loadgen.metrics.difference import streams_needed
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import Limits
-from loadgen.metrics.slo import Judgement, judge, limits_of, met_limits, needed_words
+from loadgen.metrics.slo import Judgement, is_known, judge, limits_of, met_limits, needed_words
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.profile.values import limit_of, slo_problem
 from tests.metrics.served import result_of, served, started
@@ -286,3 +286,12 @@ def test_any_percentile() -> None:
     assert slo_problem("normalized") is not None
     checks = judged(record(10, 20, 30), ttft_p34=15.0, ttft_p33=15.0, ttft=1.0).slo
     assert {name: check.met for name, check in checks.items()} == {"ttft_p34": False, "ttft_p33": True}
+
+
+def test_before_anything_is_measured_no_limit_is_missed() -> None:
+    waiting = timed(record(sent=8), ttft_censored=[250.0] * 8)
+    assert not is_known(judged(waiting, ttft_p99=1000.0))
+    assert is_known(judged(waiting, ttft_p99=100.0))
+    assert is_known(judged(record(10, sent=8), ttft_p99=1000.0))
+    assert not is_known(judged(record(), failed=0.1))
+    assert is_known(judged(record(10), failed=0.1))

@@ -56,13 +56,15 @@ def test_the_words_of_a_plan(text: str, asked: PlanRequest) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "nothing: not a number"),
-        ("8,,16", "nothing: not a number"),
+        ("", "a load is missing; type loads, such as 8, 16, 32"),
+        ("8,,16", "a load is missing"),
         ("8 16", "8 16: not a number"),
         ("0", "0: not a load; expected a number above 0"),
         ("-3", "-3: not a load"),
         ("nan", "nan: not a load"),
         ("1e999", "1e999: not a load"),
+        ("2e6", "2e6: not a load; expected a number above 0, up to 1,000,000"),
+        ("4 in 0s", "0s: too short for a ramp"),
         ("64 in an hour", "expected a duration such as 30s"),
         ("8 each day", "expected a duration such as 30s"),
     ],

@@ -86,8 +86,10 @@ async def test_number_is_asked_checked_and_set() -> None:
         await seat.press("n")
         assert isinstance(seat.dialog, AskLoad)
         await seat.press("minus", "1", "enter")
-        assert "! a number from 0 up to 100000" in seat.text
-        await seat.press("backspace", "backspace", "2", "5", "x", "6", "enter")
+        assert "! a whole number from 0 up to 100,000" in seat.text
+        await seat.press("backspace", "backspace", "2", "5", "x", "enter")
+        assert seat.calls == []
+        await seat.press("backspace", "6", "enter")
         assert seat.calls == [SetConcurrency(256)]
         assert seat.dialog is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 
@@ -37,7 +38,7 @@ def load(frame: Frame, width: int, height: int) -> Rows:
         return [titled("load", (*needs, state), width), _strip(frame, width), server_strip(frame), client_strip(frame)]
     roomy, unit = height >= _ROOMY, "rate, req/s" if frame.wanted.open_loop else "concurrency"
     rows = [
-        titled("load", (state,) if roomy or not told else told[0][:1], width),
+        titled("load", (state,) if roomy or not told or state[1] == "warn" else told[0][:1], width),
         spread(((f" {unit}", "text"),), _value(frame), width - 1),
         spread((), _held(frame), width - 1),
         ((" ", "text"), *bar(_share(frame), width - 2, "held")),
@@ -76,7 +77,7 @@ def _needs(frame: Frame) -> list[Row]:
         return [((stage.waits_for, "warn"),)]
     found: list[Row] = []
     if stage.e2e_needs_s:
-        row: Row = ((f"E2E needs {stage.e2e_needs_s:.0f} s more", "warn"),)
+        row: Row = ((f"E2E needs {math.ceil(stage.e2e_needs_s)} s more", "warn"),)
         asks = frame.steers and frame.snapshot.load.stage_progress is not None
         found.append((*row, (": ", "text"), frame.key("extend")) if asks else row)
     if stage.slo_needs:

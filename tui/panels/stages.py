@@ -54,8 +54,8 @@ def stages(frame: Frame, width: int, height: int) -> Rows:
 
 
 def _watched(frame: Frame, width: int, height: int) -> Rows:
-    """The stages by what others sent in them."""
-    title = titled("stages: what others send", ((f"{frame.snapshot.load.stages_planned} planned", "dim"),), width)
+    """The stages by all that the engine served in them."""
+    title = titled("stages: what the engine served", (), width)
     top: Rows = [((f"{'#':>4} {'load':<{_NAME}}", "dim"), *head_words(SERVED))]
     top = top if height < _TITLED_FROM else [title, *top]
     rows: Rows = []

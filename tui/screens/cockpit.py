@@ -227,6 +227,8 @@ class CockpitScreen(FullScreen[None]):
             player, now = self._replayed
             player.set_speed(now.speed * factor)
         elif self._steerable():
+            if self._pending.wanted.value == 0:
+                self.notify("No load to scale: begin with one stream, or a number", timeout=3, markup=False)
             self._pending.scale(factor)
             self._draw()
 

@@ -181,18 +181,17 @@ class AskLoad(AskParsed[float]):
 
     def __init__(self, name: str, *, open_loop: bool) -> None:
         question = f"{name}: {'requests a second' if open_loop else 'streams held open'}"
-        kind = "number" if open_loop else "integer"
-        super().__init__(question, partial(_parse_load, open_loop=open_loop), type=kind, max_length=9)
+        super().__init__(question, partial(_parse_load, open_loop=open_loop), max_length=12)
 
 
 def _parse_load(text: str, *, open_loop: bool) -> float:
-    least, most = ("above 0", MOST_RATE) if open_loop else ("from 0", MOST_CONCURRENCY)
+    expected, most = ("a number above 0", MOST_RATE) if open_loop else ("a whole number from 0", MOST_CONCURRENCY)
     try:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value <= most or (open_loop and not value):
-        raise ProfileError(f"a number {least} up to {most:.0f}")
+    if not 0 <= value <= most or (not value if open_loop else not value.is_integer()):
+        raise ProfileError(f"{expected} up to {most:,.0f}")
     return value
 
 

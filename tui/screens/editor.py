@@ -25,7 +25,7 @@ from textual.widgets import TextArea
 
 from loadgen import format as fmt
 from loadgen.errors import UNDECODABLE, ProfileError
-from loadgen.places import expanded, named_mode, write_whole
+from loadgen.places import named_mode, write_whole
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile, default_name, variant_names
 from tui import keys
@@ -180,7 +180,7 @@ def problem_rows(problems: Sequence[Problem], width: int) -> Rows:
 
 def _named(text: str) -> Path:
     """The file that was typed, which needs no suffix; raises `RuntimeError` or `ValueError` where it can be none."""
-    path = Path(expanded(text))
+    path = Path(text).expanduser()
     return path if path.suffix == ".toml" else path.with_name(f"{path.name}.toml")
 
 

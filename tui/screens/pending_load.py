@@ -27,6 +27,7 @@ class PendingLoad:
     def __init__(self, control: RunControl) -> None:
         self._control = control
         self._seen = Wanted()
+        self._idle = False  # the plan is done, and no load runs
         self._asked: tuple[float, bool] | None = None  # A value, and whether it is a rate
         self._asked_paused: bool | None = None
         self._asked_shape: tuple[int, int] | None = None
@@ -47,6 +48,7 @@ class PendingLoad:
     def see(self, snapshot: Snapshot) -> None:
         """Learn the run's own target, and drop what it confirms."""
         self._seen = _target_of(snapshot)
+        self._idle = snapshot.phase == "holding"
         self._waited += 1
         if self._waited > PATIENCE or self._asked == (self._seen.value, self._seen.open_loop):
             self._asked = None
@@ -68,11 +70,11 @@ class PendingLoad:
             self.ask(max(LEAST_RATE if self.wanted.open_loop else 1.0, (value or 1.0) * factor))
 
     def ask(self, value: float, *, open_loop: bool | None = None) -> None:
-        """A target, in the unit of the present loop unless told; one that changes nothing is not sent."""
+        """A target, in the unit of the present loop unless told; one that changes nothing of a load is not sent."""
         now = self.wanted
         open_loop = now.open_loop if open_loop is None else open_loop
         value = _rounded_rate(value) if open_loop else float(min(max(0, int(value)), MOST_CONCURRENCY))
-        if (value, open_loop) == (now.value, now.open_loop):
+        if (value, open_loop) == (now.value, now.open_loop) and not self._idle:
             return
         self._asked, self._waited = (value, open_loop), 0
         self._control.apply(SetRate(value) if open_loop else SetConcurrency(int(value)))
@@ -86,7 +88,8 @@ class PendingLoad:
 
     def toggle_pause(self) -> None:
         paused = not self.wanted.paused
-        self._asked_paused, self._waited = paused, 0
+        if not self._idle:  # then it is refused
+            self._asked_paused, self._waited = paused, 0
         self._control.apply(Pause() if paused else Resume())
 
 

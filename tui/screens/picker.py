@@ -139,6 +139,9 @@ class PickerScreen(FullScreen[None]):
             rows += [(None, ((heading, "title"),)), *group] if group else []
         self._list.fill(rows or [(None, (("nothing matches", "dim"),))], begin_at)
         self.query_one("#rows-head", Pane).renew()
+        if not rows:
+            self._show_detail()
+            self._check_unless_checked()
 
     # The one under the cursor.
 

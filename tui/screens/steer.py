@@ -35,7 +35,7 @@ def parse_shape(text: str) -> tuple[int, int]:
         raise ProfileError("two whole numbers, such as 4096/1024")
     shape = int(isl), int(osl)
     if not all(0 < length <= LARGEST_LENGTH for length in shape):
-        raise ProfileError(f"from 1 up to {LARGEST_LENGTH} tokens each")
+        raise ProfileError(f"from 1 up to {LARGEST_LENGTH:,} tokens each")
     return shape
 
 

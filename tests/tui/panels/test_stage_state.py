@@ -45,10 +45,10 @@ def load_lines(snapshot: Snapshot, width: int, height: int) -> list[str]:
 
 def test_a_strip_says_it_in_its_title() -> None:
     assert WAITS in load_lines(with_stage(waits_for=WAITS), 80, 4)[0]
-    assert "─ E2E needs 9 s more: e  by plan" in load_lines(with_stage(e2e_needs_s=9.2), 80, 4)[0]
+    assert "─ E2E needs 10 s more: e  by plan" in load_lines(with_stage(e2e_needs_s=9.2), 80, 4)[0]
     both = with_stage(e2e_needs_s=9.2, slo_needs="ttft_p99 needs 120 more streams", requests=CARRIED_IN)
     assert (
-        "E2E needs 9 s more: e  ttft_p99 needs 120 more streams  56 carried in  by plan" in load_lines(both, 90, 4)[0]
+        "E2E needs 10 s more: e  ttft_p99 needs 120 more streams  56 carried in  by plan" in load_lines(both, 90, 4)[0]
     )
     assert load_lines(both, 80, 4)[0].endswith("by plan")
     assert load_lines(with_stage(), 80, 4)[0].endswith("─ by plan")
@@ -60,14 +60,14 @@ def test_a_tall_panel_has_lines_for_it_in_the_place_of_hints_and_its_numbers_sta
     assert len(plain) == len(waits) == 8 and plain[:5] == waits[:5]
     assert " ".join(line.strip() for line in waits[5:7]) == WAITS
     needs = load_lines(with_stage(e2e_needs_s=9.2, requests=CARRIED_IN), 38, 8)
-    assert [line.strip() for line in needs[5:7]] == ["E2E needs 9 s more: e", "56 carried in"]
+    assert [line.strip() for line in needs[5:7]] == ["E2E needs 10 s more: e", "56 carried in"]
     everything = with_stage(waits_for=f"{WAITS} and its first wave had its first tokens", requests=CARRIED_IN)
     assert len(load_lines(everything, 38, 8)) == 8
 
 
 def test_a_low_panel_says_the_first_thing() -> None:
     assert (
-        "─ E2E needs 9 s more"
+        "─ E2E needs 10 s more"
         in load_lines(with_stage(e2e_needs_s=9.2, requests=replace(NO_REQUESTS, carried_in=5)), 32, 5)[0]
     )
     assert " not measured before" in load_lines(with_stage(waits_for=WAITS), 32, 5)[0]
@@ -79,7 +79,7 @@ def test_who_only_looks_is_shown_no_key() -> None:
     assert "E2E needs 9 s more  by plan" in title
     endless = with_stage(e2e_needs_s=9.0)
     endless = replace(endless, load=replace(endless.load, stage_progress=None))
-    assert "E2E needs 9 s more  by plan" in load_lines(endless, 80, 4)[0]
+    assert "E2E needs 10 s more  by plan" in load_lines(endless, 80, 4)[0]
 
 
 def test_what_is_not_known_of_e2e_is_no_number() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from textual._compositor import Compositor
 from textual.screen import Screen
 
-from tests.tui.cockpit import seated
+from tests.server.fakes import eventually
+from tests.tui.cockpit import Seat, seated
 from tests.tui.scripted import running, starting, with_gpus
 from tui.app import Cockpit
 
@@ -53,6 +55,10 @@ async def test_what_lies_under_a_dialog_is_painted_once_when_it_goes(painted: li
             assert painted == ["CockpitScreen"]
 
 
+def laid_out_at(seat: Seat, size: tuple[int, int]) -> bool:
+    return seat.app.screen._compositor.size == size
+
+
 @pytest.mark.parametrize("key", ["n", "r", "R", "question_mark", "m", "q"])
 async def test_the_terminal_is_resized_under_a_dialog(key: str) -> None:
     async with seated((120, 40)) as seat:
@@ -60,6 +66,7 @@ async def test_the_terminal_is_resized_under_a_dialog(key: str) -> None:
         await seat.press(key)
         for size in ((121, 40), (121, 41), (240, 60), (80, 24), (60, 16), (100, 30)):
             await seat.pilot.resize_terminal(*size)
+            await eventually(partial(laid_out_at, seat, size))
             assert len(seat.app.screen_stack) == 2
             assert seat.rows[-1].strip()  # what lies under it, laid out anew
 

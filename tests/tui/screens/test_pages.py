@@ -275,3 +275,11 @@ async def test_another_theme_colours_everything_and_so_does_the_first_again() ->
 
 def strips_alive() -> int:
     return sum(isinstance(each, Strip) for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 24), (120, 30), (149, 36), (160, 30)])
+async def test_a_low_screen_keeps_the_last_three_stages(size: tuple[int, int]) -> None:
+    async with seated(size) as seat:
+        await seat.show(with_gpus())
+        numbers = [row.replace("▸", " ").split()[0] for row in seat.rows[-4:-1]]
+        assert numbers == ["2", "3", "4"]

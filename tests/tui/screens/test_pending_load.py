@@ -124,6 +124,15 @@ def test_pause_twice_is_pause_and_go_on() -> None:
     assert run.calls == [Pause(), Resume()]
 
 
+def test_once_the_plan_is_done_the_same_load_begins_anew_and_nothing_can_be_paused() -> None:
+    hand, run = hand_at(concurrency=64)
+    hand.see(msgspec.structs.replace(at(concurrency=64), phase="holding"))
+    hand.ask(64)
+    hand.toggle_pause()
+    assert not hand.wanted.paused
+    assert run.calls == [SetConcurrency(64), Pause()]
+
+
 def test_without_a_target_the_last_stage_is_the_base() -> None:
     hand, run = hand_at()
     hand.step(1)
