@@ -79,7 +79,7 @@ def test_who_only_looks_is_shown_no_key() -> None:
     assert "E2E needs 9 s more  by plan" in title
     endless = with_stage(e2e_needs_s=9.0)
     endless = replace(endless, load=replace(endless.load, stage_progress=None))
-    assert "E2E needs 10 s more  by plan" in load_lines(endless, 80, 4)[0]
+    assert "E2E needs 9 s more  by plan" in load_lines(endless, 80, 4)[0]
 
 
 def test_what_is_not_known_of_e2e_is_no_number() -> None:
