@@ -69,10 +69,10 @@ class Vendor(msgspec.Struct, frozen=True):
     integrated: bool = False  # ordinary processors bring small GPUs of this vendor along
     whole_gpu: str = ""  # the compute partition that is no partition
 
-    def on_windows(self, dev: Path = Path("/dev")) -> bool:
+    def on_windows(self, dev: Path) -> bool:
         return bool(self.windows_file) and (dev / self.windows_file).exists()
 
-    def computes_here(self, dev: Path = Path("/dev")) -> bool:
+    def computes_here(self, dev: Path) -> bool:
         """Whether there is a device file that a server computes through."""
         return any(dev.glob(self.device_files[0])) or self.on_windows(dev)
 

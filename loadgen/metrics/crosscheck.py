@@ -89,7 +89,7 @@ def truth_verdicts(stage: StageRecord, check: TruthCheck | None) -> list[Verdict
     return [Verdict(name, stage.subject, words) for name, words in found.items() if words is not None]
 
 
-def unintended_hits(hit_rate: float | None, *, intended: float = 0.0) -> str | None:
+def unintended_hits(hit_rate: float | None, *, intended: float) -> str | None:
     """Why prefill looks faster than it is; `intended` is the share of tokens that prompts share on purpose."""
     if hit_rate is None or hit_rate <= intended + PREFIX_HIT_RATE:
         return None
