@@ -207,7 +207,6 @@ class Transient:
 
     def __init__(self, concurrency: int | None) -> None:
         self._concurrency = concurrency
-        self._ended = 0
         self._sent = 0
         self._held: list[float] = []
         self._ttft_ms: list[float] = []
@@ -276,7 +275,6 @@ def measured_of(stage: Stage, record: StageRecord, limits: Limits) -> Measured:
         verdict=judgement.verdict,
         met=met_limits(judgement) or False,
         needs=needed_words(judgement),
-        completed=record.counters["completed"],
     )
 
 
