@@ -98,6 +98,12 @@ class Setup(msgspec.Struct, frozen=True):
         around = self.box.environ if self.server.docker is None else self.image
         return {**(around or {}), **self.server.env}
 
+    @property
+    def taken_gpus(self) -> Sequence[Gpu]:
+        """The GPUs that the server will use; all of the box if unknown. Raises `ProfileError`."""
+        taken = server_gpus(self.server, self.platform, self.environment, self.gpus)
+        return self.gpus if taken is None else taken
+
 
 def read_setting(path: Path) -> str | None:
     """A kernel setting; None if this kernel does not have it. Raises `OSError` if it cannot be read."""
@@ -238,10 +244,10 @@ def facts_of(setup: Setup) -> Facts:
 
 
 def _archs(setup: Setup) -> frozenset[str]:
-    taken: Sequence[Gpu] | None = None
+    gpus = setup.gpus
     with contextlib.suppress(ProfileError):  # the check of GPU memory reports it
-        taken = server_gpus(setup.server, setup.platform, setup.environment, setup.gpus)
-    return frozenset(gpu.arch for gpu in (setup.gpus if taken is None else taken) if gpu.arch is not None)
+        gpus = setup.taken_gpus
+    return frozenset(gpu.arch for gpu in gpus if gpu.arch is not None)
 
 
 _MOST = 1 << 53
