@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-from pydantic import ValidationError
 
-from loadgen.errors import ResultError
 from loadgen.format import iso_time
 from loadgen.metrics.canary_record import CanaryRecord
 from loadgen.metrics.comparison import Comparison, ReferenceResult
 from loadgen.metrics.curve import load_curve
 from loadgen.metrics.engine import EngineView, OthersTraffic
-from loadgen.metrics.figures import compare, other_data
+from loadgen.metrics.figures import compare, other_data, published_reference
 from loadgen.metrics.finding import Finding
 from loadgen.metrics.frontier import Price, price_of
 from loadgen.metrics.hardware import HardwareRecord
@@ -64,22 +62,9 @@ from loadgen.metrics.stage_result import (
 from loadgen.metrics.timeline import Timeline
 from loadgen.placement import Placement
 from loadgen.profile.schema import Reference
-from loadgen.profile.values import slo_problem
 
 _EVENTS_OF_A_KIND = 1_000
 _LONG_OVER_S = 60.0  # a stage that ended this long ago gets no more reports about its engine or GPUs
-
-
-class _AskedPlan(msgspec.Struct, frozen=True):
-    goodput: float = 0.95
-
-
-class _Asked(msgspec.Struct, frozen=True):
-    """The parts of a profile that are needed here."""
-
-    slo: dict[str, float] | None = None
-    plan: _AskedPlan | None = None
-    cost: Price | None = None
 
 
 class Record:
@@ -159,7 +144,7 @@ class Record:
             case RunStarted():
                 self.run = line
                 self.hardware.began_s = line.monotonic_s
-                self._reference = _understood(line)
+                self._reference = published_reference(line)
             case RunFinished():
                 self.finished = line
 
@@ -405,16 +390,3 @@ class Record:
                 for start in self.server_starts
             ]
         return environment
-
-
-def _understood(run: RunStarted) -> Reference | None:
-    """The published reference in a run's profile; raises `ResultError` if this version cannot read it."""
-    published = run.profile.get("reference")
-    try:
-        asked = msgspec.convert(run.profile, _Asked)
-        problem = next(filter(None, (slo_problem(name) for name in asked.slo or {} if name != "failed")), None)
-        if problem is None:
-            return Reference.model_validate(published) if published else None
-    except (msgspec.ValidationError, ValidationError) as error:
-        problem = str(error)
-    raise ResultError(f"{run.run_id}: this version of vramp cannot read the profile of this run: {problem}")
