@@ -47,8 +47,8 @@ from loadgen.metrics.journal import (
 )
 from loadgen.metrics.others import LAG_S, Traffic
 from loadgen.metrics.result import Limits, Result, RunEvent, StageResult
-from loadgen.metrics.shelf import Shelf
 from loadgen.metrics.slo import limits_of
+from loadgen.metrics.spill import SpillFile
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.stage_result import (
@@ -71,7 +71,7 @@ class Record:
     """A run, up to the last line of its journal."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """The folder is for a file without a name, see `Shelf`."""
+        """The folder is for a file without a name, see `SpillFile`."""
         self.run: RunStarted | None = None
         self.findings: tuple[Finding, ...] = ()
         self.hardware = HardwareRecord()
@@ -80,8 +80,8 @@ class Record:
         self.placement: Placement | None = None
         self.stages: dict[int, StageRecord] = {}
         self.current: StageRecord | None = None
-        self._earlier: list[StageRecord] = []  # not put away yet; the last two are shown, and not among them
-        self._shelf = Shelf(folder)  # where they are put
+        self._earlier: list[StageRecord] = []  # not spilled yet; the last two are shown, and not among them
+        self._spill_file = SpillFile(folder)
         self.total = StageMetrics()  # all stages together
         self.client = ClientMetrics()
         self.events: list[RunEvent] = []
@@ -170,16 +170,16 @@ class Record:
         for number, engine in enumerate(line.instances):
             stage.part(number).engine = engine
 
-    def _put_away(self, before_s: float) -> None:
+    def _spill(self, before_s: float) -> None:
         """Summarise a stage that ended before a moment with all its streams: samples and histograms take memory.
 
-        One a tick, and not as a load ends, when there is enough to do. What something has unpacked is put away again
+        One a tick, and not as a load ends, when there is enough to do. What something has unpacked is spilled again
         after the next load has begun.
         """
         for stage in self._earlier:
             if stage.ended is not None and stage.ended.t_s < before_s and not stage.open_sent:
                 pack_hardware(stage, self.hardware)
-                stage.pack(self._shelf)
+                stage.pack(self._spill_file)
                 self._earlier.remove(stage)
                 return
 
@@ -217,7 +217,7 @@ class Record:
             self.current.add_client(line.client, span_s=line.span_s, workers=self.current.workers)
             self.current.add_gauges(line.engine)
         self.timeline.add(line, told.values(), running=self.current, others=self.others)
-        self._put_away(line.t_s - _LONG_OVER_S)
+        self._spill(line.t_s - _LONG_OVER_S)
 
     def _add_hosts(self, line: Ticked) -> None:
         for number, (facts, tick) in enumerate(zip(self.hosts, line.hosts, strict=False)):
