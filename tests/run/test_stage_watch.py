@@ -21,7 +21,7 @@ from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan.stage import Measured, Stage
 from loadgen.run.stage_watch import (
     FEWEST_TICKS,
-    FailureBreaker,
+    CircuitBreaker,
     OverloadDetector,
     Transient,
     at_rest,
@@ -270,11 +270,11 @@ def fail(record: Record, t_s: float, failed: int) -> None:
 def test_nothing_but_failures_is_judged_from_the_restart_on() -> None:
     failing = Record()
     failing.apply(StageStarted(t_s=0.0, index=0, concurrency=8, rate=None, isl=1, osl=1))
-    first = FailureBreaker()
+    first = CircuitBreaker()
     assert first.check(failing, 1.0) is None
     fail(failing, 9.0, 200)
     assert first.check(failing, 9.0) == "nothing but failures: the last 200 requests failed, http-503"
-    again = FailureBreaker()
+    again = CircuitBreaker()
     assert again.check(failing, 60.0) is None
     fail(failing, 61.0, 15)
     assert again.check(failing, 61.0) is None
