@@ -29,7 +29,7 @@ PREFIX_HIT_RATE = 0.01
 
 def truth_check(stage: StageRecord, engine: EngineStage) -> TruthCheck:
     """Compare both accounts of a stage."""
-    told, engine = engine, _without_canaries(engine, stage.canaries)
+    whole, engine = engine, _without_canaries(engine, stage.canaries)
     ttft, counters = Histogram(), stage.counters
     for name in FIRST_TOKENS:
         ttft.add(stage.histogram(name))
@@ -45,7 +45,7 @@ def truth_check(stage: StageRecord, engine: EngineStage) -> TruthCheck:
         ttft_outside_ms=outside_ms,
         queue_ms=timed.queue_mean_ms,
         prefill_ms=timed.prefill_mean_ms,
-        frontend_ms=_frontend_ms(told) if other_streams is None else None,
+        frontend_ms=_frontend_ms(whole) if other_streams is None else None,
         requests_client=counters["completed"],
         requests_server=counted.ttft_count,
         input_tokens_client=counters["input_tokens"],
