@@ -5,7 +5,6 @@ Nothing here raises: what is not there, not ours to read, no number, or on a dev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,11 +99,6 @@ def socket_of(address: str) -> tuple[int, int] | None:
     """The `socket` of the nodes at a PCI address, whatever partition it is the address of."""
     location = pci_location(address)
     return None if location is None else (location[0], location[1] & _BUS_AND_DEVICE)
-
-
-def installed_rocm(root: Path, environ: Mapping[str, str]) -> str | None:
-    """The version of the ROCm that programs find without being told where."""
-    return rocm_version(Path(environ.get("ROCM_PATH") or root / "opt/rocm")) or None
 
 
 def rocm_version(folder: Path) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import pwd
 import re
+import signal
 import unicodedata
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -177,6 +178,11 @@ def user_name(number: int) -> str:
         return pwd.getpwuid(number).pw_name
     except KeyError:
         return str(number)
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL for 9; `signal 37` for a real-time signal, which has only a number."""
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def counted(number: int, noun: str) -> str:

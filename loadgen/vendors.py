@@ -57,7 +57,6 @@ class Vendor(msgspec.Struct, frozen=True):
     gpu_reader: str  # `module:function` that reads the GPUs without a library, at one look
     module: str  # the kernel's
     driver_version: tuple[str, str]  # a file under / and the pattern of the version in it
-    runtime_reader: str  # `module:function` that reads the version of ROCm or CUDA, given / and the environment
     denied_fix: str  # what gives a user access to the device files
     packages: tuple[str, ...]  # Python packages of its backends
     variables: tuple[str, ...]  # prefixes of the environment variables that steer its libraries
@@ -70,10 +69,10 @@ class Vendor(msgspec.Struct, frozen=True):
     integrated: bool = False  # ordinary processors bring small GPUs of this vendor along
     whole_gpu: str = ""  # the compute partition that is no partition
 
-    def on_windows(self, dev: Path = Path("/dev")) -> bool:
+    def on_windows(self, dev: Path) -> bool:
         return bool(self.windows_file) and (dev / self.windows_file).exists()
 
-    def computes_here(self, dev: Path = Path("/dev")) -> bool:
+    def computes_here(self, dev: Path) -> bool:
         """Whether there is a device file that a server computes through."""
         return any(dev.glob(self.device_files[0])) or self.on_windows(dev)
 
@@ -120,7 +119,6 @@ AMD = Vendor(
     gpu_reader="loadgen.server.gpus.amd:read_amd",
     module="amdgpu",
     driver_version=("sys/module/amdgpu/version", r".+"),
-    runtime_reader="loadgen.amd_kernel:installed_rocm",
     denied_fix="sudo usermod -aG render,video $USER, then log in again",
     packages=("amdsmi",),
     variables=("AMDSMI_", "GPU_", "HIP_", "HSA_", "ROCM_", "ROCR_", "RSMI_"),
@@ -139,7 +137,6 @@ NVIDIA = Vendor(
     gpu_reader="loadgen.server.gpus.nvidia:read_nvidia",
     module="nvidia",
     driver_version=("proc/driver/nvidia/version", r"\b\d{3,}\.\d+(?:\.\d+)?\b"),
-    runtime_reader="loadgen.server.gpus.nvidia:cuda_version",
     denied_fix="ls -l /dev/nvidia*; join their group",
     packages=("nvidia-ml-py",),
     variables=("CUDA_", "NVIDIA_"),

@@ -89,6 +89,11 @@ def test_clock(seconds: float | None, text: str) -> None:
     assert fmt.clock(seconds) == text
 
 
+@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (37, "signal 37"), (0, "signal 0")])
+def test_signal_name(number: int, name: str) -> None:
+    assert fmt.signal_name(number) == name
+
+
 @pytest.mark.parametrize(("seconds", "text"), [(None, "-"), (58.4, "58 s"), (119.6, "1:59"), (-1, "0 s")])
 def test_duration(seconds: float | None, text: str) -> None:
     assert fmt.duration(seconds) == text

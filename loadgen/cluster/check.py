@@ -36,7 +36,7 @@ async def check_hosts(profile: Profile, plan: Sequence[Stage]) -> list[Finding]:
             streams = max((streams_of(stage, SLOW_TOKEN_S) for stage in plan), default=0) // len(there.workers)
             found = []
             for facts, address in there.workers:
-                found += limits(facts, streams)
+                found += limit_findings(facts, streams)
                 found += await _looked_at(there.client, facts, address, profile.server.attached)
             return found
     except ClusterError as error:
@@ -49,7 +49,7 @@ def _blocks(what: str, line: str, why: str) -> Finding:
     return Finding(what, "blocks", f"{seen})" if fix else line, why, fix)
 
 
-def limits(facts: HostFacts, streams: int) -> list[Finding]:
+def limit_findings(facts: HostFacts, streams: int) -> list[Finding]:
     """Whether a host can hold its share of the streams."""
     found = []
     if facts.open_files < streams + _SPARE_FILES:

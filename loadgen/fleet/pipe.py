@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from loadgen.errors import WorkerError
+from loadgen.format import signal_name
 
 _PROGRAM = (sys.executable, "-P", "-m", "loadgen.worker")  # -P: never import from the current folder
 _LINE_LIMIT = 64 * 1024 * 1024
@@ -131,8 +131,4 @@ class LocalPipe:
 
 
 def _ending(status: int) -> str:
-    if status >= 0:
-        return f"died with status {status}"
-    # Real-time signals have numbers only.
-    known = -status in set(signal.Signals)
-    return f"was killed by {signal.Signals(-status).name if known else f'signal {-status}'}"
+    return f"was killed by {signal_name(-status)}" if status < 0 else f"died with status {status}"

@@ -159,10 +159,10 @@ class CanaryRecord:
         part.scores += 1
         part.log_probability += line.score
         if text is not None:
-            self._compare(line, text, stage, part)
+            self._compare(line, text, part)
         return ""
 
-    def _compare(self, line: CanaryMeasured, text: _Text, stage: _Stage, part: _Part) -> None:
+    def _compare(self, line: CanaryMeasured, text: _Text, part: _Part) -> None:
         assert line.score is not None
         if line.when == "after":
             text.after = line.score

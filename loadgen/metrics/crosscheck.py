@@ -29,7 +29,7 @@ PREFIX_HIT_RATE = 0.01
 
 def truth_check(stage: StageRecord, engine: EngineStage) -> TruthCheck:
     """Compare both accounts of a stage."""
-    told, engine = engine, _without_canaries(engine, stage.canaries)
+    whole, engine = engine, _without_canaries(engine, stage.canaries)
     ttft, counters = Histogram(), stage.counters
     for name in FIRST_TOKENS:
         ttft.add(stage.histogram(name))
@@ -45,7 +45,7 @@ def truth_check(stage: StageRecord, engine: EngineStage) -> TruthCheck:
         ttft_outside_ms=outside_ms,
         queue_ms=timed.queue_mean_ms,
         prefill_ms=timed.prefill_mean_ms,
-        frontend_ms=_frontend_ms(told) if other_streams is None else None,
+        frontend_ms=_frontend_ms(whole) if other_streams is None else None,
         requests_client=counters["completed"],
         requests_server=counted.ttft_count,
         input_tokens_client=counters["input_tokens"],
@@ -89,7 +89,7 @@ def truth_verdicts(stage: StageRecord, check: TruthCheck | None) -> list[Verdict
     return [Verdict(name, stage.subject, words) for name, words in found.items() if words is not None]
 
 
-def unintended_hits(hit_rate: float | None, *, intended: float = 0.0) -> str | None:
+def unintended_hits(hit_rate: float | None, *, intended: float) -> str | None:
     """Why prefill looks faster than it is; `intended` is the share of tokens that prompts share on purpose."""
     if hit_rate is None or hit_rate <= intended + PREFIX_HIT_RATE:
         return None

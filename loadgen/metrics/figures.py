@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
+from pydantic import ValidationError
 
+from loadgen.errors import ResultError
 from loadgen.metrics.batch_means import PERCENTS
 from loadgen.metrics.comparison import Compared, Comparison, Precision
 from loadgen.metrics.deltas import MAIN_LATENCIES, Summary
@@ -27,12 +29,14 @@ from loadgen.metrics.difference import (
     share_estimate,
 )
 from loadgen.metrics.engine import EngineStage
+from loadgen.metrics.frontier import Price
 from loadgen.metrics.hardware_result import ComputeResult
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import DataFile, StageStarted
+from loadgen.metrics.journal import DataFile, RunStarted, StageStarted
 from loadgen.metrics.result import Result, StageResult
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.profile.schema import Reference, ReferencePoint
+from loadgen.profile.values import slo_problem
 
 _LATENCY = re.compile(r"(?P<metric>[a-z0-9]+)_(?:mean|p(?P<percent>\d+))_ms")
 
@@ -232,6 +236,31 @@ def _compared(figure: Figure, a: Estimate | None, b: Estimate | None) -> Compare
         a_at_least=a is not None and a.at_least,
         b_at_least=b is not None and b.at_least,
     )
+
+
+class _AskedPlan(msgspec.Struct, frozen=True):
+    goodput: float = 0.95
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """The parts of a profile that are needed here."""
+
+    slo: dict[str, float] | None = None
+    plan: _AskedPlan | None = None
+    cost: Price | None = None
+
+
+def published_reference(run: RunStarted) -> Reference | None:
+    """The published reference in a run's profile; raises `ResultError` if this version cannot read it."""
+    published = run.profile.get("reference")
+    try:
+        asked = msgspec.convert(run.profile, _Asked)
+        problem = next(filter(None, (slo_problem(name) for name in asked.slo or {} if name != "failed")), None)
+        if problem is None:
+            return Reference.model_validate(published) if published else None
+    except (msgspec.ValidationError, ValidationError) as error:
+        problem = str(error)
+    raise ResultError(f"{run.run_id}: this version of vramp cannot read the profile of this run: {problem}")
 
 
 def compare(

@@ -221,7 +221,7 @@ class HardwareRecord:
     def facts_within(self, samples: HardwareSamples, start_s: float, end_s: float) -> list[GpuFacts]:
         """The same over a window of a stage, by its means: a moment may be an exception."""
         looks = {index: found for index, found in samples.within(start_s, end_s).items() if found}
-        typical = {index: _typical(found) for index, found in looks.items()}
+        typical = {index: _with_means(found) for index, found in looks.items()}
         return self._facts(typical, looks, self.of_stage(samples))
 
     def _facts(
@@ -259,7 +259,7 @@ class HardwareRecord:
         return grown or (gpu.hbm_total_bytes is not None and most >= _SERVER_SHARE * gpu.hbm_total_bytes)
 
 
-def _typical(looks: Sequence[GpuSample]) -> GpuSample:
+def _with_means(looks: Sequence[GpuSample]) -> GpuSample:
     """The last of them, with the means of what differs between one moment and the next."""
     known = {name: _known(looks, name) for name in ("gfx_percent", "gfx_clock_mhz", "temperature_hotspot_c")}
     return msgspec.structs.replace(looks[-1], **{name: fmean(values) for name, values in known.items() if values})

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-from pydantic import ValidationError
 
-from loadgen.errors import ResultError
 from loadgen.format import iso_time
 from loadgen.metrics.canary_record import CanaryRecord
 from loadgen.metrics.comparison import Comparison, ReferenceResult
 from loadgen.metrics.curve import load_curve
 from loadgen.metrics.engine import EngineView, OthersTraffic
-from loadgen.metrics.figures import compare, other_data
+from loadgen.metrics.figures import compare, other_data, published_reference
 from loadgen.metrics.finding import Finding
 from loadgen.metrics.frontier import Price, price_of
 from loadgen.metrics.hardware import HardwareRecord
@@ -49,8 +47,8 @@ from loadgen.metrics.journal import (
 )
 from loadgen.metrics.others import LAG_S, Traffic
 from loadgen.metrics.result import Limits, Result, RunEvent, StageResult
-from loadgen.metrics.shelf import Shelf
 from loadgen.metrics.slo import limits_of
+from loadgen.metrics.spill import SpillFile
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.stage_result import (
@@ -64,29 +62,16 @@ from loadgen.metrics.stage_result import (
 from loadgen.metrics.timeline import Timeline
 from loadgen.placement import Placement
 from loadgen.profile.schema import Reference
-from loadgen.profile.values import slo_problem
 
 _EVENTS_OF_A_KIND = 1_000
 _LONG_OVER_S = 60.0  # a stage that ended this long ago gets no more reports about its engine or GPUs
-
-
-class _AskedPlan(msgspec.Struct, frozen=True):
-    goodput: float = 0.95
-
-
-class _Asked(msgspec.Struct, frozen=True):
-    """The parts of a profile that are needed here."""
-
-    slo: dict[str, float] | None = None
-    plan: _AskedPlan | None = None
-    cost: Price | None = None
 
 
 class Record:
     """A run, up to the last line of its journal."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """The folder is for a file without a name, see `Shelf`."""
+        """The folder is for a file without a name, see `SpillFile`."""
         self.run: RunStarted | None = None
         self.findings: tuple[Finding, ...] = ()
         self.hardware = HardwareRecord()
@@ -95,8 +80,8 @@ class Record:
         self.placement: Placement | None = None
         self.stages: dict[int, StageRecord] = {}
         self.current: StageRecord | None = None
-        self._earlier: list[StageRecord] = []  # not put away yet; the last two are shown, and not among them
-        self._shelf = Shelf(folder)  # where they are put
+        self._earlier: list[StageRecord] = []  # not spilled yet; the last two are shown, and not among them
+        self._spill_file = SpillFile(folder)
         self.total = StageMetrics()  # all stages together
         self.client = ClientMetrics()
         self.events: list[RunEvent] = []
@@ -159,7 +144,7 @@ class Record:
             case RunStarted():
                 self.run = line
                 self.hardware.began_s = line.monotonic_s
-                self._reference = _understood(line)
+                self._reference = published_reference(line)
             case RunFinished():
                 self.finished = line
 
@@ -185,16 +170,16 @@ class Record:
         for number, engine in enumerate(line.instances):
             stage.part(number).engine = engine
 
-    def _put_away(self, before_s: float) -> None:
+    def _spill(self, before_s: float) -> None:
         """Summarise a stage that ended before a moment with all its streams: samples and histograms take memory.
 
-        One a tick, and not as a load ends, when there is enough to do. What something has unpacked is put away again
+        One a tick, and not as a load ends, when there is enough to do. What something has unpacked is spilled again
         after the next load has begun.
         """
         for stage in self._earlier:
             if stage.ended is not None and stage.ended.t_s < before_s and not stage.open_sent:
                 pack_hardware(stage, self.hardware)
-                stage.pack(self._shelf)
+                stage.pack(self._spill_file)
                 self._earlier.remove(stage)
                 return
 
@@ -232,7 +217,7 @@ class Record:
             self.current.add_client(line.client, span_s=line.span_s, workers=self.current.workers)
             self.current.add_gauges(line.engine)
         self.timeline.add(line, told.values(), running=self.current, others=self.others)
-        self._put_away(line.t_s - _LONG_OVER_S)
+        self._spill(line.t_s - _LONG_OVER_S)
 
     def _add_hosts(self, line: Ticked) -> None:
         for number, (facts, tick) in enumerate(zip(self.hosts, line.hosts, strict=False)):
@@ -405,16 +390,3 @@ class Record:
                 for start in self.server_starts
             ]
         return environment
-
-
-def _understood(run: RunStarted) -> Reference | None:
-    """The published reference in a run's profile; raises `ResultError` if this version cannot read it."""
-    published = run.profile.get("reference")
-    try:
-        asked = msgspec.convert(run.profile, _Asked)
-        problem = next(filter(None, (slo_problem(name) for name in asked.slo or {} if name != "failed")), None)
-        if problem is None:
-            return Reference.model_validate(published) if published else None
-    except (msgspec.ValidationError, ValidationError) as error:
-        problem = str(error)
-    raise ResultError(f"{run.run_id}: this version of vramp cannot read the profile of this run: {problem}")

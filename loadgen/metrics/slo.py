@@ -131,9 +131,9 @@ def _mean_check(stage: StageRecord, metric: str, values: Histogram, limit_ms: fl
     summary = values.summary()
     if summary.mean is None or summary.stddev is None:
         return SloCheck(limit_ms=limit_ms, measured_ms=None, met=False, verdict="unresolved", population=0)
-    worth_of = _worth(stage, [metric], "mean", _streams(stage, metric, values), confidence)
+    evidence = _evidence(stage, [metric], "mean", _streams(stage, metric, values), confidence)
     # The standard deviation of two values says nothing.
-    estimate = mean_estimate(summary.mean, summary.stddev, worth_of.now if worth_of.now >= 2 else 0.0, confidence)
+    estimate = mean_estimate(summary.mean, summary.stddev, evidence.now if evidence.now >= 2 else 0.0, confidence)
     sure: SloVerdict = "met" if estimate.high <= limit_ms else "missed" if estimate.low > limit_ms else "unresolved"
     gap_ms = max(abs(limit_ms - summary.mean), 1e-6)
     needed = (normal_quantile(confidence) * summary.stddev / gap_ms) ** 2
@@ -143,7 +143,7 @@ def _mean_check(stage: StageRecord, metric: str, values: Histogram, limit_ms: fl
         met=summary.mean <= limit_ms,
         verdict=_known(stage, metric, sure),
         population=values.count,
-        needs=worth_of.more(needed) if sure == "unresolved" else None,
+        needs=evidence.streams_for(needed) if sure == "unresolved" else None,
     )
 
 
@@ -153,8 +153,8 @@ def _percentile_check(
     seen, never = _streams(stage, metric, values), _never_answered(stage)
     count, good = seen + never, seen * (1 - values.share_above(limit_ms))
     rank = percent * count / seen if seen else math.inf
-    worth_of = _worth(stage, [metric], _nearest(stage, metric, percent), count, confidence)
-    verdict = _share_verdict(good, percent / 100, worth_of, confidence)
+    evidence = _evidence(stage, [metric], _nearest(stage, metric, percent), count, confidence)
+    verdict = _share_verdict(good, percent / 100, evidence, confidence)
     return SloCheck(
         limit_ms=limit_ms,
         measured_ms=values.percentile_ms(rank) if rank <= 100 else None,
@@ -162,7 +162,7 @@ def _percentile_check(
         verdict=_known(stage, metric, verdict),
         missed=round(count - good),
         population=count,
-        needs=_needs(good, percent / 100, worth_of, confidence) if verdict == "unresolved" else None,
+        needs=_needs(good, percent / 100, evidence, confidence) if verdict == "unresolved" else None,
     )
 
 
@@ -173,8 +173,8 @@ def _goodput(stage: StageRecord, limits: Limits, confidence: float) -> Goodput |
     counters, wanted = stage.counters, limits.goodput
     timed, good = stage.histogram("e2e").count, counters["good"]
     count = timed + _never_answered(stage) + counters["beyond"]
-    worth_of = _worth(stage, limits_ms, _nearest(stage, min(limits_ms), 100 * wanted), count, confidence)
-    verdict = _share_verdict(good, wanted, worth_of, confidence)
+    evidence = _evidence(stage, limits_ms, _nearest(stage, min(limits_ms), 100 * wanted), count, confidence)
+    verdict = _share_verdict(good, wanted, evidence, confidence)
     requests_per_s = stage.per_second("window_requests")
     return Goodput(
         limits_ms=limits_ms,
@@ -185,7 +185,7 @@ def _goodput(stage: StageRecord, limits: Limits, confidence: float) -> Goodput |
         wanted=wanted,
         met=count > 0 and _enough(good, count, wanted),
         verdict=_known(stage, "e2e" if "e2e" in limits_ms else "", verdict),
-        needs=_needs(good, wanted, worth_of, confidence) if verdict == "unresolved" else None,
+        needs=_needs(good, wanted, evidence, confidence) if verdict == "unresolved" else None,
     )
 
 
@@ -235,7 +235,7 @@ def _nearest(stage: StageRecord, metric: str, percent: float) -> str:
     return min(telling, key=lambda name: abs(telling[name] - percent), default="")
 
 
-class _Worth(msgspec.Struct, frozen=True):
+class _Evidence(msgspec.Struct, frozen=True):
     """How many independent observations some streams are worth."""
 
     streams: int
@@ -243,12 +243,12 @@ class _Worth(msgspec.Struct, frozen=True):
     share: float = 1.0  # the share of further streams that will count
     least: int = 0  # so many streams are needed before the effective sample size is known
 
-    def more(self, needed: float) -> int:
+    def streams_for(self, needed: float) -> int:
         """How many further streams are needed for so many effective ones."""
         return max(1, self.least - self.streams, math.ceil(needed / self.share - self.streams))
 
 
-def _worth(stage: StageRecord, metrics: Iterable[str], statistic: str, count: int, confidence: float) -> _Worth:
+def _evidence(stage: StageRecord, metrics: Iterable[str], statistic: str, count: int, confidence: float) -> _Evidence:
     """The evidence in so many streams of a stage."""
     precision = stage.blocks.precision()
     if precision is None:
@@ -260,13 +260,13 @@ def _worth(stage: StageRecord, metrics: Iterable[str], statistic: str, count: in
         if effective is not None and values:
             shares.append(effective / values)
     share = min(shares)
-    return _Worth(count, effective_sample_size(count * share, precision.blocks, confidence), share)
+    return _Evidence(count, effective_sample_size(count * share, precision.blocks, confidence), share)
 
 
-def _at_worst(stage: StageRecord, count: int) -> _Worth:
+def _at_worst(stage: StageRecord, count: int) -> _Evidence:
     """As if all concurrent streams were one, until there are blocks."""
     held = max(1.0, stage.held_mean or float(stage.started.concurrency or 1))
-    return _Worth(count, count / held, least=math.ceil(LEAST_BLOCKS * held) if held > 1 else 0)
+    return _Evidence(count, count / held, least=math.ceil(LEAST_BLOCKS * held) if held > 1 else 0)
 
 
 def _known(stage: StageRecord, metric: str, verdict: SloVerdict) -> SloVerdict:
@@ -279,24 +279,24 @@ def _enough(good: float, count: int, wanted: float) -> bool:
     return good >= wanted * count - 1e-9 * count
 
 
-def _share_verdict(good: float, wanted: float, worth_of: _Worth, confidence: float) -> SloVerdict:
-    if not worth_of.streams:
+def _share_verdict(good: float, wanted: float, evidence: _Evidence, confidence: float) -> SloVerdict:
+    if not evidence.streams:
         return "unresolved"
-    share = good / worth_of.streams
-    low, _ = share_interval(share, worth_of.now, confidence)
+    share = good / evidence.streams
+    low, _ = share_interval(share, evidence.now, confidence)
     if low >= wanted:
         return "met"
     # Wilson's upper bound is too low if hardly any may miss: one miss of fifteen does not disprove a p99.
-    chance = chance_of_misses((1 - share) * worth_of.now, worth_of.now, 1 - wanted)
+    chance = chance_of_misses((1 - share) * evidence.now, evidence.now, 1 - wanted)
     return "missed" if chance <= (1 - confidence) / 2 else "unresolved"
 
 
-def _needs(good: float, wanted: float, worth_of: _Worth, confidence: float) -> int:
+def _needs(good: float, wanted: float, evidence: _Evidence, confidence: float) -> int:
     """How many further streams a sure verdict takes: if all are good, or if misses go on at the present rate."""
-    count = worth_of.streams
+    count = evidence.streams
     if count - good < _TELLING and (not count or _enough(good, count, wanted)):
-        needed = streams_needed(wanted, (count - good) * worth_of.share, confidence)
+        needed = streams_needed(wanted, (count - good) * evidence.share, confidence)
     else:
         distance = max(abs(good / count - wanted), 1e-6)
         needed = normal_quantile(confidence) ** 2 * wanted * (1 - wanted) / distance**2
-    return worth_of.more(needed)
+    return evidence.streams_for(needed)

@@ -19,7 +19,7 @@ from loadgen.metrics.hardware import HardwareSamples
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.hosts import ClockMoved, HostTick
 from loadgen.metrics.journal import StageEnded, StageSettled, StageStarted
-from loadgen.metrics.shelf import Place, Shelf
+from loadgen.metrics.spill import Extent, SpillFile
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 
 E2E_WINDOWS = 3.0  # how many times E2E a window must last to know it
@@ -28,14 +28,14 @@ MOST_FAILED = 0.01  # of the streams, while all of a closed loop must be held
 FIRST_TOKENS = ("ttft", "first_wave_ttft", "warmup_ttft")
 _NO_TICK, _NO_CANARIES = HostTick(), CanaryTraffic()
 _PACKED = ("metrics", "client", "blocks", "answer_blocks", "engine", "hardware_figures")
-"""What `pack` compresses, and puts on the shelf."""
+"""What `pack` compresses, and writes to the spill file."""
 
 
 class _Packed(NamedTuple):
     """A stage that is long over: its figures compressed, and what each tick of a later stage compares itself with."""
 
-    shelf: Shelf
-    place: Place  # of its figures on the shelf
+    file: SpillFile
+    extent: Extent  # of its figures in the file
     answers: Answers
     finished: Mapping[str, int]
 
@@ -176,17 +176,17 @@ class StageRecord:
     def is_packed(self) -> bool:
         return self._packed is not None
 
-    def pack(self, shelf: Shelf) -> None:
-        """Put its figures on the shelf: it is long over. What is read, or added to, takes them back."""
+    def pack(self, file: SpillFile) -> None:
+        """Write its figures to the file: it is long over. They are read back as they are used, or added to."""
         for each in (*self.parts, *self.hosts):
-            each.pack(shelf)
+            each.pack(file)
         if self._packed is not None:
             return
         self.blocks.freeze()
         self.metrics.pack()
         self.client.pack()
-        place = shelf.put(zlib.compress(pickle.dumps([getattr(self, name) for name in _PACKED])))
-        self._packed = _Packed(shelf, place, self.answers, self.finished)
+        extent = file.write(zlib.compress(pickle.dumps([getattr(self, name) for name in _PACKED])))
+        self._packed = _Packed(file, extent, self.answers, self.finished)
         for name in _PACKED:
             delattr(self, name)
 
@@ -196,7 +196,7 @@ class StageRecord:
             """Unpack it, as one of the packed figures is asked for."""
             if name not in _PACKED or self._packed is None:
                 raise AttributeError(name)
-            packed = zlib.decompress(self._packed.shelf.take(self._packed.place))
+            packed = zlib.decompress(self._packed.file.read(self._packed.extent))
             figures = pickle.loads(packed)  # noqa: S301  # of `pack`, in this process
             self._packed = None
             for each, value in zip(_PACKED, figures, strict=True):

@@ -95,7 +95,6 @@ class Measured(msgspec.Struct, frozen=True):
     verdict: SloVerdict = "unresolved"  # on the SLO, with 95 % confidence
     met: bool = False  # whether the figures as they are meet the SLO
     needs: str = ""  # what a sure verdict would take, in words
-    completed: int = 0
     abandoned: bool = False  # the operator changed the load in the middle of it
 
     @property

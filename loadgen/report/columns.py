@@ -182,6 +182,12 @@ class PublishedPoint(NamedTuple):
     y: float
 
 
+NEAR = 3.0
+"""A limit further above the plotted values than this factor would squeeze them, and is not drawn."""
+LOGARITHMIC_FROM = 12.0
+"""An axis of values that are further apart than this factor is logarithmic."""
+
+
 class Axes(NamedTuple):
     """A chart with a point per load: column `y` against column `x`; published figures have the columns' names."""
 

@@ -167,8 +167,8 @@ def notes_of(
     tpot_parts: int,
     first_wave: FirstWave | None,
     tail_share: float | None,
+    compute: ComputeResult | None,
     capped: str | None = None,
-    compute: ComputeResult | None = None,
 ) -> Iterator[Note]:
     """The same for a stage that has no result yet."""
     if moves:

@@ -136,10 +136,6 @@ class OutputComparison(msgspec.Struct, frozen=True):
     answers: int
     notes: list[str]
 
-    @property
-    def differs(self) -> bool:
-        return self.same_answers < self.answers or any(text.word != "no evidence" for text in self.texts)
-
 
 class _Scores(msgspec.Struct, frozen=True):
     """The idle scores of one text in one run, over all its servers."""

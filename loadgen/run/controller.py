@@ -97,7 +97,7 @@ class LoadController:
             self._go_on(_OTHER_PLAN)
 
     @property
-    def rests(self) -> bool:
+    def is_idle(self) -> bool:
         """No load is sent, and none waits to be sent again or as soon as it can be."""
         waiting = self.paused or self._pending is not None
         return not waiting and not self._open_streams and (self._running is None or self._running.stage.no_load)

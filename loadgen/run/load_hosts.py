@@ -22,6 +22,12 @@ from loadgen.run.writer import RunWriter
 from loadgen.stream.request import ServerAddress
 
 
+def no_cluster_extra(error: ModuleNotFoundError) -> ClusterError:
+    return ClusterError(
+        f"load from other hosts needs {error.name}: pip install 'vramp[cluster]', here and on every host"
+    )
+
+
 class LoadHosts:
     """`join` before the first load, `observe` each tick, `close` when the workers are gone."""
 
@@ -50,9 +56,7 @@ class LoadHosts:
         try:
             from loadgen.cluster.connect import connected
         except ModuleNotFoundError as error:
-            raise ClusterError(
-                f"load from other hosts needs {error.name}: pip install 'vramp[cluster]', here and on every host"
-            ) from None
+            raise no_cluster_extra(error) from None
         log_path = self._writer.folder / "cluster.log"
         hosts, self._reach = await self._open.enter_async_context(connected(self._settings, urls, log_path))
         self.each, self._joined = hosts, True

@@ -15,7 +15,7 @@ from loadgen.format import NO_LOAD
 from loadgen.plan.stage import Stage
 from loadgen.run.controller import LoadController
 from loadgen.run.session import Session
-from loadgen.run.stage_watch import FailureBreaker
+from loadgen.run.stage_watch import CircuitBreaker
 from loadgen.run.writer import RunWriter
 
 
@@ -28,7 +28,7 @@ class SessionLoad:
         self._writer = writer
         self._plan = plan
         self._only_watches = all(stage.no_load for stage in plan)
-        self._breaker = FailureBreaker()
+        self._breaker = CircuitBreaker()
         self._preparing: asyncio.Task[None] | None = None  # workers for the first load, while there is none
 
     async def begin(self) -> None:
@@ -61,7 +61,7 @@ class SessionLoad:
         broken = self._breaker.check(record, self._writer.clock_s())
         if broken is not None:
             self._give_up(broken)
-        if self._only_watches and controller.rests and self._preparing is None:
+        if self._only_watches and controller.is_idle and self._preparing is None:
             session.servers.let_go()
             controller.workers_let_go()
 

@@ -82,8 +82,8 @@ def stage_view(
     stage: StageRecord,
     record: Record,
     *,
-    curve: tuple[CurvePoint, ...] = (),
-    energy: EnergyResult | None = None,
+    curve: tuple[CurvePoint, ...],
+    energy: EnergyResult | None,
 ) -> StageView:
     """One stage as the screen shows it."""
     started, ended = stage.started, stage.ended

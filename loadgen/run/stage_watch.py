@@ -3,7 +3,7 @@
 A stage bounded by time is measured under its own load: once streams of a higher load before it have ended, and once
 streams that all begin at once, as into an idle engine, have their first tokens. One that settles waits for the end of
 its whole transient (`Transient`). It ends early when the queue of an open loop grows without bound
-(`OverloadDetector`) or when everything fails (`FailureBreaker`).
+(`OverloadDetector`) or when everything fails (`CircuitBreaker`).
 """
 
 from __future__ import annotations
@@ -211,7 +211,6 @@ class Transient:
 
     def __init__(self, concurrency: int | None) -> None:
         self._concurrency = concurrency
-        self._ended = 0
         self._sent = 0
         self._held: list[float] = []
         self._ttft_ms: list[float] = []
@@ -280,7 +279,6 @@ def measured_of(stage: Stage, record: StageRecord, limits: Limits) -> Measured:
         verdict=judgement.verdict,
         met=met_limits(judgement) or False,
         needs=needed_words(judgement),
-        completed=record.counters["completed"],
     )
 
 
@@ -318,7 +316,7 @@ def _certain(judgement: Judgement, record: StageRecord, measured_s: float, max_d
     return None
 
 
-class FailureBreaker:
+class CircuitBreaker:
     """Detects a server that only fails, to stop sending: no table of zeros, and no hammering of a dead server."""
 
     def __init__(self) -> None:

@@ -75,12 +75,12 @@ class WholeAnswer(BaseAnswer):
 
     def end(self) -> None:
         exchange, generated = self.exchange, self.exchange.sequence.generated
-        events, told = exchange.events, None
+        events, scores = exchange.events, None
         if exchange.scores is not None:
             # Without other requests, an engine sums up in the same order every time.
             spread = exchange.engine.physics.score_noise if exchange.engine.running else 0.0
-            told = exchange.scores.told(events.ids(0, generated), spread)
-        body = events.whole(generated, exchange.finish, with_usage=exchange.with_usage, told=told)
+            scores = exchange.scores.token_scores(events.ids(0, generated), spread)
+        body = events.whole(generated, exchange.finish, with_usage=exchange.with_usage, scores=scores)
         exchange.truth.written(exchange.served.received_ns, time.time_ns())
         exchange.settle("completed", generated)
         exchange.connection.respond(200, body, close=exchange.idle_close)

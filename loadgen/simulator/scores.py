@@ -38,7 +38,7 @@ class Scores:
     untrained: bool = False
     known: int | None = None  # how many prompt tokens are scored; None: all
 
-    def told(self, answer: Sequence[int], spread: float) -> "Told":
+    def token_scores(self, answer: Sequence[int], spread: float) -> "TokenScores":
         """These parts of the response; `spread` is the standard deviation of each score."""
         prompt = self._entries(None, self.prompt, max(self.prompt_top or 0, self.top or 0), spread)
         if self.known is not None:
@@ -49,7 +49,7 @@ class Scores:
         if self.top is not None:
             after = self._entries(self.prompt[-1], shown, self.top, spread)
             logprobs = completion_logprobs([*echoed, *shown], [*(prompt if self.echo else ()), *after])
-        return Told(tokens.text([*echoed, *shown]), None if self.prompt_top is None else prompt, logprobs)
+        return TokenScores(tokens.text([*echoed, *shown]), None if self.prompt_top is None else prompt, logprobs)
 
     def _entries(self, before: int | None, ids: Sequence[int], top: int, spread: float) -> list[Entry]:
         return [self._entry(*pair, top, spread) for pair in zip([before, *ids], ids, strict=False)]
@@ -71,7 +71,7 @@ class Scores:
         }
 
 
-class Told(NamedTuple):
+class TokenScores(NamedTuple):
     """The parts of a response that describe its tokens."""
 
     text: str

@@ -58,11 +58,6 @@ class Timer:
             return
         self._ring()
 
-    def close(self) -> None:
-        if self._fd >= 0:
-            self._loop.remove_reader(self._fd)
-            os.close(self._fd)
-
 
 class Service:
     """One running engine; sleeps without requests."""

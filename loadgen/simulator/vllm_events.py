@@ -13,7 +13,7 @@ import msgspec
 
 from loadgen.simulator import tokens
 from loadgen.simulator.http import chunk
-from loadgen.simulator.scores import Told
+from loadgen.simulator.scores import TokenScores
 from loadgen.simulator.tokens import ANSWER
 
 Field = Literal["text", "content", "reasoning_content", "tool_calls"]
@@ -91,18 +91,18 @@ class Events:
         body = self._envelope | {"choices": [], "usage": usage(self._prompt, completion)}
         return [b"data: %b\n\n" % encode(body), DONE] if with_usage else [DONE]
 
-    def whole(self, completion: int, finish: Finish, *, with_usage: bool, told: Told | None = None) -> bytes:
-        """The response in one piece, with what `told` has about its tokens."""
+    def whole(self, completion: int, finish: Finish, *, with_usage: bool, scores: TokenScores | None = None) -> bytes:
+        """The response in one piece, with what `scores` has about its tokens."""
         text = self.text(0, completion)
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish, "stop_reason": None}
         choice |= {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
         body: dict[str, Any] = self._envelope | {"choices": [choice]}
         if self.chat:
             body["object"] = "chat.completion"
-        if told is not None and self.chat:
-            body["prompt_logprobs"] = told.prompt_logprobs
-        elif told is not None:
-            choice |= told._asdict() | {"text": told.text}
+        if scores is not None and self.chat:
+            body["prompt_logprobs"] = scores.prompt_logprobs
+        elif scores is not None:
+            choice |= scores._asdict() | {"text": scores.text}
         if with_usage:
             body["usage"] = usage(self._prompt, completion)
         return encode(body)
@@ -166,8 +166,8 @@ class ResponseEvents(Events):
             self._named("response.completed", number + 1, response=self._response("incomplete", text, usage)),
         ]
 
-    def whole(self, completion: int, finish: Finish, *, with_usage: bool, told: Told | None = None) -> bytes:
-        del told  # this endpoint has no such fields
+    def whole(self, completion: int, finish: Finish, *, with_usage: bool, scores: TokenScores | None = None) -> bytes:
+        del scores  # this endpoint has no such fields
         text = self.text(0, completion)
         status = "incomplete" if finish == "length" else "completed"
         return encode(self._response(status, text, self._usage(completion) if with_usage else None))

@@ -31,11 +31,11 @@ from loadgen.stream.events import (
     EventTooLong,
     TypedChunk,
     Usage,
+    as_completion_chunk,
     decode_chunk,
     decode_typed,
     final_usage,
     single_event,
-    spoken,
 )
 from loadgen.stream.samples import ClientSamples
 from loadgen.stream.stream import Failure, Stream, http_failure
@@ -325,7 +325,7 @@ class Channel:
     def _take_typed(self, stream: Stream, chunk: TypedChunk, usage: Usage | None, data: bytes) -> None:
         """Take an event of `/v1/responses`, counted like the equivalent chunk of a completion."""
         if chunk.has_output:
-            self._take_chunk(stream, TEXT if stream.pieces is None else spoken(chunk))
+            self._take_chunk(stream, TEXT if stream.pieces is None else as_completion_chunk(chunk))
         elif chunk.type in FAILED:
             self._fail("engine_error", _shown(data))
         else:

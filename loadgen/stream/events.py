@@ -84,7 +84,7 @@ FINISHED = ("response.completed", "response.incomplete")  # types of the last ev
 FAILED = ("response.failed", "error")
 
 
-def spoken(chunk: TypedChunk) -> Chunk:
+def as_completion_chunk(chunk: TypedChunk) -> Chunk:
     """The completions chunk that is equivalent to an event of `/v1/responses`."""
     try:
         return Chunk(choices=[Choice(text=_decode_text(chunk.delta))])
@@ -92,7 +92,7 @@ def spoken(chunk: TypedChunk) -> Chunk:
         return TEXT
 
 
-def said(choice: Choice) -> str | None:
+def text_of(choice: Choice) -> str | None:
     """The text or reasoning that a chunk adds; None for a tool call."""
     delta = choice.delta
     if delta is None:

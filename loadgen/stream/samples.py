@@ -115,7 +115,7 @@ class StageSamples(StageCounts, msgspec.Struct):
         for name in _HISTOGRAMS:
             getattr(self, name).clear()
 
-    def note_failure(self, kind: str, message: str, *, counted: bool = True) -> None:
+    def note_failure(self, kind: str, message: str, *, counted: bool) -> None:
         """Count a failure unless it belongs to the warm-up; keep its message if among the first of its kind."""
         if counted:
             self.errors[kind] = self.errors.get(kind, 0) + 1

@@ -82,7 +82,7 @@ class Stream:
     prompt_tokens: int = 0
     counted_input: int = 0  # prompt tokens that `ClientSamples` has counted already
     events: int = 0
-    events_at_sweep: int = 0
+    events_at_check: int = 0
     done: bool = False  # a finish reason or `[DONE]` was seen
 
     def __post_init__(self) -> None:
@@ -102,7 +102,7 @@ class Stream:
         """Reset everything that was seen, before the request is sent again."""
         self.sent_ns = self.first_ns = self.last_ns = self.held_ns = self.part_ns = 0
         self.tokens = self.first_tokens = self.part_tokens = self.prompt_tokens = self.counted_input = 0
-        self.events = self.events_at_sweep = 0
+        self.events = self.events_at_check = 0
         self.usage_tokens = None
         self.plain = self.done = False
         if self.pieces is not None:

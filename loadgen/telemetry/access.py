@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from loadgen.amd_kernel import installed_rocm
+from loadgen.amd_kernel import rocm_version
 from loadgen.build import version_words
 from loadgen.format import user_name
 from loadgen.metrics.samples import DeviceFile
@@ -28,7 +28,7 @@ def versions(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) ->
         "system": system.partition("=")[2].strip('"') or None,
         **{name: package_version(name) for name in packages},
         **{f"{vendor.module} driver": vendor.driver(root) for vendor in VENDORS},
-        "rocm": installed_rocm(root, environ),
+        "rocm": rocm_version(Path(environ.get("ROCM_PATH") or root / "opt/rocm")) or None,
     }
 
 

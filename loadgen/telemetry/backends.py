@@ -39,7 +39,6 @@ def backend_options(
     mode: TelemetryMode,
     *,
     url: str | None = None,
-    sim_arguments: tuple[str, ...] = (),
     environ: Mapping[str, str] = os.environ,
     root: Path = Path("/"),
 ) -> dict[VendorName, list[BackendOption]]:
@@ -50,7 +49,7 @@ def backend_options(
     if mode == "off":
         return {}
     if mode == "sim":
-        arguments = (*(("--url", url) if url is not None else ()), *sim_arguments)
+        arguments = ("--url", url) if url is not None else ()
         return {"sim": [BackendOption("sim", "sim", arguments)]}
     found: dict[VendorName, list[BackendOption]] = {}
     for vendor in VENDORS:

@@ -232,10 +232,10 @@ def _energy(samples: Sequence[GpuSample]) -> Iterator[tuple[str, float, _Range]]
     # None becomes NaN.
     joules = np.array([sample.energy_j for sample in samples], dtype=np.float64)
     watts = np.array([sample.power_w for sample in samples], dtype=np.float64)
-    counted_s, felt_s = times_s[~np.isnan(joules)], times_s[~np.isnan(watts)]
-    if not len(counted_s) or not len(felt_s):
+    energy_times_s, power_times_s = times_s[~np.isnan(joules)], times_s[~np.isnan(watts)]
+    if not len(energy_times_s) or not len(power_times_s):
         return
-    window_s = max(counted_s[0], felt_s[0]), min(counted_s[-1], felt_s[-1])
+    window_s = max(energy_times_s[0], power_times_s[0]), min(energy_times_s[-1], power_times_s[-1])
     counter = increase(times_s, joules, *window_s)
     power = integral(times_s, watts, *window_s, longest_gap_s=_LONGEST_GAP_S)
     if min(counter.covered_s, power.covered_s) >= _SHORTEST_S:

@@ -254,10 +254,6 @@ class Monitor:
         return any(source.stale for source in self._sources.values())
 
     @property
-    def pids(self) -> list[int]:
-        return [source.child.pid for source in self._sources.values() if source.child is not None]
-
-    @property
     def settled(self) -> bool:
         """Whether every vendor either works or has nothing left to try."""
         return all(source.last_s is not None or source.option is None for source in self._sources.values())

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen.errors import UNDECODABLE, TelemetryError
-from loadgen.format import harmless
+from loadgen.format import harmless, signal_name
 from loadgen.telemetry.protocol import Opened, Order, Refused, Sampled, decode_line
 
 OPEN_S = 60.0
@@ -119,10 +119,7 @@ class Child:
         if not await self._gone(1.0):
             return "it closed its output and runs on"
         status = self._process.returncode
-        how = f"ended with status {status}"
-        if status < 0:  # signals for realtime use have numbers only
-            known = -status in set(signal.Signals)
-            how = f"was killed by {signal.Signals(-status).name if known else f'signal {-status}'}"
+        how = f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
         printed = last_lines(self._log_path, 1, start=self._log_start)
         return f"it {how}: {printed[-1]}" if printed else f"it {how}"
 

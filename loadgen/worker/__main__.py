@@ -113,7 +113,7 @@ async def _tick_forever(driver: Driver, settings: Configure, output: asyncio.Wri
         # The loop may wake slightly early; no tick is sent twice because of that.
         number = max(number, time.monotonic_ns() // TICK_NS) + 1
         await asyncio.sleep(number * TICK_NS / 1e9 - time.monotonic())
-        driver.sweep()
+        driver.fail_overdue()
         driver.sampler.tick()
         if clock.stepped():
             driver.note_clock_step()

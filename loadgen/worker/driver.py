@@ -382,15 +382,15 @@ class Driver:
                 return
         self._prepare_soon()
 
-    def sweep(self) -> None:
+    def fail_overdue(self) -> None:
         """Fail the streams whose deadline has passed or that have been silent for too long."""
         now_s = time.monotonic()
         for channel in list(self.open):
             stream = channel.stream
             if stream is None:
                 continue
-            if stream.events != stream.events_at_sweep:
-                stream.events_at_sweep = stream.events
+            if stream.events != stream.events_at_check:
+                stream.events_at_check = stream.events
                 stream.quiet_since_s = now_s
             if now_s >= stream.deadline_s:
                 channel.give_up("timeout", f"not complete within {self._settings.timeout_s:g} s")

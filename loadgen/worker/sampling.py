@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from loadgen.metrics.degenerate import LEAST_EVENTS
 from loadgen.stream.channel import Channel
-from loadgen.stream.events import said
+from loadgen.stream.events import text_of
 from loadgen.stream.samples import StageSamples
 from loadgen.stream.stream import Stream
 
@@ -55,7 +55,7 @@ def _judged(followed: _Followed) -> bool:
     if within and not over and len(pieces) < EVENTS:
         return False
     stream.pieces = None
-    texts = [said(piece) for piece in pieces[:EVENTS]]
+    texts = [text_of(piece) for piece in pieces[:EVENTS]]
     if within and (stream.done or not over) and len(texts) >= LEAST_EVENTS and None not in texts:
         samples.note_answer("".join(filter(None, texts)))
     return True

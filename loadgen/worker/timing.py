@@ -94,9 +94,6 @@ class LoopLag:
         self._due_ns = 0
         self._set()
 
-    def close(self) -> None:
-        self._timer.close()
-
     def _due(self) -> None:
         self._record_ns(time.monotonic_ns() - self._due_ns)
         self._set()

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from loadgen.cluster import check
-from loadgen.cluster.check import check_hosts, limits
+from loadgen.cluster.check import check_hosts, limit_findings
 from loadgen.cluster.facts import host_facts
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
@@ -65,5 +65,5 @@ async def test_hosts_that_cannot_take_part(server: SshServer) -> None:
 
 def test_limits_that_a_share_of_the_streams_exceeds() -> None:
     facts = replace(host_facts(), open_files=1024, ports=1000)
-    assert limits(facts, 900) == []
-    assert [one.id for one in limits(facts, 2000)] == ["host-open-files", "host-ports"]
+    assert limit_findings(facts, 900) == []
+    assert [one.id for one in limit_findings(facts, 2000)] == ["host-open-files", "host-ports"]

@@ -43,7 +43,7 @@ from loadgen.simulator.http import Connection, HttpServer
 from loadgen.simulator.physics import PRESETS
 from loadgen.simulator.service import Service
 from loadgen.stream.channel import Channel
-from loadgen.stream.events import EventSplitter, said, single_event
+from loadgen.stream.events import EventSplitter, single_event, text_of
 from loadgen.stream.samples import ClientSamples, StageSamples
 from loadgen.stream.stream import Stream
 from loadgen.telemetry.process import Child
@@ -82,7 +82,7 @@ def _streamed(data: bytes, cuts: list[int]) -> tuple[StageSamples, Stream]:
         channel.lost("reset", "over")
     assert len(ended) == 1
     if stream.pieces is not None:
-        "".join(said(piece) or "" for piece in stream.pieces)
+        "".join(text_of(piece) or "" for piece in stream.pieces)
     _require_countable(samples, client)
     if not crc32(data) % _DRAINED_OF:
         delta = samples.drain()

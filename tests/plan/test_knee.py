@@ -28,7 +28,7 @@ def served(physics: Physics, stage: Stage, noise: float, random: Random) -> Meas
     step_ms = physics.base_ms + physics.per_seq_ms * running
     stream_ms = stage.osl * step_ms + running * stage.isl * physics.per_prefill_token_ms
     rate = stage.osl * running / stream_ms * 1000 * random.lognormvariate(0, noise)
-    return Measured(stage=stage, held=held, output_tokens_per_s=rate, completed=100)
+    return Measured(stage=stage, held=held, output_tokens_per_s=rate)
 
 
 def engine(

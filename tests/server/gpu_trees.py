@@ -111,7 +111,6 @@ def add_nvidia_smi(
     ending: str = "exit 0",
     lacks: Sequence[str] = (),
     links: str = "",
-    version: str = "",
 ) -> None:
     """An executable that answers as nvidia-smi does, to exactly the questions that are asked.
 
@@ -121,7 +120,7 @@ def add_nvidia_smi(
     more = "" if lacks else ", 9.0, 700.00, 700.00, Disabled, Completed"
     lines = [line + more if len(line.split(",")) == 5 else line for line in gpus.splitlines()]
     (folder / "gpus.csv").write_text("".join(f"{line}\n" for line in lines))
-    for name, text in (("apps.csv", apps), ("links.txt", links), ("version.txt", version)):
+    for name, text in (("apps.csv", apps), ("links.txt", links)):
         (folder / name).write_text(text)
     refusal = "  --query-gpu=*{0}*) echo 'Field \"{0}\" is not a valid field to query.'; exit 2 ;;\n"
     refusals = "".join(refusal.format(field) for field in lacks)
@@ -131,7 +130,6 @@ case "$*" in
 {refusals}  --query-gpu=index,uuid,name,memory.used,memory.total{csv}) /bin/cat "{folder}/gpus.csv" ;;
   '--query-compute-apps=pid,gpu_uuid,used_memory --format=csv,noheader,nounits') /bin/cat "{folder}/apps.csv" ;;
   'nvlink --status') /bin/cat "{folder}/links.txt" ;;
-  --version) /bin/cat "{folder}/version.txt" ;;
   *) exit 9 ;;
 esac
 {ending}

@@ -14,7 +14,6 @@ async def test_rings_once_and_never_early(delay_ns: int) -> None:
     timer.set(due)
     await rung.wait()
     assert time.monotonic_ns() >= due
-    timer.close()
 
 
 async def test_without_timerfd_the_loop_rings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,4 +22,3 @@ async def test_without_timerfd_the_loop_rings(monkeypatch: pytest.MonkeyPatch) -
     timer = Timer(loop, rung.set)
     timer.set(time.monotonic_ns() + 1_000_000)
     await rung.wait()
-    timer.close()

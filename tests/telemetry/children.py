@@ -9,6 +9,7 @@ from pathlib import Path
 
 from loadgen.telemetry.backends import PROGRAM, BackendOption
 from loadgen.telemetry.protocol import Opened, Refused, Sampled, decode_line
+from loadgen.vendors import VendorName
 
 
 @dataclass
@@ -48,6 +49,11 @@ def listen(*arguments: str, env: Mapping[str, str] | None = None, samples: int =
         _, errors = child.communicate()
     heard.status, heard.stderr = child.returncode, errors.decode()
     return heard
+
+
+def simulated_gpus(count: int) -> dict[VendorName, list[BackendOption]]:
+    """The options of the real child for so many simulated GPUs."""
+    return {"sim": [BackendOption("sim", "sim", ("--gpus", str(count)))]}
 
 
 def stand_in(folder: Path, name: str, body: str) -> BackendOption:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
-from loadgen.telemetry.backends import BackendOption, backend_options
+from loadgen.telemetry.backends import BackendOption
 from loadgen.telemetry.capture import Header, read_capture, write_capture
 from loadgen.telemetry.examine import (
     NOTHING,
@@ -22,7 +22,7 @@ from loadgen.telemetry.examine import (
 from loadgen.vendors import VendorName
 from tests.telemetry.amdsmi_stub.build import build_rocm
 from tests.telemetry.amdsmi_stub.scenarios import BUSY_MI300X, CPX, GUEST
-from tests.telemetry.children import stand_in
+from tests.telemetry.children import simulated_gpus, stand_in
 
 _PACE = Pace(watch_s=0.1, interval_s=0.05, open_s=20)
 _WAITS = "while True:\n    sampled()\n    time.sleep(0.02)\n"
@@ -167,7 +167,7 @@ async def test_a_box_without_gpus_says_so(tmp_path: Path) -> None:
 
 
 async def test_simulated_gpus(tmp_path: Path) -> None:
-    trials = await try_all(backend_options("sim", sim_arguments=("--gpus", "2")), folder=tmp_path, pace=_PACE)
+    trials = await try_all(simulated_gpus(2), folder=tmp_path, pace=_PACE)
     (found,) = map(tried, trials)
     assert found.works
     assert all(check.plausible for exam in found.gpus for check in exam.checks)

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from textwrap import dedent
 
+import psutil
 import pytest
 from msgspec.structs import replace
 
@@ -18,7 +19,7 @@ from loadgen.metrics.samples import GpuProcess, GpuSample, carried
 from loadgen.telemetry.backends import BackendOption, backend_options
 from loadgen.telemetry.monitor import Monitor, Patience
 from loadgen.vendors import AMD, NVIDIA, VendorName
-from tests.telemetry.children import stand_in
+from tests.telemetry.children import simulated_gpus, stand_in
 
 _QUICK = Patience(open_s=20, silence_s=20, pause_s=0.01)
 _GOOD = "opened()\nsampled()\nwait()\n"
@@ -45,6 +46,10 @@ async def _until(monitor: Monitor, condition: Callable[[], bool]) -> None:
             await monitor.change()
 
 
+def _pids(monitor: Monitor) -> list[int]:
+    return [source.child.pid for source in monitor._sources.values() if source.child is not None]
+
+
 def _lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -54,8 +59,7 @@ def _lives(pid: int) -> bool:
 
 
 async def test_simulated_gpus_are_watched_and_their_child_ends_with_the_monitor(tmp_path: Path) -> None:
-    options = backend_options("sim", sim_arguments=("--gpus", "2"))
-    async with _watching(tmp_path, options, interval_s=0.05) as monitor:
+    async with _watching(tmp_path, simulated_gpus(2), interval_s=0.05) as monitor:
         assert (monitor.gpus, monitor.latest, monitor.take(), monitor.stale) == ((), {}, [], False)
         await _until(monitor, lambda: len(monitor.latest) == 2 and monitor.latest[0].t_s > 0)
         looks = monitor.take()
@@ -65,7 +69,7 @@ async def test_simulated_gpus_are_watched_and_their_child_ends_with_the_monitor(
         (status,) = monitor.status
         assert (status.vendor, status.option, status.works, status.failures) == ("sim", "sim", True, {})
         assert monitor.settled
-        pid = monitor.pids[0]
+        pid = _pids(monitor)[0]
         assert _lives(pid)
     assert not _lives(pid)
     assert (tmp_path / "telemetry-sim.log").read_text() == ""
@@ -174,7 +178,7 @@ async def test_nonsense_and_floods_end_a_child(tmp_path: Path, body: str, words:
     async with _watching(tmp_path, {"amd": [bad]}, replace(_QUICK, strikes=1)) as monitor:
         pids = set()
         while not monitor.settled or monitor.status[0].option is not None:
-            pids.update(monitor.pids)
+            pids.update(_pids(monitor))
             await monitor.change()
         assert words in monitor.status[0].failures["bad"]
         assert not any(_lives(pid) for pid in pids)
@@ -185,7 +189,7 @@ async def test_closing_does_not_wait_for_a_child_that_ignores_everything(tmp_pat
     body = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nopened()\nsampled()\nwhile True: signal.pause()\n"
     async with _watching(tmp_path, {"amd": [stand_in(tmp_path, "deaf", body)]}) as monitor:
         await _until(monitor, lambda: bool(monitor.latest))
-        (pid,) = monitor.pids
+        (pid,) = _pids(monitor)
         for _ in range(3000):  # more than a pipe holds, and nobody reads them
             monitor.show_processes(True)
     assert not _lives(pid)
@@ -194,7 +198,7 @@ async def test_closing_does_not_wait_for_a_child_that_ignores_everything(tmp_pat
 async def test_a_stopped_child_is_killed_too(tmp_path: Path) -> None:
     async with _watching(tmp_path, {"amd": [stand_in(tmp_path, "good", _GOOD)]}) as monitor:
         await _until(monitor, lambda: bool(monitor.latest))
-        (pid,) = monitor.pids
+        (pid,) = _pids(monitor)
         os.kill(pid, signal.SIGSTOP)
     assert not _lives(pid)
 
@@ -205,7 +209,7 @@ async def test_closing_while_a_child_starts_leaves_nothing(tmp_path: Path) -> No
     await asyncio.sleep(0)  # the task runs up to where the child is there and its pipe is not yet connected
     await monitor.close()
     await monitor.close()
-    assert monitor.pids == []
+    assert _pids(monitor) == []
 
 
 def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
@@ -218,14 +222,16 @@ async def main():
     monitor.start()
     while not monitor.settled:
         await monitor.change()
-    print(*monitor.pids, flush=True)
+    print("settled", flush=True)
     await asyncio.Event().wait()
 asyncio.run(main())
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
         try:
             assert parent.stdout is not None
-            child = os.pidfd_open(int(parent.stdout.readline()))
+            parent.stdout.readline()
+            (process,) = psutil.Process(parent.pid).children()
+            child = os.pidfd_open(process.pid)
         finally:
             parent.kill()
     ended, _, _ = select.select([child], [], [], 60)
@@ -339,8 +345,8 @@ def test_a_backend_that_is_named_is_tried_whatever_is_here(tmp_path: Path) -> No
     assert [each.name for each in backend_options("nvml", environ={}, root=tmp_path)["nvidia"]] == ["nvml"]
     assert [each.name for each in backend_options("amd-sysfs", environ={}, root=tmp_path)["amd"]] == ["amd-sysfs"]
     assert all(each.backend == "amdsmi" for each in backend_options("amdsmi", environ={}, root=tmp_path)["amd"])
-    (sim,) = backend_options("sim", url="http://127.0.0.1:8000", sim_arguments=("--gpus", "4"))["sim"]
-    assert sim.arguments == ("--url", "http://127.0.0.1:8000", "--gpus", "4")
+    (sim,) = backend_options("sim", url="http://127.0.0.1:8000")["sim"]
+    assert sim.arguments == ("--url", "http://127.0.0.1:8000")
 
 
 async def test_a_mistake_of_ours_ends_telemetry_and_is_told(tmp_path: Path) -> None:

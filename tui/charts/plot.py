@@ -13,12 +13,12 @@ import numpy as np
 
 from loadgen import format as fmt
 from loadgen.metrics.series import Floats
+from loadgen.report.columns import LOGARITHMIC_FROM
 from tui.charts.canvas import CORNER, GUTTER, SAMPLES, Canvas, Ink, cell_across, polyline
 from tui.charts.scale import Scale, linear, logarithmic
 from tui.widgets.rows import Row, Rows, Word, joined, titled, width_of
 
 _LEAST_COLUMNS, _LEAST_ROWS = 8, 3
-_LOG_FROM = 12.0  # an axis of values that are farther apart than this factor is logarithmic
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -79,7 +79,7 @@ def scale_of(values: Sequence[float], most_ticks: int, *, log: bool | None = Non
     if not known:
         return linear(1.0, range(2, 3))
     lowest, highest = min(known), max(known)
-    if highest / lowest > _LOG_FROM if log is None else log:
+    if highest / lowest > LOGARITHMIC_FROM if log is None else log:
         return logarithmic(lowest, highest, most_ticks)
     return linear(highest, range(max(2, most_ticks // 2), max(3, most_ticks)))
 

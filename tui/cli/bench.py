@@ -22,7 +22,7 @@ from loadgen.report import bench_table
 from loadgen.run.run import Run
 from loadgen.store.runs import require_writable
 from tui.catalog import find_profile
-from tui.cli.options import RUN_EXIT_CODES, Parser, add_result_options, port_of, say
+from tui.cli.options import RUN_EXIT_CODES, Parser, add_result_options, add_shared, port_of, say
 from tui.cli.progress import follow
 from tui.cli.run import conclude, metrics_port_of
 
@@ -329,22 +329,22 @@ def _given(options: argparse.Namespace, flag: str) -> list[str] | None:
 def _add_server(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("server")
     group.add_argument("--profile", metavar="P", help="start the server of this profile, and stop it in the end")
-    group.add_argument("--variant", metavar="NAME", help="one of the profile's [variants]")
+    add_shared(group, "--variant")
     group.add_argument("--base-url", metavar="URL", help="a server that runs already")
     group.add_argument("--host", default="127.0.0.1", help="of it, in place of --base-url (default: 127.0.0.1)")
     group.add_argument("--port", type=port_of, default=8000, help="(default: 8000)")
-    group.add_argument("--model", metavar="M", help="the served model (default: the first one served)")
+    add_shared(group, "--model")
     group.add_argument("--served-model-name", metavar="M", help="its name in the API, where that is another")
     group.add_argument("--backend", choices=_BACKENDS, help="(default: openai, that is completions)")
     group.add_argument("--endpoint", metavar="PATH", help=" | ".join(_ENDPOINTS))
-    group.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
+    add_shared(group, "--api-key-env")
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run")
     group.add_argument("--seed", type=int, help="makes the prompts and the schedule reproducible")
     group.add_argument("--workers", type=int, metavar="N", help="worker processes")
-    group.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="override a profile key")
+    add_shared(group, "--set")
     add_result_options(group)
 
 

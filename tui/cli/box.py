@@ -19,7 +19,7 @@ from typing import get_args
 
 from msgspec.structs import replace
 
-from loadgen.errors import ClusterError, ProfileError, ServerError, TelemetryError
+from loadgen.errors import ProfileError, ServerError, TelemetryError
 from loadgen.masking import masked
 from loadgen.metrics.finding import Finding
 from loadgen.metrics.samples import Examination
@@ -74,9 +74,9 @@ def _check_hosts(profile: Profile, plan: Sequence[Stage]) -> list[Finding]:
     try:
         from loadgen.cluster.check import check_hosts
     except ModuleNotFoundError as error:
-        raise ClusterError(
-            f"load from other hosts needs {error.name}: pip install 'vramp[cluster]', here and on every host"
-        ) from None
+        from loadgen.run.load_hosts import no_cluster_extra
+
+        raise no_cluster_extra(error) from None
     return asyncio.run(check_hosts(profile, plan))
 
 

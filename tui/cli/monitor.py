@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from loadgen.errors import ProfileError
 from loadgen.vendors import TelemetryMode
-from tui.cli.options import RUN_EXIT_CODES, add_result_options, parser_of
+from tui.cli.options import RUN_EXIT_CODES, add_result_options, add_shared, parser_of
 from tui.cli.run import run_headless, show_cockpit
 
 if TYPE_CHECKING:
@@ -41,10 +41,7 @@ def monitor_parser() -> argparse.ArgumentParser:
     parser = parser_of("vramp monitor", "The cockpit without load.", _EPILOG)
     parser.add_argument("urls", nargs="*", metavar="URL", help="engines that run already; several are added up")
     parser.add_argument("--server", dest="profile", metavar="PROFILE", help="start the server of this profile")
-    parser.add_argument("--variant", metavar="NAME", help="one of the profile's [variants]")
-    parser.add_argument("--model", metavar="M", help="the served model (default: the first one served)")
-    parser.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
-    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="override a profile key")
+    add_shared(parser, "--variant", "--model", "--api-key-env", "--set")
     group = parser.add_argument_group("run")
     group.add_argument("--duration", metavar="30m", help="without a screen, for so long")
     group.add_argument("--every", metavar="10m", help="end a stage after this time and begin the next")

@@ -83,15 +83,27 @@ def parser_of(verb: str, description: str, epilog: str) -> argparse.ArgumentPars
     return Parser(prog=verb, description=description, epilog=epilog, formatter_class=form, allow_abbrev=False)
 
 
+_SHARED: dict[str, dict[str, Any]] = {
+    "--variant": {"metavar": "NAME", "help": "one of the profile's [variants]"},
+    "--set": {"metavar": "KEY=VALUE", "action": "append", "default": [], "help": "override a profile key"},
+    "--model": {"metavar": "M", "help": "the served model (default: the first one served)"},
+    "--api-key-env": {"metavar": "NAME", "help": "environment variable that holds the API key"},
+}
+
+
+def add_shared(parser: argparse._ActionsContainer, *flags: str) -> None:
+    """Add options that several verbs have."""
+    for flag in flags:
+        parser.add_argument(flag, **_SHARED[flag])
+
+
 def add_profile_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose a profile and change it."""
     parser.add_argument("profile", nargs="?", metavar="PROFILE", help="a TOML file, or a profile's name")
-    parser.add_argument("--variant", metavar="NAME", help="one of the profile's [variants]")
-    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="override a profile key")
+    add_shared(parser, "--variant", "--set")
     server = parser.add_argument_group("server")
     server.add_argument("--url", help="attach to a server that is already running")
-    server.add_argument("--model", metavar="M", help="the served model (default: the first one served)")
-    server.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
+    add_shared(server, "--model", "--api-key-env")
     load = parser.add_argument_group("load")
     load.add_argument("--endpoint", choices=("completions", "chat", "responses"))
     load.add_argument("--isl", metavar="SPEC", help="input tokens of a request: 4096, normal:512:128, uniform:64:512")

@@ -108,10 +108,7 @@ def _put_page(text: str, name: str, run: str, out: Path | None) -> None:
     found = find_run(run)
     folder = found.parent if found.is_file() else found
     path = folder / name if out is None else out
-    if out is None:
-        _put_whole(text, path)
-    else:
-        _put(text, path)
+    _put(text, path, mode=PRIVATE if out is None else None)
     if path != _STDOUT:
         say(f"report: {path}")
 
@@ -128,25 +125,23 @@ def _vllm_json(result: Result, folder: Path | None) -> None:
     except OSError as error:
         raise ResultError(f"--out {folder}: must be a folder for --vllm-json: {error.strerror}") from error
     for name, document in zip(vllm_file_names(documents), documents, strict=True):
-        _put_whole(json.dumps(document, allow_nan=False), folder / name, mode=named_mode())
+        _put(json.dumps(document, allow_nan=False), folder / name, mode=named_mode())
         say(f"report: {folder / name}")
 
 
-def _put(text: str, path: Path | None) -> None:
-    """To a file, or to stdout; raises `ResultError`."""
+def _put(text: str, path: Path | None, *, mode: int | None = None) -> None:
+    """To a file, or to stdout; raises `ResultError`.
+
+    With a `mode`, for a file whose name nobody gave: in a folder from elsewhere a link may have it, which is replaced.
+    """
     if path is None or path == _STDOUT:
         sys.stdout.write(text)
         return
     try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ResultError(f"{path}: the report cannot be written: {error.strerror}") from error
-
-
-def _put_whole(text: str, path: Path, *, mode: int = PRIVATE) -> None:
-    """To a file whose name nobody gave: in a folder from elsewhere a link may have it, which is replaced."""
-    try:
-        write_whole(path, text.encode(), mode=mode)
+        if mode is None:
+            path.write_text(text, encoding="utf-8")
+        else:
+            write_whole(path, text.encode(), mode=mode)
     except OSError as error:
         raise ResultError(f"{path}: the report cannot be written: {error.strerror}") from error
 

@@ -19,13 +19,12 @@ from loadgen.metrics.deltas import Summary
 from loadgen.metrics.frontier import Point, frontier
 from loadgen.metrics.journal import SearchResult
 from loadgen.metrics.snapshot import SHORTEST_S, Snapshot, StageView
-from loadgen.report.columns import TOTAL_BY_E2E, frontier_axes
+from loadgen.report.columns import NEAR, TOTAL_BY_E2E, frontier_axes
 from tui.charts.plot import Curve, Plot, PlotLimit, plot_rows, scale_of
 from tui.panels.frame import Frame
 from tui.widgets.rows import Rows, beside, titled, widths_of
 
 _LEAST_WIDTH = 52
-_NEAR = 3.0  # A limit further above the values than this would squeeze them: it stays outside of the plot
 _OUTPUT, _TOTAL, _FRONTIER = "output", "total", "frontier"
 _THROUGHPUTS = (_OUTPUT, _TOTAL)
 _BY_HELD = " by streams held"
@@ -106,7 +105,7 @@ def _plot(frame: Frame, points: Sequence[LoadPoint], name: str, width: int, heig
     limits = limits_of(frame.snapshot.slo_ms, name)
     values = [value for one in (*compared, *measured) for value in one.y]
     highest = max(filter(math.isfinite, values), default=math.inf)
-    near = [limit.value for limit in limits if limit.value <= _NEAR * highest]
+    near = [limit.value for limit in limits if limit.value <= NEAR * highest]
     y = scale_of([*values, *near], max(2, height // 4), log=False if name in _THROUGHPUTS else None)
     across = [value for one in (*compared, *measured) for value in one.x]
     x = scale_of(across, max(2, width // 14), log=None if name == _TOTAL else False)

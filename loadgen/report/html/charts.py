@@ -27,7 +27,7 @@ from loadgen.metrics.result import CurvePoint, Result, StageResult
 from loadgen.metrics.slo import met_limits
 from loadgen.metrics.snapshot import CURVE_PERCENTS, SHORTEST_S
 from loadgen.report.assessment import by_load, titles
-from loadgen.report.columns import SHAPE, TOTAL_BY_E2E, Axes, PublishedPoint, load_words
+from loadgen.report.columns import LOGARITHMIC_FROM, NEAR, SHAPE, TOTAL_BY_E2E, Axes, PublishedPoint, load_words
 from loadgen.report.notes import LATENCY_TITLES, has_numbers
 from loadgen.searches import SEARCHES
 
@@ -39,8 +39,6 @@ _CLEAR = "rgba(0,0,0,0)"
 _RAMP = ((158, 22), (178, 104), (196, 178))  # red, green, blue: light and strong tone of the accent
 _EDGE = 0.02
 _PERCENTS = (50, 90, 99, 99.9, 99.99, 99.999)
-_NEAR = 3.0  # a limit further above the values than this would squeeze them, and is not drawn
-_FAR = 12.0  # values further apart than this factor get a logarithmic axis, as in the cockpit
 _EMPTY = Summary(count=0)
 
 Values = Sequence[float | None]
@@ -145,7 +143,7 @@ def throughput_curve(result: Result) -> go.Figure:
         figure.add_trace(trace.update(mode="lines+markers+text", text=names, textposition="top right"))
     _add_published(figure, result, TOTAL_BY_E2E)
     across = [value for trace in figure.data for value in trace.x if value]
-    far = bool(across) and max(across) > _FAR * min(across)  # such as the E2E of short and long answers
+    far = bool(across) and max(across) > LOGARITHMIC_FROM * min(across)  # such as the E2E of short and long answers
     axis = log_axis(across) if far else {}
     return from_zero(figure, TOTAL_BY_E2E.labels()[0]).update_yaxes(rangemode="tozero").update_xaxes(axis)
 
@@ -245,7 +243,7 @@ def _axis(figure: go.Figure, result: Result, metric: str) -> dict[str, Any]:
     """The axis of milliseconds: around the values, and any limit near them."""
     values = [value for trace in figure.data for value in trace.y]
     most = max((value for value in values if value is not None), default=0.0)
-    near = [limit_ms for limit_ms in _limits_ms(result, metric).values() if limit_ms <= _NEAR * most]
+    near = [limit_ms for limit_ms in _limits_ms(result, metric).values() if limit_ms <= NEAR * most]
     return log_axis([*values, *near])
 
 

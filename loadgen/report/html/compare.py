@@ -60,8 +60,7 @@ def _opening(runs: Sequence[Named]) -> str:
 <p class='kicker'>vramp compare</p>
 <h1>{plain(models)} <span>{len(runs)} runs</span></h1>
 {html_table(_RUN, runs)}
-</header>
-<noscript><p class='bad'>The figures need JavaScript; everything else is here without it.</p></noscript>"""
+</header>"""
 
 
 _RUN: tuple[Column[Named], ...] = (

@@ -72,8 +72,7 @@ def _opening(result: Result) -> str:
 {answers}
 </dl>
 {_headline(result)}
-</header>
-<noscript><p class='bad'>The figures need JavaScript; everything else is here without it.</p></noscript>"""
+</header>"""
 
 
 def _headline(result: Result) -> str:

@@ -40,6 +40,7 @@ def page(title: str, parts: Sequence[str], figures: Figures) -> str:
 </head>
 <body>
 <main>
+<noscript><p class='bad'>The figures need JavaScript; everything else is here without it.</p></noscript>
 {body}
 </main>
 <script type='application/json' id='figures'>{_json(figures)}</script>

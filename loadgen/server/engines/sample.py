@@ -58,7 +58,7 @@ class EngineHistogram(msgspec.Struct, frozen=True):
         return self.sum_s / self.count
 
 
-class Grown(msgspec.Struct, Generic[_Latency], frozen=True):
+class Counters(msgspec.Struct, Generic[_Latency], frozen=True):
     """What only grows: in a sample since the server started, in a window since the window's start."""
 
     prompt_tokens: float | None = None
@@ -91,10 +91,10 @@ class Grown(msgspec.Struct, Generic[_Latency], frozen=True):
     decode: _Latency | None = None
 
 
-GROWN = Grown.__struct_fields__
+COUNTER_FIELDS = Counters.__struct_fields__
 
 
-class EngineSample(Grown[EngineHistogram], frozen=True):
+class EngineSample(Counters[EngineHistogram], frozen=True):
     """One reading of `/metrics`; counters are since the server started."""
 
     kind: EngineKind | None = None  # None if the page is of no known engine
@@ -311,7 +311,7 @@ def sum_histograms(parts: Iterable[EngineHistogram]) -> EngineHistogram:
 
 def continued(earlier: EngineSample, sample: EngineSample) -> EngineSample:
     """A restarted server's sample, as if it had continued counting from the earlier one."""
-    values = {name: _continued(name, getattr(earlier, name), getattr(sample, name)) for name in GROWN}
+    values = {name: _continued(name, getattr(earlier, name), getattr(sample, name)) for name in COUNTER_FIELDS}
     engines = {
         name: continued(earlier.engines[name], one) if name in earlier.engines else one
         for name, one in sample.engines.items()
@@ -328,7 +328,7 @@ def _continued(name: str, earlier: Any, later: Any) -> Any:  # noqa: ANN401 - as
 
 def without_counts(sample: EngineSample) -> EngineSample:
     """Only the figures of the moment."""
-    nothing: dict[str, Any] = dict.fromkeys(GROWN)
+    nothing: dict[str, Any] = dict.fromkeys(COUNTER_FIELDS)
     return msgspec.structs.replace(
         sample, **nothing, engines={name: without_counts(one) for name, one in sample.engines.items()}
     )

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from loadgen.server.engines.names import LATENCIES
-from loadgen.server.engines.sample import GROWN, EngineHistogram, EngineSample, Grown
+from loadgen.server.engines.sample import COUNTER_FIELDS, Counters, EngineHistogram, EngineSample
 
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 _FROM_CACHE = "local_cache_hit"
@@ -32,7 +32,7 @@ class EngineLatency(msgspec.Struct, frozen=True):
     within_s: Mapping[str, tuple[float, float | None]]
 
 
-class EngineDelta(Grown[EngineLatency], frozen=True):
+class EngineDelta(Counters[EngineLatency], frozen=True):
     """What happened between two samples; a latency without observations is None."""
 
     @property
@@ -57,9 +57,9 @@ def _share(hits: float | None, queries: float | None) -> float | None:
 
 def delta(before: EngineSample, after: EngineSample) -> EngineDelta | None:
     """What happened from one sample to the next; None if a counter went down in between."""
-    if any(_fell(getattr(before, name), getattr(after, name)) for name in GROWN):
+    if any(_fell(getattr(before, name), getattr(after, name)) for name in COUNTER_FIELDS):
         return None
-    return EngineDelta(**{name: _growth(before, after, name) for name in GROWN})
+    return EngineDelta(**{name: _growth(before, after, name) for name in COUNTER_FIELDS})
 
 
 def is_restarted(before: EngineSample, after: EngineSample) -> bool:

@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT
 
@@ -54,17 +54,6 @@ def read_nvidia(sysfs: Path, proc: Path, path: str | None) -> list[Gpu]:
     return with_expected_links(
         [replace(gpu, holders=named_holders(held.get(gpu.id, []), proc), links_up=links.get(gpu.id)) for gpu in gpus]
     )
-
-
-def cuda_version(_root: Path, environ: Mapping[str, str]) -> str | None:
-    """The newest CUDA version that the driver supports; None if `nvidia-smi` is missing or does not say."""
-    program = shutil.which("nvidia-smi", path=environ.get("PATH"))
-    try:
-        said = _ask(program, [("--version",)], time.monotonic() + _TIMEOUT_S)[0] if program is not None else ""
-    except TelemetryError:
-        return None
-    version = re.search(r"(?m)^CUDA Version\s*:\s*(\d+\.\d+)", said)
-    return None if version is None else version[1]
 
 
 def parse_gpus(text: str, fields: Sequence[str] = _FIELDS) -> list[Gpu]:

@@ -15,7 +15,7 @@ from typing import Any
 from loadgen.amd_kernel import entries, text_in
 from loadgen.format import GIB, memory
 from loadgen.metrics.finding import Finding
-from loadgen.server.gpus.given import server_devices, server_gpus
+from loadgen.server.gpus.given import server_devices
 from loadgen.server.gpus.gpu import Gpu, has_host_pids
 from loadgen.server.preflight.facts import Setup, read_setting
 from loadgen.server.preflight.flags import normal_args
@@ -26,12 +26,6 @@ _DATA_PARALLEL = "data-parallel-size"
 _LITTLE_LOCKED_BYTES = GIB  # Docker's daemon gives containers 8 MiB
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _EXTENDED, _ACS, _REDIRECTS = 0x100, 0x000D, 0b101100  # requests, completions and egress control
-
-
-def _taken(setup: Setup) -> Sequence[Gpu]:
-    """The GPUs that the server will use; all of the box if unknown."""
-    taken = server_gpus(setup.server, setup.platform, setup.environment, setup.gpus)
-    return setup.gpus if taken is None else taken
 
 
 def _takes_several(setup: Setup) -> bool:
@@ -60,7 +54,7 @@ def _spreads(args: Mapping[str, Any]) -> bool:
 
 
 def partitions(setup: Setup) -> Iterator[Finding]:
-    split = [gpu for gpu in _taken(setup) if gpu.split]
+    split = [gpu for gpu in setup.taken_gpus if gpu.split]
     needed = devices_each(setup.server.args) * setup.server.instances
     devices = sum(gpu.devices for gpu in setup.gpus)
     if not split or (split[0].compute_partition != "MIG" and needed >= devices):
@@ -82,7 +76,7 @@ def partitions(setup: Setup) -> Iterator[Finding]:
 def power_caps(setup: Setup) -> Iterator[Finding]:
     low = [
         (gpu, gpu.power_cap_w, gpu.power_cap_default_w)
-        for gpu in _taken(setup)
+        for gpu in setup.taken_gpus
         if gpu.power_cap_w is not None and gpu.power_cap_default_w and gpu.power_cap_w < gpu.power_cap_default_w - 1
     ]
     if low:
@@ -99,7 +93,7 @@ def links(setup: Setup) -> Iterator[Finding]:
         return
     short = [
         gpu
-        for gpu in _taken(setup)
+        for gpu in setup.taken_gpus
         if gpu.links_up is not None and gpu.compute_partition != "MIG" and gpu.links_up < (gpu.links_expected or 0)
     ]
     if short:
@@ -122,7 +116,7 @@ def fabric(setup: Setup) -> Iterator[Finding]:
         'not yet initialized"'
     )
     fix = "sudo systemctl restart nvidia-fabricmanager; from B200 on it needs nvlsm beside it"
-    waiting = [gpu for gpu in _taken(setup) if gpu.fabric in ("Not Started", "In Progress")]
+    waiting = [gpu for gpu in setup.taken_gpus if gpu.fabric in ("Not Started", "In Progress")]
     if waiting:
         seen = f"{_numbers(waiting)}: fabric state {waiting[0].fabric}"
         yield Finding("fabric-not-ready", "warns", seen, why, fix, "NVIDIA/NVSentinel issue 883")

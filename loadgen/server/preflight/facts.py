@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import json
 import os
-import pkgutil
 import re
 import resource
 import sys
@@ -28,7 +27,7 @@ from loadgen.profile.schema import Profile, Server
 from loadgen.server.gpus.given import server_gpus
 from loadgen.server.gpus.gpu import Gpu
 from loadgen.server.preflight.flags import normal_args
-from loadgen.vendors import Platform, Vendor, vendor_of
+from loadgen.vendors import Platform
 
 MANY_STREAMS = 64  # from here on a plan aims at throughput: the concurrency that publications call scale
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -99,6 +98,12 @@ class Setup(msgspec.Struct, frozen=True):
         around = self.box.environ if self.server.docker is None else self.image
         return {**(around or {}), **self.server.env}
 
+    @property
+    def taken_gpus(self) -> Sequence[Gpu]:
+        """The GPUs that the server will use; all of the box if unknown. Raises `ProfileError`."""
+        taken = server_gpus(self.server, self.platform, self.environment, self.gpus)
+        return self.gpus if taken is None else taken
+
 
 def read_setting(path: Path) -> str | None:
     """A kernel setting; None if this kernel does not have it. Raises `OSError` if it cannot be read."""
@@ -118,8 +123,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelFacts | None = None
     gpus: tuple[Gpu, ...] = ()  # of the box; empty is unknown
     archs: frozenset[str] = frozenset()  # of the GPUs that the server will use; empty is unknown
-    driver: str | None = None  # its version
-    runtime: str | None = None  # version of ROCm or CUDA
     vllm: str | None = None  # version of the installation, or of the record used instead
     instances: int = 1
     peak_streams: int | None = None  # the highest concurrency of the plan; None if it is all open loop
@@ -222,7 +225,6 @@ def memory_share(args: Mapping[str, Any], vllm: str | None) -> float:
 
 def facts_of(setup: Setup) -> Facts:
     server, plan, environment = setup.server, setup.plan, setup.environment
-    vendor = vendor_of(setup.platform) if setup.gpus else None
     return Facts(
         args=normal_args(server.args),
         env=environment,
@@ -231,8 +233,6 @@ def facts_of(setup: Setup) -> Facts:
         model=model_facts(server.model, environment) if server.model is not None else None,
         gpus=tuple(setup.gpus),
         archs=_archs(setup),
-        driver=vendor.driver(setup.box.root) if vendor is not None else None,
-        runtime=_runtime(setup, vendor) if vendor is not None else None,
         vllm=setup.vllm,
         instances=server.instances,
         peak_streams=max((stage.concurrency for stage in plan if stage.concurrency is not None), default=None),
@@ -244,18 +244,10 @@ def facts_of(setup: Setup) -> Facts:
 
 
 def _archs(setup: Setup) -> frozenset[str]:
-    taken: Sequence[Gpu] | None = None
+    gpus = setup.gpus
     with contextlib.suppress(ProfileError):  # the check of GPU memory reports it
-        taken = server_gpus(setup.server, setup.platform, setup.environment, setup.gpus)
-    return frozenset(gpu.arch for gpu in (setup.gpus if taken is None else taken) if gpu.arch is not None)
-
-
-def _runtime(setup: Setup, vendor: Vendor) -> str | None:
-    """None for a container, which brings its own ROCm; the CUDA version supported by the driver holds inside, too."""
-    if setup.server.engine == "docker" and vendor.platform == "rocm":
-        return None
-    version: str | None = pkgutil.resolve_name(vendor.runtime_reader)(setup.box.root, setup.box.environ)
-    return version
+        gpus = setup.taken_gpus
+    return frozenset(gpu.arch for gpu in gpus if gpu.arch is not None)
 
 
 _MOST = 1 << 53

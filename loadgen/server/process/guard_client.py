@@ -22,6 +22,7 @@ import msgspec
 
 import loadgen
 from loadgen.errors import UNDECODABLE
+from loadgen.format import signal_name
 from loadgen.server.process import guard, tree
 from loadgen.server.process.container import Container, remove_container
 from loadgen.server.process.records import ServerRecord, forget
@@ -42,7 +43,7 @@ class ServerExit(msgspec.Struct, frozen=True):
         if self.signal == signals.SIGKILL:
             return "was killed by SIGKILL (by a user, or by the kernel's OOM killer)"
         if self.signal is not None:
-            return f"was killed by {signals.Signals(self.signal).name}"
+            return f"was killed by {signal_name(self.signal)}"
         if self.code is None:
             return "lost its guard process and was killed"
         return f"ended with exit code {self.code}"

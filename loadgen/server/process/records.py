@@ -270,7 +270,7 @@ def _mark_of(pid: int, owner: str) -> Mark | None:
     return mark if ours else None
 
 
-def _unrecorded(mark: Mark, processes: Sequence[ProcessId] = (), container: Container | None = None) -> ServerRecord:
+def _unrecorded(mark: Mark, processes: Sequence[ProcessId] = ()) -> ServerRecord:
     first, *_ = processes or [mark.guard]
     return ServerRecord(
         mark=mark,
@@ -280,7 +280,7 @@ def _unrecorded(mark: Mark, processes: Sequence[ProcessId] = (), container: Cont
         profile="",
         model=None,
         command=masked_command(command_line(first.pid, _PROC) if processes else []),
-        container=container,
+        container=None,
         log_path="",
         started_unix_s=time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + first.start_ticks / _TICKS_PER_S,
         left=False,

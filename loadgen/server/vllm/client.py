@@ -136,9 +136,9 @@ class ServerClient:
         response = await self._request("GET", "/version")
         return None if response.status_code in _MISSING else self._decode(response, _Version).version
 
-    async def tokenize_text(self, model: str, text: str, add_special_tokens: bool = False) -> list[int] | None:
+    async def tokenize_text(self, model: str, text: str) -> list[int] | None:
         """The token ids of a text; None if the server has no `/tokenize`."""
-        return await self._tokenize({"model": model, "prompt": text, "add_special_tokens": add_special_tokens})
+        return await self._tokenize({"model": model, "prompt": text, "add_special_tokens": False})
 
     async def tokenize_messages(self, model: str, messages: Sequence[dict[str, Any]]) -> list[int] | None:
         """The token ids of a chat after applying the server's template; None if the server has no `/tokenize`."""

@@ -17,6 +17,7 @@ import signal as signals
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from loadgen.format import signal_name
 from loadgen.masking import masked_command, masked_text
 from loadgen.metrics.journal import Diagnosis
 from loadgen.server.process.guard_client import ServerExit
@@ -108,7 +109,7 @@ def _known(cause: Cause, match: re.Match[str], messages: Sequence[str], oom_kill
     values = {name: (value or "?").strip()[:_MAX_VALUE_CHARS] for name, value in match.groupdict().items()}
     if "signal" in values:
         number = int(values["signal"])
-        values |= {"signal": _name(number), "who_sent": _who_sent(number, oom_kills)}
+        values |= {"signal": signal_name(number), "who_sent": _who_sent(number, oom_kills)}
     evidence = _proof(cause, messages)
     if cause.id == "engine-died":  # whatever killed it explains more than its death
         evidence = _exceptions(messages) or evidence
@@ -132,10 +133,6 @@ def _who_sent(number: int, oom_kills: int | None) -> str:
     if oom_kills == 0:  # the counters were read
         return f"find out who sent it, since the kernel counted no OOM kill: {_KILLERS}"
     return f"find out who sent it: the kernel's OOM killer (`sudo dmesg | grep -i oom`), {_KILLERS}"
-
-
-def _name(number: int) -> str:
-    return next((known.name for known in signals.Signals if known == number), f"signal {number}")
 
 
 def _proof(cause: Cause, messages: Sequence[str]) -> list[str]:
@@ -176,7 +173,7 @@ def _signal(exit: ServerExit) -> int | None:
 
 
 def _signalled(number: int, lines: Sequence[str], oom_kills: int | None) -> Diagnosis:
-    name = _name(number)
+    name = signal_name(number)
     crash = number in _CRASHES
     title = f"the server crashed in native code ({name})" if crash else f"somebody killed the server ({name})"
     if number == signals.SIGKILL and oom_kills is None:

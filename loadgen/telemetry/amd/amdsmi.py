@@ -125,18 +125,21 @@ def _device(library: Library, index: int, handle: object) -> _AmdDevice:
     )
     device = _AmdDevice(handle, static, str(asic.get("device_id", "")))
     if not device.secondary:
-        pcie = _dict(library, "amdsmi_get_pcie_info", handle).get("pcie_static", {})
-        cap = _dict(library, "amdsmi_get_power_cap_info", handle)
-        device.static = msgspec.structs.replace(
-            static,
-            power_cap_default_w=value_of(watts(cap.get("default_power_cap"))),
-            gfx_clock_max_mhz=_clock_max(library, handle, "GFX"),
-            memory_clock_max_mhz=_clock_max(library, handle, "MEM"),
-            pcie_width_max=value_of(number(pcie.get("max_pcie_width"))),
-            pcie_speed_max_gts=value_of(divided(pcie.get("max_pcie_speed"), 1000)),
-            links_total=value_of(_links(library, handle)[1]),
-        )
+        device.static = msgspec.structs.replace(static, **_limits(library, handle))
     return device
+
+
+def _limits(library: Library, handle: object) -> dict[str, Any]:
+    pcie = _dict(library, "amdsmi_get_pcie_info", handle).get("pcie_static", {})
+    cap = _dict(library, "amdsmi_get_power_cap_info", handle)
+    return {
+        "power_cap_default_w": value_of(watts(cap.get("default_power_cap"))),
+        "gfx_clock_max_mhz": _clock_max(library, handle, "GFX"),
+        "memory_clock_max_mhz": _clock_max(library, handle, "MEM"),
+        "pcie_width_max": value_of(number(pcie.get("max_pcie_width"))),
+        "pcie_speed_max_gts": value_of(divided(pcie.get("max_pcie_speed"), 1000)),
+        "links_total": value_of(_links(library, handle)[1]),
+    }
 
 
 def _partition(library: Library, handle: object, bdf: str | None) -> int:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loadgen.errors import TelemetryError
 from loadgen.server.gpus import nvidia
 from loadgen.server.gpus.gpu import Gpu, Holder
-from loadgen.server.gpus.nvidia import cuda_version, parse_gpus, parse_holders, parse_links, read_nvidia
+from loadgen.server.gpus.nvidia import parse_gpus, parse_holders, parse_links, read_nvidia
 from tests.server.gpu_trees import MIB, add_nvidia_smi, add_process, initial_namespace, write
 
 
@@ -88,13 +88,6 @@ def test_links_that_are_down_from_the_start_are_seen_beside_those_of_the_sibling
     assert [(gpu.links_up, gpu.links_expected) for gpu in read(tmp_path)] == [(2, 2), (1, 2)]
     add_nvidia_smi(tmp_path / "bin", GPUS)
     assert [(gpu.links_up, gpu.links_expected) for gpu in read(tmp_path)] == [(None, None)] * 2
-
-
-@pytest.mark.parametrize(("said", "version"), [("DRIVER version : 580.95\nCUDA Version : 13.0\n", "13.0"), ("", None)])
-def test_the_cuda_that_the_driver_can_run(tmp_path: Path, said: str, version: str | None) -> None:
-    assert cuda_version(tmp_path, {"PATH": str(tmp_path)}) is None
-    add_nvidia_smi(tmp_path, GPUS, version=said)
-    assert cuda_version(tmp_path, {"PATH": str(tmp_path)}) == version
 
 
 def test_what_nvidia_smi_says_instead_is_the_reason(tmp_path: Path) -> None:

@@ -73,8 +73,6 @@ def described_box(tmp_path: Path, name: str, changes: Mapping[str, Any] | None =
 
 def _add_amd_box(box: Box, described: Mapping[str, Any], gpu: Mapping[str, Any]) -> None:
     write(box.dev / "kfd", "")
-    write(box.sys / "module/amdgpu/version", described["driver"])
-    write(box.root / "opt/rocm/.info/version", described["rocm"])
     add_kfd_node(box.sys, 0, 0)  # a processor
     each = _DEVICES_OF[gpu.get("compute_partition", "SPX")]
     nodes = len(described["addresses"]) * each
@@ -92,9 +90,6 @@ def _add_amd_box(box: Box, described: Mapping[str, Any], gpu: Mapping[str, Any])
 
 
 def _add_nvidia_box(box: Box, described: Mapping[str, Any], gpu: Mapping[str, Any]) -> None:
-    write(
-        box.root / "proc/driver/nvidia/version", f"NVRM version: NVIDIA Kernel Module  {described['driver']}  Release"
-    )
     answer, links = "", ""
     for index in range(described["count"]):
         write(box.dev / f"nvidia{index}", "")
@@ -103,8 +98,7 @@ def _add_nvidia_box(box: Box, described: Mapping[str, Any], gpu: Mapping[str, An
         answer += ", ".join(map(str, (*cells, *more))) + "\n"
         links += f"GPU {index}: {gpu['name']} (UUID: GPU-{index})\n"
         links += "".join(f"\t Link {link}: {gpu['nvlink_speed']}\n" for link in range(gpu["nvlinks"]))
-    version = f"DRIVER version  : {described['driver']}\nCUDA Version    : {described['cuda']}\n"
-    add_nvidia_smi(box.root / "bin", answer, links=links, version=version)
+    add_nvidia_smi(box.root / "bin", answer, links=links)
 
 
 def profile_of(tmp_path: Path, *overrides: str, **server: Any) -> Profile:

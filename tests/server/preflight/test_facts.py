@@ -172,23 +172,22 @@ def test_the_share_of_memory_is_the_versions_own_unless_it_is_set(
 
 
 @pytest.mark.parametrize(
-    ("name", "platform", "arch", "driver", "runtime", "devices"),
+    ("name", "platform", "arch", "devices"),
     [
-        ("mi210", "rocm", "gfx90a", "6.16.13", "7.2.4", 4),
-        ("mi300x", "rocm", "gfx942", "6.16.13", "7.2.0", 8),
-        ("mi355x", "rocm", "gfx950", "6.16.6", "7.1.1", 8),
-        ("h100", "cuda", "sm_90", "550.54.15", "12.4", 8),
-        ("b200", "cuda", "sm_100", "580.95.05", "13.0", 8),
+        ("mi210", "rocm", "gfx90a", 4),
+        ("mi300x", "rocm", "gfx942", 8),
+        ("mi355x", "rocm", "gfx950", 8),
+        ("h100", "cuda", "sm_90", 8),
+        ("b200", "cuda", "sm_100", 8),
     ],
 )
 def test_the_facts_of_the_described_boxes(
-    tmp_path: Path, name: str, platform: Platform, arch: str, driver: str, runtime: str, devices: int
+    tmp_path: Path, name: str, platform: Platform, arch: str, devices: int
 ) -> None:
     profile, box = profile_of(tmp_path), described_box(tmp_path, name)
     facts = facts_of(look_at_box(profile, stages_of(profile), box, platform)[0])
     assert facts.archs == {arch}
     assert facts.devices == devices
-    assert (facts.driver, facts.runtime) == (driver, runtime)
 
 
 def test_the_architecture_is_that_of_the_gpus_that_the_server_takes(tmp_path: Path) -> None:
@@ -197,10 +196,3 @@ def test_the_architecture_is_that_of_the_gpus_that_the_server_takes(tmp_path: Pa
         profile = profile_of(tmp_path, env=env)
         setup = Setup(profile, stages_of(profile), Box(environ={}), "rocm", gpus)
         assert facts_of(setup).archs == archs
-
-
-def test_a_container_brings_its_own_rocm(tmp_path: Path) -> None:
-    docker = {"image": "i", "ipc": "host", "devices": ["/dev/kfd", "/dev/dri"]}
-    profile, box = profile_of(tmp_path, engine="docker", docker=docker), described_box(tmp_path, "mi300x")
-    facts = facts_of(look_at_box(profile, stages_of(profile), box, "rocm")[0])
-    assert (facts.driver, facts.runtime) == ("6.16.13", None)

@@ -11,7 +11,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadgen.server.process.guard_client import ProcessName, StopReport, hang_up, start_guard, stop_server, tell
+from loadgen.server.process.guard_client import (
+    ProcessName,
+    ServerExit,
+    StopReport,
+    hang_up,
+    start_guard,
+    stop_server,
+    tell,
+)
 from loadgen.server.process.records import ServerRecord, list_servers, record_path
 from loadgen.server.process.tree import ProcessId, kill_seen
 from tests.server.fakes import PATIENCE_S, FakeServer, wait_until, write_record
@@ -53,6 +61,10 @@ def leave_one(
     assert (record.left, record.profile, record.model) == (True, "left", "m")
     assert record.log_path == str(fake.log)
     return record, psutil.Process(record.mark.guard.pid)
+
+
+def test_a_server_killed_by_a_signal_without_a_name() -> None:
+    assert str(ServerExit(signal=37)) == "was killed by signal 37"
 
 
 async def test_a_server_that_was_left_stops_in_order(fake: FakeServer) -> None:

@@ -1,4 +1,4 @@
-"""What was put on a shelf is taken from it, wherever it could be kept."""
+"""What was spilled is read back, wherever it could be kept."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ResultError
-from loadgen.metrics.shelf import Shelf
+from loadgen.metrics.spill import SpillFile
 
 
 @given(st.lists(st.binary(max_size=200)))
 def test_each_is_given_back(all_figures: list[bytes]) -> None:
-    shelf = Shelf()
-    places = [shelf.put(figures) for figures in all_figures]
-    assert [shelf.take(place) for place in places] == all_figures
+    spill_file = SpillFile()
+    extents = [spill_file.write(figures) for figures in all_figures]
+    assert [spill_file.read(extent) for extent in extents] == all_figures
 
 
 def test_it_takes_no_memory_and_leaves_no_file(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
-    place = shelf.put(b"figures")
-    assert shelf._kept == {}
+    spill_file = SpillFile(tmp_path)
+    extent = spill_file.write(b"figures")
+    assert spill_file._kept == {}
     assert list(tmp_path.iterdir()) == []
-    assert shelf.take(place) == b"figures"
+    assert spill_file.read(extent) == b"figures"
 
 
-def test_a_shelf_that_is_gone_holds_no_descriptor(tmp_path: Path) -> None:
+def test_a_file_that_is_gone_holds_no_descriptor(tmp_path: Path) -> None:
     def held() -> int:
         gc.collect()
         return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
     before = held()
-    shelf = Shelf(tmp_path)
-    shelf.put(b"figures")
+    spill_file = SpillFile(tmp_path)
+    spill_file.write(b"figures")
     assert held() == before + 1
-    del shelf
+    del spill_file
     assert held() == before
 
 
@@ -54,22 +54,22 @@ def no_room() -> Iterator[None]:
 
 
 def test_what_the_disk_does_not_take_stays_in_memory(tmp_path: Path, no_room: None) -> None:
-    shelf = Shelf(tmp_path)
+    spill_file = SpillFile(tmp_path)
     all_figures = [bytes([number]) * 400 for number in range(5)]
-    places = [shelf.put(figures) for figures in all_figures]
-    assert [shelf.take(place) for place in places] == all_figures
-    assert list(shelf._kept) == places[2:]
+    extents = [spill_file.write(figures) for figures in all_figures]
+    assert [spill_file.read(extent) for extent in extents] == all_figures
+    assert list(spill_file._kept) == extents[2:]
 
 
 def test_without_a_folder_it_stays_in_memory(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path / "removed")
-    assert shelf.take(shelf.put(b"figures")) == b"figures"
+    spill_file = SpillFile(tmp_path / "removed")
+    assert spill_file.read(spill_file.write(b"figures")) == b"figures"
 
 
 def test_what_the_disk_has_lost_is_an_error(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
-    place = shelf.put(b"figures")
-    assert shelf._file is not None
-    os.ftruncate(shelf._file, 3)
+    spill_file = SpillFile(tmp_path)
+    extent = spill_file.write(b"figures")
+    assert spill_file._file is not None
+    os.ftruncate(spill_file._file, 3)
     with pytest.raises(ResultError, match="cannot be read back"):
-        shelf.take(place)
+        spill_file.read(extent)

@@ -15,46 +15,46 @@ from typing import NamedTuple
 from loadgen.errors import ResultError
 
 
-class Place(NamedTuple):
-    """Where on a shelf something lies, in bytes."""
+class Extent(NamedTuple):
+    """Where in the file something lies, in bytes."""
 
     begin: int
     length: int
 
 
-class Shelf:
-    """Takes bytes, and gives them back; the place of what is taken out is not used again."""
+class SpillFile:
+    """Takes bytes, and gives them back; the extent of what has been read is not used again."""
 
     def __init__(self, folder: Path | None = None) -> None:
         """The file will be in this folder, otherwise where the system has its temporary ones."""
         self._folder = folder
         self._file: int | None = None  # its descriptor
         self._end = 0
-        self._kept: dict[Place, bytes] = {}  # what could not be written
+        self._kept: dict[Extent, bytes] = {}  # what could not be written
 
-    def put(self, figures: bytes) -> Place:
-        place = Place(self._end, len(figures))
+    def write(self, figures: bytes) -> Extent:
+        extent = Extent(self._end, len(figures))
         self._end += len(figures)
         try:
             if self._file is None:
                 self._file = self._open()
-            is_written = os.pwrite(self._file, figures, place.begin) == len(figures)
+            is_written = os.pwrite(self._file, figures, extent.begin) == len(figures)
         except OSError:
             is_written = False
         if not is_written:
-            self._kept[place] = figures
-        return place
+            self._kept[extent] = figures
+        return extent
 
-    def take(self, place: Place) -> bytes:
-        """What was put there; raises `ResultError` if the disk does not give it back."""
-        if place in self._kept:
-            return self._kept[place]
-        assert self._file is not None, "nothing has a place without being put there"
+    def read(self, extent: Extent) -> bytes:
+        """What was written there; raises `ResultError` if the disk does not give it back."""
+        if extent in self._kept:
+            return self._kept[extent]
+        assert self._file is not None, "nothing has an extent without being written"
         try:
-            figures = os.pread(self._file, place.length, place.begin)
+            figures = os.pread(self._file, extent.length, extent.begin)
         except OSError as error:
             raise ResultError(f"figures of an earlier stage cannot be read back: {error}") from error
-        if len(figures) < place.length:
+        if len(figures) < extent.length:
             raise ResultError("figures of an earlier stage cannot be read back: their file has been cut")
         return figures
 
