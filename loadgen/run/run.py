@@ -112,7 +112,7 @@ class Run:
         self._running: asyncio.Task[None] | None = None
         self._error: VrampError | None = None
         self._failure: VrampError | None = None
-        """Why there is nothing to load, while the operator may still change that."""
+        """Why there is no server to send load to, while the operator may still restart it."""
         self._aborted = False
         self._ending: RunState | None = None
         self._reason = ""

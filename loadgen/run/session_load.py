@@ -29,7 +29,7 @@ class SessionLoad:
         self._plan = plan
         self._only_watches = all(stage.no_load for stage in plan)
         self._breaker = FailureBreaker()
-        self._preparing: asyncio.Task[None] | None = None  # workers for the first load, while there is none
+        self._preparing: asyncio.Task[None] | None = None  # starts the workers that a requested load lacks
 
     async def begin(self) -> None:
         """Identify the servers and begin the plan; raises `ServerError`, `ProfileError` or `WorkerError`."""
