@@ -1,4 +1,4 @@
-"""The engine's own figures from /metrics, now and over a stage; others' part in them; agreement with the client."""
+"""The engine's own figures from /metrics, now and over a stage; others' share of them; agreement with the client."""
 
 from __future__ import annotations
 
