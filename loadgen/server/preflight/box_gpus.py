@@ -1,6 +1,6 @@
-"""Checks of what is on the GPUs before a start: memory in use, by whom, and vLLM processes that are running.
+"""Checks what uses the GPUs before a start: memory in use and its holders, and running vLLM processes.
 
-What an earlier server left behind holds GPU memory; it is found and named here, never ended. A process group counts as
+Leftovers of an earlier server hold GPU memory; they are found and named here, never ended. A process group counts as
 one server or its leftovers; descendants of this process are not leftovers.
 """
 
@@ -83,7 +83,7 @@ def _shown_holder(box: Box, holder: Holder) -> str:
 
 
 def orphans(setup: Setup) -> Iterator[Finding]:
-    """Servers left by vramps that were killed together with their guards, found by their processes' marks."""
+    """Servers left behind by a vramp that was killed together with its guard, found by their processes' marks."""
     try:
         servers_folder()
     except ServerError as error:
