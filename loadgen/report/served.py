@@ -1,6 +1,6 @@
-"""Stages without load as tables: the engine's figures for what others sent, as there are no others.
+"""Stages without load as tables: the engine's figures for what others sent, as there are no client figures.
 
-Its percentiles lie between two bounds of its buckets and are shown as such, in every format.
+The engine's percentiles are known only as intervals, bounded by its buckets, and are shown as such in every format.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ SERVED: tuple[Column[Watched], ...] = (
     _percentile("tpot", "p50", 9),
     _percentile("tpot", "p99", 8),
 )
-"""The load of others, a row per stage; under a load of our own, the engine's figures for everything it served."""
+"""Others' load, a row per stage; during a load of ours, the engine's figures for everything it served."""
 
 
 def served_part(engine: EngineStage) -> EngineStage:
