@@ -57,9 +57,9 @@ class Events:
         return framed.partition(ANSWER[0] + after)[0], after + b"\r\n"
 
     def template(self, kind: Field, generated: int) -> tuple[bytes, int]:
-        """The same with running usage, as a `%` template of (word, total tokens, completion tokens).
+        """An event with running usage, as a `%` template of (word, total tokens, completion tokens).
 
-        Valid below the number of tokens returned with it, at which a count gets another digit.
+        Valid below the number of tokens returned with it, at which a count gets one more digit.
         """
         counts = {"prompt_tokens": self._prompt, "total_tokens": -1, "completion_tokens": -2}
         before, after = self._around_word(kind, counts)
@@ -92,7 +92,7 @@ class Events:
         return [b"data: %b\n\n" % encode(body), DONE] if with_usage else [DONE]
 
     def whole(self, completion: int, finish: Finish, *, with_usage: bool, told: Told | None = None) -> bytes:
-        """The response in one piece, with what `told` has about its tokens."""
+        """The response in one piece, with the text and scores in `told`, if any."""
         text = self.text(0, completion)
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish, "stop_reason": None}
         choice |= {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
