@@ -51,7 +51,7 @@ def from_git(checkout: Path = _CHECKOUT) -> Build | None:
     try:
         commit, date = _said(git, checkout, "show", "--no-patch", "--format=%h %cs", "--abbrev=7").split()
         changed = _said(git, checkout, "status", "--porcelain", "--untracked-files=no")
-    except (OSError, ValueError, subprocess.SubprocessError):  # no commit yet, or somebody else's repository
+    except (OSError, ValueError, subprocess.SubprocessError):  # no commit yet, or a repository of another user
         return None
     return Build(commit, date, modified=bool(changed.strip()))
 

@@ -1,4 +1,4 @@
-"""The searches for a load, a row each, and the keys of `[plan]` that name a plan.
+"""The searches for a load, a row each, and the keys of `[plan]`, each of which is a plan.
 
 A new search is a row, its name in `SearchName` and the module that makes it; profiles, command line, dialogs, events
 and reports read the rows.

@@ -82,7 +82,7 @@ async def _serve(orders: Orders) -> str:
     except (OSError, TimeoutError, ValueError) as error:
         problem = f"its Dask worker did not start: {error or 'no answer in time'}"
     finally:
-        # Dask keeps its locks open, and spills nothing: nobody looks for these files by name again.
+        # Dask keeps its locks open, and spills nothing: these files are not opened by name again.
         shutil.rmtree(folder, ignore_errors=True)
     if problem or worker is None:
         return problem

@@ -103,7 +103,7 @@ class _Server:
 
 
 class EngineWatch:
-    """Reads /metrics while a run goes on; `start`, then `boundary` at each change of stage, then `close`."""
+    """Reads /metrics during a run; `start`, then `boundary` at each change of stage, then `close`."""
 
     def __init__(
         self, clients: Sequence[ServerClient], log: Callable[[Line], None], clock_s: Callable[[], float]

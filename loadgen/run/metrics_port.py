@@ -1,4 +1,4 @@
-"""The run's live figures for Prometheus, on a port of its own that closes with the run.
+"""The run's live figures for Prometheus, on a dedicated port that closes with the run.
 
 Invariants: the port is bound before anything is started, so that a port in use costs nothing; the answering thread
 reads one immutable `Moment`, replaced four times a second, and never the run itself: slow or many scrapers delay

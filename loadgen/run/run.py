@@ -118,7 +118,7 @@ class Run:
         self._reason = ""
         self._ended = asyncio.Event()
 
-        # What the screen draws, and whoever watches or scrapes.
+        # What is shown on the screen, to watchers and to scrapers.
         self._views = StageViews()
         self._baseline = BaselineWatch(baseline) if baseline is not None else None
         self._due = asyncio.Event()

@@ -1,6 +1,6 @@
 """Latencies and loads of what was served, computed from its stamps for a report.
 
-A module of its own, which only a report imports: numpy takes a third of the time that the simulator needs to start.
+A separate module, which only a report imports: numpy would take a third of the simulator's start-up time.
 """
 
 from array import array

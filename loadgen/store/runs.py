@@ -35,7 +35,7 @@ _NAMED = 8
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """The parts of a result that tell its schema version and whether its run has ended."""
+    """The parts of a result that give its schema version and whether its run has ended."""
 
     schema: str = ""
     finished_at: str | None = None
