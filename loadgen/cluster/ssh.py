@@ -92,7 +92,7 @@ def _ssh_problem(error: Exception, name: str) -> str:
     told = harmless(str(error)).partition("\n")[0]
     match error:
         case asyncssh.HostKeyNotVerifiable():
-            return f"its host key is not known, or not the one that is ({told}): check it with ssh {name}"
+            return f"its host key is unknown, or differs from the known one ({told}): check it with ssh {name}"
         case asyncssh.PermissionDenied():
             return f"SSH refused your keys: make `ssh {name} true` work without a password first, with ssh-copy-id"
         case TimeoutError():

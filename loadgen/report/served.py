@@ -174,7 +174,7 @@ def served_notes(engine: EngineStage) -> Iterator[Note]:
         ),
         "Speculative decoding": _spec(engine),
         "Restarts": counted(engine.restarts, "restart") if engine.restarts else "",
-        "Not told": "; ".join(f"{name}: {why}" for name, why in engine.lacks.items()),
+        "Not reported": "; ".join(f"{name}: {why}" for name, why in engine.lacks.items()),
         "Not believed": "; ".join(f"{name}: {why}" for name, why in engine.doubts.items()),
     }
     yield from (Note(subject, text) for subject, text in found.items() if text)

@@ -289,7 +289,7 @@ class LoadController:
             self._refuse("extend", "nothing runs" if running is None else f"{running.own.title} is not bounded by time")
             return
         more_s = running.extend(record.e2e_needs_s if record is not None else None)
-        self._event("load", f"{running.stage.title} goes on for {more_s:g} s more")
+        self._event("load", f"{running.stage.title} extended by {more_s:g} s")
 
     def redo(self) -> None:
         """Measure the plan's running stage again from its start, or its last completed stage if none is running."""
@@ -299,7 +299,7 @@ class LoadController:
             return
         stage = own if own is not None else self._done.pop().stage
         self._paused = None
-        self._event("load", f"{stage.title} once more")
+        self._event("load", f"{stage.title} is measured again")
         self._insert(stage, "the operator measures it again", manual=False)
 
     def begin_again(self, why: str) -> None:
@@ -389,7 +389,7 @@ class LoadController:
         if running is None or not running.stage.no_load:
             return
         marked = msgspec.structs.replace(running.stage, label=text, duration_s=running.left_s)
-        self._insert(marked, "a mark was put", manual=self._manual)
+        self._insert(marked, "the operator set a mark", manual=self._manual)
 
     def next_stage(self) -> None:
         """Cut the running stage short and continue with the plan."""
@@ -397,7 +397,7 @@ class LoadController:
             self._refuse("next", "nothing runs")
             return
         self._event("load", "next stage")
-        self.advance("the operator went on")
+        self.advance("the operator moved on")
 
     def _refuse(self, what: str, why: str) -> None:
         self._event("error", f"{what} refused: {why}")

@@ -131,7 +131,7 @@ async def resolve_target(url: str) -> ServerAddress:
             await writer.wait_closed()
         tls_name = host if urlsplit(url).scheme == "https" else None
         return ServerAddress(family=int(family), ip=str(address[0]), port=port, tls_name=tls_name)
-    raise ServerError(f"{url}: nobody listens there ({reason}); start the server, or check host and port")
+    raise ServerError(f"{url}: nothing listens there ({reason}); start the server, or check host and port")
 
 
 # Prompts.

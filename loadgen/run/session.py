@@ -281,7 +281,7 @@ class Session:
         """Raise `WorkerError` if a server is left without workers, `LoadError` if one has died."""
         if self._driven and not self.fleet.complete:
             whose = "" if self.servers.count == 1 else " of an instance"
-            raise WorkerError(f"all workers{whose} are gone: " + "; ".join(tick.deaths or ("nobody is left",)))
+            raise WorkerError(f"all workers{whose} are gone: " + "; ".join(tick.deaths or ("none is left",)))
         self.servers.check()
 
     async def close(self) -> None:

@@ -73,7 +73,7 @@ def resume_sweep(folder: Path, profiles: Mapping[str, Profile]) -> Sweep:
     """Read a sweep to resume it; raises `ResultError` if it is not one, `ProfileError` if its profiles differ."""
     sweep = read_sweep(folder)
     if sweep.variants != [*profiles]:
-        raise ProfileError(f"{folder}: is a sweep of {', '.join(sweep.variants)}; name the same variants to go on")
+        raise ProfileError(f"{folder}: is a sweep of {', '.join(sweep.variants)}; name the same variants to resume it")
     if sweep.digest != _digest(profiles):
         raise ProfileError(f"{folder}: the profile or the options are not those that it began with; begin a new sweep")
     return sweep

@@ -39,7 +39,7 @@ def still_held(before: Sequence[Gpu], now: Sequence[Gpu], *, tolerance_bytes: in
         grown = [str(one) for one in gpu.holders if one.pid not in had or (one.used_bytes or 0) > had[one.pid]]
         excess_bytes = (gpu.used_bytes or 0) - (old.used_bytes or 0)
         if excess_bytes > tolerance_bytes:
-            names = ", ".join(grown) or "nobody who can be seen"
+            names = ", ".join(grown) or "no visible process"
             found.append(f"GPU {gpu.index} ({gpu.name}): {memory(excess_bytes)} more, held by {names}")
     return found
 

@@ -64,7 +64,7 @@ def _shown(box: Box, gpu: Gpu) -> str:
     named = [_shown_holder(box, holder) for holder in gpu.holders[:_SHOWN]]
     if len(gpu.holders) > _SHOWN:
         named.append(f"{len(gpu.holders) - _SHOWN} more")
-    users = ", ".join(named) or "nobody who can be seen"
+    users = ", ".join(named) or "no visible process"
     amounts = f"{memory(gpu.used_bytes or 0)} of {memory(gpu.hbm_bytes or 0)}"
     return f"GPU {gpu.index} ({gpu.name}): {amounts} in use by {users}"
 

@@ -271,7 +271,7 @@ class ServerClient:
         if isinstance(error, httpx.ConnectTimeout):
             return f"{where}: no answer to the connection within {_CONNECT_S:g} s; is a firewall in between?"
         if isinstance(error, httpx.ConnectError):
-            return f"{where}: nobody listens there; start the server, or check host and port"
+            return f"{where}: nothing listens there; start the server, or check host and port"
         return f"{where}: the connection broke off ({error or type(error).__name__}); is it an HTTP server without TLS?"
 
 
