@@ -1,6 +1,6 @@
 """The headless core of vramp: server, load, measurement and result, without a screen.
 
-Imports nothing of the UI; `tui` is built on top of it.
+It imports nothing from the UI; `tui` is built on top of it.
 """
 
 __version__ = "1.0.0rc1"

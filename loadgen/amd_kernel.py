@@ -1,6 +1,6 @@
-"""What AMD's files tell: the cards of amdgpu, the devices, links and processes of amdkfd (compute), ROCm's version.
+"""Reads the files of AMD's kernel drivers: amdgpu's cards; amdkfd's devices, links and processes; ROCm's version.
 
-Nothing here raises: what is not there, not ours to read, no number, or on a device that does not answer is left out.
+Nothing here raises: values that are missing, unreadable or malformed, or of a device that does not answer, are omitted.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ def _properties(folder: Path) -> dict[str, str]:
 
 
 def _arch(version: int) -> str | None:
-    """The compiler's name: 90402 is gfx942, and 90010 gfx90a."""
+    """The compiler's name of an architecture: 90402 is gfx942, and 90010 gfx90a."""
     major, minor, stepping = version // 10_000, version // 100 % 100, version % 100
     return f"gfx{major}{minor:x}{stepping:x}" if 0 < major < 100 else None
 
 
 def held_bytes(sysfs: Path) -> dict[int, dict[str, int | None]] | None:
-    """How much each process (pids are the host's) holds of each GPU id; None where amdkfd does not list processes."""
+    """The bytes that each process (by host pid) holds of each GPU id; None if amdkfd does not list processes."""
     folder = sysfs / "class/kfd/kfd/proc"
     if not folder.is_dir():
         return None
@@ -96,7 +96,7 @@ def pci_location(address: str) -> tuple[int, int] | None:
 
 
 def socket_of(address: str) -> tuple[int, int] | None:
-    """The `socket` of the nodes at a PCI address, whatever partition it is the address of."""
+    """The `socket` of the nodes at a PCI address, which may be that of any partition."""
     location = pci_location(address)
     return None if location is None else (location[0], location[1] & _BUS_AND_DEVICE)
 

@@ -1,6 +1,6 @@
-"""Which code this is: the version with its commit, noted in the wheel when it is built, or asked of git in a checkout.
+"""The version of this code with its commit, which is stored in a wheel when built, or read from git in a checkout.
 
-Standard library only, because the build hook imports it. Nothing here runs unless somebody asks.
+Standard library only, because the build hook imports it. Nothing here runs unless it is called.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Build(NamedTuple):
 
     commit: str
     date: str
-    modified: bool  # files that git knows differ from the commit
+    modified: bool  # tracked files differ from the commit
 
 
 def version_words() -> str:
-    """`1.0.0rc1 (98fe7ef)`, with `, modified` where that is so; the version alone where no commit is known."""
+    """The version in words: `1.0.0rc1 (98fe7ef)`, or with `, modified`; without the commit if none is known."""
     build = this_build()
     if build is None:
         return loadgen.__version__
@@ -36,7 +36,7 @@ def version_words() -> str:
 
 
 def this_build(folder: Path = Path(__file__).parent) -> Build | None:
-    """The build of the package in `folder`; None if nothing tells."""
+    """The build of the package in `folder`; None if unknown."""
     try:
         return Build(**json.loads((folder / NOTE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -44,14 +44,14 @@ def this_build(folder: Path = Path(__file__).parent) -> Build | None:
 
 
 def from_git(checkout: Path = _CHECKOUT) -> Build | None:
-    """What git says of a checkout; None if it is none, or if there is no git."""
+    """The build of a git checkout; None if it is none, or if there is no git."""
     git = shutil.which("git")
     if git is None or not (checkout / ".git").exists():
         return None
     try:
         commit, date = _said(git, checkout, "show", "--no-patch", "--format=%h %cs", "--abbrev=7").split()
         changed = _said(git, checkout, "status", "--porcelain", "--untracked-files=no")
-    except (OSError, ValueError, subprocess.SubprocessError):  # no commit yet, or somebody else's repository
+    except (OSError, ValueError, subprocess.SubprocessError):  # no commit yet, or a repository of another user
         return None
     return Build(commit, date, modified=bool(changed.strip()))
 

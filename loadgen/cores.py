@@ -1,4 +1,4 @@
-"""How many cores this process may use: what taskset, a container or systemd leaves of the machine."""
+"""The number of cores that this process may use, as limited by taskset, a container or systemd."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 
 def usable_cores(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> float:
-    """The cores of its CPU affinity, or fewer where a cgroup (v1 or v2) has a quota; a quota can be a part of one."""
+    """The cores in the CPU affinity, or fewer if a cgroup (v1 or v2) has a quota, which need not be a whole number."""
     cores = float(len(os.sched_getaffinity(0)))
     try:
         lines = (proc / "self/cgroup").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""How long prompts and answers are, and how unevenly requests come: what profiles and the command line may say of it.
+"""The distributions of lengths and of arrivals, in the syntax of profiles and the command line.
 
     256                          always
     uniform:64:512               from 64 to 512, all equally likely
@@ -8,8 +8,8 @@
     0.7*256+0.3*normal:2048:256  a weighted mixture
     data                         as in the dataset
 
-Invariant: a length is a pure function of one number from 0 to 1, so whoever draws that number decides everything.
-Workers read these too, so nothing here imports pydantic.
+Invariant: a length is a pure function of one number from 0 to 1, so the draw of that number decides everything.
+Workers parse these, too, so nothing here imports pydantic.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Lengths(NamedTuple):
 
     @property
     def nominal(self) -> int:
-        """The mean, rounded: what a stage is called by."""
+        """The rounded mean, by which a stage is labelled."""
         if self.shortest == self.longest:
             return self.longest
         steps = 4096
@@ -48,7 +48,7 @@ class Lengths(NamedTuple):
 
 
 def parse_lengths(text: str | int) -> Lengths:
-    """The distribution that a text names, but for `data`; raises ValueError that says what was expected."""
+    """The distribution that a text names, except `data`; raises a ValueError that says what was expected."""
     parts = str(text).replace(" ", "").split("+")
     if len(parts) == 1 and "*" not in parts[0]:
         return _single(parts[0])
@@ -59,7 +59,7 @@ def parse_lengths(text: str | int) -> Lengths:
 
 
 def check_lengths_text(value: object) -> object:
-    """What a profile may say: an int stays one, a text stays as it was written; raises ValueError."""
+    """Check a profile's lengths; returns a number as int, any other text without blanks; raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(_EXPECTED)
     text = str(value).replace(" ", "")

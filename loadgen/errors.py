@@ -11,7 +11,7 @@ class VrampError(Exception):
 
 
 class ProfileError(VrampError):
-    """The profile, an option or an override is not right; names file, key and value."""
+    """The profile, an option or an override is invalid; names file, key and value."""
 
     exit_code = 2
 
@@ -23,7 +23,7 @@ class ServerError(VrampError):
 
 
 class LoadError(VrampError):
-    """The load could not go on: nothing but failures, or the server died under it."""
+    """The load could not continue: all requests failed, or the server died under it."""
 
 
 class WorkerError(VrampError):

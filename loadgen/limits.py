@@ -1,4 +1,4 @@
-"""Limits of this process and of vramp's own children."""
+"""Resource limits and settings of this process and of vramp's child processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import resource
 _LEAN = {"OPENBLAS_NUM_THREADS": "1", "PYDANTIC_DISABLE_PLUGINS": "__all__"}
 _M_MMAP_THRESHOLD = -3  # in malloc.h
 _LARGE_BYTES = 64 << 10
-_chosen = _LEAN.keys() & os.environ.keys()  # by the user
+_chosen = _LEAN.keys() & os.environ.keys()  # those that the user has set
 
 
 def raise_open_files() -> None:
@@ -21,8 +21,8 @@ def raise_open_files() -> None:
 def map_large_blocks() -> None:
     """Have the C library map each large block of memory by itself, and give it back as soon as it is free.
 
-    Arrays of histograms come and go with every tick. In the heap they leave holes, by which a run of many stages grows.
-    Only glibc can be asked (mallopt(3)); elsewhere nothing happens.
+    Arrays of histograms are allocated and freed at every tick. In the heap they would leave holes, which accumulate in
+    a run of many stages. Only glibc supports this (mallopt(3)); elsewhere nothing happens.
     """
     import ctypes  # which numpy loads anyway; `vramp --help` does without
 
@@ -32,7 +32,7 @@ def map_large_blocks() -> None:
 
 
 def give_back_memory() -> None:
-    """Return to the system what lies free in the heap; it takes 2 to 5 ms in a cockpit.
+    """Return free heap memory to the system; takes 2 to 5 ms in a cockpit.
 
     Only a full collection empties the lists of free tuples and dicts that Python keeps, 4 MB in the end; only
     malloc_trim(3), which is glibc's, finds the holes that `map_large_blocks` leaves, 2 MB in an hour.

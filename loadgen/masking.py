@@ -1,11 +1,11 @@
-"""Secrets out of everything that vramp writes or shows.
+"""Masks secrets in everything that vramp writes or shows.
 
-By name, since a secret's value looks like anything: it is better to mask a harmless value than to publish a key. By
-value: what stands under such a name in the environment or in a profile is masked wherever it turns up, such as in a log
-or in an error that a server sends (`learn`). And by form, in texts: credentials in URLs, headers and assignments. The
-one exception is a number behind a name whose only suspicious word is TOKEN: `--max-num-batched-tokens 8192`.
+Secrets are recognised by name, because their values can look like anything, and masking a harmless value is better than
+publishing a key; by value: what has such a name in the environment or in a profile is masked wherever it appears, such
+as in a log or in a server's error (`learn`); and by form, in texts: credentials in URLs, headers and assignments. The
+one exception is a number after a name whose only suspicious word is TOKEN: `--max-num-batched-tokens 8192`.
 
-Documents are masked before they are printed: what is printed has its quotes escaped, and then no form is certain.
+Documents are masked before they are serialised, which escapes quotes, so that forms are no longer certain.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from loadgen.places import open_file, replacing
 MASK = "***"
 
 _MAX_COMMAND_CHARS = 120
-_SHORTEST_KNOWN = 8  # shorter values are masked by name and form alone: `1` and `true` stand everywhere
+_SHORTEST_KNOWN = 8  # shorter values are masked only by name and form: `1` and `true` appear everywhere
 _SHORTEST_START = 6
 _LONGEST_LIST = 2000  # characters; without an end, a line of lists that are never closed would take minutes
 _LONGEST_LINE = 1 << 20
 _LONGEST_FILE = 1 << 30  # takes half a minute
-_DEEPEST = 64  # no document of ours is nested as deep; what is below is masked unseen
+_DEEPEST = 64  # none of our documents is nested this deep; anything deeper is masked unseen
 
 _CERTAIN = re.compile(
     r"KEY(?!BOARD|RING)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE"
@@ -47,7 +47,7 @@ _NUMBER = re.compile(r"-?[0-9][0-9_.]*[kKmMgG]?")
 _ASSIGNMENT = re.compile(r"(-*[A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
 _NOTHING = ("None", "null", "True", "False", "true", "false")
 
-# What a text must hold to hold a secret by its form: most lines of a log do not.
+# One of these is in every text with a secret that is recognised by form; most lines of a log have none.
 _SUSPICIOUS = "key token secret pass pwd _pat -pat auth credential cookie bearer basic :// hf_ sk- gh glpat nv".split()
 _NAME = r"[\w.-]{0,64}(?:key|token|secret|pass|pwd|[_-]pat|auth|credential|cookie)[\w.-]{0,64}"
 _CUT = r"\\?\Z"  # where the closing quote would be: what was cut off is a value, too
@@ -56,7 +56,7 @@ _VALUE = (
     rf"""\[[^\]\n]{{0,{_LONGEST_LIST}}}\]|[^\s,;&"'(){{}}\[\]]+"""
 )
 _PAIRS = (
-    # What looks like a name before the padding of base64, at the end of a text, is a part of a histogram.
+    # What looks like a name, followed by base64 padding at the end of a text, is part of a histogram.
     re.compile(rf"""(?i)(?<![\w.-])(?P<name>{_NAME})(?P<between> ?= ?|\\?["'] *: *)(?!={{1,2}}$)(?P<value>{_VALUE})"""),
     re.compile(rf"(?i)(?<![\w.-])(?P<name>--{_NAME})(?P<between> +)(?!-)(?P<value>{_VALUE})"),
 )
@@ -69,7 +69,7 @@ _CREDENTIALS = (
     ),
     (re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]+"), rf"\1{MASK}"),
     (re.compile(r"\b([Bb]asic\s+)(?=\S*[A-Z0-9=])[A-Za-z0-9+/]{6,}={0,2}"), rf"\1{MASK}"),
-    (re.compile(r"\b(?:hf_|sk-|gh[a-z]_|github_pat_|glpat-|nvapi-)[\w-]{16,}"), MASK),  # as their issuers make them
+    (re.compile(r"\b(?:hf_|sk-|gh[a-z]_|github_pat_|glpat-|nvapi-)[\w-]{16,}"), MASK),  # keys in their issuers' formats
 )
 _QUOTED = re.compile(r"""(["'])(?s:(?!\1)[^\\]|\\.)*\1""")
 _PASSWORD_IN_URL = re.compile(r'(?<=://)[^/\s@:]*:([^/\s?#"]+)(?=@)')
@@ -86,12 +86,12 @@ def learn(document: object) -> None:
 
 
 def masked(value: Any, name: str = "") -> Any:  # noqa: ANN401 - any JSON, and structs
-    """A document with its secrets replaced, however deep; `name` is what it stands under."""
+    """A document with its secrets replaced at any depth; `name` is the key under which it is stored."""
     return _masked(value, name, _DEEPEST)
 
 
 def masked_text(text: str) -> str:
-    """A text without the values that are known to be secret, and without credentials that show by their form."""
+    """A text without known secret values, and without credentials that are recognised by their form."""
     for secret in _known:
         if secret in text:
             text = text.replace(secret, MASK)
@@ -128,7 +128,7 @@ def shown_command(words: Sequence[str]) -> str:
 
 
 def mask_file(path: Path) -> None:
-    """Take the secrets out of a text that nobody writes any more, line by line; raises `OSError`."""
+    """Mask secrets, line by line, in a text file that is no longer written to; raises `OSError`."""
     if path.stat().st_size > _LONGEST_FILE:
         raise OSError(errno.EFBIG, f"it is larger than {_LONGEST_FILE >> 20} MiB", str(path))
     with open_file(path) as old, replacing(path) as new, new.open("wb") as clean:
@@ -137,7 +137,7 @@ def mask_file(path: Path) -> None:
 
 
 def _masked(value: Any, name: str, depth: int) -> Any:  # noqa: ANN401 - any JSON, and structs
-    """The value itself where nothing in it is secret, so that what is large and harmless is not copied."""
+    """The masked value; the value itself if nothing in it is secret, so that large harmless ones are not copied."""
     match value:
         case str():
             return _masked_string(value, name)
@@ -160,7 +160,7 @@ def _masked(value: Any, name: str, depth: int) -> Any:  # noqa: ANN401 - any JSO
 
 
 def _masked_table(table: Mapping[Any, Any], name: str, depth: int) -> Mapping[Any, Any]:
-    # What a table under a secret's name holds is secret too, whatever it calls it.
+    # Everything in a table under a secret's name is secret, whatever its keys.
     inherited = name if _CERTAIN.search(name) else ""
     found = [(key, entry, _masked(entry, inherited or str(key), depth - 1)) for key, entry in table.items()]
     keys = [masked_text(key) if isinstance(key, str) else key for key in table]
@@ -170,7 +170,7 @@ def _masked_table(table: Mapping[Any, Any], name: str, depth: int) -> Mapping[An
 
 
 def _masked_struct(struct: Any, depth: int) -> Any:  # noqa: ANN401 - any struct
-    import msgspec  # not above: `vramp --help` needs none, and whoever has a struct has it already
+    import msgspec  # imported late: `vramp --help` does not need it, and a struct's owner has imported it
 
     fields = [(name, getattr(struct, name)) for name in struct.__struct_fields__]
     texts = [(name, entry) for name, entry in fields if type(entry) not in _TEXTLESS]
@@ -202,7 +202,7 @@ def _masked_pair(match: re.Match[str]) -> str:
 
 
 def _json_in(text: str) -> Any:  # noqa: ANN401 - any JSON
-    """The table or list that a text is, such as the value of `--kv-transfer-config`; None for any other text."""
+    """The parsed table or list of a JSON text, such as `--kv-transfer-config`'s; None for any other text."""
     if text[:1] not in ("{", "["):
         return None
     try:
@@ -220,7 +220,7 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def _texts(document: object, name: str = "", depth: int = _DEEPEST) -> Iterator[tuple[str, str]]:
-    """Every text of a document with the name under which it stands; `masked` shows nothing of what is deeper."""
+    """Every text of a document with its key, down to the depth below which `masked` hides everything."""
     match document:
         case str():
             nested = _json_in(document)
@@ -236,13 +236,13 @@ def _texts(document: object, name: str = "", depth: int = _DEEPEST) -> Iterator[
 
 
 def _secrets(name: str, text: str) -> list[str]:
-    """What of a text, standing under a name, is secret by itself, wherever else it stands."""
+    """The parts of a text under a name that are secret wherever they appear."""
     found = [text] if _is_secret(name, text) else []
     return found + [match[1] for match in _PASSWORD_IN_URL.finditer(text)]
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """How a secret may be written: a log has its lines one by one, a document with escapes, a URL with others."""
+    """The forms in which a secret may appear: single lines in a log, escaped in JSON, quoted in a URL."""
     for part in {secret.strip(), *map(str.strip, secret.splitlines())}:
         if len(part) >= _SHORTEST_KNOWN:
             yield from (part, json.dumps(part)[1:-1], quote(part, safe="", errors="surrogatepass"))

@@ -1,6 +1,6 @@
-"""Which CPUs of a machine the workers may use: not those that the server was given, nor their SMT siblings.
+"""Chooses the CPUs that the workers may use: not those that the server was given, nor their SMT siblings.
 
-All workers share one set, so that the scheduler can still move a worker away from whatever else runs there.
+All workers share one set, so that the scheduler can still move a worker away from other processes.
 Invariants: the set has a CPU for each worker, or nothing is pinned; the choice depends on the arguments alone.
 A CPU is what Linux numbers: a hardware thread of a core. Lists of them are written as Linux does, `0-7,16-23`.
 """
@@ -20,7 +20,7 @@ Cpus = frozenset[int]
 
 ALL_CPUS = "all"
 """`load.cpus` for workers that are not pinned."""
-_MOST_CPUS = 8192  # that any Linux kernel is built for
+_MOST_CPUS = 8192  # the most for which any Linux kernel is built
 _RANGE = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", re.ASCII)
 
 
@@ -51,7 +51,7 @@ class Topology(NamedTuple):
         return cpus.union(*(self.siblings.get(cpu, ()) for cpu in cpus))
 
     def cores(self, cpus: Cpus) -> int:
-        """On how many cores these are."""
+        """The number of cores that these CPUs belong to."""
         return len({self.siblings.get(cpu, frozenset({cpu})) for cpu in cpus})
 
     def on_nodes_of(self, cpus: Cpus) -> Cpus:
@@ -70,7 +70,7 @@ def read_topology(root: Path = Path("/sys")) -> Topology:
 
 
 def cpus_near(interface: str, topology: Topology, root: Path = Path("/sys")) -> Cpus:
-    """The CPUs on the NUMA node of a network interface, or of those that it combines; none if it has no node."""
+    """The CPUs on the NUMA nodes of a network interface, or of its member interfaces; none if it has no node."""
     folder = root / "class/net" / interface
     files = (folder / "device/numa_node", *folder.glob("lower_*/device/numa_node"))
     nodes = {int(file.read_text()) for file in files if file.exists()}
@@ -81,7 +81,7 @@ class Placement(msgspec.Struct, frozen=True):
     """The CPUs on which the workers run, and why."""
 
     cpus: str
-    pinned: bool  # the workers were restricted to these; otherwise vramp itself may use no others
+    pinned: bool  # the workers are restricted to these; otherwise these are all that vramp itself may use
     why: str
     avoided: str = ""  # the server's CPUs, and those of their SMT siblings that the workers do not use
 
@@ -93,12 +93,12 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 def unpinned(usable: Cpus, why: str) -> Placement:
-    """The workers run wherever vramp itself may."""
+    """A placement without pinning: the workers run wherever vramp itself may."""
     return Placement(format_cpus(usable), False, why)
 
 
 def placement(usable: Cpus, server: Cpus, near: Cpus, workers: int, topology: Topology) -> Placement:
-    """Where workers disturb the server least; `near` are the CPUs on the NUMA node of the server, or of the network.
+    """The placement that disturbs the server least; `near` are the CPUs on the server's or the network's NUMA node.
 
     `server` are the CPUs that the server was given: none if it is on another machine.
     """
@@ -108,7 +108,7 @@ def placement(usable: Cpus, server: Cpus, near: Cpus, workers: int, topology: To
     off = "off the server's CPUs" if server else "the server is on another machine"
     off_close = f"{off}, on its NUMA node" if server else "on the NUMA node of the interface to the server"
     choices = (
-        # A core for each worker: better on another node than two on one core.
+        # A core for each worker: one on another node is better than two workers on one core.
         (close, topology.cores(close), off_close),
         (clear, topology.cores(clear), off),
         (clear, len(clear), off),

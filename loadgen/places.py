@@ -1,6 +1,6 @@
-"""Where vramp keeps what outlives one run, the XDG folders of the user, and how files are read and written there.
+"""The user's XDG folders, in which vramp keeps what outlives one run, and safe reading and writing of files.
 
-A folder may come from somebody else: what is no file is never read, and nothing is written through a link.
+A folder may come from someone else: only regular files are read, and nothing is written through a link.
 
 Standard library only, because the guard imports it and must start fast.
 """
@@ -34,15 +34,15 @@ def cache_folder(name: str) -> Path:
 
 
 def state_folder(name: str) -> Path:
-    """The folder for what is true of this machine now; made if missing, for its owner's eyes only.
+    """The folder for the present state of this machine; created if missing, readable only by its owner.
 
-    What lies there decides which processes are ended: raises `PermissionError` where somebody else could have put it.
+    Its contents decide which processes are ended: raises `PermissionError` if another user could have put them there.
     """
     ours = xdg_path("XDG_STATE_HOME", ".local/state", "")
     ours.parent.mkdir(parents=True, exist_ok=True)
     for folder in ours.parent.resolve(), *ours.parent.resolve().parents:
         mode = folder.stat().st_mode
-        # Whoever may rename what is in it can put another folder in the place of ours.
+        # A user who may rename entries of a parent folder can replace ours.
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             raise _untrusted(folder, f"everybody can write to it; chmod o-w {folder}")
     for part in ("", *Path(name).parts):
@@ -61,7 +61,7 @@ def _untrusted(folder: Path, why: str) -> PermissionError:
 
 
 def xdg_path(variable: str, default: str, name: str) -> Path:
-    """Something of ours below a folder that the user may have moved, or else below its default in his home."""
+    """vramp's path `name` below an XDG folder: the one in `variable`, or else `default` in the user's home."""
     base = Path(os.environ.get(variable, ""))
     if not base.is_absolute():  # the XDG specification: a relative path there is to be ignored
         base = Path.home() / default
@@ -69,7 +69,7 @@ def xdg_path(variable: str, default: str, name: str) -> Path:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open a file to read it; raises `OSError`, also for a pipe, which would be waited for, and for a device."""
+    """Open a regular file for reading; raises `OSError`, also for a device or a pipe, which might block."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -78,7 +78,7 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def read_whole(path: Path) -> bytes:
-    """All of a file; raises `OSError`, also for one that is larger than any of ours."""
+    """Read a whole file; raises `OSError`, also for one that is larger than any that vramp writes."""
     with open_file(path) as file:
         if os.fstat(file.fileno()).st_size > _MOST_BYTES:
             raise OSError(errno.EFBIG, f"it is larger than {_MOST_BYTES >> 20} MiB", str(path))
@@ -87,9 +87,9 @@ def read_whole(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def replacing(path: Path, *, mode: int = PRIVATE) -> Iterator[Path]:
-    """A new file that takes the place of `path`, be it a file or a link, once the block has filled it.
+    """Provide a new file that replaces `path`, a file or a link, at the end of the block.
 
-    Raises `OSError`; then, and if the block raises, everything is as it was.
+    Raises `OSError`; then, and if the block raises, `path` is left as it was.
     """
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(descriptor)
@@ -112,7 +112,7 @@ def write_whole(path: Path, data: bytes, *, mode: int = PRIVATE) -> None:
 
 
 def named_mode() -> int:
-    """The mode for a file that the user named: 0666 less the umask, as for any program."""
+    """The mode for a file that the user named: 0666 without the bits of the umask, as for any program."""
     mask = os.umask(0o077)
     os.umask(mask)
     return 0o666 & ~mask

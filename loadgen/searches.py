@@ -1,4 +1,4 @@
-"""The searches for a load, a row each, and the keys of `[plan]` that are plans of their own.
+"""The searches for a load, a row each, and the keys of `[plan]`, each of which is a plan.
 
 A new search is a row, its name in `SearchName` and the module that makes it; profiles, command line, dialogs, events
 and reports read the rows.
@@ -21,9 +21,9 @@ class SearchKind(msgspec.Struct, frozen=True):
     label: str  # what it finds
     choice: str  # what it offers an operator
     maker: str  # `module:function`, `(PlanSettings, start, probe) -> Plan`; not imported before it is needed
-    needs_limits: bool = False  # it goes by the limits of `[slo]`
+    needs_limits: bool = False  # it depends on the limits of `[slo]`
     from_below: bool = False  # it needs loads far below what it finds, and begins there
-    refuses_rate: str = ""  # why it cannot go by the rate of an open loop; empty where it can
+    refuses_rate: str = ""  # why it cannot vary the rate of an open loop; empty if it can
 
 
 SEARCHES: dict[str, SearchKind] = {

@@ -1,4 +1,4 @@
-"""Work that an event ends: a run that is stopped, a session that is started anew, a simulator that gets a signal.
+"""Work that an event can end, such as the stop of a run, the restart of a session, or a signal to the simulator.
 
 Nothing here or elsewhere uses `asyncio.wait_for`: Python 3.11's loses a cancellation that comes as the work ends.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 
 async def until(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Work to its end, or until an event; then it is cancelled, and has come to rest when this returns."""
+    """Run `work` until it ends or the event is set; in that case it is cancelled, and has ended when this returns."""
     going, waiting = asyncio.create_task(work), asyncio.create_task(event.wait())
     try:
         await asyncio.wait({going, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -20,14 +20,14 @@ async def until(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
         waiting.cancel()
         going.cancel()
         await asyncio.wait({going})
-        # Asked here: if this is cancelled while the work fails, nobody else asks, and asyncio would print it.
+        # Retrieved here: if this is cancelled while the work fails, nothing else does, and asyncio would print it.
         failure = None if going.cancelled() else going.exception()
     if failure is not None:
         raise failure
 
 
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event, but only so long; whether it is set then."""
+    """Wait for an event for at most so long; returns whether it is set."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -33,7 +33,7 @@ _BEAT_S = 1.0  # between signs of life to each worker
 
 
 class HostActor:
-    """`exchange` orders for reports; `close` in the end."""
+    """Call `exchange` to trade orders for reports, and `close` in the end."""
 
     def __init__(self, *, ends_process: bool) -> None:
         """With `ends_process`, this process exists for the actor alone and ends with it."""
@@ -104,7 +104,7 @@ class HostActor:
         self._reports.waiting.append(WorkerEnded(worker, why))
 
     async def _watch(self) -> None:
-        """Tell the workers that vramp is there, and end them when it is not."""
+        """Send the workers signs of life while vramp calls, and end them once it has stopped calling."""
         while True:
             await asyncio.sleep(_BEAT_S)
             if time.monotonic() - self._called_s < SILENCE_S:

@@ -1,4 +1,4 @@
-"""How far a host's clock is from ours, as an interval that surely holds the offset.
+"""The offset of a host's clock from ours, as an interval that is certain to contain it.
 
 A message sent at t0 by our clock, received at r0 and answered at r1 by the host's, whose answer arrives at t1, proves
 r1 - t1 <= offset <= r0 - t0, whatever the network did: nothing arrives before it was sent. (NTP's four times, RFC 5905,
@@ -21,7 +21,7 @@ class ClockOffset:
 
     @property
     def offset_ns(self) -> int:
-        """Its clock less ours: the middle of the interval; 0 before the first message."""
+        """Its clock minus ours: the middle of the interval; 0 before the first message."""
         return round((self._least_ns + self._most_ns) / 2)
 
     @property

@@ -1,4 +1,4 @@
-"""From the profile's `[cluster]` to hosts that the fleet can put workers on."""
+"""Turns the profile's `[cluster]` into hosts on which the fleet can start workers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DASK_LOGGERS = ("distributed", "distributed.client", "tornado", "asyncssh")
 async def connected(
     settings: Cluster, urls: Sequence[str], log_path: Path
 ) -> AsyncIterator[tuple[Sequence[ClusterHost], Reach]]:
-    """The hosts, each with its actor, from each of which all `urls` can be reached; Dask's messages go to a log.
+    """The hosts, each with its actor and able to reach all `urls`; Dask logs to `log_path`.
 
     Raises `ClusterError` before anything is sent.
     """
@@ -55,7 +55,7 @@ async def joined(there: StartedHosts) -> AsyncIterator[Sequence[ClusterHost]]:
 
 
 def _log_to(path: Path) -> None:
-    """Dask logs to the terminal otherwise, which shows the cockpit."""
+    """Send Dask's log to a file; by default it goes to the terminal, which shows the cockpit."""
     path.touch(mode=0o600)
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))

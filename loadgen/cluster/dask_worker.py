@@ -28,7 +28,7 @@ _ROOM_BYTES = 1 << 20  # for Dask's lock files
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """How to take part."""
+    """What the process needs to join the run's cluster."""
 
     name: str
     scheduler: str  # tls://address:port
@@ -59,11 +59,11 @@ def _answer(answer: Answer) -> None:
 
 
 def _end_with_stdin() -> None:
-    """Whatever Dask is doing: its loop may be busy, or wait for a scheduler that is gone."""
+    """Exit once stdin ends; from a thread, as Dask's loop may be busy or waiting for a scheduler that is gone."""
     while True:
         readable, _, _ = select.select([0], [], [], SILENCE_S)
         if not readable or not os.read(0, 4096):
-            # The pipes of its workers close with it, and they end.
+            # This closes the pipes of its workers, so they exit, too.
             os._exit(1)
 
 
@@ -82,7 +82,7 @@ async def _serve(orders: Orders) -> str:
     except (OSError, TimeoutError, ValueError) as error:
         problem = f"its Dask worker did not start: {error or 'no answer in time'}"
     finally:
-        # Dask keeps its locks open, and spills nothing: nobody looks for these files by name again.
+        # Dask keeps its locks open, and spills nothing: these files are not opened by name again.
         shutil.rmtree(folder, ignore_errors=True)
     if problem or worker is None:
         return problem

@@ -1,4 +1,4 @@
-"""What this machine is as a host of a cluster, and what it reaches: the functions that are called on hosts.
+"""Facts about this machine as a host of a cluster, and what it can reach: the functions that are called on hosts.
 
 `python -m loadgen.cluster.facts` prints it as a line of JSON, for the machine at the other end of an SSH connection.
 """
@@ -26,7 +26,7 @@ _MEASURING = ("stream", "worker", "workload", "metrics", "plan")
 
 
 def host_facts() -> HostFacts:
-    """What this machine is; `name` is its own, and `address` is the one at which SSH reached it, if SSH did."""
+    """The facts of this machine; `address` is the one at which SSH reached it, if SSH did."""
     _, open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     _, _, address, *_ = [*os.environ.get("SSH_CONNECTION", "").split(), "", "", ""]
     return HostFacts(
@@ -54,7 +54,7 @@ def installed(package: str) -> str:
 
 
 def definitions(package: Path = Path(loadgen.__file__).parent) -> str:
-    """A checksum of the code that measures: the same version number can have been built from other code."""
+    """A checksum of the code that measures, because builds of one version number can differ."""
     digest = hashlib.sha256()
     for folder in _MEASURING:
         for path in sorted((package / folder).rglob("*.py")):
@@ -64,7 +64,7 @@ def definitions(package: Path = Path(loadgen.__file__).parent) -> str:
 
 
 def connect(host: str, port: int) -> float | str:
-    """How many milliseconds this machine takes to connect there, or why it cannot."""
+    """The time to connect there from this machine, in milliseconds, or the reason why it cannot."""
     began_s = time.monotonic()
     try:
         socket.create_connection((host, port), timeout=_CONNECT_S).close()
@@ -74,7 +74,7 @@ def connect(host: str, port: int) -> float | str:
 
 
 def _identity() -> str:
-    """Two names of one machine have the same, two containers with networks of their own do not."""
+    """An identity that all names of a machine share, and that differs between containers with separate networks."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}-{Path('/proc/self/ns/net').stat().st_ino}"
 

@@ -41,7 +41,7 @@ _MARGIN_NS = 20_000_000  # for the host to hand a command on, and for its worker
 
 
 class ClusterHost:
-    """`start` after the actor is there; `close` at any time."""
+    """A host with an actor: `start` once the actor exists; `close` at any time."""
 
     def __init__(self, facts: HostFacts, exchange: Exchange) -> None:
         self.name = facts.name
@@ -77,7 +77,7 @@ class ClusterHost:
 
     @property
     def delivery_ns(self) -> int:
-        """A command may have to wait for the exchange before it."""
+        """The most time that a command takes, which may have to wait for the exchange before it."""
         return 2 * max(self._rtts_ns) + _MARGIN_NS
 
     def open_pipe(self, number: int) -> RemotePipe:
@@ -91,7 +91,7 @@ class ClusterHost:
         self._task = asyncio.create_task(self._exchange_forever())
 
     async def close(self) -> None:
-        """Bring the last orders to the actor, unless the host is lost."""
+        """Deliver the last orders to the actor, unless the host is lost."""
         if self._task is None:
             return
         while self._orders.waiting and self.lost is None:
@@ -175,7 +175,7 @@ class RemotePipe:
 
     @property
     def _runs(self) -> bool:
-        """It was started, and nothing is known of its end."""
+        """Whether it was started and has not been reported as ended."""
         return self._ended is not None and not self._over.is_set()
 
     async def close(self) -> None:
@@ -196,4 +196,4 @@ class RemotePipe:
 
 
 def _ignore(line: bytes) -> None:
-    """Output before `start`: there is none."""
+    """Discard output before `start`, of which there is none."""

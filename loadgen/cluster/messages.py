@@ -1,7 +1,7 @@
 """What the operator's vramp and the actor of a host say to each other.
 
-Every exchange repeats what the other side has not confirmed yet, and each side skips what it already has: an answer
-that was lost on its way loses nothing. The lines of workers pass as they are.
+Every exchange repeats what the other side has not confirmed yet, and each side skips what it already has, so a lost
+answer loses no messages. The workers' lines are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class KillWorker(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class CloseWorker(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Close its stdin, on which it exits."""
+    """Close the worker's stdin, which makes it exit."""
 
     worker: int
 
@@ -80,7 +80,7 @@ class Outbox(Generic[Item]):
         self.waiting: list[Item] = []
 
     def confirm(self, total: int) -> None:
-        """The other side has the first `total` messages."""
+        """Drop the first `total` messages, which have reached the other side."""
         done = max(0, total - self.first)
         self.waiting = self.waiting[done:]
         self.first += done

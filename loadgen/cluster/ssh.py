@@ -1,4 +1,4 @@
-"""A host that is reached by SSH: its Python, its facts, and the process that runs there for as long as we are here.
+"""A host that is reached by SSH: its Python, its facts, and the process that runs there for as long as this one.
 
 Uses the operator's `~/.ssh/config`, agent, keys and known hosts, and adds none. Invariant: what is started on a host
 ends when the connection does, whoever ended that.
@@ -46,7 +46,7 @@ done
 echo "$tried" >&2
 exit {_NO_PYTHON}
 """
-"""Finds the Python that has vramp, tells which, and its facts; an older vramp has no facts to tell."""
+"""Finds a Python that has vramp and prints its path, vramp's version and the facts, which an older vramp lacks."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _ssh_problem(error: Exception, name: str) -> str:
     told = harmless(str(error)).partition("\n")[0]
     match error:
         case asyncssh.HostKeyNotVerifiable():
-            return f"its host key is not known, or not the one that is ({told}): check it with ssh {name}"
+            return f"its host key is unknown, or differs from the known one ({told}): check it with ssh {name}"
         case asyncssh.PermissionDenied():
             return f"SSH refused your keys: make `ssh {name} true` work without a password first, with ssh-copy-id"
         case TimeoutError():
@@ -118,7 +118,7 @@ async def look_at(name: str, connection: asyncssh.SSHClientConnection, python: s
         raise ClusterError(f"{name}: {_no_vramp(python, done.exit_status, complaint)}")
     version = told.get("vramp-version", "")
     if version != loadgen.__version__:
-        # An older one may have no facts to tell.
+        # Checked before the facts, which an older vramp may lack.
         raise ClusterError(f"{name}: {another_vramp(version)}")
     try:
         facts = msgspec.json.decode(next((line for line in lines if line.startswith("{")), ""), type=HostFacts)
@@ -206,7 +206,7 @@ class HostProcess:
         with contextlib.suppress(OSError, TimeoutError, asyncssh.Error):
             self._process.stdin.write_eof()
             if not await self._gone():
-                # It may be stopped (SIGSTOP), and with it whoever would read its stdin.
+                # It may be stopped (SIGSTOP), so that nothing reads its stdin.
                 await self._kill()
                 await self._gone()
         self._process.close()

@@ -1,7 +1,7 @@
-"""From the profile's `[cluster]` to a Dask cluster in which every host can take part, or the reason why one cannot.
+"""Turns the profile's `[cluster]` into a Dask cluster in which every host can take part, or says why one cannot.
 
-Everything that can be wrong is found out here, before anything is sent: errors of several hosts are told together, one
-line each. Invariant: what was started ends with `started`; of a cluster that was there already, nothing is stopped.
+Everything that can be wrong is found here, before anything is sent: errors of several hosts are raised together, one
+line each. Invariant: what was started ends with `started`; nothing of an existing cluster is stopped.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def difference(host: HostFacts, ours: HostFacts) -> str | None:
 async def _scheduler(
     settings: Cluster, hosts: Sequence[SshHost], pem: str, stack: contextlib.AsyncExitStack
 ) -> distributed.Scheduler:
-    """In this process, so that no host's death takes the others with it."""
+    """Start the scheduler in this process, so that no host's death takes the others with it."""
     listen = settings.listen or await _own_address(hosts)
     _require_bindable(listen, settings.port)
     security, memory = security_of(pem)
@@ -172,7 +172,7 @@ async def _close(scheduler: distributed.Scheduler) -> None:
     try:
         await scheduler.close()
     except RuntimeError:
-        # Dask cannot give up a connection attempt that is timing out, as to a host that is lost. What it left undone:
+        # Dask cannot abandon a connection attempt that is timing out, such as to a lost host. Do what it left undone:
         scheduler.stop()
         await distributed.core.Server.close(scheduler)
 
@@ -247,7 +247,7 @@ async def _client_of(address: str, stack: contextlib.AsyncExitStack) -> distribu
     try:
         async with asyncio.timeout(2 * _SCHEDULER_S):
             return await _client(address, security, stack)
-    except Exception as error:  # noqa: BLE001 - whatever Dask makes of an answer that is not Dask's
+    except Exception as error:  # noqa: BLE001 - Dask may raise anything for an answer that is not Dask's
         raise _no_scheduler(address, _why(error)) from None
 
 
@@ -258,7 +258,7 @@ async def _require_listener(address: str) -> None:
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     try:
         if parts.scheme == "tcp":
-            # Dask greets whoever connects; most others wait, and its client would wait for them.
+            # Dask sends a greeting on connection; most other servers wait, and Dask's client would wait for them.
             async with asyncio.timeout(_REACH_S):
                 await reader.readexactly(8)
     except (OSError, EOFError, TimeoutError):
@@ -283,7 +283,7 @@ def _why(error: BaseException) -> str:
 
 
 async def _facts_by_worker(client: distributed.Client, scheduler: str) -> dict[str, HostFacts]:
-    """What each Dask worker runs on, by its address; raises `ClusterError`."""
+    """The facts of each Dask worker's machine, by the worker's address; raises `ClusterError`."""
     try:
         async with asyncio.timeout(_CALL_S):
             found: dict[str, HostFacts] = await client.run(host_facts, on_error="return")
@@ -303,7 +303,7 @@ async def _facts_by_worker(client: distributed.Client, scheduler: str) -> dict[s
 
 
 def _one_a_host(found: dict[str, HostFacts]) -> tuple[tuple[HostFacts, str], ...]:
-    """One Dask worker of each machine, which is known by its own name."""
+    """One Dask worker per machine, with the facts under the machine's own name."""
     chosen: dict[str, tuple[HostFacts, str]] = {}
     names: set[str] = set()
     for address, facts in sorted(found.items()):

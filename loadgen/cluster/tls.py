@@ -1,6 +1,6 @@
-"""The certificate of a run: whoever has it and its key may take part in the run's cluster, and nobody else.
+"""The certificate of a run: only processes that have it and its key can take part in the run's cluster.
 
-It is made anew for each run and never lies on a disk: Dask reads it from a file in memory.
+It is generated for each run and never written to a disk: Dask reads it from a file in memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LONGEST_RUN = timedelta(days=90)
 
 
 def make_certificate() -> str:
-    """A certificate that vouches for itself, and its key, as PEM."""
+    """A self-signed certificate and its key, as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "vramp")])
     now = datetime.now(UTC)
@@ -41,7 +41,7 @@ def make_certificate() -> str:
 
 
 def security_of(pem: str) -> tuple[Security, int]:
-    """Dask's settings for it, and the file in memory from which it reads them: close it after the last connection."""
+    """Dask's security settings and the in-memory file from which it reads `pem`; close it after the last connection."""
     memory = os.memfd_create("vramp-cluster")
     with open(memory, "w", closefd=False) as file:
         file.write(pem)

@@ -135,7 +135,7 @@ class Fleet:
             raise WorkerError("; ".join(deaths) or "no worker could be started")
 
     def grow(self, workers: int) -> None:
-        """Grow to so many workers, or to the most allowed, from the next stage on; they start in the background."""
+        """Grow to `workers`, or to the most allowed, from the next stage on; new ones start in the background."""
         missing = min(workers, self._most) - sum(worker.alive for worker in self._workers)
         if missing <= 0:
             return
@@ -294,7 +294,7 @@ class Fleet:
         }
 
     def _learn_pace(self) -> None:
-        """Take the time per token of the stage that ends: it predicts (Little's law) the streams that a rate holds."""
+        """Note the ending stage's time per token, which predicts (Little's law) how many streams a rate holds."""
         if self._tokens >= _ENOUGH_TOKENS:
             self._token_s = self._held_s / self._tokens
         self._held_s, self._tokens = 0.0, 0

@@ -20,23 +20,23 @@ class Host(Protocol):
 
     @property
     def offset_ns(self) -> int:
-        """Its CLOCK_MONOTONIC less that of this machine."""
+        """Its CLOCK_MONOTONIC minus that of this machine."""
 
     @property
     def uncertainty_ns(self) -> int:
-        """The offset is true within this much."""
+        """The most by which the true offset differs from `offset_ns`."""
 
     @property
     def rtt_ns(self) -> int:
-        """How long the last message there and back took."""
+        """The round-trip time of the last message."""
 
     @property
     def delivery_ns(self) -> int:
-        """How long a command may take until every worker there has it."""
+        """The most time that a command takes to reach every worker there."""
 
     @property
     def lifeline_s(self) -> float:
-        """A worker there that hears nothing for so long ends itself; 0: never."""
+        """The silence after which a worker there exits by itself; 0: never."""
 
     @property
     def lost(self) -> str | None:
@@ -44,7 +44,7 @@ class Host(Protocol):
 
     @property
     def moved_ns(self) -> int:
-        """By how much its clock was moved against ours, all in all."""
+        """By how much its clock has been stepped relative to ours, in total."""
 
     def open_pipe(self, number: int) -> Pipe:
         """The pipe of a new worker, not started yet."""

@@ -1,4 +1,4 @@
-"""Sums of ticks: over one worker's, over workers, over hosts."""
+"""Merges ticks: those of one worker, of several workers, of hosts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class WorkerTicks(msgspec.Struct, frozen=True):
 
 
 def new_ticks(worker: Worker, *, shares: bool) -> WorkerTicks:
-    """What a worker did since it was asked before; `shares`: it was given a share of the running stage."""
+    """What a worker did since the last call; `shares`: whether it was given a share of the running stage."""
     ticks, lost = worker.take()
     return WorkerTicks(
         instance=worker.instance,
@@ -65,7 +65,7 @@ def merge_clients(ticks: Sequence[Tick], *, workers_lost: int) -> ClientDelta:
 
 
 def open_streams(last: Sequence[Tick]) -> tuple[Counter[int], Counter[int]]:
-    """How many are open in each stage, and how many of those count in its `sent`."""
+    """The open streams by stage, and how many of them count in that stage's `sent`."""
     open_stages, open_sent = Counter[int](), Counter[int]()
     for tick in last:
         open_stages.update(tick.open_stages)
@@ -91,7 +91,7 @@ def seconds_behind(last: Sequence[Tick]) -> float:
 def merge_stages(
     parts: Sequence[dict[int, StageDelta]], *, peak: Callable[[Iterable[int]], int] = max
 ) -> dict[int, StageDelta]:
-    """Sums by stage; for peaks `max` over the ticks of one worker, `sum` over workers, which hold theirs at once."""
+    """The deltas summed by stage; `peak` merges peaks: `max` over one worker's ticks, `sum` over concurrent workers."""
     by_stage: dict[int, list[StageDelta]] = {}
     for stages in parts:
         for index, delta in stages.items():

@@ -35,7 +35,7 @@ class Worker:
         self._ticks: list[Tick] = []
         self._lost: dict[int, StageDelta] = {}
         self._on_change = on_change
-        self._moments: dict[tuple[int, str], int] = {}  # by stage and name, on our clock
+        self._moments: dict[tuple[int, str], int] = {}  # window times by stage and field, on our clock
         self._moved_ns = host.moved_ns
         self._silent_s = 0.0
         self._closing = False
@@ -136,7 +136,7 @@ class Worker:
         self._on_change()
 
     def _host_ns(self) -> int:
-        """The latest that it can be by its host's clock; a tick may come from before that was moved back."""
+        """The latest time that its host's clock may have shown; a tick may predate that clock's being set back."""
         self._ahead_ns = max(self._ahead_ns, self.host.offset_ns + self.host.uncertainty_ns)
         return time.monotonic_ns() + self._ahead_ns
 
@@ -149,7 +149,7 @@ class Worker:
         return msgspec.structs.replace(tick, number=max(after + 1, number), stages=stages)
 
     def _take_back_moves(self, stages: dict[int, StageDelta]) -> None:
-        """Its streams were held for as long as we know, and not for longer by what its clock was moved ahead."""
+        """Subtract from the time streams were held what its host's clock was set ahead since the last tick."""
         by_ns, self._moved_ns = self.host.moved_ns - self._moved_ns, self.host.moved_ns
         if by_ns <= 0 or self.last is None:
             return
@@ -159,14 +159,14 @@ class Worker:
                 stages[index] = msgspec.structs.replace(delta, held_area_ns=area_ns)
 
     def _moments_on_our_clock(self, index: int, delta: StageDelta) -> StageDelta:
-        """What is repeated in every tick is converted once: it must not move with the host's clock."""
+        """The delta with its times on our clock; those repeated in every tick are converted once, so as not to move."""
         offset_ns, end_ns = self.host.offset_ns, delta.window_end_ns
         moments: dict[str, int | None] = {name: getattr(delta, name) for name in ("window_start_ns", "tail_start_ns")}
         for name, at_ns in moments.items():
             if at_ns is not None:
                 moments[name] = self._moments.setdefault((index, name), at_ns - offset_ns)
         if end_ns is not None:
-            # A tick may come from before its clock was moved.
+            # A tick may predate a step of its host's clock.
             moments["window_end_ns"] = min(end_ns - offset_ns, time.monotonic_ns())
         return msgspec.structs.replace(delta, **moments)
 

@@ -1,1 +1,1 @@
-"""What was measured: histograms, the numbers of a stage, the state of a run, the result."""
+"""Measurements: histograms, the figures of a stage, the state of a run, the result."""

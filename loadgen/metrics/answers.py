@@ -1,9 +1,9 @@
 """Whether a stage's answers are degenerate: more of them than any healthy engine writes, or than elsewhere in the run.
 
-Prompts of random tokens may lead a healthy model astray, so what counts is a rise against another stage or server with
-the same lengths, or one kind of flaw in more than `HEALTHY_SHARE` of the answers. Both are tests at `DOUBT`: a healthy
-run that samples four answers a second and has one other stage is wrongly accused less than once in 100 hours, however
-often it is checked.
+Random tokens may lead even a healthy model astray, so what counts is a rise over another stage or server with the same
+lengths, or one kind of flaw in more than `HEALTHY_SHARE` of the answers. Both are tests at `DOUBT`: a healthy run that
+samples four answers a second and has one other stage is wrongly accused less than once in 100 hours, however often it
+is checked.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def answer_verdicts(
         found[url] = degenerate(part.answers, siblings, part.answer_blocks.values())
     accused = {f"{plain(url)}: ": words for url, words in found.items() if words}
     if len(accused) in (0, len(parts)):
-        # Built only if it is read: a run may have hundreds of other stages, and this is asked at each tick.
+        # Built only if it is needed: a run may have hundreds of other stages, and this runs at each tick.
         elsewhere = {one.subject: one.answers for one in others} if stage.answers.degenerate else {}
         words = degenerate(stage.answers, elsewhere, stage.answer_blocks.values())
         accused = {"": words} if words else accused
@@ -94,7 +94,7 @@ def _flawed(answers: Answers) -> int:
 
 
 def chance_of_rise(bad: int, read: int, other_bad: int, other_read: int) -> float:
-    """The probability that so many of all flawed answers are among our own, if both have the same share (Fisher)."""
+    """The probability that `bad` or more of all flawed answers are ours, if both have the same share (Fisher)."""
     if bad * other_read <= other_bad * read:
         return 1.0
     flawed, everything = bad + other_bad, read + other_read
@@ -136,6 +136,6 @@ def _unending(finished: Mapping[str, int], others: Iterable[StageRecord]) -> str
 
 
 def _cut(finished: Mapping[str, int]) -> tuple[int, int] | None:
-    """How many answers ended at their limit, and how many in all (there or by themselves)."""
+    """How many answers ended at their length limit, and how many ended either there or by themselves."""
     cut, ended = finished.get("length", 0), finished.get("stop", 0)
     return (cut, cut + ended) if cut + ended else None

@@ -36,7 +36,7 @@ _EVERY_S = 1.0
 
 
 class BaselineStage(msgspec.Struct, frozen=True):
-    """What the baseline measured under one load."""
+    """The baseline's measurements under one load."""
 
     figures: dict[str, Estimate]
     doubt: str | None  # why it is not evidence
@@ -100,7 +100,7 @@ class BaselineWatch:
         self._distributions: dict[LoadShape, Distribution] = {}
 
     def view(self, record: Record) -> BaselineView | None:
-        """None before the first stage has numbers."""
+        """The comparison as of now; None before the first stage has figures."""
         stage = record.shown
         if stage is None or record.last_tick is None or not stage.counters["completed"]:
             return None
@@ -135,7 +135,7 @@ class BaselineWatch:
 
 
 def _verdict(figures: Sequence[Compared]) -> tuple[str, bool]:
-    """Figures that are evidently worse, otherwise better ones, the largest difference first."""
+    """In words, the figures that are evidently worse, or else those that are better, the largest difference first."""
     for word in ("worse", "better"):
         found = [(one.figure, one.difference) for one in figures if one.difference and one.difference.word == word]
         if found:

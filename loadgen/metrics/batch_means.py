@@ -1,4 +1,4 @@
-"""The effective sample size of a stage: how many independent streams its numbers are worth.
+"""The effective sample size of a stage: the number of independent streams that its figures are worth.
 
 Concurrent streams share the engine's batches and stalls, so hundreds of them can be worth a few. The stage is cut into
 consecutive blocks, each at least as long as a stream, and the variance between blocks is measured (batch means; Law,
@@ -52,7 +52,7 @@ class Block:
                 self.latency[name].add(metrics.latency[name])
 
     def thin(self) -> None:
-        """Use less memory: it is complete."""
+        """Use less memory, once the block is complete."""
         for histogram in self.latency.values():
             histogram.thin()
 
@@ -92,7 +92,7 @@ class BatchMeans:
         self._is_known = False
 
     def freeze(self) -> None:
-        """Keep the precision and drop the blocks: the stage is over."""
+        """Keep the precision and drop the blocks, once the stage is over."""
         self.precision()
         self._is_frozen = True
         self._blocks = []

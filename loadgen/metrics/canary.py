@@ -1,4 +1,4 @@
-"""Whether the engine's output is right: results of the canaries, requests that are sent beside the load.
+"""Whether the engine's output is right: the results of canaries, requests that are sent during the load.
 
 Canaries are short texts that the engine scores, and fixed prompts that it answers greedily; both have one right result,
 given by the idle engine before the load. A score is the mean log probability of a text's tokens, in nats per token. No
@@ -17,7 +17,7 @@ CanaryKind = Literal["score", "greedy"]
 CanaryMoment = Literal["before", "load", "after"]
 """Idle before the load, beside it, and idle again after it."""
 ScoreMethod = Literal["prompt_logprobs", "echo", "chat"]
-"""`prompt_logprobs` of a completion, `echo` with `logprobs`, or `prompt_logprobs` of a chat, template and all."""
+"""`prompt_logprobs` of a completion, `echo` with `logprobs`, or `prompt_logprobs` of a chat, with its template."""
 CANARY_ID = "vramp-canary-"
 """The beginning of each canary's `X-Request-Id`, by which server logs and the simulator recognise it."""
 

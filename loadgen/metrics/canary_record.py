@@ -1,4 +1,4 @@
-"""The fold of a run's canaries: the engine's output idle, beside each load, and idle again.
+"""The fold of a run's canaries: the engine's output when idle, under each load, and when idle again.
 
 Canaries beside a load are compared with earlier idle answers of the same server; a restarted server gets new idle
 answers. Only sums and test statistics are kept: an hour takes no more memory than a minute.
@@ -125,7 +125,7 @@ class CanaryRecord:
         self._disturbed[line.instance] = max(line.others, self._disturbed.get(line.instance, 0.0))
 
     def _begin_reference(self, instance: int) -> None:
-        """A server was restarted after a load: its earlier idle answers no longer apply."""
+        """Drop a server's idle answers, which no longer apply once it was restarted after a load."""
         if instance not in self._loaded:
             return
         self._loaded.remove(instance)
@@ -204,7 +204,7 @@ class CanaryRecord:
 
     @property
     def _idle_mean(self) -> float | None:
-        """Over all texts, with equal weights."""
+        """The mean idle score over all texts, with equal weights."""
         known = [fmean(text.idle) for text in self._texts.values() if text.idle]
         return fmean(known) if known else None
 

@@ -1,4 +1,4 @@
-"""Whether the client was the limit of a stage: the first reason, in one line.
+"""Decides whether the client was the limit of a stage, and names the first reason in one line.
 
 An unknown fact breaks no rule, and each rule needs its own evidence. Thresholds are named constants.
 """
@@ -10,7 +10,7 @@ import msgspec
 FEWEST_FOR_P99 = 100
 FEWEST_FOR_SHARE = 100
 FEWEST_FOR_MEAN = 30
-SHORTEST_S = 2.0  # of the workers' time, before rules on shares of it apply
+SHORTEST_S = 2.0  # of the workers' time; rules on shares of it apply only beyond this
 MOST_READ_LAG_MS = 25.0  # p99; below it, kernel timestamps make read lag harmless; beyond it, refills come late
 MOST_CPU_SHARE = 0.9  # of one core, per worker
 MOST_COALESCED = 0.01
@@ -84,7 +84,7 @@ def client_limit(facts: ClientFacts) -> str | None:
 
 
 def _why_late(facts: ClientFacts) -> str:
-    """Full cores are a cause that the operator can remedy."""
+    """Words that blame full cores, a cause that the operator can remedy; empty if that is not the cause."""
     if facts.waited_share is None or facts.span_s < SHORTEST_S or facts.waited_share <= MOST_WAITED:
         return ""
     advice = "; load.realtime = true lets them go first (needs root or CAP_SYS_NICE)"
@@ -115,7 +115,7 @@ def _late_sends(facts: ClientFacts) -> str | None:
 
 
 def cap_held_back(rate: float | None, most: int | None, *, unsent: int, waited_mean_ms: float | None) -> str | None:
-    """What `max_concurrency` kept from being sent (in time): that is intended, and not the client's fault."""
+    """What `max_concurrency` kept from being sent, or sent in time, in words: not the client's fault, but intended."""
     if rate is None or most is None:
         return None
     asked = f"rate asked {rate:g}/s, {most} streams at most"

@@ -1,10 +1,10 @@
-"""Client and engine saw the same requests: do their accounts of a stage agree?
+"""Checks whether the client's and the engine's figures for the same requests of a stage agree.
 
 The engine counts everything between two readings. Its figures are compared with the client's only if both cover the
 same streams: nothing was open at either reading, here or at the server, and both saw as many first tokens. The client's
 mean is then over all of them, including warm-up and first wave. Totals also require that the client left nothing out:
-no warm-up, no failure. `why` says why something is not compared, which is no disagreement. Implausible figures of the
-engine (`EngineStage.doubts`) are not compared, nor what it served to others. Canaries are subtracted from the engine's
+no warm-up, no failure. `why` says why something is not compared, which is not a disagreement. Implausible figures of
+the engine (`EngineStage.doubts`) and what it served to others are not compared. Canaries are subtracted from its
 counts, and from its mean TTFT with the TTFTs that this process measured.
 """
 
@@ -21,9 +21,9 @@ from loadgen.metrics.result import Verdict
 from loadgen.metrics.stage_record import FIRST_TOKENS, StageRecord
 
 EARLIER_SHARE, EARLIER_MS = 0.05, 1.0
-"""A client that sees first tokens before the engine produced them, by more than both, is wrong or sees others'."""
+"""If the client sees first tokens earlier than the engine by more than both, it is wrong or sees other streams."""
 OUTSIDE_SHARE, OUTSIDE_MS = 0.25, 20.0
-"""If more of the TTFT than both passes outside the engine, the measurement is not of the engine."""
+"""If more of the TTFT than both is spent outside the engine, the measurement is not of the engine."""
 PREFIX_HIT_RATE = 0.01
 
 

@@ -116,7 +116,7 @@ def distribution_of(number: int, label: str, latency: Mapping[str, Histogram]) -
 
 
 def recorded_distribution(label: str, stage: StageResult) -> Distribution:
-    """The same for a stage in a result, with number 0; raises `ResultError` for an invalid histogram."""
+    """The distribution of a stage in a result, with number 0; raises `ResultError` for an invalid histogram."""
     summaries = {name: stage.latency_ms[name] for name in MAIN_LATENCIES if name in stage.latency_ms}
     latency = {name: Histogram.from_hdr(summary.hdr) for name, summary in summaries.items() if summary.hdr is not None}
     return distribution_of(0, label, latency)

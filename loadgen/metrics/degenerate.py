@@ -31,7 +31,7 @@ def degeneracy(text: str) -> tuple[Degeneracy | None, str]:
 
 
 def loop_of(text: str) -> str:
-    """What fills at least half of the text by repetition, rotated to a canonical start; empty if nothing does."""
+    """The text whose repetition fills at least half of `text`, rotated to a canonical start; empty if there is none."""
     characters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     least = max(_LEAST_LOOPED, int(_LOOPED_SHARE * len(characters)))
     for length in range(1, min(_LONGEST_LOOP, len(characters) // _LEAST_TURNS) + 1):

@@ -120,7 +120,7 @@ def fewest_streams(limits: Limits) -> int:
 
 
 def chance_of_misses(misses: float, count: float, allowed: float) -> float:
-    """The probability of so many misses or more among `count` independent values, if the true share is `allowed`.
+    """The probability of at least `misses` among `count` independent values, if the true share of misses is `allowed`.
 
     The tail of the binomial distribution, also for counts that are not whole: the incomplete beta function, by its
     continued fraction (DLMF 8.17.5 and 8.17.22).

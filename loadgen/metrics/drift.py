@@ -1,4 +1,4 @@
-"""Sequential tests of whether the output has changed, valid however often and however long one looks.
+"""Sequential tests of whether the output has changed, valid however often they are evaluated.
 
 Each bets against "nothing has changed": a wealth that starts at 1 is multiplied by factors whose mean is at most 1
 while that is true, so the probability that it ever reaches 1/a is at most a (Ville's inequality; Howard, Ramdas,
@@ -16,7 +16,7 @@ FALSE_ALARMS = 0.001
 """Upper bound of the probability that a healthy run is accused: half for the tests, half for the unknown noise."""
 TOLERANCE = 0.02
 """Nats per token by which scores beside a load may differ: another batch size sums in another order."""
-LEAST_NOISE = 0.02  # taken for the noise of a score even where the idle engine repeats itself exactly
+LEAST_NOISE = 0.02  # the assumed noise of a score is at least this, even if the idle engine repeats itself exactly
 MOST_GAIN = math.log(1000.0)  # of one score: none raises the alarm alone
 MOST_CHANGED = 0.25
 """The largest share of healthy greedy answers that differ from the idle one within its first quarter: near ties are

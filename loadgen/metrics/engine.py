@@ -1,4 +1,4 @@
-"""The engine's own figures from /metrics, now and over a stage; others' part in them; agreement with the client."""
+"""The engine's own figures from /metrics, now and over a stage; others' share of them; agreement with the client."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SpecDecode(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class EngineSpan(msgspec.Struct, frozen=True):
-    """What the engine's own /metrics tell of a span of time."""
+    """The figures of the engine's own /metrics over a span of time."""
 
     kind: EngineKind | None = None  # None where it is not known, or where several servers differ
     lacks: dict[str, str] = {}  # why a figure is missing, by its name in `server/engines/names.py`

@@ -1,4 +1,4 @@
-"""The hardware's part of a record: samples of GPUs and host, as series and per stage.
+"""The hardware part of a record: samples of GPUs and host, as series and per stage.
 
 Series are bounded (`loadgen.metrics.series`). A stage keeps the samples that it needs.
 """
@@ -77,7 +77,7 @@ class HardwareSamples:
         self._host.add(sample)
 
     def forget(self) -> None:
-        """Drop the samples: they have been summarised."""
+        """Drop the samples, which have been summarised."""
         self._by_gpu.clear()
         self._host = Spaced()
 
@@ -108,7 +108,7 @@ class Spaced(Generic[Sample]):
         self._count = 0
 
     def add(self, sample: Sample) -> None:
-        """Append the next; the newest so far goes if it does not fall on a step."""
+        """Append the next sample; the newest so far is dropped if it does not fall on a step."""
         if self._count and (self._count - 1) % self._step:
             self.samples.pop()
         self.samples.append(sample)
@@ -139,14 +139,14 @@ class HardwareRecord:
         self._devices: ServerDevices | None = None
 
     def begin_stage(self) -> HardwareSamples:
-        """The samples of a stage that begins now; they are added to until the stage drops them."""
+        """The samples of a stage that begins now; new ones are added until the stage drops the object."""
         samples = HardwareSamples(self.latest)
         samples.devices = self._devices
         self._open.append(samples)
         return samples
 
     def choose(self, devices: ServerDevices | None) -> None:
-        """The server's GPUs have become known, or unknown (None)."""
+        """Record that the server's GPUs have become known, or unknown (None)."""
         self._devices = devices
         for samples in self._open:
             samples.devices = devices or samples.devices
@@ -167,7 +167,7 @@ class HardwareRecord:
             if sample.throttle_percent is not None:
                 values["throttled_percent"] = max(sample.throttle_percent.values(), default=0.0)
             series.add(round(sample.t_s - self.began_s, 3), values)
-        # With what is read rarely: of a long stage not every sample stays.
+        # Including the fields that are read rarely, because a long stage does not keep every sample.
         known = [self.latest[sample.index] for sample in line.gpus]
         for samples in self._open:
             samples.add(known)
@@ -185,7 +185,7 @@ class HardwareRecord:
         self._open = [samples for samples in self._open if not samples.complete]
 
     def _with_earlier_xids(self, sample: GpuSample) -> GpuSample:
-        """A telemetry child counts from its start: one that is restarted, often because of such an error, from zero."""
+        """The sample with the Xid errors of earlier telemetry children, as each child counts only from its start."""
         if sample.xids is None:
             return sample
         earlier, last = self._xids.get(sample.index, (0, 0))
@@ -219,7 +219,7 @@ class HardwareRecord:
         return self._facts(self.latest, self._recent, self.now())
 
     def facts_within(self, samples: HardwareSamples, start_s: float, end_s: float) -> list[GpuFacts]:
-        """The same over a window of a stage, by its means: a moment may be an exception."""
+        """The input of the GPU health rules over a window of a stage, by its means: one moment may be an exception."""
         looks = {index: found for index, found in samples.within(start_s, end_s).items() if found}
         typical = {index: _with_means(found) for index, found in looks.items()}
         return self._facts(typical, looks, self.of_stage(samples))
@@ -241,12 +241,12 @@ class HardwareRecord:
         return self._devices or self._by_memory({index: [sample] for index, sample in self.latest.items()})
 
     def _by_memory(self, samples: Mapping[int, Sequence[GpuSample]]) -> ServerDevices:
-        """The last resort: GPUs whose memory use grew since the run began, or is high; otherwise all of them."""
+        """A guess, as a last resort: the GPUs whose memory use is high or grew since the run began, else all."""
         used = tuple(gpu.index for gpu in self.gpus if self._holds_a_model(gpu, samples.get(gpu.index, ())))
         return ServerDevices(used, "hbm") if used else ServerDevices(tuple(gpu.index for gpu in self.gpus), "all")
 
     def sockets_of(self, devices: ServerDevices) -> list[GpuStatic]:
-        """All devices on the sockets of these: a socket's figures are on its first device."""
+        """All devices on the sockets of `devices`, because a socket's figures are on its first device."""
         sockets = {socket_of(gpu) for gpu in self.gpus if gpu.index in devices.indices}
         return [gpu for gpu in self.gpus if socket_of(gpu) in sockets]
 
@@ -288,7 +288,7 @@ def gpu_stages(
     around: Mapping[int, Sequence[GpuSample]],
     of_server: Collection[int],
 ) -> list[GpuStage]:
-    """Every sampled GPU over a window, and error counts from the samples `around` it.
+    """The figures of every sampled GPU over a window, with error counts from the samples `around` it.
 
     `of_server` are the numbers of the server's GPUs.
     """

@@ -52,11 +52,11 @@ class Histogram:
     __slots__ = ("_first", "_indices", "_loose", "_packed", *_SUMS)
 
     def __init__(self) -> None:
-        # Counters are loose, thin or packed: each takes less memory than the one before, and longer to change.
+        # Counters are loose, thin or packed, in order of decreasing memory and increasing time to change them.
         self._loose: NDArray[np.int64] = _NO_COUNTS  # all from the lowest bucket in use to the highest
         self._first = 0  # the index of the first of these
         self._indices: NDArray[np.int64] | None = None
-        """While thin: which counters `_loose` holds. Nothing writes to either array, which histograms share."""
+        """While thin, the indices of the counters in `_loose`; both arrays are shared, so nothing writes to them."""
         self._packed: bytes | None = None
         self.count = 0
         self.sum_us = 0
@@ -80,7 +80,7 @@ class Histogram:
         return self._first + used, self._loose[used]
 
     def thin(self) -> None:
-        """Keep only the counters in use, where that takes less; changing it makes all of them again."""
+        """Keep only the counters in use, where that saves memory; changing the histogram restores all of them."""
         if self._is_loose:
             indices, counts = self._used()
             if 2 * len(indices) < len(self._loose):
@@ -89,7 +89,7 @@ class Histogram:
     def pack(self, known: dict[bytes, bytes] | None = None) -> None:
         """Save at least nine tenths of the memory of a rarely used histogram; changing it unpacks it.
 
-        Those packed with the same `known` share what is equal.
+        Histograms packed with the same `known` share equal bytes.
         """
         if self._packed is None:
             packed = pack_counters(*self._used())
@@ -145,9 +145,9 @@ class Histogram:
             self._indices = self._packed = None
 
     def _make_room(self, first: int, end: int) -> None:
-        """Have all counters from `first` to before `end` in whole buckets.
+        """Extend the counters to include `first` to `end` (exclusive), in whole buckets.
 
-        Arrays of a few sizes take each other's place in memory, those of all sizes do not.
+        Arrays of only a few sizes can reuse each other's memory.
         """
         if not len(self._loose):
             self._first = first
@@ -174,7 +174,7 @@ class Histogram:
         self.clipped += other.clipped
 
     def without(self, part: Histogram) -> Histogram:
-        """These values but for `part`, which are among them; the extremes stay as they are."""
+        """These values without those of `part`, which must be among them; the extremes stay as they are."""
         rest = Histogram()
         rest.add(self)
         if part.count:
@@ -218,7 +218,7 @@ class Histogram:
         if self.count == 0:
             return 0.0
         above = _index_of(limit_ms) + 1
-        if self._is_loose:  # not as below: each tick asks hundreds of times
+        if self._is_loose:  # faster than below, because each tick calls this hundreds of times
             return float(self._loose[max(0, above - self._first) :].sum()) / self.count
         indices, counts = self._used()
         return float(counts[np.searchsorted(indices, above) :].sum()) / self.count
@@ -312,7 +312,7 @@ class Histogram:
         return EncodedHistogram(packed=pack_counters(*self._used()), **sums)
 
     def encode_some(self) -> EncodedHistogram | None:
-        """None if nothing was recorded."""
+        """The encoded histogram; None if nothing was recorded."""
         return self.encode() if self.count else None
 
     @classmethod
@@ -345,7 +345,7 @@ def _loose(indices: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[int, 
 
 
 def _require_ours(text: str) -> None:
-    """Raise `ValueError` before the codec unpacks unlimited data, or allocates a histogram of any size."""
+    """Raise `ValueError` for a foreign histogram, before the codec unpacks or allocates an unlimited amount."""
     payload = zlib.decompressobj().decompress(base64.b64decode(text, validate=True)[8:], _LONGEST_PAYLOAD + 1)
     if len(payload) > _LONGEST_PAYLOAD or payload[12:32] != _OUR_KIND:
         raise ValueError("of another kind")
@@ -358,7 +358,7 @@ def _index(values_us: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _index_of(limit_ms: float) -> int:
-    """As `_index`, of a single limit: an array of one takes 17 times as long."""
+    """The counter index of one limit, 17 times as fast as `_index` of an array of one."""
     value_us = min(int(limit_ms * 1000), _TOP_US)
     bucket = (value_us | _MASK).bit_length() - (_MAGNITUDE + 1)
     return ((bucket + 1) << _MAGNITUDE) + ((value_us >> bucket) - _HALF)

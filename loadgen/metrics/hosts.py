@@ -35,8 +35,8 @@ class HostTick(msgspec.Struct, frozen=True, omit_defaults=True):
     workers: Count = 0  # alive
     sharing: Count = 0  # those of them that share the running stage; 0 without load, and in older journals
     rss_bytes: Count = 0
-    offset_ns: Moment = 0  # its CLOCK_MONOTONIC less ours
-    uncertainty_ns: Moment = 0  # half the width of the interval that surely holds the offset
+    offset_ns: Moment = 0  # its CLOCK_MONOTONIC minus ours
+    uncertainty_ns: Moment = 0  # half the width of the interval that is certain to contain the offset
     rtt_ns: Moment = 0  # of the last exchange
     lost: bool = False
 
@@ -49,7 +49,7 @@ class HostsJoined(msgspec.Struct, frozen=True, tag=True):
 
 
 class ClockMoved(msgspec.Struct, frozen=True, tag=True):
-    """The clock of a host was moved against ours: times of the streams that were open there are wrong by that much."""
+    """A host's clock was stepped relative to ours: the times of streams open there are wrong by as much."""
 
     t_s: float
     host: str

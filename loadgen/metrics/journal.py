@@ -114,7 +114,7 @@ class DataFile(msgspec.Struct, frozen=True):
 
 
 class RunStarted(msgspec.Struct, frozen=True, tag=True):
-    """The first line."""
+    """The first line of a run."""
 
     unix_s: _UnixS
     run_id: str
@@ -256,7 +256,7 @@ class TickNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Ticked(TickNumbers, frozen=True, tag=True, kw_only=True):
-    """A quarter of a second is over."""
+    """One tick, a quarter of a second, of all workers."""
 
     t_s: _RunS
     workers: Count = 1
@@ -368,7 +368,7 @@ class Continued(msgspec.Struct, frozen=True, tag=True):
 
 
 class RunFinished(msgspec.Struct, frozen=True, tag=True):
-    """The last line."""
+    """The last line of a run."""
 
     t_s: _RunS
     unix_s: _UnixS
@@ -405,5 +405,5 @@ decode_line: Callable[[bytes], Line] = msgspec.json.Decoder(Line).decode
 
 
 def time_of(line: Line) -> float:
-    """When it was written, in seconds since the run began."""
+    """When a line was written, in seconds since the run began."""
     return 0.0 if isinstance(line, RunStarted) else line.t_s

@@ -53,7 +53,7 @@ _PEAKS = (
 
 
 def compute_of(engine: EngineSpan, command: Sequence[str] | None, gpus: Sequence[GpuStatic]) -> ComputeResult | None:
-    """What each of these GPUs computed for the server of this command; None where the engine does not tell."""
+    """What each of these GPUs computed for the server with this command; None if the engine does not report it."""
     tflops_per_gpu, hbm_bytes_per_s = engine.tflops_per_gpu, engine.hbm_bytes_per_s
     if tflops_per_gpu is None:
         return None

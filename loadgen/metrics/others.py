@@ -1,4 +1,4 @@
-"""Others' traffic: what an engine served beyond vramp's own requests, as the engine's totals minus our own.
+"""Others' traffic: what an engine served beyond vramp's own requests, computed as its totals minus ours.
 
 Both count the same events, but at different moments: the engine is read once a second, and a worker's events arrive in
 its tick, up to `LAG_S` later. So for the time between two readings, our own count is known only within bounds. A total
@@ -117,7 +117,7 @@ class Traffic:
 
     def __init__(self) -> None:
         self.others: OthersTraffic | None = None
-        """Over the latest seconds that both have reported; None if unknown."""
+        """Others' traffic over the latest seconds that both sides have reported; None if unknown."""
         self._own = OwnTraffic()
         self._untold: EngineView | None = None  # a view whose span the ticks have not fully reported yet
 
@@ -152,7 +152,7 @@ class Traffic:
 
 
 def others_now(engine: EngineView, own: OwnTraffic) -> OthersTraffic | None:
-    """Over the span of a view, and at its end; None if the view has no span."""
+    """Others' traffic over the span of a view, and at its end; None if the view has no span."""
     if engine.between_s is None or engine.span_s is None:
         return None
     rates = _rates(engine, own, *engine.between_s, engine.span_s)
@@ -163,7 +163,7 @@ def others_now(engine: EngineView, own: OwnTraffic) -> OthersTraffic | None:
 
 
 def others_of(engine: EngineStage, own: OwnTraffic, running: float | None) -> OthersTraffic | None:
-    """Over a stage; `running` is the mean of the values observed during it."""
+    """Others' traffic over a stage; `running` is the mean of the values observed during it."""
     if engine.between_s is None or "all" in engine.doubts:
         return None
     since_s, until_s = engine.between_s
@@ -173,7 +173,7 @@ def others_of(engine: EngineStage, own: OwnTraffic, running: float | None) -> Ot
 def _rates(
     engine: EngineView | EngineStage, own: OwnTraffic, since_s: float, until_s: float, span_s: float
 ) -> Mapping[str, float | None]:
-    # If either counts tokens only when a stream ends, that says nothing about streams in flight.
+    # If either side counts tokens only when a stream ends, the counts say nothing about streams in flight.
     late = own.told_late or engine.kind in ("sglang", "tgi")
     alone = not own.count("requests", since_s, until_s).most and not own.open_between(until_s, until_s).most
     found: dict[str, float | None] = {}

@@ -358,7 +358,7 @@ def json_schema() -> str:
 
 
 def _in_one_order(node: object) -> object:
-    """With every `anyOf` sorted: msgspec's order depends on its version."""
+    """The schema with every `anyOf` sorted, because msgspec's order depends on its version."""
     if isinstance(node, list):
         return [_in_one_order(part) for part in node]
     if not isinstance(node, dict):

@@ -1,5 +1,4 @@
-"""GPUs and host at one moment, in one schema for every vendor: measured by telemetry, kept in the journal, and found by
-`vramp doctor`.
+"""Samples of GPUs and host in one schema for every vendor, for telemetry, the journal and `vramp doctor`.
 
 Values are numbers or null; a null has its reason in `missing`, so that absence is visible and never a zero. Units are
 in the names. Times are CLOCK_MONOTONIC, one clock for the whole machine. Nothing here imports numpy: the processes that
@@ -142,7 +141,7 @@ def rate(before: Reading, after: Reading) -> float | None:
 
 
 def carried(before: GpuSample | None, now: GpuSample, *, processes: bool = True) -> GpuSample:
-    """A sample with the previous values of fields that it did not read; fields read in vain stay missing.
+    """The sample `now`, with previous values for fields it did not read; fields whose reading failed stay missing.
 
     Without `processes`, an old list of processes is dropped.
     """
@@ -155,7 +154,7 @@ def carried(before: GpuSample | None, now: GpuSample, *, processes: bool = True)
     }
     if not processes:
         old.pop("processes", None)
-    # Reasons from the slow tier are valid as long as its values.
+    # Reasons from the slow tier stay valid for as long as its values.
     reasons = {name: why for name, why in before.missing.items() if getattr(now, name, None) is None}
     return msgspec.structs.replace(now, **old, missing=reasons | now.missing)
 

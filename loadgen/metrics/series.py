@@ -1,4 +1,4 @@
-"""Time series of bounded memory, however long the run, that lose no extremes.
+"""Time series that take bounded memory, however long the run, and lose no extremes.
 
 Each row is a moment with the lowest and highest value of every column, equal in a fresh row. The newest `kept_raw` rows
 stay as they are; when the arrays are full, older rows within one time step are merged, and the step doubles until a
@@ -28,11 +28,11 @@ class TimeSeries:
     def __init__(self, columns: Sequence[str], *, capacity: int, kept_raw: int) -> None:
         assert 0 < kept_raw <= capacity // 2
         self.rows: Mapping[str, int] = {column: row for row, column in enumerate(columns)}
-        """Where each column is in `lows` and `highs`."""
+        """The row of each column in `lows` and `highs`."""
         self._capacity, self._kept_raw = capacity, kept_raw
         self._step_s = _FIRST_STEP_S
         self._length = 0
-        # Written at once, so that the memory is taken at once: otherwise it would grow for the first hour of a run.
+        # Filled now, so that the memory is allocated now and does not grow for the first hour of a run.
         self._times = np.full(capacity, np.nan)
         self._lows = np.full((len(self.rows), capacity), np.nan)
         self._highs = np.full((len(self.rows), capacity), np.nan)

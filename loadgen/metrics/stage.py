@@ -107,7 +107,7 @@ class StageMetrics:
         self.add(other._plain())
 
     def pack(self) -> None:
-        """Use less memory: nothing more is expected."""
+        """Use less memory, once nothing more is expected."""
         known: dict[bytes, bytes] = {}  # without speculative decoding each gap is an ITL
         for histogram in self.latency.values():
             histogram.pack(known)
@@ -173,7 +173,7 @@ class ClientMetrics:
         self.send_lag.add(Histogram.decode(delta.send_lag))
 
     def pack(self) -> None:
-        """Use less memory: nothing more is expected."""
+        """Use less memory, once nothing more is expected."""
         self.read_lag.pack()
         self.send_lag.pack()
 

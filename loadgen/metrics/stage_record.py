@@ -1,4 +1,4 @@
-"""One stage of a record: its load, its figures so far, and what they say about the client."""
+"""One stage of a record: its load, its figures so far, and whether the client was its limit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PACKED = ("metrics", "client", "blocks", "answer_blocks", "engine", "hardware_f
 
 
 class _Packed(NamedTuple):
-    """A stage that is long over: its figures compressed, and what each tick of a later stage compares itself with."""
+    """A stage that is long over: its compressed figures, and those that later stages compare at each tick."""
 
     file: SpillFile
     extent: Extent  # of its figures in the file
@@ -53,7 +53,7 @@ class StageRecord:
     parts: list[StageRecord] = field(default_factory=list)  # by server, where there are several
     hosts: list[StageRecord] = field(default_factory=list)  # by host, if the load comes from a cluster
     host: str = ""  # the name of the host that this is the part of
-    host_tick: HostTick = _NO_TICK  # its last one
+    host_tick: HostTick = _NO_TICK  # its last tick
     host_lost: bool = False
     clock_moves: list[ClockMoved] = field(default_factory=list)  # of hosts, while it ran
     client: ClientMetrics = field(default_factory=ClientMetrics)
@@ -68,7 +68,7 @@ class StageRecord:
     hardware_samples: HardwareSamples = field(default_factory=lambda: HardwareSamples({}))
     hardware_figures: bytes | None = None  # in place of the samples, once it is long over
     canaries: CanaryTraffic = _NO_CANARIES  # beside its load, and in none of its numbers but the engine's
-    others: OthersTraffic | None = None  # once the engine has told of it
+    others: OthersTraffic | None = None  # once the engine's figures are known
     kv_usage_max: float | None = None
     _others_running: float = 0.0
     _others_looks: int = 0
@@ -78,7 +78,7 @@ class StageRecord:
 
     @property
     def subject(self) -> str:
-        """What verdicts on it are about, by the number that it has on the screen."""
+        """The subject of verdicts on it, by its number on the screen."""
         return f"stage {self.started.index + 1}"
 
     @property
@@ -91,13 +91,13 @@ class StageRecord:
         return (self._whole or self).metrics.window_s
 
     def add(self, metrics: StageMetrics) -> None:
-        """Add a tick of all its workers: the time of a moving load's step passes for all of them at once."""
+        """Add a tick of all its workers; their spans of a moving load's step coincide, so they are averaged."""
         for step in metrics.bins.values():
             step.span_ns //= max(1, self.workers)
         self.metrics.merge(metrics)
 
     def part(self, number: int) -> StageRecord:
-        """The part of one of several servers."""
+        """One server's part, if there are several; created when first used."""
         while len(self.parts) <= number:
             self.parts.append(StageRecord(self.started, self))
         return self.parts[number]
@@ -110,7 +110,7 @@ class StageRecord:
         part.add_client(tick.client, span_s=span_s, workers=tick.sharing or tick.workers)
 
     def host_part(self, number: int) -> StageRecord:
-        """The part of one of several hosts."""
+        """One host's part, if there are several; created when first used."""
         while len(self.hosts) <= number:
             self.hosts.append(StageRecord(self.started, self))
         return self.hosts[number]
@@ -122,7 +122,7 @@ class StageRecord:
 
     @property
     def meant_hits(self) -> float:
-        """The share of the engine's prompt tokens that may hit its prefix cache: canaries repeat themselves."""
+        """The share of the engine's prompt tokens that may hit its prefix cache, including canaries, which repeat."""
         total = self.engine.prompt_tokens if self.engine is not None else None
         return self.started.meant_hits + (self.canaries.input_tokens / total if total else 0.0)
 
@@ -193,7 +193,7 @@ class StageRecord:
     if not TYPE_CHECKING:  # a type checker would take any name for one of these
 
         def __getattr__(self, name: str) -> object:
-            """Unpack it, as one of the packed figures is asked for."""
+            """Unpack the stage, because one of its packed figures is needed."""
             if name not in _PACKED or self._packed is None:
                 raise AttributeError(name)
             packed = zlib.decompress(self._packed.file.read(self._packed.extent))
@@ -240,7 +240,7 @@ class StageRecord:
 
     @property
     def e2e_needs_s(self) -> float | None:
-        """How much longer it must be measured to know E2E: 0 if it is known, None if that cannot be said.
+        """How much longer the stage must be measured to know E2E: 0 if E2E is known, None if that cannot be said.
 
         Long streams outlive a window more often than short ones. A window of three times their length contains at least
         two thirds of them.
@@ -253,7 +253,7 @@ class StageRecord:
         return None if e2e_s is None else max(0.0, E2E_WINDOWS * e2e_s - self.window_s)
 
     def _expected_e2e_s(self) -> float | None:
-        """The duration of its longer streams: as measured, or estimated from TTFT and gaps."""
+        """The duration of its longer streams, as measured or as estimated from TTFT and gaps, whichever is longer."""
         first = next((mean for name in FIRST_TOKENS if (mean := self.histogram(name).mean_ms()) is not None), None)
         gap = self.histogram("itl").mean_ms()
         seen = self.histogram("e2e").percentile_ms(90)
@@ -285,13 +285,13 @@ class StageRecord:
         return min(1.0, self.metrics.tail_s / self.window_s)
 
     def beside(self, others: OthersTraffic | None) -> str | None:
-        """That its engine served others, too, in words; None if the stage had no load."""
+        """A message if its engine also served others; None if not, or if the stage had no load."""
         if others is None or not others.seen or self.started.no_load:
             return None
         return f"others use this server, too: {others.words}"
 
     def limit(self) -> str | None:
-        """Why the client was the limit of this stage, with the host that was; None if it was not, or had no load."""
+        """Why the client was the limit of this stage, and on which host; None if it was not, or had no load."""
         if self.started.no_load:
             return None
         if self.host_lost:
@@ -342,7 +342,7 @@ class StageRecord:
 
     @property
     def _sharers(self) -> int:
-        """How many hosts share its requests, if it is the part of one."""
+        """How many hosts share its requests; 1 unless this is one host's part."""
         return max(1, len(self._whole.hosts)) if self._whole is not None else 1
 
     def capped(self) -> str | None:

@@ -200,7 +200,7 @@ def _tokens(stage: StageRecord) -> Tokens:
 
 
 def first_wave_of(stage: StageRecord) -> FirstWave | None:
-    """The streams that began all at once; None if there were none."""
+    """The streams that filled a closed loop at once; None if there were none."""
     started, streams = stage.started, stage.counters["first_wave"]
     if started.concurrency is None or started.no_load:
         return None
@@ -281,16 +281,16 @@ def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardwar
 
 
 def pack_hardware(stage: StageRecord, hardware: HardwareRecord) -> None:
-    """Keep the figures of a stage that is long over in place of its samples, in a tenth of the memory."""
+    """Replace the samples of a stage that is long over by its figures, which take a tenth of the memory."""
     hardware.health |= _health(stage, hardware)
     stage.hardware_figures = msgspec.msgpack.encode(stage_hardware(stage, hardware))
     stage.hardware_samples.forget()
 
 
 def run_health(stages: Iterable[StageRecord], hardware: HardwareRecord) -> list[Verdict]:
-    """What was wrong with the GPUs in any stage, each thing once and as it was last, and what is wrong with them now.
+    """Verdicts on the GPUs' health in any stage and now; of repeated ones, only the latest.
 
-    Not only now: GPUs that idle again are neither hot nor slow.
+    Past stages count, because GPUs that are idle again are neither hot nor slow.
     """
     found = dict(hardware.health)
     for stage in stages:
@@ -331,7 +331,7 @@ def stage_energy(stage: StageRecord, hardware: HardwareRecord) -> EnergyResult |
 
 
 def stage_compute(stage: StageRecord, hardware: HardwareRecord) -> ComputeResult | None:
-    """What the GPUs computed, once the engine's figures for the stage are there."""
+    """What the GPUs computed in a stage; None before the engine's figures for it are known."""
     if stage.engine is None:
         return None
     gpus = hardware.sockets_of(hardware.of_stage(stage.hardware_samples))

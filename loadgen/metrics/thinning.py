@@ -1,9 +1,9 @@
-"""Older lines of a journal in less room, without a change to any stage's figures, events or failures.
+"""Shrinks the older lines of a journal, without changing any stage's figures, events or failures.
 
-Latencies are most of a journal. They add up, so those of up to `SPAN_S` are told once, with the last tick of that time.
-Everything else stays as it was, and a stage begins and ends where it did. What is lost is when, within `SPAN_S`, a
-latency occurred: over thinned lines, `series` shows TTFT and TPOT only where they are told, and the effective sample
-size is of blocks whose borders are up to `SPAN_S` off.
+Latencies are most of a journal. They add up, so those of up to `SPAN_S` are stored once, with the last tick of that
+span. Everything else stays as it was, and a stage begins and ends where it did. What is lost is when, within `SPAN_S`,
+a latency occurred: over thinned lines, `series` shows TTFT and TPOT only where they are stored, and the effective
+sample size is that of blocks whose borders are up to `SPAN_S` off.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from loadgen.metrics.stage import ClientMetrics, StageMetrics
 SPAN_S = 10.0
 
 _ENDS = RunStarted | HostsJoined | StageStarted | StageSettled | StageEnded | EngineMeasured | RunFinished
-"""Lines before which all latencies must have been told."""
+"""Lines before which all latencies must have been written."""
 _Stages = Mapping[int, StageDelta]
 
 
 def thinned(lines: Iterable[Line]) -> Iterator[Line]:
-    """The same lines in the same order; each tick comes out when the next one has come in."""
+    """The same lines in the same order, with thinned ticks; a tick is yielded once the next one has been read."""
     span = _Span()
     waiting: list[Line] = []  # the latest tick, and the lines after it
     for line in lines:
@@ -76,7 +76,7 @@ class _Sum:
 
 
 class _Span:
-    """The ticks whose latencies are told together."""
+    """The ticks whose latencies are stored together."""
 
     def __init__(self) -> None:
         self._clear()
@@ -100,7 +100,7 @@ class _Span:
         return self._whole is not None and t_s - self._began_s >= SPAN_S
 
     def end(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """Lines with the last tick: it gets the latencies of all, and a new span begins."""
+        """Yield the lines, with the span's latencies in their tick, and begin a new span."""
         for line in lines:
             yield self._told(line) if isinstance(line, Ticked) else line
 

@@ -1,1 +1,1 @@
-"""What load to send, stage by stage: plans that are fixed, and searches that decide as they go."""
+"""Decides what load to send, stage by stage: fixed plans, and searches that depend on what was measured."""

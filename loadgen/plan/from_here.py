@@ -1,7 +1,7 @@
 """Turns a plan that the operator asks for during a run into one that starts from the present load.
 
-It becomes a plan as from the profile, with the profile's warm-up, stage lengths and limits; prompts, and whether the
-loop is open or closed, stay as they are. A plan that is impossible is refused with a message, and nothing changes.
+The plan is made as from the profile, with the profile's warm-up, stage lengths and limits; prompts, and whether the
+loop is open or closed, stay as they are. An impossible plan is refused with a message, and nothing changes.
 """
 
 from __future__ import annotations
@@ -94,6 +94,6 @@ def _own_settings(asked: PlanRequest, before: PlanSettings, load: float) -> dict
 
 
 def _as_now(stage: Stage, present: Stage) -> Stage:
-    """The same stage with what is sent now, but with arrivals of its own."""
+    """The stage with the present one's requests and kind of arrivals, which is Poisson instead of a replay."""
     now = present.by_hand(rate=present.rate)
     return msgspec.structs.replace(stage, isl=now.isl, osl=now.osl, work=now.work, arrival=now.arrival)

@@ -1,4 +1,4 @@
-"""From a profile to its plan: listed stages, ladder, ramp, matrix and soak, and the probes of a search."""
+"""Turns a profile into its plan: listed stages, ladder, ramp, matrix and soak, and the probes of a search."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REQUESTS_A_STREAM = 10
 OPEN_LOOP_S = 30.0  # length of an open-loop stage that nothing bounds
 SETTLED_S = 10.0  # measured time of a settled stage that nothing bounds
 SEARCH_SETTLE_S = 30.0
-SEARCH_COMPLETED = 50  # enough for a first estimate; the probes that bound the answer go on until they are sure
+SEARCH_COMPLETED = 50  # enough for a first estimate; the probes that bound the answer continue until they are sure
 _SHORTEST_S = 1.0
 _SHORTEST_PIECE_S = 0.001
 
@@ -119,13 +119,13 @@ def _ramp_stage(profile: Profile, ramp: Ramp) -> Stage:
     steps = tuple(zip(bounds_s, loads, strict=False))
     if by == "concurrency":
         return msgspec.structs.replace(stage, steps=steps)
-    # Two points a step: arrivals keep to the load that its figures are labelled with.
+    # Two points per step, so that arrivals follow the load with which the step's figures are labelled.
     points = tuple((at_s, load) for step, load in enumerate(loads) for at_s in bounds_s[step : step + 2])
     return msgspec.structs.replace(stage, steps=steps, rate_points=points, rate=mean_rate(points))
 
 
 def search_start(profile: Profile) -> float:
-    """Where a search begins: the profile's own load, within the search's bounds; for a knee, the lowest load."""
+    """The load at which a search begins: the profile's, within the search's bounds; for a knee, the lowest load."""
     plan, load = profile.plan, profile.load
     if plan.search is not None and SEARCHES[plan.search].from_below:
         return plan.least

@@ -1,4 +1,4 @@
-"""Where throughput stops paying for latency: the concurrency with the most power.
+"""Searches for the knee, where throughput stops paying for latency: the concurrency with the most power.
 
 Power is throughput over response time (Kleinrock 1979, "Power and deterministic rules of thumb"; Jaffe 1981 calls its
 maximum the knee). In a closed loop the response time is R = N/X (Little), so power is X*X/N. Power is flat around its
@@ -79,7 +79,7 @@ def knee_search(plan: PlanSettings, _start: float, probe: Callable[[float], Stag
 
 
 def _wanted(latest: dict[float, Measured], points: list[Point], plan: PlanSettings) -> float | None:
-    """Double until power has fallen, then probe around the curve's knee; None when done."""
+    """The next load to probe: doubled until power has fallen, then around the curve's knee; None when done."""
     if not latest:
         return plan.least
     highest = max(latest)

@@ -1,8 +1,8 @@
-"""The highest load that meets the limits: doubling, then bisection, then certainty about the loads that bound it.
+"""Searches for the highest load that meets the limits: doubles, bisects, then makes sure of the loads that bound it.
 
-At first a probe is short and its figures are taken as they are: locating the answer needs no certainty. Then the two
-loads that bound the answer are measured until each verdict is sure, which for a p99 takes hundreds of streams. A load
-so near the limit that it stays unsure is given up for one farther off. The answer is resolved when the loads that
+At first, probes are short and their figures are taken at face value: locating the answer needs no certainty. Then the
+two loads that bound the answer are measured until each verdict is sure, which for a p99 takes hundreds of streams. A
+load so near the limit that it stays unsure is given up for one farther away. The answer is resolved when the loads that
 surely meet and surely miss are close enough to each other. Loads above one that missed do not count, whatever they
 measured.
 """
@@ -19,8 +19,8 @@ from loadgen.profile.load import PlanSettings
 MOST_PROBES = 40
 NEAR = 0.3  # the most distance between the loads that surely meet and surely miss, as a share of the answer
 _FARTHER = (0.1, 0.2)
-"""Distances, as shares of the answer, at which to look for certainty that a bound itself does not give."""
-_BETWEEN = (0.5, 0.75)  # once a farther load is sure, where to try next: shares of the way to it
+"""Distances, as shares of the answer, at which to measure if the verdict on a bound itself stays unsure."""
+_BETWEEN = (0.5, 0.75)  # where to try next once a farther load is sure: shares of the distance to it
 
 
 class Probe(Protocol):
@@ -78,7 +78,7 @@ def _whole(load: float, plan: PlanSettings) -> float:
 
 
 def _unsure(points: dict[float, Measured], plan: PlanSettings, tried: set[float]) -> float | None:
-    """Where to look for certainty: at the bounds, then farther off on the side that lacks it."""
+    """The next load to measure until sure: a bound, then one farther away on the side that is unsure."""
     met, missed = _bounds(points)
     low, high = _sure_bounds(points)
     for bound, sure in ((met, low), (missed, high)):

@@ -1,4 +1,4 @@
-"""One load setting and how long it holds; what was measured under it; what a plan is; how many workers it needs.
+"""Stages, the measurements that plans need of them, the type of a plan, and the number of workers that a stage needs.
 
 A plan is a pure function of what was measured so far: it returns the next stage, None at its end, or a search's result.
 A fixed plan looks only at how many stages are done; a search looks at their figures. Neither knows a clock or a run.
@@ -24,11 +24,11 @@ SLOW_TOKEN_S = 0.05
 """Seconds per token under heavy load, to estimate an open loop's streams before anything is measured."""
 _STREAMS_A_WORKER = 512
 _TOKENS_A_WORKER = 25_000  # a second: half a core, at 10 to 25 us a token
-_REQUESTS_A_WORKER = 500  # a second: each has a prompt to write, and a time to be sent at
+_REQUESTS_A_WORKER = 500  # a second: each needs a prompt to be written, and to be sent on time
 
 
 class Stage(StageLoad, frozen=True):
-    """A load as a plan asks for it: with what is sent, and when it ends."""
+    """A load as a plan requests it: with the content of its requests, and when it ends."""
 
     first_wave: Literal["apart", "counted"] = "apart"
     rate_points: tuple[tuple[float, float], ...] = ()  # the rate over time, with `rate` its mean
@@ -41,7 +41,7 @@ class Stage(StageLoad, frozen=True):
     certain: bool = False  # it runs past its duration until that is so
 
     def by_hand(self, **changes: object) -> Stage:
-        """The same at a load that the operator sets; a new shape means synthetic prompts of just these lengths."""
+        """The stage with a load that the operator sets; a new shape means synthetic prompts of just these lengths."""
         endless: dict[str, object] = {"requests": None, "duration_s": None, "warmup_requests": 0, "warmup_s": 0.0}
         endless |= {"label": "", "settle_s": 0.0, "min_completed": 0, "max_duration_s": 0.0, "steps": ()}
         endless |= {"judged": None, "certain": False, "rate_points": (), "pass_number": None}
@@ -64,7 +64,7 @@ class Stage(StageLoad, frozen=True):
         return f"replay {setting(self.rate)}/s" if self.arrival == REPLAY else f"rate {self.rate:g}/s"
 
     def at(self, measured_s: float) -> Stage:
-        """The load at a moment, if it moves."""
+        """The stage with the load that a moving one has at a moment, held constant."""
         if not self.steps:
             return self
         load = load_at(self.steps, measured_s)
@@ -99,21 +99,21 @@ class Measured(msgspec.Struct, frozen=True):
 
     @property
     def point(self) -> SearchPoint:
-        """What the search's result keeps of it."""
+        """The part that a search's result keeps."""
         return SearchPoint(self.stage.load, self.held, self.output_tokens_per_s, self.error_percent, self.verdict)
 
     def after(self, *, saturated: bool, abandoned: bool) -> Measured:
-        """The same for a stage that ended early; one whose queue grew without bound misses every limit."""
+        """The measurements for a stage that ended early; one whose queue grew without bound misses every limit."""
         missed = {"verdict": "missed", "met": False} if saturated else {}
         return msgspec.structs.replace(self, abandoned=abandoned, **missed)
 
 
 Plan = Callable[[Sequence[Measured]], Stage | SearchResult | None]
-"""From the stages that are done to the next one; at the end None, or a search's result."""
+"""Maps the completed stages to the next one; at the end to None, or to a search's result."""
 
 
 def check_lengths(plan: list[Stage], max_model_len: int | None, *, where: str) -> None:
-    """Refuse a plan with a stage longer than the served model takes; raises `ProfileError`."""
+    """Raise `ProfileError` for a plan with a stage whose requests exceed the served model's length."""
     if max_model_len is None:
         return
     for number, stage in enumerate(plan, start=1):
@@ -163,7 +163,7 @@ def most_workers(wanted: int | None, *, servers: int, cores: Sequence[float] = (
 
 def _needed(stage: Stage, token_s: float | None) -> int:
     streams, requests_per_s = streams_of(stage, token_s or SLOW_TOKEN_S), _peak_rate(stage)
-    # For streams that are held, the rate is unknown before they have run.
+    # If a cap holds streams back, the token rate is unknown before they have run.
     unheld_per_s = requests_per_s * stage.osl if stage.max_concurrency is None else 0.0
     tokens_per_s = streams / token_s if token_s else unheld_per_s
     return max(
@@ -179,6 +179,6 @@ def _peak_rate(stage: Stage) -> float:
 
 
 def _for_each(servers: int, hosts: int, *, workers: int) -> int:
-    """At least so many, with equally many for each server and on each host."""
+    """At least `workers`, rounded up to equally many for each server and on each host."""
     each = math.lcm(servers, hosts)
     return -(-workers // each) * each

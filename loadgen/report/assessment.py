@@ -1,6 +1,6 @@
-"""Healthy? Output right? Saturated? Whose fault? The first questions of a report's reader, answered in a sentence each.
+"""Answers the first questions of a report's reader in a sentence each: is it healthy, right, saturated, and why?
 
-Pure functions. They judge nothing anew: they choose among the verdicts, checks and counts in the result.
+Pure functions. They make no judgements of their own but choose among the verdicts, checks and counts in the result.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _output(stage: StageResult) -> float:
 
 
 def shortcomings(result: Result) -> list[str]:
-    """Why a run that ended normally has exit code 1, a line each.
+    """The reasons why a run that ended normally has exit code 1, a line each.
 
     Probes of a search miss their limits by design: a search has succeeded if it is resolved.
     """
@@ -74,7 +74,7 @@ def shortcomings(result: Result) -> list[str]:
 
 
 def run_shortcomings(result: Result) -> list[str]:
-    """The same, for the run as a whole."""
+    """The shortcomings of the run as a whole, a line each."""
     search = result.search
     if search is not None:
         return [] if search.resolved else [f"the search is unresolved: {search.why}"]
@@ -220,7 +220,7 @@ def _says_what_waits(result: Result) -> bool:
 
 
 def _behind(stage: StageResult) -> str | None:
-    """What an open loop lacks, if that is more than chance arrivals explain."""
+    """By how much an open loop falls behind its rate, if random arrivals do not explain it; else None."""
     asked, answered = stage.target.rate, stage.throughput.requests_per_s
     if asked is None or answered is None:
         return None

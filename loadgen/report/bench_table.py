@@ -1,4 +1,4 @@
-"""The tables of the three published benchmarks, line by line as `vllm bench` prints them.
+"""The tables of vLLM's three benchmarks, line by line as `vllm bench` prints them.
 
 What vLLM measures and a result lacks is left out, never estimated. A value without measurements is `-`.
 
@@ -126,7 +126,7 @@ def latency_table(result: Result) -> str:
 
 
 def batch_latency_s(stage: StageResult) -> float | None:
-    """From the request to the last token of the batch's slowest stream; None if the batch is incomplete."""
+    """The time from the request to the last token of a batch's slowest stream; None if the batch is incomplete."""
     slowest_ms = stage.latency_ms["e2e"].max
     if slowest_ms is None or stage.requests.completed != stage.target.concurrency:
         return None

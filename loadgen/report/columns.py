@@ -42,7 +42,7 @@ def _interactivity(row: Measured) -> Value:
 
 
 def _per_megawatt(row: Measured) -> Value:
-    """By the power that the server's GPUs drew, not by what a box or data centre is rated for."""
+    """Output tokens per second per MW that the server's GPUs drew, not per MW for which a box is rated."""
     per_watt = figure("energy", "tokens_per_s_per_w")(row)
     return 1e6 * per_watt if isinstance(per_watt, float) else None
 
@@ -68,7 +68,7 @@ def _statistic(latency: str, statistic: str, row: Measured) -> Statistic:
 
 
 def _latency_column(name: str) -> Column[Measured]:
-    """The column `ttft_p99_ms`, or `itl_count`."""
+    """The column of a latency's statistic, such as `ttft_p99_ms` or `itl_count`."""
     latency, statistic = name.removesuffix("_ms").rsplit("_", 1)
     title = LATENCY_TITLES.get(latency, latency)
     first, count = statistic in ("mean", "p50"), statistic == "count"
@@ -235,7 +235,7 @@ def frontier_axes(rows: Iterable[Measured]) -> Axes:
     return FRONTIER if known else OUTPUT_BY_USER
 
 
-# Where they appear: the cockpit's table (and the copy made by y), past runs, the HTML page, and Markdown.
+# Used by the cockpit's table (and the copy made by y), past runs, the HTML page, and Markdown.
 COCKPIT_COLUMNS = columns(
     "concurrency_mean requests_per_s output_tokens_per_s output_tokens_per_s_per_user "
     "ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms met_limits failed joules_per_output_token "
@@ -270,13 +270,13 @@ def known(shown: Sequence[Column[Measured]], rows: Sequence[Measured]) -> list[C
 
 
 def instance_columns(*, decimals: int | None = None) -> list[Column[InstanceResult]]:
-    """The parts of several servers in a shared stage."""
+    """Columns for each server's part in a shared stage."""
     names = "completed failed output_tokens_per_s ttft_p50_ms tpot_p50_ms"
     return [Column("server", lambda one: one.url, words=True, width=28), *columns(names, decimals=decimals)]
 
 
 def host_columns(*, decimals: int | None = None) -> list[Column[HostResult]]:
-    """The parts of the hosts of a cluster in a stage."""
+    """Columns for each host's part in a stage of a cluster."""
     return [
         Column("host", lambda one: one.name, words=True, width=16),
         Column("share", lambda one: percent(one.share), width=6),
@@ -294,13 +294,13 @@ def _offset(host: HostResult) -> str:
 
 
 def load_column(stages: Sequence[StageResult]) -> Column[StageResult]:
-    """The names of these stages."""
+    """A column with the name of each stage."""
     names = titles(stages)
     return Column("load", lambda stage: names[stage.index], words=True)
 
 
 def outcome_columns(stages: Sequence[StageResult]) -> list[Column[StageResult]]:
-    """What became of the requests: a column per outcome that occurred."""
+    """A column per outcome of requests that occurred."""
     found = {stage.index: {one.name: one.words for one in request_counts(stage.requests)} for stage in stages}
     names = dict.fromkeys(name for outcomes in found.values() for name in outcomes)
     return [Column(name, partial(_outcome, found, name)) for name in names]
@@ -319,7 +319,7 @@ PUBLISHED: tuple[Column[Comparison], ...] = (
 
 
 def published_columns(stages: Sequence[StageResult]) -> list[Column[Comparison]]:
-    """The same for several stages, with the load of each."""
+    """The columns of published figures for several stages, with the load of each."""
     names = titles(stages)
     return [Column("load", lambda one: names[one.stage], words=True), *PUBLISHED]
 
@@ -333,7 +333,7 @@ class NamedSummary(NamedTuple):
 
 
 def statistic_columns(names: str) -> list[Column[NamedSummary]]:
-    """The statistics of a latency, such as `mean p50 p999`."""
+    """Columns for statistics of a latency, such as `mean p50 p999`."""
     return [
         Column(
             {"p999": "p99.9"}.get(name, name),
@@ -366,7 +366,7 @@ A moving load has no other figures; up and down are kept apart.
 
 
 def run_curve(result: Result) -> tuple[CurvePoint, ...]:
-    """The whole run's curve, if it adds to those of the stages: a load occurred several times."""
+    """The whole run's curve, if some load occurred several times; otherwise the stages' curves suffice."""
     parts = sum(
         len(stage.curve) or int(stage.target.rate is None and has_numbers(stage) and bool(stage.measured_s))
         for stage in result.stages

@@ -163,7 +163,7 @@ def _side(name: str, result: Result) -> Side:
 
 
 def with_meant_shapes(runs: Sequence[tuple[str, Result]]) -> list[tuple[str, Result]]:
-    """Another tool's file has mean lengths, not the requested ones: take those of other runs if they are close."""
+    """The runs, with requested lengths from other runs where another tool's file has only close mean lengths."""
     shapes = [{(stage.isl, stage.osl) for stage in result.stages} for _, result in runs]
     found = []
     for number, (name, result) in enumerate(runs):
@@ -269,7 +269,7 @@ GRAMMAR = "FIGURE>+NUMBER% or FIGURE<-NUMBER%, for latencies also in ms or s"
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """How much a figure may change."""
+    """A limit on how much a figure may change."""
 
     text: str
     figure: str

@@ -117,7 +117,7 @@ def side_words(side: Side) -> str:
 
 
 def no_settings(comparison: RunComparison) -> str:
-    """The line for the case that no setting differs."""
+    """The line to show if no setting differs."""
     if comparison.definitions:
         return "another tool's file does not contain the configuration"
     return "the configuration is the same"
@@ -156,7 +156,7 @@ def _stage_lines(stage: StageComparison, comparison: RunComparison) -> Iterator[
 
 
 def _measure(figure: str) -> str:
-    """The name under which another tool's definition of a figure is found."""
+    """The key under which another tool's definition of a figure is stored."""
     return "throughput" if FIGURES[figure].unit in ("tok/s", "req/s") else figure.partition("_")[0]
 
 

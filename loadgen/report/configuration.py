@@ -1,4 +1,4 @@
-"""What a run ran on: model, hardware, engine and configuration, and the differences between two runs.
+"""The model, hardware, engine and configuration of a run, and the differences between two runs.
 
 Settings that always differ (ports, addresses, seeds), and loads, which the stages show themselves, are left out.
 """
@@ -23,7 +23,7 @@ _SIMULATOR = "simulator"
 
 
 def model_of(result: Result) -> str:
-    """The model that answered, or that should have."""
+    """The model that answered, or was meant to."""
     server = result.profile.get("server") or {}
     named = result.environment.get("model") or server.get("served_model_name") or server.get("model")
     return str(named or result.profile.get("name") or "unknown model")
@@ -67,7 +67,7 @@ class Setting(msgspec.Struct, frozen=True):
 def configuration_differences(a: Result, b: Result) -> list[Setting]:
     """Every key that differs, in the order of A's document: model, hardware, engine, server, load, box.
 
-    With another tool's result, which contains hardly any of this, only keys that both have.
+    With another tool's result, which contains little of this, only keys that both have.
     """
     values_a, values_b = _configuration(a), _configuration(b)
     keys = list(dict.fromkeys([*values_a, *values_b]))
@@ -137,7 +137,7 @@ def _configuration(result: Result) -> dict[str, str]:
 
 
 def _realtime(share: float | None) -> str | None:
-    """In words, so that a slightly different share is no difference."""
+    """The share in words, so that slightly different shares compare equal."""
     if share is None:
         return None
     return "never" if share < 0.05 else "always" if share > 0.95 else "at times"

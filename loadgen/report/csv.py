@@ -34,7 +34,7 @@ _OF_STAGE = (
     *("run_id", "started_at", "state", "model", "engine", "hardware"),
     *("stage", "label", "arrival", "isl", "osl", "tokens_source", "client_limited"),
 )
-"""What a step takes from its stage."""
+"""The columns that a step takes from its stage."""
 
 Cells = dict[str, Value]
 Source = str | Column[Measured] | Callable[[StageResult], Value]
@@ -87,7 +87,7 @@ def _step(stage: StageResult, number: int, point: CurvePoint) -> Cells:
 
 
 def _standing(name: str) -> Source:
-    """A setting of a load, if that does not move."""
+    """A setting of the stage's load; unknown for a moving load."""
     return lambda stage: None if stage.curve else getattr(stage.target, name)
 
 

@@ -1,4 +1,4 @@
-"""What was found on a box, as text and as JSON: the findings of a preflight, and the output of `vramp doctor`.
+"""The findings of a preflight and the output of `vramp doctor`, as text and as JSON.
 
 Up to 64 devices report much the same, so each quantity is one line with its lowest and highest value, and devices are
 named where they differ. The JSON has every device.

@@ -1,4 +1,4 @@
-"""What a reader must know about a stage's figures, in words: outcomes of requests, and what the figures cover.
+"""Notes on a stage's figures for the reader: outcomes of requests, and what the figures cover.
 
 Every table takes its words from here, so that terminal, Markdown and HTML say the same.
 """
@@ -45,7 +45,7 @@ class RequestCount(msgspec.Struct, frozen=True):
 
 
 def has_numbers(stage: StageResult) -> bool:
-    """Whether anything was timed in a stage: a short one has gaps and first tokens before a stream completes."""
+    """Whether anything was timed in a stage, even if it was too short for a stream to complete."""
     return any(summary.count or summary.censored for summary in stage.latency_ms.values())
 
 
@@ -115,7 +115,7 @@ def published_nowhere(result: Result) -> str:
 
 
 def stage_notes(stage: StageResult) -> list[Note]:
-    """What its figures do and do not cover; verdicts and limits are reported elsewhere."""
+    """Notes on what a stage's figures do and do not cover; verdicts and limits are reported elsewhere."""
     tail_is_verdict = any(verdict.id == "tail" for verdict in stage.verdicts)
     found = notes_of(
         latencies(stage),
@@ -151,7 +151,7 @@ def _cost(stage: StageResult) -> Iterator[Note]:
 
 
 def _energy(stage: StageResult) -> Iterator[Note]:
-    """A note if the energy may include that of others."""
+    """A note if the energy may include that of other programs."""
     by = stage.energy.devices_by if stage.energy is not None else None
     if by in ("hbm", "all"):
         whose = "the GPUs whose memory is in use" if by == "hbm" else "all GPUs of the box"
@@ -170,7 +170,7 @@ def notes_of(
     compute: ComputeResult | None,
     capped: str | None = None,
 ) -> Iterator[Note]:
-    """The same for a stage that has no result yet."""
+    """Notes on what the figures cover, also for a stage that has no result yet."""
     if moves:
         yield Note("Load", "it moves: see the figures by the streams held; E2E belongs to no single load")
     if inconclusive is not None:

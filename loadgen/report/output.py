@@ -30,7 +30,7 @@ def is_of_output(verdict: Verdict) -> bool:
 
 
 def output_words(canary: CanaryStage | None, answers: Answers | None) -> str | None:
-    """Findings of the canaries beside one load and of its own sampled answers; None if nothing was checked."""
+    """Findings of the canaries during one load and of its sampled answers; None if nothing was checked."""
     looks = [] if answers is None else [answers_words(answers)]
     if canary is None:
         return "; ".join(looks) or None
@@ -183,7 +183,7 @@ def _scores(canary: CanaryResult) -> dict[str, _Scores]:
 
 
 def _error(a: CanaryResult, b: CanaryResult, confidence: float) -> float:
-    """How far a single score may be off, for both runs together."""
+    """The combined error of a single score in both runs."""
     freedom = min(sum(text.idle_scores - 1 for text in run.texts) for run in (a, b))
     return math.hypot(a.noise or 0.0, b.noise or 0.0) * student_t(max(1, freedom), confidence)
 

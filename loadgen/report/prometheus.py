@@ -25,7 +25,7 @@ from loadgen.metrics.snapshot import Snapshot, StageView
 from loadgen.metrics.stage_record import StageRecord
 
 KEPT_S = 60.0
-"""How long a stage stays after its end: longer than the usual scrape intervals."""
+"""How long a stage is exported after its end: longer than the usual scrape intervals."""
 _BOUNDS = [*(str(bound_us / 1e6) for bound_us in EXPORTED_BOUNDS_US), "+Inf"]
 _QUANTILES = {"0.5": "p50", "0.9": "p90", "0.95": "p95", "0.99": "p99"}
 _STAGE = ("stage", "load", "isl", "osl")
@@ -100,7 +100,7 @@ class _Family(NamedTuple):
 
 
 def _gauge(name: str, words: str, value: Callable[[Snapshot], float | None]) -> _Family:
-    """One value of the whole run."""
+    """A metric with one value for the whole run."""
     return _Family(GaugeMetricFamily, name, words, (), lambda moment: [((), value(moment.snapshot))])
 
 

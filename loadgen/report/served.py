@@ -1,6 +1,6 @@
-"""Stages without load as tables: the engine's figures for what others sent, as there are no others.
+"""Stages without load as tables: the engine's figures for what others sent, as there are no client figures.
 
-Its percentiles lie between two bounds of its buckets and are shown as such, in every format.
+The engine's percentiles are known only as intervals, bounded by its buckets, and are shown as such in every format.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ SERVED: tuple[Column[Watched], ...] = (
     _percentile("tpot", "p50", 9),
     _percentile("tpot", "p99", 8),
 )
-"""The load of others, a row per stage; under a load of our own, the engine's figures for everything it served."""
+"""Others' load, a row per stage; during a load of ours, the engine's figures for everything it served."""
 
 
 def served_part(engine: EngineStage) -> EngineStage:
@@ -177,7 +177,7 @@ def served_notes(engine: EngineStage) -> Iterator[Note]:
         ),
         "Speculative decoding": _spec(engine),
         "Restarts": counted(engine.restarts, "restart") if engine.restarts else "",
-        "Not told": "; ".join(f"{name}: {why}" for name, why in engine.lacks.items()),
+        "Not reported": "; ".join(f"{name}: {why}" for name, why in engine.lacks.items()),
         "Not believed": "; ".join(f"{name}: {why}" for name, why in engine.doubts.items()),
     }
     yield from (Note(subject, text) for subject, text in found.items() if text)

@@ -77,7 +77,7 @@ def sweep_rows(outcomes: Sequence[Outcome]) -> list[SweepRow]:
 
 
 def sweep_table(rows: Sequence[SweepRow]) -> str:
-    """A table per stage, and below them the variants without (all) figures."""
+    """A table per stage, and below them the variants that lack some or all figures."""
     stages = list(dict.fromkeys(row.stage for row in rows if row.stage is not None))
     width = max([len("variant"), *(len(row.variant) for row in rows)])
     lines = []

@@ -130,7 +130,7 @@ def _measured_lines(stage: StageResult) -> list[str]:
 
 
 def _latency_lines(stage: StageResult) -> list[str]:
-    """The known latencies; in open loop also TTFT from intended, for arrivals that were held back."""
+    """Lines with the known latencies; in open loop also TTFT from intended, for arrivals that were held back."""
     rows = [
         NamedSummary(f"{title} (ms)", stage.latency_ms[name])
         for name, title in _LATENCIES.items()

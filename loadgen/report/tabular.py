@@ -1,7 +1,7 @@
 """Tables: a column is declared once, and the same rows become aligned text, Markdown or HTML.
 
-Every text is escaped here for its format, so that no table needs to: a model's name can neither hide a link nor break
-out of its cell.
+Every text is escaped here for its format, so that tables need not: a model's name can neither hide a link nor break out
+of its cell.
 """
 
 from __future__ import annotations

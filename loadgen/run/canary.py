@@ -1,10 +1,10 @@
-"""Canaries: requests beside the load whose right results the idle engine gave before it.
+"""Canaries: requests sent during the load, whose results are compared with what the idle engine returned before it.
 
-Each server has its own. Idle, before the load, every text is scored `IDLE_SCORES` times, one after another, while each
-prompt is answered `IDLE_ANSWERS` times, so that at most four requests are open; after the load once more. This begins
-while the workers start, and delays the load by at most `IDLE_S`. Beside a load a server has one canary at a time,
-scores and answers in turn, so rarely that on average canaries hold at most `MOST_STREAMS` streams, or `MOST_SHARE` of
-the load's if that is more.
+Each server has its own canaries. Before the load, while the server is idle, every text is scored `IDLE_SCORES` times,
+one after another, while each prompt is answered `IDLE_ANSWERS` times, with at most four requests open; after the load,
+each is sent once more. This begins while the workers start, and delays the load by at most `IDLE_S`. During the load,
+each server has at most one canary open, scores and answers alternating, spaced so that on average canaries hold at
+most `MOST_STREAMS` streams, or `MOST_SHARE` of the load's streams if that is more.
 
 Canaries use connections of this process, so they are in no worker's figures; their X-Request-Id begins with
 `CANARY_ID`.
@@ -40,11 +40,11 @@ IDLE_S = 3.0
 FIRST_S = 20.0  # for the first score: it may compile kernels, which should not happen under load either
 MOST_STREAMS, MOST_SHARE = 0.1, 0.02
 _TIMEOUT_S = 60.0
-_LOOKS_APART_S = 0.1  # between the two checks for others
+_LOOKS_APART_S = 0.1  # between the two checks for other clients' requests
 
 
 class CanaryWatch:
-    """`start` once the servers answer, `ready` before the load, `after` it, and `close`."""
+    """Sends the canaries: `start` once the servers answer, `ready` before the load, `after` it, then `close`."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class CanaryWatch:
         interval_s: float,
     ) -> None:
         """`options` are fields of the request body that the servers accept."""
-        self._loaded = asyncio.Event()  # a stage with load runs
+        self._loaded = asyncio.Event()  # set while a stage with load runs
         self._servers = [
             _Server(number, each, record, log, clock_s, self._loaded, model=model, options=options)
             for number, each in enumerate(clients)
@@ -84,7 +84,7 @@ class CanaryWatch:
         await asyncio.gather(*(server.beside_load(self._interval_s) for server in self._servers))
 
     def boundary(self) -> None:
-        """A stage ended, or began, or both."""
+        """Note that a stage ended, began, or both."""
         stage = self._record.current
         if stage is not None and stage.started.concurrency != 0:
             self._loaded.set()
@@ -110,7 +110,7 @@ class CanaryWatch:
 
     @contextlib.asynccontextmanager
     async def silence(self) -> AsyncIterator[None]:
-        """Send no canaries meanwhile; open ones are waited for first."""
+        """Suppress canaries within this context; waits for open ones first."""
         async with contextlib.AsyncExitStack() as turns:
             for server in self._servers:
                 await turns.enter_async_context(server.turn)
@@ -159,7 +159,7 @@ class _Server:
             await self.look_for_others()
 
     async def look_for_others(self) -> None:
-        """With nothing of ours open, report what is. Two checks must agree, as an engine's gauges may be stale."""
+        """Report other clients' requests while none of ours is open; two checks must agree, as gauges may be stale."""
         seen: list[float] = []
         for _ in range(2):
             try:

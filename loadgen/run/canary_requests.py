@@ -2,7 +2,7 @@
 
 Texts for scoring: prose, code, arithmetic and two more languages, because a fault may affect only part of the
 vocabulary. Prompts whose continuation is nearly certain, so that a greedy answer rarely depends on a near tie. Never
-change one: earlier scores would be those of other texts; add another instead.
+change one, or its scores are no longer comparable with earlier ones; add another instead.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Score(NamedTuple):
 
     mean: float
     scored: int
-    tokens: int  # of the prompt: all but the first can be scored
+    tokens: int  # in the prompt; all but the first can be scored
     output_tokens: int
 
 
@@ -119,7 +119,7 @@ class _ScoredChoice(msgspec.Struct):
 
 class _Scored(msgspec.Struct):
     choices: list[_ScoredChoice] = []
-    prompt_logprobs: _Prompt | None = None  # of a chat
+    prompt_logprobs: _Prompt | None = None  # for chat requests
     usage: _Usage | None = None
 
 

@@ -1,9 +1,9 @@
 """Decides which stage runs and which comes next, from the plan and the operator's requests.
 
 Every change of the load ends one stage and begins another, in the same turn of the loop as the keypress, and is an
-event in the journal; a refused request is an error event with its reason. Pausing ends the stage, too; resuming begins
-it again. Nothing here waits. When a stage of the plan is over, the plan returns the next one from what was measured so
-far; stages that the operator inserts are not among its measurements.
+event in the journal; a refused request is an error event with its reason. Pausing also ends the stage; resuming begins
+it again. Nothing here blocks. When a stage of the plan is over, the plan derives the next one from its measurements so
+far, which exclude stages that the operator set.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from loadgen.run.view import load_view
 from loadgen.run.writer import RunWriter
 
 Boundary = Callable[[int | None, int | None], None]
-"""(index of the stage that ended, index of the one that begins): where the engine's metrics are read."""
+"""Called with the indices of the ended and the beginning stage, so that the engine's metrics are read in between."""
 _CHANGED = "the operator changed the load"
 _OTHER_PLAN = "the operator began another plan"
 
 
 class LoadController:
-    """The load of a run. The operator's requests take effect at once and are legal at any time; too early or
-    too late, they are refused."""
+    """The load of a run. The operator's requests may come at any time and take effect at once; those that come
+    too early or too late are refused."""
 
     def __init__(self, plan: Plan, known: Sequence[Stage], writer: RunWriter) -> None:
         """`known` are the plan's stages as far as known; the first is shown until it begins."""
@@ -48,20 +48,20 @@ class LoadController:
         self._boundary: Boundary = lambda ended, begun: None
         self._known = known
         self._last = known[0]
-        self._open_streams = 0  # at the last tick, or since then held by a stage that has ended
+        self._open_streams = 0  # as of the last tick, or those of a stage that has ended since
         self._running: RunningStage | None = None
         self._paused: WaitingStage | None = None
         self._pending: WaitingStage | None = None
-        """What begins once there is a server, with workers if needed: the first load, or what ran on the server
-        before a restart."""
+        """The stage that begins once there is a server, and workers if it needs them: the first load, or the stage that
+        ran before a restart."""
         self._finished = False
         self.index = -1
-        self._manual = False  # the operator set the running stage, which has no end of its own
+        self._manual = False  # whether the operator set the running stage, which then has no end of its own
         self._stages_planned = len(known)  # as far as known, plus those inserted by the operator
         self.variant: str | None = None  # of the profile, on the running server
 
     def attach(self, fleet: Fleet, boundary: Boundary) -> None:
-        """The server is ready: begin the plan, or what was requested before."""
+        """Begin the plan, or the stage that was requested earlier, now that the server is ready."""
         self._fleet, self._boundary = fleet, boundary
         if self.paused:
             return
@@ -86,7 +86,7 @@ class LoadController:
         return not stage.no_load and self._templates_of is None
 
     def workers_ready(self, templates_of: TemplatesOf) -> None:
-        """There are workers: begin the load that was requested earlier, if any."""
+        """Begin the load that was requested earlier, if any, now that there are workers."""
         self._templates_of = templates_of
         if self._fleet is None or self._pending is None:
             return
@@ -103,18 +103,18 @@ class LoadController:
         return not waiting and not self._open_streams and (self._running is None or self._running.stage.no_load)
 
     def workers_let_go(self) -> None:
-        """The server may be another's by now: the next load waits for `workers_ready`."""
+        """Make the next load wait for `workers_ready`, because someone else may drive the server by then."""
         self._templates_of = None
 
     def refuse_load(self, why: str) -> None:
-        """There can be no workers: the running stage continues without load."""
+        """Drop the load that waits for workers, because there can be none; the running stage continues."""
         if self._pending is not None and not self._pending.manual:
             self._plan = None
         self._pending = None
         self._refuse("load", why)
 
     def detach(self, reason: str) -> None:
-        """The server goes away: end the stage. The stage begins again, as manual, once there is another server."""
+        """End the stage, because its server stops; it begins again, as a manual stage, once there is another server."""
         running = self._running
         self._templates_of = None
         if self._fleet is None:
@@ -159,12 +159,12 @@ class LoadController:
 
     @property
     def _present(self) -> Stage:
-        """The present load; for a moving one, its current step."""
+        """The present load; for a load that changes within its stage, the current step."""
         return self._running.present if self._running is not None else self._shown
 
     @property
     def _own(self) -> Stage | None:
-        """The running stage as it was before the operator held it open, if so."""
+        """The running stage, as it was before the operator held it open."""
         return self._running.own if self._running is not None else None
 
     # The plan.
@@ -177,14 +177,14 @@ class LoadController:
         self._go_on(reason)
 
     def finish(self, reason: str) -> None:
-        """End the running stage, cut its streams off and send nothing more, for good."""
+        """End the running stage, cut off its streams and never send anything more."""
         self._finished = True
         self._plan = None
         self._paused = None
         self._switch(None, reason, manual=False, abort=True)
 
     def _note_done(self, *, saturated: bool = False, abandoned: bool = False) -> None:
-        """The running or paused stage is over; if it belongs to the plan, record its measurements."""
+        """Record the measurements of the running or paused stage, which is over, if it belongs to the plan."""
         stage, manual = self._paused or (self._own, self._manual)
         if stage is not None and not manual:
             numbers = measured_of(stage, self._record.stages[self.index], self._record.limits)
@@ -253,7 +253,7 @@ class LoadController:
     # Stages that are watched.
 
     def observe(self, tick: FleetTick, record: StageRecord | None) -> None:
-        """React to a tick: open the window of a stage that has settled, end one that has enough or is beyond help."""
+        """React to a tick: open the window of a settled stage, or end one that is saturated or has measured enough."""
         self._open_streams = tick.held
         running = self._running
         if running is None or record is None or record.started.index != self.index:
@@ -284,7 +284,7 @@ class LoadController:
     # The operator.
 
     def extend(self) -> None:
-        """Extend the running stage by as long as it needs to know E2E, or else by its own length."""
+        """Extend the running stage by the time it still needs to measure E2E, or else by its own length."""
         running, record = self._running, self._record.current
         if running is None or self._manual or running.own.duration_s is None:
             self._refuse("extend", "nothing runs" if running is None else f"{running.own.title} is not bounded by time")
@@ -293,18 +293,18 @@ class LoadController:
         self._event("load", f"{running.stage.title} goes on for {round(more_s, 1):g} s more")
 
     def redo(self) -> None:
-        """Measure the running stage of the plan again from its start, or else the last one that is done."""
+        """Measure the plan's running stage again from its start, or its last completed stage if none is running."""
         own = None if self._manual else self._own
         if self._fleet is None or self._plan is None or (own is None and not self._done):
             self._refuse("redo", "there is no stage of a plan to measure again")
             return
         stage = own if own is not None else self._done.pop().stage
         self._paused = None
-        self._event("load", f"{stage.title} once more")
+        self._event("load", f"{stage.title} is measured again")
         self._insert(stage, "the operator measures it again", manual=False)
 
     def begin_again(self, why: str) -> None:
-        """End the running stage and begin its load again, shared among the workers that are left."""
+        """End the running stage and begin its load again, shared among the remaining workers."""
         if self._running is not None and not self._running.stage.no_load:
             self._insert(self._running.own, why, manual=self._manual)
 
@@ -316,7 +316,7 @@ class LoadController:
         self.change(f"shape {isl}/{osl}", isl=isl, osl=osl)
 
     def change(self, words: str, **changes: object) -> None:
-        """Continue with fields of the present stage changed, without an end; `words` describe the load."""
+        """Continue with the present load changed as in `changes`, without an end; `words` describe the new load."""
         if self._finished:
             self._refuse("load", "the run is ending")
             return
@@ -385,20 +385,20 @@ class LoadController:
         self._insert(paused.stage, "", manual=paused.manual)
 
     def mark(self, text: str) -> None:
-        """Without load, a mark ends the stage and names the next one, which has the rest of its time."""
+        """During a stage without load, begin another, labelled `text`, for the rest of its time; else do nothing."""
         running = self._running
         if running is None or not running.stage.no_load:
             return
         marked = msgspec.structs.replace(running.stage, label=text, duration_s=running.left_s)
-        self._insert(marked, "a mark was put", manual=self._manual)
+        self._insert(marked, "the operator set a mark", manual=self._manual)
 
     def next_stage(self) -> None:
-        """Continue with the plan, whatever is left of the running stage."""
+        """Cut the running stage short and continue with the plan."""
         if self._running is None and self._paused is None:
             self._refuse("next", "nothing runs")
             return
         self._event("load", "next stage")
-        self.advance("the operator went on")
+        self.advance("the operator moved on")
 
     def _refuse(self, what: str, why: str) -> None:
         self._event("error", f"{what} refused: {why}")

@@ -1,7 +1,7 @@
 """The engine's own metrics: read once a second for the screen, and at every boundary of a stage for the result.
 
 One reading ends a stage and begins the next, so that their deltas add up. If nothing is in flight between two stages,
-the next waits for the reading, so that it covers the same streams as ours; a running load never waits for a reading.
+the next waits for the reading, so that both sides count the same streams; a running load never waits for a reading.
 The metrics of an engine without /metrics are left out. Several servers are read at once and summed before anything is
 computed, so that means cover all requests, as with several engines in one server. Rates for the screen are over the
 last `WINDOW_S` seconds.
@@ -28,7 +28,7 @@ from loadgen.server.engines.window import is_restarted
 from loadgen.server.vllm.client import ServerClient
 
 _PERIOD_S = 1.0
-_AT_ONCE_S = 0.1  # a reading between two stages counts as their boundary if that follows this soon
+_AT_ONCE_S = 0.1  # a reading between two stages serves as their boundary if the next one begins within this time
 _UNSURE = 1 / 3  # the largest uncertain part of a rate's span: a slow reading may be from any moment of its duration
 _SHORTEST_LIFE_S = 10.0  # no server restarts faster: counters that fall again sooner are not from one server
 _RESTARTED = "the engine was restarted: its counters began anew"
@@ -64,7 +64,7 @@ class _Server:
         self._failing = False
         self._is_unknown = False
         self.restarts_s: list[float] = []
-        self.is_several = False  # the address leads to several servers in turn, so that their samples cannot be used
+        self.is_several = False  # several servers answer at this address in turn, so their samples cannot be used
 
     async def read(self) -> EngineSample | None:
         """The server's present sample, None if it does not answer; problems are reported once."""
@@ -103,7 +103,7 @@ class _Server:
 
 
 class EngineWatch:
-    """Reads /metrics while a run goes on; `start`, then `boundary` at each change of stage, then `close`."""
+    """Reads /metrics during a run; `start`, then `boundary` at each change of stage, then `close`."""
 
     def __init__(
         self, clients: Sequence[ServerClient], log: Callable[[Line], None], clock_s: Callable[[], float]
@@ -128,7 +128,7 @@ class EngineWatch:
             self._poll = asyncio.create_task(self._poll_forever())
 
     def boundary(self, ended: int | None, begun: int | None) -> None:
-        """A stage ended, or began, or both."""
+        """Note that a stage ended, began, or both."""
         between, self._between = self._between, None
         if self._poll is None or (ended is None and begun is None):
             return
@@ -149,7 +149,7 @@ class EngineWatch:
         task.add_done_callback(self._readings.discard)
 
     async def read_between(self) -> None:
-        """Nothing is open: take the reading for the next boundary before anything further is sent."""
+        """Take the reading for the next boundary, while nothing is open and before anything more is sent."""
         if self._poll is not None:
             self._between = await self._read()
 

@@ -1,7 +1,7 @@
 """GPUs and host during a run: sampled into the journal about once a second, whatever the load does.
 
 The load never waits for it, and no run fails because of it: what cannot be measured is reported once, with its reason.
-Samples come from the monitor's children and the kernel, in a task of their own.
+A separate task collects the samples from the monitor's children and the kernel.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class HardwareWatch:
         self._log = log
         self._clock_s = clock_s
         self._servers, self._worker_pids = servers, worker_pids
-        self._devices: ServerDevices | None = None  # those of the servers `_devices_of`
+        self._devices: ServerDevices | None = None  # the devices of `_devices_of`
         self._devices_of: Servers | None = None
         self._attached: set[int] = set()  # processes of attached servers, as last seen
         self._look_at_s = 0.0
@@ -89,12 +89,12 @@ class HardwareWatch:
         self._task = asyncio.create_task(self._keep_sampling())
 
     def start_simulated(self, url: str) -> None:
-        """The simulator is up: start its GPUs."""
+        """Begin to watch the simulated GPUs, now that their simulator answers."""
         if self._mode == "sim" and self._monitor is None:
             self._watch(backend_options("sim", url=url))
 
     async def end_simulated(self) -> None:
-        """The simulator ends, and its GPUs with it; another may follow."""
+        """Stop watching the simulated GPUs, because their simulator ends; another may follow."""
         if self._mode == "sim" and self._monitor is not None:
             monitor, self._monitor = self._monitor, None
             await monitor.close()
@@ -134,7 +134,7 @@ class HardwareWatch:
         while not self._ending.is_set():
             await self._look_for_attached()
             await self._sample()
-            # After a delay not at once: a rate over no time says nothing.
+            # Not immediately after a late sample: a rate over a very short interval is meaningless.
             due_s = max(due_s + _PERIOD_S, loop.time() + _PERIOD_S / 2)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(due_s):
@@ -148,7 +148,7 @@ class HardwareWatch:
             self._choose(self._monitor, {*pids, *self._attached})
             for sampled in self._monitor.take():
                 self._log(GpusSampled(t_s=self._clock_s(), gpus=self._described(sampled.gpus, pids)))
-        # A kernel with many cores and interrupts takes milliseconds to tell of them.
+        # In a thread: with many cores and interrupts, reading the kernel's counters takes milliseconds.
         host = await asyncio.to_thread(self._host.sample, server=pids, files_of=tuple(self._worker_pids()))
         self._log(HostSampled(t_s=self._clock_s(), host=host))
 
@@ -207,14 +207,14 @@ class HardwareWatch:
 
 
 def _status_of(source: SourceStatus) -> dict[str, Any]:
-    """The status without what changes from moment to moment."""
+    """The status without its volatile fields."""
     words: dict[str, Any] = msgspec.to_builtins(source)
     words.pop("stale", None)
     return words
 
 
 class _Told(msgspec.Struct, frozen=True):
-    """What a journal says of a vendor's source, as far as it is told."""
+    """The fields of a vendor's telemetry status in the journal that are shown in words."""
 
     attempt: str | None
     works: bool

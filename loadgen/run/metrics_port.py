@@ -1,7 +1,7 @@
-"""The run's live figures for Prometheus, on a port of its own that closes with the run.
+"""The run's live figures for Prometheus, on a dedicated port that closes with the run.
 
-Invariants: the port is bound before anything is started, so that a taken one costs nothing; the answering thread reads
-one immutable `Moment` that the run replaces four times a second, and never the run itself: slow or many scrapers delay
+Invariants: the port is bound before anything is started, so that a port in use costs nothing; the answering thread
+reads one immutable `Moment`, replaced four times a second, and never the run itself: slow or many scrapers delay
 each other, not the load. A client that connects and sends nothing is disconnected.
 """
 
@@ -34,7 +34,7 @@ class _Handler(WSGIRequestHandler):
         """Log nothing: stderr belongs to the screen, or the progress lines."""
 
     def get_stderr(self) -> TextIO:
-        """Where the traceback goes if prometheus_client cannot answer, as for a strange `Accept`."""
+        """Discard the traceback when prometheus_client cannot answer, for example to a malformed `Accept`."""
         return StringIO()
 
 
@@ -50,7 +50,7 @@ class _Server6(_Server):
 
 
 class MetricsPort(Collector):
-    """Answers `GET /metrics` from the moment that it exists until it is closed."""
+    """Answers `GET /metrics` from its construction until `close`."""
 
     def __init__(self, host: str, port: int) -> None:
         """Raises `ProfileError` if it cannot listen there."""

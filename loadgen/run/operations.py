@@ -67,11 +67,11 @@ class NextStage(_Action, frozen=True):
 
 
 class Extend(_Action, frozen=True):
-    """Extend the running stage by as long as it needs to know E2E, or else by its own length."""
+    """Extend the running stage by the time it still needs to measure E2E, or else by its own length."""
 
 
 class Redo(_Action, frozen=True):
-    """Measure the running stage of the plan again, or else the last one that is done."""
+    """Measure the plan's running stage again, or its last completed stage if none is running."""
 
 
 class Note(_Action, frozen=True):
@@ -81,7 +81,7 @@ class Note(_Action, frozen=True):
 
 
 class ShowProcesses(_Action, frozen=True):
-    """List the processes that hold GPU memory for a while; repeated as long as somebody looks at them."""
+    """List the processes that hold GPU memory for a while; sent repeatedly while the list is shown."""
 
 
 class Restart(_Action, frozen=True):
@@ -95,7 +95,7 @@ class Stop(_Action, frozen=True):
 
 
 class Abort(_Action, frozen=True):
-    """Finish now: cut streams off, give the server no time to end by itself, keep what there is."""
+    """Finish now: cut off streams, stop the server without a grace period, keep the result so far."""
 
 
 Operation = (

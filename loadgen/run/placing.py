@@ -1,4 +1,4 @@
-"""Where the workers of a run are placed, from what this machine shows of its servers.
+"""Chooses the CPUs for a run's workers, avoiding those used by servers on this machine.
 
 The CPUs that a server was given are those that its threads may use, however it was given them: taskset, numactl, a
 container's cpuset, systemd, its own settings. One thread that may use every CPU leaves none to the workers.

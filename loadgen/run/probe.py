@@ -1,4 +1,4 @@
-"""What must be known about a server before load is sent: its model, its limits, what prompts can be made of.
+"""Learns what must be known about a server before load is sent: its model, its limits, the vocabulary for prompts.
 
 Everything here goes through httpx and nothing is timed. `identify` sends nothing that an engine computes. `probe` sends
 the first request, so that a refused key, an unknown field or a broken model is one clear message before the load, and
@@ -50,7 +50,7 @@ _PLAIN_USAGE = {"stream_options": {"include_usage": True}}
 
 
 class Served(msgspec.Struct, frozen=True):
-    """What a server is."""
+    """A server's identity."""
 
     base_url: str
     address: ServerAddress
@@ -99,7 +99,7 @@ async def probe(client: ServerClient, served: Served, load: Load) -> Accepted:
 
 
 async def probe_twin(client: ServerClient, first: Served, accepted: Accepted, load: Load) -> Served:
-    """Check that another instance serves the same, and send it one request, too; raises `ServerError`."""
+    """Check that another instance serves the same as the first, and send it one request; raises `ServerError`."""
     twin = await identify(client, first.model, load)
     if twin.max_model_len != first.max_model_len:
         raise ServerError(
@@ -131,7 +131,7 @@ async def resolve_target(url: str) -> ServerAddress:
             await writer.wait_closed()
         tls_name = host if urlsplit(url).scheme == "https" else None
         return ServerAddress(family=int(family), ip=str(address[0]), port=port, tls_name=tls_name)
-    raise ServerError(f"{url}: nobody listens there ({reason}); start the server, or check host and port")
+    raise ServerError(f"{url}: nothing listens there ({reason}); start the server, or check host and port")
 
 
 # Prompts.
@@ -242,7 +242,7 @@ async def _first_request(
 def templates_of(
     profile: Profile, model: str, accepted: Accepted, base_urls: Iterable[str], stage: Stage
 ) -> list[RequestTemplate]:
-    """A template per server; they differ in the address."""
+    """The request templates, one per server, which differ only in the address."""
     load = profile.load
     fields = common_fields(
         load.endpoint,

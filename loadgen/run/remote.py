@@ -123,7 +123,7 @@ class RemoteRun:
         self._writer: asyncio.StreamWriter | None = None
 
     async def snapshots(self) -> AsyncGenerator[Snapshot, None]:
-        """The run's snapshots, until one in phase `done`, which is made here if the run's process dies.
+        """The run's snapshots, until one in phase `done`, which is synthesized if the run's process dies.
 
         Raises `ResultError` if nothing runs there, or an incompatible vramp.
         """

@@ -112,13 +112,13 @@ class Run:
         self._running: asyncio.Task[None] | None = None
         self._error: VrampError | None = None
         self._failure: VrampError | None = None
-        """Why there is nothing to load, while the operator may still change that."""
+        """Why there is no server to send load to, while the operator may still restart it."""
         self._aborted = False
         self._ending: RunState | None = None
         self._reason = ""
         self._ended = asyncio.Event()
 
-        # What the screen draws, and whoever watches or scrapes.
+        # What is shown on the screen, to watchers and to scrapers.
         self._views = StageViews()
         self._baseline = BaselineWatch(baseline) if baseline is not None else None
         self._due = asyncio.Event()

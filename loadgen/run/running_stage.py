@@ -38,11 +38,11 @@ class RunningStage:
         settle_time_over: Callable[[], None],
         time_over: Callable[[], None],
     ) -> None:
-        """It begins now. `settle_time_over` is called when a settling stage has used up its time for that, `time_over`
+        """Begin now. `settle_time_over` is called when a settling stage has used up its time for that, `time_over`
         when a stage bounded by time is over; both come from the loop, and never after `end`."""
         self.stage = stage
         self.watch = watch
-        self.answered = False  # whether all its requests were: no stream of it is open
+        self.answered = False  # whether all its requests were answered, so that none of its streams is open
         self._clock_s = clock_s
         self._time_over = time_over
         self._before_hold: Stage | None = None  # the stage with its end, while the operator holds it open
@@ -70,13 +70,13 @@ class RunningStage:
 
     @property
     def present(self) -> Stage:
-        """The present load; for a moving one, its current step."""
+        """The present load; for a load that changes within its stage, the current step."""
         return self.stage.at(self.measured_s)
 
     @property
     def lasting(self) -> int:
-        """How many streams of its closed loop outlast it."""
-        # Not as of the last tick, which may be older than the last change of the load.
+        """How many streams of its closed loop are still open if it ends now."""
+        # The last tick does not say: it may be older than the last change of the load.
         return 0 if self.answered else self.present.concurrency or 0
 
     @property
@@ -92,7 +92,7 @@ class RunningStage:
 
     @property
     def left_s(self) -> float | None:
-        """Its remaining time; None without an end."""
+        """Its remaining time; None if it has no end."""
         return None if self.stage.duration_s is None else max(0.0, self.stage.duration_s - self.measured_s)
 
     @property
@@ -101,7 +101,7 @@ class RunningStage:
         return self._window_s is not None
 
     def open_window(self) -> float:
-        """Measure it from now on; returns the time."""
+        """Begin its measurement; returns the present time."""
         self._cancel_timer()
         self._window_s = self._clock_s()
         return self._window_s
@@ -120,9 +120,9 @@ class RunningStage:
             self._cancel_timer()
 
     def extend(self, needs_s: float | None) -> float:
-        """Extend it, held open or not, by as long as it needs from now, or else by its own length.
+        """Extend it, held open or not, so that `needs_s` more are measured, or by its own length if that adds nothing.
 
-        Returns by how many seconds. Only a stage bounded by time has a length.
+        Returns the extension in seconds. Only a stage bounded by time can be extended.
         """
         length_s = self.own.duration_s
         assert length_s is not None

@@ -49,7 +49,7 @@ class Servers:
         self.diagnosis: Diagnosis | None = None  # why one of them died
         self._profile = profile
         self._expected: ExpectedStart | None = None
-        self._locks: list[PortLock] = []  # of the servers that we may send load to
+        self._locks: list[PortLock] = []  # of the servers that we have locked for our load
         self._liveness: Liveness | None = None
         self._look_at_s = 0.0
         self.managed: list[ManagedServer] = []  # our own, once they are started; instance 0 first
@@ -90,18 +90,18 @@ class Servers:
             raise errors.exceptions[0] from None
 
     def claim(self) -> None:
-        """Lock the servers for our load; raises `ServerError` with who drives one of them."""
+        """Lock the servers for our load; raises a `ServerError` that names the driver of a server already locked."""
         for url in self.base_urls[len(self._locks) :]:
             self._locks.append(drive_lock(*host_and_port(url)))
 
     def let_go(self) -> None:
-        """Let others send load to the servers; who started them still stops them."""
+        """Unlock the servers, so that others may send load to them; vramp still stops those that it started."""
         while self._locks:
             self._locks.pop().release()
 
     @property
     def claimed(self) -> bool:
-        """All servers are locked for our load."""
+        """Whether all servers are locked for our load."""
         return len(self._locks) == self.count
 
     async def wait_ready(self) -> None:
@@ -152,7 +152,7 @@ class Servers:
         return "\n".join([*lines, f"  -> {cause.remedy}", f"  its log is {server.log.path}"])
 
     async def end(self, *, leave: bool, tell: Tell, show: Callable[[], None]) -> ServerState | None:
-        """Stop all of them, or with `leave` let those that are ready run on; `show` is called repeatedly meanwhile.
+        """Stop all servers, or with `leave` keep them running if all are ready; calls `show` repeatedly meanwhile.
 
         Returns their state; None if they are attached, or if all were left running.
         """
@@ -169,14 +169,14 @@ class Servers:
         return stopped if len(left) < len(self.managed) else None
 
     async def stop(self) -> list[StopReport]:
-        """End all trees at once; end the load and close its connections first. Then others may drive attached ones."""
+        """End all process trees at once, then unlock the servers; first end the load and close its connections."""
         try:
             return await asyncio.gather(*(server.stop() for server in self.managed))
         finally:
             self.let_go()
 
     async def _leave(self, tell: Tell) -> list[ManagedServer]:
-        """Those that were left running; one for which that fails remains for `stop`."""
+        """Let the servers run on without vramp; returns those for which that worked, `stop` ends the others."""
         left = []
         for server in self.managed:
             try:
@@ -203,7 +203,7 @@ class Servers:
 
     @property
     def died(self) -> bool:
-        """Whether one of them ended unasked."""
+        """Whether any of them ended without being stopped."""
         return self.state == "died"
 
     @property
@@ -311,7 +311,7 @@ async def _mask_log(path: Path, tell: Tell) -> None:
     try:
         await asyncio.to_thread(mask_file, path)
     except FileNotFoundError:
-        pass  # it was never started, such as on a port that is taken
+        pass  # it was never started, for example because its port is in use
     except OSError as error:
         why = f"may hold secrets, which could not be masked: {error.strerror}"
         tell("error", f"{path}: {why}; look through it before you share it")

@@ -52,7 +52,7 @@ _LAST_READING_S = 2.0  # a server that hangs is not waited for
 
 
 class Session:
-    """`preflight`, `start`, `prepare` or `look`, then `watch`; `close` at any time, and then stop the servers."""
+    """Call `preflight`, `start`, `prepare` or `look`, then `watch`; `close` at any time, then `stop_servers`."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class Session:
     async def prepare(self, stages: Sequence[Stage]) -> None:
         """Send the first request and start workers for load as in `stages`.
 
-        Once they have started they stay, and only the right to send is taken anew.
+        Workers, once started, are kept: a later call only locks the servers again.
         Raises `ServerError`, `ProfileError`, `ClusterError` or `WorkerError`.
         """
         if not self._clients:
@@ -221,7 +221,7 @@ class Session:
     async def _start_workers(
         self, stages: Sequence[Stage], addresses: Sequence[ServerAddress], accepted: Accepted
     ) -> None:
-        """They send a row for each stream if those are kept."""
+        """Start the workers, which send a row per stream if rows are kept."""
         load, servers, cores = self.profile.load, self.servers.count, self.hosts.cores
         first = workers_for(load.workers, stages, servers=servers, cores=cores)
         most = most_workers(load.workers, servers=servers, cores=cores)
@@ -281,7 +281,7 @@ class Session:
         """Raise `WorkerError` if a server is left without workers, `LoadError` if one has died."""
         if self._driven and not self.fleet.complete:
             whose = "" if self.servers.count == 1 else " of an instance"
-            raise WorkerError(f"all workers{whose} are gone: " + "; ".join(tick.deaths or ("nobody is left",)))
+            raise WorkerError(f"all workers{whose} are gone: " + "; ".join(tick.deaths or ("none is left",)))
         self.servers.check()
 
     async def close(self) -> None:
@@ -311,7 +311,7 @@ class Session:
             self.log_state(state)
 
     async def read_engines(self) -> None:
-        """Nothing is open: read the engines before the next stage sends anything."""
+        """Read the engines while nothing is open, before the next stage sends anything."""
         assert self._watch is not None
         async with contextlib.AsyncExitStack() as silent:
             with contextlib.suppress(TimeoutError):
@@ -353,7 +353,7 @@ class Session:
         return partial(templates_of, self.profile, self.served.model, self._accepted, self.servers.base_urls)
 
     def boundary(self, ended: int | None, begun: int | None) -> None:
-        """A stage ended, or began, or both."""
+        """Note that a stage ended, began, or both."""
         assert self._watch is not None
         self._watch.boundary(ended, begun)
         if self._canaries is not None:
@@ -397,5 +397,5 @@ class Session:
         return msgspec.structs.replace(life, hbm_used_bytes=sum(used)) if life is not None and used else life
 
     def log_state(self, state: ServerState) -> None:
-        """The servers have reached a state."""
+        """Log that the servers have reached a state."""
         self._writer.server_changed(self.servers, self._served, state, self.variant)

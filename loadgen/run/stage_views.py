@@ -64,13 +64,13 @@ class StageViews:
         return view
 
     def _reduce(self, index: int) -> None:
-        """Keep of an earlier stage's engine only what a table shows: all of it is shown for the last two stages."""
+        """Drop an earlier stage's engine figures that no table shows: only the last two stages are shown in full."""
         view = self._settled.get(index)
         if view is not None and view.engine is not None:
             self._settled[index] = msgspec.structs.replace(view, engine=served_part(view.engine))
 
     def _energy_of(self, index: int, stage: StageRecord, record: Record) -> EnergyResult | None:
-        """Computed once per GPU sample; by socket only a result has it."""
+        """A stage's energy, computed once per GPU sample; without the figures by socket, which only a result has."""
         if self._energy.get(index, (None,))[0] != stage.hardware_samples.count:
             energy = stage_energy(stage, record.hardware)
             whole = msgspec.structs.replace(energy, sockets=()) if energy is not None else None
@@ -150,7 +150,7 @@ def whole_view(stages: Sequence[StageRecord], total: StageMetrics) -> StageView 
 
 
 def _measured(stage: StageRecord, elapsed_s: float) -> StageView:
-    """Its load and its measurements, without limits and engine."""
+    """A view of a stage's load and measurements, without limits and engine."""
     started = stage.started
     return StageView(
         number=started.index + 1,
@@ -187,7 +187,7 @@ def _notes(stage: StageRecord, compute: ComputeResult | None) -> tuple[str, ...]
 
 
 def _beyond_its_end(stage: StageRecord) -> float | None:
-    """How much longer than planned it must be measured to know E2E."""
+    """How much longer than planned the stage must be measured to know E2E; None if that cannot be said."""
     needs_s, planned_s = stage.e2e_needs_s, stage.started.duration_s
     if needs_s is None or planned_s is None or stage.ended is not None:
         return needs_s

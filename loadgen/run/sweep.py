@@ -37,7 +37,7 @@ class Variant(msgspec.Struct, frozen=True):
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
-    """What `sweep.json` says."""
+    """The contents of `sweep.json`."""
 
     schema: Literal["vramp.sweep/1"] = "vramp.sweep/1"
     profile: str
@@ -70,10 +70,10 @@ def begin_sweep(name: str, profiles: Mapping[str, Profile], *, seed: int) -> tup
 
 
 def resume_sweep(folder: Path, profiles: Mapping[str, Profile]) -> Sweep:
-    """Read a sweep to resume it; raises `ResultError` if it is not one, `ProfileError` if it is another one."""
+    """Read a sweep to resume it; raises `ResultError` if it is not one, `ProfileError` if its profiles differ."""
     sweep = read_sweep(folder)
     if sweep.variants != [*profiles]:
-        raise ProfileError(f"{folder}: is a sweep of {', '.join(sweep.variants)}; name the same variants to go on")
+        raise ProfileError(f"{folder}: is a sweep of {', '.join(sweep.variants)}; name the same variants to resume it")
     if sweep.digest != _digest(profiles):
         raise ProfileError(f"{folder}: the profile or the options are not those that it began with; begin a new sweep")
     return sweep

@@ -1,4 +1,4 @@
-"""From a record to a snapshot for the screen, computed four times a second. Nothing here changes anything.
+"""Builds snapshots for the screen from a record, four times a second and without side effects.
 
 A record says what has happened; a live run, or a replay, adds what only it knows.
 """
@@ -265,7 +265,7 @@ def phase_headline(
     reason: str = "",
     waiting_for: Sequence[str] = (),
 ) -> tuple[str, bool]:
-    """What a run that sends no load does, in one line for the header, and whether all is well."""
+    """One line for the header that says what a run that sends no load is doing, and whether all is well."""
     waits = f"stopping: waits for {', '.join(waiting_for)}" if waiting_for else ""
     words: dict[Phase, str] = {
         "checking": "preflight: looking at profile, installation and box",
@@ -295,7 +295,7 @@ def _milestone_words(milestones: Sequence[Milestone]) -> str:
 def _running_headline(
     record: Record, client: ClientView, server: ServerView, verdicts: Sequence[Verdict]
 ) -> tuple[str, bool]:
-    """The same while it sends load, or watches the load of others."""
+    """The header's line while the run sends load, or watches others' load, and whether all is well."""
     engine, others, counters = record.engine, record.others, record.total.counters
     failed, completed = record.timeline.recent_ends()
     silent = _silent_words(server) or _quiet_words(record)

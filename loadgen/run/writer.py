@@ -1,4 +1,4 @@
-"""The output of a run: each line into its files and its record, and a result on request.
+"""The output of a run: writes each line to its files and its record, and a result on request.
 
 Every line goes through `log`, so screen, journal and result cannot differ; after the last one, nothing more is written.
 A full disk costs the run nothing but an event.
@@ -171,7 +171,7 @@ class RunWriter:
         """Write the last line and the result."""
         self.log(RunFinished(t_s=self.clock_s(), unix_s=time.time(), state=state, reason=reason))
         await self._make_result()
-        self._closed = True  # to whatever comes while a slow disk is waited for, as the result would not have it
+        self._closed = True  # lines logged while a slow disk is written to would be missing from the result
         for kind, text in await asyncio.to_thread(self._save):
             self._write_line(Happened(t_s=self.clock_s(), kind=kind, text=text))
         self._files.close()

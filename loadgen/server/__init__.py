@@ -1,4 +1,4 @@
-"""A local inference server: start it, watch it, talk to it, and leave nothing of it behind.
+"""Starts, watches and talks to a local inference server, and leaves nothing of it behind.
 
 Only processes that vramp started are ever signalled, and nothing goes through a shell.
 """

@@ -55,7 +55,7 @@ class ManagedServer:
         self.state: ServerState = "starting"
         self.pid: int | None = None
         self.exit: ServerExit | None = None
-        self.died = asyncio.Event()  # set when the server ends unasked
+        self.died = asyncio.Event()  # set when the server ends without being stopped
         self.processes: tuple[ProcessName, ...] = ()  # the tree as last reported, the main process first
         self.waiting_for: tuple[ProcessName, ...] = ()  # while stopping: processes that have not ended yet
         self.command: list[str] = []  # as started, secrets masked
@@ -118,7 +118,7 @@ class ManagedServer:
             raise
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:
-        """Return once the server answers; raises `ServerError` if it dies first or takes too long, without a stop."""
+        """Return once the server answers; raises `ServerError`, without a stop, if it dies first or takes too long."""
         limit_s = self._server.startup_timeout_s if timeout_s is None else timeout_s
         try:
             async with (
@@ -148,7 +148,7 @@ class ManagedServer:
         return liveness
 
     async def stop(self) -> StopReport:
-        """End the whole tree; end the load and close connections first, or vLLM waits for them until it is killed."""
+        """End the whole tree. First end the load and close connections, or vLLM waits for them until it is killed."""
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop())
         return await asyncio.shield(self._stopping)
@@ -216,7 +216,7 @@ class ManagedServer:
         }
 
     async def _watch(self, process: subprocess.Popen[bytes]) -> None:
-        """Process the guard's reports until it ends, and do its work if it ended too early."""
+        """Process the guard's reports until it ends; take over its work if it ended too early."""
         async for event in guard_client.events(process):
             self._take(event)
         await asyncio.to_thread(process.wait)
@@ -310,7 +310,7 @@ class ManagedServer:
     async def _part(self, process: subprocess.Popen[bytes], watching: asyncio.Task[None]) -> StopReport:
         await _cancel(watching)
         guard_client.hang_up(process)
-        process.returncode = 0  # it is not ours to wait for any more; otherwise subprocess would warn
+        process.returncode = 0  # we no longer wait for it; without a return code, subprocess would warn
         await self._end_following()
         if self._lock is not None:
             self._lock.release()

@@ -1,5 +1,5 @@
-"""An engine that behaves like vLLM over HTTP, knows the truth it served, and can misbehave on demand.
+"""An engine that behaves like vLLM over HTTP, records what it really served, and can misbehave on demand.
 
-Run as `python -m loadgen.simulator`. It is the server's side of a measurement, so nothing here may import the client's
-code: an error in one would hide in the other.
+Run it as `python -m loadgen.simulator`. It is the server's side of a measurement, so nothing here may import the
+client's code: shared code would hide its own errors.
 """

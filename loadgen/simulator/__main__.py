@@ -1,4 +1,4 @@
-"""`python -m loadgen.simulator`: the simulator's command line, and its life from the first log line to the exit.
+"""`python -m loadgen.simulator`: the simulator's command line and lifecycle, from the first log line to the exit.
 
 A start logs what vLLM logs: the milestones on stderr, spread over its duration, or one of the ways in which a start
 fails. Code that watches servers reads these lines, so the wording is vLLM's; the figures are the simulator's own.
@@ -28,18 +28,18 @@ from loadgen.simulator.service import Service, log_throughput
 from loadgen.until import until
 
 SHARDS = 4
-# Children that stand for the engine's processes exit after ten minutes if nobody ends them.
+# Children that stand for the engine's processes exit after ten minutes at the latest.
 _CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 
 
 def log(text: str, *, level: str = "INFO", source: str = "simulator.py:1") -> None:
-    """One line in vLLM's format."""
+    """Log one line in vLLM's format."""
     now = time.strftime("%m-%d %H:%M:%S")
     print(f"(APIServer pid={os.getpid()}) {level} {now} [{source}] {text}", file=sys.stderr, flush=True)
 
 
 def uvicorn_log(text: str) -> None:
-    """One line in uvicorn's format."""
+    """Log one line in uvicorn's format."""
     print(f"INFO:     {text}", file=sys.stderr, flush=True)
 
 
@@ -100,8 +100,8 @@ def _die(message: str) -> NoReturn:
 
 
 def spawn_children(count: int) -> "list[subprocess.Popen[bytes]]":
-    """Idle processes in sessions of their own that ignore SIGTERM, like engine processes that outlive their server."""
-    # Blocked while they start: they inherit the mask, so there is no moment at which a SIGTERM would end them.
+    """Start idle processes in separate sessions that ignore SIGTERM, like engine processes that outlive a server."""
+    # Blocked while they start: they inherit the mask, so a SIGTERM never finds them unprepared.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         argv = [sys.executable, "-S", "-c", _CHILD]

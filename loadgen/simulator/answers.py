@@ -24,14 +24,14 @@ class BaseAnswer:
     def opening(self) -> None: ...
 
     def token(self) -> None:
-        """The sequence has one more token, which is not its last."""
+        """Send one more token, which is not the last."""
 
     def end(self) -> None:
-        """The sequence has its last token and has left the engine."""
+        """Send the last token; the sequence has left the engine."""
 
 
 OVER = BaseAnswer()
-"""In place of an answer that was settled: it and its sequence hold each other, and collections are rare."""
+"""Replaces a settled answer, which otherwise forms a reference cycle with its sequence; collections are rare."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Exchange:
         self.connection.on_lost = lambda: self.settle("aborted")
 
     def settle(self, outcome: Outcome, output_tokens: int = 0) -> None:
-        """Record its outcome: all is written (or queued for a slow client), a fault ended it, or the client left."""
+        """Record the outcome once: all is written (or queued for a slow client), a fault struck, or the client left."""
         if self._settled:
             return
         self._settled = True
@@ -77,7 +77,7 @@ class WholeAnswer(BaseAnswer):
         exchange, generated = self.exchange, self.exchange.sequence.generated
         events, scores = exchange.events, None
         if exchange.scores is not None:
-            # Without other requests, an engine sums up in the same order every time.
+            # Without other requests, an engine computes sums in the same order every time, so scores repeat exactly.
             spread = exchange.engine.physics.score_noise if exchange.engine.running else 0.0
             scores = exchange.scores.token_scores(events.ids(0, generated), spread)
         body = events.whole(generated, exchange.finish, with_usage=exchange.with_usage, scores=scores)

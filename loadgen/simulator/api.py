@@ -1,4 +1,4 @@
-"""vLLM's endpoints: turns JSON requests into sequences and answers, and serves what operators and tests ask for.
+"""vLLM's endpoints: turns JSON requests into sequences and answers, and serves endpoints for operators and tests.
 
 Besides vLLM's own: GET /truth (what was served, see `ground_truth`) and GET /truth?since=UNIX_NS&until=UNIX_NS (within
 that window; either may be missing), both without vramp's canaries, which are recognised by their X-Request-Id; POST
@@ -104,7 +104,7 @@ class Api:
             raise RequestRefused(405, "Method Not Allowed", kind="Method Not Allowed")
         allowed = not self._api_key or request.headers.get("authorization") == f"Bearer {self._api_key}"
         if request.path.startswith("/v1/") and not allowed:
-            # Unlike the other errors, in vLLM, too.
+            # Its form differs from that of other errors, as in vLLM.
             return lambda connection, _: connection.respond(401, encode({"error": "Unauthorized"}))
         return route
 
@@ -185,7 +185,7 @@ class Api:
         if fixed := changes.keys() & SIZE_OF_POOL:
             raise RequestRefused(400, f"cannot be changed while the engine runs: {', '.join(sorted(fixed))}")
         try:
-            # JSON does not tell 8 from 8.0.
+            # JSON does not distinguish 8 from 8.0.
             whole = ("max_num_seqs", "max_num_batched_tokens")
             typed: dict[str, Any] = {name: int(value) if name in whole else value for name, value in changes.items()}
             self._service.engine.physics = replace(self._service.engine.physics, **typed)
@@ -243,7 +243,7 @@ class Api:
             sequence.limit, sequence.reason = 1, "stop"
         options = body.stream_options or StreamOptions()
         with_usage = "usage_none" not in faults
-        # `/v1/responses` has usage at its end, requested or not.
+        # `/v1/responses` sends usage at its end, requested or not.
         at_the_end = options.include_usage or not body.stream or request.path == RESPONSES
         events = self._events(sequence, request.path, body, running_usage=with_usage and options.continuous_usage_stats)
         events.token_at = wrong_text(faults, events.token_at, sequence.number)

@@ -1,4 +1,4 @@
-"""Continuous batching: what each sequence computes in each step, and which have a token at its end.
+"""Continuous batching: what each sequence computes in each step, and which sequences get a token at its end.
 
 Pure: no clock, no socket. The owner calls `begin(now)`, waits until the time it returns, and calls `finish(now)`.
 
@@ -64,7 +64,7 @@ class BlockPool:
         return True
 
     def match(self, hashes: Sized[int]) -> int:
-        """How many leading blocks can be shared."""
+        """The number of leading blocks that can be shared."""
         for index, block in enumerate(hashes):
             if block not in self._references and block not in self._idle:
                 return index
@@ -76,7 +76,7 @@ class BlockPool:
             self._references[block] = self._references.get(block, 0) + 1
 
     def publish(self, block: int) -> bool:
-        """Make a private block findable under its hash; False if another already is, so that this stays private."""
+        """Make a private block findable under its hash; False if another one already is, and this one stays private."""
         if block in self._references or block in self._idle:
             return False
         self._references[block] = 1
@@ -109,7 +109,7 @@ class Sequence:
     tail: list[int] = field(default_factory=list)  # the prompt's tokens after its last full block
     start: int = 0  # where its answer starts, see `tokens.ANSWER`
     reason: Literal["length", "stop"] = "length"  # why it ends there
-    scored: bool = False  # prompt log probabilities are requested, so all of it is computed, whatever is cached
+    scored: bool = False  # prompt log probabilities are requested, so the whole prompt is computed, whatever is cached
     stream: Any = None
     state: State = "new"
     generated: int = 0
@@ -189,7 +189,7 @@ class Engine:
             return None
         now_ns = max(now_ns, self._end_ns)  # a timer that fires early must not make a step twice
         preempted = self._grow()
-        # While it runs, the budget can be set below what decodes.
+        # The budget may be lowered while sequences decode, even below their number.
         budget = max(0, self.physics.max_num_batched_tokens - len(self._decoding))
         prefill = 0
         for sequence in self._prefilling:  # prompts that did not fit the steps before
@@ -240,12 +240,12 @@ class Engine:
         if self.physics.jitter:
             cost_ns = int(cost_ns * min(3.0, max(0.3, self._random.gauss(1.0, self.physics.jitter))))
         # The step began when the previous one ended: time spent on writing tokens is not the engine's.
-        # A delay of a whole step is not caught up with.
+        # A delay of a whole step or more is not made up for.
         begun_ns = self._end_ns if self._end_ns and now_ns < self._end_ns + cost_ns else now_ns
         return begun_ns + cost_ns
 
     def _grow(self) -> bool:
-        """Give every decoding sequence without room a block; True if that took a preemption."""
+        """Give a block to every decoding sequence without room; True if that required a preemption."""
         preempted = False
         for sequence in self._short:
             while sequence.state == "decode" and not self.pool.take(1):

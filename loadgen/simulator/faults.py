@@ -123,7 +123,7 @@ def wrong_text(faults: dict[str, Fault], good: Callable[[int], int], number: int
 
 
 def wrong_scores(faults: dict[str, Fault], scores: Scores) -> Scores | None:
-    """What is returned of log probabilities under these faults; None for nothing."""
+    """The log probabilities that are returned under these faults; None if none are."""
     if "ignore_scores" in faults:
         return None
     shift = -faults["drift"].nats if "drift" in faults else 0.0
@@ -160,12 +160,12 @@ class FaultyStream(BaseAnswer):
             stream.write(stream.frame(self._exchange.events.role()))
 
     def opening(self) -> None:
-        """Like a good stream's, unless that was done long ago."""
+        """Send a good stream's opening, unless `role_first` has already sent it."""
         if "role_first" not in self._faults:
             self._stream.opening()
 
     def token(self) -> None:
-        """Send whatever is due."""
+        """Send an event if enough tokens are due, unless stalled."""
         size = self._faults["multi"].tokens if "multi" in self._faults else 1
         if not self._stalled and self._exchange.sequence.generated - self._sent >= size:
             self._event(last=False)

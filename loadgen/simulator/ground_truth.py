@@ -1,12 +1,12 @@
-"""What was really served: the reference for a client's own figures.
+"""The record of what was really served: the reference for a client's figures.
 
 Stamps are CLOCK_REALTIME: a request's is the kernel's receive stamp of the read that completed it, an event's is taken
 right before its `send` (or, if its socket is full, when it was ready to go). Latencies are those of completed streams
 only; other streams are counted.
 
-A window contains only what happened within it: gaps with both ends inside, first tokens of requests that came inside,
-the part of each stream that lies inside, and the duration of streams that lie inside completely. The load of an event
-is the number of streams open when its step ended: queued, running, or getting their last token in this step.
+A window contains only what happened within it: gaps with both ends inside, first tokens of requests that arrived
+inside, the part of each stream that lies inside, and the duration of streams that lie inside completely. The load of an
+event is the number of streams open when its step ended: queued, running, or getting their last token in this step.
 
 Memory is bounded: percentiles are exact up to `EXACT` samples; beyond that every second sample is kept, then every
 fourth, and so on, spread evenly over time, while count, mean and max stay exact. The oldest streams and steps are
@@ -52,7 +52,7 @@ class ServedHistory:
         self._forgotten_until_ns = 0
 
     def forget(self) -> None:
-        """Start anew; open streams keep their events."""
+        """Forget all ended streams and steps; open streams keep their events."""
         self._over.clear()
         self._size = self._forgotten_until_ns = 0
 
@@ -62,7 +62,7 @@ class ServedHistory:
         return served
 
     def step(self, at_ns: int, streams: int) -> None:
-        """The tokens of a step are about to be written, with `streams` open."""
+        """Record a step whose tokens are about to be written, with `streams` open."""
         self._steps.append(at_ns)
         self._loads.append(streams)
         if len(self._steps) > self._kept_steps:
@@ -71,7 +71,7 @@ class ServedHistory:
             self._steps, self._loads = self._steps[half:], self._loads[half:]
 
     def ended(self, served: ServedStream, *, completed: bool) -> None:
-        """Nothing more is written to a stream."""
+        """Record the end of a stream, to which nothing more is written."""
         served.completed, served.ended_ns = completed, time.time_ns()
         del self._open[served]
         self._over.append(served)
@@ -169,7 +169,7 @@ class GroundTruth:
         self.history.forget()
 
     def arrived(self, received_ns: int, *, began_ns: int, kernel_stamp: bool) -> ServedStream:
-        """A valid request starts, whose first bytes came at `began_ns`; returns the record of its answer."""
+        """Record a valid request, whose first bytes arrived at `began_ns`; returns the record of its answer."""
         self.requests["received"] += 1
         self.latency["receive"].add((received_ns - began_ns,))
         self.open += 1
@@ -179,7 +179,7 @@ class GroundTruth:
         return self.history.arrived(received_ns)
 
     def ended(self, served: ServedStream, outcome: Outcome) -> None:
-        """An answer is over, one way or another."""
+        """Record the end of an answer, whatever its outcome."""
         self.open -= 1
         self.requests[outcome] += 1
         self.history.ended(served, completed=outcome == "completed")

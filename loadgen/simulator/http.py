@@ -133,7 +133,7 @@ class Connection:
         self.done(close=close)
 
     def done(self, *, close: bool = False) -> None:
-        """The answer is complete: wait for the next request, or close if agreed or requested."""
+        """End a complete answer: wait for the next request, or close if agreed or requested."""
         request, self.request, self.on_lost = self.request, None, None
         self.served += 1
         if request is not None:
@@ -169,7 +169,7 @@ class Connection:
         self._stop_idle()
         self._waiting.clear()
         self._sock.close()
-        # It and its parser hold each other, and collections are rare. Not now: it may be in the midst of a read.
+        # Breaks the cycle with its parser, because collections are rare; but later, as a read may be in progress.
         self.server.loop.call_soon(setattr, self, "_parser", None)
         tell, self.on_lost = self.on_lost, None
         if tell is not None:
@@ -234,7 +234,7 @@ class HttpServer:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, handle: Callable[[Connection, Request], None], keep_alive_s: float = 5.0
     ) -> None:
-        """As in uvicorn, `keep_alive_s` counts from the end of an answer: a client that never asked may stay."""
+        """As in uvicorn, `keep_alive_s` counts from the end of an answer: a client that sent no request may stay."""
         self.loop = loop
         self.handle = handle
         self.keep_alive_s = keep_alive_s

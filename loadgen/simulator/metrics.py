@@ -140,7 +140,7 @@ class Metrics:
 
 
 def _answers(answered: Mapping[tuple[str, str, int], int]) -> list[str]:
-    """As counted by the library that vLLM uses: statuses by their class."""
+    """The HTTP answers as counted by the library that vLLM uses: with statuses by class."""
     by_class = Counter[str]()
     for (path, method, status), count in answered.items():
         by_class[f'handler="{path}",method="{method}",status="{status // 100}xx"'] += count

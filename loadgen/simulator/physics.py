@@ -1,6 +1,6 @@
 """The parameters of an engine: how long a step takes and what fits in it.
 
-They are one frozen value, so a live change replaces it and never applies by halves. There are two kinds of clock: with
+They are one frozen value, so that a live change replaces it as a whole. There are two kinds of clock: with
 `step_ms` every step ends on an absolute grid whatever it did (for benchmarks); without it a step lasts as long as its
 work, so that latency grows with concurrency.
 """

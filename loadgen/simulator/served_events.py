@@ -1,6 +1,6 @@
 """Latencies and loads of what was served, computed from its stamps for a report.
 
-A module of its own, which only a report imports: numpy takes a third of the time that the simulator needs to start.
+A separate module, which only a report imports: numpy would take a third of the simulator's start-up time.
 """
 
 from array import array
@@ -36,7 +36,7 @@ class ServedEvents:
         (self._later,) = np.nonzero(~first & self.inside & np.append(False, self.inside[:-1]))
 
     def latency_ms(self) -> dict[str, dict[str, float | None]]:
-        """Over all streams; time per output token is that of each stream's part."""
+        """Latencies over all streams; time per output token is that of each stream's part within the window."""
         (inside,) = np.nonzero(self.inside)
         (starts,) = np.nonzero(np.diff(self._stream[inside], prepend=-1))
         stream = self._stream[inside][starts]
@@ -50,7 +50,7 @@ class ServedEvents:
         return {**self._of(self._firsts, self._later), "tpot": summary_ms(tpot), "e2e": summary_ms(e2e)}
 
     def span_s(self) -> float:
-        """From the first request that came inside to the last event."""
+        """The time from the first request that arrived inside the window to the last event."""
         came, written = self._received[self._received >= self._since_ns], self.stamps[self.inside]
         return float(written.max() - came.min()) / 1e9 if len(came) and len(written) else 0.0
 

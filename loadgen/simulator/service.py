@@ -1,6 +1,6 @@
-"""The step loop: the engine, its clock, and the answers that its tokens go to.
+"""The step loop: drives the engine by its clock, and passes its tokens to the answers.
 
-The clock is a timerfd watched by the loop, late by tens of microseconds, where libuv and asyncio round to milliseconds.
+The clock is a timerfd watched by the loop, late by tens of microseconds; libuv and asyncio would round to milliseconds.
 `os.timerfd_create` exists from Python 3.13, so before that two calls into libc replace it; without either (not Linux),
 the loop's own timer is used.
 """

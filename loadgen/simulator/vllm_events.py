@@ -57,9 +57,9 @@ class Events:
         return framed.partition(ANSWER[0] + after)[0], after + b"\r\n"
 
     def template(self, kind: Field, generated: int) -> tuple[bytes, int]:
-        """The same with running usage, as a `%` template of (word, total tokens, completion tokens).
+        """An event with running usage, as a `%` template of (word, total tokens, completion tokens).
 
-        Valid below the number of tokens returned with it, at which a count gets another digit.
+        Valid below the number of tokens returned with it, at which a count gets one more digit.
         """
         counts = {"prompt_tokens": self._prompt, "total_tokens": -1, "completion_tokens": -2}
         before, after = self._around_word(kind, counts)

@@ -42,8 +42,8 @@ RowsFormat = Literal["jsonl", "parquet"]
 class HistogramLog(GrowingFile):
     """The latencies of a run over time, in HdrHistogram's log format, which its tools in any language can read.
 
-    Each interval has a histogram per latency, named by its tag; their sum over a run is what the result says of all its
-    stages. They are folded from the journal's lines as the run goes, so no second pass is needed. An interval lasts at
+    Each interval has a histogram per latency, named by its tag; their sum over a run agrees with the result for all its
+    stages. They are folded from the journal's lines during the run, so no second pass is needed. An interval lasts at
     least a second and a hundredth of the run so far, so a day has some 800 of them; a new stage begins a new one.
 
     Format: HdrHistogram's HistogramLogWriter, version 1.3 (with tags).
@@ -106,7 +106,7 @@ class JsonlRows(GrowingFile):
 
 
 class ParquetRows:
-    """The same in `records.parquet`, written some thousand rows at a time; not readable before `close`."""
+    """One row per stream in `records.parquet`, written some thousand rows at a time; not readable before `close`."""
 
     def __init__(self, folder: Path) -> None:
         """Create the file; raises `ResultError`, also if the extra `parquet` is missing."""
@@ -180,7 +180,7 @@ def require_format(form: RowsFormat | None) -> None:
 class SafeFiles:
     """The files that grow during a run.
 
-    One that cannot be written is given up, which is reported once; the journal goes on once the disk has room again.
+    A file that cannot be written is given up, which is reported once; the journal resumes once the disk has room again.
     """
 
     def __init__(self, folder: Path, records: RowsFormat | None = None) -> None:

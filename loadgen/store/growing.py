@@ -1,4 +1,4 @@
-"""A file that grows during a run, by whole pieces."""
+"""A file that grows during a run, in whole pieces."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The journal on disk: written line by line, in parts once it is long, and read back as one.
+"""The journal on disk: written line by line, split into parts once it is long, and read back as one.
 
 `journal.jsonl` has the newest lines, all of them in a run of less than an hour or so. When it reaches `PART_BYTES`, it
-becomes `journal-0001.jsonl`, and a new one begins that says which parts came before. A part is then thinned to
+becomes `journal-0001.jsonl`, and a new one begins that says how many parts came before. A part is then thinned to
 `journal-0001.jsonl.gz` (`loadgen.metrics.thinning`), a few lines with each tick, and deleted; until then, and if vramp
 is killed meanwhile, the part is read as it was. So a week takes less than 1 GB, and every figure, event and failure
 of a stage is kept.
@@ -31,7 +31,7 @@ from loadgen.store.growing import GrowingFile, writing
 
 JOURNAL = "journal.jsonl"
 PART_BYTES = 32 << 20
-_LINES_A_TICK = 4  # that are thinned: a tick brings one or two
+_LINES_A_TICK = 4  # lines thinned with each tick, which itself brings one or two
 _MOST_WAITING = 64 << 20  # over an hour at a thousand streams
 _LONGEST_LINE = 64 << 20
 _MOST_DAMAGED = 10_000
@@ -41,7 +41,7 @@ class _Encoder:
     """Writes an engine view that has not changed since the previous tick as `engine_again`."""
 
     def __init__(self) -> None:
-        self._engine: EngineView | None = None  # as last written: it changes less often than ticks come
+        self._engine: EngineView | None = None  # as last written: it changes less often than at each tick
 
     def encode(self, line: Line) -> bytes:
         if isinstance(line, Ticked):
@@ -51,7 +51,7 @@ class _Encoder:
         return encode_line(line) + b"\n"
 
     def forget(self) -> None:
-        """Write the next engine view in full: the lines that follow go into another file."""
+        """Write the next engine view in full, because it goes into another file."""
         self._engine = None
 
 
@@ -59,13 +59,13 @@ class Journal(GrowingFile):
     """The lines of a run; the file is locked while it is open.
 
     The kernel releases the lock when the process dies, so `journal_is_held` can tell whether a run is still running.
-    Lines that a full disk does not take wait in memory, and are written in their order once it has room.
+    Lines that do not fit on a full disk wait in memory, and are written in order once it has room.
     """
 
     def __init__(self, path: Path, *, part_bytes: int = PART_BYTES) -> None:
         super().__init__(path, "the journal", "ab")
         _lock(self._file)
-        self.parts = 0  # that came before
+        self.parts = 0  # the number of parts that came before
         self._part_bytes = part_bytes
         self._encoder = _Encoder()
         self._waiting: deque[bytes] = deque()
@@ -78,7 +78,7 @@ class Journal(GrowingFile):
 
     @property
     def is_lost(self) -> bool:
-        """Whether so much waits that the run is better off without a journal."""
+        """Whether so many bytes wait that the run must continue without a journal."""
         return self._waiting_bytes > _MOST_WAITING
 
     def write(self, line: Line) -> None:
@@ -100,7 +100,7 @@ class Journal(GrowingFile):
         old = part_of(self.path, self.parts + 1)
         with writing(self.path, "a new part of the journal"):
             try:
-                old.hardlink_to(self.path)  # so that at every moment there is a journal under its name
+                old.hardlink_to(self.path)  # so that a file of this name exists at every moment
             except OSError:  # not every filesystem has links
                 self.path.rename(old)
             new.path.replace(self.path)
@@ -119,7 +119,7 @@ class OldParts:
         self._steps: Iterator[None] | None = None
 
     def work(self, parts: int) -> None:
-        """Go on with the first of so many parts that is not done; raises `ResultError` when the disk fails."""
+        """Continue with the first of `parts` parts that is not thinned; raises `ResultError` when the disk fails."""
         if self._steps is None and self._done < parts:
             self._steps = _thin(part_of(self.path, self._done + 1))
         for _ in range(_LINES_A_TICK):
@@ -128,7 +128,7 @@ class OldParts:
                 self._done += 1
 
     def close(self) -> None:
-        """Leave a part that is not done as it is."""
+        """Stop; a part that is not completely thinned stays as it is."""
         self._steps = None
 
 
@@ -143,7 +143,7 @@ def _thin(part: Path) -> Iterator[None]:
 
 
 def part_of(journal: Path, number: int) -> Path:
-    """Where an older part of a journal is, from 1, until it is thinned."""
+    """The path of an older part of a journal, numbered from 1, until it is thinned."""
     return journal.with_name(f"{journal.stem}-{number:04}{journal.suffix}")
 
 
@@ -184,7 +184,7 @@ def read_journal(path: Path, *, skipped: list[str] | None = None) -> Iterator[Li
         newest = _lines(path, file, skipped)
         first = next(newest, None)
         if not isinstance(first, RunStarted):
-            # Where the line that says how many came before is damaged, or the file is empty, the parts themselves do.
+            # If the line with the number of earlier parts is damaged or missing, the parts on disk are counted.
             before = first.part if isinstance(first, Continued) else _last_part(path)
             for number in range(1, before + 1):
                 yield from _read_part(part_of(path, number), skipped)
@@ -208,7 +208,7 @@ def _read_part(part: Path, skipped: list[str] | None) -> Iterator[Line]:
 
 @contextlib.contextmanager
 def _open_part(part: Path) -> Iterator[BinaryIO]:
-    """The part as it was, or else thinned: that is complete before the other is deleted."""
+    """Open a part as it was, or else thinned: the thinned file is complete before the original is deleted."""
     with contextlib.ExitStack() as files:
         try:
             file = files.enter_context(open_file(part))

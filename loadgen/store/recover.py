@@ -1,4 +1,4 @@
-"""The result of a killed run, made from the journal that it left.
+"""Makes the result of a killed run from the journal that it left.
 
 The journal is folded just as during the run, so only what had not reached it is missing: at most the last quarter of a
 second. Damaged lines are skipped, and the result says so.
@@ -80,7 +80,7 @@ def _fold(journal: Path, histograms: Path, problems: Iterable[str]) -> Result:
 
 
 def _cut_off(record: Record, last: Ticked, t_s: float) -> Ticked:
-    """The tick in which the streams that were open at the last one end."""
+    """A final tick, in which the streams that were open at the last one end."""
     stages = [record.stages[index] for index in last.open_sent if index in record.stages]
     hosts = (
         msgspec.structs.replace(
@@ -102,7 +102,7 @@ def _cut_off(record: Record, last: Ticked, t_s: float) -> Ticked:
 
 
 def _unfinished(parts: Iterable[StageRecord]) -> dict[int, StageDelta]:
-    """The open streams of parts of stages; ticks tell only those of whole stages."""
+    """The open streams of parts of stages, as unfinished; ticks report them only for whole stages."""
     open_sent = {
         part.started.index: part.counters["sent"] - sum(part.counters[name] for name in OUTCOMES) for part in parts
     }

@@ -1,4 +1,4 @@
-"""Runs on disk: their folders and results, results kept as baselines, and finding one by what the user types.
+"""Runs on disk: their folders and results, results kept as baselines, and the lookup of what a user names.
 
 Every command with a RUN argument looks it up here, so all accept the same forms and fail with the same messages.
 A baseline is a whole result, `NAME.json` in the user's state folder, and needs no other file.
@@ -35,7 +35,7 @@ _NAMED = 8
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """The parts of a result that tell its schema version and whether its run has ended."""
+    """The parts of a result that give its schema version and whether its run has ended."""
 
     schema: str = ""
     finished_at: str | None = None
@@ -54,7 +54,7 @@ class _Profile(msgspec.Struct, frozen=True):
 
 
 class _Environment(msgspec.Struct, frozen=True):
-    """The same for its environment."""
+    """The keys of a result's environment that vramp relies on; the others may be anything."""
 
     model: str | None = None
     server_command: list[str] | None = None
@@ -124,7 +124,7 @@ def was_killed(folder: Path) -> bool:
 
 
 def has_result(folder: Path) -> bool:
-    """Whether there is the result of a whole run, and not an interim one that the run wrote while it could go on."""
+    """Whether there is the result of a whole run, not an interim one that was written while the run continued."""
     try:
         return msgspec.json.decode(read_whole(folder / RESULT), type=_Head).finished_at is not None
     except (OSError, *UNDECODABLE):

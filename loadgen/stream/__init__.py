@@ -1,1 +1,1 @@
-"""One request on the wire: bytes out, timestamps in. Everything here is on the timed path."""
+"""One request on the wire: sends its bytes and timestamps the answer. Everything here is on the timed path."""

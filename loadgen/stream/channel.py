@@ -48,8 +48,8 @@ _IDLE_CLOSE_NS = 1_000_000_000  # a reset that crossed the request arrives withi
 Ended = Callable[["Channel", Stream, int], None]
 """(channel, stream, stamp): the stream is over; `channel.usable` says whether the channel can carry another."""
 Unanswered = Callable[["Channel", Stream], None]
-"""A reused channel died before its stream was answered: send it again elsewhere."""
-Gone = Callable[["Channel"], None]  # it died while no stream was on it
+"""Called if a reused channel died before its stream was answered, which must be sent again elsewhere."""
+Gone = Callable[["Channel"], None]  # called if it died while no stream was on it
 
 
 class Channel:
@@ -109,7 +109,7 @@ class Channel:
     # Called by the transport.
 
     def let_go(self) -> None:
-        """Nothing more comes: end the circles of references, which a worker's rare collections would keep for hours."""
+        """Break the reference cycles once nothing more comes; a worker's rare collections would keep them for hours."""
         del self._parser
         self.write, self.close_transport, self.output_began = _not_connected, _nothing, _nothing
 
@@ -162,10 +162,10 @@ class Channel:
         if stream is None:
             self._gone(self)
         elif stream.done and stream.first_ns:
-            # Everything has arrived: the body ended with the connection, or the server closed it carelessly.
+            # Everything has arrived: the body ended with the connection, or the server closed it uncleanly.
             self._complete(stream)
         elif self._status > 200:
-            # The server has refused; without a length, the end of its words is that of the connection.
+            # The server has refused; without a length, its message ends with the connection.
             self._end_refused(stream)
         elif self._was_idle(stream) and kind == "reset":
             self.stream = None
@@ -185,7 +185,7 @@ class Channel:
     # Called by the HTTP parser.
 
     def on_message_begin(self) -> None:
-        """The first byte of a response."""
+        """Note the first byte of a response."""
         self.answered = True
 
     def on_headers_complete(self) -> None:
@@ -193,11 +193,11 @@ class Channel:
         self._slow = self._status != 200
 
     def on_chunk_header(self) -> None:
-        """A chunk begins; the last one is empty."""
+        """Note that a chunk begins; the last one is empty."""
         self._between_chunks = False
 
     def on_chunk_complete(self) -> None:
-        """A chunk and its trailing CRLF have been read."""
+        """Note that a chunk and its trailing CRLF have been read."""
         self._between_chunks = True
 
     def on_body(self, body: bytes) -> None:
@@ -220,7 +220,7 @@ class Channel:
         choices, usage = chunk.choices, chunk.usage
         tokens, grown = 1, False
         if usage is not None:
-            # Cumulative usage (in every chunk) tells this chunk's tokens; a total at the end does not.
+            # Cumulative usage (in every chunk) gives this chunk's tokens; a total at the end does not.
             if stream.usage_tokens is not None or not stream.first_ns:
                 tokens = usage.completion_tokens - stream.tokens
                 grown = tokens > 0
@@ -337,7 +337,7 @@ class Channel:
                 stream.prompt_tokens = usage.prompt_tokens
 
     def on_message_complete(self) -> None:
-        """The response is complete, so the stream ends."""
+        """End the stream, because its response is complete."""
         stream = self.stream
         if stream is None:
             return
@@ -410,4 +410,4 @@ def _not_connected(_: bytes) -> bool:
 
 
 def _nothing() -> None:
-    """Before there is a transport, and after it is gone."""
+    """Do nothing: the callback before there is a transport, and after it is gone."""

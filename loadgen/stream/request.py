@@ -104,7 +104,7 @@ def common_fields(
     """
     fields: dict[str, object] = {} if model is None else {"model": model}
     fields |= {"temperature": temperature, "stream": True, **options, **extra}
-    # The server would keep a stored answer in memory.
+    # By default the server would store the answer in memory.
     return fields | {"store": False} if endpoint == "responses" else fields
 
 

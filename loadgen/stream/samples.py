@@ -1,4 +1,4 @@
-"""What happened in a worker's running stage between two ticks: lists that the timed path appends to, and counts.
+"""Samples of a worker's running stage between two ticks: lists to which the timed path appends, and counts.
 
 Appending an int to a list is the cheapest way to record; everything vectorised happens in `drain`, four times a second.
 `StageSamples` belong to one stage, and times count only while its window is open. Streams carried over from an earlier
@@ -80,7 +80,7 @@ class StageSamples(StageCounts, msgspec.Struct):
     warmup_tpot_ns: list[int] = []
 
     def open(self) -> None:
-        """Begin to measure: what was timed so far is warm-up."""
+        """Begin to measure; what was timed so far is warm-up."""
         self.is_open = True
         self.opened_ns = time.time_ns()
         self.gaps_ns.clear()
@@ -99,14 +99,14 @@ class StageSamples(StageCounts, msgspec.Struct):
         self.ttft_from_intended_censored_ns.append(wait_ns)
 
     def note_clock_step(self) -> None:
-        """The wall clock was stepped: discard every time since the last drain, and what was counted by times."""
+        """Discard all times since the last drain, and counts based on times, because the wall clock was stepped."""
         self.clock_steps += len(self.e2e_ns)
         self.good = self.tpot_parts = 0
         self._drop_samples()
         if self.rows is not None:
             replace = msgspec.structs.replace
             self.rows[:] = [replace(row, ttft_ms=None, tpot_ms=None, e2e_ms=None) for row in self.rows]
-        # Stepped back, it would lie in the future: until then, no gap would be recorded.
+        # If the clock was stepped back, `opened_ns` would lie in the future, and until then no gap would be recorded.
         self.opened_ns = min(self.opened_ns, time.time_ns())
 
     def _drop_samples(self) -> None:
@@ -227,7 +227,7 @@ class ClientSamples(msgspec.Struct, eq=False):
 
 
 def _rounded(values_ns: list[int]) -> NDArray[np.int64]:
-    """Round by at most a 32nd: that is exact enough for a lag, and further digits would only swell the journal."""
+    """Round by at most a 32nd, which is exact enough for a lag; further digits would only swell the journal."""
     values = np.asarray(values_ns, dtype=np.int64)
     shift = np.maximum(np.frexp(values.astype(np.float64))[1] - 5, 0)
     rounded: NDArray[np.int64] = (values + (1 << shift >> 1)) >> shift << shift

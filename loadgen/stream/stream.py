@@ -55,7 +55,7 @@ class Stream:
     first_wave: bool = False  # one of those that filled the closed loop all at once: its TTFT is kept apart
     request: tuple[int, int] = (0, 0)  # its number in the stage, and its turn in the conversation
     model: str | None = None  # the model drawn for it, where there are several
-    cancel_after_s: float | None = None  # the client hangs up this long after sending the request
+    cancel_after_s: float | None = None  # how long after sending the client hangs up
     deadline_s: float = 0.0
     quiet_since_s: float = 0.0
     retried: bool = False
@@ -92,14 +92,14 @@ class Stream:
         self._record_into(self.samples, muted=self.first_wave if self.measured else self.samples.whole_only)
 
     def _record_into(self, samples: StageSamples, *, muted: bool) -> None:
-        """Bind the lists' `append` once: the lists live as long as the samples, see `StageSamples.drain`."""
+        """Record into these samples: binds the lists' `append` once, as the lists live as long as the samples."""
         self.samples = samples
         self.muted = muted or self.clock_stepped
         self.record_gap = _forget if self.muted else samples.gaps_ns.append
         self.record_odd_gap = _forget if self.muted else samples.odd_gaps.append
 
     def restart(self) -> None:
-        """Reset everything that was seen, before the request is sent again."""
+        """Reset everything that was observed, before the request is sent again."""
         self.sent_ns = self.first_ns = self.last_ns = self.held_ns = self.part_ns = 0
         self.tokens = self.first_tokens = self.part_tokens = self.prompt_tokens = self.counted_input = 0
         self.events = self.events_at_check = 0
@@ -137,13 +137,13 @@ class Stream:
     # Windows.
 
     def enter_window(self, samples: StageSamples) -> None:
-        """From now on, record into these samples, whose window is another."""
+        """Record into the samples of another window from now on."""
         self.plain = False
         self.part_ns = 0
         self._record_into(samples, muted=samples.whole_only)
 
     def leave_window(self, now_ns: int) -> None:
-        """The stage ends while this stream is open: record what belongs to that stage."""
+        """Record what belongs to the stage that ends while this stream is open."""
         samples = self.samples
         if samples.is_open:
             self._record_part()
@@ -165,7 +165,7 @@ class Stream:
             samples.beyond += 1
 
     def _record_first_wait(self, now_ns: int) -> None:
-        """No first token has come so far, and this stage will see none: its TTFT is at least the wait."""
+        """Record the wait so far as a lower bound of TTFT, as no first token will come within this stage."""
         self.samples.ttft_censored_ns.append(now_ns - self.sent_ns)
         self.samples.ttft_from_intended_censored_ns.append(now_ns - self.intended_ns)
 
@@ -180,7 +180,7 @@ class Stream:
     # What arrives.
 
     def record_first_token(self, stamp_ns: int, tokens: int) -> None:
-        """The first output has arrived, with this many tokens."""
+        """Record the arrival of the first output, with this many tokens."""
         samples, in_first_wave = self.samples, self.first_wave and not self.carried
         samples.first_wave_waiting -= in_first_wave
         self.first_ns = stamp_ns
@@ -197,7 +197,7 @@ class Stream:
             samples.warmup_ttft_ns.append(self.ttft_ns)
 
     def begin_part(self, stamp_ns: int, tokens: int) -> None:
-        """Begin the part within the open window at its first event; that event's gap began before, and is not recorded.
+        """Begin the part within the open window at its first event, whose gap began earlier and is not recorded.
 
         Bytes that arrived before the window opened, but were read after it, do not belong to it.
         """
@@ -208,7 +208,7 @@ class Stream:
             self.plain = self.pieces is None
 
     def note_clock_step(self) -> None:
-        """The wall clock was stepped: nothing more of this stream can be timed."""
+        """Stop timing this stream, because the wall clock was stepped."""
         self.clock_stepped = True
         self._record_into(self.samples, muted=True)
 

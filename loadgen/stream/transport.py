@@ -1,9 +1,9 @@
-"""The two ways bytes reach a channel: plain sockets with kernel receive timestamps, and TLS through asyncio.
+"""The two transports of a channel: plain sockets with kernel receive timestamps, and TLS through asyncio.
 
 Plain: all sockets of a worker are in one epoll descriptor, the only one that the event loop watches: one wake-up serves
 every readable socket, and a token costs no loop callback. Each `recvmsg` returns the CLOCK_REALTIME time at which the
 kernel received the last segment of the data, so the client's own queueing is not in the numbers. A read without a stamp
-(kernels without the option, or the first packets after it was enabled) gets the user-space clock and is counted.
+(kernels without the option, or the first packets after it was enabled) is stamped by the user-space clock and counted.
 TLS: records hide the segments, so only the user-space clock is left; `loadgen.worker.timing.LoopLag` samples how late
 that is.
 """
@@ -51,7 +51,7 @@ class Sockets:
         self._reads = 0
         self._stamping = _hold_timestamps()
         self.send_due: Callable[[], None] = lambda: None
-        """Called before each read: a due request must not wait, while bytes already carry their arrival time."""
+        """Called before each read: a due request must not wait, whereas bytes already carry their arrival time."""
         self.loop.add_reader(self.epoll.fileno(), self._serve)
 
     async def connect(
@@ -93,11 +93,11 @@ class Sockets:
         self._stamping.close()
 
     def hold(self, count: int) -> None:
-        """So many bytes of a request stay in memory until the kernel takes them."""
+        """Count bytes of a request that stay in memory until the kernel takes them."""
         self.unsent_bytes += count
 
     def let_go(self, count: int) -> None:
-        """The kernel has taken them, or the connection is closed."""
+        """Subtract bytes that the kernel has taken, or whose connection is closed."""
         self.unsent_bytes -= count
         self.rest_taken()
 
@@ -192,7 +192,7 @@ class _PlainSocket:
         return False
 
     def _hold(self, data: bytes, sent: int) -> None:
-        """Keep what comes after the first `sent` bytes; nothing is copied."""
+        """Keep what comes after the first `sent` bytes, without copying it."""
         self._sockets.hold(len(data) - self._held)
         self._unsent, self._held = memoryview(data)[sent:], len(data)
 
@@ -218,7 +218,7 @@ class _PlainSocket:
         return True
 
     def output_began(self) -> None:
-        """The first token has been read.
+        """Count a first request that the kernel sent again, now that its first token has been read.
 
         A server whose queue of new connections is full ignores a connection that its client believes to be established:
         the kernel sends the first request again and again, and that time is in its TTFT.
@@ -234,7 +234,7 @@ class _PlainSocket:
             self._sockets.awaiting.discard(self._descriptor)
             self._sock.close()
             self._let_go()
-            # Not now: the channel may still be in the midst of a read.
+            # Later, because the channel may still be in the middle of a read.
             self._sockets.loop.call_soon(self.channel.let_go)
 
 
@@ -269,7 +269,7 @@ class _TlsProtocol(asyncio.Protocol):
         self._paused = True
 
     def resume_writing(self) -> None:
-        """The rest has been sent, as far as this side of the encryption can know."""
+        """Stamp the request: its rest has been sent, as far as this side of the encryption can know."""
         self._paused = False
         self._channel.sent_late(time.time_ns())
         self._let_go()
@@ -286,7 +286,7 @@ class _TlsProtocol(asyncio.Protocol):
         self._channel.feed(data, time.time_ns())
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection ended, whoever closed it."""
+        """Report the end of the connection, whichever side closed it."""
         reason = str(error) if error else "the server closed the connection before the answer was complete"
         self._let_go()
         self._channel.lost("reset", reason)
@@ -310,5 +310,5 @@ def _try_option(sock: socket.socket, level: int, option: int) -> None:
 
 
 def _retransmissions(sock: socket.socket) -> int:
-    """How often the kernel has sent something again on this connection (`tcpi_total_retrans`)."""
+    """The number of retransmissions on this connection (`tcpi_total_retrans`)."""
     return int.from_bytes(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)[100:], sys.byteorder)

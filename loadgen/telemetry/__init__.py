@@ -1,4 +1,4 @@
-"""Telemetry: GPU backends, each in a child process of its own, and the host.
+"""Telemetry: GPU backends, each in a separate child process, and the host.
 
 A vendor's library can neither hang nor crash vramp nor write to its screen, and the load never waits for telemetry.
 """

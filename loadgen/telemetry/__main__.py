@@ -1,6 +1,6 @@
 """`python -m loadgen.telemetry`: one vendor's library in its own process, writing lines to stdout.
 
-Nothing else gets there: whatever a library prints goes to fd 2, which the parent has connected to a log file.
+Nothing else is written there: whatever a library prints goes to fd 2, which the parent has connected to a log file.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> int:
     """Serve until stdin ends; 1 if the backend does not work here, or the file is not a capture."""
     options = parser().parse_args()
     signal_when_parent_dies(signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # its end is told by whoever started it, not by a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent reports its end; no traceback is needed
     output = Output(os.dup(1))
     os.dup2(2, 1)
     os.nice(5)

@@ -1,4 +1,4 @@
-"""Which backends to try on this box, by vendor and in which order.
+"""Chooses the backends to try on this box, by vendor and in order.
 
 Invariants: no vendor's library is imported or loaded here; without a sign of a vendor's GPU its backends are not tried,
 unless requested by name; on a box with GPUs of two vendors, both are watched.

@@ -44,7 +44,7 @@ class Header(msgspec.Struct, frozen=True, tag="Capture", kw_only=True):
 
 
 class Candidate(msgspec.Struct, tag=True):
-    """The following lines belong to this candidate."""
+    """The candidate to which the following lines belong."""
 
     vendor: VendorName
     name: str
@@ -59,7 +59,7 @@ _COUNTERS = (
     *("energy_j", "pcie_replays", "link_read_bytes", "link_write_bytes"),
     *("ecc_correctable", "ecc_uncorrectable", "ecc_deferred", "bad_pages", "rows_remapped", "xids"),
 )
-_MOST_GAINED = 1e18  # by a counter per round
+_MOST_GAINED = 1e18  # the most that a counter may grow per round
 _LATE_S = 1.0  # samples due longer ago than this, because the process was stopped, are skipped
 
 _decoder: msgspec.json.Decoder[CaptureLine] = msgspec.json.Decoder(CaptureLine)
@@ -203,7 +203,7 @@ def played(samples: Sequence[Sampled], start_s: float) -> Iterator[Sampled]:
     for rounds in itertools.count():
         round_s = start_s + rounds * period_s
         for sample in samples:
-            # The small difference first: a clock that is far from 0 has no digits left for a sum with it.
+            # Subtract first: the difference is small and exact, whereas a sum with a large clock value loses digits.
             gpus = tuple(
                 _moved(gpu, round_s + (gpu.t_s - first_s), gains.get(gpu.index, {}), rounds) for gpu in sample.gpus
             )

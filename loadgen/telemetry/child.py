@@ -25,14 +25,14 @@ _HANG_S = 1.0
 
 
 class Orders:
-    """What the parent wants; read by a thread, since the main thread may hang in a library."""
+    """The parent's orders, read by a thread, since the main thread may hang in a library."""
 
     def __init__(self) -> None:
         self.processes = False
         self.ended = threading.Event()
 
     def follow(self, fd: int) -> None:
-        """Obey the lines from `fd` from now on; soon after its end the process exits, whatever else is going on."""
+        """Follow the orders from `fd` from now on; soon after its end the process exits, whatever it is doing."""
         threading.Thread(target=self._read, args=(fd,), daemon=True).start()
 
     def _read(self, fd: int) -> None:
@@ -50,7 +50,7 @@ class Orders:
 
 
 class Output:
-    """Lines into a pipe that may not be read: a line for which there is no room is dropped as a whole."""
+    """Writes lines to a pipe that may not be read: a line for which there is no room is dropped as a whole."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -67,7 +67,7 @@ class Output:
         return True
 
     def _flush(self) -> None:
-        # What a full pipe refuses waits. If the parent is gone nothing is lost: the end of stdin ends this process.
+        # Bytes that a full pipe refuses are kept. If the parent is gone, the end of stdin ends this process.
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
             while self._rest:
                 self._rest = self._rest[os.write(self._fd, self._rest) :]

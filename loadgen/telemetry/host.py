@@ -1,4 +1,4 @@
-"""The host beside the GPUs: cores, memory, disks, network, and the server's processes.
+"""Samples the host: cores, memory, disks, network, and the server's processes.
 
 Sampled in vramp's own process. Invariants: a rate needs two samples, so the first has none; a process that ends or
 cannot be read is left out; the frequencies of only a few cores are read, and rarely, because some kernels wait for each
@@ -68,7 +68,7 @@ class HostSampler:
         # psutil's order on Linux: user, nice, system, idle, iowait, irq, softirq, steal; guests are included in user.
         times_s = [times[:8] for times in psutil.cpu_times(percpu=True)]
         before, self._cores = self._cores, [_Core(sum(each) - each[3] - each[4], sum(each)) for each in times_s]
-        # A core that went on or off line shifts the others.
+        # A core that went online or offline shifts the others.
         if before is None or len(before) != len(self._cores):
             return []
         return [share for pair in zip(before, self._cores, strict=True) if (share := core_share(*pair)) is not None]
@@ -134,9 +134,9 @@ def _totals(sysfs: Path) -> dict[str, int]:
 
 
 def with_hardware(names: Iterable[str], folder: Path) -> list[str]:
-    """Those that are devices; in a container, which may have none, all that the folder lists, or else all.
+    """The names that are hardware devices; if there are none, as in a container, those in the folder, or else all.
 
-    The bytes of a bond, a bridge, a RAID or an LVM volume are those of the devices below it, too.
+    The bytes of a bond, a bridge, a RAID or an LVM volume would count twice, as those of the devices below it.
     """
     listed = list(names)
     devices = [name for name in listed if (folder / name / "device").exists()]

@@ -38,7 +38,7 @@ class Patience(msgspec.Struct, frozen=True):
 
     open_s: float = OPEN_S
     silence_s: float = 10.0
-    grace_s: float = 1.0  # to exit by itself when told to
+    grace_s: float = 1.0  # to exit by itself when asked to
     pause_s: float = 1.0  # before a restart; doubled for the next
     strikes: int = 3
     forgiven_after_s: float = 300.0  # after working this long, its earlier failures no longer count
@@ -75,7 +75,7 @@ class _Source:
     patience: Patience
     option: BackendOption | None = None  # working or being tried; None if none is left
     opened: Opened | None = None  # the first line of the option that works, or of the last that did
-    devices: dict[int, tuple[object, ...]] = field(default_factory=dict)  # what each is known by, by its position there
+    devices: dict[int, tuple[object, ...]] = field(default_factory=dict)  # identities by position
     failures: dict[str, str] = field(default_factory=dict)  # the latest reason of each option that failed
     restarts: int = 0
     last_s: float | None = None  # arrival of the latest sample (CLOCK_MONOTONIC)
@@ -213,7 +213,7 @@ class Monitor:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _ended(self, source: _Source, task: asyncio.Task[None]) -> None:
-        """A bug in vramp costs the run its telemetry and nothing else, but it is shown."""
+        """Report a source's unexpected end: a bug in vramp costs the run only its telemetry, but it is shown."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             source.option = None
@@ -279,15 +279,15 @@ class Monitor:
 
 
 def _identities(gpus: Iterable[GpuStatic]) -> dict[int, tuple[object, ...]]:
-    """What a device has in every backend, by its position: that is another's once a device before it is lost."""
+    """Each device's identity, the same in every backend, by its position, which shifts if an earlier one is lost."""
     found: dict[int, tuple[object, ...]] = {}
     for gpu in gpus:
         identity = (gpu.bdf or gpu.uuid or gpu.index, gpu.partition)
-        # Two that cannot be told apart are told by their position after all.
+        # Devices that are otherwise indistinguishable are identified by position.
         found[gpu.index] = (*identity, gpu.index) if identity in found.values() else identity
     return found
 
 
 def _harmless(processes: Iterable[GpuProcess]) -> tuple[GpuProcess, ...]:
-    """Strip control sequences: processes choose their own names."""
+    """The processes with control sequences stripped, because processes choose their own names."""
     return tuple(msgspec.structs.replace(process, name=harmless(process.name)) for process in processes)

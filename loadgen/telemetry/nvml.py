@@ -1,6 +1,6 @@
 """NVIDIA GPUs through the driver's own library, with the nvidia-ml-py package.
 
-A lost GPU is listed, too, without values: an operator must see that it is there and lost. Units of the library: mW, mJ,
+A lost GPU is also listed, without values, so that an operator sees that it is lost. Units of the library: mW, mJ,
 MHz, KiB, ns of violation. With MIG, the parent is a socket's partition 0 with power, clocks and temperatures; memory
 belongs to the instances. Invariants: no call that measures over a window of its own (PCIe throughput takes 20 ms each);
 no field id whose number changed between drivers; a call that fails costs only its field, and the reason is kept.
@@ -31,7 +31,7 @@ _FIELDS = {
     "link_write_bytes": (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS),
 }
 _VALUE_BY_TYPE = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-# Cumulative counters; and bits of the moment for reasons that have no counter.
+# Cumulative counters, and momentary bits for reasons that have no counter.
 _VIOLATIONS = {"power": pynvml.NVML_PERF_POLICY_POWER, "thermal": pynvml.NVML_PERF_POLICY_THERMAL}
 _EVENT_BITS = {
     "power": pynvml.nvmlClocksEventReasonSwPowerCap,
@@ -114,7 +114,7 @@ def _list_devices() -> list[_NvmlDevice]:
 
 
 def _number(devices: list[_NvmlDevice]) -> None:
-    """Set CUDA's numbers: NVML's order for equal GPUs, by speed for different ones, an instance of a split GPU."""
+    """Set CUDA's numbers if they are NVML's: CUDA numbers unequal GPUs by speed, and a split GPU by instance."""
     gpus = [device for device in devices if not device.instance]
     if len({device.static.name for device in gpus}) == 1 and not any(device.split for device in gpus):
         for number, device in enumerate(gpus):
@@ -128,7 +128,7 @@ def _gpu(position: int, index: int) -> Iterator[_NvmlDevice]:
         yield _NvmlDevice(None, lost, lost=handle.reason)
         return
     instances = list(_instances(handle))
-    # A GPU without a bridge has links, too, all down: only links that were up can fail.
+    # Even a GPU without a bridge has links, all down: only links that were up can fail.
     every_link = range(pynvml.NVML_NVLINK_MAX_LINKS)
     links = tuple(link for link in every_link if read(pynvml.nvmlDeviceGetNvLinkState, handle, link) == 1)
     static = _static(handle, index, socket=f"#{position}", links=len(links), split=bool(instances))
@@ -226,7 +226,7 @@ def _fast(handle: Any) -> dict[str, Any]:  # noqa: ANN401 - a handle of the libr
 
 
 def _fields(device: _NvmlDevice) -> dict[str, Any]:
-    """Values that have no function of their own, in one call."""
+    """Values that have no separate function, read in one call."""
     wanted = {name: field for name, field in _FIELDS.items() if device.links or not name.startswith("link")}
     values = read(pynvml.nvmlDeviceGetFieldValues, device.handle, list(wanted.values()))
     if isinstance(values, Missing):
@@ -292,7 +292,7 @@ def _slow(device: _NvmlDevice) -> dict[str, Any]:
 
 
 def _retired(handle: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Memory taken out of use: pages before Ampere, rows since."""
+    """Memory that was retired: pages before Ampere, rows since."""
     remapped = read(pynvml.nvmlDeviceGetRemappedRows, handle)
     if isinstance(remapped, Missing):
         causes = (

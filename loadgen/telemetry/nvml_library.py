@@ -1,6 +1,6 @@
-"""NVIDIA's library (NVML): its values or the reasons for missing ones, and what needs state between samples.
+"""Reads NVIDIA's library (NVML): values or the reasons for missing ones, and readings that need state between samples.
 
-GPM measures activity between two samples of its own (Hopper and newer), and Xid errors come as events. Invariants:
+GPM measures activity between two of its samples (Hopper and newer), and Xid errors come as events. Invariants:
 nothing here waits, events are only polled; what was allocated in the library lives as long as the process.
 """
 
@@ -134,7 +134,7 @@ class Xids:
         return new
 
     def readings(self, handle: Any, new: set[int], *, slow: bool) -> dict[str, Measured]:  # noqa: ANN401
-        """Returned in the slow tier, and when there is a new error."""
+        """The Xid errors of a GPU; empty except in the slow tier or when there is a new error."""
         address = _address(handle)
         if not slow and address not in new:
             return {}

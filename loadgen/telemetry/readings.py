@@ -54,7 +54,7 @@ def amount(raw: object, unit: int = 1) -> Measured:
 
 
 def divided(raw: object, by: float, *, wide: bool = True) -> Measured:
-    """An amount divided by a factor, to get exact results: 78000 in thousandths, divided by 1000, is 78.0."""
+    """An amount divided by a factor, which keeps results exact: 78000 thousandths, divided by 1000, are 78.0."""
     value = number(raw, wide=wide)
     return value if isinstance(value, Missing) else value / by
 

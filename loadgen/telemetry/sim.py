@@ -29,7 +29,7 @@ _HEAT_LAG_S = 12.0
 _LINKS = 7
 _LINK_BYTES_PER_TOKEN = 2e6  # hidden states of all layers, by tensor parallelism
 _PCIE_BYTES_PER_TOKEN = 4e3
-_NO_PID = 1 << 22  # a pid that no kernel gives
+_NO_PID = 1 << 22  # a pid that no kernel assigns
 _TIMEOUT_S = 0.5
 
 

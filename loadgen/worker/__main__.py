@@ -1,7 +1,7 @@
 """A worker process: commands on stdin, one line a tick on stdout, streams in between.
 
 Shares no memory with the process that started it, and exits when its stdin closes, or is silent for longer than its
-lifeline, or when its parent dies, even if it is stopped then: a worker cannot outlive its run.
+lifeline, or when its parent dies, even while it is stopped (SIGSTOP): a worker cannot outlive its run.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _tls_context(settings: Configure) -> ssl.SSLContext | None:
 
 def main() -> None:
     signal_when_parent_dies(signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # its end is told by whoever started it, not by a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent reports its end; no traceback is needed
     raise_open_files()
     ask_for_short_slices()
     try:

@@ -1,9 +1,9 @@
-"""A worker's connections that carry no stream: those that are free, and those that are being opened.
+"""A worker's connections that carry no stream: the free ones and those being opened.
 
-A free connection is used before a new one is opened, and at most `AT_ONCE` are opened at a time. Those of the next
-stage are opened ahead of it, no faster than a server can be expected to accept them: what finds its queue full is sent
-again by the kernel after a second. After a failure the next attempt waits (`BackOff`), so that a dead server is not
-hammered.
+A free connection is used before a new one is opened, and at most `AT_ONCE` are opened at a time. Connections for the
+next stage are opened ahead of it, no faster than a server can be expected to accept them: if its accept queue is full,
+the kernel retries only after a second. After a failure the next attempt waits (`BackOff`), so that a dead server is
+not hammered.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Failed = Callable[[str], None]
 
 
 class BackOff:
-    """After a failure, keeps a slot of the load empty for a while; longer, the more streams failed in a row."""
+    """Keeps a slot of the load empty for a while after a failure, longer the more streams have failed in a row."""
 
     def __init__(self, place_free: Callable[[], None]) -> None:
         """`place_free` is called when a slot may be filled again."""
@@ -70,7 +70,7 @@ class Connections:
         self.opening: set[asyncio.Task[None]] = set()  # for the running load; each takes one of its slots
         self._opening_ahead: set[asyncio.Task[None]] = set()  # for the next stage
         self._place_free = place_free
-        self._places = 0  # taken of those for connections opened ahead
+        self._places = 0  # places for connections opened ahead that are taken
         self._sources = cycle(settings.source_addresses or [None])
 
     def put(self, channel: Channel) -> None:
@@ -102,7 +102,7 @@ class Connections:
             self._open(self._opening_ahead, opened, failed)
 
     def ahead_s(self, wanted: int, workers: int) -> float:
-        """How long it takes at least to open so many ahead."""
+        """The shortest time in which `wanted` connections can be opened ahead."""
         return wanted * AHEAD_PLACE_S / _places_of_each(workers)
 
     def _leave_place(self) -> None:
@@ -115,7 +115,7 @@ class Connections:
         task.add_done_callback(tasks.discard)
 
     def close(self) -> None:
-        """Close free connections and open no more; those in use are their users' to close."""
+        """Close free connections and open no more; connections in use are closed by their users."""
         for task in (*self.opening, *self._opening_ahead):
             task.cancel()
         for channel in self.free:

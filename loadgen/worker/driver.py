@@ -32,7 +32,7 @@ _PREPARE_S = 5.0  # a stage begins so long after its connections could all be op
 _EARLY_S = 0.005  # no timer of the loop ends earlier than that
 _PREPARED_OPEN_LOOP = 64
 MOST_UNSENT_BYTES = 64 * 1024 * 1024
-"""A closed loop sends nothing more while the kernel has not taken so much: a thousand long prompts are gigabytes."""
+"""A closed loop sends nothing more while the kernel has yet to take this much: long prompts add up to gigabytes."""
 
 
 class Driver:
@@ -266,7 +266,7 @@ class Driver:
         self._note_held()
 
     def _send_more(self) -> None:
-        """A slot is free and has not been refilled at once."""
+        """Fill a slot that has become free and was not refilled at once."""
         self._fill_soon()
         if self.current is not None:
             self._serve_waiting(self.current)
@@ -311,7 +311,7 @@ class Driver:
             self.current.window.held_changed(len(self.open))
 
     def _note_held(self) -> None:
-        """A moving load attributes its samples to the streams held: note them once all free slots are refilled."""
+        """Note the streams held, to which a moving load attributes its samples, once all free slots are refilled."""
         if self.current is not None:
             self.current.note_held(len(self.open))
 
@@ -337,11 +337,11 @@ class Driver:
             stream = run.next_stream(time.time_ns() if run.rate is None else self.arrivals.take_waiting())
             stream.fail("connect", message)
             run.end_conversation(stream)
-        # Also for an earlier stage: as long as it was being opened, it took a slot of the present one.
+        # Even if the request is of an earlier stage: while being opened, its connection took a slot of the present one.
         self._back_off.begin(len(self.open))
 
     def _unanswered(self, channel: Channel, stream: Stream) -> None:
-        """A reused connection died before the response: send the request again on a fresh one."""
+        """Send a request again on a new connection, because its reused one was closed before the response."""
         self._closed(channel)
         stream.retried = True
         stream.restart()
@@ -398,7 +398,7 @@ class Driver:
                 channel.give_up("stall", f"no event for {self._settings.stall_timeout_s:g} s")
 
     def note_clock_step(self) -> None:
-        """The wall clock was stepped: discard times since the last tick, and those of all open streams."""
+        """Discard the times since the last tick and of all open streams, because the wall clock was stepped."""
         for stream in self._streams():
             stream.note_clock_step()
         for run in self.stages.values():

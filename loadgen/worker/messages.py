@@ -48,7 +48,7 @@ class Configure(msgspec.Struct, frozen=True, tag=True):
     """Run at realtime priority, where the system allows it, while using no more than this share of a core; 0: never."""
     sample_answers: bool = False  # check a few answers for degenerate text
     rows: bool = False  # send a row per ended stream
-    lifeline_s: float = 0.0  # end when nothing was heard for so long, not even an empty line; 0: never
+    lifeline_s: float = 0.0  # exit after so long without input, not even an empty line; 0: never
 
 
 class BeginStage(msgspec.Struct, frozen=True, tag=True):

@@ -71,7 +71,7 @@ class RequestQueue:
         return Turn(turn.request, turn.number + 1) if turn.number + 1 < self._turns else None
 
     def forget(self, turn: Turn) -> None:
-        """A conversation ended early: drop its next turn."""
+        """Drop the next turn of a conversation that ended early."""
         following = self.following(turn)
         if following is None:
             return
@@ -80,7 +80,7 @@ class RequestQueue:
             self._unwritten.remove(following)
 
     def model(self, turn: Turn) -> str | None:
-        """The model drawn for a request, where there are several."""
+        """The model drawn for a request; None unless there are several."""
         template = self._command.template
         return template.model_of(draw(self._seed, self._key, turn.request, "model")) if template.models else None
 
@@ -123,7 +123,7 @@ class ArrivalQueue:
             self._timer.set(self._due_ns)
 
     def take_due(self) -> bool:
-        """If the next arrival is due or nearly so, move it to `waiting`; whether it was."""
+        """Move the next arrival to `waiting` if it is due or nearly so; returns whether it was."""
         if self._due_ns is None or not self._timer.reached(self._due_ns):
             return False
         self.waiting.append(self._due_ns)
@@ -131,7 +131,7 @@ class ArrivalQueue:
         return True
 
     def take_waiting(self) -> int:
-        """Take the longest wait: its intended time by CLOCK_REALTIME as it is now, which may have been stepped."""
+        """Take the arrival that has waited longest; returns its intended time by the present CLOCK_REALTIME."""
         return time.time_ns() - time.monotonic_ns() + self.waiting.popleft()
 
     def end(self) -> list[int]:

@@ -80,7 +80,7 @@ class RealtimePriority:
             self._allowed = self.realtime = set_realtime(True)
 
     def look(self) -> tuple[int, int]:
-        """CPU time since the last call, and how long it was realtime meanwhile, in nanoseconds."""
+        """Re-evaluate the priority; returns the CPU time and the realtime since the last call, in nanoseconds."""
         cpu_before_ns, self._cpu_ns = self._cpu_ns, time.process_time_ns()
         wall_before_ns, self._wall_ns = self._wall_ns, time.monotonic_ns()
         used_ns, span_ns = self._cpu_ns - cpu_before_ns, self._wall_ns - wall_before_ns
@@ -91,7 +91,7 @@ class RealtimePriority:
         return used_ns, realtime_ns
 
     def _become(self, realtime: bool) -> None:
-        # New threads have come since: give them the same priority as the others.
+        # Threads may have started since: give them the same priority as the others.
         if realtime:
             _limit_stuck_time()
             set_realtime(True)
@@ -119,7 +119,7 @@ def set_realtime(wanted: bool) -> bool:
 
 
 def _limit_stuck_time() -> None:
-    """Set again after every signal: the kernel raises the soft limit by a second each time."""
+    """Set RLIMIT_RTTIME; needed after every SIGXCPU, because the kernel then raises the soft limit by a second."""
     _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
     most = _HOPELESS_US if hard == resource.RLIM_INFINITY else min(hard, _HOPELESS_US)
     resource.setrlimit(resource.RLIMIT_RTTIME, (min(_STUCK_US, most), most))

@@ -1,7 +1,7 @@
 """A sample of the answers' text, kept off the timed path: the beginning of one answer per tick.
 
-A sampled stream's output takes the path of odd events, `Channel._take_odd_output`, which keeps it; the path of all
-other streams pays nothing. Each answer is kept from its first token for `EVENTS` events, so that answers are comparable
+A sampled stream's output takes the path of odd events, `Channel._take_odd_output`, which keeps it; all other streams
+pay nothing. Each answer is kept from its first token for `EVENTS` events, so that answers are comparable
 between loads, and checked at a tick.
 """
 
@@ -47,7 +47,7 @@ class AnswerSampler:
 
 
 def _judged(followed: _Followed) -> bool:
-    """Check an answer if enough of it is there; False while more is to come."""
+    """Check an answer once enough of it has arrived; returns False until then."""
     channel, stream, samples = followed
     pieces = stream.pieces or []
     over = channel.stream is not stream

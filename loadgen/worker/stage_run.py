@@ -1,4 +1,4 @@
-"""One stage on one worker: its share of the requests, written ahead of time, and what became of them.
+"""One stage on one worker: its share of the requests, written ahead of time, and their outcomes.
 
 Requests are numbered across all workers and each worker sends every `ranks`-th, so the set of prompts does not depend
 on the number of workers.
@@ -46,10 +46,10 @@ class StageRun:
         self.open_sent = 0  # open streams that count in `sent`
         self.thinking = 0  # conversations in think time, whose next turn is not yet due
         self.concurrency = command.share(stage.concurrency)
-        """This worker's share of the closed loop; of a moving load, at its present step."""
+        """This worker's share of the closed loop, for a moving load at its present step."""
         self.rate = None if stage.rate is None else stage.rate / command.ranks  # its share of the open loop
         self.max_concurrency = command.share(stage.max_concurrency)
-        # In open loop the arrival schedule has the moving rate already.
+        # In open loop the arrival schedule already follows the moving rate.
         self._loads = [None if stage.rate is not None else command.share(int(load)) for _, load in stage.steps]
         self.bins = LoadBins(self._loads, self.samples, client) if stage.steps else None
         self._first_wave_left = 0
@@ -77,7 +77,7 @@ class StageRun:
         return missing if left is None else min(missing, self._warmups_left + left)
 
     def begin(self, streams: Sequence[Stream]) -> None:
-        """Begin the stage; `streams` of earlier stages are open."""
+        """Begin the stage; `streams` are those of earlier stages that are still open."""
         self.window.held_changed(len(streams))
         for stream in streams:
             stream.enter_window(self.samples)
@@ -105,7 +105,7 @@ class StageRun:
         return self._requests.write_ahead(wanted)
 
     def write_again(self, stream: Stream) -> None:
-        """Write a stream's request once more: its bytes were not kept."""
+        """Write a stream's request again, because its bytes were not kept."""
         stream.wire = self._requests.write(Turn(*stream.request))
 
     def next_stream(self, intended_ns: int) -> Stream:
@@ -140,7 +140,7 @@ class StageRun:
     # Conversations.
 
     def follow_up(self, stream: Stream, thought: Callable[[], None]) -> None:
-        """A stream has ended: if its conversation goes on, `thought` is called after the think time.
+        """Call `thought` after the think time, if the conversation of a stream that has ended continues.
 
         Until then the conversation keeps its slot in the closed loop.
         """
@@ -157,7 +157,7 @@ class StageRun:
             self._requests.due.append(following)
 
     def end_conversation(self, stream: Stream) -> None:
-        """Nothing follows this stream: what was written ahead for its next turn is not needed."""
+        """Drop what was written ahead for the next turn, because nothing follows this stream."""
         self._requests.forget(Turn(*stream.request))
 
     def _has_thought(self, following: Turn, thought: Callable[[], None]) -> None:
@@ -197,7 +197,7 @@ class StageRun:
     # Measurement.
 
     def note_end(self, stream: Stream) -> None:
-        """A stream of this stage is over."""
+        """Note that a stream of this stage has ended."""
         self.open -= 1
         self.open_sent -= stream.measured
         self._last_end_ns = time.monotonic_ns()
@@ -210,7 +210,7 @@ class StageRun:
             self.open_window(streams())
 
     def open_window(self, streams: Iterable[Stream]) -> None:
-        """Measure from now on; `streams` are open."""
+        """Measure from now on; `streams` are all that are open."""
         if self._ended or self.window.is_open:
             return
         self._open(time.monotonic_ns())
@@ -235,7 +235,7 @@ class StageRun:
         moved()
 
     def note_held(self, held: int) -> None:
-        """For a moving load: so many streams are open. Call it once all free slots have been refilled."""
+        """Note the number of open streams, for a moving load; call it once all free slots have been refilled."""
         if self.bins is not None and self.window.is_open:
             self.bins.note_held(held)
 
@@ -270,7 +270,7 @@ class StageRun:
         return msgspec.structs.replace(self.samples.drain(send_due), bins=bins, **self.window.take(until_ns))
 
     def note_clock_step(self) -> None:
-        """The wall clock was stepped: discard the times that have not been drained."""
+        """Discard the times that have not been drained, because the wall clock was stepped."""
         self.samples.note_clock_step()
         if self.bins is not None:
             self.bins.drop_samples()

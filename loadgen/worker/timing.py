@@ -121,7 +121,7 @@ class _Offset(NamedTuple):
 
 
 class ClockWatch:
-    """Detects every step of at least `STEP_NS`, also in several parts, with no false alarm however busy the machine is.
+    """Detects every clock step of at least `STEP_NS`, even one made in parts, without false alarms on a busy machine.
 
     Reading one clock between two readings of the other bounds the offset from both sides. A step is reported when the
     bounds before and now do not overlap: an interruption can hide a step until the next call, but never invent one.

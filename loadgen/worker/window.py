@@ -14,7 +14,7 @@ import msgspec
 from loadgen.metrics.deltas import LoadBin
 from loadgen.stream.samples import ClientSamples, StageSamples, encoded_histogram, gap_histograms
 
-_MOVED_NS = 100_000_000  # a clock that is so far back was moved, as with a virtual machine
+_MOVED_NS = 100_000_000  # a clock further back than this was set back, as when a virtual machine is resumed
 
 
 class Window:

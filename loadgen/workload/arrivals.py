@@ -1,4 +1,4 @@
-"""When requests are due in open loop: pure functions of the seed, without a clock.
+"""The times at which requests are due in open loop, as pure functions of the seed, without a clock.
 
 The schedule is one global sequence of which W workers each take every W-th entry, so it does not depend on their
 number. It is never re-anchored: a late request is sent late, and its lateness shows.
@@ -21,7 +21,7 @@ from loadgen.distributions import burstiness_of
 _BLOCK = 1024
 
 RatePoints = Sequence[tuple[float, float]]
-"""(seconds after the start, requests a second) in ascending time, interpolated linearly; the last rate holds on."""
+"""(seconds after the start, requests a second) in ascending time, interpolated linearly; the last rate persists."""
 
 
 def arrival_offsets_s(rate: float, arrival: str, seed: int, points: RatePoints = ()) -> Iterator[float]:
@@ -56,7 +56,7 @@ def _expected_counts(burstiness: float, seed: int) -> Iterator[NDArray[np.float6
 
 
 def times_of_counts(counts: NDArray[np.float64], points: RatePoints) -> NDArray[np.float64]:
-    """When a piecewise-linear rate has produced these numbers of requests, in seconds; infinity where it never does.
+    """The times at which a piecewise-linear rate has produced these numbers of requests; infinity if it never does.
 
     Where the rate goes from a to b over d seconds, n requests take the t that solves a t + (b - a) t^2 / 2d = n.
     """

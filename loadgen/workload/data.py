@@ -229,7 +229,7 @@ def _line_records(file: BinaryIO, path: Path) -> Iterator[_Raw]:
 
 
 def _array_records(file: BinaryIO, path: Path) -> Iterator[_Raw]:
-    """The elements of a JSON array, holding no more of the file in memory than its longest element."""
+    """The elements of a JSON array, with no more of the file in memory than about its longest element."""
     # Only the ends of records matter here; int() would refuse very long numbers.
     decode = json.JSONDecoder(parse_int=float).raw_decode
     window = _Window(file, path)
@@ -309,7 +309,7 @@ class DatasetReader:
     def __init__(self, data: Dataset) -> None:
         self._data = data
         self._descriptor = os.open(data.path, os.O_RDONLY | os.O_CLOEXEC)
-        # It stays open as long as anything refers to the reader: nothing tells when its stage is over.
+        # It stays open while the reader is referenced, because the end of its stage is not signalled.
         weakref.finalize(self, os.close, self._descriptor)
         self._index = np.memmap(data.index, dtype=_ENTRIES, mode="r")
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _REQUESTS_A_STAGE = 2**24
-_MOST_PIECES = 2**96  # per stage: pieces of a trace have the numbers that the trace gives them
+_MOST_PIECES = 2**96  # per stage; large, because pieces of a trace take their numbers from the trace
 STAGES_A_RUN = 2**12
 _SHORTEST_TEXT = 2**16
 _STRIDE = 40_503  # odd, so that the windows of 65,536 consecutive requests begin at different places

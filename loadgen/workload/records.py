@@ -1,7 +1,8 @@
-"""Records of texts: ShareGPT conversations, JSON lines and plain lines. Those of traces are in `traces`.
+"""Parses records of texts: ShareGPT conversations, JSON lines and plain lines. Those of traces are in `traces`.
 
-Of a ShareGPT conversation, `vllm bench` sends the first turn, whoever speaks, asks for as many tokens as the second
-turn has, and leaves out what is too short or too long. So does vramp, with estimated tokens: it has no tokenizer.
+Of a ShareGPT conversation, `vllm bench` sends the first turn, regardless of its speaker, asks for as many tokens as the
+second turn has, and leaves out what is too short or too long. vramp does the same with estimated token counts, because
+it has no tokenizer.
 """
 
 from __future__ import annotations

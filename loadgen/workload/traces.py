@@ -93,7 +93,7 @@ _JSON = '{"timestamp": milliseconds, "input_length": tokens, "output_length": to
 
 
 class _Sharing:
-    """How much of a trace's prompts repeats earlier prefixes."""
+    """Counts how much of a trace's prompts repeats earlier prefixes."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size

@@ -1,10 +1,10 @@
-"""What the requests of a stage ask for: decided by the profile, written by the workers.
+"""The content of a stage's requests, which the profile decides and the workers write.
 
 `Work` is all that a worker needs beyond a stage's load; `RequestWriter` makes requests from it by number. Invariant: a
-request is a pure function of the seed, the stage and its number, so it is the same whoever writes it and however often.
+request is a pure function of the seed, the stage and its number, so it is the same on any worker and if written again.
 
 In a conversation each request repeats the earlier turns. The server's real answers are not kept; synthetic text of the
-same length takes their place. So a prefix cache hits the conversation up to the first answer that it generated itself,
+same length takes their place. So a prefix cache hits the conversation up to the first answer that the server generated,
 and no further.
 """
 
@@ -33,7 +33,7 @@ _PASSES = STAGES_A_RUN // 2  # prompts of passes are drawn as stages from this n
 class Work(msgspec.Struct, frozen=True, omit_defaults=True):
     """The requests of a stage, beyond its nominal ISL and OSL."""
 
-    isl: str = ""  # their distribution; empty: always the nominal one
+    isl: str = ""  # distribution of lengths; empty: always the nominal one
     osl: str = ""
     data: Dataset | None = None
     replay: bool = False  # records in their own order, at their own times
@@ -45,11 +45,11 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True):
     key: int | None = None  # seeds prompts in place of the stage's number, so that passes have the same ones
 
     def by_hand(self, *, in_conversations: bool) -> Work:
-        """The same for a load that the operator sets: with new prompts, and without the times of a trace."""
+        """This work for a load that the operator sets: with new prompts, and without the times of a trace."""
         return msgspec.structs.replace(self, key=None, replay=False, turns=self.turns if in_conversations else 1)
 
     def pass_of(self, number: int) -> Work:
-        """The same, with the prompts of the plan's stage `number`."""
+        """This work with the prompts of the plan's stage `number`, shared by all its passes."""
         return msgspec.structs.replace(self, key=_PASSES + number % (_PASSES - 1))
 
     @property
@@ -225,7 +225,7 @@ class RequestWriter:
 
 
 def trace_pieces(row: TraceRow, key: int, index: int, *, block_size: int, times: int = 0) -> list[Piece]:
-    """The prompt of a row: a piece per entry of `hash_ids`, and one of its own for the tokens that they do not cover.
+    """The prompt of a row: a piece per entry of `hash_ids`, and a unique one for the tokens that they do not cover.
 
     Pieces differ between stages and between repetitions of the trace (`times`), so that neither hits what an earlier
     one left in the cache. Blocks have even numbers, a request's own pieces odd ones.
@@ -242,7 +242,7 @@ _STEPS = 2.0**-64
 def draw(seed: int, stage: int, index: int, purpose: str) -> float:
     """A uniform number in [0, 1), independent between requests and purposes."""
     digest = blake2b(f"{seed}/{stage}/{index}/{purpose}".encode(), digest_size=8).digest()
-    # 53 bits, so that the largest does not round up to 1.
+    # Only 53 bits, so that the largest value does not round up to 1.
     return (int.from_bytes(digest) >> 11 << 11) * _STEPS
 
 

@@ -152,7 +152,7 @@ async def test_a_refused_key(server: SshServer, home: Path) -> None:
 
 async def test_an_unknown_host_key(server: SshServer, home: Path) -> None:
     (home / ".ssh" / "known_hosts").write_text("")
-    assert "its host key is not known" in await refused(server)
+    assert "its host key is unknown" in await refused(server)
     assert not server.commands
 
 

@@ -83,7 +83,7 @@ def test_the_table_of_a_monitor_has_the_engines_word_and_nothing_of_ours() -> No
         "Errors by status:                           4xx 2, 503 1",
         "Speculative decoding:                       50% of the drafted tokens accepted, 3.00 tokens a step; "
         "by position 90% 60%",
-        "Not told:                                   prefill: SGLang has no such histogram",
+        "Not reported:                               prefill: SGLang has no such histogram",
     ]:
         assert line in table
     assert "Successful requests" not in table and "\x1b" not in table
@@ -91,7 +91,7 @@ def test_the_table_of_a_monitor_has_the_engines_word_and_nothing_of_ours() -> No
 
 def test_what_an_engine_lacks_is_told_once_and_what_is_others_each_time() -> None:
     table = result_table(monitor(watched(), msgspec.structs.replace(watched("again"), index=1)))
-    assert table.count("Not told:") == 1
+    assert table.count("Not reported:") == 1
     assert table.count("Of others:                                  3.50 running, 2.00 req/s, 1.00k tok/s in") == 2
 
 

@@ -69,7 +69,7 @@ async def test_extending_what_is_held_gives_it_an_end_again(engine: Simulator) -
     (stage,) = result.stages
     assert stage.stop_reason == "its time was up"
     assert stage.measured_s > 1.2
-    assert texts(result, "load") == ["conc 4 is held", "conc 4 goes on for 0.5 s more"]
+    assert texts(result, "load") == ["conc 4 is held", "conc 4 extended by 0.5 s"]
 
 
 async def test_a_stage_that_settles_is_held_too(engine: Simulator) -> None:
@@ -77,7 +77,7 @@ async def test_a_stage_that_settles_is_held_too(engine: Simulator) -> None:
     act = in_turn((flowing, Hold()), (later_than(2.7), NextStage()))
     result, _ = await outcome(attach(engine, load=lasting("1s"), plan=plan), act)
     (stage,) = result.stages
-    assert (stage.stop_reason, stage.settled_s is not None) == ("the operator went on", True)
+    assert (stage.stop_reason, stage.settled_s is not None) == ("the operator moved on", True)
     assert stage.measured_s > 1.5
 
 

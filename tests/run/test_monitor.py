@@ -43,7 +43,7 @@ async def test_stages_are_cut_by_time_and_by_marks(engine: Simulator) -> None:
     parts = quiet(engine, plan={"every": "1s"}, duration="2500ms")
     result, _ = await outcome(parts, once(lambda snapshot: len(snapshot.stages) == 2, Note("new firmware")))
     assert [stage.label for stage in result.stages] == ["no load", "no load", "new firmware", "no load"]
-    assert [stage.stop_reason for stage in result.stages][1] == "a mark was put"
+    assert [stage.stop_reason for stage in result.stages][1] == "the operator set a mark"
     whole, cut, rest, last = (stage.measured_s for stage in result.stages)
     assert whole == pytest.approx(1.0, abs=0.3)
     assert cut + rest == pytest.approx(1.0, abs=0.3)
@@ -204,7 +204,7 @@ async def test_what_a_monitor_has_measured_is_measured_again_though_it_let_the_s
     assert (result.state, error) == ("complete", None)
     assert [stage.target.concurrency for stage in result.stages] == [0, 1, 2, 2]
     assert result.stages[-1].requests.completed > 0
-    assert texts(result, "load")[-1] == "conc 2 once more"
+    assert texts(result, "load")[-1] == "conc 2 is measured again"
 
 
 async def test_load_that_was_asked_for_outlives_a_cut_and_begins_while_the_server_is_asked(engine: Simulator) -> None:

@@ -126,7 +126,7 @@ async def test_ipv6_and_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "words"), [("http://127.0.0.1:9", "nobody listens"), ("http://no.such.host.invalid:80", "no such host")]
+    ("url", "words"), [("http://127.0.0.1:9", "nothing listens"), ("http://no.such.host.invalid:80", "no such host")]
 )
 async def test_addresses_that_lead_nowhere(url: str, words: str) -> None:
     with pytest.raises(ServerError, match=words):
@@ -242,4 +242,4 @@ async def test_one_of_several_urls_that_nobody_serves(engine: Simulator) -> None
     parts = profile({"engine": "attach", "urls": [engine.url, NOBODY]})
     _, error = await outcome(parts)
     assert isinstance(error, ServerError)
-    assert f"{NOBODY}: nobody listens there" in str(error)
+    assert f"{NOBODY}: nothing listens there" in str(error)

@@ -175,7 +175,7 @@ async def test_next_stage_leaves_the_rest_of_one(engine: Simulator) -> None:
     act = in_turn((flowing, NextStage()), (flowing, NextStage()))
     result, _ = await outcome(attach(engine, load=load), act)
     assert result.state == "complete"
-    assert [stage.stop_reason for stage in result.stages] == ["the operator went on"] * 2
+    assert [stage.stop_reason for stage in result.stages] == ["the operator moved on"] * 2
 
 
 async def test_an_open_run_holds_after_the_plan_and_goes_on_by_hand(engine: Simulator) -> None:
@@ -294,7 +294,7 @@ async def refused(parts: Profile, kind: type[VrampError], *words: str) -> Result
 
 
 async def test_nobody_listens() -> None:
-    await refused(profile({"engine": "attach", "url": "http://127.0.0.1:9"}), ServerError, "nobody listens")
+    await refused(profile({"engine": "attach", "url": "http://127.0.0.1:9"}), ServerError, "nothing listens")
 
 
 async def test_a_model_that_is_not_served(engine: Simulator) -> None:

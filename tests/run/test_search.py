@@ -115,7 +115,7 @@ async def test_the_operator_extends_a_stage(engine: Simulator) -> None:
     result, _ = await outcome(plain, act=once(flowing, Extend()))
     (stage,) = result.stages
     assert stage.measured_s > 3.9
-    assert any(event.text == "conc 4 goes on for 2 s more" for event in result.events)
+    assert any(event.text == "conc 4 extended by 2 s" for event in result.events)
 
 
 async def test_a_stage_beside_the_plan_is_no_point_of_it(engine: Simulator) -> None:

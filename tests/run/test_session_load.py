@@ -31,7 +31,7 @@ def flowing_by_hand(snapshot: Snapshot) -> bool:
     [
         (Pause(), [(paused, Resume())], [2, 2, 1, 2], ["the operator paused", *[ANSWERED] * 3]),
         (SetConcurrency(3), [(flowing_by_hand, Stop())], [2, 3], [CHANGED, "stopped by the operator"]),
-        (NextStage(), [], [2, 1, 2], ["the operator went on", ANSWERED, ANSWERED]),
+        (NextStage(), [], [2, 1, 2], ["the operator moved on", ANSWERED, ANSWERED]),
     ],
 )
 async def test_what_happens_while_the_engine_is_read_between_two_stages_stays(

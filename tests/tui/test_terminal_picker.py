@@ -103,4 +103,4 @@ def test_a_dumb_terminal_gets_progress_lines_and_the_reason(tmp_path: Path) -> N
         terminal.read_rest()
         assert terminal.wait() == 3
     assert b"no cockpit, progress lines instead: TERM=dumb" in terminal.seen
-    assert b"nobody listens" in terminal.seen and b"\x1b" not in terminal.seen
+    assert b"nothing listens" in terminal.seen and b"\x1b" not in terminal.seen

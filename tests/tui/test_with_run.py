@@ -122,8 +122,8 @@ async def test_every_larger_change_of_the_load(run: Run) -> None:
             await pilot.pause(0.05)
     assert texts(run, "load") == [
         "conc 8 is held",
-        "conc 8 goes on for 60 s more",
-        "conc 8 once more",
+        "conc 8 extended by 60 s",
+        "conc 8 is measured again",
         "conc 8 -> shape 64/16",
         "conc 8 -> rate 20/s",
         "rate 20/s -> conc 5",

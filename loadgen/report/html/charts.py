@@ -102,7 +102,7 @@ def log_axis(values: Iterable[float | None], *, most_ticks: int = 6) -> dict[str
 
 
 def has_curve(result: Result) -> bool:
-    """Whether there are at least two loads, or one and a published point."""
+    """Whether there is a curve to draw: at least two loads, or one and a published point."""
     loads = {(stage.target.concurrency, stage.target.rate) for stage in drawn(result)}
     axes = (TOTAL_BY_E2E, *map(_latency_axes, ("ttft", "tpot")))
     return len(loads) > 1 or (bool(loads) and any(_published(result, one) for one in axes))

@@ -234,7 +234,7 @@ _ENERGY: tuple[Column[tuple[str, EnergyResult]], ...] = (
     Column("mean W", lambda row: (row[1].joules or 0.0) / row[1].window_s, decimals=0),
     Column("J/output token", lambda row: row[1].joules_per_output_token),
     Column("output tok/s per W", lambda row: row[1].tokens_per_s_per_w, decimals=3),
-    Column("GPUs told by", lambda row: row[1].devices_by, words=True),
+    Column("GPUs determined by", lambda row: row[1].devices_by, words=True),
     Column("measured by", lambda row: _measured_by(row[1]), words=True),
 )
 

@@ -128,7 +128,7 @@ def _row_title(row: Row, number: int) -> dict[str, Any]:
 
 
 def _above(text: str, *, x: float, yshift: int) -> dict[str, Any]:
-    """A text on the upper edge of its row."""
+    """An annotation on the upper edge of its row."""
     place = {"x": x, "y": 1, "xanchor": "left", "yanchor": "bottom", "yshift": yshift}
     return {"text": text, **place, "showarrow": False}
 

@@ -1,4 +1,4 @@
-"""What is shown of an engine and kept of a stage, computed from its samples, in the units of the result."""
+"""An engine's figures for the screen and for a stage, computed from its samples in the units of the result."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from loadgen.server.engines.names import LATENCIES
 from loadgen.server.engines.sample import EngineSample
 from loadgen.server.engines.window import EngineDelta, EngineLatency, delta, engine_doubts, intervals_s
 
-_SHORTEST_SPAN_S = 0.5  # for a rate: a stage boundary may be read right after a poll, and one step is not a rate
+_SHORTEST_SPAN_S = 0.5  # for a rate: a stage boundary may be read right after a poll, and one step is no rate
 _SUCCESS = ("1", "2", "3")  # first digits of statuses that are not errors
 
 
 def view_of(
     before: EngineSample | None, sample: EngineSample | None, span_s: float, *, apart: bool = False
 ) -> EngineView | None:
-    """The engine now, and its rates since a sample `span_s` earlier; `apart`: one engine of several, no latencies."""
+    """The engine now, with rates since a sample `span_s` earlier; `apart`: it is one of several, without latencies."""
     if sample is None:
         return None
     change = (delta(before, sample) if before is not None else None) or EngineDelta()
@@ -112,7 +112,7 @@ def _rate(count: float | None, span_s: float) -> float | None:
 
 
 def _per_gpu(counted: float | None, span_s: float, unit: float = 1.0) -> float | None:
-    """A rate per GPU; None if nothing was counted: an engine that does not count leaves the counter at 0."""
+    """A rate per GPU; None if the count is 0, because an engine that does not count leaves its counter at 0."""
     return None if not counted or not span_s else counted / span_s / unit
 
 
@@ -122,7 +122,7 @@ def _hbm_bytes(change: EngineDelta) -> float | None:
 
 
 def _ended(change: EngineDelta, before: EngineSample | None, after: EngineSample) -> float | None:
-    """How many requests ended: each has one end-to-end latency."""
+    """The number of requests that ended, from the count of end-to-end latencies."""
     if change.e2e is not None:
         return change.e2e.count
     return None if before is None or before.e2e is None or after.e2e is None else 0.0
@@ -156,7 +156,7 @@ def _ms(seconds: float) -> float:
 
 
 def _spec(change: EngineDelta, sample: EngineSample) -> SpecDecode | None:
-    """From the window's counters, or from the engine's own gauges where it lacks counters."""
+    """Speculative decoding, from the window's counters, or from the engine's gauges where it lacks counters."""
     drafts, drafted, accepted = change.drafts, change.drafted_tokens, change.accepted_tokens
     steps = drafts if drafts is not None else drafted
     # TGI counts every step, whether it speculates or not.

@@ -1,7 +1,7 @@
-"""What each engine calls the figures that vramp shows, or why it lacks them: a row per figure, a column per engine.
+"""Maps the figures that vramp shows to each engine's metric names, or says why it lacks them: a row per figure.
 
-Names differ between versions: the newest comes first, and the first that a page has is used, so that a version with
-both is not counted twice. Definitions follow the engines' sources: vLLM 0.6 (`vllm/engine/metrics.py`) to 0.32
+Names differ between versions: the newest comes first, and the first one on a page is used, so that a version with both
+is not counted twice. Definitions follow the engines' sources: vLLM 0.6 (`vllm/engine/metrics.py`) to 0.32
 (`vllm/v1/metrics/`), SGLang 0.4.6 to 0.5.23 (`srt/metrics/collector.py`, `srt/observability/metrics_collector.py`), TGI
 3.3 (`router/src/server.rs`, `backends/v3/src/`).
 """
@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
 
 def _told(*series: str, absent: str = "", zero: str = "", label: str = "") -> Names:
-    """Series as PromQL selects them: `name`, or `name{label="value"}`."""
+    """A figure's series, given as PromQL selectors: `name`, or `name{label="value"}`."""
     return Names(tuple(_series(each) for each in series), absent, zero, label)
 
 
@@ -62,7 +62,7 @@ TITLES: Mapping[EngineKind, str] = {"vllm": "vLLM", "sglang": "SGLang", "tgi": "
 PREFIXES: Mapping[EngineKind, str] = {"vllm": "vllm:", "sglang": "sglang:", "tgi": "tgi_"}
 ENGINE_LABELS = ("engine", "dp_rank")  # of vLLM and SGLang: which engine of a data-parallel server
 SOURCES = {"input": "local_compute", "device_hit": "local_cache_hit", "storage_hit": "external_kv_transfer"}
-"""SGLang's words for where prompt tokens came from, in vLLM's; its `host_hit` has no counterpart."""
+"""vLLM's names for SGLang's sources of prompt tokens; SGLang's `host_hit` has no counterpart."""
 
 LATE = frozenset({"sglang", "tgi"})  # most of their series appear only once there is something to count
 

@@ -1,8 +1,8 @@
 """One reading of `/metrics`, whichever engine it comes from.
 
 Every figure is optional: a missing one is None, never 0. Several engines in one server (data parallel) are summed and
-also kept apart in `engines`; for KV cache use the fullest counts, for work per GPU the mean. Gauges that an engine
-computes over a span of its own are read only where it has no counter for them.
+also kept apart in `engines`; KV cache usage is that of the fullest, work per GPU the mean. Gauges that an engine
+computes over its own time span are read only where it has no counter for them.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from loadgen.server.engines.names import (
 _Latency = TypeVar("_Latency")
 _Part = TypeVar("_Part")
 _MOST_LINES = 50_000  # 64 engines have 13,000; these take a second
-_MOST_PARTS = 1024  # engines of a server, statuses, positions: a label with more values is not one of these
+_MOST_PARTS = 1024  # a label with more values than this does not stand for engines, statuses or positions
 _LONGEST_LABEL = 64
-_BEYOND = 1e30  # no engine counts so far
-_NOTHING = 1e-15  # nor so little: a mean over it would be endless
+_BEYOND = 1e30  # no engine counts this far
+_NOTHING = 1e-15  # nor this little: a mean over it would overflow
 _STARTED = Names((Series("process_start_time_seconds", {}),))
 _ROWS = GAUGES | COUNTERS | BY_LABEL | HISTOGRAMS
 _MEANS = ("spec_acceptance", "spec_length", "flops_per_gpu", "read_bytes_per_gpu", "write_bytes_per_gpu")
@@ -102,7 +102,7 @@ class EngineSample(Counters[EngineHistogram], frozen=True):
     waiting: float | None = None
     waiting_by_reason: Mapping[str, float] | None = None
     kv_usage: float | None = None  # 0 to 1, of the fullest engine
-    spec_acceptance: float | None = None  # as computed by the engine over a span of its own
+    spec_acceptance: float | None = None  # as computed by the engine over its own time span
     spec_length: float | None = None
     started_unix_s: float | None = None  # if the page is of a single process
     lacks: Mapping[str, str] = msgspec.field(default_factory=dict)
@@ -154,7 +154,7 @@ def _page(lines: Sequence[str], kind: EngineKind) -> _Page:
     ours = [line for line in lines if line.startswith(families)]
     if len(ours) > _MOST_LINES:
         raise ServerError(f"the server's /metrics has {len(ours):,} lines of {TITLES[kind]}: no engine has so many")
-    # Not above: it loads web servers, and no page is read before the cockpit shows.
+    # Imported late: it loads web servers, and no page is read before the cockpit is shown.
     from prometheus_client.parser import text_string_to_metric_families
 
     found: _Page = {}
@@ -167,7 +167,7 @@ def _page(lines: Sequence[str], kind: EngineKind) -> _Page:
 
 
 def _one_rank(page: _Page) -> _Page:
-    """Without duplicates: SGLang's pipeline ranks report the same figures, as do its totals split by priority."""
+    """The page without SGLang's duplicates: its pipeline ranks, and its totals split by priority."""
     ranks: dict[str, tuple[int, int]] = {}
     for labels, _ in chain.from_iterable(page.values()):
         if "tp_rank" in labels:
@@ -239,7 +239,7 @@ def _parts(page: _Page, names: Names) -> dict[str, float] | None:
 
 
 def _part(parts: dict[str, _Part], label: str, new: _Part) -> _Part:
-    """The part for a label value, created if new; values come from outside, so their number is limited."""
+    """The part for a label value, created if new; values are external input, so their number is limited."""
     if len(parts) > _MOST_PARTS:
         raise ServerError(f"the server's /metrics has more than {_MOST_PARTS} engines, or parts of one figure")
     return parts.setdefault(harmless(label[:_LONGEST_LABEL]), new)
@@ -269,9 +269,9 @@ def together(name: str, values: Sequence[float]) -> float:
 
 
 def sum_of(samples: Sequence[EngineSample | None]) -> EngineSample | None:
-    """All samples summed, but the fullest KV cache; None if a sample is missing, and a figure if a sample lacks it.
+    """All samples combined by `together`; None if a sample is missing, and a figure is None if a sample lacks it.
 
-    For engines whose series appear late, a missing figure counts as nothing yet.
+    For engines whose series appear late, a missing figure counts as zero.
     """
     known = [sample for sample in samples if sample is not None]
     if len(known) < len(samples) or not known:

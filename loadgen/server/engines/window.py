@@ -21,7 +21,7 @@ from loadgen.server.engines.sample import COUNTER_FIELDS, Counters, EngineHistog
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 _FROM_CACHE = "local_cache_hit"
 _ROUNDING_S = 1e-6
-_STALE_S = 1.0  # gauges date from the last step: requests may have arrived since
+_STALE_S = 1.0  # how old gauges may be: they are set at each step, and requests may have arrived since
 
 
 class EngineLatency(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class EngineDelta(Counters[EngineLatency], frozen=True):
     def prefix_hit_rate(self) -> float | None:
         """The share of prompt tokens that hit the prefix cache; None if there were none, or the figures conflict.
 
-        Hits per look-up is the last resort: before mid-2026, vLLM counts a waiting request each time it looks at it.
+        Hits per look-up are the last resort: before mid-2026, vLLM counts a waiting request at each look-up.
         """
         if self.prompt_tokens_by_source is not None:
             tokens = sum(self.prompt_tokens_by_source.values())
@@ -92,7 +92,7 @@ def _growth(before: EngineSample, after: EngineSample, name: str) -> Any:  # noq
 
 
 def _goes_on(before: EngineSample, after: EngineSample) -> bool:
-    """Whether series new on the page were 0 before: many appear only once there is something to count."""
+    """Whether series that are new on the page count from 0: many appear only once there is something to count."""
     return before.kind is not None and before.kind == after.kind
 
 

@@ -1,4 +1,4 @@
-"""AMD's GPUs from the kernel's files: amdgpu's cards, and amdkfd's devices and links."""
+"""Reads AMD GPUs from sysfs: amdgpu's cards, and amdkfd's devices and links."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read_amd(sysfs: Path, proc: Path, _path: str | None) -> list[Gpu]:
 
 
 def _gpu(card: Path, own: Sequence[ComputeNode]) -> Gpu | None:
-    """None for a partition's card: its socket's card has the counters."""
+    """The GPU of a card; None for a partition's card, because its socket's card has the counters."""
     used, total = number_in(card / "mem_info_vram_used"), number_in(card / "mem_info_vram_total")
     if used is None or not total:
         return None

@@ -1,8 +1,8 @@
-"""Which of the box's GPUs a server uses, from the devices it is given: for checks before a start, and for measurements.
+"""Determines which of the box's GPUs a server uses, from the devices it is given.
 
-A runtime numbers the devices that are visible to it; each further list of devices renumbers the rest from 0, and vLLM
-takes as many as its parallelism needs, from the first on. Invariant: where a device is named in a way that is not
-understood here, the answer is None, never a guess.
+Used by checks before a start, and for measurements. A runtime numbers the devices that are visible to it; each further
+list of devices renumbers the rest from 0, and vLLM takes as many as its parallelism needs, from the first on.
+Invariant: where a device is named in a way that is not understood here, the answer is None, never a guess.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from loadgen.vendors import VENDORS, Platform, Vendor, vendor_of
 class Device(NamedTuple):
     """A device as the runtime sees it."""
 
-    gpu: int  # the number of the GPU that it is, or is a part of
+    gpu: int  # the number of its GPU, of which it may be only a part
     name: str = ""  # the name that runtimes accept, such as GPU-1a2b3c4d
     file: str = ""
 
 
 def environment_of(server: Server, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables that the server will see; vramp's own environment does not get into a container."""
+    """The variables that the server will see; vramp's own environment is not passed to a container."""
     return {**({} if server.docker is not None else environ), **server.env}
 
 
@@ -60,7 +60,7 @@ def given_indices(
 ) -> tuple[int, ...] | None:
     """The numbers of the measured GPUs that these servers use; None if unknown.
 
-    Each has devices of its own, as assigned by `instance_servers`; `environ` is vramp's.
+    Each server has separate devices, as assigned by `instance_servers`; `environ` is vramp's environment.
     """
     found: set[int] = set()
     for server in servers:

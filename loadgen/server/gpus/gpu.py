@@ -24,7 +24,7 @@ from loadgen.vendors import VENDORS, Platform, is_partition
 class Holder(msgspec.Struct, frozen=True):
     """A process that holds memory of a GPU."""
 
-    pid: int  # the driver's, which inside a container is the host's pid
+    pid: int  # as the driver reports it: inside a container, still the host's pid
     name: str  # the kernel's short name; empty if not visible
     used_bytes: int | None
 
@@ -48,12 +48,12 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     power_cap_w: float | None = None
     power_cap_default_w: float | None = None
     links_up: int | None = None  # GPUs reached over XGMI, or NVLinks
-    links_expected: int | None = None  # the most links that a GPU of this kind on the box has
+    links_expected: int | None = None  # the most links of any GPU of the same kind on the box
     fabric: str | None = None  # of an NVSwitch: Completed, In Progress, Not Started
 
     @property
     def split(self) -> bool:
-        """Whether a server's device is only a part of it."""
+        """Whether it is partitioned, so that a server's device is only a part of it."""
         return is_partition(self.compute_partition)
 
 
@@ -79,7 +79,7 @@ def read_gpus(
 
 
 def with_expected_links(gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Set `links_expected`: links that were down when the driver loaded show only in comparison."""
+    """Set `links_expected`: links that were down when the driver loaded are visible only by comparing GPUs."""
     most: dict[str, int] = {}
     for gpu in gpus:
         most[gpu.name] = max(gpu.links_up or 0, most.get(gpu.name, 0))

@@ -1,6 +1,6 @@
-"""HBM after a stop: the driver may still be freeing a process's memory, which the next server would lack.
+"""Waits for HBM to be freed after a stop: the next server would lack what the driver is still freeing.
 
-So a stop waits until memory is back at its level before the start, or reports who holds it.
+A stop waits until memory is back at its level before the start, or reports which processes hold it.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def still_held(before: Sequence[Gpu], now: Sequence[Gpu], *, tolerance_bytes: in
         grown = [str(one) for one in gpu.holders if one.pid not in had or (one.used_bytes or 0) > had[one.pid]]
         excess_bytes = (gpu.used_bytes or 0) - (old.used_bytes or 0)
         if excess_bytes > tolerance_bytes:
-            names = ", ".join(grown) or "nobody who can be seen"
+            names = ", ".join(grown) or "no visible process"
             found.append(f"GPU {gpu.index} ({gpu.name}): {memory(excess_bytes)} more, held by {names}")
     return found
 
 
 HeldSince = Callable[[], str]
-"""Describes who holds memory beyond the level at its creation; "" if nobody does. May block; raises `VrampError` if
-that cannot be read."""
+"""Describes the processes that hold memory beyond the level at its creation; "" if there are none. May block; raises
+`VrampError` if memory cannot be read."""
 
 
 def gpu_level(server: Server, platform: Platform, read: Callable[[], list[Gpu]]) -> HeldSince:

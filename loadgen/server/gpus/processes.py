@@ -1,4 +1,4 @@
-"""The processes that hold memory of GPUs, described for people: their users, commands, and which are the server's."""
+"""Describes the processes that hold GPU memory: their users and commands, and which belong to the server."""
 
 from __future__ import annotations
 

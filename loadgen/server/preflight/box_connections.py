@@ -1,4 +1,4 @@
-"""Checks of what the connections of the load need: open files, local ports, addresses, and a way to the server."""
+"""Checks what the load's connections need: open files, local ports, addresses, and a route to the server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def open_files(setup: Setup) -> Iterator[Finding]:
     certain, peak = _streams(setup)
     workers = most_workers(setup.profile.load.workers, servers=setup.server.instances)
     of_server = -(-certain // setup.server.instances)
-    # Workers and servers raise their own limit as far as allowed; containers have limits of their own.
+    # Workers and servers raise their soft limit as far as allowed; containers have separate limits.
     hard = setup.box.open_files[1]
     limits_server = setup.server.engine in ("vllm", "simulator")
     if hard < -(-certain // workers) + _SPARE_FILES:
@@ -34,7 +34,7 @@ def open_files(setup: Setup) -> Iterator[Finding]:
 
 
 def _streams(setup: Setup) -> tuple[int, int]:
-    """The most streams that are open at once: even on the fastest server, and on a slow one."""
+    """The most streams that are open at once: on even the fastest server, and on a slow one."""
     certain, peak = (max((streams_of(stage, token_s) for stage in setup.plan), default=0) for token_s in _TOKEN_S)
     return certain, peak
 
@@ -95,7 +95,7 @@ def source_addresses(setup: Setup) -> Iterator[Finding]:
 
 
 def server_of_this_box_alone(setup: Setup) -> Iterator[Finding]:
-    """A loopback address is another machine on each host."""
+    """A server at a loopback address, which on each host of a cluster is that host itself."""
     cluster, server = setup.profile.cluster, setup.server
     others = [host for host in cluster.hosts if not _is_own(_name_of(host))]
     if not others and (cluster.scheduler is None or _is_own(urlsplit(cluster.scheduler).hostname or "")):
@@ -119,7 +119,7 @@ def _name_of(host: str) -> str:
 
 
 def _is_own(host: str) -> bool:
-    """Whether it means whichever machine uses it."""
+    """Whether a host name means the machine that uses it."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Checks of what is on the GPUs before a start: memory in use, by whom, and vLLM processes that are running.
+"""Checks what uses the GPUs before a start: memory in use and its holders, and running vLLM processes.
 
-What an earlier server left behind holds GPU memory; it is found and named here, never ended. A process group counts as
+Leftovers of an earlier server hold GPU memory; they are found and named here, never ended. A process group counts as
 one server or its leftovers; descendants of this process are not leftovers.
 """
 
@@ -64,7 +64,7 @@ def _shown(box: Box, gpu: Gpu) -> str:
     named = [_shown_holder(box, holder) for holder in gpu.holders[:_SHOWN]]
     if len(gpu.holders) > _SHOWN:
         named.append(f"{len(gpu.holders) - _SHOWN} more")
-    users = ", ".join(named) or "nobody who can be seen"
+    users = ", ".join(named) or "no visible process"
     amounts = f"{memory(gpu.used_bytes or 0)} of {memory(gpu.hbm_bytes or 0)}"
     return f"GPU {gpu.index} ({gpu.name}): {amounts} in use by {users}"
 
@@ -83,7 +83,7 @@ def _shown_holder(box: Box, holder: Holder) -> str:
 
 
 def orphans(setup: Setup) -> Iterator[Finding]:
-    """Servers left by vramps that were killed together with their guards, found by their processes' marks."""
+    """Servers left behind by a vramp that was killed together with its guard, found by their processes' marks."""
     try:
         servers_folder()
     except ServerError as error:

@@ -48,7 +48,7 @@ def enough_devices(setup: Setup) -> Iterator[Finding]:
 
 
 def _spreads(args: Mapping[str, Any]) -> bool:
-    """Whether it may span several boxes."""
+    """Whether a server with these flags may span several boxes."""
     elsewhere = [name for name in args if name.startswith(("nnodes", "data-parallel-")) and name != _DATA_PARALLEL]
     return bool(elsewhere) or "ray" in (args.get("distributed-executor-backend"), args.get("data-parallel-backend"))
 
@@ -126,7 +126,7 @@ def fabric(setup: Setup) -> Iterator[Finding]:
 
 
 def _switches_without_manager(setup: Setup) -> bool:
-    """For drivers that do not report the fabric's state; false if the box's processes are not visible."""
+    """Whether NVSwitches lack their manager, for drivers that do not report it; false if processes are not visible."""
     proc = setup.box.proc
     if not (setup.box.dev / "nvidia-nvswitchctl").exists() or any(gpu.fabric for gpu in setup.gpus):
         return False

@@ -1,4 +1,4 @@
-"""Checks of where the model is, locally or to be downloaded, and whether there is room for it."""
+"""Checks where the model is, locally or to be downloaded, and whether there is room for it."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _download(setup: Setup, name: str, cache: Path) -> Iterator[Finding]:
     yield Finding("model-download", "info", f"{name} is not in {cache}", "it is downloaded while the server starts")
     if not _has_token(setup, cache):
         why = "if the model is gated, the hub refuses it without a token of an account that was granted access"
-        # A container gets no variables of ours; a mounted folder can hold the token of a login.
+        # A container gets none of our variables, but a mounted folder can hold the token of a login.
         fix = "hf auth login, or set HF_TOKEN" if setup.server.docker is None else "hf auth login"
         yield Finding("no-hub-token", "info", "no token for the hub is set", why, fix)
     facts = model_facts(name, {"HF_HUB_CACHE": str(cache)})

@@ -1,4 +1,4 @@
-"""Checks of what a server needs from the box before it computes, and of operating system settings.
+"""Checks what a server needs from the box before it computes, and operating system settings.
 
 Ports, device files, shared memory, the container, process limits, and settings that silently cost speed.
 """
@@ -27,7 +27,7 @@ def governor(setup: Setup) -> Iterator[Finding]:
     files = (setup.box.sys / "devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     found = {file.parent: read_setting(file) for file in files}
     slow = [folder for folder, name in found.items() if name not in (None, "performance")]
-    # CPUs that choose their own frequency obey a preference, whatever the governor is called.
+    # CPUs that choose their own frequency follow a preference, whatever the governor is called.
     slow = [folder for folder in slow if read_setting(folder / "energy_performance_preference") != "performance"]
     if slow:
         names = ", ".join(sorted({found[folder] or "" for folder in slow}))

@@ -1,4 +1,4 @@
-"""The whole preflight: what would make a run fail, or its numbers mean less, on this box or with a recorded vLLM.
+"""The whole preflight: finds what would make a run fail or its figures less meaningful, here or on a recorded vLLM.
 
 It only reads, within a fraction of a second once vLLM's flags are cached, and writes nothing but that cache. Each check
 is a function; the tables say which checks an engine needs. What cannot be read is reported as such and never prevents
@@ -94,7 +94,7 @@ def blocked_words(blocking: Sequence[Finding]) -> str:
 
 
 async def _flags_here(server: Server) -> tuple[list[Finding], str]:
-    """Findings about the flags from the vLLM that will be started, and its version."""
+    """Check flags against the vLLM that will be started; returns findings and its version."""
     if server.engine == "docker":
         return _judged_by_record(server, "the vLLM inside a container cannot be queried before it runs")
     try:
@@ -115,7 +115,7 @@ async def _flags_here(server: Server) -> tuple[list[Finding], str]:
 
 
 def _judged_by_record(server: Server, why: str) -> tuple[list[Finding], str]:
-    """Check against a recorded version; as the real one may differ, nothing blocks."""
+    """Check flags against a recorded version; nothing blocks, because the real one may differ."""
     installation = newest_recorded()
     found = flag_findings(server, installation)
     doubted = [replace(one, severity="warns") if one.severity == "blocks" else one for one in found]

@@ -1,8 +1,8 @@
-"""The profile's flags and variables against what an installation supports.
+"""Checks the profile's flags and variables against what an installation supports.
 
 An unknown flag ends vLLM's start after ten seconds of imports; an unknown variable only leaves a line in the log, and
-the run measures something else than intended. Only what argparse would refuse `blocks`; what is in doubt passes. Values
-of flags are shown only where they cannot be secrets.
+the run measures something other than intended. Only what argparse would refuse `blocks`; doubtful cases pass. Values of
+flags are shown only where they cannot be secrets.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def python_of(command: str) -> Path | None:
 
 
 def installed_version(python: Path) -> str | None:
-    """The version of this Python's vLLM by its metadata, which takes no import; None if it has none."""
+    """The version of this Python's vLLM from its metadata, without importing it; None if it has no vLLM."""
     metadata = next(_installed(python), None)
     return None if metadata is None else metadata.name.removesuffix(".dist-info").partition("-")[2]
 
@@ -176,7 +176,7 @@ def _installed(python: Path) -> Iterator[Path]:
 
 
 def _cache_entry(python: Path, cache: Path) -> Path | None:
-    """The cache file for this installation in its present state; None if a change of it would go unnoticed."""
+    """The cache file for this installation in its present state; None if changes to it could go unnoticed."""
     stamps = [str(_FORMAT), str(python.absolute())]
     for metadata in sorted(_installed(python)):
         # Not the folder: its time also changes when the first import writes bytecode there.
@@ -190,7 +190,7 @@ def _cache_entry(python: Path, cache: Path) -> Path | None:
 
 
 async def _asked(python: Path, timeout_s: float) -> Installation:
-    """Import that vLLM in its own Python, offline, from an empty folder."""
+    """Query the vLLM of this Python, in a process that imports it offline from an empty folder."""
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     environment |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     command = (os.path.abspath(python), "-c", _SCRIPT)  # noqa: ASYNC240, PTH100 - touches no disk, follows no link

@@ -1,7 +1,7 @@
-"""What is old on this box, or too new for this vramp: packages, Python, kernel, drivers, vLLM, vramp itself.
+"""Finds what is old on this box, or too new for this vramp: packages, Python, kernel, drivers, vLLM, vramp itself.
 
-Only what this vramp was built with is known, and no network is asked. A component that is not here, or whose version
-does not say anything, is left out.
+Only what this vramp was built with is known; nothing is looked up online. A component that is absent, or whose version
+cannot be interpreted, is left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OLD_AFTER = timedelta(days=270)  # vLLM has a release every two weeks; by then 
 
 
 class _Oldest(NamedTuple):
-    """Below which version a component is old."""
+    """The version below which a component is old."""
 
     component: str  # as in `versions` of the telemetry's examination, or "vllm"
     version: str
@@ -67,7 +67,7 @@ _OLDEST = (
         "install a newer vLLM",
     ),
 )
-"""The first row of a component that holds is shown, and no other."""
+"""Only the first row that applies to a component is shown."""
 
 _PYTHON_FIXED_UNTIL = {(3, 11): date(2027, 10, 31), (3, 12): date(2028, 10, 31), (3, 13): date(2029, 10, 31)}
 
@@ -106,7 +106,7 @@ def _newer_vllm(vllm: str | None) -> Iterator[Finding]:
 
 
 def _packages(distribution: str = _DISTRIBUTION) -> Iterator[Finding]:
-    """Installed packages below the bounds of vramp's own metadata: pip was told to, or something else replaced them."""
+    """Installed packages below the bounds in vramp's metadata, forced by pip options or replaced by another install."""
     try:
         required = importlib.metadata.requires(distribution) or []
     except importlib.metadata.PackageNotFoundError:
@@ -140,7 +140,7 @@ def _vramp(build: Build | None, today: date) -> Iterator[Finding]:
 
 
 def _release(text: str | None) -> Version | None:
-    """The leading numbers of a version: those of kernels and drivers have more behind them."""
+    """The leading numbers of a version, without the suffixes that kernels and drivers have."""
     match = re.match(r"\d+(\.\d+)*", text or "")
     try:
         return None if match is None else Version(match[0])

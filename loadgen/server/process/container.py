@@ -1,8 +1,8 @@
-"""A server's container, identified to its daemon by id, never by a name that somebody else may have used.
+"""A server's container, identified to its daemon by id, never by a name that someone else may have used.
 
 `docker run --cidfile` writes the id to a file of ours after the daemon has created the container and before it starts:
 without an id, nothing of ours runs there. The label and the random name find a container whose file is lost.
-Invariants: every question has a time limit; if a daemon does not answer, its container counts as possibly there.
+Invariants: every query has a time limit; if a daemon does not answer, its container is assumed to exist.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Container(msgspec.Struct, frozen=True):
 
     @property
     def flags(self) -> list[str]:
-        """The flags that make `run`'s container identifiable: a unique name for people, the id file and the label."""
+        """The flags of `run` that make its container identifiable: a unique name for people, the id file, the label."""
         return ["--name", self.name, "--label", f"{LABEL}={self.label}", "--cidfile", self.id_file]
 
     @property
@@ -70,11 +70,11 @@ def read_id(id_file: str) -> str | None:
 
 
 def remove_container(container: Container) -> str:
-    """Remove it and wait until the daemon no longer has it; returns what went wrong, empty if nothing."""
+    """Remove a container and wait until the daemon no longer has it; returns an error message, empty on success."""
     give_up_s = time.monotonic() + _GOING_WAIT_S
     problem = ""
     try:
-        # With --rm it may be about to go by itself: removing it then fails, and it is gone a moment later.
+        # With --rm the daemon may be removing it already: removing it then fails, and it is gone a moment later.
         while ids := container_ids(container):
             if problem and time.monotonic() > give_up_s:
                 return problem
@@ -95,7 +95,7 @@ def _removed(container: Container, one: str) -> str:
 
 
 def labels_of_containers(program: str) -> list[str]:
-    """The labels of all vramps' containers that the daemon has; raises `ServerError` if it does not answer."""
+    """The labels of all vramp containers that the daemon has; raises `ServerError` if it does not answer."""
     ids = _listed(program, {}, f"label={LABEL}")
     form = f'{{{{index .Config.Labels "{LABEL}"}}}}'
     return _run([program, "inspect", "--format", form, *ids], {}, within_s=_ANSWER_WAIT_S).split() if ids else []

@@ -47,7 +47,7 @@ _private = partial(os.open, mode=0o600)
 
 
 SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""What a guard handles. It is started with these blocked: one that comes while Python loads would end it."""
+"""The signals that a guard handles. It is started with them blocked: one during Python's start would end it."""
 
 
 class Inbox:
@@ -81,7 +81,7 @@ class Inbox:
         return lines, signals
 
     def first_line(self) -> bytes | None:
-        """The order; None if vramp is gone before it sent one. Lines that came with it stay for `wait`."""
+        """The first line, which is the order; None if vramp exited before sending it. Further lines stay for `wait`."""
         while not self.closed:
             lines, _ = self.wait(None)
             if lines:
@@ -159,7 +159,7 @@ class Guard:
             how = f"ended with exit code {code}" if code > 0 else "did not end in time"
             self._problem = f"the container could not be removed: rm {how}"
         elif self._stopper is not None and pid == self._stopper.pid and code != 0 and self._main.returncode is None:
-            os.kill(self._main.pid, signal.SIGTERM)  # such as a daemon that does not answer
+            os.kill(self._main.pid, signal.SIGTERM)  # it may be stuck, for example on a daemon that does not answer
 
     def _main_ended(self, code: int) -> None:
         self._main.returncode = code
@@ -168,7 +168,7 @@ class Guard:
         for info in descendants(os.getpid()):
             if not self._is_killer(info):
                 send_signal(info.id, signal.SIGTERM)
-        # The client may end before its container. Usually the container is gone, which is not worth a log line.
+        # The client may end before its container. Usually the container is gone already, which is not worth a log line.
         self._remove_container(quiet=True)
 
     def _obey(self, lines: list[bytes], signals: set[int], *, orphaned: bool) -> None:
@@ -193,7 +193,7 @@ class Guard:
         self._asked_to_end = True
 
     def _end_within(self, grace_s: float, kill_wait_s: float) -> None:
-        """Bring the end forward, never back: the shortest grace period requested so far holds."""
+        """Bring the end forward, never postpone it: the shortest grace period requested so far applies."""
         self._kill_at = min(self._kill_at, time.monotonic() + grace_s)
         self._give_up_at = min(self._give_up_at, self._kill_at + kill_wait_s)
         self._sample_at = 0.0
@@ -244,7 +244,7 @@ class Guard:
         container = self._order.get("container")
         for path in (self._record_path, container and Path(container["id_file"])):
             if path is not None:
-                with contextlib.suppress(OSError):  # whoever reads a stale record next removes it
+                with contextlib.suppress(OSError):  # the next reader of a stale record removes it
                     path.unlink()
 
     def _sample(self, now: float) -> None:
@@ -266,7 +266,7 @@ class Guard:
 def _start(
     order: dict[str, Any], argv: list[str], *, quiet: bool = False, preexec_fn: Callable[[], None] | None = None
 ) -> subprocess.Popen[bytes]:
-    # The log may show what the server was told, API keys included: only its owner may read it.
+    # The log may show the server's arguments, including API keys: only its owner may read it.
     with open(order["log_path"], "ab", opener=_private) as log:
         return subprocess.Popen(
             argv,
@@ -305,7 +305,7 @@ def _tell(event: str, **facts: Any) -> None:  # noqa: ANN401 - facts are what JS
 
 
 def main() -> None:
-    # Stopped, it would never read that vramp is gone.
+    # If it were stopped, it would never notice that vramp is gone.
     signal_when_parent_dies(signal.SIGCONT)
     inbox = Inbox()
     order = json.loads(inbox.first_line() or "{}")

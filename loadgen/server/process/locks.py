@@ -1,11 +1,11 @@
-"""Which vramp sends load to a server, and which one started it: two locks per port, and the search for a free port.
+"""Locks that say which vramp drives a server and which one runs it, two per port, and the search for a free port.
 
-Who started a server keeps its port until the server has ended or was left running. Who drives it is the only one that
-sends load to it, and may be another vramp. Each lock is an abstract unix socket named after the port. Invariants: the
-kernel gives a name to one process, of any user, and frees it when that process ends, so a lock is never stale and needs
-no file; a server on this machine is identified by its port, whatever host name was used. Abstract names belong to a
-network namespace, as ports do: two containers with networks of their own each have a port 8000 and locks for it. Any
-user can take such a name from the others, just as any user can take the port.
+The vramp that started a server runs it: it holds that lock until the server has ended or was left running. The vramp
+that drives it, possibly another one, alone sends load. Each lock is an abstract unix socket named after the port.
+Invariants: the kernel gives a name to one process, of any user, and frees it when that process ends, so a lock is never
+stale and needs no file; a server on this machine is identified by its port, whatever host name was used. Abstract names
+belong to a network namespace, as ports do: two containers with separate networks each have a port 8000 and locks for
+it. Any user can take such a name from the others, just as any user can take the port.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from loadgen.masking import shown_command
 from loadgen.server.process.records import list_servers
 from loadgen.server.process.tree import command_line
 
-_BACKLOG = 4096  # asking for the holder occupies its queue; when that is full, the holder cannot be identified
+_BACKLOG = 4096  # identifying the holder takes a place in its queue; when that is full, the holder cannot be identified
 _CREDENTIALS = struct.Struct("3i")  # pid, user, group
 
 
-Right = Literal["drives", "runs"]  # sends load to a server; started it, and stops it
+Right = Literal["drives", "runs"]  # `drives`: sends load to a server; `runs`: started it, and stops it
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class PortLock:
 def drive_lock(host: str, port: int) -> PortLock:
     """Become the one vramp that sends load to the server at `host` and `port`, our own or attached.
 
-    Raises `ServerError` that names who drives it now. A process may take it more than once; the first handle counts.
+    Raises a `ServerError` that names the present driver. A process may take it more than once; the first handle counts.
     """
     held = _bound("drives", host, port)
     if held is None and (_holder("drives", host, port) or (0, 0))[0] != os.getpid():
@@ -92,12 +92,12 @@ def _claim_free_port(host: str) -> tuple[int, PortLock]:
 
 
 def driver_of(host: str, port: int) -> str:
-    """Describe who sends load to this server now; empty if nobody does."""
+    """Describe the process that sends load to this server now; empty if there is none."""
     return _who("drives", host, port)
 
 
 def owner_of(host: str, port: int) -> str:
-    """Describe who started this server and will stop it; empty if nobody will."""
+    """Describe the process that started this server and will stop it; empty if there is none."""
     return _who("runs", host, port)
 
 
@@ -113,7 +113,7 @@ def _who(right: Right, host: str, port: int) -> str:
         started = datetime.fromtimestamp(psutil.Process(pid).create_time()).astimezone()
         since = f", since {started:%Y-%m-%d %H:%M:%S}"
     except psutil.Error:
-        pass  # gone just now, or hidden: only the pid is known
+        pass  # it has just ended, or is hidden: only the pid is known
     return f"a vramp ({_described(pid)} of user {user_name(user)}{since})"
 
 
@@ -136,7 +136,7 @@ def _explained(port: int, error: ServerError) -> ServerError:
 
 
 def _bound(right: Right, host: str, port: int) -> socket.socket | None:
-    """The socket that is the lock, or None if another process holds it."""
+    """The socket that holds the lock, or None if the lock is taken."""
     held = socket.socket(socket.AF_UNIX)
     try:
         held.bind(_lock_name(right, host, port))
@@ -150,7 +150,7 @@ def _bound(right: Right, host: str, port: int) -> socket.socket | None:
 
 
 def _holder(right: Right, host: str, port: int) -> tuple[int, int] | None:
-    """Pid and user of the lock's holder, pid 0 if it is not visible; None if nobody holds it."""
+    """Pid and user of the lock's holder, pid 0 if it is not visible; None if the lock is free."""
     with socket.socket(socket.AF_UNIX) as asking:
         asking.setblocking(False)
         try:
@@ -182,18 +182,18 @@ def is_this_machine(name: str) -> bool:
 
 
 def free_port(host: str) -> int:
-    """A port that nothing listens on at this moment; nobody holds it until the server takes it."""
+    """A port on which nothing listens at this moment; it is not reserved for the server."""
     return require_free_port(host, 0)
 
 
 def require_free_port(host: str, port: int) -> int:
-    """`port`, or for 0 any that is free; a `ServerError` names who listens there."""
+    """`port`, or for 0 any that is free; raises a `ServerError` that names the process listening there."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
         raise ServerError(f"server.host = {host!r}: not an address of this machine: {error.strerror}") from None
     with socket.socket(family, kind, protocol) as probe:
-        # As servers do: a port whose old connections are in TIME_WAIT counts as free.
+        # As servers do, so that a port whose old connections are in TIME_WAIT counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(address)

@@ -65,7 +65,7 @@ class LogTail:
         return clean_line(self._partial)
 
     def distinct_lines(self) -> list[str]:
-        """Each distinct line of the last 8 MiB: a server that dies under load repeats itself for each stream."""
+        """The distinct lines of the last 8 MiB: a server that dies under load repeats itself for each stream."""
         try:
             with open_file(self.path) as file:
                 size = file.seek(0, 2)
@@ -81,7 +81,7 @@ class LogTail:
         if not data:
             return []
         *complete, rest = _BREAK.split(self._partial + data)
-        # What exceeds the limit of a line is dropped as it comes, so that it needs no memory.
+        # Bytes beyond a line's limit are dropped as they arrive, so that they take no memory.
         self._partial = rest[: _MAX_LINE_BYTES + 1]
         lines = [line for line in (clean_line(entry[: _MAX_LINE_BYTES + 1]) for entry in complete if entry) if line]
         kept = [line for line in lines if not _ANSWERED.search(line)]
@@ -105,7 +105,7 @@ class LogTail:
 def clean_line(data: bytes) -> str:
     """One line of bytes as text without control sequences, secrets, tabs or excessive length."""
     text = data.decode("utf-8", "replace").expandtabs(4)
-    if not text.isprintable():  # else there is nothing to find
+    if not text.isprintable():  # otherwise there is nothing to remove
         text = _UNPRINTABLE.sub("", _ESCAPES.sub("", text))
     return shortened(masked_text(text), MAX_LINE_CHARS)  # in this order: half a secret would not be recognised
 

@@ -2,10 +2,10 @@
 
 A record is a small file by which another vramp finds a server, to list or stop it. The guard writes it, keeps its
 process tree up to date, and removes it when nothing of the server is left; so it outlives vramp. The mark is a variable
-in the environment of every process of a server, and its container's label: it finds what was left if vramp and guard
-were killed together, with or without a record. Invariants: nothing is identified by name; processes are identified by
-pid and start time, which mean nothing after another boot or in another pid namespace; a record is removed only when
-nothing of its server is left, including its container; records that this version cannot read stay.
+in the environment of every process of a server, and its container's label: it identifies what is left if vramp and
+guard were killed together, with or without a record. Invariants: nothing is identified by name; processes are
+identified by pid and start time, which mean nothing after another boot or in another pid namespace; a record is
+removed only when nothing of its server is left, including its container; records that this version cannot read stay.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ServerRecord(msgspec.Struct, frozen=True):
 
     @property
     def orphaned(self) -> bool:
-        """Whether its guard is gone, so that it runs until somebody stops it."""
+        """Whether its guard is gone, so that it runs until it is stopped by hand."""
         return not self.mark.guarded
 
 
@@ -131,14 +131,14 @@ def record_path(mark: Mark) -> Path:
 
 
 def forget(mark: Mark) -> None:
-    """Remove the record of a server that is gone entirely."""
+    """Remove the record of a server of which nothing is left."""
     path = record_path(mark)
     path.unlink(missing_ok=True)
     id_file(path).unlink(missing_ok=True)
 
 
 def id_file(record: Path) -> Path:
-    """Where the client of a container writes its id."""
+    """The path to which the client of a container writes the container's id."""
     return record.with_suffix(".cid")
 
 
@@ -148,7 +148,7 @@ def orphan_words(record: ServerRecord) -> str:
 
 
 def remains(record: ServerRecord) -> str:
-    """Describe what is left of it."""
+    """Describe what is left of a server."""
     infos = [info for info in map(look_at, (process.pid for process in record.tree)) if info is not None]
     what = [f"pid {info.id.pid} ({info.name})" for info in infos[:_SHOWN]]
     what += [f"{len(infos) - _SHOWN} more"] if len(infos) > _SHOWN else []
@@ -219,7 +219,7 @@ def _up_to_date(record: ServerRecord, marked: Iterable[ProcessId]) -> ServerReco
 
 
 def _left_of(record: ServerRecord) -> tuple[bool, str]:
-    """Whether anything of it is left, and what could not be checked."""
+    """Whether anything of a server is left, and what could not be checked."""
     mark = record.mark
     if mark.boot == _here()[0] and not mark.is_here:
         where = "started in another container (pid namespace), and can be ended only there"
@@ -239,8 +239,8 @@ def _marked_processes() -> dict[Mark, list[ProcessId]]:
     found: dict[Mark, list[ProcessId]] = {}
     for pid, mark in marks.items():
         info = processes[pid]
-        # A server has sessions of its own. One that shares its session with a stranger was started by hand in a copied
-        # environment. Session 0 lies outside this pid namespace: a container's shell.
+        # A server has separate sessions. One that shares its session with an unmarked process was started by hand in a
+        # copied environment. Session 0 lies outside this pid namespace: a container's shell.
         alone = info.session in marks or (info.session != 0 and not _has_environment(info.session))
         if info.alive and alone and info.id.start_ticks >= mark.guard.start_ticks:
             found.setdefault(mark, []).append(info.id)
@@ -248,7 +248,7 @@ def _marked_processes() -> dict[Mark, list[ProcessId]]:
 
 
 def _has_environment(pid: int) -> bool:
-    """Whether it has an environment; False if it is gone or a zombie."""
+    """Whether a process has an environment; False if it is gone or a zombie."""
     try:
         return bool((_PROC / str(pid) / "environ").read_bytes())
     except PermissionError:

@@ -1,4 +1,4 @@
-"""Which processes belong to a server, and how to signal exactly those.
+"""Finds the processes that belong to a server, and signals exactly those.
 
 Relations come from `/proc/PID/stat`: one read gives identity, parent, session and state. A process is identified by its
 pid and its start time in clock ticks since boot, which no clock step moves and no reuse of the pid repeats. Standard
@@ -38,7 +38,7 @@ class ProcessInfo:
 
 
 def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessInfo | None:
-    """None if it is gone or hidden from this user (`/proc` mounted with hidepid)."""
+    """What `/proc` says of a process; None if it is gone or hidden from this user (mount option hidepid)."""
     try:
         text = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -108,7 +108,7 @@ def send_signal(target: ProcessId, number: signal.Signals) -> bool:
         else:
             signal.pidfd_send_signal(handle, number)
         return True
-    except (ProcessLookupError, PermissionError):  # gone, or it changed its user: then it is reported as left
+    except (ProcessLookupError, PermissionError):  # it is gone, or changed its user and is reported as left
         return False
     finally:
         if handle is not None:
@@ -118,11 +118,11 @@ def send_signal(target: ProcessId, number: signal.Signals) -> bool:
 def kill_seen(
     seen: Iterable[ProcessId], *, within_s: float, grace_s: float = 0.0
 ) -> tuple[list[ProcessInfo], list[ProcessInfo]]:
-    """End these processes and everything that belongs to them, without a guard: (killed, left after `within_s`).
+    """End these processes and all that belong to them, without a guard; returns those killed and those left.
 
-    Blocks. Sends SIGTERM first, and SIGKILL after `grace_s`. Without the guard, orphans cannot be traced by parent; but
-    a session that contains one of `seen` is the server's own: processes cannot join a session, only create or inherit
-    one.
+    Blocks for about `within_s` at most. Sends SIGTERM first, and SIGKILL after `grace_s`. Without the guard, orphans
+    cannot be traced by parent; but a session that contains one of `seen` is the server's own: processes cannot join a
+    session, only create or inherit one.
     """
     known, asked = set(seen), set[ProcessId]()
     killed: dict[ProcessId, ProcessInfo] = {}
@@ -130,7 +130,7 @@ def kill_seen(
     while living := _related(known):
         now = time.monotonic()
         known |= {info.id for info in living}
-        # Python's shared-memory tracker ignores SIGTERM: it frees what the others left behind, and ends after them.
+        # Python's shared-memory tracker ignores SIGTERM: it frees what the others leave behind, and ends after them.
         hearing = [info for info in living if not info.ignores_sigterm]
         for info in hearing:
             if info.id not in asked:

@@ -1,8 +1,8 @@
-"""Why servers fail to start or die: what their logs say, and the remedy. Data only; `diagnosis` reads it.
+"""The known causes for which servers fail to start or die: log patterns and remedies. Data only, for `diagnosis`.
 
 The order is the priority, root causes before consequences: a failed allocation kills the engine, whose death ends the
 API server, and each leaves lines in the log. A pattern is matched against single lines without prefix. Its named groups
-may be used in title and remedy; a group `signal` also gives `who_sent`, who sends such signals.
+may be used in title and remedy; a group `signal` also gives `who_sent`, the usual sender of such a signal.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The client for everything that is not timed: readiness, models, tokenizing, the engine's metrics.
 
-Every failure becomes a `ServerError` that says what is wrong and what to do. Proxies from the environment are ignored:
-what vramp measures must not pass through one. httpx is imported where it is used: it takes 30 ms to load, and the first
-frame of the cockpit does not wait for that.
+Every failure becomes a `ServerError` that says what is wrong and what to do. Proxies from the environment are ignored,
+because what vramp measures must not pass through one. httpx is imported where it is used: it takes 30 ms to load, and
+the first frame of the cockpit must not wait for that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import httpx
 
 _CONNECT_S = 5.0
-_ANSWER_S = 10.0  # for the whole answer: one that trickles would otherwise never end
+_ANSWER_S = 10.0  # for the whole answer, which might otherwise trickle forever
 _METRICS_S = 5.0
 _LARGEST_ANSWER_BYTES = 16 << 20  # the /metrics of 64 engines have 4 MiB, the tokens of the longest prompts 10 MiB
 _MISSING = (404, 405, 501)
@@ -65,9 +65,9 @@ class Answer(NamedTuple):
 
 
 def load_client() -> None:
-    """Load what a client needs; in a thread, or the screen would stand still for it.
+    """Import what a client needs; call it in a thread, or the screen freezes meanwhile.
 
-    httpx itself puts half of it off until the first request.
+    httpx itself defers half of these imports until the first request.
     """
     import httpcore
     import httpx
@@ -81,7 +81,7 @@ class ServerClient:
     """Speaks to one OpenAI-compatible server; close it, or use it with `async with`."""
 
     def __init__(self, base_url: str, api_key: str | None = None, *, api_key_env: str | None = None) -> None:
-        """`base_url` is without `/v1`; `api_key_env` only lets messages name the key's environment variable.
+        """`base_url` is without `/v1`; `api_key_env` is the key's environment variable, to be named in messages.
 
         Raises `ServerError` for a URL that names no host.
         """
@@ -217,7 +217,7 @@ class ServerClient:
         content: bytearray,
         headers: dict[str, str] | None = None,
     ) -> tuple[httpx.Response, float]:
-        """Append the whole answer to `content`; returns the response, and when the first of that came."""
+        """Append the whole answer to `content`; returns the response, and when its first byte arrived."""
         import httpx
 
         first_s = None
@@ -234,7 +234,7 @@ class ServerClient:
                         raise ServerError(
                             f"{response.url}: more than {most} MiB, which no engine answers; is this the right server?"
                         )
-        # TLS that breaks within an answer is no HTTPError, nor is a redirect to what can be no host.
+        # A TLS failure within an answer is no HTTPError, nor is a redirect to an invalid host.
         except (httpx.HTTPError, UnicodeError, ssl.SSLError) as error:
             raise ServerError(self._explain(error)) from error
         except TimeoutError:
@@ -271,12 +271,12 @@ class ServerClient:
         if isinstance(error, httpx.ConnectTimeout):
             return f"{where}: no answer to the connection within {_CONNECT_S:g} s; is a firewall in between?"
         if isinstance(error, httpx.ConnectError):
-            return f"{where}: nobody listens there; start the server, or check host and port"
+            return f"{where}: nothing listens there; start the server, or check host and port"
         return f"{where}: the connection broke off ({error or type(error).__name__}); is it an HTTP server without TLS?"
 
 
 def pick_model(models: Sequence[ModelInfo], wanted: str | None) -> ModelInfo:
-    """The model that was asked for, or the first one if none was."""
+    """The model that is `wanted`, or the first one if None."""
     if not models:
         raise ServerError("the server lists no model; is it the right server?")
     for model in models:
@@ -287,16 +287,16 @@ def pick_model(models: Sequence[ModelInfo], wanted: str | None) -> ModelInfo:
 
 
 def base_url(host: str, port: int) -> str:
-    """The URL of a server that listens on `host`; "every address" is reached by the loopback address."""
+    """The URL of a server that listens on `host`; one that listens on all addresses is reached by loopback."""
     reachable = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - not bound here
     return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
 
 
 def api_key(server: Server) -> str | None:
-    """The key from the environment variable that the profile names; raises `ServerError` if that holds none."""
+    """The API key from the environment variable that the profile names; raises `ServerError` if that is empty."""
     if server.api_key_env is None:
         return None
-    # A key that was read from a file ends with a newline.
+    # A key read from a file often ends with a newline.
     key = (server.env.get(server.api_key_env) or os.environ.get(server.api_key_env) or "").strip()
     if not key and not server.api_key_env.isidentifier():
         raise ServerError(
@@ -304,7 +304,7 @@ def api_key(server: Server) -> str | None:
         )
     if not key:
         raise ServerError(f"server.api_key_env = {server.api_key_env!r}: this environment variable is not set")
-    learn({"api_key": key})  # a secret whatever the name of its variable
+    learn({"api_key": key})  # masked whatever the name of its variable
     if not (key.isascii() and key.isprintable()):
         raise ServerError(
             f"server.api_key_env = {server.api_key_env!r}: this environment variable holds a control character or one "
@@ -337,7 +337,7 @@ def _told(content: bytes | bytearray) -> str:
 
 
 async def until_ready(client: ServerClient, ended: asyncio.Event) -> bool:
-    """True once the server is ready, False once it has ended; raises `ServerError` if its answers are wrong."""
+    """Wait for the server: True once it is ready, False once it has ended; raises `ServerError` for wrong answers."""
     while not ended.is_set():
         try:
             if await client.health():

@@ -1,4 +1,4 @@
-"""Command lines and environment that start servers, from `[server]`.
+"""Builds the command lines and environment that start servers from `[server]`.
 
 Pure apart from finding the executable: what is shown, recorded and run is the same list, and no shell ever sees it.
 Several instances each get their own port and devices, in the order in which they are listed; a single one is left
@@ -34,7 +34,7 @@ def server_command(server: Server, *, port: int, known_by: Sequence[str] = ()) -
     """
     name = server.served_model_name or (server.model if server.engine == "simulator" else None)
     named = ["--served-model-name", name] if name else []
-    # With a network of its own, a container's loopback is unreachable; its port is published on the host only.
+    # In a separate network, a container's loopback is unreachable; its port is published on the host only.
     host = server.host if server.docker is None or server.docker.network == "host" else "0.0.0.0"  # noqa: S104
     flags = [word for name, value in server.args.items() for word in _flag(name.lstrip("-"), value)]
     return [*_head(server, port, known_by), "--host", host, "--port", str(port), *named, *flags]
@@ -108,7 +108,7 @@ def find_executable(server: Server, name: str, *, key: str) -> str:
     """The path of a program, from the profile's PATH or ours; raises `ServerError` that names the profile's `key`."""
     command = expanded(name)
     search = server.env.get("PATH", os.environ.get("PATH", ""))
-    # Last, the folder of our own Python: vllm is there if vramp runs from a virtual environment that is not activated.
+    # The folder of our own Python comes last: it has vllm if vramp runs from a virtual environment not activated.
     found = shutil.which(command, path=os.pathsep.join([search, str(Path(sys.executable).parent)]))
     if found is not None:
         return found
@@ -168,7 +168,7 @@ def _pinned(server: Server) -> list[dict[str, str]]:
 
 def _devices(server: Server, vendor: Vendor, needed: int) -> Sequence[str]:
     """The devices chosen for the server by a variable, or the first ones of the box."""
-    # vramp's own environment does not get into a container.
+    # vramp's own environment is not passed to a container.
     environments = [server.env] if server.engine == "docker" else [server.env, os.environ]
     for name, environment in itertools.product(vendor.renumbering, environments):
         _listed(server, environment, name, needed)

@@ -3,11 +3,11 @@
 The log's wording changes with version and platform, so nothing depends on any one line: a line that matches no rule is
 ignored, a milestone whose line never comes is skipped when a later one begins, and `finish` closes whatever is open. A
 milestone that is done stays done, and a figure once read keeps its value, however many workers report it again; only a
-progress bar may go back, because a second one began.
+progress bar may go back, when a second one begins.
 
 The times of a start are kept in a small JSON file per kind of start: a missing or damaged file means no history, and
 one that cannot be written is reported but never fails the run. A start can be silent for minutes; then the CPU use of
-its processes shows whether it works. Processes that are gone or hidden count as nothing.
+its processes shows whether it is working. Processes that are gone or hidden are ignored.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _DETAILS = {
     "kv_cache": ("{tokens} tokens", "{blocks} blocks", "{times}x at {length} tokens"),
     "graphs": ("{took} s",),
 }
-"""The parts of a detail, each shown once all its figures are known."""
+"""The parts of a milestone's detail, each shown once all its figures are known."""
 _PROGRESS_FIGURES = {"i", "n", "kind", "percent"}
 
 _MATCHED_CHARS = 400
@@ -122,7 +122,7 @@ class StartupWatch:
                 return
 
     def finish(self, now: float) -> None:
-        """The server answers: everything is done, whatever the log said."""
+        """Mark everything as done, whatever the log said, because the server answers."""
         for position in range(len(self._milestones)):
             self._close(position, now)
 
@@ -182,7 +182,7 @@ class ExpectedStart(msgspec.Struct, frozen=True):
 
 
 def start_key(profile: Profile) -> str:
-    """Identifies starts that should take equally long; usable as a file name."""
+    """A key shared by starts that should take equally long; usable as a file name."""
     deciding = profile.server.model_dump(mode="json", include=_DECIDING)
     digest = hashlib.sha256(msgspec.json.encode(deciding, order="deterministic")).hexdigest()
     return f"{profile.name[:60]}-{digest[:16]}"

@@ -43,7 +43,7 @@ class _Metric(msgspec.Struct, frozen=True):
     std: _Amount | None = None
 
     def summary(self, count: int) -> Summary:
-        """In milliseconds; raises `msgspec.ValidationError` if the metric is not a time."""
+        """The statistics in milliseconds; raises `msgspec.ValidationError` if the metric is not a time."""
         if self.unit not in _MS:
             raise msgspec.ValidationError(f"Expected a unit of time, got `{self.unit}`")
         told = {name: getattr(self, name) for name in ("p50", "p90", "p95", "p99", "min", "max")}
@@ -112,7 +112,7 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 def read(document: bytes) -> ForeignRun:
-    """Raises `msgspec.ValidationError` for invalid values."""
+    """Read aiperf's file; raises `msgspec.ValidationError` for invalid values."""
     found = msgspec.json.decode(document, type=_Document)
     config = found.input_config
     models = [*(item.name for item in config.models.items), *config.endpoint.model_names]

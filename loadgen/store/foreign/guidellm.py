@@ -52,7 +52,7 @@ class _Distribution(msgspec.Struct, frozen=True):
     percentiles: _Percentiles
 
     def summary(self, per: float = 1.0) -> Summary:
-        """In milliseconds; the values are in units of `1 / per` ms."""
+        """The statistics in milliseconds; a value of 1 is `per` ms."""
         of_percentiles = msgspec.structs.asdict(self.percentiles)
         known = {"mean": self.mean, "p50": self.median, "stddev": self.std_dev, "min": self.min, "max": self.max}
         scaled = {name: value * per for name, value in (known | of_percentiles).items()}
@@ -139,7 +139,7 @@ class _Report(msgspec.Struct, frozen=True):
 
 
 def read(document: bytes) -> ForeignRun:
-    """Raises `msgspec.ValidationError` for invalid values."""
+    """Read guidellm's file; raises `msgspec.ValidationError` for invalid values."""
     report = msgspec.json.decode(document, type=_Report)
     first = report.benchmarks[0]
     config = first.config or _Config(_Strategy(""))

@@ -26,8 +26,8 @@ from loadgen.metrics.result import (
     Tokens,
 )
 
-_LEAST_HELD = 1e-6  # fewer streams than that are none
-_LEAST_S = 1e-6  # nor is there a load that is shorter
+_LEAST_HELD = 1e-6  # fewer streams count as none
+_LEAST_S = 1e-6  # a shorter load counts as none
 _LAST_UNIX_S = 2.5e11  # the year 9892
 
 
@@ -172,7 +172,7 @@ def _throughput(load: Load) -> Throughput:
 
 
 def _held(load: Load) -> float | None:
-    """The mean number of open requests; by Little's law where the tool does not say."""
+    """The mean number of open requests; by Little's law if the tool does not report it."""
     e2e_ms = load.latency_ms.get("e2e", Summary(count=0)).mean
     if load.held_mean is not None or e2e_ms is None or load.duration_s < _LEAST_S:
         return load.held_mean

@@ -19,7 +19,7 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.store.foreign.load import Asked, ForeignRun, Load
 
 KEYS = {"completed", "duration", "total_output_tokens", "request_throughput", "output_throughput"}
-"""A file with these keys is such a result."""
+"""The keys by which such a result is recognised."""
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
@@ -69,7 +69,7 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 def read(documents: Sequence[bytes]) -> ForeignRun:
-    """Several documents are several loads; raises `ValueError` for invalid values."""
+    """Read vLLM's results, each document as one load; raises `ValueError` for invalid values."""
     loads = [msgspec.json.decode(document, type=_Document) for document in documents]
     figures = [msgspec.json.decode(document, type=_Figures) for document in documents]
     if any("vramp" in found for found in figures):
@@ -119,7 +119,7 @@ def _asked(document: _Document) -> Asked:
 
 
 def _unix_s(document: _Document) -> float:
-    """When it began, from the local time of its end, which has no zone and is taken as UTC."""
+    """The time at which the run began, from the local time of its end, which has no zone and is taken as UTC."""
     try:
         ended = datetime.strptime(document.date or "", "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
     except ValueError:
@@ -143,7 +143,7 @@ def _latencies(document: _Document, figures: _Figures) -> dict[str, Summary]:
 
 
 def _whole(document: _Document, values: list[_T]) -> list[_T]:
-    """The values of all requests, or none: failed ones are among them, as zeros, and older files lack some lists."""
+    """The values if they are complete, else none: failed requests appear as zeros, and older files lack some lists."""
     return values if not document.failed and len(values) == document.completed else []
 
 

@@ -45,7 +45,7 @@ class _AmdDevice:
 
     @property
     def secondary(self) -> bool:
-        """Whether it is a partition other than the first, which has only memory of its own; a die lacks only power."""
+        """Whether it is a partition other than the first, which reports only its memory; a die lacks only power."""
         return self.static.partition > 0 and self.device_id not in TWO_DIES
 
 
@@ -111,7 +111,7 @@ def _device(library: Library, index: int, handle: object) -> _AmdDevice:
         name=name or f"AMD GPU {_clean(asic.get('device_id')) or 'of unknown kind'}",
         uuid=_text(library, "amdsmi_get_gpu_device_uuid", handle),
         bdf=bdf,
-        # A guest reports `gfxffffffffffffffff`: all bits of an unknown number.
+        # A guest reports `gfxffffffffffffffff`: an unknown number with all bits set.
         arch=None if arch and set(arch.removeprefix("gfx")) == {"f"} else arch,
         engine_index=value_of(number(enumerated.get("hip_id"))),
         engine_name=_clean(enumerated.get("hip_uuid")),

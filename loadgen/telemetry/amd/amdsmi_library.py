@@ -45,7 +45,7 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is known of wrapper and library without calling them."""
+    """Facts about wrapper and library that are known without calling them."""
 
     wrapper: str  # its version; empty if unknown
     wrapper_path: str
@@ -67,7 +67,7 @@ class Library:
 
     @property
     def tells_partitions(self) -> bool:
-        """Whether the partitions' part at the table's end is where the wrapper expects it: tables have grown since."""
+        """Whether the partitions' part of the table is where the wrapper expects it, as later tables have grown."""
         made_for = _made_for(self.found.wrapper)
         return made_for == self.version[:2] or (made_for is not None and max(made_for, self.version[:2]) <= (26, 2))
 
@@ -84,7 +84,7 @@ class Library:
             return Missing(f"{name}: {type(error).__name__} {error}")
 
     def gpu_metrics(self, handle: object) -> ctypes.Structure | Missing:
-        """The metrics table by the raw call: the interface's function is slower and has no spare room."""
+        """The metrics table by the raw call; the interface's function is slower and leaves no spare room."""
         table = _roomy(self.wrapper.amdsmi_gpu_metrics_t)
         status = self.wrapper.amdsmi_get_gpu_metrics_info(handle, ctypes.byref(table))
         return Missing(status_of(self.module.AmdSmiLibraryException(status))) if status else table

@@ -174,7 +174,7 @@ def residency(table: Table | Missing) -> Residency:
 def throttle_percent(table: Table | Missing, before: Residency | None) -> dict[str, float] | Missing:
     """The share of time since the counters `before` in which each reason held the clock back.
 
-    Tables without counters (MI200) have bits of the moment instead: 0 or 100.
+    Tables without counters (MI200) have momentary bits instead: 0 or 100.
     """
     if isinstance(table, Missing):
         return table
@@ -221,7 +221,7 @@ def pair_dies(gpus: Sequence[GpuStatic], device_ids: Sequence[str]) -> list[GpuS
 
 
 def counted_once(readings: dict[str, object], gpu: GpuStatic) -> dict[str, object]:
-    """Remove values of the socket, unless this is its first device; older drivers repeat them."""
+    """The readings without those of the socket, unless this is its first device; older drivers repeat them."""
     if gpu.partition == 0:
         return readings
     return readings | {name: ELSEWHERE for name in ("power_w", "power_cap_w", "energy_j") if name in readings}

@@ -38,7 +38,7 @@ def test_a_holder_that_grew_is_named_and_nobody_is_said() -> None:
     (grown,) = still_held([gpu(5, OLD)], [gpu(99, Holder(1, "", 99))], tolerance_bytes=10)
     assert grown.endswith("0.0 GiB more, held by pid 1")
     (nobody,) = still_held([], [gpu(GIB)], tolerance_bytes=0)
-    assert nobody.endswith("1.0 GiB more, held by nobody who can be seen")
+    assert nobody.endswith("1.0 GiB more, held by no visible process")
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +96,7 @@ def held_by(server: dict[str, Any], *amounts: int) -> str:
 
 
 def test_the_level_of_the_gpus_is_that_before_the_start() -> None:
-    assert held_by({}, 58 * GIB) == "GPU 0 (MI300X): 58.0 GiB more, held by nobody who can be seen"
+    assert held_by({}, 58 * GIB) == "GPU 0 (MI300X): 58.0 GiB more, held by no visible process"
     assert held_by({}, TOLERANCE_BYTES) == ""
 
 

@@ -173,7 +173,7 @@ async def test_what_the_engine_is_asked_beside_the_load_is_counted(
 async def test_nobody_listens() -> None:
     async with ServerClient(base_url("127.0.0.1", free_port("127.0.0.1"))) as client:
         assert await client.health() is False
-        with pytest.raises(ServerError, match="nobody listens there"):
+        with pytest.raises(ServerError, match="nothing listens there"):
             await client.models()
 
 

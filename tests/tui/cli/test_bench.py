@@ -257,7 +257,7 @@ def test_a_dataset_is_sent(engine: Simulator, capfd: pytest.CaptureFixture[str])
 
 def test_nobody_listens_is_exit_code_3(capfd: pytest.CaptureFixture[str]) -> None:
     assert bench("throughput", "--base-url", NOBODY, *SMALL) == 3
-    assert "nobody listens" in capfd.readouterr().err
+    assert "nothing listens" in capfd.readouterr().err
 
 
 def test_results_that_cannot_be_written_are_a_matter_of_usage(capfd: pytest.CaptureFixture[str]) -> None:

@@ -149,7 +149,7 @@ def test_failures_that_nobody_bears_are_exit_code_1(
         (["run", "simulator", "--slo", "failed=many"], 2, 'a share such as "1%"'),
         (["run", "simulator", "--set", "slo.failed=-1"], 2, 'a share such as "1%"'),
         (["run", "--url", "localhost"], 2, "http://host:port"),
-        (["run", "--url", NOBODY], 3, "nobody listens"),
+        (["run", "--url", NOBODY], 3, "nothing listens"),
     ],
 )
 def test_mistakes_have_a_message_and_an_exit_code(said: Said, words: list[str], code: int, message: str) -> None:

@@ -118,7 +118,7 @@ async def test_whoever_started_a_server_lets_others_drive_it_while_it_sends_noth
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["--duration", "1s", NOBODY], 3, "nobody listens there"),
+        (["--duration", "1s", NOBODY], 3, "nothing listens there"),
         (["--duration", "1s", "ftp://x"], 2, "url must look like http://host:port"),
         (["--duration", "1s", NOBODY, "--server", "simulator"], 2, "either a URL"),
         (["--duration", "1s", "--variant", "fast"], 2, "--variant is one of a profile's"),

@@ -227,7 +227,7 @@ async def test_attaching_asks_the_server_for_its_model() -> None:
             await seat.sees("url must look like http://host:port")
             field.value = "http://127.0.0.1:9"
             await seat.press("enter")
-            await seat.sees("nobody listens")
+            await seat.sees("nothing listens")
             field.value = running.url.removeprefix("http://")
             await seat.press("enter")
             await seat.until(lambda: bool(seat.chosen))
