@@ -48,7 +48,9 @@ def test_what_is_not_alike_is_refused_and_can_be_forced(capsys: pytest.CaptureFi
     assert vramp("compare", "a.json", "pear.json") == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "pear.json is not comparable with a.json: another model: some/model and another/model; --force" in captured.err
+    assert (
+        "pear.json is not comparable with a.json: another model: some/model and another/model; --force" in captured.err
+    )
     assert vramp("compare", "a.json", "pear.json", "--force") == 0
     assert "NOT ALIKE: another model" in capsys.readouterr().out
 
@@ -138,7 +140,7 @@ def test_a_run_beside_its_baseline(capfd: pytest.CaptureFixture[str]) -> None:
     assert other is not None and other.verdict.startswith("it has no stage with conc 3, ISL 16, OSL 4")
 
 
-def test_a_baseline_that_is_none_is_told_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_baseline_is_reported_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
     assert vramp(*RUN.split(), "first.json", "--baseline", "nothing") == 2
     assert "nothing: no such file, folder, baseline or run" in capsys.readouterr().err
     assert not Path("runs").exists()
