@@ -1,4 +1,4 @@
-"""Notes in wheel and sdist which commit they were built from (see loadgen/build.py)."""
+"""Records in wheel and sdist the commit that they were built from (see loadgen/build.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class CommitHook(BuildHookInterface[Any]):
-    """Writes nothing into the source tree: the note goes into the archive alone."""
+    """Adds the note to the archive only, and writes nothing into the source tree."""
 
     PLUGIN_NAME = "custom"
 
@@ -21,7 +21,7 @@ class CommitHook(BuildHookInterface[Any]):
         from loadgen.build import NOTE, from_git
 
         build = from_git(Path(self.root))
-        if version == "editable" or build is None:  # a checkout is asked as it is; an sdist has its note already
+        if version == "editable" or build is None:  # a checkout is read live; an sdist has its note already
             return
         self._folder = tempfile.TemporaryDirectory()
         note = Path(self._folder.name, NOTE)

@@ -1,7 +1,7 @@
-"""Checks requirements.lock against pyproject.toml and what is installed here, and asks for known vulnerabilities.
+"""Checks requirements.lock against pyproject.toml and what is installed here, and audits it for vulnerabilities.
 
-Exit code 1 if something does not agree, is known to be vulnerable, or pip-audit itself fails. Only the
-vulnerabilities need a network; where their database cannot be asked, the last line says so, and that is no failure.
+Exit code 1 if something does not agree, is known to be vulnerable, or pip-audit itself fails. Only the audit needs a
+network; if the vulnerability database cannot be reached, the last line says so, and that is no failure.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "requirements.lock"
-EXTRAS = ("web", "parquet", "cluster")  # what the lock covers, beside the dependencies themselves
+EXTRAS = ("web", "parquet", "cluster")  # covered by the lock in addition to the dependencies
 _AUDIT_TIMEOUT_S = 120
-_UNREACHED = "NOT audited: the database of vulnerabilities cannot be reached from here"
+_UNREACHED = "NOT audited: the vulnerability database cannot be reached from here"
 
 
 class Pin(NamedTuple):
@@ -39,7 +39,7 @@ class Pin(NamedTuple):
 
     @property
     def here(self) -> bool:
-        """Whether it is for this Python and platform."""
+        """Whether it applies to this Python and platform."""
         return self.requirement.marker is None or self.requirement.marker.evaluate()
 
 
@@ -58,7 +58,7 @@ def own_requirements(path: Path = ROOT / "pyproject.toml") -> list[Requirement]:
 
 
 def problems(pins: Sequence[Pin], asked: Sequence[Requirement]) -> Iterator[str]:
-    """What is not as it should be, a line each; `make lock` mends the first two kinds, a new environment the last."""
+    """Yield a line for each problem; `make lock` fixes those of the lock, a new environment those of packages."""
     for pin in pins:
         if not pin.hashes:
             yield f"requirements.lock: {pin.name} has no hash"
@@ -76,7 +76,7 @@ def problems(pins: Sequence[Pin], asked: Sequence[Requirement]) -> Iterator[str]
 
 
 def _closure(asked: Sequence[Requirement], here: dict[str, Pin]) -> Iterator[tuple[Requirement, str]]:
-    """Each requirement that holds here, with whose it is, as far as the packages are installed."""
+    """Yield each requirement that applies here and what requires it, as far as the packages are installed."""
     todo = [(requirement, "pyproject.toml") for requirement in asked]
     seen: set[str] = set()
     while todo:
@@ -101,7 +101,7 @@ def _installed(name: str) -> str | None:
 
 
 def audit() -> tuple[str, bool]:
-    """What pip-audit says of the lock in a line, and whether that is a failure."""
+    """Return what pip-audit says of the lock, and whether that is a failure."""
     command = [
         sys.executable,
         "-m",
@@ -118,7 +118,7 @@ def audit() -> tuple[str, bool]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_AUDIT_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         return _UNREACHED, False
-    if not done.stdout:  # a traceback: of a network that is not there, or of pip-audit itself
+    if not done.stdout:  # a traceback: there is no network, or pip-audit has failed
         (*_, last) = ["no output", *done.stderr.splitlines()]
         if "requests.exceptions." in last:
             return _UNREACHED, False
@@ -139,7 +139,7 @@ def main() -> int:
     told, failed = audit()
     print(*wrong, sep="\n", end="\n" if wrong else "")
     if wrong:
-        print("make lock writes the lock anew; make clean, and then make, installs what is in it")
+        print("make lock rewrites the lock; make clean, and then make, installs what is in it")
     else:
         print(f"requirements.lock: {len(pins)} pins with hashes agree with pyproject.toml and with what is installed")
     print(told)

@@ -1,7 +1,7 @@
-"""Builds what a release consists of, into dist/: sdist, wheel, SBOM, licences, SHA256SUMS.
+"""Builds a release into dist/: sdist, wheel, SBOM, licences, SHA256SUMS.
 
-The wheel is built from the unpacked sdist, so that the sdist is known to suffice. Both are built twice, and must be
-the same bytes: their times are those of the commit.
+The wheel is built from the unpacked sdist, which proves that the sdist is complete. Both are built twice and must be
+identical: their timestamps are those of the commit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MET = {
     "partd": "BSD-3-Clause (the text of its LICENSE; its metadata name none)",
     "shtab": "MPL-2.0 (used unchanged)",
 }
-"""Packages whose metadata say nothing, or whose licence asks for more than a notice: looked at once, by hand."""
+"""Licences that were reviewed by hand: missing from the metadata, or asking for more than a notice."""
 _PERMISSIVE = re.compile(r"\b(0BSD|Apache|BSD|CC0|ISC|MIT|MIT-0|PSF|Python|Zlib)\b")
 
 
@@ -40,7 +40,7 @@ def main() -> None:
         built, again = _build(Path(first)), _build(Path(second))
         for one, other in zip(built, again, strict=True):
             if one.read_bytes() != other.read_bytes():
-                sys.exit(f"{one.name}: two builds are not the same bytes")
+                sys.exit(f"{one.name}: two builds differ")
             (DIST / one.name).write_bytes(one.read_bytes())
         sbom = _sbom(DIST / built[1].name, Path(first))
     (DIST / f"{built[1].name.split('-py3')[0]}.cdx.json").write_text(
@@ -53,14 +53,14 @@ def main() -> None:
 
 
 def write_sums(folder: Path) -> None:
-    """SHA256SUMS of all files of a folder, as `sha256sum --check` reads it."""
+    """Write the SHA256SUMS of all files in a folder, as `sha256sum --check` reads it."""
     paths = sorted(path for path in folder.iterdir() if path.name != "SHA256SUMS")
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in paths]
     (folder / "SHA256SUMS").write_text("".join(lines), encoding="utf-8")
 
 
 def _epoch() -> str:
-    """The time of the commit; of an unpacked sdist, that of its files."""
+    """Return the time of the commit, or in an unpacked sdist that of its files."""
     done = subprocess.run(
         ["/usr/bin/env", "git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -68,7 +68,7 @@ def _epoch() -> str:
 
 
 def _build(folder: Path) -> tuple[Path, Path]:
-    """Sdist, and the wheel that comes of it."""
+    """Build the sdist, and the wheel from it."""
     _run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(folder), cwd=ROOT)
     (sdist,) = folder.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
@@ -80,7 +80,7 @@ def _build(folder: Path) -> tuple[Path, Path]:
 
 
 def _sbom(wheel: Path, folder: Path) -> dict[str, Any]:
-    """A CycloneDX document of an environment with the wheel, its extras, and what the lock pins; nothing else."""
+    """Return a CycloneDX document of an environment that has only the wheel and what the lock pins."""
     environment = folder / "environment"
     python = environment / "bin" / "python"
     uv = [sys.executable, "-m", "uv"]
@@ -112,7 +112,7 @@ def _sbom(wheel: Path, folder: Path) -> dict[str, Any]:
 
 
 def _completed(document: dict[str, Any], wheel: Path) -> dict[str, Any]:
-    """The document with what it is of; without the folders in which it was made."""
+    """Return the document with the wheel as its subject, and without the folders in which it was made."""
     document["metadata"]["component"] |= {
         "version": wheel.name.split("-")[1],
         "purl": f"pkg:pypi/vramp@{wheel.name.split('-')[1]}",
@@ -125,14 +125,14 @@ def _completed(document: dict[str, Any], wheel: Path) -> dict[str, Any]:
 
 
 def _licence_lines(sbom: dict[str, Any]) -> list[str]:
-    """The licence of each component; ends the program if one is neither permissive nor was looked at."""
+    """Return the licence of each component; exits if one is neither permissive nor was reviewed."""
     components = sorted(sbom["components"], key=lambda each: each["name"].lower())
     found = {
         f"{each['name']} {each['version']}": _MET.get(each["name"].lower()) or _licence(each) for each in components
     }
     unexpected = [f"{name}: {words or 'no licence'}" for name, words in found.items() if not _allowed(words)]
     if unexpected:
-        sys.exit("\n".join(["licences to look at, and to note in .ci/release.py:", *unexpected]))
+        sys.exit("\n".join(["licences to review, and to note in .ci/release.py:", *unexpected]))
     head = "# Licences of what vramp installs with all its extras, from the metadata of each package. vramp: Apache-2.0"
     return [head, *(f"{name:<28} {words}" for name, words in found.items())]
 
@@ -144,7 +144,7 @@ def _licence(component: dict[str, Any]) -> str:
 
 
 def _allowed(words: str) -> bool:
-    """Whether every licence that holds together is permissive; of alternatives, one."""
+    """Whether all licences that apply together are permissive, in at least one of the alternatives."""
     either = re.split(r" OR ", words)
     parts = (re.split(r" AND |; ", one) for one in either)
     return words in _MET.values() or any(all(_PERMISSIVE.search(part) for part in each) for each in parts)

@@ -3,7 +3,7 @@
     python .ci/try_dist.py [FOLDER...]    each Python of wheelhouse.PYTHONS that is found; FOLDERs are searched, too
 
 Needs `unshare` (util-linux), as root or with user namespaces. Exit code 1 if something failed; a Python that is not
-found is said, and is no failure.
+found is reported, and is no failure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 def main() -> int:
     found = {version: _find(version, [Path(name) for name in sys.argv[1:]]) for version in PYTHONS}
     tries = [(version, python, name) for version, python in found.items() if python is not None for name in _INSTALLERS]
-    # Most of it waits: for a run, or for the disk.
+    # Most of the time is spent waiting, for a run or for the disk.
     with ThreadPoolExecutor(os.cpu_count()) as side_by_side:
         passed = list(side_by_side.map(lambda each: _tried(*each), tries))
     for version in (version for version, python in found.items() if python is None):
@@ -59,14 +59,14 @@ def _find(version: str, folders: Sequence[Path]) -> str | None:
     places += [*folders, *Path.home().glob(f".pyenv/versions/{version}.*/bin")]
     for candidate in (place / name for place in places):
         answers = [str(candidate), "-c", "import venv; print('here')"]
-        # A shim of pyenv is there for every version, and works for those that are switched on.
+        # pyenv has a shim for every version, which works only for the enabled ones.
         if candidate.is_file() and subprocess.run(answers, capture_output=True, check=False).stdout == b"here\n":
             return str(candidate)
     return None
 
 
 def _try(python: str, folder: Path, install: Callable[[str, Path], list[list[str]]]) -> str:
-    """What went wrong, in a line; empty if nothing did."""
+    """Return what went wrong; empty if nothing did."""
     environment, work = folder / "environment", folder / "work"
     for name in _SMOKE:
         (work / name).parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def _try(python: str, folder: Path, install: Callable[[str, Path], list[list[str
 
 
 def _by_pip(python: str, environment: Path) -> list[list[str]]:
-    """With the pip of the wheels, because a Python of Debian comes without its own."""
+    """Install with the downloaded pip, because Debian's Python comes without one."""
     (pip,) = TOOLS.glob("pip-*.whl")
     install = [str(environment / "bin" / "python"), f"{pip}/pip", "install", "--quiet", "--no-index", "--no-cache-dir"]
     return [
@@ -119,7 +119,7 @@ def _without_network(command: list[str]) -> list[str]:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Nothing of this shell's: no index, no virtual environment, no module path."""
+    """Return an environment without this shell's package index, virtual environment and module path."""
     kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "TERM")}
     return {**kept, "HOME": str(folder), "TMPDIR": str(folder)}
 

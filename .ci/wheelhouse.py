@@ -3,7 +3,7 @@
     python .ci/wheelhouse.py [--extras web,cluster] [--pythons 3.11,3.12] [--machine aarch64] [--glibc 2.28]
 
 Versions and hashes are those of requirements.lock. The wheels are for that glibc or a later one, whatever this machine
-has. A Python needs not be installed here for its wheels to be fetched.
+has. The Pythons need not be installed here.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def main() -> None:
     )
     parser.add_argument("--extras", default="web,parquet,cluster", help="(default: %(default)s; none: --extras '')")
     parser.add_argument("--pythons", default=",".join(PYTHONS), help="(default: %(default)s)")
-    parser.add_argument("--machine", default=platform.machine(), help="of the processor (default: this one)")
-    parser.add_argument("--glibc", default="2.28", help="the oldest to install on (default: %(default)s)")
+    parser.add_argument("--machine", default=platform.machine(), help="CPU architecture (default: this one)")
+    parser.add_argument("--glibc", default="2.28", help="the oldest to support (default: %(default)s)")
     parser.add_argument("--tools", action="store_true", help="also what make test-dist needs, in build/test-wheels")
     options = parser.parse_args()
     shutil.rmtree(WHEELHOUSE, ignore_errors=True)
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def _resolved(python: str, extras: Sequence[str], machine: str, glibc: str) -> Path:
-    """The part of the lock that one Python needs with these extras, as a file of requirements with hashes."""
+    """Write the part of the lock that one Python needs with these extras into a requirements file with hashes."""
     path = WHEELHOUSE.parent / f"requirements-{python}-{machine}.txt"
     tag = f"{machine}-manylinux_{glibc.replace('.', '_')}"
     asked = [word for name in extras for word in ("--extra", name)]

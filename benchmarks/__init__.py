@@ -1,1 +1,1 @@
-"""Benchmarks: measured beside truth, ratios within one run, never a pass or a fail."""
+"""Benchmarks: figures beside the truth, and ratios within one run; none of them passes or fails."""

@@ -1,11 +1,10 @@
-"""What open loop asks for beside what reaches the server: is it Poisson there, on time, and the same for every W?
+"""Open-loop arrivals as scheduled and as received: are they Poisson, on time, and the same for any number of workers W?
 
-The server is the simulator's own, in a process of its own, which keeps the kernel's receive stamp of every request. A
-row says, of those stamps: how far the gaps are from exponential (Kolmogorov-Smirnov, with its critical value at 1 %),
-and how the counts of 10 ms scatter (variance / mean, 1 for Poisson; 2,000 bins, so 0.03 of it is chance). The row of
-the schedule says the same of the times that were wanted: no measurement can be nearer to the law than they are. The
-row of the timer is that of a process which does nothing but wake at those times: what the machine, as busy as it is,
-lets any client do.
+The server is the simulator's own, in a separate process that keeps the kernel's receive timestamp of every request. For
+these, a row shows how far the gaps are from exponential (Kolmogorov-Smirnov, with its critical value at 1 %), and the
+dispersion of the counts in 10 ms (variance / mean, 1 for Poisson; with 2,000 bins, 0.03 of it is chance). The row of
+the schedule shows the same for the intended times: no measurement can be closer to the distribution. The row of the
+timer is a process that does nothing but wake at those times: the best that any client can do on this machine.
 """
 
 from __future__ import annotations
@@ -54,13 +53,13 @@ class Asked:
     workers: int
 
     def schedule(self) -> Times:
-        """When its requests are wanted, in seconds."""
+        """Return when its requests are due, in seconds."""
         offsets = arrival_offsets_s(self.rate, "poisson", SEED)
         return np.fromiter(takewhile(lambda offset: offset < self.duration_s, offsets), dtype=np.float64)
 
 
 def serve(pipe: Pipe) -> None:
-    """The simulator in this process: says its port, and at the parent's word when each request was received."""
+    """Run the simulator: send its port, and when the parent asks, the time at which each request was received."""
     stamps = array("q")
 
     async def run() -> None:
@@ -88,7 +87,7 @@ def serve(pipe: Pipe) -> None:
 
 @contextmanager
 def recording_simulator() -> Iterator[tuple[str, Pipe]]:
-    """A simulator that keeps every request's time; yields its URL and the pipe to ask it."""
+    """Start a simulator that keeps every request's time; yields its URL and the pipe to ask for them."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(theirs,), daemon=True)
@@ -103,33 +102,33 @@ def recording_simulator() -> Iterator[tuple[str, Pipe]]:
 
 
 def measure(asked: Asked) -> tuple[Result, Times]:
-    """The result of a load, and when its requests reached the server, in seconds."""
+    """Run a load; return its result, and when its requests reached the server, in seconds."""
     load: dict[str, float | str] = {"rate": asked.rate, "duration": asked.duration_s, "workers": asked.workers}
     load |= {"isl": ISL, "osl": asked.osl, "seed": SEED}
     with recording_simulator() as (url, pipe):
         result = asyncio.run(finish(attach(url, load, telemetry="off")))
         pipe.send("stop")
         stamps = np.frombuffer(pipe.recv(), dtype=np.int64)
-    # A run asks for something before its load; its stage is what came last.
+    # A run sends probe requests before its load; those of the stage came last.
     stage = np.sort(stamps[-result.stages[0].requests.sent :])
     return result, (stage - stage[0]) / 1e9
 
 
 def distance_from_exponential(times_s: Times, rate: float) -> float:
-    """Kolmogorov-Smirnov statistic of the gaps against the exponential law with mean 1/rate."""
+    """Return the Kolmogorov-Smirnov statistic of the gaps against the exponential law with mean 1/rate."""
     law = 1 - np.exp(-np.sort(np.diff(times_s)) * rate)
     ranks = np.arange(len(law) + 1) / len(law)
     return float(max(np.max(ranks[1:] - law), np.max(law - ranks[:-1])))
 
 
 def dispersion(times_s: Times, duration_s: float) -> float:
-    """Variance over mean of the counts in bins of `BIN_S`."""
+    """Return variance over mean of the counts in bins of `BIN_S`."""
     counts = np.histogram(times_s, bins=round(duration_s / BIN_S), range=(0.0, duration_s))[0]
     return float(counts.var() / counts.mean())
 
 
 def law_of(times_s: Times, asked: Asked) -> str:
-    """How near arrivals are to Poisson."""
+    """Say how close arrivals are to Poisson."""
     critical = 1.628 / np.sqrt(len(times_s) - 1)
     distance = distance_from_exponential(times_s, asked.rate)
     verdict = "passes" if distance < critical else "FAILS"
@@ -140,7 +139,7 @@ def law_of(times_s: Times, asked: Asked) -> str:
 
 
 def same_for_every_w(asked: Asked) -> bool:
-    """Whether the shares of 1, 2, 4 and 8 workers put together are the schedule, to the last bit."""
+    """Whether the shares of 1, 2, 4 and 8 workers together are exactly the schedule."""
     wanted = asked.schedule().tolist()
     for workers in (1, 2, 4, 8):
         shares = [slice_for(iter(wanted), rank, workers) for rank in range(workers)]
@@ -150,7 +149,7 @@ def same_for_every_w(asked: Asked) -> bool:
 
 
 def lateness_ms(times_s: Times, schedule: Times) -> str:
-    """Of the arrivals at the server against the schedule; the least of them is the way there and counts as 0."""
+    """Return the lateness of arrivals against the schedule; the least is the transport and counts as 0."""
     both = min(len(times_s), len(schedule))
     late = times_s[:both] - schedule[:both]
     p50, p99 = (float(value) for value in np.percentile(late - late.min(), (50, 99)) * 1000)
@@ -158,7 +157,7 @@ def lateness_ms(times_s: Times, schedule: Times) -> str:
 
 
 def wake(pipe: Pipe, asked: Asked) -> None:
-    """Says when a timer called back that was set to the times of the schedule, in nanoseconds after its start."""
+    """Send when a timer that was set to the times of the schedule fired, in nanoseconds after the start."""
     called = array("q")
     due_ns = [int(offset_s * 1e9) for offset_s in asked.schedule()]
 
@@ -184,7 +183,7 @@ def wake(pipe: Pipe, asked: Asked) -> None:
 
 
 def woken(asked: Asked) -> Times:
-    """The times of `wake`, which runs in a process of its own, in seconds."""
+    """Return the times of `wake`, run in a separate process, in seconds."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=wake, args=(theirs, asked), daemon=True)
@@ -195,7 +194,7 @@ def woken(asked: Asked) -> Times:
 
 
 def when(result: Result, times_s: Times, asked: Asked) -> str:
-    """How late requests were: by the client's account, and by the server's stamps."""
+    """Say how late requests were, by the client's own figures and by the server's timestamps."""
     lag = result.client.send_lag_ms
     return (
         f"send lag p50 {lag.p50 or 0:.3f} p99 {lag.p99 or 0:.3f} ms   at the server "
@@ -204,7 +203,7 @@ def when(result: Result, times_s: Times, asked: Asked) -> str:
 
 
 def poisson(rate: float, duration_s: float) -> None:
-    """The rows of Poisson arrivals: the schedule, a timer alone, then W = 1 and 4."""
+    """Print the rows of Poisson arrivals: the schedule, a timer alone, then W = 1 and 4."""
     asked = Asked(rate, duration_s, "uniform:2:8", 1)
     print(f"Poisson, {rate:g}/s for {duration_s:g} s; identical for W = 1, 2, 4, 8: {same_for_every_w(asked)}")
     print(f"{'schedule':<9} {law_of(asked.schedule(), asked)}")
@@ -217,7 +216,7 @@ def poisson(rate: float, duration_s: float) -> None:
 
 
 def fast(rate: float, duration_s: float, workers: int) -> None:
-    """The row of many short streams: achieved beside asked."""
+    """Print the row of many short streams: achieved beside requested."""
     asked = Asked(rate, duration_s, 8, workers)
     result, times_s = measure(asked)
     stage, wanted = result.stages[0], len(asked.schedule())

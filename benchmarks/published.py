@@ -1,10 +1,10 @@
 """The table of one publication beside what vramp measures on a simulator that was fitted to it.
 
-GPT-OSS 120B on one MI300X: 80 requests of 4096/1024 by 8 streams, 171 s. By default the simulator's costs are half,
-which is its clock at twice the speed, and what was measured is scaled back: all of the ten waves are there, and
-the first one, which finds an empty engine and is the tail of TTFT, has its true weight. `--full` takes real time.
-The faster the clock, the more the 0.2 ms weigh by which a busy machine of two cores is late for every step.
-Only the means were fitted: medians and tails show how far the simulator is the machine.
+GPT-OSS 120B on one MI300X: 80 requests of 4096/1024 by 8 streams, 171 s. By default the simulator's costs are halved,
+as if its clock ran at twice the speed, and measurements are scaled back: all ten waves are there, and the first one,
+which meets an empty engine and forms the tail of TTFT, has its true weight. `--full` runs in real time. A busy machine
+of two cores is 0.2 ms late for every step, which weighs more the faster the clock is. Only the means were fitted:
+medians and tails show how closely the simulator resembles the machine.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ TOLERANCE = 0.05
 
 
 def server_of(speed: float) -> Server:
-    """The fitted simulator with its clock so many times faster."""
+    """Return the fitted simulator with its clock `speed` times faster."""
     physics = PRESETS["published"]
     costs = {name.replace("_", "-"): getattr(physics, name) / speed for name in COSTS}
     return Server(engine="simulator", args={"preset": "published", **costs})
 
 
 def load_of(profile: Profile, url: str, requests: int | None) -> Profile:
-    """The load of the publication, sent to the simulator."""
+    """Return a profile that sends the publication's load to the simulator."""
     load = profile.load.model_copy(update={"seed": 1, "workers": 1, "requests": requests or profile.load.requests})
     server = Server(engine="attach", url=url)
     return profile.model_copy(update={"server": server, "load": load, "telemetry": "off", "reference": None})
 
 
 async def measure(profile: Profile, speed: float, requests: int | None, folder: Path) -> StageResult:
-    """One run of the published load."""
+    """Run the published load once."""
     async with ManagedServer(server_of(speed), log_path=folder / "server.log") as server:
         await server.wait_ready()
         result = await finish(load_of(profile, server.base_url, requests))
@@ -52,7 +52,7 @@ async def measure(profile: Profile, speed: float, requests: int | None, folder: 
 
 
 def figure(stage: StageResult, name: str, speed: float) -> float | None:
-    """A measured figure by its published name, in the time of the publication."""
+    """Return a measured figure by its published name, scaled to the time of the publication."""
     if name == "duration_s":
         return stage.duration_s * speed
     if name.endswith("_per_s"):
@@ -91,7 +91,7 @@ def main() -> None:
         "--speed",
         type=float,
         default=2.0,
-        help="of the simulator's clock (2); steps get shorter, and what the machine adds to them counts more",
+        help="speed of the simulator's clock (2); with shorter steps, what the machine adds to them counts more",
     )
     parser.add_argument("--full", action="store_true", help="in real time, three minutes: --speed 1")
     parser.add_argument("--requests", type=int, help="fewer than published; the first wave then weighs more")

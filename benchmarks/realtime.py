@@ -1,8 +1,8 @@
 """`python -m benchmarks.realtime`: what `load.realtime` gives the client and takes from the engine, on a real vLLM.
 
-The same load runs against one server with realtime workers and without, in turns, so that whatever else changes on the
-machine falls on both. The engine's figures are its own (/metrics): its TTFT and ITL, and the tokens that it made a
-second. In closed loop a client that is late sends less; in open loop, with constant gaps, the engine has the same work.
+The same load runs against one server with realtime workers and without, in turns, so that other changes of the machine
+affect both. The engine's figures are its own (/metrics): TTFT, ITL and generated tokens per second. In closed loop a
+client that is late sends less; in open loop, with constant gaps, the engine has the same work.
 Needs root or CAP_SYS_NICE, and the CPU build of vLLM: `sh tests/vllm/install.sh` installs it.
 """
 
@@ -61,7 +61,7 @@ async def measured(url: str, load: Load, duration_s: float, *, realtime: bool) -
 
 
 def table(off: list[Measured], on: list[Measured]) -> str:
-    """Means over the rounds, with their standard deviations."""
+    """Return the means over the rounds, with their standard deviations."""
     lines = [f"{'':<22} {'off':>20} {'on':>20} {'on / off':>9}"]
     for name in Measured.__struct_fields__:
         left, right = ([float(getattr(one, name)) for one in rounds] for rounds in (off, on))
@@ -83,14 +83,14 @@ async def compare(loads: list[Load], rounds: int, duration_s: float) -> None:
         for load in loads:
             found: dict[bool, list[Measured]] = {False: [], True: []}
             for number in range(2 * rounds):
-                # Off, on, on, off: a drift of the machine falls on both.
+                # Off, on, on, off: a drift of the machine affects both.
                 realtime = number % 4 in (1, 2)
                 found[realtime].append(await measured(managed.base_url, load, duration_s, realtime=realtime))
             print(f"\n{load}, {rounds} x {duration_s:g} s each\n{table(found[False], found[True])}", flush=True)
 
 
 def main() -> None:
-    """Measure in a folder of its own."""
+    """Measure in a temporary folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--concurrency", default="8")
     parser.add_argument("--rate", default="15")

@@ -1,4 +1,4 @@
-"""What the benchmarks share: a simulator in a process of its own, and a run to its end."""
+"""Shared by the benchmarks: a simulator in its own process, and a run to its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LISTENS = re.compile(rb"Starting vLLM server on (http://\S+)")
 
 @asynccontextmanager
 async def simulator(step_ms: int, *flags: str) -> AsyncIterator[str]:
-    """A simulator of its own for each measurement, of no vramp, so that any may drive it; yields its URL."""
+    """Start a simulator for one measurement, which belongs to no vramp, so that any may drive it; yields its URL."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "loadgen.simulator", "--preset", "bench", "--step-ms", str(step_ms), "--port", "0"),
         *flags,
@@ -34,7 +34,7 @@ async def simulator(step_ms: int, *flags: str) -> AsyncIterator[str]:
 
 
 async def _url_of(log: asyncio.StreamReader) -> str:
-    """What the simulator says when it listens; the rest of its log is short."""
+    """Return the URL that the simulator logs when it listens; the rest of its log is short and stays unread."""
     async for line in log:
         if match := _LISTENS.search(line):
             return match[1].decode()
@@ -42,14 +42,14 @@ async def _url_of(log: asyncio.StreamReader) -> str:
 
 
 def attach(url: str, load: dict[str, Any], **parts: Any) -> Profile:
-    """A load on a server that is there."""
+    """Return a profile with a load for a running server."""
     return build_profile(
         {"name": "bench", "server": {"engine": "attach", "url": url}, "load": load, **parts}, where="bench"
     )
 
 
 async def finish(profile: Profile, look: Callable[[], None] = lambda: None, **options: Any) -> Result:
-    """The result of a run; `look` is called at every snapshot."""
+    """Run a profile and return its result; `look` is called at every snapshot."""
     run = Run(profile, where="bench", **options)
     async for _ in run.snapshots():
         look()

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.scale`: how far one box goes, beside what the simulator truly served.
+"""`python -m benchmarks.scale`: how far one box scales, beside what the simulator truly served.
 
 Thousands of streams at 20 tok/s each, ten thousand open at once, long prompts, long answers. For each: mean TTFT beside
-the truth, which begins when the server has the whole request; the time that the server took before that to receive it,
-from its first bytes on, which is in the client's TTFT, too; the workers' memory, and whether the result called the
-client the limit. Before that, how long it takes until 4,096 streams are sent. Server and client share the machine.
+the truth, which begins when the server has the whole request; the time it took to receive that from the first byte on,
+which is part of the client's TTFT; the workers' memory, and whether the result calls the client the limit. Before that,
+how long it takes to send 4,096 streams. Server and client share the machine.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ CASES = (
 
 
 async def measured(case: Case) -> str:
-    """A line of the table: a closed loop whose first requests count, as they do in the truth."""
+    """Return a line of the table: a closed loop whose first requests count, as they do in the truth."""
     load = {"isl": case.isl, "osl": case.osl, "seed": 1, "first_wave": "counted", "timeout_s": 3600}
     load |= {"concurrency": case.streams, "requests": case.rounds * case.streams}
     async with simulator(case.step_ms, "--max-num-seqs", "16384") as url:
@@ -69,7 +69,7 @@ async def measured(case: Case) -> str:
 
 
 async def start_s(streams: int) -> float:
-    """From the command to begin a stage until the last of its streams has been sent."""
+    """Return the seconds from the command to begin a stage until the last of its streams is sent."""
     async with simulator(50) as url:
         host, port = host_and_port(url)
         address = ServerAddress(family=socket.AF_INET, ip=host, port=port)
@@ -97,7 +97,7 @@ async def start_s(streams: int) -> float:
 
 
 async def _rows(fleet: Fleet) -> list[StreamRow]:
-    """All rows of the running stage, once it has finished."""
+    """Return all rows of the running stage, once it has finished."""
     rows: list[StreamRow] = []
     while True:
         tick = await fleet.tick()

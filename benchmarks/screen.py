@@ -1,10 +1,10 @@
-"""`python -m benchmarks.screen`: what the cockpit costs, and how quick it is to the hand, beside a thousand streams.
+"""`python -m benchmarks.screen`: what the cockpit costs, and how fast it responds, with a thousand streams.
 
-The cockpit runs in a pseudo-terminal, because without one Textual leaves out what costs most: writing. Its own process
-also merges what the workers tell, four times a second, as it does for every user. `views` (default) says what each view
-costs; `ticks` the slowest stretches of its event loop between two waits, with what happened in them; `hand` when the
-first line and the first frame show, and how long a key takes to the screen and to the load, also through a relay that
-holds back every byte for 75 ms each way; `bytes` what it writes at three sizes.
+The cockpit runs in a pseudo-terminal, because without one Textual skips the most expensive part: writing. Its process
+also merges the workers' ticks, four times a second, as it does for every user. `views` (default) measures the cost of
+each view; `ticks` the slowest stretches of its event loop between two waits, with what happened in them; `hand` the
+time to the first line and the first frame, and from a key to the screen and to the load, also through a relay that
+delays every byte by 75 ms each way; `bytes` what it writes at three sizes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tui.keys import PAGES
 
 _MOST_S = 120.0
 _SILENT_S = 30.0
-"""A live cockpit writes four times a second."""
+"""After so long without output the benchmark fails: a live cockpit writes four times a second."""
 _VIEW_S = 8.0
 _SETTLE_S = 2.0
 _STREAMS = 1024
@@ -51,7 +51,7 @@ class ScreenCost:
 
 
 class _Cockpit:
-    """A cockpit in a terminal, from the outside."""
+    """A cockpit in a terminal, as seen from outside."""
 
     def __init__(self, arguments: list[str], columns: int, rows: int, module: str = "tui.cli") -> None:
         self.pid, self._terminal = pty.fork()
@@ -61,13 +61,13 @@ class _Cockpit:
         fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self._process = psutil.Process(self.pid)
         self.last = b""
-        """The end of what it wrote."""
+        """The end of its output."""
 
     def read(self) -> int:
-        """Wait for output and take it; how much, 0 when the cockpit is gone."""
+        """Wait for output and read it; return its size, 0 once the cockpit is gone."""
         if not select.select([self._terminal], [], [], _SILENT_S)[0]:
             os.kill(self.pid, signal.SIGTERM)
-            sys.exit(f"bench: the cockpit has nothing more to say: {self.last[-400:].decode(errors='replace')}")
+            sys.exit(f"bench: the cockpit writes nothing any more: {self.last[-400:].decode(errors='replace')}")
         try:
             data = os.read(self._terminal, 65536)
         except OSError:
@@ -76,7 +76,7 @@ class _Cockpit:
         return len(data)
 
     def read_now(self, most_s: float) -> bytes:
-        """What has been written, if anything is within so long; nothing once the cockpit is gone."""
+        """Return what is written within `most_s`, if anything; nothing once the cockpit is gone."""
         if not select.select([self._terminal], [], [], most_s)[0]:
             return b""
         try:
@@ -85,7 +85,7 @@ class _Cockpit:
             return b""
 
     def watch(self, span_s: float) -> None:
-        """Read for so long, whether it writes or not: under a dialog it does not."""
+        """Read for `span_s`, whether it writes or not: under a dialog it does not."""
         until_s = time.monotonic() + span_s
         while (left_s := until_s - time.monotonic()) > 0:
             self.read_now(left_s)
@@ -99,12 +99,12 @@ class _Cockpit:
         os.write(self._terminal, keys.encode())
 
     def cpu_s(self) -> float:
-        """What its process has used so far; the children count for themselves."""
+        """Return the CPU time of its own process so far, without children."""
         times = self._process.cpu_times()
         return float(times.user + times.system)
 
     def cost_of(self, span_s: float) -> ScreenCost:
-        """What it uses for so long."""
+        """Measure what it uses for `span_s`."""
         began_s, cpu_s, count = time.monotonic(), self.cpu_s(), 0
         while time.monotonic() - began_s < span_s:
             count += self.read()
@@ -112,7 +112,7 @@ class _Cockpit:
         return ScreenCost((self.cpu_s() - cpu_s) / took_s, count / took_s)
 
     def leave(self) -> None:
-        """End the run, and wait for it; two keys at once would be one tick."""
+        """End the run and wait for it; both keys at once would fall into one tick."""
         for key in "qf":
             self.press(key)
             self.watch(1.0)
@@ -149,7 +149,7 @@ def run_in_terminal(arguments: list[str], *, columns: int, rows: int) -> ScreenC
 
 
 def every_view() -> list[tuple[str, ScreenCost]]:
-    """Each view for some seconds, on one run with GPUs."""
+    """Measure each view for some seconds, on one run with GPUs."""
     cockpit = _Cockpit(_BUSY, columns=240, rows=60)
     found = []
     cockpit.read_until(b"kernel")
@@ -162,7 +162,7 @@ def every_view() -> list[tuple[str, ScreenCost]]:
 
 
 def slowest_ticks(columns: int = 240, rows: int = 60) -> list[Tick]:
-    """The stretches of the event loop in a run with every view, dialog, change of load and phase; the slowest first."""
+    """Return the stretches of the event loop in a run through views, dialogs, loads and phases; the slowest first."""
     told = Path("ticks").absolute()
     cockpit = _Cockpit([str(told), *_BUSY], columns, rows, module="benchmarks.ticking")
     cockpit.read_until(b"stage 1 of")
@@ -203,7 +203,7 @@ class Tick:
 
     began_s: float
     cpu_ms: float
-    longest_turn_ms: float  # in which nothing else is seen to, not even a key
+    longest_turn_ms: float  # in which nothing else is handled, not even a key
     about: list[str]
 
 
@@ -219,12 +219,12 @@ class Quickness:
 
 
 def quickness(delay_s: float = 0.0) -> Quickness:
-    """Keys that halve and double the load, seen on the screen, and in the streams that the workers hold open."""
+    """Measure how long keys that halve and double the load take to the screen, and to the streams held open."""
     began_s = time.monotonic()
     cockpit = _Cockpit(_BUSY, 160, 45)
     relay = _Relay(cockpit, delay_s)
     first_line_ms = relay.wait_for(b"opening", began_s)
-    # What the header says, and nothing before it: the alternate screen is empty for another 100 ms.
+    # What the header says, and not the alternate screen, which is empty for the first 100 ms.
     first_frame_ms = relay.wait_for(b"stage - of", began_s)
     first_frame_cpu_ms = cockpit.cpu_s() * 1000
     relay.wait_for(b"stage 1 of", began_s)
@@ -236,14 +236,14 @@ def quickness(delay_s: float = 0.0) -> Quickness:
         at_s = time.monotonic()
         relay.press(key)
         to_screen.append(relay.wait_for(f"conc {wanted}".encode(), at_s))
-        if wanted == _STREAMS:  # the other way streams end in their own time
+        if wanted == _STREAMS:  # when the load is halved, streams end in their own time
             to_load.append(_until_held(journal, _STREAMS, at_s, relay))
     cockpit.leave()
     return Quickness(first_line_ms, first_frame_ms, first_frame_cpu_ms, to_screen, to_load)
 
 
 def _until_held(journal: Path, streams: int, began_s: float, relay: _Relay) -> float:
-    """Milliseconds until a tick of the workers, of which there are four a second, tells of so many open streams."""
+    """Return the milliseconds until a tick of the workers, four a second, reports so many open streams."""
     at = journal.stat().st_size
     with journal.open("rb") as lines:
         lines.seek(at)
@@ -255,7 +255,7 @@ def _until_held(journal: Path, streams: int, began_s: float, relay: _Relay) -> f
 
 
 class _Relay:
-    """Between a cockpit and its reader: every byte is held back for a while, both ways, as on a long line."""
+    """Delays every byte between a cockpit and its reader, both ways, as a slow line does."""
 
     def __init__(self, cockpit: _Cockpit, delay_s: float) -> None:
         self._cockpit, self._delay_s = cockpit, delay_s
@@ -268,7 +268,7 @@ class _Relay:
         self._in.append((time.monotonic() + self._delay_s, keys))
 
     def wait_for(self, words: bytes, began_s: float) -> float:
-        """Milliseconds since then until the reader has them."""
+        """Return the milliseconds from `began_s` until the reader has these words."""
         while words not in self._shown:
             if time.monotonic() - began_s > _MOST_S:
                 sys.exit(f"bench: never showed {words!r}")

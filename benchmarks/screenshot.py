@@ -1,9 +1,9 @@
-"""`make screenshot`: the manual's pictures, taken from real runs on the simulator: an operator at the keys, and pages.
+"""`make screenshot`: takes the manual's pictures, of the cockpit and of report pages, from real runs on the simulator.
 
 The three hosts (as root, with sshd) are network namespaces: two have clocks that differ from ours by 3 s, the third is
-20 ms away from the server. The pages (with chromium only) are of two variants of a server, and of a published recipe:
-its loads and what was published with it, on a simulated engine, with fewer requests, which takes nine minutes. What it
-measures says nothing of the GPUs of the publication.
+20 ms away from the server. The pages (with chromium only) show two variants of a server, and a published recipe with
+its loads and published figures, on a simulated engine and with fewer requests, which takes nine minutes. Its figures
+say nothing about the GPUs of the publication.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[1]
 KEYS = ("]", "]", "m", "]", "[")
 NOTE = "fans at full speed"
 PICTURES = {"cockpit": (), "latency": ("3",), "curve": ("2",)}
-"""File to the keys of its view, from the overview."""
+"""The keys of each picture's view, from the overview."""
 _STAGE_S = 8
 RECIPE = ROOT / "profiles/mi355x-gpt-oss-120b.toml"
 SIMULATED = {
@@ -50,7 +50,7 @@ SIMULATED = {
 
 
 VARIANTS = {"quick": {"base-ms": 10.0, "per-seq-ms": 1.2}, "wide": {"base-ms": 18.0, "per-seq-ms": 0.35}}
-"""Short steps that grow with every stream, and long ones that take many: neither is the better one at every load."""
+"""Short steps that grow with every stream, and long ones that hold many: neither is better at every load."""
 STEPS = {"concurrency": [1, 2, 4, 8, 16, 32], "isl": 256, "osl": 64, "duration": "8s", "warmup": "1s"}
 
 
@@ -121,7 +121,7 @@ async def take_cluster(folder: Path) -> None:
 
 
 def recipe() -> Profile:
-    """The recipe on a simulated engine: one or two waves of requests for each of its loads."""
+    """Return the recipe on a simulated engine: one or two waves of requests for each of its loads."""
     document = tomllib.loads(RECIPE.read_text(encoding="utf-8"))
     load = document["load"]
     stages = [

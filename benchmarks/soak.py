@@ -1,12 +1,13 @@
 """`python -m benchmarks.soak`: hours of a live run, watched from outside, and what grew.
 
 The cockpit runs in a pseudo-terminal on the simulator with eight simulated GPUs at 64 streams. Every half minute a key
-changes the load, and every minute another view is opened. Every ten seconds the memory, the descriptors and the
-CPU of each of its processes are read from /proc, and the size of its folder. The ticks themselves are read from the
-journal as it is written: their distance says whether the schedule drifts. `benchmarks.day` is the same for a made-up
-day, without a clock.
+changes the load, and every minute another view is opened. Every ten seconds the memory, the descriptors and the CPU of
+each of its processes are read from /proc, and the size of its folder. The ticks themselves are read from the journal as
+it is written: their intervals show whether the schedule drifts. `benchmarks.day` does the same for a simulated day, not
+in real time.
 
-The samples go to a file as they are taken (`--out`), so a soak that was cut short can still be told: `--tell FILE`.
+The samples go to a file as they are taken (`--out`), so that a soak that was cut short can still be evaluated:
+`--tell FILE`.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ concurrency = 64
 VRAMP = Path(__file__).parents[1] / ".venv/bin/vramp"
 LOOK_S = 10.0
 CHANGE_S = 30.0
-VIEW_S = 60.0  # so that every view has been seen before nothing may grow
+VIEW_S = 60.0  # so that every view has been shown before `SETTLED_S`
 SETTLED_S = 1200.0
-"""From then on nothing may grow."""
+"""From this time on nothing may grow."""
 GROWTH = 0.05
 TICK_S = 0.25
 _LOADS = ("-", "+", "[", "]")
-"""The keys that change the load, one after the other: it comes back to 64 streams."""
+"""The keys that change the load, in turn; after them it is back at 64 streams."""
 _ROLES = (
     ("loadgen.worker", "worker"),
     ("loadgen.telemetry", "telemetry"),
@@ -62,7 +63,7 @@ _ROLES = (
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What was seen at one moment; processes by their role, numbered where there are several."""
+    """A sample; processes are named by their role, and numbered if there are several."""
 
     t_s: float
     rss_mb: dict[str, float]
@@ -72,13 +73,13 @@ class Look(msgspec.Struct, frozen=True):
     journal_mb: float
     written_bytes: int  # to the terminal so far
     ticks: int  # since the previous look
-    tick_s: float  # the median distance of these
+    tick_s: float  # the median interval between them
     longest_tick_s: float
     changes: int  # of the load so far
 
 
 class Ticks:
-    """The times of the ticks in a journal that is being written, read from where the last look ended."""
+    """Reads the times of the ticks from a journal that is being written, each time from where it stopped."""
 
     def __init__(self, folder: Path) -> None:
         self._journal = folder / "journal.jsonl"
@@ -87,10 +88,10 @@ class Ticks:
         self._last_s: float | None = None
 
     def distances_s(self) -> list[float]:
-        """Between the ticks since the last call."""
+        """Return the intervals between the ticks since the last call."""
         has_new_part = self._journal.stat().st_ino != os.fstat(self._file.fileno()).st_ino
         told = self._file.read()
-        if has_new_part:  # and what the old one had since the last look has been read
+        if has_new_part:  # what was left in the old one has just been read
             self._file.close()
             self._file = self._journal.open("rb")
             told += self._file.read()
@@ -102,7 +103,7 @@ class Ticks:
 
 
 def processes(pid: int) -> Iterator[tuple[str, psutil.Process]]:
-    """The cockpit and all that it started, each with a name that stays the same."""
+    """Yield the cockpit and all processes that it started, each with a name that stays the same."""
     seen: dict[str, int] = {}
     leader = psutil.Process(pid)
     for process in (leader, *sorted(leader.children(recursive=True), key=lambda one: one.create_time())):
@@ -139,7 +140,7 @@ def look(terminal: Terminal, folder: Path, ticks: Ticks, t_s: float, written_byt
 
 
 def soak(hours: float, out: Path, change_s: float = CHANGE_S) -> None:
-    """Run and watch it for so long; leaves with `q` `f`, and nothing of it is left."""
+    """Run and watch the cockpit for some hours, and leave it with `q` `f`."""
     folder = Path.cwd()
     (folder / "soak.toml").write_text(PROFILE, encoding="utf-8")
     keys, pages = itertools.cycle(_LOADS), itertools.cycle(page.key for page in PAGES[:-1])
@@ -177,8 +178,8 @@ def _sizes(folder: Path) -> list[str]:
 
 
 def tell(looks: Sequence[Look], picture: Path | None) -> None:
-    """A row for every twenty minutes, then what grew after the first of them."""
-    print("   until  cockpit CPU  ms a tick  kB/s shown  journal MB  ticks: how many, distance in s, the longest")
+    """Print a row for every twenty minutes, then what grew after the first of them."""
+    print("   until  cockpit CPU  ms a tick  kB/s shown  journal MB  ticks: count, interval in s, the longest")
     for before, after in itertools.pairwise(list(_every(looks, SETTLED_S))):
         span_s = after.t_s - before.t_s
         cpu = (after.cpu_s["cockpit"] - before.cpu_s["cockpit"]) / span_s
@@ -212,7 +213,7 @@ def tell(looks: Sequence[Look], picture: Path | None) -> None:
 
 
 def _every(looks: Iterable[Look], span_s: float) -> Iterator[Look]:
-    """The first, and then one each `span_s`."""
+    """Yield the first, and then one per `span_s`."""
     due_s = 0.0
     for each in looks:
         if each.t_s >= due_s:
@@ -229,7 +230,7 @@ def _panels(looks: Sequence[Look]) -> list[Panel]:
         Panel("Resident memory, MB", [Curve(one, minutes, [each.rss_mb.get(one) for each in looks]) for one in names]),
         Panel("Descriptors", [Curve(one, minutes, [each.descriptors.get(one) for each in looks]) for one in names]),
         Panel("Cockpit, ms of CPU a tick", [Curve("cockpit", minutes[1:], list(cpu_ms))]),
-        Panel("Distance of ticks, s", [
+        Panel("Interval of ticks, s", [
             Curve("median", minutes, [each.tick_s or None for each in looks]),
             Curve("longest", minutes, [each.longest_tick_s or None for each in looks]),
         ]),
@@ -243,7 +244,7 @@ def main() -> None:
     parser.add_argument("--change-s", type=float, default=CHANGE_S, help="between two changes of the load")
     parser.add_argument("--out", type=Path, default=Path("soak.jsonl"), help="where the samples go")
     parser.add_argument("--picture", type=Path, help="draw them, as SVG")
-    parser.add_argument("--tell", type=Path, metavar="FILE", help="of samples taken earlier; runs nothing")
+    parser.add_argument("--tell", type=Path, metavar="FILE", help="evaluate samples taken earlier; runs nothing")
     options = parser.parse_args()
     out, picture = options.out.absolute(), options.picture.absolute() if options.picture else None
     if options.tell is None:

@@ -1,6 +1,6 @@
 """What telemetry costs the load: the same streams without it, with eight GPUs, and with children that hang or flood.
 
-Part of `make bench`. All rows in one run, since the machine is noisy: compare them with each other.
+Part of `make bench`. All rows are of one run, because the machine is noisy: compare them only with each other.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ async def row(name: str, streams: int, replay: dict[VendorName, list[BackendOpti
 
 
 async def parent_cost(folder: Path, seconds: float = 10.0) -> None:
-    """CPU of this process while it watches eight GPUs at 1 Hz."""
+    """Print the CPU of this process while it watches eight GPUs at 1 Hz."""
     monitor = Monitor(backend_options("sim"), folder=folder)
     monitor.start()
     while not monitor.settled:

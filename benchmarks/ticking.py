@@ -1,8 +1,8 @@
 """`python -m benchmarks.ticking FILE WORDS`: the cockpit, with a line in a file for each stretch of its event loop.
 
-A stretch lasts from one wait to the next. It may consist of several turns, between which keys are seen to; within a
-turn, nothing else is. The cost of both is the CPU time of the loop's thread; beside it stand what the snapshot in a
-stretch changed. Started by `benchmarks.screen`.
+A stretch lasts from one wait to the next. It may consist of several turns, between which keys are handled; within a
+turn, they are not. The cost of both is the CPU time of the loop's thread; beside it is what the snapshot in the stretch
+changed. Started by `benchmarks.screen`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _about: list[str] = []
 
 
 class _Ticking(selectors.DefaultSelector):
-    """Tells of each stretch, which ends where a select may wait, and of its longest turn, which ends at any select."""
+    """Logs each stretch, which ends at a select that may wait, with its longest turn, which ends at any select."""
 
     lines: Any = None
     began: tuple[float, float] | None = None

@@ -33,13 +33,13 @@ HEAD = (
 
 async def headless(url: str, streams: int, rounds: int) -> Result:
     """The run under test: closed loop, `rounds` requests a stream, one worker."""
-    # The simulator's truth has the first wave in it.
+    # The simulator's truth includes the first wave.
     load = {"isl": ISL, "osl": OSL, "workers": 1, "seed": 1, "first_wave": "counted"}
     return await finish(attach(url, load | {"concurrency": streams, "requests": rounds * streams}))
 
 
 async def fetch_truth(url: str, **window: int) -> dict[str, Any]:
-    """What the simulator served, or within `since` and `until`, unix nanoseconds."""
+    """Return what the simulator served, if given between `since` and `until` in unix nanoseconds."""
     async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         document: dict[str, Any] = (await client.get(f"{url}/truth", params=window)).json()
         return document
@@ -64,7 +64,7 @@ def line(streams: int, step_ms: int, result: Result, truth: dict[str, Any]) -> s
 
 
 async def accuracy(streams: list[int], rounds: int, folder: Path) -> None:
-    """The table of measured beside truth, and that of what it cost beside the least that it could."""
+    """Print the table of measured figures beside the truth, and that of the CPU beside the floor."""
     program = floor.build(folder)
     rows = []
     print(HEAD)
@@ -83,14 +83,14 @@ async def accuracy(streams: list[int], rounds: int, folder: Path) -> None:
 
 
 async def least_cost(program: Path, streams: int, step_ms: int, rounds: int) -> tuple[floor.Cost, float]:
-    """The floor under a load, and the mean TTFT that was true there."""
+    """Run the floor with a load; return its cost, and the true mean TTFT."""
     async with simulator(step_ms) as url:
         cost = await floor.run_floor(program, url, streams, requests=rounds * streams, isl=ISL, osl=OSL)
         return cost, mean_ttft_ms(await fetch_truth(url))
 
 
 def workers_cost(result: Result) -> floor.Cost:
-    """What the workers of a run used, and what they saw."""
+    """Return the CPU that the workers of a run used, and the TTFT that they saw."""
     stage = result.stages[0]
     return floor.Cost(result.client.cpu_s / stage.tokens.output * 1e6, stage.latency_ms["ttft"].mean or 0.0)
 
@@ -100,7 +100,7 @@ def mean_ttft_ms(truth: dict[str, Any]) -> float:
 
 
 async def beside_the_cockpit(folder: Path, streams: int = 256) -> None:
-    """The same load with the cockpit open in a 240x60 terminal, beside the headless run."""
+    """Compare a load with the cockpit open in a 240x60 terminal with the same load headless."""
     async with simulator(10) as url:
         quiet = await headless(url, streams, ROUNDS * 2)
     async with simulator(10) as url:

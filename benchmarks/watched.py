@@ -1,8 +1,8 @@
-"""A client's process from its start to its end: what its whole tree used, and what it used while the load flowed.
+"""Runs a client's process to its end: the CPU that its whole tree used, and what it used while the load flowed.
 
 The CPU of a whole run is the kernel's own account of ended children. Orphans of the client count too, because this
-process adopts them and ends them. Start-up, imports and reports would drown a token's cost in a short run, so that is
-taken between two looks at the tree while every stream is busy.
+process adopts and ends them. In a short run, start-up, imports and reports would dominate the cost of a token, so that
+is taken between two samples of the tree while every stream is busy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import psutil
 from loadgen.server.engines.sample import parse_engine_metrics
 
 OUTPUT = "output.txt"
-"""What the process wrote, in its folder."""
+"""The file with the output of the process, in its folder."""
 _LOOK_EVERY_S = 0.5
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -40,7 +40,7 @@ class Ended:
 
 @dataclass(slots=True)
 class Looks:
-    """The CPU that a tree of processes had used at some moments, and the tokens that it had been sent by then."""
+    """Samples of the CPU that a process tree has used, and of the tokens sent to it by then."""
 
     streams: int
     tokens: int
@@ -70,7 +70,7 @@ async def run_watched(
     env: Mapping[str, str] | None = None,
     request: bytes = b"",
 ) -> Ended:
-    """Run a client of the simulator at `url` in `folder`, in a session of its own; nothing of it is left afterwards."""
+    """Run a client of the simulator at `url` in `folder`, in its own session; no process of it is left afterwards."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     others, before_s = _children(), _ended_cpu_s()
     (folder / "request").write_bytes(request)
@@ -98,7 +98,7 @@ async def run_watched(
 
 
 async def _look(pid: int, url: str, looks: Looks) -> None:
-    """Look until cancelled, or until the server cannot answer: then the cost is that of the looks so far."""
+    """Take samples until cancelled, or until the server cannot answer, which leaves the samples so far."""
     async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
         while True:
             looks.take(pid, await generated_tokens(client, url))
@@ -110,7 +110,7 @@ async def generated_tokens(client: httpx.AsyncClient, url: str) -> float:
 
 
 def tree_cpu_s(pid: int) -> dict[int, float]:
-    """The CPU seconds of a process and of its descendants that are still there, by pid."""
+    """Return the CPU seconds of a process and of its live descendants, by pid."""
     used = {}
     with contextlib.suppress(psutil.NoSuchProcess):
         leader = psutil.Process(pid)
@@ -129,7 +129,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _end_orphans(others: set[int]) -> None:
-    """End what the client left behind, whose parent is this process by now."""
+    """End what the client left behind, which this process has adopted."""
     while orphans := _children() - others:
         for pid in orphans:
             with contextlib.suppress(ProcessLookupError):
@@ -139,7 +139,7 @@ def _end_orphans(others: set[int]) -> None:
 
 
 class Others:
-    """How much of the machine others use from now on: its busy time, less this process's and its ended children's."""
+    """Measures what others use of the machine from now on: its busy time minus that of this process and children."""
 
     def __init__(self) -> None:
         self._began = self._now()
@@ -153,7 +153,7 @@ class Others:
         machine = psutil.cpu_times()
         busy_s = (
             machine.user + machine.system + machine.nice + machine.steal
-        )  # interrupts here are mostly of the loopback
+        )  # interrupts here are mostly from the loopback
         return time.monotonic(), busy_s, time.process_time() + _ended_cpu_s()
 
 

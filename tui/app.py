@@ -1,8 +1,8 @@
-"""Cockpit: the Textual app: the picker where nothing was named, a screen for each run, and what all of them share.
+"""The Textual app: opens on the picker or on a run, and holds what all screens share.
 
-It follows the run that shows: a worker posts snapshots, one message replaces the last; handlers alone touch widgets.
-It never ends a run by leaving: it calls `stop` or `abort`, keeps drawing until the run is over, and each run of its own
-is closed before the next begins. Nothing is written to the terminal after it was restored.
+It follows the run on screen: a worker posts snapshots, each message replaces the one before, and only handlers touch
+widgets. Leaving never cuts a run short: the app stops or aborts it, draws until it is over, and closes each run that it
+started before the next begins. Nothing is written to the terminal after it has been restored.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 _AGE_CHECK_S = 0.5
 _GIVE_BACK_S = 60.0
 _OVER = (WorkerState.SUCCESS, WorkerState.ERROR)
-MakeRun = Callable[[StartChoice], Run]  # what turns the operator's choice into a run; raises `VrampError`
+MakeRun = Callable[[StartChoice], Run]  # turns the operator's choice into a run; raises `VrampError`
 
 
 @dataclass
@@ -71,20 +71,20 @@ class SnapshotArrived(Message):
 
 
 class ReadsAgain(Message):
-    """The terminal has caught up after writes were dropped: what it shows is not what was drawn."""
+    """The terminal has caught up after writes were dropped, and must be redrawn."""
 
 
 class TerminalDriver(LinuxDriver):
-    """Drawing never waits for the terminal."""
+    """A driver whose writes never wait for the terminal."""
 
     _writer: NonBlockingWriter | None = None
 
     def start_application_mode(self) -> None:
-        """Take the terminal; one that is taken is drawn anew."""
-        if self._writer is not None:  # a SIGCONT although nothing stopped us: tmux sends one of its own
+        """Take over the terminal, or redraw it if it is already taken."""
+        if self._writer is not None:  # a SIGCONT without a stop before it: tmux sends them
             self._caught_up()
             return
-        # Where Textual writes; its own thread starts too, and gets nothing to write.
+        # The stream that Textual writes to; its own writer thread also starts, but is given nothing to write.
         assert sys.__stderr__ is not None
         self._writer = NonBlockingWriter(sys.__stderr__, caught_up=self._caught_up, gone=_hang_up)
         super().start_application_mode()  # type: ignore[no-untyped-call]  # Textual gave it no types
@@ -94,7 +94,7 @@ class TerminalDriver(LinuxDriver):
             self._writer.write(data if shows_all_glyphs() else data.translate(CONSOLE_GLYPHS))
 
     def close(self) -> None:
-        """Leave the terminal once it has got the last words, if it takes them."""
+        """Leave the terminal after the last output, if the terminal still takes it."""
         super().close()
         if self._writer is not None:
             self._writer.close()
@@ -110,7 +110,7 @@ def _hang_up() -> None:
 
 
 class Cockpit(App[None]):
-    """Draws runs, and hands the operator the load."""
+    """The app: shows runs, and lets the operator steer their load."""
 
     TITLE = "vramp"
     CSS_PATH = "app.tcss"
@@ -131,21 +131,22 @@ class Cockpit(App[None]):
         orphans: Sequence[ServerRecord] = (),
         config: Config = DEFAULTS,
     ) -> None:
-        """Opens on a run, or without one on the picker, whose choice `make_run` turns into a run.
+        """Open on `run`, or without one on the picker, whose choice `make_run` turns into a run.
 
-        Before anything else it asks what to do about `orphans`, servers of earlier vramps that nobody ends.
-        With `watching` the run is somebody else's: leaving does not end it; with `read_only` no key steers it.
+        First the operator is asked what to do about `orphans`, servers left behind by earlier vramps.
+        With `watching`, the run belongs to another process and leaving does not end it; with `read_only`, no key
+        steers it.
         """
         super().__init__()
         self._make_run = make_run
         self._api_key_env = api_key_env
         self._orphans = orphans
         self.config = config
-        # The screen of the run that shows.
+        # The screen of the run on display.
         self._run_screen = CockpitScreen(run, watching=watching, read_only=read_only) if run is not None else None
         self._feed: Worker[None] | None = None
-        self.runs: list[Run] = [run] if isinstance(run, Run) else []  # all of our own; the last may go on
-        self.failure: BaseException | None = None  # what broke the feed or the screen, for whoever opened the cockpit
+        self.runs: list[Run] = [run] if isinstance(run, Run) else []  # those started here; only the last may be live
+        self.failure: BaseException | None = None  # what broke the feed or the screen, for the caller to raise
         self.register_theme(COCKPIT_OF_16 if self._few_colours else COCKPIT)
         self._begin_with(config.theme)
         self.set_keymap(config.keys)
@@ -161,8 +162,8 @@ class Cockpit(App[None]):
     def on_mount(self) -> None:
         self.set_interval(_AGE_CHECK_S, self._check_age)
         self.set_interval(_GIVE_BACK_S, give_back_memory)
-        self.call_after_refresh(gc.freeze)  # the widgets and their styles stay, too
-        self.set_timer(_GIVE_BACK_S / 2, gc.freeze)  # and so does what the run and its views have loaded
+        self.call_after_refresh(gc.freeze)  # the widgets and their styles are permanent, too
+        self.set_timer(_GIVE_BACK_S / 2, gc.freeze)  # and so is what the run and its views have loaded by then
         if self._orphans:
             self._settle_orphans()
         elif self._run_screen is not None:
@@ -171,7 +172,7 @@ class Cockpit(App[None]):
     @work(group="orphans")
     async def _settle_orphans(self) -> None:
         if await self.push_screen_wait(AskOrphans([orphan_words(record) for record in self._orphans])) is not None:
-            self.notify("ending what was left; a container may take a while", timeout=8, markup=False)
+            self.notify("ending leftovers; a container may take a while", timeout=8, markup=False)
             await asyncio.gather(*(self._end_orphan(record) for record in self._orphans))
         if self._run_screen is not None:
             self._feed = self._follow(self._run_screen)
@@ -189,14 +190,14 @@ class Cockpit(App[None]):
     def get_default_screen(self) -> Screen[None]:
         if self._run_screen is not None:
             return self._run_screen
-        from tui.screens.picker import PickerScreen  # with an editor, which nobody waits for who named a profile
+        from tui.screens.picker import PickerScreen  # brings the editor, which is not needed if a profile was named
 
         return PickerScreen(api_key_env=self._api_key_env)
 
     # The terminal.
 
     def get_driver_class(self) -> type[Driver]:
-        """Ours, unless the page of `vramp web` or a test brings another."""
+        """Return our driver, unless `vramp web` or a test chose another."""
         wanted = super().get_driver_class()
         return TerminalDriver if wanted is LinuxDriver else wanted
 
@@ -210,9 +211,9 @@ class Cockpit(App[None]):
         self.failure = self.failure or (error.error if isinstance(error, WorkerFailed) else error)
 
     def pop_screen(self) -> AwaitComplete:
-        """Draw the screen below once: when the one above is gone, and with the snapshot that came meanwhile.
+        """Pop the screen and draw the one below only once: afterwards, with the latest snapshot.
 
-        Textual would draw it at once, and again when the one above is gone.
+        Textual would draw it at once, and again after the screen above is gone.
         """
         with ExitStack() as stack:
             stack.enter_context(self.batch_update())
@@ -231,7 +232,7 @@ class Cockpit(App[None]):
 
         return AwaitComplete(wait()).call_next(self)
 
-    # The run that shows.
+    # The run on display.
 
     @work(exclusive=True, exit_on_error=False, group="feed")
     async def _follow(self, screen: CockpitScreen) -> None:
@@ -240,7 +241,7 @@ class Cockpit(App[None]):
             self.post_message(SnapshotArrived(screen, snapshot))
 
     def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
-        """Draw it; the last one may be what the operator waits for to leave."""
+        """Draw the snapshot; exit if it is the last one and the operator is leaving."""
         if message.screen is not self._run_screen:
             return
         message.screen.take(message.snapshot)
@@ -248,7 +249,7 @@ class Cockpit(App[None]):
             self.exit()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """The feed is over, or broke; a broken one leaves nothing to show."""
+        """Handle the end of the feed: the run is over, or the feed broke and there is nothing left to show."""
         screen, error = self._run_screen, event.worker.error
         if event.worker is not self._feed or screen is None or event.state not in _OVER:
             return
@@ -262,7 +263,7 @@ class Cockpit(App[None]):
         screen.finish()
         if len(self.screen_stack) > 1:
             back, leave = (key_of(id, self.config.keys) for id in ("to_picker", "leave"))
-            self.notify(f"It is over: {back} goes back to the list, {leave} leaves", timeout=8, markup=False)
+            self.notify(f"Run over: {back} goes back to the list, {leave} leaves", timeout=8, markup=False)
 
     def _check_age(self) -> None:
         if self._run_screen is not None:
@@ -300,12 +301,12 @@ class Cockpit(App[None]):
         self._feed = self._follow(self._run_screen)
 
     async def action_to_picker(self) -> None:
-        """Back to where the run was chosen; not from one that goes on."""
+        """Go back to the list that the run was chosen from, unless the run was started here and is live."""
         screen = self._run_screen
         if screen is None or len(self.screen_stack) == 1:
             self.notify("There is no list to go back to", timeout=3, markup=False)
         elif screen.control in self.runs and not screen.over:
-            words = f"The run goes on: {key_of('leave', self.config.keys)} asks how to end it"
+            words = f"The run is live: {key_of('leave', self.config.keys)} asks how to end it"
             self.notify(words, severity="warning", timeout=3, markup=False)
         else:
             await self.close_runs()
@@ -322,7 +323,7 @@ class Cockpit(App[None]):
         self.notify(masked_text(str(error)), title=title, severity="error", timeout=15, markup=False)
 
     async def close_runs(self) -> None:
-        """End what has not ended, and wait for it."""
+        """End every run that has not ended, and wait for it."""
         for run in self.runs:
             await run.close()
 
@@ -330,7 +331,7 @@ class Cockpit(App[None]):
 
     @property
     def _base(self) -> FullScreen[Any]:
-        """The screen below the dialogs."""
+        """The topmost screen that is not a dialog."""
         return next(screen for screen in reversed(self.screen_stack) if isinstance(screen, FullScreen))
 
     @property
@@ -338,11 +339,11 @@ class Cockpit(App[None]):
         return self.console.color_system == "standard"
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        """The colours of the series, under every theme."""
+        """Return the colours of the series, which no other theme defines."""
         return SERIES_OF_16 if self._few_colours else SERIES
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """The palette: the same actions as the keys; no way out that does not ask."""
+        """Yield the actions of the keys, the theme and a screenshot; not Textual's quit, which does not ask."""
         base = self._base
         for binding in base.BINDINGS:
             if isinstance(binding, Binding) and binding.id and not binding.id.endswith("_too"):
@@ -350,7 +351,7 @@ class Cockpit(App[None]):
                 yield SystemCommand(name, binding.tooltip, partial(base.run_action, binding.action))
         yield SystemCommand("theme", "Change the colours", self.action_change_theme)
         keep = partial(self.deliver_screenshot, path=".")
-        yield SystemCommand("screenshot", "Keep the screen as an SVG file in this folder", keep)
+        yield SystemCommand("screenshot", "Save the screen as an SVG file in this folder", keep)
 
     async def action_quit(self) -> None:
         self._base.action_leave()
@@ -360,10 +361,10 @@ class Cockpit(App[None]):
 
 
 def open_cockpit(cockpit: Cockpit) -> bool:
-    """Show it until the operator leaves, and end its runs in order; True if a signal ended it.
+    """Run the app until the operator leaves, and close its runs; return True if a signal ended it.
 
-    A closed terminal or a dropped connection (SIGHUP), SIGTERM, and a SIGINT that is no key finish the run and keep its
-    result. Raises what broke the feed of snapshots or the screen, once the runs are closed.
+    SIGHUP (a closed terminal or a dropped connection), SIGTERM, and a SIGINT that is not a key press finish the run and
+    keep its result. Raises what broke the snapshot feed or the screen, after the runs are closed.
     """
     interrupted = False
 
@@ -388,14 +389,14 @@ def open_cockpit(cockpit: Cockpit) -> bool:
     asyncio.run(show())
     if cockpit.failure is not None:
         raise cockpit.failure
-    # Only now: a signal that came as the screen closed is heard while the loop ends.
+    # Read only now: a signal that came as the screen closed is handled while the loop ends.
     return interrupted
 
 
 def _keep_collections_short() -> None:
-    """What was imported stays: looking it all through again would stop the screen for 100 ms every now and then.
+    """Keep the garbage collector off imported objects: scanning them would freeze the screen for 100 ms now and then.
 
-    It is not looked through now, either: there is next to no garbage in it, and somebody waits for the first frame.
+    There is no collection first, either: there is next to no garbage yet, and the operator waits for the first frame.
     """
     gc.freeze()
     gc.set_threshold(1_000, 4, 250)

@@ -1,7 +1,7 @@
-"""What the picker offers, read from disk: profiles that can be started, and runs that were.
+"""The profiles and past runs that the picker lists, read from disk.
 
-Nothing here starts or changes anything, and nothing it reads can make it fail: a file that is no profile, or a folder
-without a result, is shown as just that. Of a result only what is shown is decoded; the series of a long run are not.
+Nothing here starts or changes anything, and no file can make it fail: one that is not a profile, or a folder without a
+result, is listed as such. Only the parts of a result that are shown are decoded, not the series of a long run.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from loadgen.store.runs import RESULT
 
 Origin = Literal["yours", "site", "shipped"]
 SHIPPED_FOLDERS = (Path(__file__).parent / "profiles", Path(__file__).parents[1] / "profiles")
-"""Where the profiles lie that come with vramp: in its package, or beside it in a checkout."""
+"""Where the shipped profiles are: in the package, or beside it in a checkout."""
 PROFILE_FOLDERS: tuple[tuple[Path, Origin], ...] = (
     (Path("profiles"), "yours"),
-    (Path("/etc/vramp/profiles.d"), "site"),  # for everybody on this machine, put there by who runs it
+    (Path("/etc/vramp/profiles.d"), "site"),  # for all users of this machine, from its administrator
     *((folder, "shipped") for folder in SHIPPED_FOLDERS),
 )
-"""Where profiles are looked for by name, in this order."""
-_MOST_BYTES = 4 << 20  # of a profile in a list; by its path a larger one can be started
+"""The folders in which profiles are looked up by name, in this order."""
+_MOST_BYTES = 4 << 20  # of a listed profile; a larger one can be started by its path
 
 State = Literal["complete", "stopped", "failed", "server_died", "goes on", "killed", "unreadable"]
 
 _FOLDER = re.compile(r"(?P<time>\d{8}T\d{6}Z)-(?P<profile>.+)")
-_REPEATED = re.compile(r"-\d+$")  # what a second run in the same second has behind its name
+_REPEATED = re.compile(r"-\d+$")  # the suffix of a second run in the same second
 
 
 class StartChoice(msgspec.Struct, frozen=True):
     """What the operator wants to start."""
 
-    document: Mapping[str, Any]  # A profile that was not yet validated, varied or overridden
+    document: Mapping[str, Any]  # the profile before validation, variant and overrides
     where: str  # its origin, for messages
     variant: str | None = None
-    url: str | None = None  # A server that is already running, in place of the profile's
+    url: str | None = None  # a running server to use instead of the profile's
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One profile of the list."""
+    """One profile in the list."""
 
     path: Path
     document: Mapping[str, Any]
@@ -63,7 +63,7 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What it is called: the name of its file, where it has no other."""
+        """The profile's name, or that of its file if it cannot be read."""
         return self.profile.name if self.profile is not None else self.path.stem
 
     @property
@@ -73,7 +73,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class _End(msgspec.Struct, frozen=True):
-    """All of a result that the picker shows."""
+    """The part of a result that the picker shows."""
 
     state: Literal["complete", "stopped", "failed", "server_died"]
     finished_at: str | None = None
@@ -93,12 +93,12 @@ class PastRun(msgspec.Struct, frozen=True):
 
     @property
     def best(self) -> StageResult | None:
-        """The stage of the most output tokens a second that met its limits; of all, where none met them."""
+        """The stage with the most output tok/s of those that met their limits, or of all if none did."""
         return best_of([stage for stage in self.stages if stage.requests.completed])
 
 
 def find_profile(name: str) -> Path:
-    """A path as given, or the first profile of that name in `PROFILE_FOLDERS`."""
+    """Return `name` as a path if it is one, else the first profile of that name in `PROFILE_FOLDERS`."""
     path = Path(name)
     if os.path.exists(path) or path.suffix == ".toml":  # noqa: PTH110 - a folder may be denied
         return path
@@ -107,7 +107,7 @@ def find_profile(name: str) -> Path:
 
 
 def entries() -> list[Entry]:
-    """Every profile, by origin; of each origin, what cannot be read comes last."""
+    """Return every profile by origin; within an origin, unreadable ones come last."""
     paths = [path for path in _files_in(Path()) if _says_server(path)]
     for folder, _ in PROFILE_FOLDERS:
         paths += _files_in(folder)
@@ -118,7 +118,7 @@ def entries() -> list[Entry]:
 
 
 def entry_of(path: Path) -> Entry:
-    """The profile of a file, or what is wrong with it."""
+    """Return the profile in a file, or what is wrong with it."""
     origin = origin_of(path)
     document: dict[str, Any] = {}
     try:
@@ -136,7 +136,7 @@ def entry_of(path: Path) -> Entry:
 
 
 def origin_of(path: Path) -> Origin:
-    """From where a file is; one that came with vramp is never written."""
+    """Return where a profile comes from; shipped ones are never written."""
     if os.path.exists(path):  # noqa: PTH110 - a folder may be denied
         for folder, origin in PROFILE_FOLDERS:
             if origin != "yours" and path.resolve().is_relative_to(folder.resolve()):
@@ -161,7 +161,7 @@ def _says_server(path: Path) -> bool:
 
 
 def newest_by_profile(folders: Iterable[Path]) -> dict[str, Path]:
-    """The newest folder of each profile's name, whatever the variant; only names are looked at."""
+    """Return the first of `folders` for each profile, whatever its variant; the newest come first, only names count."""
     newest: dict[str, Path] = {}
     for folder in folders:
         name = profile_of(folder.name)
@@ -171,13 +171,13 @@ def newest_by_profile(folders: Iterable[Path]) -> dict[str, Path]:
 
 
 def profile_of(name: str) -> str:
-    """The profile that the name of a run's folder tells; the whole name where it is another kind of name."""
+    """Return the profile that a run's folder is named after, or the whole name if it has another form."""
     match = _FOLDER.fullmatch(name)
     return match["profile"] if match is not None else name
 
 
 def past_run(folder: Path) -> PastRun:
-    """What a run's folder tells of it."""
+    """Summarize the run in a folder."""
     name, started = profile_of(folder.name), _started(folder.name)
     try:
         end = masked(msgspec.json.decode(read_whole(folder / RESULT), type=_End))

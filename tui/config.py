@@ -1,12 +1,12 @@
-"""What the operator has set once: theme and keys, from `~/.config/vramp/config.toml` (or `$XDG_CONFIG_HOME/vramp/`).
+"""The operator's settings, theme and keys, from `~/.config/vramp/config.toml` (or `$XDG_CONFIG_HOME/vramp/`).
 
     theme = "nord"
 
     [keys]
     "cockpit.more" = "plus,right"
 
-A mistake is told in words before the app opens, never half applied: keys that do something else than the operator
-thinks are dangerous on a live box.
+A mistake is reported before the app opens, and nothing is applied: keys that do something unexpected are dangerous on a
+live box.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DEFAULTS = Config()
 
 
 def keymap_of(app: App[Any]) -> Mapping[str, str]:
-    """The keys that the operator has moved, by id; none in an app without a config."""
+    """Return the keys that the operator has rebound, by binding id; none in an app without a config."""
     config = getattr(app, "config", DEFAULTS)
     assert isinstance(config, Config)
     return config.keys
@@ -54,7 +54,7 @@ def config_path() -> Path:
 
 
 def read_config(path: Path) -> Config:
-    """The defaults where there is no file. Raises `ProfileError` that names file, key and value."""
+    """Read the settings, or return the defaults if there is no file; raises `ProfileError` with file, key and value."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -67,7 +67,7 @@ def read_config(path: Path) -> Config:
         raise ProfileError(f"{path}: {min(unknown)}: unknown key; known keys: {', '.join(known)}")
     theme, themes = document.get("theme", DEFAULTS.theme), [COCKPIT.name, *BUILTIN_THEMES]
     if theme not in themes:
-        raise ProfileError(f"{path}: theme = {theme!r}: there is no such theme; there are: {', '.join(themes)}")
+        raise ProfileError(f"{path}: theme = {theme!r}: unknown theme; known themes: {', '.join(themes)}")
     return Config(theme, _keys(path, document))
 
 
@@ -82,12 +82,12 @@ def _keys(path: Path, document: Mapping[str, Any]) -> dict[str, str]:
             near = difflib.get_close_matches(name, known, n=1)
             words = "actions are named like cockpit.more, picker.start, log.follow"
             words = f"did you mean {near[0]}?" if near else words
-            raise ProfileError(f"{path}: keys.{name}: there is no such action; {words}")
+            raise ProfileError(f"{path}: keys.{name}: unknown action; {words}")
         if not isinstance(key, str) or not all(_is_key(each) for each in _each(key)):
             raise ProfileError(f"{path}: keys.{name} = {key!r}: not a key; {_KEYS_ARE}")
         fixed = min(FIXED.keys() & set(_each(key)), default=None)
         if fixed is not None:
-            words = f"{fixed} is the key of {FIXED[fixed]}, which stays; take another"
+            words = f"{fixed} is reserved for {FIXED[fixed]}; choose another"
             raise ProfileError(f"{path}: keys.{name} = {key!r}: {words}")
     for group in groups:
         _refuse_clashes(path, group, wanted)
@@ -95,7 +95,7 @@ def _keys(path: Path, document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _refuse_clashes(path: Path, group: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    """One key, one action: Textual would silently drop the other. What shares a key by default may go on doing so."""
+    """Refuse a key with two actions, as Textual would silently drop one; keys shared by default may stay so."""
     taken: dict[str, str] = {}
     for name, default in group.items():
         for key in _each(wanted.get(name, default)):
@@ -104,7 +104,7 @@ def _refuse_clashes(path: Path, group: Mapping[str, str], wanted: Mapping[str, s
             if other != name and not shared:
                 mine, theirs = (name, other) if name in wanted else (other, name)
                 raise ProfileError(
-                    f"{path}: keys.{mine} = {wanted[mine]!r}: {key} is the key of {theirs}; move that too"
+                    f"{path}: keys.{mine} = {wanted[mine]!r}: {key} is already the key of {theirs}; move that too"
                 )
 
 

@@ -1,4 +1,4 @@
-"""What ends vramp where the machine gives it no more memory, threads or descriptors: an orderly end needs them, too.
+"""Ends vramp at once when memory, threads or descriptors run out: an orderly shutdown would need them, too.
 
 The journal holds the run so far, and the guard ends the server as soon as vramp is gone.
 """
@@ -22,7 +22,7 @@ _OUT_OF_THE_SCREEN = b"\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1006l"
 
 
 def lacks(error: object) -> str | None:
-    """What an error says is missing; None if it is of another kind."""
+    """Return which resource an error says has run out; None for any other error."""
     if isinstance(error, MemoryError):
         return "out of memory"
     if isinstance(error, OSError) and error.errno in _NO_MORE:
@@ -31,16 +31,16 @@ def lacks(error: object) -> str | None:
 
 
 def give_up(what: str) -> NoReturn:
-    """End the process at once."""
-    words = f"vramp: {what}: see ulimit -a and the limits of the container; vramp recover last makes the result so far"
+    """Say what has run out, and end the process at once."""
+    words = f"vramp: {what}: see ulimit -a and the limits of the container; vramp recover last writes the result so far"
     with contextlib.suppress(OSError):
         os.write(2, words.encode() + b"\n")
     os._exit(VrampError.exit_code)
 
 
 def give_up_where_callbacks_fail() -> None:
-    """Have the running loop do so; it would go on without whatever failed. Leaves the terminal as it is now."""
-    import asyncio  # here: the command line's help imports nothing that takes long
+    """Make the running loop give up on such errors, which asyncio would only log; the terminal is restored first."""
+    import asyncio  # imported here to keep `vramp --help` fast
 
     terminal = termios.tcgetattr(0) if sys.stdin is not None and sys.stdin.isatty() else None
 

@@ -1,8 +1,8 @@
-"""Text to a terminal or a pipe that may read nothing for hours, or be gone: neither may hold up a run.
+"""Writes to a terminal or pipe whose reader may pause for hours or vanish, without holding up a run.
 
-A laptop that sleeps behind ssh, Ctrl+S, a job that never reads its child's stderr: the kernel then blocks whoever
-writes. Invariants: `write` never waits; what waits for the reader is bounded; what finds no room is dropped in whole
-writes, so that no control sequence is torn apart; each loss is told once the reader has caught up.
+Behind a sleeping ssh client, after Ctrl+S, or if a job never reads its child's stderr, the kernel blocks the writer.
+Invariants: `write` never waits; the backlog is bounded; what does not fit is dropped in whole writes, so that no
+control sequence is torn apart; each loss is reported once the reader has caught up.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TextIO
 
 MOST_WAITING = 128 * 1024  # characters: a few full screens of a large terminal
 _LEAST_COLUMNS, _LEAST_ROWS = 60, 16  # below this the cockpit would show less than the progress lines do
-_LAST_WORDS_S = 1.0  # A reader that has not taken the rest by then does not get it
+_LAST_WORDS_S = 1.0  # how long `close` waits for the reader to take the rest
 
 
 def _braille_as_blocks() -> dict[int, str]:
-    """A cell of eight dots as the half of a cell that has some of them."""
+    """Return the half block that stands for each braille cell, by code point."""
     upper, lower = 0b00011011, 0b11100100
     return {
         0x2800 + dots: " █▀▄"[0 if not dots else 2 if not dots & lower else 3 if not dots & upper else 1]
@@ -32,34 +32,34 @@ CONSOLE_GLYPHS = _braille_as_blocks() | str.maketrans(
     "━╌┄┊╭╮╰╯▴▾▸▲▼△▽✦✓✎↯↺→…◆◇●○▁▂▃▅▆▇▔▕▏▎▍▋▊▉╸╺╴╶▪",
     "=-.:┌┐└┘^v>^v^v*+*%@>~xx@o▄▄▄▄▄▄▀|||▌▌██====■",
 )
-"""What the font of the Linux console lacks (256 or 512 glyphs), by what comes nearest to it."""
+"""Glyphs that the font of the Linux console (256 or 512 glyphs) lacks, with the nearest ones that it has."""
 
 
 def shows_all_glyphs() -> bool:
-    """Whether the terminal has a font beyond that of the Linux console."""
+    """Whether the terminal is another than the Linux console, whose font lacks some glyphs."""
     return os.environ.get("TERM") != "linux"
 
 
 def plain_reason() -> str | None:
-    """Why the cockpit cannot be shown here, in words; None where it can."""
+    """Return why the cockpit cannot be shown here, or None if it can."""
     if not (sys.stdout.isatty() and sys.stdin.isatty()):
         return "there is no terminal"
     if not sys.stderr.isatty():
         return "stderr is not the terminal, and the cockpit is drawn there"
     if os.environ.get("TERM") == "dumb":
-        return "TERM=dumb: this terminal cannot place text"
+        return "TERM=dumb: this terminal cannot position text"
     columns, rows = os.get_terminal_size(sys.stdout.fileno())
-    # A terminal that does not tell its size has none of 0.
+    # A terminal that does not know its size reports 0.
     if 0 < columns < _LEAST_COLUMNS or 0 < rows < _LEAST_ROWS:
-        return f"the terminal has {columns}x{rows} cells, and the cockpit takes {_LEAST_COLUMNS}x{_LEAST_ROWS}"
+        return f"the terminal has {columns}x{rows} cells, and the cockpit needs {_LEAST_COLUMNS}x{_LEAST_ROWS}"
     return None
 
 
 class NonBlockingWriter:
-    """A thread that writes to a stream, past its buffer, so that nobody else has to wait for it."""
+    """Writes to a stream's descriptor from a thread, so that no caller has to wait."""
 
     def __init__(self, stream: TextIO, *, caught_up: Callable[[], None], gone: Callable[[], object]) -> None:
-        """Until it is closed, the thread calls `caught_up` after a loss, and `gone` once nobody can read any more."""
+        """Start the thread; until `close`, it calls `caught_up` after a loss, and `gone` once the reader is gone."""
         self._fd = stream.fileno()
         self._encoding = stream.encoding
         self._caught_up = caught_up
@@ -73,7 +73,7 @@ class NonBlockingWriter:
         self._thread.start()
 
     def write(self, text: str) -> None:
-        """Hand over some text, all of which is written or none."""
+        """Queue a text, which is written as a whole or not at all."""
         with self._changed:
             if self._size > MOST_WAITING:
                 self._waiting.clear()
@@ -84,7 +84,7 @@ class NonBlockingWriter:
             self._changed.notify()
 
     def close(self) -> None:
-        """Write what waits, if the reader takes it soon."""
+        """Write the backlog, if the reader takes it soon."""
         with self._changed:
             self._closed = True
             self._changed.notify()

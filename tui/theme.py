@@ -1,8 +1,8 @@
 """The colours: the only place where they are written as values.
 
 Every series and every state has one variable, used by `app.tcss` alone, so that the same colour means the same thing on
-all panels and under every theme that the operator may choose. Red is kept for what must be acted on. What lies on one
-chart can be told apart without red, green or blue cones too, and differs in ink: nothing is told by colour alone.
+all panels and under every theme that the operator may choose. Red is kept for what must be acted on. Series on one
+chart can be told apart with any kind of colour blindness, and differ in ink: nothing depends on colour alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SERIES = {
     "series-heat": "#d9659c",
     "series-hbm": "#5b9bff",
 }
-"""Variables that themes other than ours get too."""
+"""Variables that every theme gets, not only ours."""
 
 COCKPIT = Theme(
     name="vramp",
@@ -68,4 +68,4 @@ COCKPIT_OF_16 = Theme(
     dark=True,
     variables={"block-cursor-background": "#0000aa", "block-cursor-foreground": "#ffffff"},
 )
-"""The same where a terminal has 16 colours: each is one of them. The nearest to ours would be one white for several."""
+"""The same for terminals of 16 colours, chosen by hand: the nearest to ours would be white for several series."""

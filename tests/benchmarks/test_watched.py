@@ -68,7 +68,7 @@ def test_cost_of_a_token_is_between_two_looks() -> None:
     assert Looks(1, 100, [(1.0, 10), (2.0, 10)]).us_per_token is None
 
 
-def test_what_is_not_ours_is_others() -> None:
+def test_use_by_a_process_that_has_not_ended_counts_as_others() -> None:
     others, began_s = Others(), time.monotonic()
     burn = "import time\nwhile time.process_time() < 0.5: pass\nprint('done', flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:

@@ -1,4 +1,4 @@
-"""`python -m tests.cluster.relay LISTEN TARGET DELAY_MS [FILE]`: passes on bytes, each way later by so much.
+"""`python -m tests.cluster.relay LISTEN TARGET DELAY_MS [FILE]`: forwards bytes, delayed by so much each way.
 
 What came from clients is appended to the file: each piece is a line of JSON, `[connection, text]`. The relay runs in a
 process of its own, so that its delay does not depend on what the test does.

@@ -120,7 +120,9 @@ Wrong = Callable[[Cluster, Path, ExitStack], dict[str, Any]]
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_it_is_one_line_before_anything_is_sent(there: Cluster, tmp_path: Path, wrong: Wrong, words: list[str]) -> None:
+def test_bad_input_is_reported_in_one_line_before_anything_is_sent(
+    there: Cluster, tmp_path: Path, wrong: Wrong, words: list[str]
+) -> None:
     there.forget()
     write_profile(there, tmp_path, LOAD, {})
     with ExitStack() as until:

@@ -20,6 +20,6 @@ def outcomes() -> dict[str, Outcome]:
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_is_survived(outcomes: dict[str, Outcome], number: int) -> None:
+def test_vramp_survives_the_fault(outcomes: dict[str, Outcome], number: int) -> None:
     outcome = outcomes[f"{SEED}/{number}"]
     assert outcome.wrong == (), f"again: python -m tests.faults.campaign --case {outcome.id}    {outcome.faults}"

@@ -178,7 +178,7 @@ class OtherHost(LocalHost):
     name = "other"
 
 
-async def test_those_that_share_a_stage_are_told_and_not_all_that_there_are(
+async def test_ticks_report_the_workers_that_share_a_stage_and_not_all_of_them(
     engine: Simulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet_module, "workers_for", lambda *_, **__: 3)
@@ -230,7 +230,7 @@ async def test_the_pace_of_the_last_stage_sizes_the_next(engine: Simulator, monk
     assert second is not None and 0 < second < 1
 
 
-async def test_several_servers_get_as_many_each_also_after_a_death(engine: Simulator) -> None:
+async def test_servers_get_equal_shares_even_after_a_worker_has_died(engine: Simulator) -> None:
     async with driven(engine, 4, servers=2) as run:
         os.kill(run.fleet.pids[0], signal.SIGKILL)
         await run.until(lambda _: run.fleet.size == 3)

@@ -14,7 +14,7 @@ _SETTINGS = settings(max_examples=max(1, settings().max_examples // 12))  # of t
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 @_SETTINGS
 @given(seed=st.integers(0, 1 << 32), noise=st.binary(max_size=100))
-def test_nothing_but_what_it_may_raise(reader: Reader, seed: int, noise: bytes) -> None:
+def test_a_reader_raises_only_what_it_may(reader: Reader, seed: int, noise: bytes) -> None:
     """On what is nearly right, and on noise."""
     damaged = Mutator(corpus_of(reader.name), reader.words).inputs(seed)
     for data in (noise, *(next(damaged) for _ in range(_AT_ONCE))):

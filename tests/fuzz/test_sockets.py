@@ -1,4 +1,4 @@
-"""The same over real sockets: after any garbage the next one who asks is answered, and nothing is printed.
+"""Garbage over real sockets: after any of it the next client is answered, and nothing is printed.
 
 `python -m tests.fuzz.test_sockets 3000` sends that many inputs to each.
 """
@@ -100,7 +100,7 @@ async def browse(count: int = _FEW) -> None:
 
 
 @pytest.mark.parametrize("talk", [scrape, watch, browse], ids=lambda talk: talk.__name__)
-async def test_whoever_comes_next_is_answered(
+async def test_the_next_client_is_answered(
     talk: Callable[[], Awaitable[None]], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     await talk()

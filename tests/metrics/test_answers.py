@@ -110,7 +110,7 @@ def test_answers_that_do_not_end_where_they_did_before() -> None:
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40), st.integers(0, 40))
-def test_the_chance_is_fishers(bad: int, good: int, other_bad: int, other_good: int) -> None:
+def test_the_chance_is_that_of_fishers_exact_test(bad: int, good: int, other_bad: int, other_good: int) -> None:
     read, other_read = bad + good, other_bad + other_good
     chance = chance_of_rise(bad, read, other_bad, other_read)
     if bad * other_read <= other_bad * read:

@@ -39,7 +39,7 @@ def test_a_faster_server_is_better_and_the_same_is_neither() -> None:
     assert same is not None and same.verdict == "no evidence of a difference" and not same.bad
 
 
-def test_a_load_that_the_baseline_has_not() -> None:
+def test_a_load_that_is_missing_in_the_baseline() -> None:
     (view,) = beside(served(3, concurrency=64))
     assert view is not None and view.figures == () and view.load is None
     assert view.verdict.startswith("it has no stage with conc 64, ISL 512, OSL 128, but conc 16, ISL 512")

@@ -51,7 +51,7 @@ def facts(**known: float) -> ClientFacts:
         (ClientFacts(sends=2, unsent=2), None),
     ],
 )
-def test_the_client(facts: ClientFacts, words: str | None) -> None:
+def test_what_limits_the_client(facts: ClientFacts, words: str | None) -> None:
     verdict = client_limit(facts)
     assert (verdict is None) == (words is None)
     assert words is None or words in (verdict or "")

@@ -86,7 +86,9 @@ def test_they_do_not_agree(said: dict[str, Any], engine: dict[str, Any], why: st
         ),
     ],
 )
-def test_what_may_be_of_other_streams_is_not_told(said: dict[str, Any], engine: dict[str, Any], why: str) -> None:
+def test_figures_that_may_include_other_streams_are_not_compared(
+    said: dict[str, Any], engine: dict[str, Any], why: str
+) -> None:
     # They would not agree.
     check = truth_check(client(**{"output_tokens": 1, "ttft_ms": 900.0} | said), _changed(ENGINE, engine))
     assert (check.agrees, check.why) == (None, f"TTFT and totals not compared: {why}")
@@ -96,7 +98,7 @@ def test_what_may_be_of_other_streams_is_not_told(said: dict[str, Any], engine: 
 
 
 @pytest.mark.parametrize("theirs", [61, 63, 65, 67])
-def test_almost_as_many_streams_are_others(theirs: int) -> None:
+def test_a_different_number_of_streams_is_not_compared(theirs: int) -> None:
     """5 % of the streams with ten times the TTFT move its mean by 45 %."""
     check = truth_check(client(), _changed(ENGINE, {"ttft_count": theirs}))
     assert (check.ttft_client_ms, check.ttft_server_ms, check.ttft_outside_ms) == (None, None, None)
@@ -104,7 +106,7 @@ def test_almost_as_many_streams_are_others(theirs: int) -> None:
     assert f"{what} not compared: the client saw 64 first tokens, the server made {theirs}" in check.why
 
 
-def test_what_is_not_compared_says_whose_streams_there_were() -> None:
+def test_the_reason_for_no_comparison_names_the_other_traffic() -> None:
     stage = client()
     stage.others = OthersTraffic(running=3.2, generation_tokens_per_s=410.0)
     check = truth_check(stage, _changed(ENGINE, {"idle_around": False}))
@@ -112,7 +114,7 @@ def test_what_is_not_compared_says_whose_streams_there_were() -> None:
     assert (check.agrees, check.why) == (None, said)
 
 
-def test_a_ttft_that_is_not_believed_leaves_the_totals() -> None:
+def test_totals_are_compared_although_the_ttft_is_implausible() -> None:
     check = truth_check(client(), _changed(ENGINE, {"ttft_mean_ms": None, "doubts": {"ttft": "a mean of 1e+03 s"}}))
     assert (check.agrees, check.why) == (True, "TTFT not compared: the server cannot be believed: a mean of 1e+03 s")
     assert (check.ttft_server_ms, check.output_tokens_server) == (None, 320)
@@ -253,7 +255,7 @@ def test_first_tokens_of_warm_up_and_first_wave_are_in_both() -> None:
     assert [verdict.id for verdict in stage.verdicts] == ["prefix-cache"]
 
 
-def test_without_the_engines_word_there_is_no_check() -> None:
+def test_without_engine_metrics_there_is_no_crosscheck() -> None:
     assert folded().truth is None
 
 

@@ -19,7 +19,7 @@ TABLE = "\n".join(f"| {number:>4} | {number * 37 % 101:>6.2f} | ------ | yes |" 
     "healthy",
     [PROSE, CODE, TABLE, "-" * 20, "ha ha ha ha", "0123456789" * 3, text(answer_ids(5, 256)), PROSE + "-" * 80 + PROSE],
 )
-def test_what_models_write_is_left_alone(healthy: str) -> None:
+def test_healthy_text_is_not_flagged(healthy: str) -> None:
     assert degeneracy(healthy) == (None, "")
 
 
@@ -36,7 +36,7 @@ def test_what_models_write_is_left_alone(healthy: str) -> None:
         ("\N{CJK UNIFIED IDEOGRAPH-4E2D}" * 64, ("repeating", "\N{CJK UNIFIED IDEOGRAPH-4E2D}")),
     ],
 )
-def test_what_none_writes_is_told(broken: str, found: tuple[str, str]) -> None:
+def test_broken_text_is_flagged(broken: str, found: tuple[str, str]) -> None:
     assert degeneracy(broken) == found
 
 

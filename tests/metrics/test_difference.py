@@ -1,4 +1,4 @@
-"""Intervals and what they promise: none of equals, the other way round when swapped, wrong as rarely as they say."""
+"""Intervals of differences: no difference between equals, mirrored when swapped, wrong as rarely as they promise."""
 
 import math
 
@@ -114,7 +114,7 @@ def test_values_in_one_counter_are_not_told_apart() -> None:
     assert (one.low, one.high) == (19.984, 19.999)
 
 
-def test_of_equals_about_as_many_differ_as_the_confidence_allows() -> None:
+def test_equal_estimates_differ_as_rarely_as_the_confidence_promises() -> None:
     rng = np.random.default_rng(6)
     wrong = 0
     for _ in range(500):
@@ -183,7 +183,7 @@ def test_students_quantile(freedom: int, quantile: float) -> None:
     assert student_t(freedom, 0.99) == pytest.approx(quantile, rel=1e-4)
 
 
-def test_few_blocks_are_worth_less() -> None:
+def test_few_blocks_reduce_the_effective_sample_size() -> None:
     assert (
         effective_sample_size(100.0, 4, 0.99)
         < effective_sample_size(100.0, 11, 0.99)

@@ -61,7 +61,7 @@ def test_a_short_window_and_one_without_devices_have_no_energy() -> None:
     assert window_energy([], looks, 5, 25) is None
 
 
-def test_power_alone_will_do() -> None:
+def test_energy_is_integrated_from_power_alone() -> None:
     energy = window_energy([_gpu(0)], _looks(30, lambda _: None, lambda t: 10 * t), 10, 20)
     assert energy is not None
     assert energy.joules == pytest.approx(1500)
@@ -75,7 +75,7 @@ def test_a_reset_counter_gives_way_to_the_power() -> None:
     assert (energy.source, energy.distrusted) == ("power", False)
 
 
-def test_what_is_half_seen_is_unknown_and_what_is_nearly_seen_is_completed() -> None:
+def test_energy_of_a_window_half_covered_is_unknown_and_nearly_covered_is_extrapolated() -> None:
     looks = _looks(19, lambda t: 300 * t, lambda _: 300)
     half = window_energy([_gpu(0)], looks, 10, 30)
     assert half is not None
@@ -179,12 +179,12 @@ def test_a_gap_is_not_covered_by_a_gauge_but_by_a_counter() -> None:
     assert increase(points, 0, 60) == WindowGain(100, 60)
 
 
-def test_equal_times_count_once_and_disorder_not_at_all() -> None:
+def test_repeated_times_count_once_and_times_out_of_order_are_ignored() -> None:
     points = [(0.0, 0.0), (10.0, 10.0), (10.0, 99.0), (4.0, 50.0), (20.0, 30.0)]
     assert increase(points, 0, 20) == WindowGain(30, 20)
 
 
-def test_what_is_unknown_is_as_if_nobody_had_looked() -> None:
+def test_unknown_values_are_like_missing_samples() -> None:
     points = [(0.0, 0.0), (10.0, np.nan), (20.0, 40.0)]
     assert increase(points, 0, 20) == WindowGain(40, 20)
     assert integral(points, 0, 20) == WindowGain(400, 20)

@@ -50,7 +50,7 @@ def test_merging_does_not_depend_on_the_cut_or_the_order(values: list[int], cuts
 
 
 @given(values=values_us, more=values_us, limit_ms=st.floats(0, HIGHEST_US / 1000))
-def test_a_part_is_taken_out_again(values: list[int], more: list[int], limit_ms: float) -> None:
+def test_a_part_can_be_subtracted_again(values: list[int], more: list[int], limit_ms: float) -> None:
     whole, bounds_us = of(values + more), [1, 1000, HIGHEST_US]
     rest, wanted = whole.without(of(more)), of(values)
     assert (rest.count, rest.mean_ms()) == (wanted.count, wanted.mean_ms())
@@ -118,7 +118,7 @@ def test_no_histogram_takes_more_than_its_counters() -> None:
 
 
 @given(st.binary(max_size=60), st.integers(1, 5))
-def test_bytes_that_nobody_packed_are_refused(junk: bytes, count: int) -> None:
+def test_bytes_that_were_not_packed_by_us_are_refused(junk: bytes, count: int) -> None:
     good = of([5, 7]).encode()
     packed = zlib.compress(junk, wbits=-zlib.MAX_WBITS)
     for damaged in (junk, packed, good.packed + junk, good.packed[:-1]):
@@ -258,7 +258,7 @@ times_us = st.lists(st.integers(1, 2000), max_size=30)
 
 
 @given(times_us, times_us.filter(bool))
-def test_what_the_censored_could_change_is_a_lower_bound(known: list[int], waits: list[int]) -> None:
+def test_statistics_that_censored_values_could_raise_are_lower_bounds(known: list[int], waits: list[int]) -> None:
     """Values up to 2,047 us have counters of their own, so percentiles are exact."""
     histogram, censored = Histogram(), Histogram()
     histogram.record_us(np.array(known, dtype=np.int64))
@@ -274,7 +274,7 @@ def test_what_the_censored_could_change_is_a_lower_bound(known: list[int], waits
     assert summary.mean == pytest.approx(sum(at_least) / len(at_least) / 1000)
 
 
-def test_without_any_that_wait_nothing_is_a_lower_bound() -> None:
+def test_without_censored_values_nothing_is_a_lower_bound() -> None:
     histogram = Histogram()
     histogram.record_us(np.array([5, 7]))
     assert histogram.summary_with(Histogram()) == histogram.summary()

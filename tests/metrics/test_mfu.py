@@ -69,7 +69,7 @@ def test_where_a_part_is_not_known_there_is_no_share(
     assert (compute.precision, compute.peak_tflops, compute.mfu_percent) == (None, None, None)
 
 
-def test_an_engine_that_does_not_tell_has_nothing() -> None:
+def test_an_engine_without_operation_counts_has_no_mfu() -> None:
     assert compute_of(EngineView(), BF16, gpus("AMD Instinct MI300X")) is None
 
 

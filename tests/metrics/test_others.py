@@ -75,7 +75,7 @@ def view(served: int, since_s: float, until_s: float) -> EngineView:
 
 
 @given(bursts, st.floats(0.0, LAG_S - TICK_S), moments)
-def test_where_nobody_else_is_nobody_is_seen(ends: list[tuple[float, int]], lag_s: float, until_s: float) -> None:
+def test_without_other_traffic_none_is_seen(ends: list[tuple[float, int]], lag_s: float, until_s: float) -> None:
     own, since_s = Requests(ends), max(0.0, until_s - 5.0)
     if until_s - since_s < 0.5:
         return
@@ -86,7 +86,7 @@ def test_where_nobody_else_is_nobody_is_seen(ends: list[tuple[float, int]], lag_
 
 @given(bursts, st.lists(st.floats(0.0, 3.0), min_size=1, max_size=40), moments, st.floats(0.0, 3.0))
 @example(ends=[(10.0, 8)], lateness=[0.0], until_s=12.0, reading_s=3.0)
-def test_where_nobody_else_is_late_ticks_and_long_readings_make_nobody(
+def test_late_ticks_and_long_readings_do_not_look_like_other_traffic(
     ends: list[tuple[float, int]], lateness: list[float], until_s: float, reading_s: float
 ) -> None:
     """The engine's gauges are of the beginning of a reading, when what has ended by now was open."""
@@ -130,7 +130,7 @@ def test_bounds_are_in_order_and_hold_the_truth(ends: list[tuple[float, int]], s
     assert bounds.least <= own.within(since_s, since_s + 5.0) <= bounds.most
 
 
-def test_a_server_that_was_slow_to_tell_makes_nobody_of_nothing() -> None:
+def test_slow_readings_of_a_server_do_not_look_like_other_traffic() -> None:
     """The rates are of the middles of two readings of 2 s each; what they counted is anywhere in those."""
     own = Requests([(t_s / 4, 2) for t_s in range(240)])
     fastest = own.within(10.0, 16.0) / 4.0  # from the beginning of the first reading to the end of the last
@@ -149,7 +149,7 @@ def test_without_any_of_our_own_everything_is_theirs() -> None:
 
 
 @pytest.mark.parametrize("silent", [EngineView(), EngineView(running=3.0)])
-def test_an_engine_that_does_not_say_of_when_says_nothing(silent: EngineView) -> None:
+def test_metrics_without_a_time_say_nothing_about_others(silent: EngineView) -> None:
     assert others_now(silent, OwnTraffic()) is None
 
 

@@ -1,4 +1,4 @@
-"""Whose fault is it, as tables."""
+"""Verdicts on what limits a stage, as tables."""
 
 from typing import Any
 

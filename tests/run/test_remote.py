@@ -274,7 +274,9 @@ async def test_what_the_cockpit_can_ask_for_a_watcher_can(tmp_path: Path) -> Non
         b"x" * 100_000,
     ],
 )
-async def test_whoever_speaks_otherwise_is_shown_out(tmp_path: Path, line: bytes | dict[str, object]) -> None:
+async def test_a_client_that_breaks_the_protocol_is_disconnected(
+    tmp_path: Path, line: bytes | dict[str, object]
+) -> None:
     async with offered(tmp_path) as (_, run):
         words = line if isinstance(line, bytes) else msgspec.json.encode(line) + b"\n"
         reader, writer = await raw(tmp_path, encoded(Hello(steers=True)), words, encoded(Pause()))

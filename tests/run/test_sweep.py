@@ -74,7 +74,7 @@ def test_a_folder_can_be_moved(tmp_path: Path) -> None:
     assert outcomes_of(moved, read_sweep(moved))[0].result is not None
 
 
-def test_another_sweep_is_not_gone_on_with() -> None:
+def test_another_sweep_is_not_resumed() -> None:
     folder, _ = begin_sweep("p", profiles("a", "b"), seed=5)
     with pytest.raises(ProfileError, match="is a sweep of a, b"):
         resume_sweep(folder, profiles("a"))

@@ -225,7 +225,7 @@ def test_without_prefix_caching_nothing_is_asked() -> None:
 
 
 @pytest.mark.parametrize(("seed", "same"), [(1, True), (2, False)])
-def test_jitter_is_of_the_seed(seed: int, same: bool) -> None:
+def test_jitter_depends_on_the_seed_only(seed: int, same: bool) -> None:
     def ends(seed: int) -> list[int]:
         engine = Engine(replace(SMALL, jitter=0.1), seed=seed)
         add(engine, 4, 20)
@@ -323,7 +323,7 @@ def test_hashes_continue_after_a_parent() -> None:
     assert whole[:2] + block_hashes(range(32, 64), 16, whole[1]) == whole
 
 
-def test_takes_all_or_nothing() -> None:
+def test_blocks_are_taken_all_or_none() -> None:
     pool = BlockPool(4)
     assert pool.take(3)
     assert not pool.take(2)

@@ -42,7 +42,7 @@ def test_strikes(text: str, numbers: list[int]) -> None:
     assert [number for number in range(1, 7) if fault.strikes(number, seed=0)] == numbers
 
 
-def test_a_share_is_that_share_and_of_the_seed() -> None:
+def test_a_fault_strikes_its_share_of_requests_by_the_seed() -> None:
     fault = parse_fault("reset:share=0.2")
     struck = [number for number in range(5000) if fault.strikes(number, seed=1)]
     assert 900 < len(struck) < 1100

@@ -33,7 +33,7 @@ def test_a_baseline_is_the_whole_result_under_a_name() -> None:
     assert open_result("mi300x-v0.32") == result
 
 
-def test_a_name_is_given_once_unless_it_is_replaced() -> None:
+def test_a_name_cannot_be_reused_without_replace() -> None:
     save_baseline("good", run_of(served(1)))
     with pytest.raises(ProfileError, match=r"good: there is a baseline of this name: .* --replace overwrites it"):
         save_baseline("good", run_of(served(2)))
@@ -68,7 +68,7 @@ def test_a_run_of_exactly_this_name_comes_first_one_that_begins_so_does_not() ->
     assert find_run("2026") == RUNS / "2026"
 
 
-def test_without_a_place_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_state_folder_there_are_no_baselines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     assert baselines() == {}

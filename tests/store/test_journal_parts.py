@@ -66,7 +66,7 @@ def test_older_parts_are_thinned_and_read_as_one_journal(tmp_path: Path) -> None
     assert max(part.stat().st_size for part in tmp_path.glob("*.gz")) < PART_BYTES / 4
 
 
-def test_not_thinned_nothing_differs_at_all(tmp_path: Path) -> None:
+def test_without_thinning_the_journal_reads_back_unchanged(tmp_path: Path) -> None:
     assert list(read_journal(write(tmp_path, thin=False))) == list(lines())
     assert len(names(tmp_path)) == 6
 

@@ -169,7 +169,7 @@ def test_a_profile_of_another_kind_is_told(profile: dict[str, Any], tmp_path: Pa
         recover(tmp_path)
 
 
-def test_a_start_at_no_time_is_no_start(tmp_path: Path) -> None:
+def test_an_impossible_start_time_is_a_damaged_line(tmp_path: Path) -> None:
     journal(tmp_path, msgspec.structs.replace(STARTED, unix_s=1e18))
     with pytest.raises(ResultError, match="the first line is damaged"):
         recover(tmp_path)

@@ -1,4 +1,4 @@
-"""Finding a run by the words of a person."""
+"""Finding a run by the folder, name or word that a user gives."""
 
 from __future__ import annotations
 
@@ -149,6 +149,6 @@ def test_a_folder_that_may_not_be_entered_is_told_as_that(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("open_it", [find_run, open_journal, open_result])
-def test_what_no_file_can_be_called_is_no_run(open_it: Callable[[str], object]) -> None:
+def test_a_name_too_long_for_a_file_is_no_run(open_it: Callable[[str], object]) -> None:
     with pytest.raises(ResultError, match=r"x: (cannot be looked up: File name too long|no such file)"):
         open_it("x" * 300)

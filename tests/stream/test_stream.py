@@ -67,7 +67,7 @@ def test_bytes_that_came_before_the_window_are_not_in_it() -> None:
     assert us(samples.drain().latency["itl"]) == (2, 20_000, 20_000)
 
 
-def test_who_still_waits_has_waited_at_least_so_long() -> None:
+def test_a_stream_still_waiting_is_censored_at_its_waiting_time() -> None:
     wire = Wire()
     wire.samples.limits = StreamLimits(ttft_ns=20 * MS)
     wire.stream.sent_ns = 1

@@ -36,7 +36,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert capture.playable == {"amd": good}
 
 
-def test_the_first_that_worked_is_played_and_one_that_broke_only_for_want_of_it(tmp_path: Path) -> None:
+def test_the_first_working_part_is_played_and_a_broken_one_only_if_none_worked(tmp_path: Path) -> None:
     broke = Part(Candidate("amd", "broke", failure="it was killed by SIGABRT"), OPENED, [look(1.0)])
     first = Part(Candidate("amd", "first"), OPENED, [look(2.0)])
     second = Part(Candidate("amd", "second"), OPENED, [look(3.0)])
@@ -76,7 +76,7 @@ def test_what_is_wrong_is_told_with_file_and_line(tmp_path: Path, lines: list[ms
 
 
 @pytest.mark.parametrize("text", [b"{", b"{}", b"\xff", b'{"type":"Run"}', b"", b'{"type":"Sampled","t_s":NaN}'])
-def test_a_line_that_is_none_is_told_with_its_number(tmp_path: Path, text: bytes) -> None:
+def test_a_malformed_line_is_reported_with_its_number(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "capture.jsonl"
     path.write_bytes(msgspec.json.encode(HEADER) + b"\n" + text + b"\n")
     with pytest.raises(ProfileError, match="line 2: not a line of a capture") as raised:

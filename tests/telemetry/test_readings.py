@@ -127,7 +127,7 @@ def test_the_first_that_is_there_and_else_the_first_reason() -> None:
     assert value_of(7) == 7
 
 
-def test_values_and_reasons_are_parted() -> None:
+def test_values_and_reasons_are_separated() -> None:
     assert split({"power_w": 612, "energy_j": Missing("BUSY")}) == ({"power_w": 612}, {"energy_j": "BUSY"})
 
 

@@ -1,4 +1,4 @@
-"""A run that was: made once by the real command, and copied to wherever a test wants one."""
+"""A finished run: made once by the real command, and copied to wherever a test needs one."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""A run that says exactly what a test tells it, and remembers what it was asked.
+"""A scripted run: it yields exactly the snapshots that a test gives it, and records the operations asked of it.
 
 The screen's rows, dialogs and timing are tested on it because a real run never shows the same numbers twice and cannot
 be held at one moment; that the keys reach a real run is tested in `test_with_run.py`.

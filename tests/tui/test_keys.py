@@ -140,11 +140,11 @@ async def test_hints_name_the_keys_that_were_moved() -> None:
                 assert f" {moved['cockpit.more']}{moved['cockpit.less']} one" in bar
                 assert f" {moved['cockpit.leave']} quit  {moved['cockpit.help']} help" in bar
                 if phase == "holding":
-                    assert f"{moved['cockpit.number']} go on with load, {moved['cockpit.leave']} finishes" in seat.text
+                    assert f"{moved['cockpit.number']} set a new load, {moved['cockpit.leave']} finishes" in seat.text
                 if phase == "failed":
-                    assert f"there is no server: {moved['cockpit.restart']} starts it again" in seat.text
+                    assert f"there is no server: {moved['cockpit.restart']} restarts it" in seat.text
                 if phase == "blocked":
-                    assert f"the start would fail: {moved['cockpit.start_anyway']} starts all the same" in seat.text
+                    assert f"the start would fail: {moved['cockpit.start_anyway']} starts anyway" in seat.text
 
 
 async def test_views_come_and_go_and_grow() -> None:

@@ -122,10 +122,10 @@ class FakeTerminal(io.StringIO):
     [
         ("xterm-256color", (80, 24), None),
         ("xterm-256color", (60, 16), None),
-        ("xterm-256color", (59, 24), "the terminal has 59x24 cells, and the cockpit takes 60x16"),
-        ("xterm-256color", (80, 15), "the terminal has 80x15 cells, and the cockpit takes 60x16"),
+        ("xterm-256color", (59, 24), "the terminal has 59x24 cells, and the cockpit needs 60x16"),
+        ("xterm-256color", (80, 15), "the terminal has 80x15 cells, and the cockpit needs 60x16"),
         ("xterm-256color", (0, 0), None),
-        ("dumb", (80, 24), "TERM=dumb: this terminal cannot place text"),
+        ("dumb", (80, 24), "TERM=dumb: this terminal cannot position text"),
     ],
 )
 def test_a_terminal_that_cannot_show_it_says_why(

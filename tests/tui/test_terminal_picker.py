@@ -72,7 +72,7 @@ def test_a_config_with_a_mistake_is_told_before_anything_opens(tmp_path: Path) -
     with vramp(tmp_path) as terminal:
         terminal.read_rest()
         assert terminal.wait() == 2
-    assert b"there is no such theme" in terminal.seen
+    assert b"unknown theme" in terminal.seen
     assert b"\x1b[?1049h" not in terminal.seen
 
 

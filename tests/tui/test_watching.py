@@ -1,4 +1,4 @@
-"""A cockpit on somebody else's run: it looks, and leaves without a trace."""
+"""A cockpit that watches the run of another process, and leaves it unaffected."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_a_watcher_that_may_steer_does() -> None:
         await seat.press("]")
         assert run.calls == [SetConcurrency(128)]
         await seat.show(running(phase="holding"))
-        assert "go on with load, q leaves" in seat.text and "watching  " in "".join(seat.rows[:2])
+        assert "set a new load, q leaves" in seat.text and "watching  " in "".join(seat.rows[:2])
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])

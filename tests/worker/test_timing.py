@@ -37,7 +37,7 @@ async def test_a_time_that_has_passed_wakes_at_once_and_the_last_setting_holds()
     timer.close()
 
 
-async def test_cancelled_it_stays_silent() -> None:
+async def test_a_cancelled_timer_does_not_fire() -> None:
     cancelled, other = asyncio.Event(), asyncio.Event()
     timer = PreciseTimer(asyncio.get_running_loop(), cancelled.set)
     witness = PreciseTimer(asyncio.get_running_loop(), other.set)
@@ -66,7 +66,7 @@ async def test_a_check_waits_for_a_time_that_is_near_and_leaves_one_that_is_far(
     timer.close()
 
 
-async def test_woken_early_it_still_calls_back_at_its_time() -> None:
+async def test_a_timer_that_wakes_early_still_fires_on_time() -> None:
     woken: list[int] = []
     over = asyncio.Event()
 

@@ -1,7 +1,7 @@
-"""The drawing core of all charts: braille dots, 2 x 4 a cell, and texts laid over one another beside a gutter of ticks.
+"""The drawing core of all charts: braille dots, 2 x 4 a cell, and texts over one another beside a gutter of ticks.
 
-Invariants: every finite point lights the cell that it falls into, whatever the ink, and one outside the plot its
-nearest edge; a NaN breaks the line; nothing raises, whatever the numbers.
+Invariants: every finite point lights its cell, whatever the ink, and a point outside the plot the nearest edge; a NaN
+breaks the line; no numbers make it raise.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BRAILLE, _SPACE = 0x2800, 0x20
 
 
 class Canvas:
-    """Cells that are drawn over one another; each remembers its role."""
+    """Cells to draw on; each remembers the role that was drawn last."""
 
     def __init__(self, columns: int, rows: int) -> None:
         self.columns, self.rows = columns, rows
@@ -37,14 +37,14 @@ class Canvas:
         self._roles = ["text"]
 
     def dots(self, bits: Cells, role: str) -> None:
-        """Lay braille over what is there; dots of two curves in one cell both show."""
+        """Draw braille over what is there; dots of two curves in one cell are merged."""
         lit = bits > 0
         before = np.where(self._codes >= _BRAILLE, self._codes - _BRAILLE, 0).astype(np.uint32)
         self._codes[lit] = (bits | before)[lit] + _BRAILLE
         self._owner[lit] = self._number(role)
 
     def text(self, column: int, row: int, text: str, role: str, *, over: bool = False) -> bool:
-        """Write where there is nothing, or `over` whatever is there; whether it was written."""
+        """Write a text on blank cells, or on any if `over`; return whether it was written."""
         wide = slice(column, column + len(text))
         fits = 0 <= row < self.rows and 0 <= column <= self.columns - len(text)
         if not fits or (not over and (self._codes[row, wide] != _SPACE).any()):
@@ -54,17 +54,17 @@ class Canvas:
         return True
 
     def upright(self, column: int, character: str, role: str) -> None:
-        """A line from top to bottom, behind what is there."""
+        """Draw a line from top to bottom, behind what is there."""
         free = self._codes[:, column] == _SPACE
         self._codes[free, column] = ord(character)
         self._owner[free, column] = self._number(role)
 
     def cell(self, x: float, y: float) -> tuple[int, int]:
-        """The cell of a point given as shares of both sides."""
+        """Return the cell of a point given as shares of both sides."""
         return cell_across(x, self.columns), _cell_down(y, self.rows)
 
     def lines(self) -> list[Row]:
-        """All rows, each cut where the role changes; blanks go with what is left of them, which makes few words."""
+        """Return all rows, split where the role changes; blanks join the word to their left, to keep words few."""
         inked = np.where(self._codes != _SPACE, np.arange(self.columns), 0)
         owner = np.take_along_axis(self._owner, np.maximum.accumulate(inked, axis=1), axis=1)
         cuts: list[list[int]] = [[0] for _ in range(self.rows)]
@@ -83,7 +83,7 @@ class Canvas:
         ]
 
     def beside_ticks(self, scale: Scale) -> Rows:
-        """All rows, with the ticks of the vertical axis left of them."""
+        """Return all rows, with the ticks of the vertical axis on their left."""
         ticks: dict[int, Word] = {
             _cell_down(share, self.rows): (f"{fmt.number(tick):>5} ┤", "dim")
             for share, tick in zip(scale.shares(np.array(scale.ticks)).tolist(), scale.ticks, strict=True)
@@ -97,7 +97,7 @@ class Canvas:
 
 
 def cell_across(share: float, columns: int) -> int:
-    """The column of cells in which a share of the width lies."""
+    """Return the column of cells in which a share of the width lies."""
     return int(min(max(share, 0.0), 1.0) * (columns * 2 - 1) + 0.5) // 2
 
 
@@ -106,7 +106,7 @@ def _cell_down(share: float, rows: int) -> int:
 
 
 def trace(columns: Ints, low: Floats, high: Floats, *, width: int, height: int, ink: Ink = "line") -> Cells:
-    """The dots of one series as a (height, width) array of braille bits.
+    """Return the dots of one series as a (height, width) array of braille bits.
 
     Each point spans `low` to `high` (shares of the height, 0 at the bottom) in a column of dots.
     """
@@ -125,7 +125,10 @@ def trace(columns: Ints, low: Floats, high: Floats, *, width: int, height: int, 
 
 
 def polyline(x: Floats, y: Floats, *, width: int, height: int, ink: Ink = "line") -> Cells:
-    """The dots of points joined in their order, as a (height, width) array of braille bits; shares of both sides."""
+    """Return the dots of points joined in order, as a (height, width) array of braille bits.
+
+    Points are given as shares of both sides.
+    """
     known = np.isfinite(x)
     y = np.where(known, y, np.nan)
     return trace(_scaled(np.where(known, x, 0.0), width * 2), y, y, width=width, height=height, ink=ink)
@@ -136,7 +139,7 @@ def _scaled(share: Floats, size: int) -> Ints:
 
 
 def _draw_lines(pixels: Pixels, x0: Ints, x1: Ints, y0: Ints, y1: Ints) -> None:
-    """All the straight lines at once: as many dots on each as its longer side has."""
+    """Draw all straight lines at once, each with as many dots as its longer side has."""
     steps = np.maximum(np.abs(x1 - x0), np.abs(y1 - y0))
     line = np.repeat(np.arange(len(steps)), steps + 1)
     first = np.cumsum(steps + 1) - (steps + 1)
@@ -156,7 +159,7 @@ def _inked(pixels: Pixels, ink: Ink) -> Pixels:
 
 
 def _packed(pixels: Pixels) -> Cells:
-    """The bits of a cell's eight dots as its code point has them: three down on the left, on the right, the lowest."""
+    """Pack eight dots into the bits of a braille code point: three down on the left, on the right, then the lowest."""
     left, right = pixels[:, 0::2].view(np.uint8), pixels[:, 1::2].view(np.uint8)
     upper = left | right << 3
     bits = upper[0::4] | upper[1::4] << 1 | upper[2::4] << 2 | left[3::4] << 6 | right[3::4] << 7

@@ -1,8 +1,8 @@
-"""Charts over the run's time, in braille: pure functions to rows.
+"""Charts over the time of the run, in braille: pure functions to rows.
 
-Rows: the title with the legend and the last values, the plot, and the axis with what happened. All charts get the same
-`Span`, so a column of cells is the same moment on each of them. Because the span moves in steps, most rows of one
-are those of the last, and only the others are drawn again. Series differ by ink as well as by colour.
+Rows: the title with the legend and the last values, the plot, and the axis with marks. All charts get the same `Span`,
+so a column of cells is the same moment on each of them. Because the span moves in steps, most rows are those of the
+frame before, and only the others are drawn again. Series differ by ink as well as by colour.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MarkColumns = dict[int, list[Mark]]  # by cell column, the most important first
 
 
 def chart_rows(chart: Chart, history: History, span: Span, marks: Sequence[Mark], width: int, height: int) -> Rows:
-    """A chart with its title and its axis; the title alone where there is no room for more."""
+    """Draw a chart with its title and axis, or the title alone if there is no room for more."""
     columns, rows = width - GUTTER, height - 2
     title = _title_row(chart, history, width)
     if columns < 4 or rows < 2:
@@ -42,7 +42,7 @@ def chart_rows(chart: Chart, history: History, span: Span, marks: Sequence[Mark]
 def traced(
     series: Sequence[Series], folded: Folded, scale: Scale, marks: MarkColumns, columns: int, rows: int
 ) -> Canvas:
-    """The dots of all series, and the lines of marks where nothing else is."""
+    """Draw the dots of all series, and the lines of marks behind them."""
     canvas = Canvas(columns, rows)
     for one in series:
         low, high = scale.shares(folded.lows(one.column)), scale.shares(folded.highs(one.column))
@@ -54,7 +54,7 @@ def traced(
 
 
 def mark_columns(marks: Sequence[Mark], span: Span, columns: int) -> MarkColumns:
-    """The marks in sight by their cell column; of equal importance, the newest first."""
+    """Return the visible marks by cell column, the most important first, then the newest."""
     found: MarkColumns = {}
     for mark in sorted(marks, key=lambda mark: (mark.how.rank, -mark.t_s)):
         share = span.share(mark.t_s)
@@ -64,7 +64,7 @@ def mark_columns(marks: Sequence[Mark], span: Span, columns: int) -> MarkColumns
 
 
 def axis_row(marks: MarkColumns, span: Span, columns: int) -> Row:
-    """The signs of marks and the loads that fit, the words of notes in what is left, and the times at both ends."""
+    """Draw the signs of marks, the loads that fit, the times at both ends, and notes in what is left."""
     words: list[Word] = [("─", "rule")] * columns
     for column, there in sorted(marks.items(), key=lambda item: (item[1][0].how.rank, -item[0])):
         signs = dict.fromkeys(mark.how.sign for mark in there[1:] if mark.kind != there[0].kind)
@@ -82,7 +82,7 @@ def axis_row(marks: MarkColumns, span: Span, columns: int) -> Row:
 
 
 def _put(words: list[Word], column: int, text: str, role: str) -> bool:
-    """Write a text where there is nothing yet; whether that was so."""
+    """Write a text on cells that are free; return whether they were."""
     wide = slice(column, column + len(text))
     if not 0 <= column <= len(words) - len(text) or any(word != ("─", "rule") for word in words[wide]):
         return False
@@ -91,7 +91,7 @@ def _put(words: list[Word], column: int, text: str, role: str) -> bool:
 
 
 def _squeeze(words: list[Word], column: int, sign: str, role: str) -> None:
-    """A sign without its label, unless it would stand in a label or in a row of its like."""
+    """Write a sign without its label, unless it would be inside a label or beside the same sign."""
     around = [text for text, _ in words[max(0, column - 1) : column + 2]]
     if words[column][0] in ("─", " ") and sign not in around:
         words[column] = (sign, role)
@@ -117,7 +117,7 @@ def _title_row(chart: Chart, history: History, width: int) -> Row:
 
 
 def _legend(chart: Chart, history: History, *, sample: bool) -> Row:
-    """The series with their last values, the topmost first; with room, a sample of the ink and a fixed width."""
+    """Return the series with their last values, topmost first; with `sample`, also their ink and a fixed width."""
     words: list[Word] = []
     for series in reversed(_shown(chart, history)):
         value = _last_value(chart, history, series.column)
@@ -128,7 +128,7 @@ def _legend(chart: Chart, history: History, *, sample: bool) -> Row:
 
 
 def _shown(chart: Chart, history: History) -> Sequence[Series]:
-    """Those that have ever had a value; before any has, the topmost."""
+    """Return the series that have had a value, or the topmost if none has."""
     return [one for one in chart.series if history.knows(one.column)] or chart.series[-1:]
 
 

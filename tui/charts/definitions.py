@@ -1,7 +1,7 @@
 """The charts of the cockpit, declared once: a chart is an entry here, a series is a line of it.
 
-The column of a series is the name of a field of `Point` or of `EngineView`, or one of those that `timeline` derives.
-What has one role has one colour on all charts.
+The column of a series is the name of a field of `SeriesPoint` or `EngineView`, or one of those that `timeline` derives.
+A role has the same colour on all charts.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """What a chart shows; the first series lies lowest."""
+    """What a chart shows; the first series is drawn lowest."""
 
     title: str
     series: tuple[Series, ...]
     log: bool = False
     number: Callable[[float | None], str] = fmt.number
-    most: float | None = None  # the top of the axis, where it is known: 100 of a percentage
+    most: float | None = None  # the top of the axis, if it is known: 100 for a percentage
 
 
 OVERVIEW_CHARTS = {
@@ -56,7 +56,7 @@ OVERVIEW_CHARTS = {
         number=fmt.setting,
     ),
 }
-"""By the id of the panel, in their order on the screen; so are those of the engine's page."""
+"""By the id of the panel, in their order on the screen, like those of the engine view below."""
 
 ENGINE_CHARTS = {
     "engine-queue": Chart(
@@ -86,7 +86,7 @@ COLUMNS = tuple(
         series.column for chart in (*OVERVIEW_CHARTS.values(), *ENGINE_CHARTS.values()) for series in chart.series
     )
 )
-"""What the history keeps."""
+"""The columns that the history keeps."""
 
 
 class GpuStrip(msgspec.Struct, frozen=True):

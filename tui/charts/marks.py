@@ -1,7 +1,7 @@
-"""What happened, as marks on the time axis: what the run tells, and what shows in its numbers alone.
+"""Marks on the time axis: the events of the run, and those inferred from its numbers.
 
 Preemptions, throttling and failures come in bursts, and only the beginning of one is marked. There are never more than
-`MOST` marks: the least important and oldest go first. Every kind has a sign of its own, so that none needs a colour.
+`MOST` marks: the least important and oldest are dropped first. Kinds differ by their sign, so that none needs a colour.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from loadgen.metrics.result import RunEvent
 from loadgen.metrics.snapshot import SeriesPoint, Snapshot, StageView
 
 MOST = 400
-BURST_S = 10.0  # without another one for so long, the next begins a new burst
+BURST_S = 10.0  # after so long without another one, the next begins a new burst
 _LABEL = 24
 
 
@@ -25,7 +25,7 @@ class Kind(NamedTuple):
 
     sign: str
     role: str
-    rank: int  # of two where only one has room, the lower one shows
+    rank: int  # of two marks in one place, the one with the lower rank is shown
     line: bool = False  # drawn through the charts too
 
 
@@ -41,7 +41,7 @@ KINDS = {
     "preemption": Kind("↺", "warn", 5),
     "server": Kind("·", "mark", 6),
 }
-"""By the kind of an event; one that is not known is shown like `server`."""
+"""By the kind of an event; an unknown one is shown like `server`."""
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class Mark(msgspec.Struct, frozen=True):
     t_s: float
     kind: str
     label: str = ""  # for the axis, short
-    text: str = ""  # in words; empty where an event of the run says it
+    text: str = ""  # a sentence; empty if an event of the run says it
 
     @property
     def how(self) -> Kind:
@@ -70,7 +70,7 @@ class Marks:
         self._last_of_burst: dict[str, float] = {}
 
     def see(self, snapshot: Snapshot) -> None:
-        """Take what is new in a snapshot; every one must come by here."""
+        """Take what is new in a snapshot; must be called for every one."""
         events = _after(snapshot.events, self._last_event)
         self._last_event = snapshot.events[-1] if snapshot.events else None
         begun = list(_begun(snapshot, snapshot.stages[self._stages_seen :]))
@@ -79,7 +79,7 @@ class Marks:
             self.first_load_s = begun[0].t_s
         found = [*begun]
         for event in events:
-            if event.kind != "load" or not begun:  # a stage that began says it better than the event that asked for it
+            if event.kind != "load" or not begun:  # the stage's own mark replaces the request's
                 label = fmt.plain(event.text)[:_LABEL].rstrip() if event.kind == "note" else ""
                 found.append(Mark(event.t_s, event.kind, label))
         found += self._failures((*snapshot.past, snapshot.point))
@@ -91,7 +91,7 @@ class Marks:
         new = [point for point in points if point.t_s > self._last_point_s]
         self._last_point_s = max((point.t_s for point in new), default=self._last_point_s)
         return [
-            Mark(point.t_s, "error", text=f"requests fail: {point.errors} in a moment")
+            Mark(point.t_s, "error", text=f"requests fail: {point.errors} at once")
             for point in new
             if point.errors and self._begins("failures", point.t_s)
         ]
@@ -101,7 +101,7 @@ class Marks:
         before, self._preemptions = self._preemptions, now
         if now is None or before is None or now <= before or not self._begins("preemptions", snapshot.t_s):
             return []
-        return [Mark(snapshot.t_s, "preemption", text=f"the engine preempts: {fmt.count(now)} since its start")]
+        return [Mark(snapshot.t_s, "preemption", text=f"engine preemptions: {fmt.count(now)} since its start")]
 
     def _throttled(self, snapshot: Snapshot) -> list[Mark]:
         found = {gpu.static.index: flag for gpu in snapshot.gpus for flag in gpu.flags if flag.startswith("THROTTLED")}
@@ -119,7 +119,7 @@ class Marks:
 
 
 def _after(events: tuple[RunEvent, ...], last: RunEvent | None) -> tuple[RunEvent, ...]:
-    """What came after an event; all where it is no longer there."""
+    """Return the events after `last`, or all of them if it is no longer there."""
     for place in range(len(events) - 1, -1, -1):
         if events[place] == last:
             return events[place + 1 :]
@@ -127,12 +127,12 @@ def _after(events: tuple[RunEvent, ...], last: RunEvent | None) -> tuple[RunEven
 
 
 def _begun(snapshot: Snapshot, stages: tuple[StageView, ...]) -> Iterator[Mark]:
-    """New stages with their targets: each began where the one after it did, less its own length."""
+    """Yield a mark with the target for each new stage: it began where the next one did, minus its own length."""
     starts_s = [snapshot.t_s - snapshot.load.stage_elapsed_s]
     for stage in reversed(stages[:-1]):
         starts_s.append(starts_s[-1] - stage.elapsed_s)
     for start_s, stage in zip(reversed(starts_s), stages, strict=False):
         label = fmt.setting(stage.concurrency) if stage.rate is None else f"{fmt.setting(stage.rate)}/s"
         if stage.concurrency == 0 and stage.label != fmt.NO_LOAD:
-            label = fmt.plain(stage.label)[:_LABEL].rstrip()  # as a mark named it
+            label = fmt.plain(stage.label)[:_LABEL].rstrip()  # as named by the operator's mark
         yield Mark(start_s, "load", label)

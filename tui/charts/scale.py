@@ -1,6 +1,6 @@
-"""Axes: from the values in sight to a calm range with a few round ticks, and the span of time that all charts share.
+"""Axes: a steady range with a few round ticks for the visible values, and the span of time that all charts share.
 
-Ranges move in round steps, so that a chart does not breathe with every value, and always hold all they were made for.
+Ranges change in round steps, so that a chart does not rescale with every value, and always contain all values.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Scale(msgspec.Struct, frozen=True):
     log: bool = False
 
     def shares(self, values: Floats) -> Floats:
-        """Where values lie: 0 at the bottom, 1 at the top, NaN where they have no place.
+        """Return the positions of values: 0 at the bottom, 1 at the top, NaN if they have none.
 
-        A bound without an end lies at the top, one of nothing at the bottom.
+        An infinite bound is at the top, a bound of zero at the bottom.
         """
         values = np.where(np.isposinf(values), self.high, values)
         if not self.log:
@@ -47,12 +47,12 @@ class Span(msgspec.Struct, frozen=True):
     end_s: float
 
     def share(self, t_s: float) -> float:
-        """Where a moment lies: 0 at the left, 1 at the right."""
+        """Return the position of a moment: 0 at the left, 1 at the right."""
         return (t_s - self.start_s) / (self.end_s - self.start_s)
 
 
 def linear(highest: float, intervals: range) -> Scale:
-    """From 0 to the lowest round number not below `highest` that one of the numbers of intervals gives."""
+    """Return an axis from 0 to the lowest round number not below `highest` that any number of `intervals` gives."""
     highest = min(highest, _HUGEST) if math.isfinite(highest) and highest > _TINIEST else 1.0
     steps = {count: _round_up(highest / count, _ROUND) for count in intervals}
     count = min(steps, key=lambda count: steps[count] * count)
@@ -60,7 +60,7 @@ def linear(highest: float, intervals: range) -> Scale:
 
 
 def logarithmic(lowest: float, highest: float, most_ticks: int) -> Scale:
-    """Between two numbers of the series 1, 2, 5, 10 that hold the values; at least a factor of five apart."""
+    """Return an axis between two numbers of the series 1, 2, 5, 10 around the values, at least a factor of 5 apart."""
     if not (math.isfinite(lowest) and math.isfinite(highest) and 0 < lowest <= highest):
         return Scale(1.0, 10.0, (1.0, 10.0), log=True)
     lowest, highest = (min(max(value, _TINIEST), _HUGEST) for value in (lowest, highest))
@@ -74,7 +74,7 @@ def logarithmic(lowest: float, highest: float, most_ticks: int) -> Scale:
 
 
 def span(first_s: float, last_s: float, window_s: float | None) -> Span:
-    """The whole run, or its last `window_s`; the end moves in steps, so that drawn dots stay where they are."""
+    """Return the whole run, or its last `window_s`; the end moves in steps, so that drawn dots stay where they are."""
     length = max(_SHORTEST_SPAN_S, last_s - first_s if window_s is None else window_s)
     quantum = next((step for limit, step in ((120, 5), (600, 15), (1800, 60), (7200, 120)) if length <= limit), 600)
     if window_s is None or last_s - first_s < window_s:
@@ -84,7 +84,7 @@ def span(first_s: float, last_s: float, window_s: float | None) -> Span:
 
 
 def _log_ticks(low: float, high: float, most: int) -> tuple[float, ...]:
-    """1, 2, 5 of every decade if that is not too many, else the ends and the powers of ten between them."""
+    """Return 1, 2, 5 of every decade if these are few enough, else the ends and the powers of ten between them."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     fine = [step * 10.0**exponent for exponent in exponents for step in (1, 2, 5)]
     coarse = [low, *(10.0**exponent for exponent in exponents if low * 1.5 < 10.0**exponent < high / 1.5), high]

@@ -1,4 +1,4 @@
-"""The time axis: the bounded histories that charts draw, the marks on it, and the stretch of it in sight."""
+"""The time axis: the bounded histories that charts draw, the marks on it, and the span in sight."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tui.charts.scale import Span, span
 
 CAPACITY = 6_000
 _KEPT_RAW = 2_400  # ten minutes at four points a second
-_GPU_CAPACITY, _GPU_RAW = 2_000, 600  # at one look a second, ten minutes stay as they came
+_GPU_CAPACITY, _GPU_RAW = 2_000, 600  # at one sample a second, ten minutes are kept as they came
 _MOST_PUBLISHED = 1_000
 _WINDOWS: tuple[tuple[float | None, str], ...] = (
     (None, "the whole run"),
@@ -30,7 +30,7 @@ _WINDOWS: tuple[tuple[float | None, str], ...] = (
 
 
 class Folded(msgspec.Struct, frozen=True):
-    """A stretch of time as columns of dots: each at most once, in order, with the lowest and highest values in it."""
+    """A time span as columns of dots: each at most once, in order, with its lowest and highest values."""
 
     rows: Mapping[str, int]
     columns: Ints
@@ -38,7 +38,7 @@ class Folded(msgspec.Struct, frozen=True):
     all_highs: Floats
 
     def lows(self, name: str) -> Floats:
-        """The lowest values of a series, NaN where it is unknown."""
+        """Return the lowest values of a series, NaN where it is unknown."""
         lows: Floats = self.all_lows[self.rows[name]]
         return lows
 
@@ -55,11 +55,11 @@ class History(TimeSeries):
         self._folded: tuple[tuple[Span, int, float], Folded] | None = None
 
     def knows(self, column: str) -> bool:
-        """Whether there was ever a value."""
+        """Whether a column has ever had a value."""
         return bool(np.isfinite(self.lows[self.rows[column]]).any())
 
     def folded(self, span: Span, columns: int) -> Folded:
-        """A stretch of time folded onto columns of dots; remembered, because charts of one width ask for the same."""
+        """Fold a time span onto columns of dots; cached, because charts of one width ask for the same."""
         key = (span, columns, float(self.times[-1]) if len(self) else span.start_s)
         if self._folded is None or self._folded[0] != key:
             self._folded = (key, self._fold(span, columns))
@@ -78,26 +78,26 @@ class History(TimeSeries):
 
 
 class Timeline:
-    """Collects points, looks and marks, but nothing before the first load: a slow start would take all the room."""
+    """Collects points, GPU samples and marks; no points before the load, as a slow start would take all the room."""
 
     def __init__(self) -> None:
         self.history = History(COLUMNS)
         self.gpus = History(())
         self.marks = Marks()
         self.published: dict[tuple[int, str, str], Comparison] = {}
-        """What was published beside each stage so far: a snapshot has that of its own stage alone."""
-        self.baseline: dict[int, dict[str, float]] = {}  # by the number of a stage, the baseline's figures for its load
+        """The published figures for each stage so far; a snapshot has only those of its own stage."""
+        self.baseline: dict[int, dict[str, float]] = {}  # by stage number, the baseline's figures for its load
         self.error_times_s: dict[str, tuple[float, float]] = {}
         """By kind, when the first and the last failure were seen."""
         self._errors: dict[str, int] = {}
         self._gpu_indices: tuple[int, ...] = ()
         self._looked_s = -1.0
         self._preempted: deque[tuple[float, float]] = deque()
-        """Moments of the last `WINDOW_S` seconds, and how many there had been."""
+        """Times within the last `WINDOW_S` seconds, with the number of preemptions until then."""
         self._window = 0
 
     def add(self, snapshot: Snapshot) -> None:
-        """Take a snapshot's points and its new events; every snapshot must come by here, drawn or not."""
+        """Take a snapshot's points and its new events; must be called for every snapshot, drawn or not."""
         if snapshot.phase not in ("checking", "starting", "probing"):
             for point in snapshot.past:
                 self.history.add(point.t_s, _values_of(point))
@@ -126,7 +126,7 @@ class Timeline:
         }
 
     def _preemptions_per_s(self, now: float | None, t_s: float) -> float | None:
-        """Over the last `WINDOW_S` seconds, as the engine's other rates; anew when a server begins anew."""
+        """Return the rate over the last `WINDOW_S` seconds, as for the engine's other rates; resets on a restart."""
         seen = self._preempted
         if now is None or (seen and now < seen[-1][1]):
             seen.clear()
@@ -139,7 +139,7 @@ class Timeline:
         return (last - first) / (last_s - first_s) if last_s > first_s else None
 
     def _add_look(self, snapshot: Snapshot) -> None:
-        """A moment for each look at the GPUs, which are fewer than the snapshots."""
+        """Add a point for each GPU sample, which are fewer than the snapshots."""
         indices = tuple(gpu.static.index for gpu in snapshot.gpus)
         if indices != self._gpu_indices:
             self._gpu_indices = indices
@@ -160,12 +160,12 @@ class Timeline:
                 self.error_times_s[error.kind] = (first_s, snapshot.t_s)
 
     def next_window(self) -> str:
-        """Show the next span; its name."""
+        """Switch to the next window, and return its name."""
         self._window = (self._window + 1) % len(_WINDOWS)
         return _WINDOWS[self._window][1]
 
     def span(self) -> Span:
-        """The stretch of time in sight."""
+        """Return the time span in sight."""
         times = self.history.times
         if not len(times):
             return span(0.0, 0.0, None)
@@ -175,7 +175,7 @@ class Timeline:
 
 
 def _watched_values(snapshot: Snapshot) -> dict[str, float | tuple[float, float] | None]:
-    """Where we send nothing, the engine's latencies: the bounds between which they lie."""
+    """Return the bounds of the engine's latencies, to be shown while we send nothing."""
     engine, point = snapshot.engine, snapshot.point
     if not snapshot.load.no_load or snapshot.load.held:
         return {}

@@ -27,18 +27,18 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Verb(NamedTuple):
-    """A command of `vramp`; one that is called by no verb is the cockpit."""
+    """A command of `vramp`; without one, `vramp` opens the cockpit."""
 
     name: str
     arguments: str
-    what: str  # it does, in the help
-    function: str  # module and name; from words to an exit code
+    what: str  # one line for the help
+    function: str  # dotted path of a function from words to an exit code
 
     def __call__(self, words: list[str]) -> int:
         return self._part(self.function)(words) or 0
 
     def parser(self) -> argparse.ArgumentParser:
-        """Its options, by the function's name and `_parser`."""
+        """Make its parser, by the function of the same name with `_parser` appended."""
         parser: argparse.ArgumentParser = self._part(f"{self.function}_parser")()
         return parser
 
@@ -50,7 +50,7 @@ class Verb(NamedTuple):
 
 VERBS = (
     Verb("run", "[PROFILE] [options]", "the same without a screen", "tui.cli.run.headless"),
-    Verb("monitor", "[URL...]", "the cockpit without load: what others send, or GPUs alone", "tui.cli.monitor.monitor"),
+    Verb("monitor", "[URL...]", "the cockpit without load: what others send, or GPUs only", "tui.cli.monitor.monitor"),
     Verb(
         "bench",
         "serve|latency|throughput",
@@ -58,17 +58,17 @@ VERBS = (
         "tui.cli.bench.bench",
     ),
     Verb("sweep", "PROFILE [options]", "the same load on every variant of a server", "tui.cli.sweep.sweep"),
-    Verb("check", "[PROFILE]", "what stands in its way on this box; starts nothing", "tui.cli.box.check"),
+    Verb("check", "[PROFILE]", "the preflight of a profile on this box; starts nothing", "tui.cli.box.check"),
     Verb(
         "report", "RUN [options]", "a finished run: table, Markdown, HTML, CSV, vLLM's JSON", "tui.cli.results.report"
     ),
     Verb("recover", "RUN", "the result of a run that was killed", "tui.cli.results.recover"),
     Verb("compare", "A B [C...]", "runs against the first of them, and a gate for CI", "tui.cli.results.compare"),
-    Verb("baseline", "save NAME RUN", "a run to compare with by its name", "tui.cli.results.baseline"),
+    Verb("baseline", "save NAME RUN", "give a run a name to compare with", "tui.cli.results.baseline"),
     Verb("replay", "RUN [--speed N]", "a finished run, played again in the cockpit", "tui.cli.watch.replay"),
     Verb("watch", "[RUN]", "the cockpit on a run in another terminal", "tui.cli.watch.watch"),
     Verb("web", "[PROFILE] [options]", "the same in a browser on this machine", "tui.cli.watch.web"),
-    Verb("doctor", "[options]", "what can be measured on this box, and why not", "tui.cli.box.doctor"),
+    Verb("doctor", "[options]", "what can be measured on this box, and why the rest cannot", "tui.cli.box.doctor"),
     Verb("stop", "[PORT]", "stop a server that was left running", "tui.cli.box.stop"),
     Verb("simulate", "[options]", "the simulated engine alone", "loadgen.simulator.__main__.main"),
     Verb("completion", "bash|zsh|fish", "TAB completion of commands, profiles, runs", "tui.cli.completion.completion"),
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         say(f"vramp: {error}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        # Without a word: it may be the answer to a terminal that takes none.
+        # Silently: the terminal may be the reason for the interrupt, and take no more output.
         _say_no_more()
         sys.exit(INTERRUPTED)
     except (MemoryError, RuntimeError) as error:
@@ -101,20 +101,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         if (what := lacks(error)) is not None:
             give_up(what)
-        # A file of ours that cannot be written has its name in a message of its own.
+        # Errors about our own files have a filename; without one, it is standard output.
         if error.errno in _NO_ROOM and error.filename is None:
             print(f"vramp: standard output cannot be written: {error.strerror}", file=sys.stderr)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             sys.exit(VrampError.exit_code)
         if error.errno not in _READER_GONE:
             raise
-        # Whoever read us has gone, or the terminal has: nobody is left to tell.
+        # The reader of our output or the terminal is gone: nobody is left to read a message.
         _say_no_more()
         sys.exit(INTERRUPTED)
 
 
 def _say_no_more() -> None:
-    """Nothing may be written at exit, either."""
+    """Redirect stdout and stderr to /dev/null, so that nothing is written at exit, either."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(1, 2)
 
@@ -133,11 +133,11 @@ def _require_a_folder() -> None:
     try:
         Path.cwd()
     except FileNotFoundError:
-        raise ProfileError("the current folder is gone: change to one that is there") from None
+        raise ProfileError("the current folder no longer exists: change to another") from None
 
 
 def _open_what_is_closed() -> None:
-    """Give a file to each standard stream that is closed, or the journal could take the place of one."""
+    """Open /dev/null for each closed standard stream, or the journal could get its descriptor."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)

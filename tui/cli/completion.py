@@ -1,4 +1,4 @@
-"""`vramp completion SHELL`: a script made from the parsers of all verbs."""
+"""`vramp completion SHELL`: prints a script made from the parsers of all verbs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ function _vramp_profiles; {_PROFILES}; __fish_complete_suffix .toml; end
 function _vramp_runs; {_RUNS}; __fish_complete_path (commandline -ct); end
 """,
 }
-# A profile may stand in the place of a command. That of zsh is above, because its script calls itself in its last line.
+# A profile may stand in place of a command. For zsh that is above, because its script calls itself on the last line.
 _BEHIND = {
     "bash": "",
     "zsh": "",
@@ -62,7 +62,7 @@ _BY_METAVAR = {
     **dict.fromkeys(("FILE", "PATH"), shtab.FILE),
     "FOLDER": shtab.DIRECTORY,
 }
-"""What can be completed, by the word that stands for it in the help."""
+"""Completers by the metavar of an argument."""
 
 
 def completion(words: list[str]) -> int:
@@ -80,21 +80,21 @@ def completion_parser() -> argparse.ArgumentParser:
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """All verbs in one parser, to be read: what parses is the parser of each."""
+    """Return all verbs in one parser, for shtab to read; parsing is done by the parser of each verb."""
     from tui.cli.__main__ import VERBS
 
     whole = cockpit_parser()
-    for action in whole._get_positional_actions():  # the profile, whose place the verb has here
+    for action in whole._get_positional_actions():  # the profile: here its place is the verb's
         whole._remove_action(action)
     verbs = whole.add_subparsers(metavar="COMMAND", title="commands")
     for verb in VERBS:
-        verbs.choices[verb.name] = verb.parser()  # argparse itself only makes new ones
+        verbs.choices[verb.name] = verb.parser()  # argparse has no method to add an existing parser
         verbs._choices_actions.append(argparse.Action([], verb.name, help=verb.what))
     return whole
 
 
 def completed(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """The parser, with what its arguments can be."""
+    """Return the parser with completers attached to its arguments."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for each in action.choices.values():

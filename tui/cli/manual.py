@@ -1,6 +1,6 @@
 """The manual page, made from the parsers of all verbs: `python -m tui.cli.manual > docs/vramp.1` (`make docs`).
 
-It is kept in the repository, because the wheel brings it along and a build has only hatchling.
+It is kept in the repository because the wheel includes it and a build has only hatchling.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from tui.cli.run import cockpit_parser
 
 _OWN_ARGUMENTS = "[PROFILE] [options]"
 _FILES = (
-    ("./profiles, /etc/vramp/profiles.d", "profiles by name, before those that come with vramp"),
+    ("./profiles, /etc/vramp/profiles.d", "profiles by name, searched before the shipped ones"),
     ("./runs", "a folder for each run: result.json, journal.jsonl, histograms.hlog, server.log"),
     ("~/.config/vramp", "keys and theme of the cockpit"),
     ("~/.local/state/vramp", "servers that are running, baselines"),
-    ("~/.cache/vramp", "what was asked of vLLM installations"),
+    ("~/.cache/vramp", "what is known of vLLM installations"),
 )
 _SEE_ALSO = "The manual is in docs/ of the source, the options of profiles in docs/profile.md."
 
 
 def manual_page() -> str:
-    """The page as troff source, in the macros of man(7)."""
+    """Return the page as troff source, in the macros of man(7)."""
     commands = [("vramp", _OWN_ARGUMENTS, cockpit_parser())]
     commands += [(f"vramp {verb.name}", verb.arguments, verb.parser()) for verb in VERBS]
     lines = [
@@ -63,7 +63,7 @@ def _entry(name: str, words: str) -> Iterator[str]:
 
 
 def _invocation(action: argparse.Action) -> str:
-    """`--json FILE`, `--records [jsonl|parquet]`; a positional argument is its name alone."""
+    """Return `--json FILE` or `--records [jsonl|parquet]`; for a positional argument, its name alone."""
     choices = "|".join(map(str, action.choices)) if action.choices is not None else action.dest.upper()
     value = action.metavar if isinstance(action.metavar, str) else choices
     if not action.option_strings:
@@ -74,7 +74,7 @@ def _invocation(action: argparse.Action) -> str:
 
 
 def _plain(text: str) -> str:
-    """A line of text that troff takes for nothing else."""
+    """Escape a line of text for troff."""
     line = " ".join(text.split("\n")).replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq")
     return f"\\&{line}" if line.startswith(".") else line
 

@@ -1,6 +1,7 @@
 """A run without a screen: progress lines on stderr, Ctrl-C to finish, twice to abort.
 
-A stderr that nobody reads costs lines, never the run's time; one that is closed finishes the run and keeps its result.
+If nobody reads stderr, lines are lost but the run is not delayed; if it is closed, the run finishes and keeps its
+result.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _EVERY_S = 2.0
 
 
 async def follow(run: Run, *, spoken: bool = False) -> bool:
-    """Drive a run to its end, told in sentences if `spoken`; True if it was interrupted."""
+    """Drive a run to its end, reporting in sentences if `spoken`; return True if it was interrupted."""
     give_up_where_callbacks_fail()
     map_large_blocks()
     interrupts = 0
@@ -38,7 +39,7 @@ async def follow(run: Run, *, spoken: bool = False) -> bool:
         nonlocal interrupts
         interrupts += 1
         if interrupts == 1:
-            say("finishing: the result is kept; once more to abort")
+            say("finishing: the result is kept; again to abort")
             run.apply(Stop())
         else:
             run.apply(Abort())
@@ -50,7 +51,7 @@ async def follow(run: Run, *, spoken: bool = False) -> bool:
     loop = asyncio.get_running_loop()
     writer = NonBlockingWriter(
         sys.stderr,
-        caught_up=lambda: say("lines are missing here: nobody read them"),
+        caught_up=lambda: say("lines are missing here: they were not read in time"),
         gone=lambda: loop.call_soon_threadsafe(finish_unread),
     )
 
@@ -65,7 +66,7 @@ async def follow(run: Run, *, spoken: bool = False) -> bool:
         async for snapshot in run.snapshots():
             progress.show(snapshot)
     finally:
-        await asyncio.to_thread(writer.close)  # signals are heard meanwhile
+        await asyncio.to_thread(writer.close)  # signals are handled meanwhile
     return interrupts > 0
 
 
@@ -95,7 +96,7 @@ class _Progress:
             self._say(_line(snapshot))
 
     def _show_findings(self, snapshot: Snapshot) -> None:
-        """Those that need somebody; `vramp check` tells all of them."""
+        """Show the findings that need action; `vramp check` shows all of them."""
         found, self._findings = snapshot.findings[self._findings :], len(snapshot.findings)
         for finding in found:
             if finding.severity != "info":

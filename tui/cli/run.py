@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def cockpit(words: list[str], usage: str) -> int:
-    """`vramp [PROFILE]`: the cockpit, on the picker without a profile; where it cannot be shown, `vramp run`."""
+    """Run `vramp [PROFILE]`: the cockpit, or the picker without a profile; if neither can be shown, `vramp run`."""
     parser = cockpit_parser()
     parser.usage = usage
     options = parser.parse_args(words)
@@ -87,7 +87,7 @@ def headless_parser() -> argparse.ArgumentParser:
     parser = parser_of("vramp run", "A run without a screen: progress on stderr, tables on stdout.", RUN_EXIT_CODES)
     add_run_options(parser)
     parser.add_argument(
-        "--plain-events", action="store_true", help="tell each change as a sentence, for a screen reader; no table"
+        "--plain-events", action="store_true", help="report each change as a sentence, for a screen reader; no table"
     )
     return parser
 
@@ -115,7 +115,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def make_run(document: Mapping[str, Any], where: str, options: argparse.Namespace, *, hold_open: bool) -> Run:
-    """The run of a document under the options; raises `ProfileError`."""
+    """Make the run of a document under the options; raises `ProfileError`."""
     from loadgen.metrics.baseline import baseline_of
     from loadgen.run.run import Run
     from loadgen.store.runs import open_result, require_writable
@@ -147,7 +147,7 @@ def make_run(document: Mapping[str, Any], where: str, options: argparse.Namespac
         if port is not None:
             port.close()
         if isinstance(error, ResultError):
-            # Nothing has run yet: where the result shall go is a matter of usage.
+            # Nothing has run yet, so a wrong place for the result is a usage error.
             raise ProfileError(str(error)) from error
         raise
 
@@ -160,12 +160,12 @@ def metrics_port_of(options: argparse.Namespace) -> MetricsPort | None:
     port = MetricsPort(options.metrics_host, options.metrics_port)
     say(f"metrics: {port.url}")
     if not is_loopback(options.metrics_host):
-        say(f"warning: {options.metrics_host} is not this machine alone: who reaches it can read the run's figures")
+        say(f"warning: {options.metrics_host} is open to other machines: anyone who reaches it can read the figures")
     return port
 
 
 def run_headless(document: Mapping[str, Any], where: str, options: argparse.Namespace) -> int:
-    """Run a document without a screen; the exit code."""
+    """Run a document without a screen; return the exit code."""
     import asyncio
 
     from tui.cli.progress import follow
@@ -176,7 +176,7 @@ def run_headless(document: Mapping[str, Any], where: str, options: argparse.Name
 
 
 def run_spoken(document: Mapping[str, Any], where: str, options: argparse.Namespace) -> int:
-    """Run a document and tell what happens in sentences; the exit code, told too."""
+    """Run a document and report in sentences; return the exit code, which is reported too."""
     import asyncio
 
     from tui.cli.progress import follow
@@ -190,7 +190,7 @@ def run_spoken(document: Mapping[str, Any], where: str, options: argparse.Namesp
 
 
 def show_cockpit(document: Mapping[str, Any], where: str, options: argparse.Namespace) -> int:
-    """Run a document in the cockpit, or without a screen where none can be shown; the exit code."""
+    """Run a document in the cockpit, or without a screen if it cannot be shown; return the exit code."""
     from tui.terminal import plain_reason
 
     reason = plain_reason()
@@ -207,7 +207,7 @@ def show_cockpit(document: Mapping[str, Any], where: str, options: argparse.Name
 
 
 def _pick(options: argparse.Namespace) -> int:
-    """The cockpit on its list of profiles."""
+    """Open the cockpit on its list of profiles."""
     with _opening("profiles"):
         from tui.app import Cockpit
         from tui.catalog import StartChoice
@@ -224,9 +224,9 @@ def _pick(options: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _opening(name: object) -> Iterator[None]:
-    """A line at once, and only until there is more to see: what draws takes half a second to load.
+    """Show a line while the modules that draw are loaded, which takes half a second.
 
-    Looking through it for garbage would take a sixth of that; the cockpit turns the collector on again.
+    Garbage collection would take a sixth of that; the cockpit turns it on again.
     """
     gc.disable()
     first, *_ = shown(str(name)).splitlines() or [""]
@@ -252,12 +252,12 @@ def _orphans() -> list[ServerRecord]:
 
     try:
         return [record for record in list_servers() if record.orphaned]
-    except ServerError:  # the preflight says what is wrong with the folder
+    except ServerError:  # the preflight reports what is wrong with the folder
         return []
 
 
 def conclude(run: Run, options: argparse.Namespace, *, interrupted: bool, table: Table | None = None) -> int:
-    """Print what a run that is over has measured, as `table` shows it, and where it lies; the exit code."""
+    """Print the figures of a finished run, as `table` formats them, and its files; return the exit code."""
     from loadgen.report.assessment import shortcomings
     from loadgen.report.bench_table import is_rate_ladder, serving_curve_table
     from loadgen.report.table import result_table
@@ -283,7 +283,7 @@ def conclude(run: Run, options: argparse.Namespace, *, interrupted: bool, table:
 
 
 def exit_code(run: Run, *, interrupted: bool) -> int:
-    """The exit code of a run that is over."""
+    """Return the exit code of a finished run."""
     if run.error is not None:
         return run.error.exit_code
     if interrupted:

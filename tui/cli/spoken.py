@@ -1,6 +1,6 @@
-"""`vramp run --plain-events`: what happens, in sentences for a screen reader, one a line.
+"""`vramp run --plain-events`: reports what happens in sentences for a screen reader, one per line.
 
-A line tells a change and is never repeated or redrawn; numbers have their units in words, unknown ones are left out.
+A line reports a change and is never repeated or redrawn; units are words, and unknown numbers are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from loadgen.metrics.result import Result, Verdict
     from loadgen.metrics.snapshot import Snapshot, StageView
 
-_GONE_S = 5.0  # a verdict that comes and goes with every look at a GPU is told once
+_GONE_S = 5.0  # a verdict that comes and goes with every GPU sample is reported once
 _FAILURES_EVERY_S = 10.0
 _PHASES = {
     "checking": "Checking this machine",
@@ -25,13 +25,13 @@ _PHASES = {
     "restarting": "The server is being restarted",
     "probing": "The server is up, sending a first request",
     "paused": "The load is paused",
-    "draining": "The last streams are running out",
+    "draining": "The last streams are finishing",
     "holding": "The plan is done, the server is still up",
     "failed": "There is no server",
     "stopping": "Stopping",
     "done": "The run is over",
 }
-"""`running` is told by its stages."""
+"""`running` is missing, because its stages are reported."""
 _LATENCIES = {
     "ttft": "time to first token",
     "tpot": "time per output token",
@@ -41,7 +41,7 @@ _LATENCIES = {
 
 
 class Spoken:
-    """Tells what a snapshot has that the one before had not."""
+    """Reports what is new in each snapshot."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -49,7 +49,7 @@ class Spoken:
         self._events = self._findings = self._begun = self._ended = 0
         self._milestones: set[str] = set()
         self._verdicts: dict[tuple[str, str], float] = {}  # by id and subject, when each was last seen
-        self._failed: dict[str, int] = {}  # by kind, as many as were told
+        self._failed: dict[str, int] = {}  # by kind, as many as were reported
         self._next_failures_s = 0.0
 
     def show(self, snapshot: Snapshot) -> None:
@@ -66,7 +66,7 @@ class Spoken:
                 self._tell(_PHASES[snapshot.phase])
 
     def _tell(self, words: str) -> None:
-        """A sentence on one line."""
+        """Say a sentence on one line."""
         words = " ".join(words.replace("->", "to").split())
         self._say(f"{words[:1].upper()}{words[1:]}{'' if words.endswith(('.', '!', '?')) else '.'}")
 
@@ -98,7 +98,7 @@ class Spoken:
                 self._tell(stage_words(stage))
 
     def _tell_verdicts(self, snapshot: Snapshot) -> None:
-        """One that holds is told once, with the figures that it had then, and again when it does not hold any more."""
+        """Report a verdict once, with its figures at that time, and again when it no longer holds."""
         for verdict in snapshot.verdicts:
             name = (verdict.id, verdict.subject)
             if name not in self._verdicts:
@@ -109,7 +109,7 @@ class Spoken:
             if snapshot.t_s - seen_s > _GONE_S:
                 del self._verdicts[id, subject]
                 if subject not in over:
-                    self._tell(f"no longer so, {subject}: {id}")
+                    self._tell(f"no longer true, {subject}: {id}")
 
     def _tell_failures(self, snapshot: Snapshot) -> None:
         if snapshot.t_s < self._next_failures_s and snapshot.phase != "done":
@@ -133,7 +133,7 @@ def _target(stage: StageView) -> str:
 
 
 def stage_words(stage: StageView) -> str:
-    """A stage that is over: how it ended, its headline figures, and whether it met its limits."""
+    """Return how a stage ended, its headline figures, and whether it met its limits."""
     requests, why = stage.requests, f", {stage.stop_reason}" if stage.stop_reason else ""
     told = [
         f"stage {stage.number} ends after {counted(round(stage.elapsed_s), 'second')}{why}: "
@@ -153,13 +153,13 @@ def stage_words(stage: StageView) -> str:
 
 
 def _bound(summary: Summary, name: str) -> str:
-    """A statistic; one that streams still open could raise, as a lower bound."""
+    """Return a statistic, as a lower bound if streams that are still open could raise it."""
     at_least = "at least " if name in summary.lower_bounds else ""
     return f"{at_least}{significant(getattr(summary, name))}"
 
 
 def result_words(result: Result) -> str:
-    """The end of a run, in place of its table."""
+    """Return the outcome of a run in a sentence, in place of its table."""
     failed = sum(stage.requests.failed for stage in result.stages)
     counts = f"{counted(len(result.stages), 'stage')}, {counted(failed, 'failed request')}"
     return f"The run is {result.state}: {counts}. vramp report prints its table."

@@ -32,16 +32,16 @@ from tui.cli.run import exit_code
 _ALL = "all"
 
 _EPILOG = f"""\
-A variant that does not start is a row with its reason. Ctrl-C keeps what there is; --resume FOLDER, with the other
-words as they were, goes on with the variants that are not complete. "{BASE}" is the profile without a variant.
+A variant that does not start is a row with its reason. Ctrl-C keeps what is done; --resume FOLDER, with the other
+options unchanged, continues with the variants that are not complete. "{BASE}" is the profile without a variant.
 
-exit codes: 0 every variant is complete; 1 something in one of them failed; 2 usage or profile;
+exit codes: 0 every variant is complete; 1 at least one of them failed; 2 usage or profile;
             3 no server could be started; 130 interrupted
 """
 
 
 def sweep(words: list[str]) -> int:
-    """Run the variants and print the table; 0 if all of them are complete and met their limits."""
+    """Run the variants and print the table; return 0 if all of them are complete and met their limits."""
     options = sweep_parser().parse_args(words)
     name, profiles = _profiles(options)
     try:
@@ -53,7 +53,7 @@ def sweep(words: list[str]) -> int:
             seeds = {profile.load.seed for profile in profiles.values()} - {None}
             folder, state = begin_sweep(name, profiles, seed=seeds.pop() or 0 if seeds else secrets.randbelow(2**31))
     except ResultError as error:
-        # Nothing has run yet: where results shall go and come from is a matter of usage.
+        # Nothing has run yet, so a wrong place for results is a usage error.
         raise ProfileError(str(error)) from error
     state, codes = _run_all(folder, state, profiles, force=options.force)
     _conclude(folder, state, options.json)
@@ -65,15 +65,15 @@ def sweep_parser() -> argparse.ArgumentParser:
     parser = parser_of("vramp sweep", about, _EPILOG)
     add_profile_options(parser)
     group = parser.add_argument_group("sweep")
-    group.add_argument("--variants", metavar="A,B,...", default=_ALL, help=f"in this order (default: {_ALL})")
-    group.add_argument("--resume", metavar="FOLDER", type=Path, help="go on with the sweep in this folder")
+    group.add_argument("--variants", metavar="A,B,...", default=_ALL, help=f"run these in this order (default: {_ALL})")
+    group.add_argument("--resume", metavar="FOLDER", type=Path, help="continue the sweep in this folder")
     group.add_argument("--json", metavar="FILE", type=Path, help="write the rows of the table here")
     group.add_argument("--force", action="store_true", help="start even if the preflight says that it will not work")
     return parser
 
 
 def _profiles(options: argparse.Namespace) -> tuple[str, dict[str, Profile]]:
-    """The profile of each variant, all valid; raises `ProfileError`."""
+    """Return the name of the sweep and the profile of each variant, all valid; raises `ProfileError`."""
     if options.profile is None:
         raise ProfileError("vramp sweep: needs a profile; the variants are its [variants]")
     if options.url is not None or options.variant is not None:
@@ -106,7 +106,7 @@ def _run_all(folder: Path, state: Sweep, profiles: dict[str, Profile], *, force:
 
 
 def _run_one(folder: Path, name: str, profile: Profile, *, force: bool) -> tuple[Variant, int]:
-    """One run; whatever goes wrong in it is the end of this variant only."""
+    """Run a variant; a failure ends this variant only."""
     path = result_path(folder, name)
     try:
         run = Run(profile, where=f"variant {name}", json_path=path, force=force)
@@ -115,7 +115,7 @@ def _run_one(folder: Path, name: str, profile: Profile, *, force: bool) -> tuple
         say(f"vramp: {error}")
         return Variant(name=name, state="failed", reason=str(error), result=None), error.exit_code
     except KeyboardInterrupt:
-        # Before the run has its own handler, or after.
+        # It came before the run had its own handler, or after.
         return Variant(name=name, state="stopped", reason="stopped by the operator", result=None), INTERRUPTED
     code = INTERRUPTED if interrupted else exit_code(run, interrupted=False)
     return _ended(run, name, path), code
@@ -140,7 +140,7 @@ def _conclude(folder: Path, state: Sweep, json_path: Path | None) -> None:
             raise ResultError(f"{json_path}: cannot be written: {error.strerror}") from error
     say(f"sweep: {folder}")
     if state.remaining:
-        say(f"not complete: {', '.join(state.remaining)}; --resume {folder} goes on with them")
+        say(f"not complete: {', '.join(state.remaining)}; --resume {folder} continues with them")
 
 
 def _summed(codes: list[int]) -> int:
@@ -148,5 +148,5 @@ def _summed(codes: list[int]) -> int:
         return INTERRUPTED
     if not any(codes):
         return 0
-    # Where every variant failed, and in the same way, that is the way.
+    # If every variant failed in the same way, that is the exit code.
     return codes[0] if len(set(codes)) == 1 else 1

@@ -30,16 +30,16 @@ _WEB_DRIVER = "TEXTUAL_DRIVER"  # set by textual-serve for the process of each b
 
 
 def watch(words: list[str]) -> int:
-    """Show a run until the watcher leaves or the run does; the run does not notice either."""
+    """Show a run until it ends or the watcher leaves, which does not affect it."""
     options = watch_parser().parse_args(words)
     folder = live_folder(options.run)
     reason = plain_reason() if _WEB_DRIVER not in os.environ else None
     if reason is not None:
-        instead = f"{folder / JOURNAL} is the same for programs"
+        instead = f"programs can read {folder / JOURNAL}"
         raise ProfileError(f"vramp watch: needs a terminal to show it on: {reason}; {instead}")
 
     if _WEB_DRIVER in os.environ:
-        # A web server that was killed tells nobody, and Textual does not end when its pipe breaks.
+        # A killed web server cannot say so, and Textual does not exit when its pipe breaks.
         signal_when_parent_dies(signal.SIGKILL)
     asyncio.run(_watch(folder, steers=options.allow_control))
     return 0
@@ -49,23 +49,23 @@ def watch_parser() -> argparse.ArgumentParser:
     parser = parser_of(
         "vramp watch",
         "The cockpit on a run in another process. Leaving it (q) never ends the run.",
-        "exit codes: 0 left, or the run is over; 1 there is no such run, or it is over already; 2 usage",
+        "exit codes: 0 left, or the run is over; 1 no such run, or it was over already; 2 usage",
     )
-    run = "a folder, a name in runs/ or its beginning (default: the newest live)"
+    run = "a folder, or a name in runs/ or its beginning (default: the newest live run)"
     parser.add_argument("run", nargs="?", metavar="RUN", help=run)
     parser.add_argument("--allow-control", action="store_true", help="let the keys change the load")
     return parser
 
 
 def live_folder(text: str | None) -> Path:
-    """The folder of the run that `text` means, or of the newest that goes on; raises `ResultError`."""
+    """Return the folder of the run that `text` names, or of the newest live run; raises `ResultError`."""
     if text is not None:
         path = find_run(text)
         return path.parent if path.is_file() else path
     for folder in reversed(run_folders()):
         if (folder / SOCKET).is_socket() and journal_is_held(folder / JOURNAL):
             return folder
-    raise ResultError(f"no run goes on in {RUNS.absolute()}: start one, or name the folder of another")
+    raise ResultError(f"no run is live in {RUNS.absolute()}: start one, or name the folder of another")
 
 
 async def _watch(folder: Path, *, steers: bool) -> None:
@@ -92,7 +92,7 @@ def replay(words: list[str]) -> int:
     if reason is not None:
         raise ProfileError(f"vramp replay: needs a terminal to show it on: {reason}; vramp report prints the tables")
     if was_killed(journal.parent):
-        say(f"vramp: this run was killed before it wrote its result: `vramp recover {journal.parent}` makes it")
+        say(f"vramp: this run was killed before it wrote its result: `vramp recover {journal.parent}` writes it")
     from tui.app import Cockpit, open_cockpit
 
     cockpit = Cockpit(played, watching=True, config=read_config(config_path()))
@@ -112,23 +112,23 @@ def replay_parser() -> argparse.ArgumentParser:
 
 
 _WEB_EPILOG = """\
-The address has a token: who does not know it sees nothing. From another machine:
-  ssh -L 8000:127.0.0.1:8000 THE-BOX      and open the address there, or --host for a network that you trust
+The address contains a token, without which nothing is shown. From another machine:
+  ssh -L 8000:127.0.0.1:8000 THE-BOX      and open the address there, or use --host on a network that you trust
 
 exit codes: as vramp run; with --watch 0
 """
 
 
 def web(words: list[str]) -> int:
-    """Start a run, or take one that goes on, and show it to browsers until Ctrl+C."""
+    """Start a run, or take a live one, and serve it to browsers until Ctrl+C."""
     options = web_parser().parse_args(words)
     if options.watch is not None and options.profile is not None:
-        raise ProfileError("vramp web: either a PROFILE for a new run, or --watch RUN for one that goes on")
+        raise ProfileError("vramp web: either a PROFILE for a new run, or --watch RUN for a live one")
     if find_spec("textual_serve") is None:
         raise ProfileError("vramp web: needs the extra `web`: pip install 'vramp[web]'")
     from tui.web.server import listen
 
-    # Before anything else: a port that is taken shall cost nothing.
+    # Before anything else: if the port is taken, no run must have been started.
     with listen(options.host, options.port) as listening:
         if options.watch is not None:
             asyncio.run(_show(live_folder(options.watch), listening, options))
@@ -151,11 +151,11 @@ def web_parser() -> argparse.ArgumentParser:
 
 
 async def _show_run(run: Run, listening: socket, options: argparse.Namespace) -> bool:
-    """Drive a run and show it; one that ends by itself stays on the screens until Ctrl+C. True if it was cut short."""
+    """Drive and serve a run; one that ends by itself is served until Ctrl+C. Return True if it was cut short."""
     async with _shown(run.folder, listening, options):
         interrupted = await follow(run)
         if not interrupted:
-            say("the run is over: browsers that watch keep its last state until Ctrl+C")
+            say("the run is over: browsers keep showing its last state until Ctrl+C")
             await _until_interrupted()
     return interrupted and run.result is not None and run.result.state != "complete"
 
@@ -167,7 +167,7 @@ async def _show(folder: Path, listening: socket, options: argparse.Namespace) ->
 
 @contextlib.asynccontextmanager
 async def _shown(folder: Path, listening: socket, options: argparse.Namespace) -> AsyncIterator[None]:
-    """Browsers may watch the run in this folder."""
+    """Serve the run in this folder to browsers."""
     from tui.web.server import serving
 
     command = [sys.executable, "-P", "-m", "tui.cli", "watch", str(folder)]
@@ -175,9 +175,9 @@ async def _shown(folder: Path, listening: socket, options: argparse.Namespace) -
         command.append("--allow-control")
     can = "see and steer" if options.allow_control else "see"
     if not is_loopback(options.host):
-        say(f"warning: {options.host} is not this machine alone: who can listen on that network can {can} this run")
+        say(f"warning: {options.host} is open to other machines: anyone who can sniff that network can {can} this run")
     async with serving(command, listening, host=options.host) as address:
-        # As it is: its token is the one secret that is there to be read.
+        # Unmasked: its token is the one secret that must be shown.
         print(f"whoever opens this address can {can} the run: {address}", file=sys.stderr, flush=True)
         yield
 

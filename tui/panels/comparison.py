@@ -1,4 +1,4 @@
-"""How far the stages are from what a publication measured with this recipe, and from those of a baseline."""
+"""Differences of the stages from a publication's figures for this recipe, and from a baseline."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _PUBLISHED = {
     "normalized_mean_ms": "normalized",
     "prefix_hit_percent": "prefix hits %",
 }
-"""In the order in which they are shown, as many as fit."""
+"""Shown in this order, as many as fit."""
 _IN_A_ROW = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "output_tok_s", "req_s", "e2e_p50", "e2e_p99")
-"""As many as fit."""
+"""Shown in this order, as many as fit."""
 _ROLES = {"better": "good", "worse": "bad", "no evidence": "dim"}
 _SIGNS = {"better": " better", "worse": " worse", "no evidence": ""}
 
 
 def published(frame: Frame, width: int) -> Row:
-    """The publication's figures and the differences, else the baseline's; empty where there is neither."""
+    """Return the publication's figures and the differences, else the baseline's; empty if there is neither."""
     stage = frame.stage
     found = [one for one in frame.snapshot.reference if stage is not None and one.stage == stage.number - 1]
     if not found:
@@ -44,7 +44,7 @@ def published(frame: Frame, width: int) -> Row:
 
 
 def published_stages(frame: Frame, width: int, height: int) -> Rows:
-    """A row for each stage that a publication has figures of, under their title; empty where there is none."""
+    """Return a row for each stage with published figures, under a title; empty if there are none."""
     by_stage: dict[int, list[Comparison]] = {}
     for one in frame.timeline.published.values():
         by_stage.setdefault(one.stage, []).append(one)
@@ -56,7 +56,7 @@ def published_stages(frame: Frame, width: int, height: int) -> Rows:
         rows.append(cropped(((name, "text"), *_figures(by_stage[stage.number - 1], of)), width))
     left_out = len(rows) - max(1, height - 1)
     legend: Row = ((f"the last {len(rows) - left_out} of {len(rows)} stages", "dim"),) if left_out > 0 else ()
-    title = titled(f"{_title(frame, of)}, and how far from it each stage is", legend, width)
+    title = titled(f"{_title(frame, of)}, and each stage's difference", legend, width)
     return [title, *rows[max(0, left_out) :]] if rows else []
 
 
@@ -77,7 +77,7 @@ def _figures(found: Sequence[Comparison], of: str) -> Row:
 
 
 def baseline_row(frame: Frame, width: int) -> Row:
-    """The baseline's figures and how far from them the stage is; empty without a baseline."""
+    """Return the baseline's figures and the stage's differences from them; empty without a baseline."""
     beside = frame.snapshot.baseline
     if beside is None:
         return ()
@@ -92,7 +92,7 @@ def baseline_row(frame: Frame, width: int) -> Row:
 
 
 def baseline(frame: Frame, width: int, height: int) -> Rows:
-    """All figures beside the baseline's, with the interval of each difference and what it says; at least 80 columns."""
+    """Return all figures beside the baseline's, with each difference, its interval and verdict; needs 80 columns."""
     beside = frame.snapshot.baseline
     if beside is None:
         return [titled("baseline", (), width), ((" none; --baseline RUN names one", "dim"),)]
@@ -123,7 +123,7 @@ def _values(one: Compared) -> tuple[str, str]:
 
 
 def _bound(one: Compared) -> str:
-    """The sign before a difference of which one side, or both, is only a lower bound."""
+    """Return the sign of a difference in which one side, or both, is only a lower bound."""
     if one.a_at_least and one.b_at_least:
         return "?"
     return "≤" if one.a_at_least else fmt.AT_LEAST if one.b_at_least else ""

@@ -1,4 +1,4 @@
-"""All that is known of one thing: a verdict with what it means and the figures behind it, a stage, or a GPU."""
+"""Everything known about one item: a verdict with its meaning and the figures behind it, a stage, or a GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LEAST = 46  # cells of a column of values
 
 
 def items(snapshot: Snapshot) -> list[str]:
-    """The names of what there are details of: verdicts, the stages from the newest, the GPUs."""
+    """Return the names of all items with details: verdicts, stages from the newest, GPUs."""
     return [
         *(verdict_name(verdict) for verdict in snapshot.verdicts),
         *(f"stage {stage.number}" for stage in reversed(snapshot.stages)),
@@ -31,13 +31,13 @@ def items(snapshot: Snapshot) -> list[str]:
 
 
 def moved(frame: Frame, step: int) -> str:
-    """The item `step` away from the chosen one; the first item if the chosen one is gone."""
+    """Return the item `step` away from the chosen one, or the first if the chosen one is gone."""
     found, name = items(frame.snapshot), chosen(frame)
     return found[(found.index(name) + step) % len(found)] if name in found else next(iter(found), "")
 
 
 def chosen(frame: Frame) -> str:
-    """What the details are of: what was chosen, else the first thing; empty before there is any."""
+    """Return the chosen item, else the first; empty if there is none yet."""
     return frame.chosen or next(iter(items(frame.snapshot)), "")
 
 
@@ -63,7 +63,7 @@ def details(frame: Frame, width: int, height: int) -> Rows:
 
 
 def _explained(verdict: Verdict, width: int) -> Rows:
-    """What was seen, what it means, and what to do; the manual has the same words."""
+    """Return what was seen, what it means and what to do, in the words of the manual."""
     role = "bad" if verdict.bad else "text"
     meaning, remedy = EXPLAINED.get(verdict.id, ("", ""))
     told = [(verdict.id, verdict.text, role), ("meaning", meaning, "dim"), ("what to do", remedy, "key")]
@@ -101,7 +101,7 @@ def _of_stage(stage: StageView, width: int) -> Rows:
 
 
 def _of_gpu(gpu: GpuView, width: int) -> Rows:
-    """Every figure by the name that it has in the result."""
+    """Return every figure of a GPU, named as in the result."""
     sample = sample_of(gpu)
     fields = msgspec.structs.asdict(sample) | msgspec.structs.asdict(gpu.static)
     fields |= {
@@ -134,7 +134,7 @@ def _value(value: str | float) -> str:
 
 
 def _columns(known: Iterable[tuple[str, str]], width: int) -> Rows:
-    """Labels with their values, in as many columns as have room."""
+    """Lay out labels and values in as many columns as fit."""
     rows: Rows = [((f" {padded(label, _LABEL)}", "dim"), (fmt.plain(value), "text")) for label, value in known]
     count = max(1, (width + GAP) // (_LEAST + GAP))
     each = -(-len(rows) // count)

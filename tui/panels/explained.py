@@ -90,4 +90,4 @@ _ROWS = (
 )
 
 EXPLAINED = {id: (row.meaning, row.remedy) for row in _ROWS for id in row.ids}
-"""By the verdict's id: its meaning, and what to do."""
+"""Meaning and remedy by the verdict's id."""

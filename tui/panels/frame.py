@@ -1,4 +1,4 @@
-"""What the panels draw, the latest snapshot beside what the operator has asked for, and the widget that they are."""
+"""The frame that panels draw (the latest snapshot and what the operator wants), and the panel widget."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from tui.widgets.rows import Rows, Word, in_role
 if TYPE_CHECKING:
     from loadgen.run.operations import Operation
 
-STALE_AFTER_S = 0.75  # two intervals of 250 ms without a snapshot, and half a one of patience
-METRICS = ("ttft", "tpot", "itl", "e2e")  # the latencies that a view can be about
-CURVE_METRICS = (*METRICS, "frontier")  # what the curve view can put first
+STALE_AFTER_S = 0.75  # three intervals of 250 ms without a snapshot
+METRICS = ("ttft", "tpot", "itl", "e2e")  # the latencies that a view can show
+CURVE_METRICS = (*METRICS, "frontier")  # what the curve view can show first
 
 
 class RunControl(Protocol):
-    """The part of `loadgen.run.Run` that the cockpit needs; nothing of it blocks."""
+    """The part of `loadgen.run.Run` that the cockpit needs; no method blocks."""
 
     def snapshots(self) -> AsyncIterator[Snapshot]:
-        """The states of the run, four a second, until one whose phase is `done`."""
+        """Yield the states of the run, four a second, up to one whose phase is `done`."""
 
     def apply(self, operation: Operation, /) -> None:
-        """Do it, or tell in an event why it is refused."""
+        """Apply an operation, or report in an event why it is refused."""
 
 
 @runtime_checkable
 class Player(Protocol):
-    """What a replay has beside that."""
+    """What a replay can do in addition."""
 
     def set_speed(self, speed: float, /) -> None: ...
 
@@ -55,25 +55,25 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """The latest snapshot, what was before it, and what the operator wants to see of them."""
+    """The latest snapshot, the history before it, and what the operator wants to see."""
 
     snapshot: Snapshot
     wanted: Wanted
-    age_s: float = 0.0  # since the snapshot came; 0 when one has just come
-    ending: Literal["", "stop", "abort"] = ""  # what the operator has asked for and the run has not yet done
+    age_s: float = 0.0  # since the snapshot arrived
+    ending: Literal["", "stop", "abort"] = ""  # asked for by the operator, not yet done by the run
     ended: bool = False  # no more snapshots will come
-    log_filter: str = ""  # only lines of the log that have this are shown
-    event_filter: str = ""  # and in the view of the events only those that have this in kind or text
-    timeline: Timeline = msgspec.field(default_factory=Timeline)  # what came before
-    chosen: str = ""  # what the details are of: `stage 4`, `gpu 5`, `straggler of gpu 5`
-    metric: str = "ttft"  # the latency that the views of curve and distribution are about; of the curve, the frontier
+    log_filter: str = ""  # only log lines with this text are shown
+    event_filter: str = ""  # in the events view, only events with this in kind or text are shown
+    timeline: Timeline = msgspec.field(default_factory=Timeline)  # the history
+    chosen: str = ""  # the item whose details are shown: `stage 4`, `gpu 5`, `straggler of gpu 5`
+    metric: str = "ttft"  # the latency that the curve and latency views show; in the curve view, also the frontier
 
     operator: Operator = "owner"
     keymap: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """The keys that the operator has moved, by the id of their binding."""
+    """The keys that the operator has rebound, by binding id."""
 
     def key(self, id: str) -> Word:
-        """What to press for an action, wherever its key is now."""
+        """Return the present key of an action."""
         return (key_of(id, self.keymap), "key")
 
     @property
@@ -82,12 +82,12 @@ class Frame(msgspec.Struct, frozen=True):
 
     @property
     def no_load(self) -> bool:
-        """Nothing is sent, and nothing else was asked for: what is to be seen is others' traffic."""
+        """Whether no load is sent or asked for, so that only other clients' traffic is shown."""
         return self.snapshot.load.no_load and not self.wanted.value
 
     @property
     def stale(self) -> bool:
-        """Whether the numbers are old although the run should still be telling us some."""
+        """Whether the numbers are old although the run is not over."""
         return not self.done and self.age_s > STALE_AFTER_S
 
     @property
@@ -109,14 +109,14 @@ def _paint_chart(chart: Chart, frame: Frame, width: int, height: int) -> Rows:
 
 
 class Panel(Painted):
-    """Draws what its function makes of the latest frame."""
+    """Draws the rows that its function makes of the latest frame."""
 
     @dataclass
     class Chosen(Message):
         """A click on the panel."""
 
         panel: Panel
-        target: str  # what the row is about: `stage 4`, `gpu 5`; empty where it is about nothing in particular
+        target: str  # the item of the clicked row, such as `stage 4` or `gpu 5`; empty if it has none
 
     def __init__(self, paint: Paint, *, id: str) -> None:
         super().__init__(id=id)
@@ -124,7 +124,7 @@ class Panel(Painted):
         self._frame: Frame | None = None
 
     def show(self, frame: Frame, *, resizes: bool = False) -> None:
-        """Draw it, if it is in sight; where the screen is about to be laid out anew, only once that has been done."""
+        """Draw the frame if the panel is visible; if `resizes`, only after the layout that is about to happen."""
         self._frame = frame
         in_sight = self.is_on_screen and all(node.display for node in self.ancestors_with_self)
         if not in_sight:
@@ -148,7 +148,7 @@ class Panel(Painted):
 
 
 def panels(paints: Mapping[str, Paint]) -> list[Panel]:
-    """A panel for each id with what it paints."""
+    """Make a panel for each id and its paint function."""
     return [Panel(paint, id=id) for id, paint in paints.items()]
 
 

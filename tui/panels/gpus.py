@@ -1,11 +1,12 @@
-"""The GPUs: a row for each with what is wrong at the right end, or a cell for each with its history.
+"""The GPUs as a table with their flags at the right end, or as a grid of cells with their history.
 
-In the table, columns appear as the width allows, the most needed first, and always leave room for the flags. Where the
-rows do not fit, partitions of one socket share one, then the worst come first and the title says how many there are.
-What is not measured is `-`, with the reason at the flags' place when nothing is; old samples dim and say their age.
+In the table, columns appear as the width allows, the most needed first, and always leave room for the flags. If the
+rows do not fit, partitions of a socket share one; if they still do not, the worst come first and the title counts the
+rest. Unmeasured values are `-`, with the reason in place of the flags if a GPU measures nothing; stale samples are
+dimmed, with their age.
 
-In the grid, every strip has a fixed range and the time axis of the charts, so that cells can be compared by eye. Where
-the cells have no room, the table says it. Below it are the processes that hold memory of the GPUs.
+In the grid, every strip has a fixed range and the time axis of the charts, so that cells can be compared by eye. If the
+cells do not fit, the table is shown instead. Below it are the processes that hold GPU memory.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ from tui.widgets.rows import (
 _NUMBER = 4
 _BAR = 8
 _BUSY = _BAR + 6
-_FLAGS = 24  # the least that is left for them
-_TITLED_FROM = 5  # rows; below, the heads are the title
-_LEAST_WIDTH, _MOST_COLUMNS = 36, 4  # of the grid
+_FLAGS = 24  # cells that are always left for them
+_TITLED_FROM = 5  # rows; with fewer, the heads replace the title
+_LEAST_WIDTH, _MOST_COLUMNS = 36, 4  # of a cell; of the grid
 _LEAST_ROWS, _ROOMY = 2, 5  # of a cell: a title and a strip; a title and all strips
-_GUTTER, _FEWEST_CELLS = 18, 2  # left of a strip; of the strip itself
-_FEWEST_HOLDERS = 3  # rows for processes, their title too, before they take a quarter of the view
+_GUTTER, _FEWEST_CELLS = 18, 2  # cells left of a strip; cells of the strip itself
+_FEWEST_HOLDERS = 3  # rows for processes with their title; more, up to a quarter of the view
 
 
 class _GpuLine(NamedTuple):
@@ -62,7 +63,7 @@ class _Figure(NamedTuple):
     head: str
     cells: int
     value: Callable[[GpuStatic, GpuSample, GpuPace], str]
-    everywhere: bool = True  # else it takes room only where a GPU tells it
+    everywhere: bool = True  # otherwise shown only if a GPU reports it
 
 
 def gpus(frame: Frame, width: int, height: int) -> Rows:
@@ -85,7 +86,7 @@ def gpus(frame: Frame, width: int, height: int) -> Rows:
 
 
 def _fitting(found: Sequence[GpuView], room: int) -> tuple[list[_GpuLine], int]:
-    """The rows to show, and how many have no room; equally bad ones keep their order, so that rows do not jump."""
+    """Return the rows to show and how many do not fit; equally bad ones keep their order, so that rows do not jump."""
     lines = [_GpuLine(gpu) for gpu in found]
     if len(lines) > room:
         sockets: dict[str, list[GpuView]] = {}
@@ -99,7 +100,7 @@ def _fitting(found: Sequence[GpuView], room: int) -> tuple[list[_GpuLine], int]:
 
 
 def _folded(devices: Sequence[GpuView]) -> _GpuLine:
-    """The first device with all its socket's memory and flags; power and heat are the socket's anyway."""
+    """Return the first device with the memory and flags of its whole socket; power and heat are per socket anyway."""
     first = devices[0]
     if len(devices) == 1:
         return _GpuLine(first)
@@ -117,14 +118,14 @@ def _sum(values: Sequence[int | None]) -> int | None:
 
 
 def sample_of(gpu: GpuView) -> GpuSample:
-    """The newest sample; one of which all is unknown where there is none yet."""
+    """Return the newest sample, or one without values if there is none yet."""
     return gpu.sample or GpuSample(index=gpu.static.index, t_s=0.0)
 
 
 def _row(line: _GpuLine, columns: Sequence[_Figure], width: int) -> Row:
     static, sample = line.gpu.static, sample_of(line.gpu)
     number = f"{static.index}+{line.others}" if line.others else str(static.index)
-    # A partition's own, where it has a row of its own: the socket's is that of all of them.
+    # In a row of its own, a partition shows its own utilization: the socket's covers all partitions.
     percent = sample.gfx_percent if line.others or sample.xcp_percent is None else sample.xcp_percent
     busy = None if percent is None else percent / 100
     values = [(column.value(static, sample, line.gpu.pace), column.cells) for column in columns]
@@ -157,7 +158,7 @@ def _heads(columns: Sequence[_Figure], flags: str, width: int) -> Row:
 
 
 def _columns(width: int, found: Sequence[GpuView]) -> list[_Figure]:
-    """The most needed first; one that has no room leaves it to the next."""
+    """Return the columns that fit, the most needed first; one that does not fit is skipped."""
     room, shown = width - _NUMBER - _BUSY - _FLAGS, []
     for column in _COLUMNS:
         told = column.everywhere or any(_tells(column, gpu) for gpu in found)
@@ -176,7 +177,7 @@ def _both(first: str, second: str) -> str:
 
 
 def _retired(now: GpuSample) -> str:
-    """Pages or rows of memory that are out of use."""
+    """Return the number of retired memory pages or rows."""
     return fmt.count(now.bad_pages if now.bad_pages is not None else now.rows_remapped)
 
 
@@ -231,7 +232,7 @@ def _legend(snapshot: Snapshot, hidden: str) -> Row:
 
 
 def _age(snapshot: Snapshot) -> str:
-    """How old the newest sample is; the host's samples, which do not depend on the GPUs', tell the time."""
+    """Return the age of the newest sample, by the time of the host's samples, which do not depend on the GPUs."""
     if not snapshot.gpus_stale:
         return ""
     newest_s = max((gpu.sample.t_s for gpu in snapshot.gpus if gpu.sample is not None), default=None)
@@ -266,7 +267,7 @@ def _straggler(snapshot: Snapshot) -> Row:
 
 
 def grid(frame: Frame, width: int, height: int) -> Rows:
-    """All GPUs, or the table where they have no room."""
+    """Draw all GPUs as cells, or the table if they do not fit."""
     found, span = frame.snapshot.gpus, frame.timeline.span()
     listed = holders(found, width)
     room = max(0, min(len(listed), max(_FEWEST_HOLDERS, height // 4)))
@@ -289,7 +290,7 @@ def grid(frame: Frame, width: int, height: int) -> Rows:
 
 
 def holders(found: Sequence[GpuView], width: int) -> Rows:
-    """A title, then each process of others that holds memory, the largest first, and the server's in one row."""
+    """Return a title, then other processes that hold GPU memory, the largest first, and the server's in one row."""
     seen: dict[int, list[tuple[int, GpuProcess]]] = {}
     for gpu in found:
         for process in sample_of(gpu).processes or ():
@@ -300,7 +301,7 @@ def holders(found: Sequence[GpuView], width: int) -> Rows:
     rows = [(_sum([process.hbm_bytes for _, process in on]), on) for on in seen.values()]
     rows.sort(key=lambda row: (bool(row[1][0][1].of_server), -(row[0] or 0)))
     others = sum(on[0][1].of_server is False for _, on in rows)
-    legend: Word = (f"{others} of others", "warn")
+    legend: Word = (f"others: {others}", "warn")
     title = titled("processes on the GPUs", (legend,) if others else (), width)
     return [title, *(_holder(on, held, width) for held, on in rows)]
 
@@ -320,7 +321,7 @@ def _holder(on: Sequence[tuple[int, GpuProcess]], hbm_bytes: int | None, width: 
 
 
 def _shape_of(count: int, width: int, height: int) -> tuple[int, int] | None:
-    """Columns of cells and the rows of each: as few columns as leave room to all strips, else as many as have room."""
+    """Return the columns of the grid and the rows of a cell: the fewest columns that leave room for all strips."""
     if not count or width < _GUTTER + _FEWEST_CELLS:
         return None
     most = max(1, min(_MOST_COLUMNS, (width + GAP) // (_LEAST_WIDTH + GAP)))
@@ -331,7 +332,7 @@ def _shape_of(count: int, width: int, height: int) -> tuple[int, int] | None:
 
 
 def _cell(gpu: GpuView, folded: Folded, marks: MarkColumns, width: int, height: int) -> Rows:
-    """A title with what is wrong, and as many strips as there are rows; a taller cell has taller strips."""
+    """Draw a title with the flags and as many strips as fit; a taller cell has taller strips."""
     strips = GPU_STRIPS[: height - 1]
     tall = max(1, (height - 1) // len(strips))
     legend: Row = ((fmt.plain("; ".join(gpu.flags)), "bad"),) if gpu.flags else ()

@@ -1,7 +1,7 @@
-"""The header: who, what and where we are, and at the right end the verdict in words.
+"""The header: profile, server and progress, with the verdict at the right end.
 
-When it does not fit, the verdict loses its explanation, which the panels give in full, and then the least important
-items go; the profile and the stage stay. A verdict that is still too long keeps at least half of the width.
+If it does not fit, the verdict loses its explanation, which the panels give in full, and then the least important
+items are dropped; profile and stage stay. A verdict that is still too long keeps at least half of the width.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, cropped, spread, width_of
 
 _GAP: Word = ("  ", "text")
-_Item = tuple[int, Row]  # an importance, 0 for never dropped, and what to show
+_Item = tuple[int, Row]  # a rank, of which the highest is dropped first and 0 never, and what to show
 _PHASES = {
     "checking": "preflight",
     "starting": "server starting",
@@ -19,12 +19,12 @@ _PHASES = {
     "running": "",
     "holding": "plan done",
 }
-"""What a phase is called where its own name does not say it."""
+"""Names for phases whose own name is not clear."""
 _WATCHING = {"guest": "watching", "watcher": "watching, read-only"}
 
 
 def header(frame: Frame, width: int, height: int) -> Rows:
-    """One row where there is room for one, else identity above and progress below."""
+    """Draw all in one row, or with more height identity above and progress below."""
     if height > 1:
         above = _fitted(_identity(frame), width - 1)
         return [((" ", "text"), *above), _beside_verdict(frame, _progress(frame), width)]
@@ -48,7 +48,7 @@ def _identity(frame: Frame) -> list[_Item]:
     attached = server.engine == "attach"
     kind = snapshot.engine.kind if attached and snapshot.engine is not None else None
     engine = " ".join(fmt.plain(text) for text in (kind or server.engine, server.version) if text)
-    # How long a server has been up that was there before us, nobody says.
+    # The uptime of a server that vramp did not start is unknown.
     uptime = "" if attached else f"up {fmt.clock(server.uptime_s)}"
     return [
         (0, (("vramp", "title"),)),
@@ -81,7 +81,7 @@ def _progress(frame: Frame) -> list[_Item]:
 
 
 def _replay(frame: Frame) -> Row:
-    """Where a replay is, and how fast it goes; nothing where a run goes on by itself."""
+    """Return the position and speed of a replay; empty for a live run."""
     now = frame.snapshot.replay
     if now is None:
         return ()
@@ -97,7 +97,7 @@ def _verdict(frame: Frame) -> Row:
 
 
 def _without_explanation(verdict: Row) -> Row:
-    """`! client-limited: read lag p99 33 ms: the client read late` up to its second colon."""
+    """Cut a verdict at its second colon: `! client-limited: read lag p99 33 ms: the client read late`."""
     ((text, role),) = verdict
     return ((": ".join(text.split(": ")[:2]), role),)
 

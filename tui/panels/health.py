@@ -1,4 +1,4 @@
-"""Server, client and host side by side, the engine's gauges, and the verdicts: whose fault is it?"""
+"""Server, client and host, the engine's gauges, and the verdicts: what is the limit?"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CELL, _NAME, _INDENT = 9, 14, 3
 
 
 def server(frame: Frame, width: int, height: int) -> Rows:
-    """What the engine says of itself; unknown where it publishes no metrics."""
+    """Return the engine's own gauges; unknown if it publishes no metrics."""
     engine, state = frame.snapshot.engine or EngineView(), frame.snapshot.server.state
     kv, preempted = _kv(engine), engine.preemptions
     return [
@@ -63,7 +63,7 @@ def _kv(engine: EngineView) -> Word:
 
 
 def client(frame: Frame, width: int, height: int) -> Rows:
-    """Our own health, and the reason when it is not good; where we have sent nothing, what others' requests do."""
+    """Return the client's health, with the reason if it is the limit; if it sends nothing, others' requests."""
     state = frame.snapshot.client
     if frame.no_load and not state.workers:
         return served.requests(frame, width, height)
@@ -89,7 +89,7 @@ def _workers(frame: Frame) -> str:
 
 
 def _reason(why: str, width: int, room: int) -> Rows:
-    """Why the client is not to be trusted, on as many rows as there is room for."""
+    """Return why the client is the limit, on at most `room` rows."""
     rows = wrapped(why, width - 1, "bad")
     if len(rows) <= room:
         return rows
@@ -117,7 +117,7 @@ def _trust(frame: Frame) -> Word:
 
 
 def _held_of_wanted(frame: Frame) -> str:
-    """Over the stage; of a load that moves, now."""
+    """Return the streams held and wanted: the mean of the stage, or the present values while the load moves."""
     stage, load = frame.stage, frame.snapshot.load
     if stage is None:
         return fmt.UNKNOWN
@@ -129,7 +129,7 @@ def _held_of_wanted(frame: Frame) -> str:
 
 
 def host(frame: Frame, width: int, height: int) -> Rows:
-    """The machine that the server and we run on; one row across a narrow terminal."""
+    """Return the state of the machine that server and client run on; on one row in a narrow terminal."""
     now = frame.snapshot.host
     mean, busiest, server = (now.cpu_percent, now.cpu_busiest_percent, now.server_cpu_percent) if now else (None,) * 3
     cpu = facts(
@@ -141,7 +141,7 @@ def host(frame: Frame, width: int, height: int) -> Rows:
     used, total, load = (now.memory_used_bytes, now.memory_total_bytes, now.load_1min) if now else (None,) * 3
     gib = f"{fmt.count(fmt.gib(used)):>4}/{fmt.count(fmt.gib(total))}"
     memory = facts(" ", ("memory", gib, "text"), ("GiB load", f"{fmt.number(load):>5}", "text"))
-    # Only a governor that holds the cores back is worth a word.
+    # Only a governor that slows down the cores is worth showing.
     slow = now.governor if now is not None and now.governor != "performance" else None
     governor: Row = ((f"governor {fmt.plain(slow)}", "warn"),) if slow is not None else ()
     if height == 1:
@@ -150,9 +150,9 @@ def host(frame: Frame, width: int, height: int) -> Rows:
 
 
 def verdicts(frame: Frame, width: int, height: int) -> Rows:
-    """What limits the stage and what is wrong with the GPUs, the bad ones first.
+    """Return what limits the stage and what is wrong with the GPUs, the bad ones first.
 
-    Each is wrapped where all of them have room, else on a row of its own; what has no room at all is counted.
+    Verdicts are wrapped if all of them fit, else cut to one row each; those that still do not fit are counted.
     """
     found, room = frame.snapshot.verdicts, max(0, height - 1)
     bad, more = sum(verdict.bad for verdict in found), len(found) - room
@@ -177,15 +177,15 @@ def _verdict_row(verdict: Verdict) -> Row:
 
 
 def verdict_name(verdict: Verdict) -> str:
-    """What tells it from the others: `straggler of gpu 5`."""
+    """Return the unique name of a verdict, such as `straggler of gpu 5`."""
     return f"{verdict.id} of {verdict.subject}"
 
 
 def engine(frame: Frame, width: int, height: int) -> Rows:
-    """The gauges as a table: all together, then each engine, then each server."""
+    """Return the gauges as a table: the total, then each engine, then each server."""
     snapshot = frame.snapshot
     if snapshot.engine is None:
-        return [titled("engine", (("publishes no metrics, or is not asked yet", "dim"),), width)]
+        return [titled("engine", (("publishes no metrics, or none read yet", "dim"),), width)]
     room = width - served.TABLE - GAP
     is_wide = room >= _NAME + _CELL * len(ENGINE_HEADS)
     url: Row = ((fmt.plain(snapshot.server.url), "dim"),)
@@ -209,13 +209,13 @@ def engine(frame: Frame, width: int, height: int) -> Rows:
 
 
 def _engine_told(engine: EngineView, width: int) -> Rows:
-    """What becomes of its requests, and what it cannot tell."""
+    """Return what becomes of the engine's requests, and what it does not report."""
     lacks = "; ".join(f"{fmt.plain(name)}: {fmt.plain(why)}" for name, why in engine.lacks.items())
     return [*served.told_rows(engine, width), *(wrapped(f"not reported: {lacks}", width, "dim") if lacks else [])]
 
 
 def engines(frame: Frame) -> list[tuple[str, EngineView]]:
-    """All together, then each of a data-parallel server."""
+    """Return the total, then each engine of a data-parallel server."""
     together = frame.snapshot.engine
     if together is None:
         return []
@@ -223,7 +223,7 @@ def engines(frame: Frame) -> list[tuple[str, EngineView]]:
 
 
 def engine_figures(engine: EngineView) -> list[str]:
-    """In the order of `ENGINE_HEADS`."""
+    """Return an engine's figures in the order of `ENGINE_HEADS`."""
     return [
         fmt.count(engine.running),
         fmt.count(engine.waiting),
@@ -250,7 +250,7 @@ def _instance(one: InstanceView) -> Row:
 
 
 def _crosscheck(frame: Frame, width: int) -> Rows:
-    """What client and engine said of the last stage of which both have had their word."""
+    """Return the comparison of client and engine for the last stage that has one."""
     told = next((stage for stage in reversed(frame.snapshot.stages) if stage.truth), None)
     if told is None:
         return []

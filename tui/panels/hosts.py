@@ -1,4 +1,4 @@
-"""The hosts that drive the load, beside each other: share, latencies, client and clock of each."""
+"""The hosts that drive the load, with the share, latencies, client and clock of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def hosts(frame: Frame, width: int, height: int) -> Rows:
     state: Word = (f"! {lost} of {len(found)} LOST", "bad") if lost else (fmt.counted(len(found), "host"), "dim")
     heads: Row = (("  host".ljust(_NAME), "dim"), *head_words(figures))
     room = max(1, height - 2)
-    # Where not all have room, those that need attention have it first; else they keep their places.
+    # If not all fit, those that need attention come first; otherwise they keep their order.
     shown = found if len(found) <= room else _worst_first(found)[:room]
     more: Row = ((f"+{len(found) - room} more  ", "dim"), state) if len(found) > room else (state,)
     rows = [titled("hosts", more, width), heads, *(cropped(_row(host, figures), width) for host in shown)]
@@ -36,7 +36,7 @@ def _worst_first(found: Sequence[HostResult]) -> list[HostResult]:
 
 
 def _notes(found: Sequence[HostResult], width: int) -> Rows:
-    """What the columns had no room for, where there are rows for it."""
+    """Return the details that the columns have no room for."""
     rows: Rows = []
     for host in _worst_first(found):
         clock = f"clock {host.offset_ms:+.2f} ms from ours, known to {host.uncertainty_ms:.2f} ms"
@@ -46,7 +46,7 @@ def _notes(found: Sequence[HostResult], width: int) -> Rows:
 
 
 def _that_fit(room: int) -> list[Column[HostResult]]:
-    """The columns in their order, as many as there is room for."""
+    """Return the first columns that fit."""
     fitting: list[Column[HostResult]] = []
     for column in host_columns()[1:]:
         room -= max(column.width, 1)

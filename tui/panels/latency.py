@@ -1,7 +1,7 @@
-"""Percentiles: a table of the stage beside the last seconds, and a page with every percentile of several stretches.
+"""Percentiles: a table of the stage beside the last seconds, and a page with every percentile of several periods.
 
-A drift shows as a difference between neighbours. The page's plot is on HdrHistogram's axis of nines; a curve ends where
-its stage has too few streams to tell: the p99.9 of a hundred of them would be their maximum.
+A drift shows as a difference between neighbours. The page's plot has the axis of HdrHistogram, by nines; a curve ends
+where its stage has too few streams: the p99.9 of a hundred streams would be their maximum.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TABLE_ROWS = 6
 
 
 def latency(frame: Frame, width: int, height: int) -> Rows:
-    """Two tables of one height, their names as the panel's title; below them what was published."""
+    """Draw the tables of the stage and of the last seconds side by side, with the published figures below."""
     if frame.no_load:
         return served.latency(frame, width, height)
     stage, recent = frame.stage, frame.snapshot.recent
@@ -43,7 +43,7 @@ def latency(frame: Frame, width: int, height: int) -> Rows:
     for name in METRICS:
         left: Row = tuple(_cells(whole.get(name), name, _SHORT_HEADS))
         if name == "e2e" and needs_s:
-            left = ((f" needs {needs_s:.0f} s more to be known".ljust(_HALF), "dim"),)
+            left = ((f" needs {needs_s:.0f} s more".ljust(_HALF), "dim"),)
         label: Row = ((f"{name.upper():<4}", "text"), (f"{unit_of(name):>3}", "dim"))
         rows.append((*label, *left, ("│", "rule"), *_cells(recent.get(name), name, _SHORT_HEADS)))
     return [*rows, published(frame, width)]
@@ -57,7 +57,7 @@ def _title(stage: StageView | None, recent: Mapping[str, Summary]) -> Row:
 
 
 def distribution(frame: Frame, width: int, height: int) -> Rows:
-    """The plot of the chosen latency over its table; where there is room, the others' tables beside it."""
+    """Draw the plot of the chosen latency above its table, with the tables of the others beside it if they fit."""
     if frame.no_load:
         return served.page(frame, width, height)
     above = plot_rows(_plot(frame, frame.metric, height - _TABLE_ROWS), width, height - _TABLE_ROWS)
@@ -85,7 +85,7 @@ def _plot(frame: Frame, name: str, height: int) -> Plot:
 
 
 def _curve(one: Distribution, name: str, role: str, ink: Ink) -> Curve:
-    """Up to the percentile beyond which there is less than one stream."""
+    """Return the curve up to the last percentile with at least one stream beyond it."""
     count = one.counts.get(name, 0)
     points = [
         (_nines(percent), value_ms)
@@ -99,12 +99,12 @@ def _curve(one: Distribution, name: str, role: str, ink: Ink) -> Curve:
 
 
 def _nines(percent: float) -> float:
-    """Where a percentile stands on the axis: 0 for 0, 1 for 90, 2 for 99, 3 for 99.9."""
+    """Return the position of a percentile on the axis: 0 for 0, 1 for 90, 2 for 99, 3 for 99.9."""
     return -math.log10(1 - percent / 100)
 
 
 def stretches(snapshot: Snapshot) -> list[tuple[str, dict[str, Summary]]]:
-    """The last seconds, the running or last stage, the one before it, and all of the run, each with its latencies."""
+    """Return the latencies of the last seconds, the running or last stage, the one before it, and the whole run."""
     found = [(f"last {RECENT_S:.0f} s", snapshot.recent)]
     found += [(f"stage {stage.number} {fmt.plain(stage.label)}", stage.latency_ms) for stage in snapshot.stages[:-3:-1]]
     if snapshot.whole is not None:
@@ -131,7 +131,7 @@ def _cells(summary: Summary | None, name: str, heads: Sequence[str]) -> list[Wor
 
 
 def statistics_of(summary: Summary | None, name: str, heads: Sequence[str] = HEADS) -> list[str]:
-    """The statistics of a latency in its unit."""
+    """Return the statistics of a latency, formatted in its unit."""
     per = 1000.0 if unit_of(name) == "s" else 1.0
     return [fmt.statistic(summary, head.replace(".", ""), per=per) for head in heads]
 

@@ -1,4 +1,4 @@
-"""The load: what is wanted, what is held, and the keys that change it; in a narrow terminal, server and client too."""
+"""The load: target, streams held, and the keys that change it; in a narrow terminal, server and client too."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tui.panels.health import client_strip, server_strip
 from tui.widgets.rows import Row, Rows, Word, bar, cropped, facts, spread, titled, width_of
 
 _HINT_CELLS = 18
-_ROOMY = 8  # with so many rows there is one for more than the load
-_WORDY = 36  # cells, with which a label may be as long as it takes
+_ROOMY = 8  # rows from which on there is room for more than the load
+_WORDY = 36  # cells from which on labels are not shortened
 _STRIP_FROM = 60  # from this width on the panel is a strip across a narrow terminal
 _CHOICES: dict[str, tuple[Word, tuple[str, ...], str]] = {
-    "blocked": (("the start would fail", "bad"), ("start_anyway",), " starts all the same, "),
-    "failed": (("there is no server", "bad"), ("restart",), " starts it again, "),
+    "blocked": (("the start would fail", "bad"), ("start_anyway",), " starts anyway, "),
+    "failed": (("there is no server", "bad"), ("restart",), " restarts it, "),
     "holding": (
         ("the plan is done, the server is up", "warn"),
         ("more", "less", "double", "half", "number"),
-        " go on with load, ",
+        " set a new load, ",
     ),
 }
-"""By the phases in which the run waits for the operator: what is the matter, the keys that decide, what they do."""
+"""For the phases in which the run waits for the operator: the reason, the keys that decide, and what they do."""
 
 
 def load(frame: Frame, width: int, height: int) -> Rows:
@@ -49,10 +49,10 @@ def load(frame: Frame, width: int, height: int) -> Rows:
 
 
 def _watching(frame: Frame, width: int, height: int) -> Rows:
-    """No load of our own: what others send, and the keys that begin one."""
+    """Draw other clients' traffic, as we send no load, and the keys that begin one."""
     title = titled("load", ((fmt.NO_LOAD, "strong"),), width)
     if frame.snapshot.server.engine == "none":
-        return [title, ((" no server: GPUs and host alone", "dim"),), _stage_row(frame, width)]
+        return [title, ((" no server: GPUs and host only", "dim"),), _stage_row(frame, width)]
     others = frame.snapshot.others or OthersTraffic()
     label = "others running" if width >= _WORDY else "others"
     running = (label, f"{fmt.count(others.running):>5}", "running")
@@ -69,7 +69,7 @@ def _watching(frame: Frame, width: int, height: int) -> Rows:
 
 
 def _needs(frame: Frame) -> list[Row]:
-    """What the running stage still waits for or takes to be known, and the streams that it has from before."""
+    """Return what the running stage still waits for or needs, and the streams carried in from the one before."""
     stage = frame.stage
     if stage is None or not stage.running:
         return []
@@ -88,7 +88,7 @@ def _needs(frame: Frame) -> list[Row]:
 
 
 def _need_rows(need: Row, width: int) -> Rows:
-    """One in rows of its own; what does not fit into one row is all of one role."""
+    """Return a need on rows of its own; if it takes several, all of it has its first role."""
     text = "".join(text for text, _ in need)
     if len(text) < width:
         return [((" ", "text"), *need)]
@@ -96,7 +96,7 @@ def _need_rows(need: Row, width: int) -> Rows:
 
 
 def _hints(frame: Frame) -> Rows:
-    """The keys of who may use them, two in a row."""
+    """Return the keys that this operator may use, two in a row."""
     rows: list[tuple[tuple[str, ...], ...]]
     if frame.operator == "player":
         rows = [(("speed", "double", "half"), ("pause", "pause")), (("step", "next"),)]
@@ -119,7 +119,7 @@ def _hint(frame: Frame, what: str, ids: Sequence[str]) -> Row:
 
 
 def notice(frame: Frame, width: int, height: int) -> Rows:
-    """The line above the keys when the operator should know something; no row otherwise."""
+    """Return the notice above the key bar, or no row if there is nothing to say."""
     row = _notice(frame)
     return [((" ", "text"), *cropped(row, width - 2))] if row else []
 
@@ -171,7 +171,7 @@ def _held(frame: Frame) -> Row:
 
 
 def _share(frame: Frame) -> float | None:
-    """How much of what is wanted is there: streams in closed loop, requests a second in open loop."""
+    """Return the share of the target that is reached: streams in closed loop, requests a second in open loop."""
     wanted = frame.wanted.value
     got = frame.snapshot.point.requests_per_s if frame.wanted.open_loop else frame.snapshot.load.held
     return got / wanted if wanted and got is not None else None

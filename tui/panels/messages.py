@@ -1,4 +1,4 @@
-"""Texts: failures by kind and what to do about them, what happened, and the tail of the server's log."""
+"""Texts: failures by kind with their remedies, events, and the tail of the server's log."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, cropped, titled, whole_groups, wrapped
 
 _REMEDIES = {
-    "connect": "is the server up, and is its port the one of the profile? `ss -ltn` shows what listens",
+    "connect": "is the server up, on the port in the profile? `ss -ltn` shows what listens",
     "timeout": "load.timeout_s was too short for this load, or the engine is stuck: look at its log (6)",
-    "stall": "a stream stopped in its middle: look at the engine's log (6) for preemptions or a hanging step",
-    "reset": "the server closed the connection: did it restart, or reach its limit of connections? look at its log (6)",
+    "stall": "a stream stalled midway: look at the engine's log (6) for preemptions or a hanging step",
+    "reset": "the server closed the connection: did it restart, or reach its connection limit? look at its log (6)",
     "http_4xx": "the server refuses the request: model name, max_model_len, API key; the message says which",
-    "http_429": "the server limits the rate: less load, or a higher limit there",
-    "http_5xx": "the server failed: its log (6) has the reason at the same time",
-    "protocol": "this is not an OpenAI-compatible stream: is the URL that of the API, not of a page or a proxy?",
-    "bad_event": "an event of the stream was no JSON: a proxy between, or a bug of the server",
+    "http_429": "the server limits the rate: reduce the load or raise its limit",
+    "http_5xx": "the server failed: its log (6) has the reason at that time",
+    "protocol": "not an OpenAI-compatible stream: is the URL that of the API, not of a page or a proxy?",
+    "bad_event": "an event of the stream was not JSON: a proxy in between, or a server bug",
     "engine_error": "the engine reported an error inside a stream: its log (6) has the reason",
     "empty": "streams ended without a token: max_tokens, stop words or the chat template",
 }
@@ -43,14 +43,14 @@ def errors(frame: Frame, width: int, height: int) -> Rows:
 
 
 def failures(frame: Frame, width: int, height: int) -> Rows:
-    """As many kinds as fit, each with its share, when it was seen, the messages that differ, and what to do."""
+    """Draw as many kinds as fit, each with its share, when it was seen, its distinct messages, and what to do."""
     kinds, whole = frame.snapshot.errors, frame.snapshot.whole
     total = sum(error.count for error in kinds)
     sent = fmt.count(whole.requests.sent if whole is not None else None)
     legend = (f"{fmt.count(total)} of {sent} requests", "bad") if total else ("none", "dim")
     above = [titled("errors", (legend,), width), *_account(frame, width)]
     groups = [_kind(error, total, frame, width) for error in kinds]
-    return [*above, *whole_groups(groups, height - 1 - len(above), "kinds more")]
+    return [*above, *whole_groups(groups, height - 1 - len(above), "more kinds")]
 
 
 def _account(frame: Frame, width: int) -> Rows:
@@ -76,19 +76,19 @@ def _kind(error: ErrorView, total: int, frame: Frame, width: int) -> Rows:
 
 
 def seen(frame: Frame, kind: str) -> str:
-    """When a kind of failure was first and last seen."""
+    """Return when a kind of failure was first and last seen."""
     times_s = frame.timeline.error_times_s.get(kind)
     return f"first {fmt.clock(times_s[0])}, last {fmt.clock(times_s[1])}" if times_s is not None else ""
 
 
 def events(frame: Frame, width: int, height: int) -> Rows:
-    """The last things that happened, on the clock of the charts."""
+    """Draw the latest events, on the clock of the charts."""
     room = max(1, height - 1)
     return [titled("events", (), width), *[_event(event, width) for event in frame.snapshot.events[-room:]]]
 
 
 def chronicle(frame: Frame, width: int, height: int) -> Rows:
-    """All that happened and passes the filter, what shows in the numbers alone too; the newest at the bottom."""
+    """Draw all events that pass the filter, including those inferred from the numbers; the newest at the bottom."""
     found = happened(frame)
     room = max(1, height - 1)
     notes = sum(event.kind == "note" for event in found)
@@ -98,7 +98,7 @@ def chronicle(frame: Frame, width: int, height: int) -> Rows:
 
 
 def happened(frame: Frame) -> list[RunEvent]:
-    """The run's events and the marks that only the numbers tell, in their order, as far as they pass the filter."""
+    """Return the run's events and those inferred from the numbers, by time, if they pass the filter."""
     marks = [RunEvent(mark.t_s, mark.kind, mark.text) for mark in frame.timeline.marks.all if mark.text]
     wanted = frame.event_filter.casefold()
     events = (*frame.snapshot.events[-_MOST_EVENTS:], *marks)
@@ -122,14 +122,14 @@ def log(frame: Frame, width: int, height: int) -> Rows:
 
 
 def no_log(frame: Frame) -> Rows:
-    """Why there are no lines, where there will never be any."""
+    """Say why there is no log, if there can never be one."""
     if frame.snapshot.server.engine not in ("attach", "none"):
         return []
     return [((" no log: vramp did not start this server", "dim"),)]
 
 
 def _without_head(line: str) -> str:
-    """Without what repeats in each line of vLLM's and leaves no room for what it says: process, INFO, date, module."""
+    """Strip what vLLM repeats in each line, which leaves no room for the message: process, INFO, date, module."""
     head = _HEAD.match(line)
     if head is None or not head.end():
         return line

@@ -1,4 +1,4 @@
-"""Runs that were: a row for each in the list; of the one under the cursor what came of it, and how to go on."""
+"""Past runs: a row for each in the list, and for the one under the cursor its outcome and the commands for it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tui.widgets.rows import Row, Rows, Word, cropped, padded, spread, titled, w
 _ROLES = {"complete": "good", "stopped": "text", "goes on": "warn"}  # of states; the others are bad
 _STATE_CELLS = 12
 _BEST_CELLS = 25
-_DATE_FROM = 72  # from this width on the list tells when, and not only how long ago
+_DATE_FROM = 72  # from this width on, the list shows the date and not only the age
 
 _LOAD_CELLS = 10
 
 
 def ago(then: datetime | None, now: datetime) -> str:
-    """How long ago, in one unit; the date where that says more."""
+    """Return how long ago it was, in one unit, or the date after 30 days."""
     if then is None:
         return fmt.UNKNOWN
     seconds = (now - then).total_seconds()
@@ -35,13 +35,13 @@ def state_word(run: PastRun) -> Word:
 
 
 def best_words(run: PastRun) -> str:
-    """The headline: the most throughput that met its limits, and at which load; empty where nothing was measured."""
+    """Return throughput and load of the best stage; empty if nothing was measured."""
     best = run.best
     return f"{fmt.number(best.throughput.output_tokens_per_s)} tok/s at {_load(best)}" if best is not None else ""
 
 
 def header(count: int, left: int, width: int) -> Row:
-    """How many there are, and how many are still to be read."""
+    """Return the title with the number of runs, and how many are still to be read."""
     known = fmt.counted(count, "run") + (f", reading {left} more" if left else "")
     return spread(((" vramp", "title"), ("  past runs", "text")), ((f"{known} ", "dim"),), width)
 
@@ -65,13 +65,13 @@ def run_row(run: PastRun, now: datetime, width: int) -> Row:
 
 
 def _columns(width: int) -> tuple[int, int]:
-    """Cells of the time and of the profile."""
+    """Return the widths of the time and of the profile."""
     when = 25 if width >= _DATE_FROM else 12
     return when, max(12, width - when - _STATE_CELLS - _BEST_CELLS)
 
 
 def run_detail(run: PastRun, width: int) -> Rows:
-    """Its reason, stages, files and the commands that make something of it."""
+    """Return the reason, stages and files of a run, and the commands for it."""
     return [
         titled(fmt.plain(run.profile), (state_word(run),), width),
         *wrapped(run.reason, width - 1, "dim"),
@@ -88,7 +88,7 @@ def run_detail(run: PastRun, width: int) -> Rows:
 
 def _stages(run: PastRun, width: int) -> Rows:
     if not run.stages:
-        words = {"killed": "no result yet: Enter offers to recover it", "goes on": "no result yet: it goes on"}
+        words = {"killed": "no result yet: Enter offers to recover it", "goes on": "no result yet: it is live"}
         return [((f" {words.get(run.state, 'no stage was measured')}", "dim"),)]
     head = f"{'load':>{_LOAD_CELLS}}" + "".join(text for text, _ in head_words(PAST_RUN_COLUMNS, gap=1))
     rows: Rows = [((head, "dim"),)]
@@ -102,20 +102,20 @@ def _load(stage: StageResult) -> str:
 
 
 def commands(run: PastRun) -> list[tuple[str, str]]:
-    """What goes on from this run, each with what it does."""
+    """Return the commands for a run, each with what it does."""
     folder = fmt.plain(str(run.folder))
     if run.state == "goes on":
-        return [(f"vramp watch {folder}", "look at it")]
+        return [(f"vramp watch {folder}", "watch it")]
     if run.state in ("killed", "unreadable"):
-        return [(f"vramp recover {folder}", "make its result")]
+        return [(f"vramp recover {folder}", "recover its result")]
     return [
-        (f"vramp report {folder}", "tables; --html: a file to show"),
+        (f"vramp report {folder}", "tables; --html: a page to share"),
         (f"vramp compare OTHER {folder}", "against another run"),
-        (f"vramp replay {folder}", "see it again"),
+        (f"vramp replay {folder}", "play it again"),
     ]
 
 
 def _command(command: str, what: str, width: int) -> Row:
-    """What it does goes first where there is no room: the command is what one needs whole."""
+    """Return a row with a command; if it does not fit, the explanation is dropped: the command is needed whole."""
     words = ((f"   {what}", "dim"),) if len(command) + len(what) + 4 <= width else ()
     return cropped(((f" {command}", "key"), *words), width)

@@ -1,4 +1,4 @@
-"""What the picker tells of a profile: its row in the list, what it starts and sends, what the preflight found."""
+"""What the picker shows of a profile: its row in the list, what it starts and sends, and the preflight's findings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ORIGINS: dict[Origin, str] = {
     "site": "this machine's, in /etc/vramp/profiles.d",
     "shipped": "shipped with vramp",
 }
-_PLAIN = "as it is"  # the variant that is none
+_PLAIN = "as it is"  # stands for no variant
 
 
 def entry_head(width: int) -> Row:
@@ -50,7 +50,7 @@ def entry_row(entry: Entry, last: PastRun | None, now: datetime, width: int) -> 
 
 
 def _headline(last: PastRun) -> Word:
-    """The best throughput, of a run that went wrong what became of it."""
+    """Return the best throughput, or the state of a run that went wrong."""
     best = last.best
     if best is None or last.state not in ("complete", "stopped"):
         return state_word(last)
@@ -58,7 +58,7 @@ def _headline(last: PastRun) -> Word:
 
 
 def _columns(width: int) -> tuple[int, int, int]:
-    """Cells of name, model and engine; 0 for a column that has no room."""
+    """Return the widths of name, model and engine; 0 for a column that does not fit."""
     engine = _ENGINE_CELLS if width >= _ENGINE_FROM else 0
     room = width - engine - _LAST_CELLS
     name = max(12, min(_NAME_CELLS, room))
@@ -66,13 +66,13 @@ def _columns(width: int) -> tuple[int, int, int]:
 
 
 def model_words(server: Server) -> str:
-    """What is served, as far as the profile knows."""
+    """Return the served model, as far as the profile names it."""
     named = server.model or server.served_model_name
     return fmt.plain(named) if named is not None else "what is served"
 
 
 def detail(entry: Entry, variant: str | None, last: PastRun | None, now: datetime, width: int) -> Rows:
-    """Everything about the profile under the cursor but the preflight."""
+    """Return everything about the profile under the cursor except the preflight."""
     rows = [
         titled(fmt.plain(entry.name), ((ORIGINS[entry.origin], "dim"),), width),
         cropped(((f" {fmt.plain(str(entry.path))}", "dim"),), width),
@@ -116,7 +116,7 @@ def _facts(entry: Entry, profile: Profile, variant: str | None) -> Rows:
 
 
 def load_words(profile: Profile) -> list[str]:
-    """The plan in two lines: the loads, and what a stage is."""
+    """Return the plan in two lines: the loads, and the shape and length of the stages."""
     try:
         stages = stages_of(profile)
     except ProfileError as error:
@@ -142,7 +142,7 @@ def _loads(stages: Sequence[Stage]) -> str:
 def _length(stage: Stage) -> str:
     if stage.requests is not None:
         return f"{stage.requests} requests"
-    return fmt.duration(stage.duration_s) if stage.duration_s is not None else "until told"
+    return fmt.duration(stage.duration_s) if stage.duration_s is not None else "open-ended"
 
 
 def _some(found: Iterable[str]) -> str:
@@ -153,13 +153,13 @@ def _some(found: Iterable[str]) -> str:
 
 
 def preflight(findings: Sequence[Finding] | None, waited_s: float, width: int, problem: str = "") -> Rows:
-    """What stands in the way; while None is known, how long it has been looked for."""
+    """Return the preflight's findings; while they are None, how long the check has taken so far."""
     title = titled("preflight", (), width)
     if problem:
         return [title, *wrapped(problem, width - 1, "bad")]
     if findings is None:
         waited = f" {waited_s:.0f} s" if waited_s >= 1 else ""
-        return [title, ((f" looking at this box …{waited}", "dim"),)]
+        return [title, ((f" checking this box …{waited}", "dim"),)]
     count: Row = ((" nothing blocks", "good"), (f", {findings_count(findings)}" if findings else "", "text"))
     if any(finding.severity == "blocks" for finding in findings):
         count = ((f" ! {findings_count(findings)}", "bad"),)
@@ -171,7 +171,7 @@ def _labelled(label: str, *words: Word) -> Row:
 
 
 def header(folder: str, width: int) -> Row:
-    """Who asks, and where: runs and own profiles are below the current folder."""
+    """Return the title with the current folder, below which runs and own profiles are."""
     return spread(((" vramp", "title"), ("  which profile?", "text")), ((f"{fmt.plain(folder)} ", "dim"),), width)
 
 
@@ -181,7 +181,7 @@ def searched(entry: Entry) -> str:
 
 
 def variant_words(entry: Entry, variant: str) -> str:
-    """A variant in the list that asks for one: its name, and what it says of itself."""
+    """Return a variant's name and description, for the list of choices."""
     overlay = entry.document["variants"][variant]
     description = overlay.get("description", "") if isinstance(overlay, dict) else ""
     return f"{variant:<24} {description}".rstrip()

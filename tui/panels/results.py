@@ -1,4 +1,4 @@
-"""What came of the run, once it is over: the curve, the stages, what was published, the files, and how to go on."""
+"""The results of a finished run: curve, stages, published figures, files, and the commands to go on with."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tui.widgets.rows import Row, Rows, Word, cropped, spread, titled, width_of
 _LEAST_CURVE = 9  # rows below which a curve says nothing
 _TABLE_HEADS = 2
 _COMMANDS = (
-    ("vramp report {}", "the tables; with --html one page to show to others"),
+    ("vramp report {}", "the tables; with --html, a page to share"),
     ("vramp compare OTHER {}", "against another run, with confidence"),
-    ("vramp replay {}", "see it again"),
+    ("vramp replay {}", "play it again"),
 )
 
 
 def results(frame: Frame, width: int, height: int) -> Rows:
-    """Verdict, what was found, curve and table as high as there is room, and how to go on at the bottom."""
+    """Draw the verdict, what was found, curve and table as high as they fit, and the commands at the bottom."""
     state: Word = (fmt.plain(frame.snapshot.headline), "good" if frame.snapshot.healthy else "bad")
     if not frame.done:
-        state = ("the run goes on", "warn")
+        state = ("the run is live", "warn")
     above = [titled("results", (state,), width), *_found(frame, width, height)]
     below = [*_notes(frame, width, height // 4), (), *_files(frame, width)]
     room = max(0, height - len(above) - len(below))
@@ -39,7 +39,7 @@ def results(frame: Frame, width: int, height: int) -> Rows:
 
 
 def _found(frame: Frame, width: int, height: int) -> Rows:
-    """Why the server died, what the search says, and how far the stages are from what was published."""
+    """Return why the server died, the result of the search, and the differences from published figures."""
     rows: Rows = []
     cause = frame.snapshot.server.diagnosis
     if cause is not None:
@@ -52,7 +52,7 @@ def _found(frame: Frame, width: int, height: int) -> Rows:
 
 
 def _notes(frame: Frame, width: int, most: int) -> Rows:
-    """What became of the requests, and what the figures of the stages are of; the newest where there are too many."""
+    """Return what became of the requests, and the notes of the stages; the newest ones if there are too many."""
     whole = frame.snapshot.whole
     rows: Rows = (
         [((" requests  ", "dim"), (account_words(whole), "text"))] if whole is not None and whole.requests.sent else []
@@ -83,7 +83,7 @@ def _files(frame: Frame, width: int) -> Rows:
         waits = "no result was written" if frame.done else "the result is written when the run ends"
         return [title, ((f" {waits}", "bad" if frame.done else "dim"),)]
     folder = str(PurePath(path).parent)
-    # A path is copied by hand from here: it is never cut in its middle, the explanation goes first.
+    # A path is copied by hand from here: the explanation is dropped before the path is cut.
     commands = [_command(command.format(fmt.plain(folder)), what, width) for command, what in _COMMANDS]
     return [title, cropped(((f" {fmt.plain(path)}", "strong"),), width), *commands]
 

@@ -1,6 +1,6 @@
-"""What the engine tells of the requests that it serves, whoever sends them: their latencies, ends, errors and sources.
+"""The engine's own figures of all requests that it serves, from any client: latencies, ends, errors and sources.
 
-Its percentiles lie between two bounds of its buckets, and are shown as that.
+Its percentiles are known only to lie within a histogram bucket, and are shown as the bucket's bounds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PAGE = _STRETCH + _COUNT + _HALF
 
 
 def latency(frame: Frame, width: int, height: int) -> Rows:
-    """Two tables of one height, of the last seconds and since the server started, as those of our own streams."""
+    """Draw two tables side by side, like those of our own streams: the last seconds, and since the server started."""
     engine = frame.snapshot.engine or EngineView()
     recent, whole = engine.latency_ms, engine.since_start
     rows: Rows = [
@@ -39,7 +39,7 @@ def latency(frame: Frame, width: int, height: int) -> Rows:
 
 
 def two_tables_title(left: str, right: str, half: int) -> Row:
-    """The title over two tables of latencies, each `half` cells wide."""
+    """Return the title over two tables of latencies, each `half` cells wide."""
     rule, tail = ("─" * max(0, half - len(words) - 2) for words in (left, right))
     return (
         ("latency", "title"),
@@ -55,7 +55,7 @@ def _ended(latencies: Mapping[str, EngineLatencyMs]) -> str:
 
 
 def page(frame: Frame, width: int, height: int) -> Rows:
-    """Each latency of the last seconds, of the last two stages and since the server started."""
+    """Draw each latency over the last seconds, in the last two stages and since the server started."""
     engine = frame.snapshot.engine or EngineView()
     stages = [
         (f"stage {one.number} {fmt.plain(one.label)}", one.engine.latency_ms)
@@ -82,7 +82,7 @@ def _stretches(name: str, stretches: Sequence[tuple[str, Mapping[str, EngineLate
 
 
 def latency_table(engine: EngineView) -> Rows:
-    """All latencies of the last seconds, one below the other; nothing where the engine has none."""
+    """Return all latencies of the last seconds, one per row; empty if the engine has none."""
     known = [name for name in LATENCIES if name in engine.latency_ms]
     rows: Rows = [((f" {f'last {WINDOW_S:.0f} s':<{_LABEL - 1}}", "dim"), *_head_words())] if known else []
     for name in known:
@@ -92,7 +92,7 @@ def latency_table(engine: EngineView) -> Rows:
 
 
 def latency_strip(engine: EngineView, *names: str) -> Row:
-    """Some of them in a row: p50 and p99 of each, in milliseconds."""
+    """Return p50 and p99 of some latencies on one row, in milliseconds."""
     words: list[Word] = [("p50, p99 ms ", "dim")] if engine.latency_ms else []
     for name in names:
         if name in engine.latency_ms:
@@ -107,7 +107,7 @@ def latency_strip(engine: EngineView, *names: str) -> Row:
 
 
 def cells(latency: EngineLatencyMs | None, name: str) -> list[str]:
-    """Mean, and the bounds of the percentiles, in the unit of the latency."""
+    """Return the mean and the bounds of the percentiles, in the unit of the latency."""
     return [fmt.number(mean(latency, name)), *(within(latency, name, each) or fmt.UNKNOWN for each in PERCENTILES)]
 
 
@@ -125,7 +125,7 @@ def _words(latency: EngineLatencyMs | None, name: str) -> list[Word]:
 
 
 def told(engine: EngineView) -> list[tuple[str, str, str]]:
-    """What is known beside gauges and rates, as label, value and role: of the last seconds."""
+    """Return what else is known of the last seconds, beside gauges and rates, as label, value and role."""
     spec, by_source = engine.spec, engine.prompt_tokens_by_source
     total = sum(by_source.values())
     sources = [(f"prompt, {_source(name)}", fmt.percent(count / total)) for name, count in by_source.items() if total]
@@ -163,7 +163,7 @@ def _per(value: float | None, unit: float) -> float | None:
 
 
 def requests(frame: Frame, width: int, height: int) -> Rows:
-    """What becomes of the requests that others send, where there is nothing to tell of a client."""
+    """Draw what becomes of other clients' requests, in place of our own client's health."""
     engine = frame.snapshot.engine or EngineView()
     rows = [titled("requests", ((f"last {WINDOW_S:.0f} s", "dim"),), width)]
     for label, value, role in told(engine)[: max(0, height - 1)]:
@@ -172,7 +172,7 @@ def requests(frame: Frame, width: int, height: int) -> Rows:
 
 
 def told_rows(engine: EngineView, width: int) -> Rows:
-    """The same side by side, on as many rows as that takes."""
+    """Return the figures of `told` side by side, on as many rows as needed."""
     rows: list[list[Word]] = []
     taken = width
     for label, value, role in told(engine):

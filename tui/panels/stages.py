@@ -1,7 +1,7 @@
-"""The load curve as a table: a row for each stage, or for each load where the load moved or came up again.
+"""The load curve as a table: a row for each stage, or for each load if loads moved or were repeated.
 
-Of a long plan the last stages that fit are shown, of many loads those around the load of now. What a token costs in
-energy, GPUs and money is a column once it is known, and as far as there is room.
+Of a long plan, the last stages that fit are shown; of many loads, those around the present one. The cost of a token in
+energy, GPUs and money gets columns once it is known, if there is room.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, cropped, padded, target, titled
 
 _Row = TypeVar("_Row")
-_TITLED_FROM = 6  # rows; below there is no title
-_NAME = 13  # cells of a label, where the figures are others'
+_TITLED_FROM = 6  # rows; with fewer there is no title
+_NAME = 13  # cells of a label in the table of others' traffic
 _ARROWS = {"": "  ", "up": " ▲", "down": " ▼"}
 
 
@@ -68,7 +68,7 @@ def _watched(frame: Frame, width: int, height: int) -> Rows:
 
 
 def stage_columns(found: Sequence[StageView], width: float = math.inf) -> list[Column[Measured]]:
-    """All columns that have something to say and room to say it."""
+    """Return the columns to show: of the optional ones, those that have values and fit."""
     yielding = {column.label: column.width for column in COCKPIT_IF_ROOM}
     room = width - sum(column.width for column in STAGE)
     room -= sum(column.width for column in COCKPIT_COLUMNS) - sum(yielding.values())
@@ -86,7 +86,10 @@ def _row(stage: StageView, frame: Frame, figures: Sequence[Column[Measured]]) ->
 
 
 def _moving(stage: StageView, frame: Frame) -> list[Measured]:
-    """While it runs where the load is now and what that step has; over, its figures are of no single load."""
+    """Return the sources of a moving stage's cells: while it runs, the step at the present load; then the stage.
+
+    The latencies of the stage as a whole belong to no single load and are left out.
+    """
     load, bare = frame.snapshot.load, msgspec.structs.replace(stage, latency_ms={})
     if not stage.running or not stage.curve:
         return [bare]
@@ -96,12 +99,12 @@ def _moving(stage: StageView, frame: Frame) -> list[Measured]:
 
 
 def loads(frame: Frame, width: int, height: int) -> Rows:
-    """The points of the load curve with their counts, where they say more than the stages."""
+    """Draw the points of the load curve with their counts, or the stages if those say as much."""
     points = frame.snapshot.curve
     if not tells_more(frame):
         return stages(frame, width, height)
     heads: Row = ((f"{'load':>9}", "dim"), *head_words(_CURVE, gap=1))
-    title = titled("all that was measured at a load", ((f"{len(points)} loads", "dim"),), width)
+    title = titled("everything measured at each load", ((f"{len(points)} loads", "dim"),), width)
     top = [heads] if height < _TITLED_FROM else [title, heads]
     room, now = max(1, height - len(top)), _now(frame)
     first = max(0, min(len(points) - room, (now if now is not None else len(points)) - room // 2))
@@ -110,7 +113,7 @@ def loads(frame: Frame, width: int, height: int) -> Rows:
 
 
 def tells_more(frame: Frame) -> bool:
-    """Whether the curve has another cut than the stages: a load that moves, or that came up several times."""
+    """Whether the curve differs from the stages: a load that moved, or that came up several times."""
     held = [
         stage
         for stage in frame.snapshot.stages
@@ -121,7 +124,7 @@ def tells_more(frame: Frame) -> bool:
 
 
 def _now(frame: Frame) -> int | None:
-    """The point that the running stage adds to."""
+    """Return the index of the point that the running stage adds to."""
     stage, points = frame.stage, frame.snapshot.curve
     if stage is None or not stage.running:
         return None
@@ -143,7 +146,7 @@ def _point_row(point: CurvePoint, *, marked: bool) -> Row:
 
 
 def _marked(words: Sequence[Word], marked: bool) -> Row:
-    """A row that says in its first cell whether it is the one of now."""
+    """Return a row whose first cell marks it as the present one, if it is."""
     (text, role), *others = words
     return ((f"{'▸' if marked else ' '}{text[1:]}", role), *others)
 
@@ -153,7 +156,7 @@ def head_words(shown: Sequence[Column[_Row]], gap: int = 0) -> list[Word]:
 
 
 def cell_words(shown: Sequence[Column[_Row]], rows: Sequence[_Row], role: str, gap: int = 0) -> list[Word]:
-    """The cells of a row: each from the first of some measurements that knows it."""
+    """Return the cells of a row, each from the first of `rows` that has a value."""
     words = []
     for column in shown:
         row = next((row for row in rows if column.value(row) is not None), rows[-1])

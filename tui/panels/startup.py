@@ -1,6 +1,6 @@
-"""In the charts' place before there is a load: what the preflight found, and the milestones of the server's start.
+"""Shown instead of the charts before the load: the preflight's findings and the milestones of the server's start.
 
-A finding is what was seen, why it matters, and the command that removes it. A server that has died has its diagnosis
+A finding is what was seen, why it matters, and the command that fixes it. If the server has died, its diagnosis is
 above the milestones.
 """
 
@@ -24,7 +24,7 @@ _BAR = 24
 
 
 def findings(frame: Frame, width: int, height: int) -> Rows:
-    """As many findings as fit, the worst first."""
+    """Draw as many findings as fit, the worst first."""
     found = frame.snapshot.findings
     groups = [finding_rows(finding, width) for finding in found]
     rows = whole_groups(groups, height - 2, "more: `vramp check` prints them all")
@@ -32,7 +32,7 @@ def findings(frame: Frame, width: int, height: int) -> Rows:
 
 
 def finding_rows(finding: Finding, width: int) -> Rows:
-    """One finding, wrapped: what was seen, why it matters, what to do."""
+    """Return a finding, wrapped: what was seen, why it matters, what to do."""
     role = "strong" if finding.severity == "blocks" else "text"
     rows = wrapped(finding.seen, width, role, _INDENT) or [((" ", role),)]
     rows[0] = (_SEVERITIES[finding.severity], *rows[0][1:])
@@ -43,7 +43,7 @@ def finding_rows(finding: Finding, width: int) -> Rows:
 
 
 def startup(frame: Frame, width: int, height: int) -> Rows:
-    """One row for each milestone; above them what is the matter, if something is, below them signs of life."""
+    """Draw a row for each milestone, with the diagnosis of a dead server above and signs of life below."""
     server = frame.snapshot.server
     name, about = "server start", fmt.clock(server.uptime_s) if server.uptime_s is not None else ""
     if server.state == "died":
@@ -84,7 +84,7 @@ def _milestone(milestone: Milestone, label: int) -> Row:
 
 
 def _progress(milestone: Milestone) -> Row:
-    """What the log says, else how much of the time is over that the last start took."""
+    """Return the progress reported by the log, else the share of the last start's duration that has passed."""
     elapsed, expected = milestone.elapsed_s, milestone.expected_s
     if milestone.progress is not None:
         return (*bar(milestone.progress, _BAR, "key"), (f" {fmt.percent(milestone.progress):>5}", "text"))
@@ -95,7 +95,7 @@ def _progress(milestone: Milestone) -> Row:
 
 
 def _life(server: ServerView) -> Rows:
-    """What the processes do although the log may be silent."""
+    """Return what the server's processes do, because the log may be silent."""
     life = server.liveness
     if life is None:
         return []

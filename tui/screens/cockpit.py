@@ -1,8 +1,8 @@
-"""The cockpit's one screen: panels over the latest snapshot, and the keys that steer the run.
+"""The screen of a run: panels that draw the latest snapshot, and the keys that steer the run.
 
-The app hands it snapshots, it changes widgets, its panels only draw. Widgets are neither mounted nor removed while
-it runs: panels come and go by CSS class, by size (`app.tcss`) and by phase. A key answers from the local wish
-(`PendingLoad`) before the run confirms it.
+The app hands it snapshots, the screen changes widgets, and its panels only draw. No widget is mounted or removed while
+it runs: panels show and hide by CSS class, depending on size (`app.tcss`) and phase. A key shows its effect from the
+local target (`PendingLoad`) before the run confirms it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _TEXTS = {
 
 
 class CockpitScreen(FullScreen[None]):
-    """Draws a run and steers it."""
+    """Shows a run and steers it."""
 
     AUTO_FOCUS = ""
     ALLOW_IN_MAXIMIZED_VIEW = "#keys, #header"
@@ -64,7 +64,7 @@ class CockpitScreen(FullScreen[None]):
     HELP_KEYS = (*keys.COCKPIT, *keys.LOG, keys.PALETTE, keys.INTERRUPT)
 
     def __init__(self, control: RunControl, *, watching: bool = False, read_only: bool = False) -> None:
-        """A watcher only leaves its own view, never ends the run; with `read_only` it cannot steer either."""
+        """With `watching`, leaving does not end the run; with `read_only`, no key steers it either."""
         super().__init__()
         self.control = control
         self._watching = watching
@@ -78,19 +78,19 @@ class CockpitScreen(FullScreen[None]):
         self._panels: list[Panel] = []
         self._page = OVERVIEW
         self._full = False
-        self._chosen = ""  # what the details are of
+        self._chosen = ""  # the item in the details view
         self._metric = METRICS[0]
         self.snapshot: Snapshot | None = None  # the state on the screen
         self._arrived_s = monotonic()
         self._ending: Literal["", "stop", "abort"] = ""
         self._ended = False
-        self.leaving = False  # the operator wants to be out as soon as the run is over
+        self.leaving = False  # exit as soon as the run is over
         self._interrupts = 0
         self._ask_again_s = 0.0
         self._filters = {"log": "", "events": ""}
 
     def compose(self) -> ComposeResult:
-        """All panels, always; the style sheet says which show."""
+        """Compose all panels; the style sheet decides which are shown."""
         yield Panel(header.header, id="header")
         with Ground(id="top"):
             yield Ground(*panels(_HAND), id="hand")
@@ -104,12 +104,12 @@ class CockpitScreen(FullScreen[None]):
         yield KeyBar(self._hints, id="keys")
 
     def on_mount(self) -> None:
-        """Find the panels once; a first snapshot may have come before them."""
+        """Look up the panels once, and draw a snapshot that may have come before them."""
         self._panels = list(self.query(Panel))
         self._draw()
 
     def gather(self, snapshot: Snapshot) -> None:
-        """Keep what charts, marks and log need of a snapshot: every one comes by here, drawn or not."""
+        """Keep what charts, marks and log need of a snapshot; called for every one, drawn or not."""
         self._timeline.add(snapshot)
         self._log_book.see(snapshot.server)
 
@@ -135,7 +135,7 @@ class CockpitScreen(FullScreen[None]):
         self._draw()
 
     def check_age(self) -> None:
-        """Draw the age of the numbers where no snapshots come any more."""
+        """Draw the age of the numbers if snapshots have stopped coming."""
         if self.snapshot is not None and not self._ended and monotonic() - self._arrived_s > STALE_AFTER_S:
             self._draw()
 
@@ -143,10 +143,10 @@ class CockpitScreen(FullScreen[None]):
         self._draw(anew=True)
 
     def _draw(self, *, anew: bool = False) -> None:
-        """All panels, from what is known now; `anew` where Textual is about to ask for all of the screen.
+        """Draw all panels from the present state; `anew` if Textual is about to ask for the whole screen.
 
-        Not under a dialog: Textual would blend the whole screen anew at each message that this one gets (measured: 60 %
-        of a core). Therefore the app, not this screen, is what the snapshots are posted to.
+        Nothing is drawn under a dialog: Textual would blend the whole screen again for each message to this screen
+        (measured: 60 % of a core). For the same reason, snapshots are posted to the app and not to this screen.
         """
         if self.snapshot is None or not self._panels or not self.is_current or self.app.screen is not self:
             return
@@ -173,16 +173,16 @@ class CockpitScreen(FullScreen[None]):
 
     @property
     def _shown_metric(self) -> str:
-        """The latency that a view shows; outside the curve view, the frontier stands for TPOT, its inverse."""
+        """The metric that a view shows; outside the curve view, TPOT instead of the frontier, which is its inverse."""
         return self._metric if self._page == "curve" or self._metric in METRICS else "tpot"
 
     def _hints(self, height: int) -> list[list[Hint]]:
         return keys.cockpit_hints(self._operator, self._page, keymap_of(self.app), height)
 
     def _show(self, page: str) -> None:
-        """Another view; the log takes the keys that move in it."""
+        """Switch to a view; the log gets the focus, for the keys that move in it."""
         self._page = page
-        cached_cell_len.cache_clear()  # rich keeps 4,096 texts, most of them rows of the view before
+        cached_cell_len.cache_clear()  # rich caches 4,096 texts, most of them rows of the previous view
         if page == "details" and self.snapshot is not None:
             self._chosen = details.chosen(self._frame_of(self.snapshot))
         for each in self.query(".page"):
@@ -201,7 +201,7 @@ class CockpitScreen(FullScreen[None]):
 
     @property
     def _replayed(self) -> tuple[Player, ReplayView] | None:
-        """What plays, and where it is; None where a run goes on."""
+        """The player and its position; None for a live run."""
         now = self.snapshot.replay if self.snapshot is not None else None
         return (self.control, now) if now is not None and isinstance(self.control, Player) else None
 
@@ -222,7 +222,7 @@ class CockpitScreen(FullScreen[None]):
             self._draw()
 
     def action_scale(self, factor: float) -> None:
-        """Double or half: the load, or the speed of a replay."""
+        """Scale the load, or the speed of a replay."""
         if self._replayed is not None:
             player, now = self._replayed
             player.set_speed(now.speed * factor)
@@ -239,7 +239,7 @@ class CockpitScreen(FullScreen[None]):
         ask(self, AskLoad("Rate" if open_loop else "Concurrency", open_loop=open_loop), self._set_number)
 
     def action_no_load(self) -> None:
-        """End the load; of an open loop, too."""
+        """Stop the load, in open loop too."""
         if self._steerable():
             self._pending.ask(0.0, open_loop=False)
             self._draw()
@@ -258,7 +258,7 @@ class CockpitScreen(FullScreen[None]):
             self._draw()
 
     def action_next_stage(self) -> None:
-        """On with the plan; in a replay one snapshot."""
+        """Go to the next stage of the plan, or in a replay to the next snapshot."""
         if self._replayed is not None or self._steerable():
             self.control.apply(NextStage())
 
@@ -272,7 +272,7 @@ class CockpitScreen(FullScreen[None]):
 
     def action_note(self) -> None:
         if self.over or self._replayed is not None:
-            self.notify("The run is over: its notes are as they were", severity="warning", timeout=3, markup=False)
+            self.notify("The run is over: notes cannot be added", severity="warning", timeout=3, markup=False)
         else:
             ask(self, AskText("Note, kept in the result at this moment"), self._put_note)
 
@@ -286,7 +286,7 @@ class CockpitScreen(FullScreen[None]):
 
     def action_filter(self) -> None:
         what = "events" if self._page == "events" else "log"
-        lines = "events with, in kind or text" if what == "events" else "lines of the log with"
+        lines = "events with, in kind or text" if what == "events" else "log lines with"
         ask(self, AskText(f"Show only {lines} (empty: all)", self._filters[what]), partial(self._filter, what))
 
     def _filter(self, what: str, text: str) -> None:
@@ -298,10 +298,10 @@ class CockpitScreen(FullScreen[None]):
         if self.snapshot is not None and self.snapshot.phase == "blocked":
             self.control.apply(StartAnyway())
         else:
-            self.notify("Nothing holds the start back", timeout=2, markup=False)
+            self.notify("Nothing blocks the start", timeout=2, markup=False)
 
     def action_show(self, page: str) -> None:
-        """A view; the key of the one that shows makes it large, and back."""
+        """Show a view; for the one already shown, toggle full screen."""
         if self.maximized is not None:
             self.minimize()
         self._full = page == self._page and not self._full
@@ -322,15 +322,15 @@ class CockpitScreen(FullScreen[None]):
         self._draw()
 
     def action_other(self, step: int) -> None:
-        """Details of the next thing, or of the one before."""
+        """Show details of the next or the previous item."""
         if self.snapshot is not None and self._page == "details":
             self._chosen = details.moved(self._frame_of(self.snapshot), step)
             self._draw()
 
     def on_panel_chosen(self, message: Panel.Chosen) -> None:
-        """A click on a verdict, a stage or a GPU shows its details, elsewhere on a panel of the overview its view.
+        """Show the details of a clicked verdict, stage or GPU, or the view of a clicked overview panel.
 
-        On a chart it makes the chart large; another one goes back.
+        A click on a chart maximizes it; another click restores it.
         """
         panel = message.panel
         if self.maximized is not None:
@@ -359,17 +359,17 @@ class CockpitScreen(FullScreen[None]):
         self.notify(f"{self._page}: {text.count(chr(10))} lines copied", timeout=2, markup=False)
 
     def action_leave(self) -> None:
-        """Leave at once when the run is over or somebody else's, else ask."""
+        """Leave at once if the run is over or only watched, else ask."""
         if self.over or self._watching:
             self.app.exit()
         elif not isinstance(self.app.screen, AskLeave):
             self.app.push_screen(AskLeave(), self._leave)
 
     def interrupt(self) -> None:
-        """Ctrl+C: finish; then abort; then leave whatever the run does."""
+        """Handle Ctrl+C: finish first, then abort, then leave whatever the run does."""
         self._interrupts += 1
         while self.app.screen is not self:
-            self.app.screen.dismiss(None)  # who waits for an answer gets it
+            self.app.screen.dismiss(None)  # its caller gets None
         if self.over or self._watching or self._interrupts > 2:
             self.app.exit()
         else:
@@ -391,5 +391,5 @@ class CockpitScreen(FullScreen[None]):
 
     @property
     def over(self) -> bool:
-        """Whether there is nothing left to end."""
+        """Whether the run is over, so that there is nothing left to end."""
         return self._ended or (self.snapshot is not None and self.snapshot.phase == "done")

@@ -1,6 +1,6 @@
-"""Modal questions: a load, a line of text, a choice, whether to leave, the help; and the screens that they lie over.
+"""Modal dialogs (a load, a line of text, a choice, whether to leave, the help), and the base of the screens below.
 
-Esc leaves each of them with nothing changed.
+Esc closes each of them without changing anything.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Answer = TypeVar("Answer")
 
 
 def ask(screen: Screen[Any], dialog: Screen[Answer | None], then: Callable[[Answer], object]) -> None:
-    """Show a dialog, and do what follows from its answer; nothing where there is none."""
+    """Show a dialog, and call `then` with its answer, if there is one."""
 
     def answered(answer: Answer | None) -> None:
         if answer is not None:
@@ -46,16 +46,16 @@ def ask(screen: Screen[Any], dialog: Screen[Answer | None], then: Callable[[Answ
 
 
 class LeanScreen(Screen[Answer]):
-    """Styled, laid out and painted once where Textual would do so twice."""
+    """A screen that is styled, laid out and painted once where Textual would do so twice."""
 
     def _on_screen_resume(self, event: ScreenResume) -> None:
-        """Before Textual's own handler: as it appears first, what is on it has just been styled as it was mounted."""
+        """Run before Textual's handler: when the screen first appears, its widgets were just styled on mounting."""
         event.refresh_styles = event.refresh_styles and self.stack_updates > 0
 
     def _on_timer_update(self) -> None:
-        """Where something that was out of sight is to be painted, Textual would lay out all of it a second time.
+        """Avoid a second layout, which Textual would do to paint something that was out of sight.
 
-        Where all of it is to be painted, it would do so again after the layout has.
+        Also avoid a full repaint after the layout, which has painted everything already.
         """
         if self._layout_required and self.is_current and not self.app._batch_count:
             self._dirty_widgets.intersection_update(self._compositor.visible_widgets)
@@ -66,13 +66,13 @@ class LeanScreen(Screen[Answer]):
 
 
 class FullScreen(LeanScreen[Answer]):
-    """What the screens below the dialogs share: the roles that `Painted` asks for, a help, and a way out."""
+    """Base of the screens below the dialogs: the roles that `Painted` needs, the help, and leaving."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = set(ROLE_CLASSES)
     HELP_KEYS: ClassVar[Sequence[Binding]] = ()
 
     def on_compose(self) -> None:
-        """Know how large it is before anything on it is styled: Textual would style all of it again once it is."""
+        """Set the size classes before anything is styled: Textual would set them later and style everything again."""
         width, height = self.app.size
         points = [(width, self.app.HORIZONTAL_BREAKPOINTS or []), (height, self.app.VERTICAL_BREAKPOINTS or [])]
         for cells, breakpoints in points:
@@ -91,15 +91,15 @@ class FullScreen(LeanScreen[Answer]):
         self.app.exit()
 
     def interrupt(self) -> None:
-        """What Ctrl+C does here."""
+        """Handle Ctrl+C."""
         self.app.exit()
 
 
 class Dialog(LeanScreen[Answer], ModalScreen[Answer]):
-    """Lies over a screen that stays as it is until the dialog is gone."""
+    """A modal screen; the screen below it is not redrawn until it is gone."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(keys.DIALOG)
-    # None of its own: with those of the app it would be styled twice. mypy reads them as instance variables.
+    # Empty, because with the app's breakpoints it would be styled twice. mypy reads them as instance variables.
     HORIZONTAL_BREAKPOINTS: list[tuple[int, str]] | None = []  # noqa: RUF012
     VERTICAL_BREAKPOINTS: list[tuple[int, str]] | None = []  # noqa: RUF012
 
@@ -108,7 +108,7 @@ class Dialog(LeanScreen[Answer], ModalScreen[Answer]):
         self._below: tuple[Size, list[Strip]] | None = None
 
     def _on_screen_resume(self, event: ScreenResume) -> None:
-        """Laid out and painted once, when all on it is mounted: Textual would do so as it appears, and again then."""
+        """Lay out and paint once, after everything is mounted: Textual would also do so when the dialog appears."""
         if self.stack_updates == 0:
             self._size = self.app.size
             self.refresh(layout=True)
@@ -135,18 +135,18 @@ class Dialog(LeanScreen[Answer], ModalScreen[Answer]):
 
 
 class AskParsed(Dialog[Answer | None], Generic[Answer]):
-    """A line of text with a meaning, taken once it has one."""
+    """Asks for a line of text, and accepts it once it can be parsed."""
 
-    HINT: ClassVar[str] = "Enter sets it, Esc leaves it"
+    HINT: ClassVar[str] = "Enter sets it, Esc cancels"
 
     def __init__(self, question: str, parse: Callable[[str], Answer], text: str = "", **field: object) -> None:
-        """`parse` raises `VrampError` with what is wrong, in a few words; `field` is for the `Input`."""
+        """Take a `parse` that raises `VrampError` with a short message; `field` is passed to the `Input`."""
         super().__init__()
         self._question, self._parse = question, parse
         self._field: dict[str, Any] = {"value": text, "max_length": 200} | field
 
     def compose(self) -> ComposeResult:
-        """The question, the field and, with a hint, room for a complaint."""
+        """Compose the question, the field and, with a hint, room for a complaint."""
         with Vertical(classes="dialog"):
             yield Static(self._question, markup=False, classes="question")
             yield Input(**self._field)
@@ -157,7 +157,7 @@ class AskParsed(Dialog[Answer | None], Generic[Answer]):
         self.submit(event.value.strip())
 
     def submit(self, text: str) -> None:
-        """Accept what has a meaning, else say what is wrong with it."""
+        """Accept the text if it can be parsed, else say what is wrong with it."""
         try:
             self.dismiss(self._parse(text))
         except VrampError as error:
@@ -168,7 +168,7 @@ class AskParsed(Dialog[Answer | None], Generic[Answer]):
 
 
 class AskText(AskParsed[str]):
-    """A line of text; nothing typed is an empty one."""
+    """Asks for a line of text, which may be empty."""
 
     HINT = ""
 
@@ -177,7 +177,7 @@ class AskText(AskParsed[str]):
 
 
 class AskLoad(AskParsed[float]):
-    """A rate or a concurrency, checked before it is accepted."""
+    """Asks for a rate or a concurrency, and checks it before accepting it."""
 
     def __init__(self, name: str, *, open_loop: bool) -> None:
         question = f"{name}: {'requests a second' if open_loop else 'streams held open'}"
@@ -196,12 +196,12 @@ def _parse_load(text: str, *, open_loop: bool) -> float:
 
 
 class AskUrl(AskParsed[str]):
-    """Where a server runs; it is asked what it serves before it is accepted."""
+    """Asks for the URL of a server, and accepts it once the server has named its model."""
 
-    HINT = "Enter asks it for its model, Esc leaves"
+    HINT = "Enter asks for its model, Esc cancels"
 
     def __init__(self, profile: str, *, api_key_env: str | None) -> None:
-        """`profile` names whose load will be sent."""
+        """Take the name of the profile whose load will be sent."""
         question = f"Attach to a running server, with the load of {profile}"
         super().__init__(question, str, placeholder="http://127.0.0.1:8000", max_length=400)
         self._api_key_env = api_key_env
@@ -225,10 +225,10 @@ class AskUrl(AskParsed[str]):
 
 
 class AskChoice(Dialog[Answer | None], Generic[Answer]):
-    """One of a few things; None stands for the harmless one."""
+    """Asks for one of a few choices; None stands for the harmless one."""
 
     def __init__(self, question: str, choices: Sequence[tuple[Answer | None, str]]) -> None:
-        """`choices` are values with the words for them."""
+        """Take the choices as values with their labels."""
         super().__init__()
         self._question, self._choices = question, choices
 
@@ -242,7 +242,7 @@ class AskChoice(Dialog[Answer | None], Generic[Answer]):
 
 
 class AskLeave(AskChoice[Leave]):
-    """Asked once before a live run is ended."""
+    """Asks how to end a live run."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(keys.LEAVE)
 
@@ -256,13 +256,13 @@ class AskLeave(AskChoice[Leave]):
 
 
 class AskOrphans(AskChoice[Literal["end"]]):
-    """Asked before anything else, where vramp and its guard were killed and their server was not."""
+    """Asks what to do about servers whose vramp and guard were both killed."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(keys.ORPHANS)
 
     def __init__(self, left: Sequence[str]) -> None:
-        """`left` is in words what there is."""
-        lines = ["Something is left of a vramp that was killed together with its guard.", *left]
+        """Take a description of each thing that is left."""
+        lines = ["A vramp that was killed together with its guard has left this behind:", *left]
         choices: tuple[tuple[Literal["end"] | None, str], ...] = (
             ("end", "e  end it: kill its processes, remove its container"),
             (None, "g  go on: it keeps running, and takes memory and time from the server to be measured"),
@@ -281,7 +281,7 @@ class Help(Dialog[None]):
         self._rows = rows
 
     def compose(self) -> ComposeResult:
-        """A table that scrolls where it must."""
+        """Compose a table that scrolls if it must."""
         with VerticalScroll(classes="dialog help"):
             yield Static("Keys", markup=False, classes="question")
             yield Pane(id="help-keys")

@@ -1,7 +1,7 @@
-"""The editor: a profile as text, checked at every pause in the typing, saved under a name, or started as it stands.
+"""The editor: a profile as text, checked at every pause in typing, saved under a name, or started as it stands.
 
-A file that came with vramp is never written; any other that is there already only after a question. A file is written
-whole or not at all.
+A shipped file is never written, any other existing one only after a question. A file is written as a whole or not at
+all.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tui.widgets.rows import Row, Rows, cropped, spread, wrapped
 
 _FROM_WHERE: dict[Origin, str] = {
     "yours": "",
-    "site": ", everybody's on this machine: save your own",
+    "site": ", shared on this machine: save your own",
     "shipped": ", shipped: save it under another name",
 }
 _DEBOUNCE_S = 0.25
@@ -49,7 +49,7 @@ _ASSIGNED = re.compile(rf"\s*({_PART}(?:\s*\.\s*{_PART})*)\s*=")
 
 
 class EditorScreen(FullScreen[StartChoice | None]):
-    """The text, and what is wrong with it beneath; returns what shall be started, or None."""
+    """The text, with its problems beneath; returns what to start, or None."""
 
     AUTO_FOCUS = "#editor"
     BINDINGS: ClassVar[list[BindingType]] = list(keys.EDITOR)
@@ -101,7 +101,7 @@ class EditorScreen(FullScreen[StartChoice | None]):
         self.query_one("#editor-header", Pane).renew()
 
     def _header(self, width: int) -> Rows:
-        state = "changed" if self._changed else "as it is on disk"
+        state = "changed" if self._changed else "unchanged"
         left: Row = ((" vramp", "title"), ("  edit ", "text"), (fmt.plain(str(self._path)), "strong"))
         from_where = _FROM_WHERE[self._origin]
         return [spread(left, ((f"{state}{from_where} ", "dim"),), width)]
@@ -111,7 +111,7 @@ class EditorScreen(FullScreen[StartChoice | None]):
     def action_start(self) -> None:
         self._check()
         if self._problems:
-            self.notify("It cannot be started like this: see below", severity="warning", timeout=4, markup=False)
+            self.notify("Cannot be started: see the problems below", severity="warning", timeout=4, markup=False)
             return
         where = f"{self._path} (edited)" if self._changed else str(self._path)
         self.dismiss(StartChoice(self._document, where))
@@ -125,15 +125,15 @@ class EditorScreen(FullScreen[StartChoice | None]):
         try:
             path = _named(text)
         except (RuntimeError, ValueError):
-            words = f"{text}: a folder, or the home of nobody here; type a file, such as profiles/mine.toml"
+            words = f"{text}: a folder, or the home of an unknown user; type a file, such as profiles/mine.toml"
             self.notify(words, severity="error", timeout=10, markup=False)
             return
         if origin_of(path) == "shipped":
-            words = f"{path} came with vramp and stays as it is: take another name"
+            words = f"{path} is shipped with vramp: choose another name"
             self.notify(words, severity="warning", timeout=6, markup=False)
         elif os.path.exists(path) and path != self._path:  # noqa: PTH110 - a folder may be denied
             choices = [(None, "keep that file"), (path, "overwrite it")]
-            ask(self, AskChoice(f"{path} is there already", choices), self._write)
+            ask(self, AskChoice(f"{path} already exists", choices), self._write)
         else:
             self._write(path)
 
@@ -151,9 +151,9 @@ class EditorScreen(FullScreen[StartChoice | None]):
         self.notify(f"Saved: {path}{rest}", timeout=4, markup=False)
 
     def action_back(self) -> None:
-        """To the profiles; what was typed is not thrown away unasked."""
+        """Return to the profiles; asks before changes are discarded."""
         if self._changed:
-            choices = [(None, "go on editing"), (True, "throw the changes away")]
+            choices = [(None, "keep editing"), (True, "discard the changes")]
             ask(self, AskChoice("The changes are not saved", choices), lambda _: self.dismiss(None))
         else:
             self.dismiss(None)
@@ -168,9 +168,9 @@ class EditorScreen(FullScreen[StartChoice | None]):
 
 
 def problem_rows(problems: Sequence[Problem], width: int) -> Rows:
-    """Each with its line; a word where there are none."""
+    """Return each problem with its line, or that there is none."""
     if not problems:
-        return [((" ok", "good"), ("  a profile; every variant of it too", "dim"))]
+        return [((" ok", "good"), ("  valid, with each of its variants", "dim"))]
     rows: Rows = []
     for problem in problems:
         at = f"line {problem.line}: " if problem.line is not None else ""
@@ -185,7 +185,7 @@ def _named(text: str) -> Path:
 
 
 def proposed_path(path: Path) -> Path:
-    """Where to save: the operator's own file again, or else a new one beside his others."""
+    """Return where to save by default: the operator's own file again, or else a new one beside the others."""
     if origin_of(path) == "yours":
         return path
     folder = Path("profiles") if Path("profiles").is_dir() else Path()
@@ -200,9 +200,9 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 def check_text(text: str, name: str) -> tuple[dict[str, Any], list[Problem]]:
-    """The document, empty if it is no TOML, and all its problems; a variant is checked like the document itself.
+    """Return the document, empty if it is not TOML, and all problems of it and of its variants.
 
-    `name` is what it is called if it gives itself no name.
+    `name` is the profile's name if the document has none.
     """
     try:
         document = tomllib.loads(text)
@@ -239,7 +239,7 @@ def _line_of_words(text: str, words: str, variant: str | None) -> int | None:
 
 
 def line_of(text: str, path: Sequence[str]) -> int | None:
-    """The line, from 1, that sets a key or else the nearest table above it that has a line of its own."""
+    """Return the line, from 1, that sets a key, or else that of the nearest table above it that has one."""
     best, best_depth = None, 0
     for number, found in _keys_by_line(text):
         if len(found) > best_depth and found == list(path[: len(found)]):
@@ -248,7 +248,7 @@ def line_of(text: str, path: Sequence[str]) -> int | None:
 
 
 def _keys_by_line(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Each line that opens a table or sets a key, and its whole path; tables of an array count from 0."""
+    """Yield each line that opens a table or sets a key, with its whole path; tables of an array count from 0."""
     table: list[str] = []
     counts: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):

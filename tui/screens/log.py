@@ -1,7 +1,7 @@
-"""The server's log over the whole page: thousands of lines, those that pass a filter; it follows, scrolls, and finds.
+"""The log view: thousands of lines of the server's log, with filter, follow, scroll and search.
 
-A snapshot has the last lines alone; the book keeps what they were before, up to `MOST` lines, and says where some were
-lost because they came too fast. Nothing is scanned anew unless the filter changes.
+A snapshot has only the last lines; the book keeps earlier ones, up to `MOST`, and says where some were lost because
+they came too fast. Lines are scanned again only when the filter changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST = 20_000
 
 
 class LogBook:
-    """Lines of a log, and a window on those that pass the filter."""
+    """The lines of a log, and a window on those that pass the filter."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=MOST)
@@ -34,20 +34,20 @@ class LogBook:
         self._filter = ""
         self._total = 0
         self._last: tuple[str, ...] = ()
-        self.search = ""  # what is looked for, without regard to case; empty: nothing
+        self.search = ""  # the text to look for, ignoring case; empty: none
         self.end: int | None = None  # how many lines lie above the window's lower edge; None: it follows the log
-        self._hit: int | None = None  # the line that was found last, until the window moves away from it
+        self._hit: int | None = None  # the last match, until the window is moved
 
     def __len__(self) -> int:
         return len(self._passing)
 
     def see(self, server: ServerView) -> None:
-        """Take the lines that are new."""
+        """Add the new lines of a server's log."""
         tail = server.log_tail
         if tail == self._last:
             return
         total = server.log_total or len(tail)
-        if not server.log_total:  # nothing says what is new
+        if not server.log_total:  # without a total, new lines cannot be told from old ones
             self._lines.clear()
             self._passing.clear()
             self._hit = None
@@ -76,7 +76,7 @@ class LogBook:
         return [line for line in lines if wanted in line.casefold()] if wanted else list(lines)
 
     def filter(self, text: str) -> None:
-        """Only lines with this text, from now on and of the past; follows again."""
+        """Keep only lines with this text, past and future, and follow again."""
         if text != self._filter:
             self._filter = text
             self._passing = deque(self._passed(self._lines), maxlen=MOST)
@@ -85,19 +85,19 @@ class LogBook:
     # The window.
 
     def window(self, height: int) -> list[str]:
-        """The lines above its lower edge, at most `height`."""
+        """Return the lines above the window's lower edge, at most `height`."""
         end = len(self._passing) if self.end is None else min(self.end, len(self._passing))
         start = max(0, end - height)
         return [self._passing[place] for place in range(start, end)]
 
     def rows(self, height: int, width: int) -> Rows:
-        """The window on at most so many rows: where lines take several, it ends with a whole one, or begins the log."""
+        """Return the rows of the window, at most `height`: it ends with a whole line, or begins with the first."""
         if self.end is None or self.end > (first := self._fitting(0, height, width)):
             return [row for line in self.window(height) for row in _line(line, self.search, width)][-height:]
         return [row for line in islice(self._passing, first + 1) for row in _line(line, self.search, width)][:height]
 
     def _fitting(self, start: int, height: int, width: int) -> int:
-        """The end of the lines that fit whole from `start` on."""
+        """Return the end of the lines that fit as a whole from `start` on."""
         for place in range(start, len(self)):
             height -= len(_line(self._passing[place], "", width))
             if height < 0:
@@ -115,9 +115,9 @@ class LogBook:
         self._hit = None
 
     def find(self, text: str, step: int, height: int, width: int) -> bool:
-        """Put the nearest line with a text into the middle, above (-1) or below; whether there is one.
+        """Centre the nearest line with a text, above (-1) or below; return whether there is one.
 
-        It is looked for from the line that was found last, or else from the edges of the window: what is in it counts.
+        The search starts at the last match, or else so that the lines in the window are included.
         """
         self.search = text
         lines, wanted = list(self._passing), text.casefold()
@@ -131,7 +131,7 @@ class LogBook:
         return place is not None
 
     def _edges(self, height: int, width: int) -> tuple[int, int]:
-        """The end of the lines in sight, and the first of them; nothing lies below a window that follows."""
+        """Return the end of the visible lines, and the first of them; nothing lies below a window that follows."""
         end = min(len(self) if self.end is None else self.end, len(self))
         begin, room = end, 0 if self.end is None else height
         while room > 0 and begin > 0:
@@ -141,11 +141,11 @@ class LogBook:
 
 
 _WHEEL = 3
-_INDENT = 4  # of what a long line goes on with
+_INDENT = 4  # of the continuation of a long line
 
 
 class LogView(Panel):
-    """A window on the log book; its keys are live while it shows."""
+    """A window on the log book; its keys are live while it is shown."""
 
     can_focus = True
     BINDINGS: ClassVar[list[BindingType]] = list(keys.LOG)
@@ -166,12 +166,12 @@ class LogView(Panel):
         if self._book.search:
             words.append((f"< {fmt.plain(self._book.search)} >  ", "found"))
         words.append((f"{fmt.counted(len(self._book), 'line')}  ", "dim"))
-        standing: Word = ("STANDS, f follows", "warn")
+        standing: Word = ("PAUSED, f follows", "warn")
         return (*words, ("follows", "good") if self._book.end is None else standing)
 
     @property
     def _room(self) -> tuple[int, int]:
-        """The rows for lines, and their width."""
+        """The number of rows for lines, and their width."""
         return max(1, self.size.height - 1), self.size.width
 
     def action_scroll(self, lines: int) -> None:
@@ -186,7 +186,7 @@ class LogView(Panel):
         self.draw()
 
     def action_search(self) -> None:
-        ask(self.screen, AskText("Look in the log for (< above, > below)", self._book.search), self._search)
+        ask(self.screen, AskText("Search the log for (< above, > below)", self._book.search), self._search)
 
     def _search(self, text: str) -> None:
         self._find(text, -1)
@@ -213,7 +213,7 @@ class LogView(Panel):
 
 
 def _line(line: str, search: str, width: int) -> Rows:
-    """A line on as many rows as it needs, with what was looked for standing out."""
+    """Wrap a line onto as many rows as it needs, with the searched text highlighted."""
     room = max(8, width - 1 - _INDENT)
     first = (chop_cells(line, room + _INDENT) or [""])[0]
     pieces = [first, *chop_cells(line[len(first) :], room)]

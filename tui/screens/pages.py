@@ -1,6 +1,6 @@
-"""The views of the cockpit: which key shows which panels in the place of charts and tables, and what they copy.
+"""The views of the cockpit: the panels that each shows in place of charts and tables, and what each copies.
 
-All panels are composed once; a view shows by CSS class. The overview is what the screen is without any of them.
+All panels are composed once; a view is shown by CSS class. The overview is the screen without any of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COPIES: Mapping[str, Callable[[Frame], str]] = {
     "details": tables.details,
     "results": tables.stages,
 }
-"""What goes to the clipboard from each view."""
+"""What each view copies to the clipboard."""
 
 PANEL_PAGES = {
     "stages": "curve",
@@ -49,9 +49,9 @@ PANEL_PAGES = {
     "log": "log",
     "startup-log": "log",
 }
-"""What a click on a panel of the overview shows; on any other one it fills the screen."""
+"""The view that a click on an overview panel shows; a click on a chart maximizes it instead."""
 
-_FEW_GPUS, _SOME_GPUS = 2, 4  # up to this many leave room to the stages
+_FEW_GPUS, _SOME_GPUS = 2, 4  # up to this many leave room for the stages
 
 
 def compose(book: LogBook) -> Iterator[Widget]:
@@ -79,7 +79,7 @@ def _page(name: str, *panels: Widget) -> Ground:
 
 
 def shown_classes(frame: Frame, page: str, *, full: bool, width: int) -> Mapping[str, bool]:
-    """Each class of the screen that the style sheet goes by, and whether it is set."""
+    """Return each class of the screen that the style sheet uses, and whether it is set."""
     snapshot = frame.snapshot
     checking = snapshot.phase in ("checking", "blocked")
     starting = checking or snapshot.phase in ("starting", "restarting", "probing", "failed")
@@ -94,7 +94,7 @@ def shown_classes(frame: Frame, page: str, *, full: bool, width: int) -> Mapping
         "-errors": bool(snapshot.errors),
         "-notice": bool(load.notice(frame, width, 1)),
         "-hosts": bool(snapshot.hosts),
-        # No more room than there are GPUs; a row that says why there are none, unless nobody wants to know.
+        # Only as much room as there are GPUs; a row that says why there are none, unless telemetry is off.
         "-gpus": count > 0,
         "-few-gpus": 0 < count <= _FEW_GPUS,
         "-some-gpus": _FEW_GPUS < count <= _SOME_GPUS,
@@ -103,9 +103,9 @@ def shown_classes(frame: Frame, page: str, *, full: bool, width: int) -> Mapping
 
 
 def set_classes(screen: Screen[Any], wanted: Mapping[str, bool]) -> bool:
-    """Set classes of the screen, and style only what the style sheet says they style: all of it takes 40 ms.
+    """Set classes of the screen, and restyle only what depends on them, because restyling everything takes 40 ms.
 
-    Returns whether any changed.
+    Returns whether any class changed.
     """
     changed = {name for name, is_set in wanted.items() if is_set != screen.has_class(name)}
     if not changed:

@@ -1,4 +1,4 @@
-"""Past runs: what came of each, and the ways to go on from one: replay it, recover it, watch a live one."""
+"""The screen of past runs: shows the outcome of each, and replays, recovers or watches one."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tui.screens.dialogs import AskChoice, FullScreen, ask
 from tui.widgets.painted import Pane, RowList, blank
 
 _ENDED = ("complete", "stopped", "failed", "server_died")
-_AT_ONCE = 20  # runs that are read before the list shows them
+_AT_ONCE = 20  # runs that are read before the list is filled
 
 
 class PastScreen(FullScreen[None]):
-    """Runs at the left, newest first; at the right, what came of the one under the cursor."""
+    """Runs on the left, newest first; on the right, the outcome of the one under the cursor."""
 
     AUTO_FOCUS = "#rows"
     BINDINGS: ClassVar[list[BindingType]] = list(keys.PAST)
@@ -65,7 +65,7 @@ class PastScreen(FullScreen[None]):
         self._read()
 
     def on_resize(self) -> None:
-        """Rows depend on the width, which the list knows after it was laid out."""
+        """Fill the list again after the layout: rows depend on its width."""
         self.call_after_refresh(self._fill)
 
     @property
@@ -79,7 +79,7 @@ class PastScreen(FullScreen[None]):
 
     @work(exclusive=True, group="list")
     async def _read(self) -> None:
-        """The newest are there at once; what is read and will not change is not read again."""
+        """Read the runs, the newest first; those that have ended are not read again."""
         folders = (await asyncio.to_thread(run_folders))[::-1]
         ended = {run.folder: run for run in self._runs.values() if run.state in _ENDED}
         self._runs = {folder.name: ended[folder] for folder in folders if folder in ended}
@@ -97,7 +97,7 @@ class PastScreen(FullScreen[None]):
         now, width = datetime.now(UTC), self._list.row_width
         newest_first = sorted(self._runs.values(), key=lambda run: run.folder.name, reverse=True)
         rows = [(run.folder.name, panel.run_row(run, now, width)) for run in newest_first]
-        self._list.fill(rows or [(None, (("no run below ./runs yet", "dim"),))])
+        self._list.fill(rows or [(None, (("no run in ./runs yet", "dim"),))])
         self.query_one("#rows-head", Pane).renew()
         self.query_one("#picker-header", Pane).renew()
         self._show_detail()
@@ -117,7 +117,7 @@ class PastScreen(FullScreen[None]):
         self.action_open()
 
     def action_open(self) -> None:
-        """Replay it; for a killed one, ask whether its result shall be made first."""
+        """Replay or watch the run; for a killed one, ask whether to recover its result first."""
         run = self._run
         if run is None:
             return

@@ -1,8 +1,8 @@
-"""The load that the operator asks for: what a key makes of the present target, answered before the run confirms it.
+"""The load that the operator asks for, shown before the run confirms it.
 
-Invariants: a second key builds on the first even if no snapshot came between; what was asked for stays on the screen
-until the run confirms it or `PATIENCE` snapshots have passed, so that the screen does not show for good what the run
-never did; a concurrency is a whole number, of which 0 is no load, a rate is positive.
+Invariants: a second key builds on the first even without a snapshot in between; the requested load is shown until the
+run confirms it or `PATIENCE` snapshots have passed, so that a refused one does not stay on the screen; a concurrency is
+a whole number, 0 for no load, and a rate is positive.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PendingLoad:
 
     @property
     def wanted(self) -> Wanted:
-        """The load to show: asked for, else confirmed."""
+        """The load to show: the requested one, else the confirmed one."""
         value, open_loop = self._asked or (self._seen.value, self._seen.open_loop)
         return Wanted(
             value=value,
@@ -46,7 +46,7 @@ class PendingLoad:
         )
 
     def see(self, snapshot: Snapshot) -> None:
-        """Learn the run's own target, and drop what it confirms."""
+        """Take over the run's own target, and drop requests that it confirms."""
         self._seen = _target_of(snapshot)
         self._idle = snapshot.phase == "holding"
         self._waited += 1
@@ -58,7 +58,7 @@ class PendingLoad:
             self._asked_shape = None
 
     def step(self, direction: int) -> None:
-        """One more or less, but never less than one: no load is asked for in so many words. In open loop a tenth."""
+        """Step by one, or in open loop by a tenth; never below one, because no load has a key of its own."""
         value = self.wanted.value or 0.0
         if not self.wanted.open_loop:
             return self.ask(max(min(value, 1.0), value + direction))
@@ -80,7 +80,7 @@ class PendingLoad:
         self._control.apply(SetRate(value) if open_loop else SetConcurrency(int(value)))
 
     def ask_shape(self, isl: int, osl: int) -> None:
-        """Requests of another shape; one that changes nothing is not sent."""
+        """Request another shape; one that changes nothing is not sent."""
         if (isl, osl) == self.wanted.shape:
             return
         self._asked_shape, self._waited = (isl, osl), 0
@@ -103,6 +103,6 @@ def _target_of(snapshot: Snapshot) -> Wanted:
 
 
 def _rounded_rate(value: float) -> float:
-    """Three significant digits, so that the number shown is the number sent."""
+    """Round to three significant digits, so that the number shown is the number sent."""
     value = min(max(value, LEAST_RATE), MOST_RATE)
     return round(value, 2 - math.floor(math.log10(value)))

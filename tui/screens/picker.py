@@ -1,7 +1,7 @@
-"""The way in: the profiles that can be started, and what stands in the way of the one under the cursor.
+"""The first screen: the profiles that can be started, and the preflight of the one under the cursor.
 
-Everything that takes time (reading runs, the preflight) is a worker of which a newer one takes the place; the list can
-be used from the first frame on. The picker starts nothing itself: it tells the app what the operator wants.
+Everything that takes time (reading runs, the preflight) is done by a worker that a newer one replaces; the list can be
+used from the first frame on. The picker starts nothing itself: it posts the operator's choice to the app.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from tui.screens.past_runs import PastScreen
 from tui.widgets.painted import Pane, RowList, blank
 from tui.widgets.rows import Row, Rows
 
-_DEBOUNCE_S = 0.25  # A cursor that only passes by a profile does not check the box
+_DEBOUNCE_S = 0.25  # so that a cursor that only passes a profile does not check the box
 _AS_IT_IS = ""
 
 
 class PickerScreen(FullScreen[None]):
-    """Profiles at the left; at the right, everything about the one under the cursor."""
+    """Profiles on the left; on the right, everything about the one under the cursor."""
 
     AUTO_FOCUS = "#rows"
     BINDINGS: ClassVar[list[BindingType]] = list(keys.PICKER)
@@ -55,20 +55,20 @@ class PickerScreen(FullScreen[None]):
         choice: StartChoice
 
     def __init__(self, *, api_key_env: str | None = None) -> None:
-        """`api_key_env` names the variable with the key for servers that are attached to."""
+        """Take the name of the environment variable with the API key for attached servers."""
         super().__init__()
         self._api_key_env = api_key_env
         self._entries: dict[str, Entry] = {}
         self._last: Mapping[str, PastRun] = {}
         self._variants: dict[str, str] = {}  # chosen by the operator, by the path of the profile
         self._filter = ""
-        self._checked: Entry | None = None  # the profile that the findings are of
+        self._checked: Entry | None = None  # the profile that the findings belong to
         self._findings: Sequence[Finding] | None = None
         self._problem = ""
         self._checking_since_s = monotonic()
 
     def compose(self) -> ComposeResult:
-        """List and details; the filter shows once it is asked for."""
+        """Compose list and details; the filter is hidden until it is asked for."""
         yield Pane(id="picker-header")
         with Horizontal(id="picker-columns"):
             with Vertical(id="picker-list"):
@@ -90,13 +90,13 @@ class PickerScreen(FullScreen[None]):
         self._read()
 
     def on_screen_suspend(self) -> None:
-        """A run has the box for itself."""
+        """Cancel the preflight: a run must have the box for itself."""
         self.workers.cancel_group(self, "preflight")
         if self._findings is None:
             self._checked = None
 
     def on_resize(self) -> None:
-        """Rows depend on the width, which the list knows after it was laid out."""
+        """Fill the list again after the layout: rows depend on its width."""
         self.call_after_refresh(self._fill)
 
     @property
@@ -112,7 +112,7 @@ class PickerScreen(FullScreen[None]):
 
     @work(exclusive=True, group="list")
     async def _read(self) -> None:
-        """Profiles at once, what came of them when it is known; the one under the cursor may be another by now."""
+        """Show the profiles at once, and their last runs when these are read; the cursor may have moved by then."""
         found, folders = await asyncio.to_thread(lambda: (entries(), run_folders()))
         last_used = newest_by_profile(folders[-1:])
         self._entries = {str(entry.path): entry for entry in found}
@@ -126,7 +126,7 @@ class PickerScreen(FullScreen[None]):
         self._show_detail()
 
     def _fill(self, begin_at: str | None = None) -> None:
-        """The rows that pass the filter, the operator's own first."""
+        """Fill the list with the rows that pass the filter, the operator's own first."""
         now, width = datetime.now(UTC), self._list.row_width
         wanted = self._filter.casefold()
         rows: list[tuple[str | None, Row]] = []

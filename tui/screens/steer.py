@@ -1,6 +1,6 @@
-"""The larger changes of a run: another shape, another plan, another start of the server. Each is asked for in a dialog.
+"""The larger changes of a run, each asked for in a dialog: another shape, another plan, a restart of the server.
 
-What was asked for goes to the run as it is; what the run cannot do comes back as an event and is shown as a notice.
+A request goes to the run unchecked; what the run refuses comes back as an event and is shown as a notification.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _RESTARTABLE: frozenset[Phase] = STEERABLE | {"checking", "blocked", "starting",
 
 
 def phases_for(what: str) -> frozenset[Phase]:
-    """Those in which a change can be asked for."""
+    """Return the phases in which a change can be asked for."""
     return _RESTARTABLE if what == "restart" else STEERABLE
 
 
 def parse_shape(text: str) -> tuple[int, int]:
-    """`4096/1024`, the tokens of a prompt and of its answer; raises `ProfileError`."""
+    """Parse `4096/1024`, the tokens of a prompt and of its answer; raises `ProfileError`."""
     isl, _, osl = text.partition("/")
     if not (isl.strip().isdecimal() and osl.strip().isdecimal()):
         raise ProfileError("two whole numbers, such as 4096/1024")
@@ -40,7 +40,7 @@ def parse_shape(text: str) -> tuple[int, int]:
 
 
 class Steer:
-    """Asks on a screen, and tells the run."""
+    """Asks for changes on a screen, and applies them to the run."""
 
     def __init__(self, screen: Screen[None], control: RunControl, pending: PendingLoad) -> None:
         self._screen = screen
@@ -83,7 +83,7 @@ class Steer:
 
     def _ask_restart(self, snapshot: Snapshot) -> None:
         now = snapshot.server.variant
-        choices = [(None, "go on without"), (Restart(None), f"restart it as it is{f', {now}' if now else ''}")]
+        choices = [(None, "do not restart"), (Restart(None), f"restart it as it is{f', {now}' if now else ''}")]
         choices += [(Restart(name), f"restart it as {name}") for name in snapshot.variants if name != now]
         question = "Restart the server? Running streams are cut off, results are kept"
         ask(self._screen, AskChoice(question, choices), self._control.apply)

@@ -1,4 +1,4 @@
-"""The tables of the views as Markdown, for the clipboard: what one sees, with units in the heads."""
+"""The tables of the views as Markdown for the clipboard, with units in the heads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DETAILS_WIDTH, _DETAILS_ROWS = 100, 200
 
 
 def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table that GitHub draws; a bar in a cell does not end it."""
+    """Return a table in GitHub's Markdown; a `|` in a cell is escaped."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines) + "\n"
 
@@ -41,7 +41,7 @@ def stages(frame: Frame) -> str:
 
 
 def loads(frame: Frame) -> str:
-    """The load curve; the stages where it says no more than they do."""
+    """Copy the load curve, or the stages if it says no more than they do."""
     return _copied(CURVE, frame.snapshot.curve) if tells_more(frame) else stages(frame)
 
 
@@ -71,7 +71,7 @@ def engine(frame: Frame) -> str:
 
 
 def log(frame: Frame) -> str:
-    """The lines of the log that pass the filter, as they are."""
+    """Copy the lines of the log that pass the filter, as they are."""
     wanted = frame.log_filter.casefold()
     lines = [fmt.plain(line) for line in frame.snapshot.server.log_tail if wanted in line.casefold()]
     return "\n".join(lines) + "\n"
@@ -89,7 +89,7 @@ def events(frame: Frame) -> str:
 
 
 def verdicts(frame: Frame) -> str:
-    """What is wrong, and what the preflight found."""
+    """Copy the verdicts and the preflight's findings."""
     found = frame.snapshot.findings
     rows = [(one.subject, "bad" if one.bad else "info", fmt.plain(one.text)) for one in frame.snapshot.verdicts]
     rows += [("preflight", one.severity, fmt.plain(f"{one.seen}: {one.why}; {one.fix}")) for one in found]
@@ -97,7 +97,7 @@ def verdicts(frame: Frame) -> str:
 
 
 def details(frame: Frame) -> str:
-    """The rows as they are drawn, each in one cell."""
+    """Copy the rows as they are drawn, each in one cell."""
     rows = panel.details(frame, _DETAILS_WIDTH, _DETAILS_ROWS)
     lines = ["".join(text for text, _ in row).rstrip() for row in rows[1:]]
     return markdown((fmt.plain(panel.chosen(frame)),), [(line,) for line in lines if line])

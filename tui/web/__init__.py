@@ -1,1 +1,1 @@
-"""The cockpit in a browser: a door of our own before textual-serve, and the page it serves."""
+"""The cockpit in a browser: textual-serve behind our own access check, and the page it serves."""

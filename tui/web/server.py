@@ -1,9 +1,8 @@
-"""The cockpit in a browser: textual-serve, which starts a process for each browser, behind a check of our own.
+"""The cockpit in a browser: textual-serve, which starts a process for each browser, behind our own access check.
 
-Invariants: nobody comes in without the token, which is made anew for each server: others who use the same machine
-reach the port too. What a browser sends on behalf of another page is refused, by `Origin`; a name that somebody else
-gave to this address, by `Host`. The page fetches nothing from elsewhere, and says so to the browser. When the server
-ends, no process of a browser is left.
+Invariants: no access without the token, which is new for each server, because other users of the machine can reach the
+port too. Cross-origin requests are refused by `Origin`, DNS rebinding by `Host`. The page loads nothing from elsewhere,
+and its Content-Security-Policy forbids it. When the server ends, no browser's process is left.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _OPEN_TO_ALL = ("/static/", "/page.js", "/download/")
 _POLICY = (
     "default-src 'none'",
     "script-src 'self'",
-    "style-src 'self' 'unsafe-inline'",  # xterm.js writes its own
+    "style-src 'self' 'unsafe-inline'",  # xterm.js adds its own
     "font-src 'self'",
     "img-src 'self' data:",
     "connect-src 'self'",
@@ -61,8 +60,8 @@ class TokenServer(Server):
     """Serves a command to browsers that know the token."""
 
     def __init__(self, command: Sequence[str], host: str) -> None:
-        # textual-serve hands the words to a shell: quoted, and the shell becomes the process. A vramp would take the
-        # variables that this one has set for the user's, and hand them to its server.
+        # textual-serve runs the command in a shell: it is quoted, and `exec` replaces the shell. A vramp would take
+        # the variables that this one has set for the user's, and pass them on to its server.
         unset = "".join(f"unset {name}; " for name in sorted(own_variables()))
         super().__init__(f"{unset}exec {shlex.join(command)}", host=host, templates_path=_PAGE)
         self._words = list(command)
@@ -82,18 +81,18 @@ class TokenServer(Server):
         if not self._is_ours(request.host):
             raise web.HTTPForbidden(text=f"{request.host!a}: not a name of this machine\n")
         if request.headers.get("Origin", f"http://{request.host}") != f"http://{request.host}":
-            raise web.HTTPForbidden(text="a page from elsewhere may not come in\n")
+            raise web.HTTPForbidden(text="cross-origin requests are refused\n")
         token = request.match_info.get("token") or request.query.get("token", "")
         knows_token = hmac.compare_digest(token.encode(), self.token.encode())
         if not knows_token and not request.path.startswith(_OPEN_TO_ALL):
-            raise web.HTTPForbidden(text="open the address that vramp web has printed: its token is missing or old\n")
+            raise web.HTTPForbidden(text="open the address printed by vramp web: its token is missing or outdated\n")
         response = await handler(request)
         if not response.prepared:
             response.headers.update(_HEADERS)
         return response
 
     def _is_ours(self, host: str) -> bool:
-        """An address cannot be given to another machine behind our back; a name can."""
+        """Whether `host` is an address or one of our names; another name could be DNS rebinding."""
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
@@ -114,25 +113,25 @@ class TokenServer(Server):
             self._sessions.discard(session)
 
     async def on_startup(self, app: web.Application) -> None:
-        """No greetings: standard output is for data."""
+        """Print no greeting: standard output is for data."""
 
     async def on_shutdown(self, app: web.Application) -> None:
         for session in self._sessions:
             session.cancel()
         if self._sessions:
             await asyncio.wait(set(self._sessions), timeout=_PATIENCE_S)
-        # One that is stopped or hangs has not heard that it is to end.
+        # A process that is stopped or hangs has not reacted to the cancellation.
         left = [child for child in psutil.Process().children() if _words_of(child) == self._words]
         for child in left:
             child.kill()
         for _ in range(round(_PATIENCE_S / _REAPED_S)):
-            await asyncio.sleep(_REAPED_S)  # the loop has to see the end of each, or complains when it is closed
+            await asyncio.sleep(_REAPED_S)  # the loop must reap each of them, or it complains when it is closed
             if not any(child.is_running() for child in left):
                 break
 
 
 def _words_of(process: psutil.Process) -> list[str]:
-    """Its command line; empty if it is gone, or dead and not yet reaped by the loop."""
+    """Return the command line of a process; empty if it is gone, or dead and not yet reaped by the loop."""
     try:
         return process.cmdline()
     except psutil.Error:
@@ -145,12 +144,12 @@ async def _script(request: web.Request) -> web.StreamResponse:
 
 @contextlib.asynccontextmanager
 async def serving(command: Sequence[str], listening: socket.socket, *, host: str) -> AsyncIterator[str]:
-    """Serve a Textual command as long as the block runs; gives the address to open."""
+    """Serve a Textual command while the block runs; yields the address to open."""
     server = TokenServer(command, host)
     runner = web.AppRunner(await server.application(), access_log=None, shutdown_timeout=1.0)
     server_logger.addFilter(_is_about_us)
     await runner.setup()
-    # What a process says that could not start is no data.
+    # Standard output is for data, not for the errors of a process that could not start.
     with contextlib.redirect_stdout(sys.stderr):
         try:
             await web.SockSite(runner, listening).start()
@@ -161,17 +160,17 @@ async def serving(command: Sequence[str], listening: socket.socket, *, host: str
 
 
 def _is_about_us(record: logging.LogRecord) -> bool:
-    """Whether it is about more than a request that is not HTTP, as a port scanner sends."""
+    """Whether a log record is about more than a malformed request, such as a port scanner sends."""
     return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket for `serving`; raises `ServerError` when the port cannot be had."""
+    """Return a socket for `serving`; raises `ServerError` if the port cannot be bound."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        raise ServerError(f"{host}:{port}: cannot be listened on: {error.strerror}; --port takes another") from error
+        raise ServerError(f"{host}:{port}: cannot listen: {error.strerror}; choose another with --port") from error
 
 
 def _is_address(name: str) -> bool:

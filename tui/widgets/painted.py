@@ -1,4 +1,4 @@
-"""Widgets that draw rows: `Painted` itself, a pane as high as its rows, a list, the bar of keys; and their ground."""
+"""Widgets that draw rows: `Painted` itself, a pane as high as its rows, a list, the key bar; and their background."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tui.widgets.rows import ROLES, Row, Rows, Word, target_at, width_of
 
 
 class _Styles(NamedTuple):
-    """Each role's style on a screen, and what they were made of."""
+    """The style of each role on a screen, and what the styles were made from."""
 
     theme: str
     rules: tuple[object, ...]
@@ -33,11 +33,11 @@ class _Styles(NamedTuple):
 
 _STYLES: WeakKeyDictionary[Screen[Any], _Styles] = WeakKeyDictionary()
 _RESTYLED: WeakSet[Screen[Any]] = WeakSet()
-"""Screens whose style sheet may say something new."""
+"""Screens whose styles may have changed."""
 
 
 def filtered(widget: Widget, style: Style) -> Style:
-    """A style as the terminal can show it: in greys under NO_COLOR."""
+    """Return a style as the terminal can show it: in greys under NO_COLOR."""
     segments = [Segment(" ", style)]
     for line_filter in widget.get_line_filters():
         segments = line_filter.apply(segments, widget.background_colors[1])
@@ -47,32 +47,32 @@ def filtered(widget: Widget, style: Style) -> Style:
 class Line(Strip):
     """A strip that is freed with its last reference.
 
-    Textual's own keeps itself where it is asked for its parts and is one: a cycle, and with some hundred of them a
-    second a large heap before the garbage collector looks at it.
+    Textual's own caches itself when it is divided and stays whole: a reference cycle, and with some hundred of them a
+    second a large heap before the garbage collector runs.
     """
 
     __slots__ = ()
 
     def divide(self, cuts: Iterable[int]) -> Sequence[Strip]:
-        """Its parts up to each of these cells."""
+        """Return its parts up to each of these cells."""
         ends = list(cuts)
         return [self] if ends == [self.cell_length] else super().divide(ends)
 
 
 def blank_lines(widget: Widget, crop: Region) -> list[Strip]:
-    """Nothing but its colour, for a widget without border, padding or title.
+    """Return lines of the background colour, for a widget without border, padding or title.
 
-    Textual's own way would look for those on each line whenever something is laid out anew. One strip does for all
-    lines, because it remembers how it was last cut for what lies on it.
+    Textual would look for those on each line after every layout. One strip serves for all lines, because it caches how
+    it was last divided around the widgets on it.
     """
     style = filtered(widget, Style(bgcolor=widget.background_colors[1].rich_color))
     return [Line.blank(crop.width, style)] * crop.height
 
 
 class Ground(Container):
-    """What other widgets lie on."""
+    """The background for other widgets."""
 
-    # Nothing scrolls: as Textual has it, each new size would lay out and paint the whole screen once more.
+    # Nothing scrolls: by Textual's default, each new size would lay out and paint the whole screen once more.
     virtual_size = Reactive(Size(0, 0), repaint=False)
 
     def render_lines(self, crop: Region) -> list[Strip]:
@@ -80,9 +80,9 @@ class Ground(Container):
 
 
 class Painted(Widget):
-    """A widget of rows: new ones refresh only the lines that they change, and nothing is laid out again.
+    """A widget of rows: new rows refresh only the lines that they change, without a new layout.
 
-    Its screen has `ROLE_CLASSES` as component classes.
+    Its screen must have `ROLE_CLASSES` as component classes.
     """
 
     ALLOW_MAXIMIZE = True
@@ -90,34 +90,34 @@ class Painted(Widget):
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
-        self._rows: Rows = []  # those below the edge, too
-        self._drawn_size: Size | None = None  # for which the rows are; None: there is something else to draw
+        self._rows: Rows = []  # including those below the edge
+        self._drawn_size: Size | None = None  # of the rows; None: they must be made again
         self._strips: dict[int, Strip] = {}  # by row, as they were rendered
         self._strip_width = 0
         self._strip_styles: Mapping[str, Style] = {}
 
     def rows(self, width: int, height: int) -> Rows:
-        """What to draw now, at this size."""
+        """Return what to draw now, at this size."""
         raise NotImplementedError
 
     def draw(self) -> None:
-        """Show what its rows are now; those below the edge are cut."""
+        """Draw the present rows; those below the edge are cut."""
         size = self.size
         changed = self._take_rows(size)
         if changed:
             self.refresh(*[Region(0, y, size.width, 1) for y in changed])
 
     def draw_later(self) -> None:
-        """Draw when its lines are asked for next: it is out of sight, or about to get another size."""
+        """Draw when its lines are asked for next, as it is about to get another size."""
         self._drawn_size = None
 
     def forget(self) -> None:
-        """It is out of sight, and its lines take memory; they are made anew once they are asked for."""
+        """Free the memory of a widget that is out of sight; its lines are made again when they are asked for."""
         self._drawn_size, self._rows = None, []
         self._strips.clear()
 
     def _take_rows(self, size: Size) -> list[int]:
-        """Make them for this size; returns which lines in sight are others than before."""
+        """Make the rows for this size; return which visible lines have changed."""
         before = self._rows
         self._drawn_size = size
         self._rows = self.rows(*size) if size else []
@@ -131,12 +131,12 @@ class Painted(Widget):
         return [y for y in changed if y < size.height]
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """The rows, most as they were: Textual asks for all of them whenever a cell of the screen changes.
+        """Return the rows, most from the cache: Textual asks for all of them whenever a cell of the screen changes.
 
-        Its own way would look on each row for borders, padding, opacity and links, which these widgets do not have. Its
-        message about another size comes only after a frame, which would be empty: therefore rows are made here.
+        Textual would look on each row for borders, padding, opacity and links, which these widgets do not have. Its
+        resize message comes only after a frame, which would be empty: therefore rows are made here.
         """
-        size = self.size  # which Textual looks up in its map of the screen each time
+        size = self.size  # Textual looks it up in its map of the screen each time
         if self._drawn_size != size:
             self._take_rows(size)
         width, styles = size.width, self._styles_by_role()
@@ -150,24 +150,24 @@ class Painted(Widget):
         return strips if crop.column_span == (0, width) else [strip.crop(*crop.column_span) for strip in strips]
 
     def _strip_of(self, y: int, styles: Mapping[str, Style]) -> Strip:
-        """One row, padded to the width."""
+        """Render a row, padded to the width."""
         row = self._rows[y] if y < len(self._rows) else ()
         segments = [Segment(text, styles[role]) for text, role in row if text]
         padded = Strip(segments).adjust_cell_length(self._strip_width, styles["text"])
         return Line(padded, self._strip_width)
 
     def target_at(self, x: int, y: int) -> str:
-        """What is drawn at a cell, as `rows.target` has named it; empty where nothing is."""
+        """Return the target at a cell, as named by `rows.target`; empty if there is none."""
         return target_at(self._rows[y], x) if 0 <= y < len(self._rows) else ""
 
     def notify_style_update(self) -> None:
-        """The style sheet may say something new."""
+        """Mark the screen, because its styles may have changed."""
         if self.is_attached:
             _RESTYLED.add(self.screen)
         super().notify_style_update()
 
     def _styles_by_role(self) -> Mapping[str, Style]:
-        """The screen's, made once for all its widgets until they change; Textual forgets its own at every refresh."""
+        """Return the screen's styles, cached for all its widgets; Textual drops its own cache at every refresh."""
         screen, theme = self.screen, self.app.theme
         known = _STYLES.get(screen)
         if known is not None and known.theme == theme and screen not in _RESTYLED:
@@ -175,7 +175,7 @@ class Painted(Widget):
         _RESTYLED.discard(screen)
         of_roles = [screen.get_component_styles(f"role-{role}") for role in ROLES]
         rules = (screen.background_colors, *((each.color, each.text_style) for each in of_roles))
-        # A screen that comes back is styled anew, most often with the same rules.
+        # A screen that comes back is styled again, most often with the same rules.
         if known is None or known.theme != theme or known.rules != rules:
             of_role = screen.get_component_rich_style
             by_role = {role: filtered(self, of_role(f"role-{role}")) for role in ROLES}
@@ -191,10 +191,10 @@ def blank(width: int) -> Rows:
 
 
 class RowList(OptionList):
-    """A list whose cursor a click moves; only a second click on the same row, or Enter, chooses it."""
+    """A list in which a click moves the cursor; only a double click or Enter chooses a row."""
 
     def on_click(self, event: Click) -> None:
-        """Before Textual's own handler, which would choose at the first."""
+        """Run before Textual's own handler, which would choose at the first click."""
         if event.chain < 2:
             event.prevent_default()
             clicked = event.style.meta.get("option")
@@ -203,17 +203,17 @@ class RowList(OptionList):
 
     @property
     def row_width(self) -> int:
-        """The cells of a row, without a blank at both ends."""
+        """The width of a row, without a blank at both ends."""
         return max(0, self.scrollable_content_region.width - 2)
 
     def fill(self, rows: Sequence[tuple[str | None, Row]], begin_at: str | None = None) -> None:
         """Show these rows, each with its id, or None for a heading.
 
-        The cursor stays on the row that it was on; one that was on none begins at `begin_at`.
+        The cursor stays on its row; if it was on none, it starts at `begin_at`.
         """
         at = self.highlighted_id or begin_at
         roles = {role: self.screen.get_component_rich_style(f"role-{role}") for role in ROLES}
-        # Only what is written: what lies under it is the cursor's.
+        # Only the foreground: the background belongs to the cursor.
         styles = {role: Style(color=style.color, bold=style.bold) for role, style in roles.items()}
         options = [Option(text_of(((" ", "text"), *row), styles), id=name, disabled=name is None) for name, row in rows]
         self.set_options(options)
@@ -228,17 +228,17 @@ class RowList(OptionList):
 
 
 def text_of(row: Row, styles: Mapping[str, Style]) -> Text:
-    """A row for a widget of Textual's; its words are not parsed as markup."""
+    """Return a row as rich text for a Textual widget; its words are not parsed as markup."""
     return Text.assemble(*((text, styles[role]) for text, role in row), no_wrap=True)
 
 
 class Pane(Painted):
-    """Rows as high as they are: what is around it scrolls."""
+    """A widget as high as its rows, for a container that scrolls."""
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self._rows_at: RowsAtWidth = blank
-        self._made: tuple[int, Rows] | None = None  # and at which width
+        self._made: tuple[int, Rows] | None = None  # with their width
 
     def show(self, rows_at: RowsAtWidth) -> None:
         """Paint this from now on, at any width."""
@@ -246,7 +246,7 @@ class Pane(Painted):
         self.renew()
 
     def renew(self) -> None:
-        """What it paints has changed."""
+        """Paint again, because the content has changed."""
         count = len(self._rows)
         self._made = None
         if self.size.width:
@@ -260,7 +260,7 @@ class Pane(Painted):
         return self._made[1]
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Known while its screen is laid out, which needs no second time for it."""
+        """Return the height during the layout of the screen, which then needs no second one."""
         return max(1, len(self.rows(width, 0)))
 
 
@@ -268,7 +268,7 @@ class KeyBar(Painted):
     """Shows keys and takes clicks on them."""
 
     def __init__(self, hints: Callable[[int], Sequence[Sequence[Hint]]], *, id: str) -> None:
-        """`hints` makes the rows for a height, in each the most needed first."""
+        """Take `hints`, which makes the rows for a height, the most needed keys first."""
         super().__init__(id=id)
         self._hints = hints
 
@@ -276,7 +276,7 @@ class KeyBar(Painted):
         return [tuple(word for word, _ in row) for row in self._rows_of_words(width, height)]
 
     async def on_click(self, event: Click) -> None:
-        """Act as if the key had been pressed; the words of a single key are as good as the key."""
+        """Act as if the key had been pressed; the label of a single key counts as the key."""
         rows = self._rows_of_words(*self.size)
         column = 0
         for word, action in rows[event.y] if 0 <= event.y < len(rows) else ():
@@ -286,7 +286,7 @@ class KeyBar(Painted):
             column += cells
 
     def _rows_of_words(self, width: int, height: int) -> list[list[tuple[Word, str]]]:
-        """The words of the hints that have room, each with its action."""
+        """Return the words of the hints that fit, each with its action."""
         rows: list[list[tuple[Word, str]]] = []
         for hints in self._hints(height):
             rows.append([])

@@ -28,12 +28,12 @@ GAP = 2  # cells between panels side by side
 
 
 def target(name: str) -> Word:
-    """A word that takes no room: a click to the right of it means `name`, up to the next one."""
+    """Return a word without width: a click to the right of it means `name`, up to the next such word."""
     return ("", name)
 
 
 def target_at(row: Row, column: int) -> str:
-    """What a click means; empty where it means nothing in particular."""
+    """Return the target of a click on a column; empty if there is none."""
     found, at = "", 0
     for text, role in row:
         if at > column:
@@ -45,17 +45,17 @@ def target_at(row: Row, column: int) -> str:
 
 
 def in_role(row: Row, role: str) -> Row:
-    """A row all in one role, with its targets."""
+    """Return a row with all words in one role, and its targets kept."""
     return tuple((text, role) if text or was in ROLES else (text, was) for text, was in row)
 
 
 def width_of(row: Row) -> int:
-    """The cells that a row takes; some characters take two, others none."""
+    """Return the cells that a row takes; some characters take two, others none."""
     return sum(len(text) if text.isascii() else cell_len(text) for text, _ in row)
 
 
 def padded(text: str, width: int) -> str:
-    """A text on exactly so many cells: cut with a sign that it was, or filled up with blanks."""
+    """Return a text of exactly `width` cells: cut with an ellipsis, or filled up with blanks."""
     if cell_len(text) > width:
         text = _beginning(text, width - 1) + "…"[: max(0, width)]
     return text + " " * (width - cell_len(text))
@@ -68,7 +68,7 @@ def _beginning(text: str, width: int) -> str:
 
 
 def in_cells(text: str, width: int) -> list[str]:
-    """A text cell by cell, as much as has room: a wide character leaves its second cell empty."""
+    """Split a text into cells, as far as it fits; the second cell of a wide character is empty."""
     cells: list[str] = []
     for character in text:
         taken = cell_len(character)
@@ -82,14 +82,14 @@ def in_cells(text: str, width: int) -> list[str]:
 
 
 def spread(left: Row, right: Row, width: int) -> Row:
-    """Two rows in one: the right one ends at the edge and wins over what does not fit of the left."""
+    """Join two rows: the right one ends at the edge, and the left one is cut to fit."""
     room = width - width_of(right) - (1 if right else 0)
     left = cropped(left, max(0, room))
     return (*left, (" " * max(0, width - width_of(left) - width_of(right)), "text"), *right)
 
 
 def cropped(row: Row, width: int) -> Row:
-    """A row cut at a width, with a sign that it was."""
+    """Return a row cut to a width, with an ellipsis if it was cut."""
     if width_of(row) <= width:
         return row
     kept: list[Word] = []
@@ -103,7 +103,7 @@ def cropped(row: Row, width: int) -> Row:
 
 
 def joined(words: Iterable[Word]) -> Row:
-    """Neighbours of one role as one word."""
+    """Merge neighbouring words of one role."""
     found: list[Word] = []
     for text, role in words:
         if found and found[-1][1] == role:
@@ -114,7 +114,7 @@ def joined(words: Iterable[Word]) -> Row:
 
 
 def titled(title: str, legend: Row, width: int) -> Row:
-    """The first row of a panel: its title on a rule, with what belongs to it at the right end."""
+    """Return the first row of a panel: its title on a rule, with the legend at the right end."""
     legend = cropped(legend, max(0, width - len(title) - 1))
     rule = max(0, width - len(title) - 1 - width_of(legend))
     line = "─" * rule if not legend or rule < 2 else "─" * (rule - 1) + " "
@@ -122,13 +122,13 @@ def titled(title: str, legend: Row, width: int) -> Row:
 
 
 def bar(share: float | None, width: int, role: str) -> Row:
-    """A bar that can be read without colour."""
+    """Return a bar that can be read without colour."""
     filled = 0 if share is None else round(min(max(share, 0.0), 1.0) * width)
     return (("━" * filled, role), ("╌" * (width - filled), "rule"))
 
 
 def facts(gap: str, *found: tuple[str, str, str]) -> Row:
-    """Values with their roles behind their labels: ` running 48  waiting 3`."""
+    """Return labels followed by their values: ` running 48  waiting 3`."""
     words: list[Word] = []
     for label, value, role in found:
         words += [(f"{gap if words else ' '}{label} ", "dim"), (value, role)]
@@ -136,7 +136,7 @@ def facts(gap: str, *found: tuple[str, str, str]) -> Row:
 
 
 def wrapped(text: str, width: int, role: str, indent: int = 1) -> Rows:
-    """A text from outside on as many rows as it needs; none for an empty one."""
+    """Wrap a text from outside onto as many rows as it needs; none for an empty one."""
     room = max(20, width - indent)
     lines = [
         line for part in text.splitlines() for line in textwrap.wrap(fmt.plain(part), room, break_on_hyphens=False)
@@ -145,7 +145,7 @@ def wrapped(text: str, width: int, role: str, indent: int = 1) -> Rows:
 
 
 def whole_groups(groups: Sequence[Rows], room: int, rest: str) -> Rows:
-    """As many groups of rows as fit, each whole, the first in any case; what was left out is counted."""
+    """Return as many whole groups of rows as fit, the first in any case; a last row counts the rest."""
     rows: Rows = []
     for number, group in enumerate(groups):
         if rows and len(rows) + len(group) > room:
@@ -155,7 +155,7 @@ def whole_groups(groups: Sequence[Rows], room: int, rest: str) -> Rows:
 
 
 def beside(panels: Sequence[tuple[Rows, int]], height: int) -> Rows:
-    """Rows of panels, given with their widths, as rows across all of them."""
+    """Put panels, given as rows and width, side by side."""
     found: Rows = []
     for y in range(min(height, max((len(rows) for rows, _ in panels), default=0))):
         words: list[Word] = []
@@ -167,6 +167,6 @@ def beside(panels: Sequence[tuple[Rows, int]], height: int) -> Rows:
 
 
 def widths_of(width: int, count: int) -> list[int]:
-    """How wide each of some panels is; what is left over goes to the first ones."""
+    """Divide a width among some panels; what is left over goes to the first ones."""
     room = width - GAP * (count - 1)
     return [room // count + (number < room % count) for number in range(count)]

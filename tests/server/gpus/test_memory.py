@@ -34,7 +34,7 @@ def test_what_did_not_come_back_names_the_new_holders() -> None:
     assert held == "GPU 0 (MI300X): 60.0 GiB more, held by pid 2 (VLLM::Worker)"
 
 
-def test_a_holder_that_grew_is_named_and_nobody_is_said() -> None:
+def test_a_holder_that_grew_is_named_and_an_invisible_one_is_reported() -> None:
     (grown,) = still_held([gpu(5, OLD)], [gpu(99, Holder(1, "", 99))], tolerance_bytes=10)
     assert grown.endswith("0.0 GiB more, held by pid 1")
     (nobody,) = still_held([], [gpu(GIB)], tolerance_bytes=0)

@@ -190,7 +190,7 @@ def test_the_platform_is_what_the_devices_say(tmp_path: Path, devices: list[str]
     assert platform_here(tmp_path) == platform
 
 
-def test_this_very_box_can_be_checked(tmp_path: Path) -> None:
+def test_this_machine_can_be_checked(tmp_path: Path) -> None:
     box = Box()
     assert 0 < box.open_files[0] <= box.open_files[1]
     assert box.clock_synchronised in (True, False, None)

@@ -291,7 +291,7 @@ def test_a_container_does_not_outlive_its_client(fake: FakeServer, guard: Guard)
         fake.assert_gone([client, docker.container])
 
 
-def test_a_name_that_somebody_else_has_costs_him_nothing(fake: FakeServer, guard: Guard) -> None:
+def test_a_container_of_the_same_name_is_left_alone(fake: FakeServer, guard: Guard) -> None:
     with fake_docker(fake.folder) as docker:
         theirs = docker.run("vramp-8000-x")
         id_file = docker.folder / "8000-x.cid"

@@ -128,7 +128,7 @@ def test_what_is_told_to_a_guard_after_a_hang_up_does_no_harm(tmp_path: Path) ->
         assert guard.wait(20) == 0
 
 
-async def test_nobody_elses_process_is_signalled() -> None:
+async def test_a_process_with_a_reused_pid_is_not_signalled() -> None:
     stranger = await asyncio.create_subprocess_exec("sleep", "600")
     theirs = ProcessId(stranger.pid, 1)  # an earlier process had this pid
     record = write_record(guard=theirs, server=theirs, tree=[theirs])

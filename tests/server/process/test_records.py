@@ -58,7 +58,7 @@ def test_a_mark_is_read_as_it_was_written(port: int, pid: int, ticks: int) -> No
 
 
 @given(st.text() | st.from_regex(r"[0-9a-f:.-]*"))
-def test_what_is_no_mark_is_none(text: str) -> None:
+def test_malformed_marks_are_not_read(text: str) -> None:
     assert read_mark(text) is None
 
 
@@ -231,7 +231,7 @@ def test_a_session_from_outside_the_namespace_is_a_strangers(monkeypatch: pytest
             process.kill()
 
 
-def test_a_leader_whom_nobody_has_buried_is_no_stranger() -> None:
+def test_a_session_whose_leader_is_a_zombie_is_still_ours() -> None:
     environment = {"PATH": os.environ["PATH"], VARIABLE: str(new_mark(8000, DEAD))}
     words = ["sh", "-c", "sleep 600 & echo $!"]
     with subprocess.Popen(words, env=environment, start_new_session=True, stdout=subprocess.PIPE) as leader:

@@ -140,7 +140,7 @@ def test_a_run_beside_its_baseline(capfd: pytest.CaptureFixture[str]) -> None:
     assert other is not None and other.verdict.startswith("it has no stage with conc 3, ISL 16, OSL 4")
 
 
-def test_a_baseline_that_is_none_is_told_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_baseline_is_reported_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
     assert vramp(*RUN.split(), "first.json", "--baseline", "nothing") == 2
     assert "nothing: no such file, folder, baseline or run" in capsys.readouterr().err
     assert not Path("runs").exists()

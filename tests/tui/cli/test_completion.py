@@ -73,7 +73,7 @@ def test_a_profile_in_the_place_of_a_command(scripts: Path, shell: str, offered_
     assert offered_beside_the_commands in behind_what_shtab_declares
 
 
-def test_a_shell_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["completion", "cmd.exe"])
     assert "bash" in capsys.readouterr().err

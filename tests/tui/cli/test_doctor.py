@@ -86,7 +86,7 @@ def test_a_capture_that_could_not_be_written_is_a_mistake_of_usage(
     assert err.startswith(f"vramp: --dump {tmp_path / place}: ")
 
 
-def test_a_way_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_telemetry_mode_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = doctor(capsys, "--telemetry", "magic")
     assert code == 2
     assert "amd-sysfs" in err

@@ -122,7 +122,7 @@ def test_a_missed_slo_is_exit_code_1(engine: Simulator, said: Said) -> None:
 @pytest.mark.parametrize(
     ("slo", "code", "word"), [((), 1, ""), (("--slo", "ttft_p50=1h"), 1, "MISSED"), (("--slo", "failed=40%"), 0, "met")]
 )
-def test_failures_that_nobody_bears_are_exit_code_1(
+def test_failures_beyond_the_limit_are_exit_code_1(
     engine: Simulator, said: Said, slo: tuple[str, ...], code: int, word: str
 ) -> None:
     engine.faults("http_500:every=3")
@@ -388,5 +388,5 @@ def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
-    assert process.stderr == "vramp: the current folder is gone: change to one that is there\n"
+    assert process.stderr == "vramp: the current folder no longer exists: change to another\n"
     assert process.returncode == 2

@@ -149,7 +149,7 @@ def test_a_profile_brings_its_server_and_what_it_would_send_but_no_load() -> Non
     assert (parts.load.concurrency, parts.load.rate, parts.plan.every) == ([0], [], 10.0)
 
 
-def test_for_so_long_with_its_figures_on_a_port(
+def test_a_duration_and_a_metrics_port(
     engine: Simulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -27,13 +27,13 @@ def test_a_run_that_is_not_there_is_named(folder: Path) -> None:
         replay(["nowhere"])
 
 
-def test_a_journal_that_is_none_is_told(folder: Path) -> None:
+def test_a_malformed_journal_is_refused(folder: Path) -> None:
     (leave_run(folder) / JOURNAL).write_text("{}\n")
     with pytest.raises(ResultError, match="journal"):
         replay(["last"])
 
 
 @pytest.mark.parametrize("speed", ["0.5", "101", "nan", "inf"])
-def test_a_speed_that_is_none_is_told(speed: str) -> None:
+def test_a_speed_out_of_range_is_refused(speed: str) -> None:
     with pytest.raises(ProfileError, match="expected a number from 1 to 100"):
         replay(["last", "--speed", speed])

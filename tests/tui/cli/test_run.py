@@ -45,7 +45,9 @@ def test_a_taken_port_stops_it_before_it_starts(engine: Simulator, capsys: pytes
     assert not Path("runs").exists()
 
 
-def test_a_file_that_cannot_be_stops_it_too(engine: Simulator, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_junit_path_that_cannot_be_written_stops_it_too(
+    engine: Simulator, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("folder").mkdir()
     assert vramp(*small(engine), "--junit", "folder") == 2
     assert "vramp: folder: is a folder; expected a file" in capsys.readouterr().err

@@ -49,7 +49,7 @@ def test_a_verdict_that_flickers_is_told_once_and_one_that_is_gone_for_good_is_t
     flickering = heard(at(200, QUEUEING), at(202), at(203, QUEUEING), at(206))
     assert sum("queueing: 16.0" in line for line in flickering) == 1
     assert not any("No longer" in line for line in flickering)
-    assert heard(at(200, QUEUEING), at(202), at(206))[-1] == "No longer so, gpu 0: queueing."
+    assert heard(at(200, QUEUEING), at(202), at(206))[-1] == "No longer true, gpu 0: queueing."
 
 
 def test_failures_are_told_as_they_grow_and_not_each_by_itself() -> None:

@@ -63,7 +63,7 @@ sys.stdin.read()
 """
 
 
-def test_one_that_is_driven_is_somebodys_measurement(left: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_a_vramp_drives_is_stopped_only_by_force(left: str, capsys: pytest.CaptureFixture[str]) -> None:
     port = left.rpartition(":")[2]
     with subprocess.Popen(
         [sys.executable, "-c", DRIVING, port], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -118,14 +118,14 @@ def write_nothing() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
-def test_a_stop_writes_nothing(left: str) -> None:
+def test_stopping_writes_no_file(left: str) -> None:
     command = [sys.executable, "-m", "tui.cli", "stop", left.rpartition(":")[2]]
     done = subprocess.run(command, preexec_fn=write_nothing, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert "no process left" in done.stderr
 
 
-def test_what_is_left_of_a_killed_vramp_is_listed_told_first_by_check_and_ended(
+def test_leftovers_of_a_killed_vramp_are_listed_reported_by_check_and_ended(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with sleeping() as process:

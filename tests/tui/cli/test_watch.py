@@ -159,8 +159,8 @@ def test_a_terminal_that_cannot_show_it_is_told_why(tmp_path: Path, redirected: 
     assert told.decode().startswith(f"vramp: vramp watch: needs a terminal to show it on: {reason}")
 
 
-def test_where_none_goes_on_it_says_so() -> None:
-    with pytest.raises(ResultError, match="no run goes on in "):
+def test_without_a_live_run_it_says_so() -> None:
+    with pytest.raises(ResultError, match="no run is live in "):
         live_folder(None)
 
 
@@ -179,16 +179,18 @@ def test_a_new_run_or_one_that_goes_on() -> None:
 
 
 def test_a_port_that_is_taken_starts_nothing() -> None:
-    with listen("127.0.0.1", 0) as taken, pytest.raises(ServerError, match="--port takes another"):
+    with listen("127.0.0.1", 0) as taken, pytest.raises(ServerError, match="choose another with --port"):
         web(["simulator", "--port", str(taken.getsockname()[1])])
     assert not Path("runs").exists()
 
 
 @pytest.mark.parametrize(("control", "can"), [(True, "see and steer this run"), (False, "see this run")])
-async def test_a_network_is_warned_of(control: bool, can: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_listening_on_a_network_is_warned_about(
+    control: bool, can: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = argparse.Namespace(host="0.0.0.0", allow_control=control)
     with listen("127.0.0.1", 0) as listening:
         async with _shown(Path("runs/x"), listening, options):
             output = capsys.readouterr()
-    assert f"warning: 0.0.0.0 is not this machine alone: who can listen on that network can {can}" in output.err
+    assert f"warning: 0.0.0.0 is open to other machines: anyone who can sniff that network can {can}" in output.err
     assert output.out == ""

@@ -128,7 +128,7 @@ def test_processes_stand_below_the_grid_those_of_others_first() -> None:
         rows = texts(grid(view, *size))
         assert len(rows) <= size[1] and max(len(row) for row in rows) <= size[0]
         title, first, second = rows[-3:]
-        assert title.startswith("processes on the GPUs") and title.endswith("1 of others")
+        assert title.startswith("processes on the GPUs") and title.endswith("others: 1")
         assert first.split()[:8] == "6 GiB gpu 0-1 other's 77 bob python3".split()
         assert second.split()[:7] == "320 GiB gpu 0-1 server's 2 pids".split()
 

@@ -64,7 +64,7 @@ def test_a_finding_is_told_with_its_remedy_and_counted() -> None:
     found = [Finding("port-taken", "blocks", "port 8000 is taken", "nobody can listen", "vramp stop 8000")]
     assert "! 1 blocks" in text(preflight(found, 0.0, 60)) and "→ vramp stop 8000" in text(preflight(found, 0.0, 60))
     assert "nothing blocks" in text(preflight([], 0.0, 60))
-    assert "looking at this box … 4 s" in text(preflight(None, 4.2, 60))
+    assert "checking this box … 4 s" in text(preflight(None, 4.2, 60))
     assert "no such variant" in text(preflight(None, 0.0, 60, "no such variant"))
 
 

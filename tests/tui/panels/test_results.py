@@ -51,7 +51,7 @@ def test_published_stands_beside_measured() -> None:
 def test_every_stage_stands_beside_what_was_published_for_it() -> None:
     compared = [Comparison(stage, "MI300X", "ttft_p50_ms", 800.0, 880.0, 10.0 + stage) for stage in range(4)]
     shown = text(done(reference=tuple(compared)))
-    assert "published MI300X, and how far from it each stage is ─" in shown
+    assert "published MI300X, and each stage's difference ─" in shown
     for number, conc in enumerate((8, 16, 32, 64)):
         assert f" {number + 1} conc {conc:<7}  TTFT p50 800 (+{10 + number}.0%)" in shown
     small = text(done(reference=tuple(compared)), 80, 18)
@@ -67,7 +67,7 @@ def test_why_the_server_died_is_not_lost() -> None:
 
 def test_without_a_result_it_says_so() -> None:
     assert "no result was written" in text(done(result_path=None))
-    assert "the run goes on" in text(running())
+    assert "the run is live" in text(running())
 
 
 def test_a_name_from_outside_cannot_move_the_cursor() -> None:

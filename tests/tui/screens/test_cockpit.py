@@ -127,7 +127,7 @@ async def test_milestones_and_the_verdict_on_a_dead_server_take_the_charts_place
 async def test_what_needs_the_operator_is_said() -> None:
     async with seated() as seat:
         await seat.show(running(phase="holding"))
-        assert "the plan is done, the server is up: + - ] [ n go on with load, q finishes" in seat.text
+        assert "the plan is done, the server is up: + - ] [ n set a new load, q finishes" in seat.text
         client = msgspec.structs.replace(running().client, limited=True, why="read lag p99 12 ms")
         await seat.show(running(client=client, errors=FAILURES))
         assert "! LIMITED" in seat.text and "read lag p99 12 ms" in seat.text

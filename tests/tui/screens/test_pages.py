@@ -127,7 +127,7 @@ async def test_the_log_follows_stands_and_finds() -> None:
         await seat.press("6")
         assert "[449]" in seat.text and "450 lines  follows" in seat.text
         await seat.press("up")
-        assert "[448]" in seat.text and "[449]" not in seat.text and "STANDS, f follows" in seat.text
+        assert "[448]" in seat.text and "[449]" not in seat.text and "PAUSED, f follows" in seat.text
         await logged(seat, 500)
         assert "[448]" in seat.text and "[449]" not in seat.text and seat.calls == []
         await seat.press("home")

@@ -314,7 +314,7 @@ async def test_the_palette_has_the_actions_of_the_screen_and_q_leaves() -> None:
         titles = {command.title for command in seat.app.get_system_commands(seat.app.screen)}
         assert {"attach (u)", "past runs (p)", "theme", "screenshot"} <= titles
         await seat.press("question_mark")
-        await seat.sees("Choose as which of its variants it starts")
+        await seat.sees("Choose the variant to start")
         await seat.press("escape", "q")
         assert seat.app._exit
 

@@ -1,4 +1,4 @@
-"""The door before the browsers' cockpit: who comes in, and who does not."""
+"""Access control of the cockpit in a browser: who is let in, and who is not."""
 
 from __future__ import annotations
 
@@ -127,5 +127,5 @@ async def test_when_the_server_ends_no_process_is_left() -> None:
 
 
 def test_a_port_that_is_taken_is_told() -> None:
-    with listen("127.0.0.1", 0) as taken, pytest.raises(ServerError, match="--port takes another"):
+    with listen("127.0.0.1", 0) as taken, pytest.raises(ServerError, match="choose another with --port"):
         listen("127.0.0.1", taken.getsockname()[1])
