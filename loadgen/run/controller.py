@@ -290,7 +290,7 @@ class LoadController:
             self._refuse("extend", "nothing runs" if running is None else f"{running.own.title} is not bounded by time")
             return
         more_s = running.extend(record.e2e_needs_s if record is not None else None)
-        self._event("load", f"{running.stage.title} goes on for {round(more_s, 1):g} s more")
+        self._event("load", f"{running.stage.title} extended by {round(more_s, 1):g} s")
 
     def redo(self) -> None:
         """Measure the plan's running stage again from its start, or its last completed stage if none is running."""
