@@ -48,7 +48,9 @@ def test_what_is_not_alike_is_refused_and_can_be_forced(capsys: pytest.CaptureFi
     assert vramp("compare", "a.json", "pear.json") == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "pear.json is not comparable with a.json: another model: some/model and another/model; --force" in captured.err
+    assert (
+        "pear.json is not comparable with a.json: another model: some/model and another/model; --force" in captured.err
+    )
     assert vramp("compare", "a.json", "pear.json", "--force") == 0
     assert "NOT ALIKE: another model" in capsys.readouterr().out
 
