@@ -15,7 +15,15 @@ from loadgen.metrics.journal import RunFinished, RunStarted
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
 from loadgen.store.journal import Journal
-from loadgen.store.runs import find_run, open_journal, open_result, run_folders, was_killed, write_result
+from loadgen.store.runs import (
+    find_run,
+    open_journal,
+    open_result,
+    require_writable,
+    run_folders,
+    was_killed,
+    write_result,
+)
 
 ROOT = Path(__file__).parents[2]
 STARTED = RunStarted(1.7e9, "the-run", "0", {}, {}, 1, 1, 1)
@@ -152,3 +160,14 @@ def test_a_folder_that_may_not_be_entered_is_told_as_that(tmp_path: Path) -> Non
 def test_what_no_file_can_be_called_is_no_run(open_it: Callable[[str], object]) -> None:
     with pytest.raises(ResultError, match=r"x: (cannot be looked up: File name too long|no such file)"):
         open_it("x" * 300)
+
+
+def test_a_pipe_takes_a_result_and_stays() -> None:
+    pipe = Path("pipe")
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    require_writable(pipe)
+    write_result(result_of(finished=True), pipe, named=True)
+    assert b"vramp.result" in os.read(reader, 1 << 16)
+    os.close(reader)
+    assert [path.name for path in Path().iterdir()] == ["pipe"] and pipe.is_fifo()

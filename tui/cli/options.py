@@ -259,11 +259,11 @@ def port_of(text: str) -> int:
 
 def write_junit(path: Path, suites: Sequence[Suite]) -> None:
     """Write limits as JUnit XML; raises `ResultError`."""
-    from loadgen.places import named_mode, write_whole
+    from loadgen.places import write_named
     from loadgen.report.junit import junit_xml
 
     try:
-        write_whole(path, junit_xml(suites), mode=named_mode())
+        write_named(path, junit_xml(suites))
     except OSError as error:
         raise ResultError(f"--junit {path}: cannot be written: {error.strerror}") from error
 
