@@ -91,7 +91,7 @@ def replacing(path: Path, *, mode: int = PRIVATE) -> Iterator[Path]:
 
     Raises `OSError`; then, and if the block raises, everything is as it was.
     """
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".vramp-")
     os.close(descriptor)
     new = Path(name)
     try:

@@ -109,3 +109,9 @@ def test_a_file_is_replaced_with_its_mode_and_a_link_to_one_too(tmp_path: Path) 
     assert not (tmp_path / "link").is_symlink()
     assert stat.S_IMODE((tmp_path / "link").stat().st_mode) == 0o600
     assert (tmp_path / "file").read_bytes() == b"old"
+
+
+def test_a_name_may_be_as_long_as_the_disk_takes(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 255)
+    write_whole(path, b"figures")
+    assert path.read_bytes() == b"figures"

@@ -171,3 +171,9 @@ def test_a_pipe_takes_a_result_and_stays() -> None:
     assert b"vramp.result" in os.read(reader, 1 << 16)
     os.close(reader)
     assert [path.name for path in Path().iterdir()] == ["pipe"] and pipe.is_fifo()
+
+
+def test_a_name_that_is_too_long_is_refused_before_the_run() -> None:
+    require_writable(Path("x" * 255))
+    with pytest.raises(ResultError, match="File name too long; nothing was started"):
+        require_writable(Path("x" * 256))
