@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,7 +39,7 @@ from loadgen.store.runs import (
     require_baseline,
     save_baseline,
 )
-from tui.cli.options import RUN_WORDS, parser_of, say, show, shown, write_junit
+from tui.cli.options import RUN_WORDS, offer, parser_of, say, show, shown, write_junit
 
 _STDOUT = Path("-")
 _RUN_IS = f"RUN is {RUN_WORDS}"
@@ -68,12 +67,10 @@ def report(words: list[str]) -> int:
 
     results = [open_result(text) for text in options.runs]
     if options.html:
-        _html(results[0], options.runs[0], options.out)
-    elif options.vllm_json:
-        _vllm_json(results[0], options.out)
-    else:
-        _put(_report_text(results, options), options.out)
-    return 0
+        return _html(results[0], options.runs[0], options.out)
+    if options.vllm_json:
+        return _vllm_json(results[0], options.out)
+    return _put(_report_text(results, options), options.out)
 
 
 def report_parser() -> argparse.ArgumentParser:
@@ -97,14 +94,16 @@ def _report_text(results: list[Result], options: argparse.Namespace) -> str:
     return shown("".join(f"{table}\n" for table in tables if table))
 
 
-def _html(result: Result, run: str, out: Path | None) -> None:
+def _html(result: Result, run: str, out: Path | None) -> int:
     from loadgen.report.html.document import html_report
 
-    _put_page(html_report(result), "report.html", run, out)
+    return _put_page(html_report(result), "report.html", run, out)
 
 
-def _put_page(text: str, name: str, run: str, out: Path | None) -> None:
-    """To `out`, or else under its name into the folder of the run."""
+def _put_page(text: str, name: str, run: str, out: Path | None) -> int:
+    """To `out`, or else under its name into the folder of the run; the exit code."""
+    if out == _STDOUT:
+        return offer(text)
     found = find_run(run)
     folder = found.parent if found.is_file() else found
     path = folder / name if out is None else out
@@ -112,17 +111,16 @@ def _put_page(text: str, name: str, run: str, out: Path | None) -> None:
         _put_whole(text, path)
     else:
         _put(text, path)
-    if path != _STDOUT:
-        say(f"report: {path}")
+    say(f"report: {path}")
+    return 0
 
 
-def _vllm_json(result: Result, folder: Path | None) -> None:
+def _vllm_json(result: Result, folder: Path | None) -> int:
     documents = vllm_documents(result)
     if not documents:
         raise ResultError(f"{result.run_id}: there is no stage in which a request was sent: nothing to write")
     if folder is None or folder == _STDOUT:
-        _put(json.dumps(documents[0] if len(documents) == 1 else documents, allow_nan=False) + "\n", None)
-        return
+        return _put(json.dumps(documents[0] if len(documents) == 1 else documents, allow_nan=False) + "\n", None)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -130,17 +128,18 @@ def _vllm_json(result: Result, folder: Path | None) -> None:
     for name, document in zip(vllm_file_names(documents), documents, strict=True):
         _put_whole(json.dumps(document, allow_nan=False), folder / name, mode=named_mode())
         say(f"report: {folder / name}")
+    return 0
 
 
-def _put(text: str, path: Path | None) -> None:
-    """To a file, or to stdout; raises `ResultError`."""
+def _put(text: str, path: Path | None) -> int:
+    """To a file, or to stdout; the exit code. Raises `ResultError`."""
     if path is None or path == _STDOUT:
-        sys.stdout.write(text)
-        return
+        return offer(text)
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ResultError(f"{path}: the report cannot be written: {error.strerror}") from error
+    return 0
 
 
 def _put_whole(text: str, path: Path, *, mode: int = PRIVATE) -> None:
@@ -266,18 +265,19 @@ def compare(words: list[str]) -> int:
     comparisons = [compare_runs(a, b, confidence=options.confidence / 100, any_shape=options.force) for b in others]
     for comparison, (_, b) in zip(comparisons, others, strict=True):
         _require_comparable(comparison, force=options.force, pictured=options.html and _share_a_shape(a[1], b))
-    if options.html:
-        from loadgen.report.html.compare import compare_page
-
-        _put_page(compare_page([a, *others], comparisons), "compare.html", options.others[-1], options.out)
-    else:
-        _put(shown(f"{_compared_text(comparisons, options)}\n"), options.out)
     held = [hold_against(comparison, limits, strict=options.strict) for comparison in comparisons]
-    broken = [_say_broken(comparison, found) for comparison, found in zip(comparisons, held, strict=True)]
     if options.junit is not None:
         suites = [compare_suite(comparison, found) for comparison, found in zip(comparisons, held, strict=True)]
         write_junit(options.junit, suites)
-    return 1 if any(broken) else 0
+    if options.html:
+        from loadgen.report.html.compare import compare_page
+
+        page = compare_page([a, *others], comparisons)
+        offered = _put_page(page, "compare.html", options.others[-1], options.out)
+    else:
+        offered = _put(shown(f"{_compared_text(comparisons, options)}\n"), options.out)
+    broken = [_say_broken(comparison, found) for comparison, found in zip(comparisons, held, strict=True)]
+    return max(offered, *broken)
 
 
 def _compared_text(comparisons: Sequence[RunComparison], options: argparse.Namespace) -> str:
