@@ -75,6 +75,24 @@ def test_limits_of_a_comparison() -> None:
     }
 
 
+def test_of_a_stage_in_doubt_the_doubt_is_told() -> None:
+    slow = run_of(served(2, scale=1.2))
+    limited = msgspec.structs.replace(
+        slow, stages=[msgspec.structs.replace(slow.stages[0], limited=True, why="its CPU was full")]
+    )
+    comparison = compare_runs(("good", run_of(served(1))), ("slow", limited))
+    (case,) = compare_suite(comparison, hold_against(comparison, [parse_limit("tpot_mean>+10%")], strict=False)).cases
+    assert case.outcome == "skipped" and case.words.endswith("; B is client-limited: its CPU was full")
+
+
+def test_a_load_without_figures_is_a_failure() -> None:
+    both = run_of(served(1, concurrency=8), served(2, index=1))
+    short = msgspec.structs.replace(run_of(served(3, concurrency=8)), state="server_died")
+    comparison = compare_runs(("good", both), ("dead", short))
+    found = compare_suite(comparison, hold_against(comparison, [parse_limit("tpot_mean>+10%")], strict=False)).cases
+    assert Case("conc 16, ISL 512, OSL 128", "tpot_mean>+10%", "failure", "dead has no figures of this load") in found
+
+
 @given(st.text(), st.text())
 def test_any_text_is_a_document(name: str, words: str) -> None:
     assert list(cases(Suite(name, [Case(name, "run", "error", words)])).values()) == ["error"]

@@ -20,7 +20,7 @@ from loadgen.report.compare import (
     parse_limit,
     with_meant_shapes,
 )
-from loadgen.report.compare_table import compare_json, compare_markdown, compare_table, difference_words
+from loadgen.report.compare_table import compare_json, compare_markdown, compare_table, held_words
 from loadgen.report.configuration import hardware_of, model_of
 from loadgen.report.csv import csv_report
 from loadgen.report.junit import compare_suite
@@ -236,7 +236,7 @@ are not alike (another model, another kind of requests, no common ISL and OSL) a
   'ttft_p99>+10%'   'output_tok_s<-5%'   'tpot_p50>+2ms'   (in quotes: < and > mean something to the shell)
   figures: output_tok_s, total_tok_s, req_s, goodput, j_per_token; and ttft, tpot, itl, e2e with _mean, _p50, _p90, _p99
   broken where the measured difference is beyond the limit and its interval excludes zero; with --strict, where the
-  measured difference alone is beyond it
+  measured difference alone is beyond it; also where B failed to measure a load or a figure that A has
 
 --html plots tok/s per GPU against tok/s per user with all runs in one chart, including loads that only one run has;
 it is written to compare.html in the folder of the last RUN, or to --out.
@@ -325,9 +325,9 @@ def _require_comparable(comparison: RunComparison, *, force: bool, pictured: boo
 
 
 def _say_broken(comparison: RunComparison, held: Sequence[HeldAgainst]) -> bool:
-    """Say which limits are broken; whether any is."""
-    broken = [one for one in held if one.broken]
-    for one in broken:
-        difference, interval, _ = difference_words(one.found)
-        say(f"vramp: {one.limit} is broken by {comparison.b.name}, {one.stage}: {difference} ({interval})")
-    return bool(broken)
+    """Say which limits are broken, or in doubt; whether any is broken."""
+    for one in held:
+        if one.outcome != "kept":
+            what = "broken by" if one.outcome == "broken" else "in doubt for"
+            say(f"vramp: {one.limit} is {what} {comparison.b.name}, {one.stage}: {held_words(one)}")
+    return any(one.outcome == "broken" for one in held)
