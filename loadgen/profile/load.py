@@ -147,7 +147,7 @@ class Load(Table):
     """Fields to add to the body of every request: `{ top_k = 20 }`."""
     cancel: Cancel | None = None
     """`{ share = 0.2, after = "500ms" }`: streams on which the client hangs up."""
-    temperature: float = Field(default=0.0, ge=0)
+    temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """The sampling temperature of every request."""
     ignore_eos: bool = True
     """Generate answers to their full length, even if the model would stop earlier."""
