@@ -176,6 +176,7 @@ def test_variants_are_named_in_order() -> None:
         (MINIMAL + "[variants.x.load]\nisl = 0", ["load.isl"]),
         (MINIMAL + "[variants.x.lod]\nisl = 1", ["did you mean load?"]),
         (MINIMAL + "[variants.x]\nunset = ['load.isl']", ["variants.x.unset", "load.isl", "is not set"]),
+        (MINIMAL + "[variants.x]\nunset = 5", ["variants.x.unset = 5", "expected a list of keys"]),
     ],
 )
 def test_a_variant_that_cannot_be_taken(tmp_path: Path, text: str, words: list[str]) -> None:

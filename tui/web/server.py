@@ -169,9 +169,11 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket for `serving`; raises `ServerError` when the port cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
+        host.encode("idna")  # raises `UnicodeError` for what no host can be called
         return socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise ServerError(f"{host}:{port}: cannot be listened on: {error.strerror}; --port takes another") from error
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ServerError(f"{host}:{port}: cannot be listened on: {why}; --host and --port take another") from error
 
 
 def _is_address(name: str) -> bool:
