@@ -28,6 +28,7 @@ RUNS = Path("runs")  # the folder of all runs, in the current folder
 RESULT = "result.json"
 LAST = "last"  # means the newest run, so it cannot name a baseline
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_BEGINS_WITH_TIME = re.compile(r"[0-9]{8}T[0-9]{6}Z-")  # see `claim_folder`
 _SUFFIX = ".json"
 _NAMED = 8
 
@@ -130,11 +131,12 @@ def has_result(folder: Path) -> bool:
 
 
 def run_folders() -> list[Path]:
-    """The folders of runs in `runs/`, oldest first: their names begin with the time."""
+    """The folders of runs in `runs/`, oldest first: their names begin with the time; first those that were renamed."""
     try:
-        return sorted(folder for folder in RUNS.iterdir() if _is_run(folder))
+        found = [folder for folder in RUNS.iterdir() if _is_run(folder)]
     except OSError:
         return []
+    return sorted(found, key=lambda folder: (_BEGINS_WITH_TIME.match(folder.name) is not None, folder.name))
 
 
 def _is_run(folder: Path) -> bool:

@@ -67,6 +67,19 @@ def test_the_same_run_by_every_word_for_it() -> None:
     assert open_journal(str(file)) == folder / "journal.jsonl"
 
 
+def test_a_folder_that_was_renamed_is_not_the_last() -> None:
+    newest = leave_run("20260101T000000Z-new")
+    for name in ("good-one", "20250101T000000Z-old", "3000-streams"):
+        leave_run(name)
+    assert [folder.name for folder in run_folders()] == [
+        "3000-streams",
+        "good-one",
+        "20250101T000000Z-old",
+        "20260101T000000Z-new",
+    ]
+    assert find_run("last") == newest
+
+
 def test_a_whole_name_is_itself_though_others_begin_like_it() -> None:
     folder = leave_run("20260101T000000Z-run")
     leave_run("20260101T000000Z-run-2")
