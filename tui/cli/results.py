@@ -249,8 +249,8 @@ def compare(words: list[str]) -> int:
     """Compare the runs with the first; 0 if no limit is broken."""
     options = compare_parser().parse_args(words)
 
-    if not 50 <= options.confidence < 100:
-        raise ProfileError(f"--confidence {options.confidence:g}: expected 50 to 99.99 percent")
+    if not 50 <= options.confidence <= 99.99:
+        raise ProfileError(f"--confidence {options.confidence}: expected 50 to 99.99 percent")
     limits = [parse_limit(text) for text in options.fail_if]
     found = [(name, open_result(name)) for name in (options.a, *options.others)]
     tools = [result.measured_by for _, result in found if result.measured_by is not None]

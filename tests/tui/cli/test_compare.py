@@ -185,3 +185,10 @@ def test_a_gate_holds_though_nobody_can_take_its_table() -> None:
     assert unwritten == "vramp: standard output cannot be written: No space left on device"
     assert broken.startswith("vramp: tpot_mean>+10% is broken by slow.json")
     assert "<failure" in Path("tests.xml").read_text()
+
+
+@pytest.mark.parametrize("percent", ["49", "99.99999999999999", "nan", "100"])
+def test_a_confidence_beyond_what_is_told_is_refused(percent: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert vramp("compare", "a.json", "slow.json", "--confidence", percent) == 2
+    assert "expected 50 to 99.99 percent" in capsys.readouterr().err
+    assert vramp("compare", "a.json", "slow.json", "--confidence", "99.99") == 0
