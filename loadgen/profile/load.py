@@ -214,8 +214,8 @@ class StageSettings(Table):
 
     @model_validator(mode="after")
     def _one_kind_of_load(self) -> Self:
-        if self.concurrency is not None and self.rate is not None:
-            raise ValueError("a stage has concurrency (closed loop) or rate (open loop), not both")
+        if self.concurrency is not None and (self.rate is not None or self.rate_points):
+            raise ValueError("a stage has concurrency (closed loop), or rate or rate_points (open loop), not both")
         return self
 
 
