@@ -207,6 +207,18 @@ def significant(value: float | None) -> str:
     return grouped(value, 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0)
 
 
+def exact(value: float | None) -> str:
+    """A limit or what is held against it, with the decimals that tell them apart: 6.2, 6.203, 1,234,567."""
+    if value is None or 0 < abs(value) < 0.001:
+        return UNKNOWN if value is None else f"{value:g}"
+    return f"{value:,.3f}".rstrip("0").rstrip(".")
+
+
+def exact_percent(share: float | None) -> str:
+    """The same for a share of 1: 99.94%."""
+    return UNKNOWN if share is None else f"{exact(100 * share)}%"
+
+
 def bounded(one: Statistic, form: Callable[[float | None], str] = significant) -> str:
     """A statistic in a report; `>= 2,310` where it is a lower bound."""
     return f">= {significant(one.value)}" if one.at_least and one.value is not None else form(one.value)

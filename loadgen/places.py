@@ -91,7 +91,7 @@ def replacing(path: Path, *, mode: int = PRIVATE) -> Iterator[Path]:
 
     Raises `OSError`; then, and if the block raises, `path` is left as it was.
     """
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".vramp-")
     os.close(descriptor)
     new = Path(name)
     try:
@@ -109,6 +109,34 @@ def write_whole(path: Path, data: bytes, *, mode: int = PRIVATE) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def write_named(path: Path, data: bytes) -> None:
+    """Write a file that the user named: whole, with the mode of any such file; what is no file takes the bytes.
+
+    Raises `OSError`.
+    """
+    if takes_bytes(path):
+        with path.open("ab") as there:
+            there.write(data)
+    else:
+        write_whole(path, data, mode=stat.S_IMODE(path.stat().st_mode) if path.exists() else named_mode())
+
+
+def takes_bytes(path: Path) -> bool:
+    """Whether what is there is written to and never replaced: a device, a pipe, or a name of an open file.
+
+    Raises `OSError`, also for a folder, but not where nothing is.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    # Standard output may be a file, but /dev/stdout, which leads to it, belongs to everybody.
+    is_open_file = path.is_symlink() and path.absolute().parts[1] in ("dev", "proc")
+    return is_open_file or not stat.S_ISREG(mode)
 
 
 def named_mode() -> int:

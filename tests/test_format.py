@@ -159,3 +159,24 @@ def test_control_sequences_become_marks(text: str) -> None:
 
 def test_words_and_lines_stay() -> None:
     assert harmless("Grüße\nan die 世界 🙂") == "Grüße\nan die 世界 🙂"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0, "0"),
+        (6.2, "6.2"),
+        (6.203, "6.203"),
+        (100.0, "100"),
+        (1234567.0, "1,234,567"),
+        (0.0002, "0.0002"),
+    ],
+)
+def test_a_limit_and_what_is_held_against_it(value: float | None, text: str) -> None:
+    assert fmt.exact(value) == text
+
+
+def test_a_share_beside_the_share_that_is_wanted() -> None:
+    assert (fmt.exact_percent(0.9994), fmt.exact_percent(0.9995)) == ("99.94%", "99.95%")
+    assert (fmt.exact_percent(1.0), fmt.exact_percent(None)) == ("100%", "-")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.places import cache_folder, expanded, state_folder
+from loadgen.places import cache_folder, expanded, state_folder, write_named, write_whole
 
 
 def test_the_folders_follow_the_xdg_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,3 +81,37 @@ def test_home_folders_are_known_by_a_tilde(monkeypatch: pytest.MonkeyPatch) -> N
     assert expanded("~/model") == "/home/who/model"
     assert expanded("a~/model") == "a~/model"
     assert expanded("~nobody here/model") == "~nobody here/model"
+
+
+def test_a_pipe_and_a_link_to_a_device_take_what_is_written_and_stay(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "null").symlink_to(os.devnull)
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    for name in ("pipe", "null"):
+        write_named(tmp_path / name, b"figures")
+    assert os.read(reader, 100) == b"figures"
+    os.close(reader)
+    assert (tmp_path / "pipe").is_fifo() and (tmp_path / "null").is_char_device()
+
+
+def test_a_name_of_an_open_file_adds_to_it(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as log:
+        log.write(b"before ")
+        log.flush()
+        write_named(Path(f"/proc/self/fd/{log.fileno()}"), b"figures")
+    assert (tmp_path / "log").read_bytes() == b"before figures"
+
+
+def test_a_file_is_replaced_with_its_mode_and_a_link_to_one_too(tmp_path: Path) -> None:
+    write_whole(tmp_path / "file", b"old")
+    (tmp_path / "link").symlink_to("file")
+    write_named(tmp_path / "link", b"new")
+    assert not (tmp_path / "link").is_symlink()
+    assert stat.S_IMODE((tmp_path / "link").stat().st_mode) == 0o600
+    assert (tmp_path / "file").read_bytes() == b"old"
+
+
+def test_a_name_may_be_as_long_as_the_disk_takes(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 255)
+    write_whole(path, b"figures")
+    assert path.read_bytes() == b"figures"

@@ -101,7 +101,10 @@ def apply_variant(document: Mapping[str, Any], variant: str | None, *, where: st
         offered = f"it has: {', '.join(variants)}" if variants else "it has none"
         raise ProfileError(f"{where}: no variant {variant!r}; {offered}")
     overlay = variants[variant]
-    for key in overlay.pop("unset", []):
+    unset = overlay.pop("unset", [])
+    if not isinstance(unset, list):
+        raise ProfileError(f"{where}: variants.{variant}.unset = {unset!r}: expected a list of keys")
+    for key in unset:
         _unset(base, str(key), where=f"{where}: variants.{variant}.unset")
     merged: dict[str, Any] = _merged(base, overlay)
     merged["name"] = f"{base.get('name', 'unnamed')}+{variant}"

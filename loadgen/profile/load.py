@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from loadgen.profile.values import (
     MOST_CONCURRENCY,
-    MOST_RATE,
     AddressText,
     ArrivalText,
     Concurrencies,
@@ -26,6 +25,7 @@ from loadgen.profile.values import (
     Rate,
     RatePoints,
     Rates,
+    Requests,
     Seconds,
     Tokens,
     Warmup,
@@ -71,7 +71,7 @@ class Trace(Table):
     """Where in the trace to begin, counted from its first row."""
     end: Seconds | None = None
     """Where to stop, counted from its first row; nothing after it is read."""
-    speed: float = Field(default=1.0, gt=0, le=1_000_000)
+    speed: float = Field(default=1.0, ge=0.001, le=1_000_000)
     """2 replays an hour of the trace in half an hour, 0.5 in two."""
     block_size: int = Field(default=512, ge=1, le=1_000_000)
     """Tokens per block that `hash_ids` names: 512 in Mooncake's traces."""
@@ -130,7 +130,7 @@ class Load(Table):
     """`{ count = 4, think = "2s" }`: conversations, in closed loop."""
     passes: int = Field(default=1, ge=1, le=10)
     """More than 1 repeats each stage with the same prompts: a cold prefix cache against a warm one."""
-    requests: int | None = Field(default=None, ge=1)
+    requests: Requests | None = None
     """Measured requests after which a stage ends, if it has not ended by `duration`. With neither, 10 requests per
     stream."""
     duration: Seconds | None = None
@@ -147,7 +147,7 @@ class Load(Table):
     """Fields to add to the body of every request: `{ top_k = 20 }`."""
     cancel: Cancel | None = None
     """`{ share = 0.2, after = "500ms" }`: streams on which the client hangs up."""
-    temperature: float = Field(default=0.0, ge=0)
+    temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """The sampling temperature of every request."""
     ignore_eos: bool = True
     """Generate answers to their full length, even if the model would stop earlier."""
@@ -208,14 +208,14 @@ class StageSettings(Table):
     arrival: ArrivalText | None = None
     isl: LengthsText | None = None
     osl: LengthsText | None = None
-    requests: int | None = Field(default=None, ge=1)
+    requests: Requests | None = None
     duration: Seconds | None = None
     warmup: Warmup | None = None
 
     @model_validator(mode="after")
     def _one_kind_of_load(self) -> Self:
-        if self.concurrency is not None and self.rate is not None:
-            raise ValueError("a stage has concurrency (closed loop) or rate (open loop), not both")
+        if self.concurrency is not None and (self.rate is not None or self.rate_points):
+            raise ValueError("a stage has concurrency (closed loop), or rate or rate_points (open loop), not both")
         return self
 
 
@@ -249,9 +249,9 @@ class PlanSettings(Table):
     search: SearchName | None = None
     """`slo`: the highest load that meets the limits; `knee`: the load beyond which throughput is not worth its
     latency."""
-    least: float = Field(default=1.0, gt=0, le=MOST_RATE)
+    least: Rate = 1.0
     """The lowest load of a search."""
-    most: float = Field(default=1024.0, gt=0, le=MOST_RATE)
+    most: Rate = 1024.0
     """The highest load of a search."""
     precision: float = Field(default=0.05, ge=0.001, le=0.5)
     """How precise the answer of a search is, as a share of it; never finer than one stream."""
@@ -260,7 +260,7 @@ class PlanSettings(Table):
     settle: Seconds | None = None
     """Measure a stage only once its transient is over, or after this time at the latest; a search uses 30 s by
     default."""
-    completed: int | None = Field(default=None, ge=1)
+    completed: Requests | None = None
     """How many streams must be complete before a settled stage may end. A search requires 50 by default, and at the
     loads that bound its answer as many as its limits need."""
     saturation: Literal["end", "note"] = "end"

@@ -9,7 +9,7 @@ import re
 from typing import Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_serializer, model_validator
 from pydantic_core.core_schema import SerializerFunctionWrapHandler
 
 from loadgen.profile.cluster import Cluster
@@ -180,7 +180,7 @@ class Cost(Table):
 
     gpu_hour: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Dollars per hour for one GPU; every GPU assigned to the server is paid for, busy or not."""
-    gpus: int | None = Field(default=None, ge=1)
+    gpus: int | None = Field(default=None, ge=1, le=1_000_000)
     """How many GPUs to count, if vramp cannot see them (a server on another machine) or if others are paid for, too."""
 
 
@@ -208,7 +208,7 @@ class ReferencePoint(Table):
     """Tokens of an answer."""
     pass_number: int | None = Field(default=None, ge=1)
     """Which of the `passes` of the load, from 1."""
-    figures: dict[str, float]
+    figures: dict[str, FiniteFloat]
     """By metric, statistic and unit: `ttft_p99_ms`, `output_tokens_per_s`, `requests_per_min`, `mfu_percent`;
     `prefix_hit_percent` covers the pass and those before it, because an engine counts from its start."""
 

@@ -18,7 +18,8 @@ from loadgen.distributions import REPLAY, burstiness_of, check_lengths_text
 from loadgen.placement import ALL_CPUS, parse_cpus
 
 MOST_CONCURRENCY = 100_000
-MOST_RATE = 1_000_000.0
+MOST_REQUESTS = 1_000_000_000
+LEAST_RATE, MOST_RATE = 0.001, 1_000_000.0
 _LONGEST_S = 1e9  # as in a journal
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:e-[0-9]+)?")
@@ -42,7 +43,10 @@ def parse_duration_s(value: object) -> float:
 
 def _parse_warmup(value: object) -> object:
     """An int is a number of requests; a text is a time, returned as text in seconds."""
-    return value if isinstance(value, int) else f"{parse_duration_s(value)}s"
+    number = value if isinstance(value, int) and not isinstance(value, bool) else parse_duration_s(value)
+    if not 0 <= number <= MOST_REQUESTS:
+        raise ValueError(f"expected up to {MOST_REQUESTS:,} requests, or a time such as 5s")
+    return number if isinstance(number, int) else f"{number}s"
 
 
 def _parse_slo_ms(value: object) -> float:
@@ -100,8 +104,8 @@ def _check_rate_points(points: list[tuple[float, float]]) -> list[tuple[float, f
         raise ValueError("expected at least two points, such as [[0, 1], [60, 10]]")
     if any(later <= earlier for (earlier, _), (later, _) in pairwise(points)):
         raise ValueError("expected points in ascending time")
-    if points and not mean_rate(points) > 0:
-        raise ValueError("expected a rate above 0 somewhere")
+    if points and mean_rate(points) < LEAST_RATE:
+        raise ValueError(f"expected a mean rate of {LEAST_RATE:g} at least")
     return points
 
 
@@ -160,8 +164,9 @@ Concurrencies = Annotated[
     Field(min_length=1),
     reads(f"integer from 0 to {MOST_CONCURRENCY:,}, or a list of them"),
 ]
-Rate = Annotated[float, Field(gt=0, le=MOST_RATE)]
-Rates = Annotated[list[Rate], BeforeValidator(_as_list), reads("number above 0, or a list of them")]
+Requests = Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
+Rate = Annotated[float, Field(ge=LEAST_RATE, le=MOST_RATE)]
+Rates = Annotated[list[Rate], BeforeValidator(_as_list), reads(f"number from {LEAST_RATE:g}, or a list of them")]
 Warmup = Annotated[int | str, BeforeValidator(_parse_warmup), reads("requests, or a duration")]
 Ladder = Annotated[
     Concurrency | list[Rate], BeforeValidator(_check_ladder), reads("integer from 1, or a list of loads")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from loadgen.format import counted
+from loadgen.format import UNKNOWN, counted, exact, exact_percent
 from loadgen.metrics.result import FailureCheck, Result, SloCheck, StageResult
 from loadgen.metrics.slo import met_limits
 from loadgen.report.notes import has_numbers
@@ -113,20 +113,21 @@ def missed_words(stage: StageResult) -> list[str]:
 def limit_words(stage: StageResult) -> dict[str, str]:
     """Each latency limit of a stage, and how it was missed; empty if it was met."""
     found = {
-        f"{name} <= {check.limit_ms:g} ms": "" if check.met else _missed_check(name, check)
+        f"{name} <= {exact(check.limit_ms)} ms": "" if check.met else _missed_check(name, check)
         for name, check in stage.slo.items()
     }
     goodput = stage.goodput
     if goodput is not None and goodput.share is not None:
-        missed = "" if goodput.met else f"goodput {goodput.share:.1%}, wanted {goodput.wanted:.0%}"
-        found[f"goodput >= {goodput.wanted:.0%}"] = missed
+        wanted = exact_percent(goodput.wanted)
+        missed = "" if goodput.met else f"goodput {exact_percent(goodput.share)}, wanted {wanted}"
+        found[f"goodput >= {wanted}"] = missed
     return found
 
 
 def _missed_check(name: str, check: SloCheck) -> str:
-    measured = "-" if check.measured_ms is None else f"{check.measured_ms:,.1f} ms"
+    measured = UNKNOWN if check.measured_ms is None else f"{exact(check.measured_ms)} ms"
     streams = f" ({check.missed:,} of {check.population:,} beyond it)" if check.missed and check.population else ""
-    return f"{name} {measured}, limit {check.limit_ms:,g} ms{streams}"
+    return f"{name} {measured}, limit {exact(check.limit_ms)} ms{streams}"
 
 
 def titles(stages: Sequence[StageResult]) -> dict[int, str]:

@@ -11,7 +11,8 @@ Limits on a comparison, for CI: `ttft_p99>+10%` fails when B's TTFT p99 is more 
 
 A limit is broken in a stage if the measured difference exceeds it and its interval excludes zero, so that the noise of
 short stages breaks nothing. Strict limits use the measured difference alone. A figure known only as a lower bound is
-checked against a limit only if that decides it.
+checked against a limit only if that decides it. A limit is also broken where B failed to measure what A did. In a stage
+in doubt, a difference beyond the limit is neither broken nor kept; but that B had requests failing does not excuse it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,16 @@ from msgspec.structs import replace
 from loadgen.errors import ProfileError, ResultError
 from loadgen.metrics.comparison import Compared, Difference
 from loadgen.metrics.difference import CONFIDENCE, Estimate, Ratio, geometric_mean
-from loadgen.metrics.figures import FIGURES, LoadShape, compared, figures_of, sound_stage, stages_by_load, without_words
+from loadgen.metrics.figures import (
+    FIGURES,
+    LoadShape,
+    compared,
+    figures_of,
+    load_of,
+    sound_stage,
+    stages_by_load,
+    without_words,
+)
 from loadgen.metrics.result import Result, StageResult
 from loadgen.report.configuration import (
     Setting,
@@ -63,6 +73,7 @@ class StageComparison(msgspec.Struct, frozen=True):
     stage_b: int
     doubts: list[str]  # why its figures are not evidence; empty if they are
     figures: list[Compared]
+    excused: bool = False  # a doubt is of another kind than that B had requests failing
 
 
 class Mean(msgspec.Struct, frozen=True):
@@ -88,6 +99,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     output: OutputComparison | None  # None if one of them had no canaries
     only_a: list[str]  # the loads that only A has
     only_b: list[str]
+    unmeasured: list[str] = []  # the loads in `only_a` that B sent or, cut short, did not come to
 
     @property
     def words(self) -> dict[str, int]:
@@ -148,7 +160,14 @@ def compare_runs(
         output=compare_output(result_a.canary, result_b.canary, confidence),
         only_a=[load.words for load in left_a],
         only_b=[load.words for load in left_b],
+        unmeasured=[load.words for load in left_a if _was_due(load, result_a, result_b)],
     )
+
+
+def _was_due(load: LoadShape, a: Result, b: Result) -> bool:
+    """Whether B should have figures of a load of A; every search has probes of its own."""
+    cut_short = b.state != "complete" and a.search is None
+    return cut_short or any(load_of(stage) == load for stage in b.stages)
 
 
 def _side(name: str, result: Result) -> Side:
@@ -228,6 +247,7 @@ def _stage(pair: _Pair, a: Mapping[str, Estimate], b: Mapping[str, Estimate]) ->
         stage_b=pair.b.index + 1,
         doubts=doubts,
         figures=without_words(figures) if doubts else figures,
+        excused=any(doubt != _failing("B", pair.b) for doubt in doubts),
     )
 
 
@@ -241,9 +261,8 @@ def _doubts(pair: _Pair) -> Iterator[str]:
             yield f"{name} is inconclusive: {stage.inconclusive}"
         if stage.curve:
             yield f"the load of {name} moves: its figures are not those of a single load"
-        failed, completed = stage.requests.failed_in_all, stage.requests.completed
-        if failed > _FAILED_SHARE * (failed + completed):
-            yield f"{name} had {failed} of {failed + completed} requests failing: the rest is not the same load"
+        if failing := _failing(name, stage):
+            yield failing
     if pair.a.tokens.source != pair.b.tokens.source:
         yield f"tokens were counted by {pair.a.tokens.source} in A and by {pair.b.tokens.source} in B"
     if (pair.a.isl, pair.a.osl) == (pair.b.isl, pair.b.osl):
@@ -251,6 +270,13 @@ def _doubts(pair: _Pair) -> Iterator[str]:
             one, other = (getattr(stage.tokens, f"{kind}_per_request") for stage in (pair.a, pair.b))
             if one and other and not _near(one, other):
                 yield f"a request had {one:.0f} {kind} tokens in A and {other:.0f} in B"
+
+
+def _failing(name: str, stage: StageResult) -> str:
+    failed, completed = stage.requests.failed_in_all, stage.requests.completed
+    if failed <= _FAILED_SHARE * (failed + completed):
+        return ""
+    return f"{name} had {failed} of {failed + completed} requests failing: the rest is not the same load"
 
 
 def _means(stages: Sequence[tuple[Mapping[str, Estimate], Mapping[str, Estimate]]]) -> Iterator[Mean]:
@@ -265,6 +291,7 @@ def _means(stages: Sequence[tuple[Mapping[str, Estimate], Mapping[str, Estimate]
 _LIMIT = re.compile(
     r"\s*(?P<figure>\w+)\s*(?P<side>[<>])\s*(?P<sign>[+-])\s*(?P<number>\d+(\.\d+)?)\s*(?P<unit>%|ms|s)\s*"
 )
+Outcome = Literal["kept", "broken", "in doubt"]
 GRAMMAR = "FIGURE>+NUMBER% or FIGURE<-NUMBER%, for latencies also in ms or s"
 
 
@@ -283,8 +310,9 @@ class HeldAgainst(msgspec.Struct, frozen=True):
 
     limit: str
     stage: str
-    found: Compared
-    broken: bool
+    outcome: Outcome
+    found: Compared | None = None  # None: B has no such figure
+    why: str = ""  # it has none, or the doubts
 
 
 def parse_limit(text: str) -> Limit:
@@ -306,16 +334,38 @@ def hold_against(comparison: RunComparison, limits: Sequence[Limit], *, strict: 
     """Check every stage that has a limit's figure; raises `ResultError` for a limit whose figure no stage has."""
     found: list[HeldAgainst] = []
     for limit in limits:
-        judged = list(_judged(comparison.stages, limit))
-        if not judged:
+        held = list(_held(comparison, limit, strict=strict))
+        if not held:
             name = comparison.b.name
             raise ResultError(
                 f"--fail-if {limit.text}: no stage of {name} has this figure beside one of A, and not only as a bound"
             )
-        for stage, one, difference in judged:
-            broken = is_beyond(difference, limit) and (strict or _is_evident(stage, difference, limit))
-            found.append(HeldAgainst(limit.text, stage.title, one, broken))
+        found += held
     return found
+
+
+def _held(comparison: RunComparison, limit: Limit, *, strict: bool) -> Iterator[HeldAgainst]:
+    name = comparison.b.name
+    for load in comparison.unmeasured:
+        yield HeldAgainst(limit.text, load, "broken", why=f"{name} has no figures of this load")
+    for stage in comparison.stages:
+        for one in stage.figures:
+            if one.figure != limit.figure:
+                continue
+            if one.b is None:
+                yield HeldAgainst(limit.text, stage.title, "broken", why=f"{name} has no {one.figure}")
+            elif one.difference is not None and _is_known(one, one.difference, limit):
+                outcome = _outcome(stage, one.difference, limit, strict=strict)
+                why = "; ".join(stage.doubts) if outcome == "in doubt" else ""
+                yield HeldAgainst(limit.text, stage.title, outcome, one, why)
+
+
+def _outcome(stage: StageComparison, difference: Difference, limit: Limit, *, strict: bool) -> Outcome:
+    if not is_beyond(difference, limit):
+        return "kept"
+    if strict or (not stage.excused and _is_evident(difference, limit)):
+        return "broken"
+    return "in doubt" if stage.doubts else "kept"
 
 
 def is_beyond(difference: Difference, limit: Limit) -> bool:
@@ -326,20 +376,10 @@ def is_beyond(difference: Difference, limit: Limit) -> bool:
     return moved > limit.by if limit.up else -moved > limit.by
 
 
-def _is_evident(stage: StageComparison, difference: Difference, limit: Limit) -> bool:
-    if stage.doubts:
-        return False
+def _is_evident(difference: Difference, limit: Limit) -> bool:
     if limit.up:
         return difference.low is not None and difference.low > 0
     return difference.high is not None and difference.high < 0
-
-
-def _judged(stages: Sequence[StageComparison], limit: Limit) -> Iterator[tuple[StageComparison, Compared, Difference]]:
-    for stage in stages:
-        for one in stage.figures:
-            found = one.difference
-            if one.figure == limit.figure and found is not None and _is_known(one, found, limit):
-                yield stage, one, found
 
 
 def _is_known(one: Compared, found: Difference, limit: Limit) -> bool:

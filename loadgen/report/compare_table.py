@@ -10,7 +10,7 @@ from textwrap import wrap
 from loadgen.format import UNKNOWN, fixed, signed_percent
 from loadgen.metrics.comparison import Compared
 from loadgen.metrics.figures import FIGURES
-from loadgen.report.compare import CompareDocument, Mean, RunComparison, Side, StageComparison
+from loadgen.report.compare import CompareDocument, HeldAgainst, Mean, RunComparison, Side, StageComparison
 from loadgen.report.configuration import Setting
 from loadgen.report.notes import LATENCY_TITLES
 from loadgen.report.output import TextDifference, comparison_words, difference_columns
@@ -101,6 +101,14 @@ def difference_words(one: Compared, unknown: str = "too short to tell") -> tuple
         return percent, unknown, found.word
     interval = f"{_end(found.low_percent)} to {_end(found.high_percent)}"
     return percent, interval, found.word
+
+
+def held_words(one: HeldAgainst) -> str:
+    """What was found where a limit is broken or in doubt."""
+    if one.found is None:
+        return one.why
+    difference, interval, _ = difference_words(one.found)
+    return "; ".join(filter(None, (f"{difference} ({interval})", one.why)))
 
 
 def _heading(comparison: RunComparison) -> Iterator[str]:

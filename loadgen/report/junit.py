@@ -14,7 +14,7 @@ from loadgen.masking import masked_text
 from loadgen.metrics.result import Result, StageResult
 from loadgen.report.assessment import failure_limit, limit_words, run_shortcomings, titles
 from loadgen.report.compare import HeldAgainst, RunComparison
-from loadgen.report.compare_table import difference_words
+from loadgen.report.compare_table import held_words
 
 
 class Case(NamedTuple):
@@ -73,10 +73,13 @@ def compare_suite(comparison: RunComparison, held: Iterable[HeldAgainst]) -> Sui
 
 
 def _compare_case(one: HeldAgainst) -> Case:
-    if not one.broken:
-        return Case(one.stage, one.limit)
-    difference, interval, _ = difference_words(one.found)
-    return Case(one.stage, one.limit, "failure", f"{difference} ({interval})")
+    match one.outcome:
+        case "kept":
+            return Case(one.stage, one.limit)
+        case "broken":
+            return Case(one.stage, one.limit, "failure", held_words(one))
+        case "in doubt":
+            return Case(one.stage, one.limit, "skipped", held_words(one))
 
 
 def junit_xml(suites: Iterable[Suite]) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from loadgen.format import UNKNOWN, fixed, signed_percent
+from loadgen.format import UNKNOWN, exact, exact_percent, fixed, signed_percent
 from loadgen.metrics.comparison import Compared, ReferenceResult
 from loadgen.metrics.engine import EngineStage, OthersTraffic
 from loadgen.metrics.figures import FIGURES
@@ -118,7 +118,7 @@ def _measured_lines(stage: StageResult) -> list[str]:
         _line("Output token throughput (tok/s)", throughput.output_tokens_per_s),
         _line("Total token throughput (tok/s)", throughput.total_tokens_per_s),
         *(curve_lines(stage.curve) or _latency_lines(stage)),
-        *(_line(f"SLO {name} <= {check.limit_ms:g} ms", _checked(check)) for name, check in stage.slo.items()),
+        *(_line(f"SLO {name} <= {exact(check.limit_ms)} ms", _checked(check)) for name, check in stage.slo.items()),
         *_engine_lines(stage),
         *_prefix_lines(stage),
         *_goodput_lines(stage),
@@ -152,7 +152,7 @@ def _checked(check: SloCheck) -> str:
     word, missed = "met" if check.met else "MISSED", not check.met and check.missed
     streams = f"; {check.missed} of {check.population} beyond it" if missed else ""
     sure = f"; sure with {check.needs} more streams" if check.needs else ""
-    return f"{word} ({fixed(check.measured_ms)}{streams}{sure})"
+    return f"{word} ({fixed(check.measured_ms, 3)}{streams}{sure})"
 
 
 def _engine_lines(stage: StageResult) -> list[str]:
@@ -177,9 +177,9 @@ def _goodput_lines(stage: StageResult) -> list[str]:
     goodput = stage.goodput
     if goodput is None or goodput.share is None:
         return []
-    limits = ", ".join(f"{name} <= {limit:g} ms" for name, limit in goodput.limits_ms.items())
-    met = "met" if goodput.met else f"MISSED, wanted {goodput.wanted:.0%}"
-    return [_line(f"Goodput ({limits})", f"{goodput.share:.1%} of the streams: {met}")]
+    limits = ", ".join(f"{name} <= {exact(limit)} ms" for name, limit in goodput.limits_ms.items())
+    met = "met" if goodput.met else f"MISSED, wanted {exact_percent(goodput.wanted)}"
+    return [_line(f"Goodput ({limits})", f"{exact_percent(goodput.share)} of the streams: {met}")]
 
 
 def _search_lines(result: Result) -> list[str]:

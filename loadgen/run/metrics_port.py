@@ -60,7 +60,7 @@ class MetricsPort(Collector):
         server = _Server6 if ":" in host else _Server
         try:
             self._server = server((host, port), _Handler)
-        except (OSError, UnicodeError) as error:  # the latter for an invalid host name
+        except (OSError, TypeError, UnicodeError) as error:  # the latter two for a name that no host can have
             why = f"cannot be listened on: {getattr(error, 'strerror', None) or error}"
             remedy = "nothing was started; name another, or 0 for a free one"
             raise ProfileError(f"--metrics-port {port}: {host}:{port} {why}; {remedy}") from error

@@ -116,8 +116,8 @@ async def resolve_target(url: str) -> ServerAddress:
     loop = asyncio.get_running_loop()
     try:
         addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise ServerError(f"{url}: no such host: {error.strerror}") from error
+    except (OSError, UnicodeError) as error:  # the latter for a name that no host can have
+        raise ServerError(f"{url}: no such host: {getattr(error, 'strerror', None) or error}") from error
     reason = "no address"
     for family, _, _, _, address in addresses:
         try:

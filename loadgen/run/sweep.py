@@ -115,7 +115,7 @@ def as_swept(profile: Profile, seed: int) -> Profile:
 
 
 def require_comparable(profiles: Mapping[str, Profile]) -> None:
-    """Refuse variants whose load differs from the first one's, or whose servers vramp does not start.
+    """Refuse variants whose load differs from the first one's, whose servers vramp does not start, or called `sweep`.
 
     Raises `ProfileError`.
     """
@@ -123,6 +123,8 @@ def require_comparable(profiles: Mapping[str, Profile]) -> None:
     for name in profiles:
         if profiles[name].server.engine == "attach":
             raise ProfileError(f"variant {name}: a sweep starts each server itself; engine attach starts none")
+        if result_path(Path(), name).name == _FILE:
+            raise ProfileError(f"variant {name}: {_FILE} says what a sweep has done; give the variant another name")
     for name in others:
         other = _load_of(profiles[name])
         keys = [key for key, value in _load_of(profiles[first]).items() if other[key] != value]

@@ -38,7 +38,6 @@ from loadgen.metrics.journal import (
 )
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
-from loadgen.places import PRIVATE, named_mode
 from loadgen.profile.schema import Profile
 from loadgen.run.probe import Served
 from loadgen.run.servers import Servers
@@ -192,7 +191,7 @@ class RunWriter:
         for path in self.result_paths:
             try:
                 # A path chosen by the operator gets the usual mode; the run's folder is private.
-                write_result(self.result, path, mode=PRIVATE if path.parent == self.folder else named_mode())
+                write_result(self.result, path, named=path.parent != self.folder)
                 self.written = path
             except VrampError as error:
                 self.error = self.error or error

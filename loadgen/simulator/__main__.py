@@ -7,6 +7,7 @@ fails. Code that watches servers reads these lines, so the wording is vLLM's; th
 import argparse
 import asyncio
 import gc
+import math
 import os
 import signal
 import subprocess
@@ -121,7 +122,7 @@ def main_parser() -> argparse.ArgumentParser:
     flags.add_argument("--api-key")
     flags.add_argument("--seed", type=int, default=0)
     flags.add_argument("--preset", choices=PRESETS, default="default")
-    flags.add_argument("--keep-alive-s", type=float, default=5.0, help="close idle connections after this")
+    flags.add_argument("--keep-alive-s", type=_finite, default=5.0, help="close idle connections after this")
     flags.add_argument(
         "--fault", action="append", default=[], metavar="KIND:key=value,...", help="see simulator/faults.py"
     )
@@ -131,13 +132,21 @@ def main_parser() -> argparse.ArgumentParser:
     for field in fields(Physics):
         if field.name not in ("prefix_caching", "mfu_metrics"):
             flag = "--" + field.name.replace("_", "-")
-            flags.add_argument(flag, type=type(field.default), help=f"of the preset if not given ({field.default})")
+            kind = _finite if isinstance(field.default, float) else type(field.default)
+            flags.add_argument(flag, type=kind, help=f"of the preset if not given ({field.default})")
     flags.add_argument("--fail-startup", metavar="MESSAGE", help="die half way through the start")
     flags.add_argument("--hang-startup", action="store_true", help="never become ready")
     flags.add_argument("--spawn-children", type=int, default=0, metavar="N", help="processes that outlive a SIGTERM")
-    flags.add_argument("--die-after-s", type=float, metavar="S", help="crash S seconds after the start")
+    flags.add_argument("--die-after-s", type=_finite, metavar="S", help="crash S seconds after the start")
     flags.add_argument("--ignore-sigterm", action="store_true")
     return flags
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text}: expected a finite number")
+    return number
 
 
 def physics_of(options: argparse.Namespace) -> Physics:
@@ -209,7 +218,7 @@ def main(words: Sequence[str] | None = None) -> None:
         main_parser().error(str(error))
     try:
         uvloop.run(serve(options))
-    except (OSError, OverflowError, ServerError) as error:
+    except (OSError, OverflowError, UnicodeError, ServerError) as error:
         kind = "RuntimeError" if isinstance(error, ServerError) else "OSError"
         print(f"{kind}: {error}", file=sys.stderr, flush=True)
         raise SystemExit(1) from None

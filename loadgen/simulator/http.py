@@ -244,6 +244,7 @@ class HttpServer:
 
     def listen(self, host: str, port: int) -> int:
         """Listen and return the port, which the kernel chose if `port` is 0."""
+        host.encode("idna")  # raises `UnicodeError` for what no host can be called
         sock = socket.create_server((host, port), backlog=BACKLOG)
         sock.setblocking(False)
         # Accepted sockets inherit both options.

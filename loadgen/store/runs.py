@@ -6,11 +6,9 @@ A baseline is a whole result, `NAME.json` in the user's state folder, and needs 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import re
-import stat
 import tempfile
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -22,7 +20,7 @@ import msgspec
 from loadgen.errors import UNDECODABLE, ProfileError, ResultError
 from loadgen.masking import masked
 from loadgen.metrics.result import SCHEMA, Result
-from loadgen.places import PRIVATE, read_whole, state_folder, write_whole
+from loadgen.places import read_whole, state_folder, takes_bytes, write_named, write_whole
 from loadgen.store.foreign.read import TOOLS, read_foreign
 from loadgen.store.journal import JOURNAL, journal_is_held
 
@@ -30,6 +28,7 @@ RUNS = Path("runs")  # the folder of all runs, in the current folder
 RESULT = "result.json"
 LAST = "last"  # means the newest run, so it cannot name a baseline
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_BEGINS_WITH_TIME = re.compile(r"[0-9]{8}T[0-9]{6}Z-")  # see `claim_folder`
 _SUFFIX = ".json"
 _NAMED = 8
 
@@ -132,11 +131,12 @@ def has_result(folder: Path) -> bool:
 
 
 def run_folders() -> list[Path]:
-    """The folders of runs in `runs/`, oldest first: their names begin with the time."""
+    """The folders of runs in `runs/`, oldest first: their names begin with the time; first those that were renamed."""
     try:
-        return sorted(folder for folder in RUNS.iterdir() if _is_run(folder))
+        found = [folder for folder in RUNS.iterdir() if _is_run(folder)]
     except OSError:
         return []
+    return sorted(found, key=lambda folder: (_BEGINS_WITH_TIME.match(folder.name) is not None, folder.name))
 
 
 def _is_run(folder: Path) -> bool:
@@ -222,12 +222,12 @@ def claim_folder(name: str, started: datetime) -> Path:
 def require_writable(path: Path) -> None:
     """Check that the result can be written there; raises `ResultError`."""
     try:
-        # From Python 3.14, `is_dir` hides the error for an impossible file name.
-        with contextlib.suppress(FileNotFoundError):
-            if stat.S_ISDIR(path.stat().st_mode):
-                raise ResultError(f"{path}: is a folder; expected a file")
+        if takes_bytes(path):
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".vramp-")
+    except IsADirectoryError:
+        raise ResultError(f"{path}: is a folder; expected a file") from None
     except OSError as error:
         raise _unwritable(path, error) from error
     os.close(descriptor)
@@ -238,12 +238,12 @@ def _unwritable(path: Path, error: OSError) -> ResultError:
     return ResultError(f"{path.absolute()}: the result cannot be written there: {error.strerror}; nothing was started")
 
 
-def write_result(result: Result, path: Path, *, mode: int = PRIVATE) -> None:
-    """Write a result whole or not at all; raises `ResultError`."""
+def write_result(result: Result, path: Path, *, named: bool = False) -> None:
+    """Write a result whole or not at all, to a path that the user `named` or to one of ours; raises `ResultError`."""
     document = msgspec.json.format(msgspec.json.encode(result), indent=1)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, document + b"\n", mode=mode)
+        (write_named if named else write_whole)(path, document + b"\n")
     except OSError as error:
         raise ResultError(f"{path}: the result cannot be written: {error.strerror}") from error
 

@@ -86,6 +86,8 @@ class _Raw(NamedTuple):
 
 def index_dataset(name: str, form: Format | None = None, options: TraceOptions = _WHOLE_TRACE) -> Dataset:
     """Read a whole dataset once; raises `ProfileError` that names file, line and what was expected."""
+    if "\0" in name:
+        raise ProfileError(f"load.data = {name!r}: no file can have this name")
     path = (_SAMPLE_PATH if name == SAMPLE else Path(expanded(name))).absolute()
     try:
         status = path.stat()

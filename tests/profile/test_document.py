@@ -47,6 +47,7 @@ def test_a_profile_cannot_change(tmp_path: Path) -> None:
         (MINIMAL + "[load]\nduration = '0s'", ["load.duration", "greater than 0"]),
         (MINIMAL + "[load]\nconcurrency = []", ["load.concurrency", "at least 1"]),
         (MINIMAL + "[[stages]]\nconcurrency = 1\nrate = 2", ["stages.0", "not both"]),
+        (MINIMAL + "[[stages]]\nconcurrency = 1\nrate_points = [[0, 1], [60, 10]]", ["stages.0", "not both"]),
         (MINIMAL + "[slo]\nttfx_p99 = '2s'", ["slo.ttfx_p99", "ttft_p99"]),
         (MINIMAL + "[slo]\nttft_p99 = 2", ["slo.ttft_p99", "2", "with its unit"]),
         (MINIMAL + "[slo]\nfailed = '120%'", ["slo.failed", "'120%'", 'a share such as "1%" or 0.01']),
@@ -176,6 +177,7 @@ def test_variants_are_named_in_order() -> None:
         (MINIMAL + "[variants.x.load]\nisl = 0", ["load.isl"]),
         (MINIMAL + "[variants.x.lod]\nisl = 1", ["did you mean load?"]),
         (MINIMAL + "[variants.x]\nunset = ['load.isl']", ["variants.x.unset", "load.isl", "is not set"]),
+        (MINIMAL + "[variants.x]\nunset = 5", ["variants.x.unset = 5", "expected a list of keys"]),
     ],
 )
 def test_a_variant_that_cannot_be_taken(tmp_path: Path, text: str, words: list[str]) -> None:

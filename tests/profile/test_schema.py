@@ -50,6 +50,15 @@ def test_several_servers_stand_in_the_place_of_one() -> None:
         ({"extra_body": {"n": 2}}, ["load", "extra_body.n", "one streamed answer"]),
         ({"extra_body": {"x": float("inf")}}, ["load", "extra_body", "JSON"]),
         ({"extra_body": 3}, ["load.extra_body", "3"]),
+        ({"temperature": float("inf")}, ["load.temperature = inf", "finite number"]),
+        ({"warmup": -5}, ["load.warmup = -5", "up to 1,000,000,000 requests, or a time such as 5s"]),
+        ({"warmup": -5.0}, ["load.warmup = -5.0", "or a time such as 5s"]),
+        ({"warmup": True}, ["load.warmup = True", "a duration such as"]),
+        ({"warmup": 10**30}, ["load.warmup", "up to 1,000,000,000 requests"]),
+        ({"requests": 10**30}, ["load.requests", "less than or equal to 1000000000"]),
+        ({"rate": 1e-300}, ["load.rate", "greater than or equal to 0.001"]),
+        ({"rate_points": [[0, 0], [60, 1e-300]]}, ["load.rate_points", "a mean rate of 0.001 at least"]),
+        ({"trace": {"speed": 1e-300}}, ["load.trace.speed", "greater than or equal to 0.001"]),
         ({"cancel": {"share": 1.5, "after": "1s"}}, ["load.cancel.share", "1.5"]),
         ({"cancel": {"share": 0, "after": "1s"}}, ["load.cancel.share", "greater than 0"]),
         ({"cancel": {"share": 0.5}}, ["load.cancel.after", "missing"]),
@@ -84,3 +93,20 @@ def test_refused_servers(server: dict[str, Any], words: list[str]) -> None:
     for word in ["p.toml", "server", *words]:
         assert word in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+def test_a_plan_waits_for_no_more_streams_than_can_be_counted() -> None:
+    with pytest.raises(ProfileError, match=r"plan.completed .*less than or equal to 1000000000"):
+        build_profile({"server": ONE, "plan": {"settle": "5s", "completed": 2**60}}, where="p.toml")
+
+
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [
+        ({"cost": {"gpu_hour": 1.0, "gpus": 10**400}}, "cost.gpus"),
+        ({"reference": {"source": "x", "points": [{"figures": {"ttft_p99_ms": float("inf")}}]}}, "ttft_p99_ms = inf"),
+    ],
+)
+def test_refused_numbers_that_no_report_could_show(table: dict[str, Any], key: str) -> None:
+    with pytest.raises(ProfileError, match=key):
+        build_profile({"server": ONE, **table}, where="p.toml")

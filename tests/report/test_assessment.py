@@ -5,8 +5,8 @@ import pytest
 
 from loadgen.metrics.hardware_result import Columns
 from loadgen.metrics.journal import Diagnosis, SearchResult
-from loadgen.metrics.result import FailureCheck, Result, SloCheck, StageResult, Target, Throughput, Verdict
-from loadgen.report.assessment import assessment, best_stage, shortcomings, titles
+from loadgen.metrics.result import FailureCheck, Goodput, Result, SloCheck, StageResult, Target, Throughput, Verdict
+from loadgen.report.assessment import assessment, best_stage, missed_words, shortcomings, titles
 from loadgen.report.table import result_table
 from tests.report.test_table import result, stage
 
@@ -47,7 +47,7 @@ def test_a_ladder_that_saturates_and_misses_its_limit() -> None:
         "Saturated?": "Yes, at conc 16: queueing: 7.0 requests waiting on average.",
         "What was the limit?": "The server, not the client: at conc 16 bandwidth-bound: memory controllers 83% busy; "
         "queueing: 7.0 requests waiting on average.",
-        "Within its limits?": "Missed at 1 of 2 stages, first at conc 16: ttft_p99 30.0 ms, limit 25 ms.",
+        "Within its limits?": "Missed at 1 of 2 stages, first at conc 16: ttft_p99 30 ms, limit 25 ms.",
     }
     assert bad(ladder()) == {"Within its limits?"}
 
@@ -148,11 +148,20 @@ def failing(count: int, unsent: int = 0, allowed: float = 0.0, **errors: int) ->
             failing(5, 6, 0.01, http_5xx=3, reset=2),
             "5 of 90 requests failed (http_5xx, reset), 6 were never sent; slo.failed allows 1 %",
         ),
-        (at(8, 1.0, met=False), "limits missed: ttft_p99 30.0 ms, limit 25 ms"),
+        (at(8, 1.0, met=False), "limits missed: ttft_p99 30 ms, limit 25 ms"),
     ],
 )
 def test_what_makes_the_exit_code_1(stage: StageResult, words: str) -> None:
     assert shortcomings(result(at(4, 1.0), replace(stage, index=1))) == [f"stage 2: {words}"]
+
+
+def test_a_limit_that_was_hardly_missed_is_told_with_enough_digits() -> None:
+    hardly = replace(
+        at(8, 900.0),
+        slo={"tpot_p99": SloCheck(6.2, 6.203, False)},
+        goodput=Goodput({"ttft": 1.0}, 9994, 10_000, 0.9994, None, 0.9995, False),
+    )
+    assert missed_words(hardly) == ["tpot_p99 6.203 ms, limit 6.2 ms", "goodput 99.94%, wanted 99.95%"]
 
 
 def test_a_search_is_judged_by_its_answer_and_not_by_its_probes() -> None:

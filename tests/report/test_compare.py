@@ -182,7 +182,7 @@ MUCH_SLOWER = run_of(served(2, scale=1.2))
 def broken(a: Result, b: Result, *limits: str, strict: bool = False) -> list[str]:
     comparison = compare_runs(("A", a), ("B", b))
     held = hold_against(comparison, [parse_limit(text) for text in limits], strict=strict)
-    return [one.limit for one in held if one.broken]
+    return [one.limit for one in held if one.outcome == "broken"]
 
 
 @pytest.mark.parametrize(
@@ -246,6 +246,44 @@ def test_a_stage_in_doubt_breaks_only_strict_limits() -> None:
     limited = msgspec.structs.replace(MUCH_SLOWER, stages=[msgspec.structs.replace(stage, limited=True, why="full")])
     assert broken(ONE, limited, "tpot_mean>+10%") == []
     assert broken(ONE, limited, "tpot_mean>+10%", strict=True) == ["tpot_mean>+10%"]
+    (held,) = hold_against(compared(ONE, limited), [parse_limit("tpot_mean>+10%")], strict=False)
+    assert (held.outcome, held.why) == ("in doubt", "B is client-limited: full")
+
+
+def failing(result: Result, *, failed: int, completed: int | None = None) -> Result:
+    """The run with requests of its last stage failing, and without figures of it if none completed."""
+    *others, stage = result.stages
+    requests = msgspec.structs.replace(stage.requests, failed=failed)
+    if completed is not None:
+        requests = msgspec.structs.replace(requests, completed=completed)
+        stage = msgspec.structs.replace(stage, latency_ms={}, tokens=msgspec.structs.replace(stage.tokens, output=0))
+    return msgspec.structs.replace(result, stages=[*others, msgspec.structs.replace(stage, requests=requests)])
+
+
+def test_failing_requests_excuse_no_server_that_is_slower() -> None:
+    assert broken(ONE, failing(MUCH_SLOWER, failed=500), "tpot_mean>+10%") == ["tpot_mean>+10%"]
+    assert broken(failing(ONE, failed=500), MUCH_SLOWER, "tpot_mean>+10%") == []
+
+
+def test_a_load_that_b_failed_to_measure_breaks_every_limit() -> None:
+    nothing = failing(LADDER, failed=500, completed=0)
+    (first, second) = hold_against(compared(LADDER, nothing), [parse_limit("tpot_mean>+10%")], strict=False)
+    assert (first.outcome, first.stage, first.why) == (
+        "broken",
+        "conc 16, ISL 512, OSL 128",
+        "B has no figures of this load",
+    )
+    assert (second.outcome, second.stage) == ("kept", "conc 8, ISL 512, OSL 128")
+    short = msgspec.structs.replace(with_stage(LADDER), state="server_died")
+    assert broken(LADDER, short, "tpot_mean>+10%") == ["tpot_mean>+10%"]
+    assert broken(LADDER, with_stage(LADDER), "tpot_mean>+10%") == []  # it was not asked for
+
+
+def test_a_figure_that_b_lacks_breaks_its_limit() -> None:
+    (stage,) = ONE.stages
+    latency = {name: summary for name, summary in stage.latency_ms.items() if name != "tpot"}
+    without = msgspec.structs.replace(ONE, stages=[msgspec.structs.replace(stage, latency_ms=latency)])
+    assert broken(ONE, without, "tpot_mean>+10%", "req_s<-5%") == ["tpot_mean>+10%"]
 
 
 def test_a_limit_that_nothing_can_be_held_against_is_no_pass() -> None:

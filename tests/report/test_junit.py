@@ -39,7 +39,7 @@ def test_limits_that_are_kept_and_missed(measured: Result) -> None:
     assert {name: outcome for name, outcome in found.items() if name.startswith("conc 2")} == {
         "conc 2: failed or unsent <= 0 %": "passed",
         "conc 2: ttft_p99 <= 0.001 ms": "failure",
-        "conc 2: tpot_p99 <= 100000 ms": "passed",
+        "conc 2: tpot_p99 <= 100,000 ms": "passed",
         "conc 2: goodput >= 95%": "passed",
     }
     assert shortcomings(measured)
@@ -73,6 +73,24 @@ def test_limits_of_a_comparison() -> None:
         "conc 16, ISL 512, OSL 128: tpot_mean>+10%": "failure",
         "conc 16, ISL 512, OSL 128: req_s<-90%": "passed",
     }
+
+
+def test_of_a_stage_in_doubt_the_doubt_is_told() -> None:
+    slow = run_of(served(2, scale=1.2))
+    limited = msgspec.structs.replace(
+        slow, stages=[msgspec.structs.replace(slow.stages[0], limited=True, why="its CPU was full")]
+    )
+    comparison = compare_runs(("good", run_of(served(1))), ("slow", limited))
+    (case,) = compare_suite(comparison, hold_against(comparison, [parse_limit("tpot_mean>+10%")], strict=False)).cases
+    assert case.outcome == "skipped" and case.words.endswith("; B is client-limited: its CPU was full")
+
+
+def test_a_load_without_figures_is_a_failure() -> None:
+    both = run_of(served(1, concurrency=8), served(2, index=1))
+    short = msgspec.structs.replace(run_of(served(3, concurrency=8)), state="server_died")
+    comparison = compare_runs(("good", both), ("dead", short))
+    found = compare_suite(comparison, hold_against(comparison, [parse_limit("tpot_mean>+10%")], strict=False)).cases
+    assert Case("conc 16, ISL 512, OSL 128", "tpot_mean>+10%", "failure", "dead has no figures of this load") in found
 
 
 @given(st.text(), st.text())

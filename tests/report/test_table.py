@@ -117,7 +117,7 @@ def test_the_published_lines() -> None:
         "Output token throughput (tok/s):            479.07",
         "Total token throughput (tok/s):             2394.07",
         "TTFT (ms)              20.00       20.02       30.00       30.00       30.00",
-        "SLO ttft_p99 <= 25 ms:                      MISSED (30.00)",
+        "SLO ttft_p99 <= 25 ms:                      MISSED (30.000)",
         "Mean TTFT of all streams (ms):              20.12",
         "The engine's own of the same (ms):          19.50",
         "Mean TTFT outside the engine (ms):          0.62",
@@ -143,7 +143,7 @@ def test_a_limit_says_what_missed_it_and_how_sure_that_is() -> None:
     table = result_table(result(msgspec.structs.replace(stage(80), slo=checks, failures=failures)))
     for line in [
         "SLO ttft_p99 <= 25 ms:                      MISSED (-; 30 of 90 beyond it)",
-        "SLO tpot_p99 <= 25 ms:                      met (20.00; sure with 291 more streams)",
+        "SLO tpot_p99 <= 25 ms:                      met (20.000; sure with 291 more streams)",
         "SLO failed or unsent <= 1 %:                MISSED (30 of 90)",
     ]:
         assert line in table.splitlines()

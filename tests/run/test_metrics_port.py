@@ -92,7 +92,7 @@ def test_a_taken_port_is_one_line() -> None:
     assert "\n" not in str(told.value)
 
 
-@pytest.mark.parametrize("host", ["no.such.host.invalid", "x" * 80, "203.0.113.1"])
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "x" * 80, "é..x", "203.0.113.1"])
 def test_an_address_that_is_none_of_this_machine_is_one_line(host: str) -> None:
     with pytest.raises(ProfileError, match=r"cannot be listened on: .*; nothing was started"):
         MetricsPort(host, 0)

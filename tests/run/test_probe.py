@@ -126,7 +126,12 @@ async def test_ipv6_and_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "words"), [("http://127.0.0.1:9", "nothing listens"), ("http://no.such.host.invalid:80", "no such host")]
+    ("url", "words"),
+    [
+        ("http://127.0.0.1:9", "nothing listens"),
+        ("http://no.such.host.invalid:80", "no such host"),
+        (f"http://{'x' * 300}:80", "no such host"),
+    ],
 )
 async def test_addresses_that_lead_nowhere(url: str, words: str) -> None:
     with pytest.raises(ServerError, match=words):

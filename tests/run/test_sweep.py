@@ -118,3 +118,9 @@ def test_a_disk_that_takes_nothing_is_said() -> None:
     (folder / "sweep.json").mkdir()
     with pytest.raises(ResultError, match="cannot be written"):
         note_variant(folder, sweep, done("a"))
+
+
+def test_no_variant_takes_the_place_of_the_sweeps_own_file() -> None:
+    named = {"a": profiles("a")["a"], "sweep": profiles("b")["b"]}
+    with pytest.raises(ProfileError, match=r"variant sweep: .*give the variant another name"):
+        begin_sweep("p", named, seed=5)

@@ -69,7 +69,16 @@ def test_a_start_that_fails() -> None:
     assert "torch.OutOfMemoryError: HIP out of memory" in done.stderr
 
 
-@pytest.mark.parametrize("flags", [["--fault", "nonsense"], ["--no-such-flag"], ["--max-model-len", "99999999"]])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--fault", "nonsense"],
+        ["--no-such-flag"],
+        ["--max-model-len", "99999999"],
+        ["--startup-s", "nan"],
+        ["--die-after-s", "nan"],
+    ],
+)
 def test_a_wrong_flag(flags: list[str]) -> None:
     done = ends(*flags)
     assert done.returncode == 2
@@ -80,6 +89,12 @@ def test_a_port_that_is_taken(shared: Running) -> None:
     done = ends("--port", str(shared.port))
     assert done.returncode == 1
     assert "OSError" in done.stderr
+
+
+def test_a_name_that_no_host_can_have() -> None:
+    done = ends("--host", "é..x")
+    assert done.returncode == 1
+    assert "OSError: " in done.stderr and "Traceback" not in done.stderr
 
 
 def test_it_can_die_on_its_own() -> None:

@@ -15,7 +15,15 @@ from loadgen.metrics.journal import RunFinished, RunStarted
 from loadgen.metrics.record import Record
 from loadgen.metrics.result import Result
 from loadgen.store.journal import Journal
-from loadgen.store.runs import find_run, open_journal, open_result, run_folders, was_killed, write_result
+from loadgen.store.runs import (
+    find_run,
+    open_journal,
+    open_result,
+    require_writable,
+    run_folders,
+    was_killed,
+    write_result,
+)
 
 ROOT = Path(__file__).parents[2]
 STARTED = RunStarted(1.7e9, "the-run", "0", {}, {}, 1, 1, 1)
@@ -57,6 +65,19 @@ def test_the_same_run_by_every_word_for_it() -> None:
     assert find_run(str(file)) == file
     assert open_result(str(file)).state == "complete"
     assert open_journal(str(file)) == folder / "journal.jsonl"
+
+
+def test_a_folder_that_was_renamed_is_not_the_last() -> None:
+    newest = leave_run("20260101T000000Z-new")
+    for name in ("good-one", "20250101T000000Z-old", "3000-streams"):
+        leave_run(name)
+    assert [folder.name for folder in run_folders()] == [
+        "3000-streams",
+        "good-one",
+        "20250101T000000Z-old",
+        "20260101T000000Z-new",
+    ]
+    assert find_run("last") == newest
 
 
 def test_a_whole_name_is_itself_though_others_begin_like_it() -> None:
@@ -152,3 +173,20 @@ def test_a_folder_that_may_not_be_entered_is_told_as_that(tmp_path: Path) -> Non
 def test_a_name_too_long_for_a_file_is_no_run(open_it: Callable[[str], object]) -> None:
     with pytest.raises(ResultError, match=r"x: (cannot be looked up: File name too long|no such file)"):
         open_it("x" * 300)
+
+
+def test_a_pipe_takes_a_result_and_stays() -> None:
+    pipe = Path("pipe")
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    require_writable(pipe)
+    write_result(result_of(finished=True), pipe, named=True)
+    assert b"vramp.result" in os.read(reader, 1 << 16)
+    os.close(reader)
+    assert [path.name for path in Path().iterdir()] == ["pipe"] and pipe.is_fifo()
+
+
+def test_a_name_that_is_too_long_is_refused_before_the_run() -> None:
+    require_writable(Path("x" * 255))
+    with pytest.raises(ResultError, match="File name too long; nothing was started"):
+        require_writable(Path("x" * 256))

@@ -122,6 +122,8 @@ def test_what_is_no_file_that_can_be_read(tmp_path: Path) -> None:
     for name, words in {"none": "cannot be read", "pipe": "not a file", ".": "not a file", "packed": "gunzip"}.items():
         with pytest.raises(ProfileError, match=words):
             index_dataset(str(tmp_path / name))
+    with pytest.raises(ProfileError, match="no file can have this name"):
+        index_dataset("\0")
 
 
 def test_no_room_for_the_index(tmp_path: Path) -> None:

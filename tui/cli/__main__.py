@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -16,13 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from loadgen.errors import ProfileError, VrampError
 from loadgen.limits import start_lean
-from tui.cli.options import INTERRUPTED, end_by_signals, say
+from tui.cli.options import INTERRUPTED, READER_GONE, end_by_signals, lose_stdout, say
 from tui.exhausted import give_up, lacks
 
 if TYPE_CHECKING:
     import argparse
 
-_READER_GONE = (errno.EPIPE, errno.EIO)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -78,7 +78,7 @@ VERBS = (
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the command `vramp`."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    _open_what_is_closed()
+    _open_standard_streams()
     end_by_signals()
     start_lean()
     try:
@@ -103,10 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             give_up(what)
         # Errors about our own files have a filename; without one, it is standard output.
         if error.errno in _NO_ROOM and error.filename is None:
-            print(f"vramp: standard output cannot be written: {error.strerror}", file=sys.stderr)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            sys.exit(VrampError.exit_code)
-        if error.errno not in _READER_GONE:
+            sys.exit(lose_stdout(error))
+        if error.errno not in READER_GONE:
             raise
         # The reader of our output or the terminal is gone: nobody is left to read a message.
         _say_no_more()
@@ -136,12 +134,17 @@ def _require_a_folder() -> None:
         raise ProfileError("the current folder no longer exists: change to another") from None
 
 
-def _open_what_is_closed() -> None:
-    """Open /dev/null for each closed standard stream, or the journal could get its descriptor."""
+def _open_standard_streams() -> None:
+    """Open /dev/null for each closed standard stream, or the journal could get its descriptor.
+
+    Standard output takes any character, whatever its encoding.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w"))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a locale may lack a character
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import ipaddress
 import os
 import signal
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from loadgen.errors import ProfileError, ResultError
+from loadgen.errors import ProfileError, ResultError, VrampError
 from loadgen.format import harmless
 from loadgen.masking import masked_text
 from loadgen.searches import PLAN_KEYS, SEARCHES
@@ -28,6 +29,7 @@ exit codes: 0 done; 1 the run happened and something in it failed; 2 usage or pr
             3 the server could not be reached or started; 130 interrupted (the partial result is written)
 """
 RUN_WORDS = "a run's folder, its name in runs/ or the beginning of it, or: last"
+READER_GONE = (errno.EPIPE, errno.EIO)  # of stdout or stderr, be it a pipe or a terminal
 BASE = "base"  # the name of a profile without any of its variants
 _DEFAULT_PROFILE = "simulator"
 _ENDS_WITHIN_S = 5
@@ -59,6 +61,25 @@ def say(text: str) -> None:
 def show(text: str) -> None:
     """Data to stdout."""
     print(shown(text))
+
+
+def offer(text: str) -> int:
+    """Data to stdout, as it is, with more to do after it; the exit code if nothing else fails."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        return lose_stdout(error)
+    return 0
+
+
+def lose_stdout(error: OSError) -> int:
+    """Write nothing more to a stdout that failed, which without room for the data is an error; the exit code."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if error.errno in READER_GONE:
+        return 0
+    say(f"vramp: standard output cannot be written: {error.strerror}")
+    return VrampError.exit_code
 
 
 def shown(text: str) -> str:
@@ -271,11 +292,11 @@ def port_of(text: str) -> int:
 
 def write_junit(path: Path, suites: Sequence[Suite]) -> None:
     """Write limits as JUnit XML; raises `ResultError`."""
-    from loadgen.places import named_mode, write_whole
+    from loadgen.places import write_named
     from loadgen.report.junit import junit_xml
 
     try:
-        write_whole(path, junit_xml(suites), mode=named_mode())
+        write_named(path, junit_xml(suites))
     except OSError as error:
         raise ResultError(f"--junit {path}: cannot be written: {error.strerror}") from error
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from loadgen.report.compare import (
     parse_limit,
     with_meant_shapes,
 )
-from loadgen.report.compare_table import compare_json, compare_markdown, compare_table, difference_words
+from loadgen.report.compare_table import compare_json, compare_markdown, compare_table, held_words
 from loadgen.report.configuration import hardware_of, model_of
 from loadgen.report.csv import csv_report
 from loadgen.report.junit import compare_suite
@@ -40,7 +39,7 @@ from loadgen.store.runs import (
     require_baseline,
     save_baseline,
 )
-from tui.cli.options import RUN_WORDS, parser_of, say, show, shown, write_junit
+from tui.cli.options import RUN_WORDS, offer, parser_of, say, show, shown, write_junit
 
 _STDOUT = Path("-")
 _RUN_IS = f"RUN is {RUN_WORDS}"
@@ -68,12 +67,10 @@ def report(words: list[str]) -> int:
 
     results = [open_result(text) for text in options.runs]
     if options.html:
-        _html(results[0], options.runs[0], options.out)
-    elif options.vllm_json:
-        _vllm_json(results[0], options.out)
-    else:
-        _put(_report_text(results, options), options.out)
-    return 0
+        return _html(results[0], options.runs[0], options.out)
+    if options.vllm_json:
+        return _vllm_json(results[0], options.out)
+    return _put(_report_text(results, options), options.out)
 
 
 def report_parser() -> argparse.ArgumentParser:
@@ -97,29 +94,30 @@ def _report_text(results: list[Result], options: argparse.Namespace) -> str:
     return shown("".join(f"{table}\n" for table in tables if table))
 
 
-def _html(result: Result, run: str, out: Path | None) -> None:
+def _html(result: Result, run: str, out: Path | None) -> int:
     from loadgen.report.html.document import html_report
 
-    _put_page(html_report(result), "report.html", run, out)
+    return _put_page(html_report(result), "report.html", run, out)
 
 
-def _put_page(text: str, name: str, run: str, out: Path | None) -> None:
-    """To `out`, or else under its name into the folder of the run."""
+def _put_page(text: str, name: str, run: str, out: Path | None) -> int:
+    """To `out`, or else under its name into the folder of the run; the exit code."""
+    if out == _STDOUT:
+        return offer(text)
     found = find_run(run)
     folder = found.parent if found.is_file() else found
     path = folder / name if out is None else out
     _put(text, path, mode=PRIVATE if out is None else None)
-    if path != _STDOUT:
-        say(f"report: {path}")
+    say(f"report: {path}")
+    return 0
 
 
-def _vllm_json(result: Result, folder: Path | None) -> None:
+def _vllm_json(result: Result, folder: Path | None) -> int:
     documents = vllm_documents(result)
     if not documents:
         raise ResultError(f"{result.run_id}: there is no stage in which a request was sent: nothing to write")
     if folder is None or folder == _STDOUT:
-        _put(json.dumps(documents[0] if len(documents) == 1 else documents, allow_nan=False) + "\n", None)
-        return
+        return _put(json.dumps(documents[0] if len(documents) == 1 else documents, allow_nan=False) + "\n", None)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -127,16 +125,16 @@ def _vllm_json(result: Result, folder: Path | None) -> None:
     for name, document in zip(vllm_file_names(documents), documents, strict=True):
         _put(json.dumps(document, allow_nan=False), folder / name, mode=named_mode())
         say(f"report: {folder / name}")
+    return 0
 
 
-def _put(text: str, path: Path | None, *, mode: int | None = None) -> None:
-    """To a file, or to stdout; raises `ResultError`.
+def _put(text: str, path: Path | None, *, mode: int | None = None) -> int:
+    """Write to a file, or to stdout; returns the exit code. Raises `ResultError`.
 
     With a `mode`, for a file whose name nobody gave: in a folder from elsewhere a link may have it, which is replaced.
     """
     if path is None or path == _STDOUT:
-        sys.stdout.write(text)
-        return
+        return offer(text)
     try:
         if mode is None:
             path.write_text(text, encoding="utf-8")
@@ -144,6 +142,7 @@ def _put(text: str, path: Path | None, *, mode: int | None = None) -> None:
             write_whole(path, text.encode(), mode=mode)
     except OSError as error:
         raise ResultError(f"{path}: the report cannot be written: {error.strerror}") from error
+    return 0
 
 
 # `vramp recover`: from the journal.
@@ -232,7 +231,7 @@ are not alike (another model, another kind of requests, no common ISL and OSL) a
   'ttft_p99>+10%'   'output_tok_s<-5%'   'tpot_p50>+2ms'   (in quotes: < and > mean something to the shell)
   figures: output_tok_s, total_tok_s, req_s, goodput, j_per_token; and ttft, tpot, itl, e2e with _mean, _p50, _p90, _p99
   broken where the measured difference is beyond the limit and its interval excludes zero; with --strict, where the
-  measured difference alone is beyond it
+  measured difference alone is beyond it; also where B failed to measure a load or a figure that A has
 
 --html plots tok/s per GPU against tok/s per user with all runs in one chart, including loads that only one run has;
 it is written to compare.html in the folder of the last RUN, or to --out.
@@ -245,8 +244,8 @@ def compare(words: list[str]) -> int:
     """Compare the runs with the first; 0 if no limit is broken."""
     options = compare_parser().parse_args(words)
 
-    if not 50 <= options.confidence < 100:
-        raise ProfileError(f"--confidence {options.confidence:g}: expected 50 to 99.99 percent")
+    if not 50 <= options.confidence <= 99.99:
+        raise ProfileError(f"--confidence {options.confidence}: expected 50 to 99.99 percent")
     limits = [parse_limit(text) for text in options.fail_if]
     found = [(name, open_result(name)) for name in (options.a, *options.others)]
     tools = [result.measured_by for _, result in found if result.measured_by is not None]
@@ -261,18 +260,19 @@ def compare(words: list[str]) -> int:
     comparisons = [compare_runs(a, b, confidence=options.confidence / 100, any_shape=options.force) for b in others]
     for comparison, (_, b) in zip(comparisons, others, strict=True):
         _require_comparable(comparison, force=options.force, pictured=options.html and _share_a_shape(a[1], b))
-    if options.html:
-        from loadgen.report.html.compare import compare_page
-
-        _put_page(compare_page([a, *others], comparisons), "compare.html", options.others[-1], options.out)
-    else:
-        _put(shown(f"{_compared_text(comparisons, options)}\n"), options.out)
     held = [hold_against(comparison, limits, strict=options.strict) for comparison in comparisons]
-    broken = [_say_broken(comparison, found) for comparison, found in zip(comparisons, held, strict=True)]
     if options.junit is not None:
         suites = [compare_suite(comparison, found) for comparison, found in zip(comparisons, held, strict=True)]
         write_junit(options.junit, suites)
-    return 1 if any(broken) else 0
+    if options.html:
+        from loadgen.report.html.compare import compare_page
+
+        page = compare_page([a, *others], comparisons)
+        offered = _put_page(page, "compare.html", options.others[-1], options.out)
+    else:
+        offered = _put(shown(f"{_compared_text(comparisons, options)}\n"), options.out)
+    broken = [_say_broken(comparison, found) for comparison, found in zip(comparisons, held, strict=True)]
+    return max(offered, *broken)
 
 
 def _compared_text(comparisons: Sequence[RunComparison], options: argparse.Namespace) -> str:
@@ -320,9 +320,9 @@ def _require_comparable(comparison: RunComparison, *, force: bool, pictured: boo
 
 
 def _say_broken(comparison: RunComparison, held: Sequence[HeldAgainst]) -> bool:
-    """Say which limits are broken; whether any is."""
-    broken = [one for one in held if one.broken]
-    for one in broken:
-        difference, interval, _ = difference_words(one.found)
-        say(f"vramp: {one.limit} is broken by {comparison.b.name}, {one.stage}: {difference} ({interval})")
-    return bool(broken)
+    """Say which limits are broken, or in doubt; whether any is broken."""
+    for one in held:
+        if one.outcome != "kept":
+            what = "broken by" if one.outcome == "broken" else "in doubt for"
+            say(f"vramp: {one.limit} is {what} {comparison.b.name}, {one.stage}: {held_words(one)}")
+    return any(one.outcome == "broken" for one in held)

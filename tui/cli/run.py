@@ -21,6 +21,7 @@ from tui.cli.options import (
     end_by_signals,
     end_soon,
     is_loopback,
+    offer,
     parser_of,
     profile_from,
     say,
@@ -259,27 +260,31 @@ def _orphans() -> list[ServerRecord]:
 def conclude(run: Run, options: argparse.Namespace, *, interrupted: bool, table: Table | None = None) -> int:
     """Print the figures of a finished run, as `table` formats them, and its files; return the exit code."""
     from loadgen.report.assessment import shortcomings
-    from loadgen.report.bench_table import is_rate_ladder, serving_curve_table
-    from loadgen.report.table import result_table
+    from loadgen.report.junit import run_suite
 
     end_by_signals()
     if interrupted:
         end_soon()
+    offered = 0
     if run.result is not None:
-        if run.result.stages:
-            show((table or result_table)(run.result))
-            if table is None and is_rate_ladder(run.result):
-                show(serving_curve_table(run.result))
+        if options.junit is not None:
+            write_junit(options.junit, [run_suite(run.result)])
+        offered = offer(_measured_words(run.result, table))
         for path in run.result_paths:
             if path.exists():
                 say(f"result: {path}")
-        if options.junit is not None:
-            from loadgen.report.junit import run_suite
-
-            write_junit(options.junit, [run_suite(run.result)])
     for line in [str(run.error)] if run.error is not None else shortcomings(run.result) if run.result else []:
         say(f"vramp: {line}")
-    return exit_code(run, interrupted=interrupted)
+    return max(offered, exit_code(run, interrupted=interrupted))
+
+
+def _measured_words(result: Result, table: Table | None) -> str:
+    from loadgen.report.bench_table import is_rate_ladder, serving_curve_table
+    from loadgen.report.table import result_table
+
+    tables = [(table or result_table)(result)] if result.stages else []
+    tables += [serving_curve_table(result)] if table is None and is_rate_ladder(result) else []
+    return "".join(f"{shown(text)}\n" for text in tables)
 
 
 def exit_code(run: Run, *, interrupted: bool) -> int:

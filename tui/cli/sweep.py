@@ -25,7 +25,7 @@ from loadgen.run.sweep import (
 )
 from loadgen.store.runs import require_writable
 from tui.catalog import find_profile
-from tui.cli.options import BASE, INTERRUPTED, add_profile_options, parser_of, profile_of, say, show
+from tui.cli.options import BASE, INTERRUPTED, add_profile_options, offer, parser_of, profile_of, say, shown
 from tui.cli.progress import follow
 from tui.cli.run import exit_code
 
@@ -56,8 +56,7 @@ def sweep(words: list[str]) -> int:
         # Nothing has run yet, so a wrong place for results is a usage error.
         raise ProfileError(str(error)) from error
     state, codes = _run_all(folder, state, profiles, force=options.force)
-    _conclude(folder, state, options.json)
-    return _summed(codes)
+    return max(_conclude(folder, state, options.json), _summed(codes))
 
 
 def sweep_parser() -> argparse.ArgumentParser:
@@ -130,17 +129,19 @@ def _ended(run: Run, name: str, path: Path) -> Variant:
     return Variant(name=name, state=run.result.state, reason=reason, result=written)
 
 
-def _conclude(folder: Path, state: Sweep, json_path: Path | None) -> None:
+def _conclude(folder: Path, state: Sweep, json_path: Path | None) -> int:
+    """Write the rows and print the table; the exit code if every variant is as it should be."""
     rows = sweep_rows(outcomes_of(folder, state))
-    show(sweep_table(rows))
     if json_path is not None:
         try:
             json_path.write_text(sweep_json(state.profile, state.seed, rows), encoding="utf-8")
         except OSError as error:
             raise ResultError(f"{json_path}: cannot be written: {error.strerror}") from error
+    offered = offer(f"{shown(sweep_table(rows))}\n")
     say(f"sweep: {folder}")
     if state.remaining:
         say(f"not complete: {', '.join(state.remaining)}; --resume {folder} continues with them")
+    return offered
 
 
 def _summed(codes: list[int]) -> int:

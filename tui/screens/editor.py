@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import stat
 import tomllib
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -25,7 +24,7 @@ from textual.widgets import TextArea
 
 from loadgen import format as fmt
 from loadgen.errors import UNDECODABLE, ProfileError
-from loadgen.places import named_mode, write_whole
+from loadgen.places import write_named
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile, default_name, variant_names
 from tui import keys
@@ -140,8 +139,7 @@ class EditorScreen(FullScreen[StartChoice | None]):
     def _write(self, path: Path) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else named_mode()
-            write_whole(path, self._area.text.encode(), mode=mode)
+            write_named(path, self._area.text.encode())
         except OSError as error:
             self.notify(f"{path}: cannot be written: {error.strerror}", severity="error", timeout=10, markup=False)
             return

@@ -168,9 +168,11 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a socket for `serving`; raises `ServerError` if the port cannot be bound."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
+        host.encode("idna")  # raises `UnicodeError` for what no host can be called
         return socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise ServerError(f"{host}:{port}: cannot listen: {error.strerror}; choose another with --port") from error
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ServerError(f"{host}:{port}: cannot listen: {why}; choose another with --host and --port") from error
 
 
 def _is_address(name: str) -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from loadgen.format import harmless
+from loadgen.format import exact, harmless
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import CurvePoint, Result, StageResult
@@ -232,7 +232,7 @@ def _limits(figure: go.Figure, result: Result, metric: str) -> None:
         figure.add_hline(y=limit_ms, line={"color": BAD, "width": 1, "dash": "dot"})
         # An annotation on a logarithmic axis is placed by the exponent.
         place = {"x": 0, "xref": "x domain", "xanchor": "left", "y": math.log10(limit_ms), "yanchor": "bottom"}
-        _annotate(figure, coloured(f"limit {statistic} {limit_ms:,g} ms", BAD), place)
+        _annotate(figure, coloured(f"limit {statistic} {exact(limit_ms)} ms", BAD), place)
 
 
 def _annotate(figure: go.Figure, text: str, place: Mapping[str, Any]) -> None:

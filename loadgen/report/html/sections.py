@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from operator import attrgetter, itemgetter
 
-from loadgen.format import UNKNOWN, gib, grouped, memory
+from loadgen.format import UNKNOWN, exact, exact_percent, gib, grouped, memory
 from loadgen.metrics.deltas import Summary
 from loadgen.metrics.finding import Finding, by_severity
 from loadgen.metrics.hardware_result import EnergyResult, GpuStage
@@ -85,12 +85,12 @@ def _limits_table(stages: Sequence[StageResult]) -> str:
     goodput = next((stage.goodput for stage in stages if stage.goodput is not None), None)
     failures = [one for stage in stages if (one := stage.failures) is not None and (one.allowed or not one.met)]
     shown: list[Column[StageResult]] = [
-        Column(f"{name}, ms (at most {limit_ms:,g})", lambda stage, name=name: _checked(stage, name))  # type: ignore[misc]
+        Column(f"{name}, ms (at most {exact(limit_ms)})", lambda stage, name=name: _checked(stage, name))  # type: ignore[misc]
         for name, limit_ms in limits.items()
     ]
     if goodput is not None:
-        good = ", ".join(f"{name} at most {limit_ms:,g} ms" for name, limit_ms in goodput.limits_ms.items())
-        shown.append(Column(f"streams with {good} (at least {goodput.wanted:.0%})", _good_share))
+        good = ", ".join(f"{name} at most {exact(limit_ms)} ms" for name, limit_ms in goodput.limits_ms.items())
+        shown.append(Column(f"streams with {good} (at least {exact_percent(goodput.wanted)})", _good_share))
     if failures:
         shown.append(Column(f"failed or never sent (at most {100 * failures[0].allowed:g} %)", _failures))
     return html_table([load_column(stages), *shown], stages) if shown else ""
@@ -98,7 +98,7 @@ def _limits_table(stages: Sequence[StageResult]) -> str:
 
 def _checked(stage: StageResult, name: str) -> Value:
     check = stage.slo.get(name)
-    return None if check is None else _judged(grouped(check.measured_ms, 1), good=check.met)
+    return None if check is None else _judged(exact(check.measured_ms), good=check.met)
 
 
 def _failures(stage: StageResult) -> Value:
@@ -112,7 +112,7 @@ def _good_share(stage: StageResult) -> Value:
     goodput = stage.goodput
     if goodput is None:
         return None
-    return _judged(UNKNOWN if goodput.share is None else f"{goodput.share:.1%}", good=goodput.met)
+    return _judged(exact_percent(goodput.share), good=goodput.met)
 
 
 _ERRORS: tuple[Column[tuple[str, int, str]], ...] = (

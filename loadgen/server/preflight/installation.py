@@ -116,7 +116,7 @@ def python_of(command: str) -> Path | None:
     `command` is a path, a name on PATH, or the folder of a Python environment.
     """
     path = Path(expanded(command))
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112 - `Path.is_dir` raises for what no file can be called
         path = path / "bin" / "vllm"
     search = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
     found = shutil.which(path, path=search)

@@ -190,8 +190,9 @@ def require_free_port(host: str, port: int) -> int:
     """`port`, or for 0 any that is free; raises a `ServerError` that names the process listening there."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise ServerError(f"server.host = {host!r}: not an address of this machine: {error.strerror}") from None
+    except (OSError, UnicodeError) as error:  # the latter for a name that no host can have
+        reason = getattr(error, "strerror", None) or error
+        raise ServerError(f"server.host = {host!r}: not an address of this machine: {reason}") from None
     with socket.socket(family, kind, protocol) as probe:
         # As servers do, so that a port whose old connections are in TIME_WAIT counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

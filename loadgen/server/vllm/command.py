@@ -96,8 +96,8 @@ def run_command(server: Server, docker: Docker, port: int, known_by: Sequence[st
 
 
 def find_vllm(server: Server) -> str:
-    inside = Path(expanded(server.command)) / "bin" / "vllm"
-    return find_executable(server, str(inside) if inside.exists() else server.command, key="server.command")
+    inside = os.path.join(expanded(server.command), "bin", "vllm")  # noqa: PTH118 - see `_is_there`
+    return find_executable(server, inside if _is_there(inside) else server.command, key="server.command")
 
 
 def find_container_program(server: Server, docker: Docker) -> str:
@@ -113,10 +113,14 @@ def find_executable(server: Server, name: str, *, key: str) -> str:
     if found is not None:
         return found
     if os.sep in command:
-        reason = "is not executable" if Path(command).exists() else "does not exist"
+        reason = "is not executable" if _is_there(command) else "does not exist"
         raise ServerError(f"{key} = {name!r}: {reason}; give the path of the executable")
     remedy = "install docker or podman" if key != "server.command" else "install vLLM"
     raise ServerError(f'{key} = {name!r}: not found on PATH; {remedy}, or give its path, such as "~/vllm/bin/vllm"')
+
+
+def _is_there(path: str) -> bool:
+    return os.path.exists(path)  # noqa: PTH110 - `Path.exists` raises for what no file can be called
 
 
 _PARALLEL = (

@@ -200,7 +200,7 @@ def test_a_listener_that_cannot_be_seen(monkeypatch: pytest.MonkeyPatch) -> None
         require_free_port("127.0.0.1", listener.getsockname()[1])
 
 
-@pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "x" * 300, "192.0.2.1"])
 def test_an_address_of_another_machine(host: str) -> None:
     with pytest.raises(ServerError, match="not an address of this machine"):
         free_port(host)

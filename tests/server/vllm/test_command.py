@@ -90,7 +90,12 @@ def test_the_folder_of_an_environment_is_its_vllm(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("command", "message"),
-    [("no-such-vllm", "not found on PATH"), ("/no/such/vllm", "does not exist"), (__file__, "is not executable")],
+    [
+        ("no-such-vllm", "not found on PATH"),
+        ("/no/such/vllm", "does not exist"),
+        (__file__, "is not executable"),
+        ("x" * 5000, "not found"),
+    ],
 )
 def test_a_missing_executable_is_named(command: str, message: str) -> None:
     with pytest.raises(ServerError, match=message) as caught:

@@ -1,7 +1,10 @@
 """`vramp compare` and `vramp baseline`: words, exit codes, and a run beside its baseline on the simulator."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -169,3 +172,23 @@ def test_results_of_other_tools_are_compared_and_their_definitions_told(capsys: 
     assert vramp("compare", "a.json", guidellm, "--fail-if", "tpot_mean>+10%") == 2
     assert "with --strict the measured difference alone decides" in capsys.readouterr().err
     assert vramp("compare", "a.json", guidellm, "--fail-if", "tpot_mean>+10%", "--strict") == 1
+
+
+def test_a_gate_holds_though_nobody_can_take_its_table() -> None:
+    words = ["compare", "a.json", "slow.json", "--fail-if", "tpot_mean>+10%", "--junit", "tests.xml"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "tui.cli", *words]
+        done = subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    unwritten, broken = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert unwritten == "vramp: standard output cannot be written: No space left on device"
+    assert broken.startswith("vramp: tpot_mean>+10% is broken by slow.json")
+    assert "<failure" in Path("tests.xml").read_text()
+
+
+@pytest.mark.parametrize("percent", ["49", "99.99999999999999", "nan", "100"])
+def test_a_confidence_beyond_what_is_told_is_refused(percent: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert vramp("compare", "a.json", "slow.json", "--confidence", percent) == 2
+    assert "expected 50 to 99.99 percent" in capsys.readouterr().err
+    assert vramp("compare", "a.json", "slow.json", "--confidence", "99.99") == 0

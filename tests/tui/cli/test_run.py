@@ -1,7 +1,11 @@
 """`vramp run` from words to exit code: what it exports, and that what cannot be exported stops it before it starts."""
 
+import os
 import re
 import socket
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree as xml
 
@@ -9,6 +13,8 @@ import pytest
 
 from tests.engines import Simulator
 from tui.cli.__main__ import main
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
 
 
 @pytest.fixture(autouse=True)
@@ -52,3 +58,39 @@ def test_a_junit_path_that_cannot_be_written_stops_it_too(
     assert vramp(*small(engine), "--junit", "folder") == 2
     assert "vramp: folder: is a folder; expected a file" in capsys.readouterr().err
     assert not Path("runs").exists()
+
+
+def gone() -> int:
+    """The end of a pipe that nobody reads."""
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    return write_fd
+
+
+def full() -> int:
+    return os.open("/dev/full", os.O_WRONLY)
+
+
+@pytest.mark.parametrize(
+    ("stdout", "limit", "code"),
+    [(gone, "ttft_p99=0.001ms", 1), (gone, "ttft_p99=100s", 0), (full, "ttft_p99=100s", 1)],
+)
+def test_an_outcome_does_not_hang_on_who_reads_it(
+    engine: Simulator, stdout: Callable[[], int], limit: str, code: int
+) -> None:
+    command = [sys.executable, "-m", "tui.cli", *small(engine), "--slo", limit, "--junit", "tests.xml"]
+    with os.fdopen(stdout(), "wb") as out:
+        done = subprocess.run(command, env=ENVIRONMENT, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert ("limits missed: ttft_p99" in done.stderr) == ("0.001" in limit)
+    assert ("standard output cannot be written" in done.stderr) == (stdout is full)
+    assert [case.get("name") for case in xml.parse("tests.xml").iter("testcase")][1:] != []
+
+
+def test_a_locale_that_lacks_a_character_gets_it_by_number(engine: Simulator) -> None:
+    Path("p.toml").write_text(f"[server]\nengine = 'attach'\nurl = '{engine.url}'\n[[stages]]\nlabel = 'naïve'\n")
+    command = [sys.executable, "-m", "tui.cli", "run", "p.toml", "--isl", "16", "--osl", "4", "--requests", "10"]
+    env = ENVIRONMENT | {"PYTHONIOENCODING": "ascii:strict"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "na\\xefve" in done.stdout

@@ -12,6 +12,7 @@ import pytest
 from loadgen.run.sweep import read_sweep
 from tui.cli.__main__ import main
 
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
 PROFILE = """
 [server]
 engine = "simulator"
@@ -113,9 +114,8 @@ def test_limits_that_a_variant_missed_count_when_the_sweep_goes_on() -> None:
 
 def test_ctrl_c_keeps_what_there_is(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tui.cli", "sweep", "box.toml", "--variants", "plain,endless,slow"]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     with subprocess.Popen(
-        [*command, "--concurrency", "1"], env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*command, "--concurrency", "1"], env=ENVIRONMENT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None and process.stdout is not None
         for line in process.stderr:
@@ -157,3 +157,13 @@ def test_a_profile_without_variants(capfd: pytest.CaptureFixture[str]) -> None:
     Path("bare.toml").write_text('[server]\nengine = "simulator"\n')
     assert sweep("bare.toml") == 2
     assert "has no [variants]" in capfd.readouterr().err
+
+
+def test_the_rows_are_written_though_nobody_can_take_the_table() -> None:
+    words = ["box.toml", "--variants", "plain", "--concurrency", "1", "--json", "rows.json"]
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "tui.cli", "sweep", *words]
+        done = subprocess.run(command, env=ENVIRONMENT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert "standard output cannot be written" in done.stderr and "sweep: runs/" in done.stderr
+    assert len(json.loads(Path("rows.json").read_text())["rows"]) == 1

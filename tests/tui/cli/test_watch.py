@@ -179,7 +179,7 @@ def test_a_new_run_or_one_that_goes_on() -> None:
 
 
 def test_a_port_that_is_taken_starts_nothing() -> None:
-    with listen("127.0.0.1", 0) as taken, pytest.raises(ServerError, match="choose another with --port"):
+    with listen("127.0.0.1", 0) as taken, pytest.raises(ServerError, match="choose another with --host and --port"):
         web(["simulator", "--port", str(taken.getsockname()[1])])
     assert not Path("runs").exists()
 
