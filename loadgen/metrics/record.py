@@ -279,8 +279,9 @@ class Record:
 
     @property
     def engine(self) -> EngineView | None:
-        """The engine's gauges at the last tick."""
-        return self.last_tick.engine if self.last_tick is not None else None
+        """The engine's gauges at the last tick; None if the server has been started anew since then."""
+        tick, starts = self.last_tick, self.server_starts
+        return tick.engine if tick is not None and (not starts or starts[-1].t_s <= tick.t_s) else None
 
     @property
     def open_streams(self) -> int:
