@@ -92,6 +92,7 @@ class Record:
         self.hardware = HardwareRecord()
         self.server: ServerChanged | None = None
         self.server_starts: list[ServerChanged] = []
+        self.server_since_s = 0.0  # since when the server has been in its state
         self.placement: Placement | None = None
         self.stages: dict[int, StageRecord] = {}
         self.current: StageRecord | None = None
@@ -149,9 +150,7 @@ class Record:
             case Happened():
                 self._happened(line)
             case ServerChanged():
-                self.server = line
-                if line.state == "starting":
-                    self.server_starts.append(line)
+                self._server_changed(line)
             case WorkersPlaced():
                 self.placement = line.placement
             case Checked():
@@ -162,6 +161,13 @@ class Record:
                 self._reference = _understood(line)
             case RunFinished():
                 self.finished = line
+
+    def _server_changed(self, line: ServerChanged) -> None:
+        if self.server is None or self.server.state != line.state:
+            self.server_since_s = line.t_s
+        self.server = line
+        if line.state == "starting":
+            self.server_starts.append(line)
 
     def _begin_stage(self, line: StageStarted) -> None:
         self._earlier = [stage for stage in list(self.stages.values())[:-1] if not stage.is_packed]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from loadgen.errors import ProfileError, ResultError
 from loadgen.format import harmless
 from loadgen.masking import masked_text
+from loadgen.profile import BASE
 from loadgen.searches import PLAN_KEYS, SEARCHES
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ exit codes: 0 done; 1 the run happened and something in it failed; 2 usage or pr
             3 the server could not be reached or started; 130 interrupted (the partial result is written)
 """
 RUN_WORDS = "a run's folder, its name in runs/ or the beginning of it, or: last"
-BASE = "base"  # the name of a profile without any of its variants
 _DEFAULT_PROFILE = "simulator"
 _ENDS_WITHIN_S = 5
 
