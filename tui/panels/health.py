@@ -195,23 +195,33 @@ def engine(frame: Frame, width: int, height: int) -> Rows:
     is_wide = room >= _NAME + _CELL * len(ENGINE_HEADS)
     state: Row = () if _is_up(frame) else ((f"{snapshot.server.state}  ", "warn"),)
     url: Row = (*state, (fmt.plain(snapshot.server.url), "dim"))
-    rows: Rows = [((" " * _NAME + _cells(ENGINE_HEADS), "dim"),)]
-    for name, each in engines(frame):
-        role = "strong" if name == "all" else "text"
-        rows.append(((f" {padded(fmt.plain(name), _NAME - 1)}", role), (_cells(engine_figures(each)), "text")))
-    rows += [_instance(each) for each in snapshot.server.instances]
-    told = _if_up(frame, _engine_told(snapshot.engine, room if is_wide else width))
-    if snapshot.compute is not None:
-        told.append(((" MFU ", "text"), (fmt.plain(mfu_words(snapshot.compute)), "dim")))
-    if snapshot.others is not None and snapshot.others.seen:
-        told.append(((" others ", "text"), (snapshot.others.words, "dim")))
-    told += _crosscheck(frame, width)
+    rows = _gauges(frame)
+    told = _if_up(frame, _engine_told(snapshot.engine, room if is_wide else width)) + _compared(frame, width)
     table = _if_up(frame, served.latency_table(snapshot.engine))
     if table and is_wide:
         return beside([([titled("engine", url, room), *rows, *told], room), ([(), *table], served.TABLE)], height)
     if len(rows) + 1 + len(table) > height:
         table = _if_up(frame, [served.latency_strip(snapshot.engine, "ttft", "tpot", "queue", "prefill")])
     return [cropped(row, width) for row in (titled("engine", url, width), *rows, *table, *told)]
+
+
+def _gauges(frame: Frame) -> Rows:
+    rows: Rows = [((" " * _NAME + _cells(ENGINE_HEADS), "dim"),)]
+    for name, each in engines(frame):
+        role = "strong" if name == "all" else "text"
+        rows.append(((f" {padded(fmt.plain(name), _NAME - 1)}", role), (_cells(engine_figures(each)), "text")))
+    return [*rows, *(_instance(each) for each in frame.snapshot.server.instances)]
+
+
+def _compared(frame: Frame, width: int) -> Rows:
+    """The engine's figures beside the hardware's peak, others' load and what the client has measured."""
+    compute, others = frame.snapshot.compute, frame.snapshot.others
+    rows: Rows = []
+    if compute is not None:
+        rows.append(((" MFU ", "text"), (fmt.plain(mfu_words(compute)), "dim")))
+    if others is not None and others.seen:
+        rows.append(((" others ", "text"), (others.words, "dim")))
+    return [*rows, *_crosscheck(frame, width)]
 
 
 def _if_up(frame: Frame, rows: Rows) -> Rows:
