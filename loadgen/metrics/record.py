@@ -77,6 +77,7 @@ class Record:
         self.hardware = HardwareRecord()
         self.server: ServerChanged | None = None
         self.server_starts: list[ServerChanged] = []
+        self.server_since_s = 0.0  # since when the server has been in its state
         self.placement: Placement | None = None
         self.stages: dict[int, StageRecord] = {}
         self.current: StageRecord | None = None
@@ -134,9 +135,7 @@ class Record:
             case Happened():
                 self._happened(line)
             case ServerChanged():
-                self.server = line
-                if line.state == "starting":
-                    self.server_starts.append(line)
+                self._server_changed(line)
             case WorkersPlaced():
                 self.placement = line.placement
             case Checked():
@@ -147,6 +146,13 @@ class Record:
                 self._reference = published_reference(line)
             case RunFinished():
                 self.finished = line
+
+    def _server_changed(self, line: ServerChanged) -> None:
+        if self.server is None or self.server.state != line.state:
+            self.server_since_s = line.t_s
+        self.server = line
+        if line.state == "starting":
+            self.server_starts.append(line)
 
     def _begin_stage(self, line: StageStarted) -> None:
         self._earlier = [stage for stage in list(self.stages.values())[:-1] if not stage.is_packed]
@@ -264,8 +270,9 @@ class Record:
 
     @property
     def engine(self) -> EngineView | None:
-        """The engine's gauges at the last tick."""
-        return self.last_tick.engine if self.last_tick is not None else None
+        """The engine's gauges at the last tick; None if the server has been started anew since then."""
+        tick, starts = self.last_tick, self.server_starts
+        return tick.engine if tick is not None and (not starts or starts[-1].t_s <= tick.t_s) else None
 
     @property
     def open_streams(self) -> int:

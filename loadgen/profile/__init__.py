@@ -4,3 +4,6 @@ A TOML file becomes one frozen, validated `Profile`, or a `ProfileError` that na
 a profile never changes after loading; unknown keys are refused, with the nearest known one; nothing here touches
 the network or starts anything.
 """
+
+BASE = "base"
+"""The name of a profile without any of its variants."""

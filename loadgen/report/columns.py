@@ -247,6 +247,10 @@ COCKPIT_IF_ROOM = columns(
     "mfu_percent interactivity_tokens_per_s usd_per_million_total_tokens output_tokens_per_s_per_mw"
 )
 """Columns of the cockpit that are dropped if there is little room, the most important first."""
+COCKPIT_GIVE_WAY = columns(
+    "ttft_count tpot_p50_ms itl_p50_ms ttft_p50_ms requests_per_s concurrency_mean tpot_p99_ms itl_p99_ms ttft_p99_ms"
+)
+"""Columns of the cockpit's tables that go after those, if there is still too little room, the least important first."""
 PAST_RUN_COLUMNS = columns("requests_per_s output_tokens_per_s ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms")
 PAGE_COLUMNS = columns(
     "completed failed requests_per_s output_tokens_per_s total_tokens_per_s output_tokens_per_s_per_user "

@@ -8,7 +8,7 @@ written.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -18,6 +18,7 @@ from loadgen.metrics.journal import Happened, Line, RunStarted, Ticked, time_of
 from loadgen.metrics.record import Record
 from loadgen.metrics.snapshot import SNAPSHOT_S, InstanceView, Phase, ReplayView, SeriesPoint, ServerView, Snapshot
 from loadgen.places import open_file
+from loadgen.profile import BASE
 from loadgen.run.hardware import telemetry_words
 from loadgen.run.operations import Abort, NextStage, Operation, Pause, Resume, Stop
 from loadgen.run.stage_views import StageViews
@@ -29,6 +30,8 @@ from loadgen.until import is_set_within
 
 SLOWEST, FASTEST = 1.0, 100.0
 _END_BYTES = 1 << 20
+_DOWN: Mapping[str, Phase] = {"starting": "starting", "died": "failed"}
+"""The phases of a run by the state of its server, while that is not ready."""
 
 
 class _Timed(msgspec.Struct):
@@ -135,7 +138,7 @@ class Replay:
             t_s=position_s,
             unix_s=self._run.unix_s + position_s,
             phase=phase_of(record),
-            profile=str(self._run.profile.get("name", self._run.run_id)),
+            profile=_profile_name(self._run, record),
             server=_server_view(record, position_s, self._log),
             load=load_view(
                 started,
@@ -148,7 +151,8 @@ class Replay:
             ),
             workers=record.workers,
             telemetry=telemetry_words(record.hardware.meta),
-            reason=finished.reason if finished is not None else "",
+            ending="stopped",  # nothing is wrong with a server that stops before the last line says why
+            reason=_reason(record),
             past=past,
             replay=ReplayView(position_s, self._length_s, self._speed, self._paused),
             result_path=str(result) if finished is not None and result.exists() else None,
@@ -165,7 +169,7 @@ def phase_of(record: Record) -> Phase:
     if server is None:
         return "checking"
     if server.state != "ready":
-        return "starting" if server.state == "starting" else "stopping"
+        return _DOWN.get(server.state, "stopping")
     if not record.stages:
         return "probing"
     changes = [event.kind for event in record.events if event.kind in ("pause", "resume", "load")]
@@ -173,6 +177,34 @@ def phase_of(record: Record) -> Phase:
         return "paused"
     tick = record.last_tick
     return "draining" if tick is not None and tick.held else "holding"
+
+
+def _reason(record: Record) -> str:
+    """Why the run has ended or has no server."""
+    if record.finished is not None:
+        return record.finished.reason
+    server = record.server
+    if server is None or server.state != "died":
+        return "the server"  # which stops
+    return "the server died" + (f": {server.diagnosis.title}" if server.diagnosis is not None else "")
+
+
+def _profile_name(run: RunStarted, record: Record) -> str:
+    """The name of the profile, with the variant of the newest start."""
+    name = str(run.profile.get("name", run.run_id))
+    variant = record.server.variant if record.server is not None else None
+    if variant is None or name.endswith(f"+{variant}"):
+        return name
+    base = name.partition("+")[0]
+    return base if variant == BASE else f"{base}+{variant}"
+
+
+def _uptime_s(record: Record, t_s: float) -> float | None:
+    """Since the newest start of the server, up to its death."""
+    if record.server is None or not record.server_starts:
+        return None
+    until_s = record.server_since_s if record.server.state == "died" else t_s
+    return until_s - record.server_starts[-1].t_s
 
 
 def _length_s(journal: Path) -> float:
@@ -217,7 +249,7 @@ def _server_view(record: Record, t_s: float, log: tuple[str, ...]) -> ServerView
         version=server.version,
         variant=server.variant,
         pid=server.pid,
-        uptime_s=t_s,
+        uptime_s=_uptime_s(record, t_s),
         milestones=server.milestones,
         log_tail=log,
         diagnosis=server.diagnosis,

@@ -383,7 +383,7 @@ class Run:
             unix_s=time.time(),
             phase=self._phase,
             profile=session.profile.name,
-            server=session.view(t_s, record.hardware, starting=self._phase == "starting"),
+            server=session.view(record.hardware, starting=self._phase == "starting"),
             load=self._controller.view(t_s),
             workers=session.workers,
             telemetry=self._hardware.words,

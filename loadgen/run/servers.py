@@ -207,6 +207,11 @@ class Servers:
         return self.state == "died"
 
     @property
+    def clock_s(self) -> float:
+        """The monotonic clock; it stands still from the moment at which one of them died."""
+        return min((one.died_s for one in self.managed if one.died_s is not None), default=time.monotonic())
+
+    @property
     def base_urls(self) -> list[str]:
         """Their URLs; only meaningful after `start`."""
         return self.settings.attached or [server.base_url for server in self.managed]
@@ -225,7 +230,7 @@ class Servers:
     def milestones(self) -> tuple[Milestone, ...]:
         """The progress of the slowest start."""
         milestones = self._most_telling.milestones if self._most_telling is not None else ()
-        return with_expectations(milestones, self._expected, now_s=time.monotonic())
+        return with_expectations(milestones, self._expected, now_s=self.clock_s)
 
     @property
     def expected_s(self) -> float | None:

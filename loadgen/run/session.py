@@ -72,7 +72,7 @@ class Session:
         self.profile = profile
         self.variant = variant
         self.servers = Servers(profile)
-        self.began_s = writer.clock_s()
+        self._began_s: float | None = None  # when the servers were started, by their clock
         self._served: Sequence[Served | None] = ()  # each server's identity, None if unknown
         self.fleet = Fleet(self.servers.count)
         self.hosts = hosts
@@ -113,6 +113,7 @@ class Session:
     async def start(self) -> None:
         """Start the servers and wait until they answer; raises `ServerError`."""
         await asyncio.to_thread(load_client)
+        self._began_s = self.servers.clock_s
         await self.servers.start(self._writer.folder)
         if self._sends:
             self.servers.claim()
@@ -363,7 +364,7 @@ class Session:
     def worker_pids(self) -> Sequence[int]:
         return self.fleet.pids
 
-    def view(self, t_s: float, hardware: HardwareRecord, *, starting: bool) -> ServerView:
+    def view(self, hardware: HardwareRecord, *, starting: bool) -> ServerView:
         """The servers for the screen; while they start, with signs of life from processes and GPUs."""
         servers, served, settings = self.servers, self.served, self.profile.server
         return ServerView(
@@ -374,7 +375,7 @@ class Session:
             version=harmless(served.version or "") or None if served is not None else None,
             variant=self.variant,
             pid=servers.pid,
-            uptime_s=t_s - self.began_s,
+            uptime_s=servers.clock_s - self._began_s if self._began_s is not None else None,
             milestones=servers.milestones,
             log_tail=servers.log_lines,
             log_total=servers.log_total,

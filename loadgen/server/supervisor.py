@@ -56,6 +56,7 @@ class ManagedServer:
         self.pid: int | None = None
         self.exit: ServerExit | None = None
         self.died = asyncio.Event()  # set when the server ends without being stopped
+        self.died_s: float | None = None  # when that was, on the monotonic clock
         self.processes: tuple[ProcessName, ...] = ()  # the tree as last reported, the main process first
         self.waiting_for: tuple[ProcessName, ...] = ()  # while stopping: processes that have not ended yet
         self.command: list[str] = []  # as started, secrets masked
@@ -252,6 +253,7 @@ class ManagedServer:
         self._ended_once.set()
         if self._stopping is None:
             self.state = "died"
+            self.died_s = time.monotonic()
             self.died.set()
 
     async def _replace_guard(self) -> None:

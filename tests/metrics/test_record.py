@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from loadgen.metrics.deltas import ClientDelta, StageDelta
+from loadgen.metrics.engine import EngineView
 from loadgen.metrics.journal import (
     GpusSampled,
     Happened,
+    ServerChanged,
     StageEnded,
     StageStarted,
     TelemetryChanged,
@@ -42,6 +44,15 @@ def test_points_are_bounded_and_the_result_keeps_the_extremes(record: Record) ->
     assert len(series["t_s"]) <= 6_000
     assert max(held or 0 for held in series["held"]) == 5000
     assert min(held or 0 for held in series["held_min"]) == 10
+
+
+def test_the_gauges_of_a_server_end_with_its_next_start(record: Record) -> None:
+    for start_s in (1.0, 5.0):
+        record.apply(ServerChanged(start_s, "starting", "vllm", "http://127.0.0.1:8000"))
+        assert record.engine is None
+        now = EngineView(running=7)
+        record.apply(Ticked(t_s=start_s + 1, span_s=0.25, stages={}, client=ClientDelta(), held=0, engine=now))
+        assert record.engine == now
 
 
 def test_what_happens_without_end_is_cut_short_with_a_word(record: Record) -> None:

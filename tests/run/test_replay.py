@@ -2,14 +2,18 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from loadgen.errors import ResultError
+from loadgen.metrics.deltas import ClientDelta
+from loadgen.metrics.journal import Diagnosis, Line, RunFinished, ServerChanged, Ticked, encode_line
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.run.operations import NextStage, Note, Pause, Resume, Stop
 from loadgen.run.replay import Replay
 from loadgen.run.run import Run
 from tests.engines import MANAGED, profile
+from tests.journal import STARTED
 from tests.run.driving import finish, in_turn
 
 
@@ -116,6 +120,41 @@ async def test_a_run_that_goes_on_is_played_to_where_it_was(recorded: tuple[Path
     end = (await played(replay))[-1]
     assert end.replay is not None and end.replay.position_s == end.replay.length_s
     assert end.phase != "done"
+
+
+def server(t_s: float, state: str, variant: str, diagnosis: Diagnosis | None = None) -> ServerChanged:
+    fields = {"t_s": t_s, "state": state, "engine": "vllm", "url": "", "variant": variant, "diagnosis": diagnosis}
+    return msgspec.convert(fields, ServerChanged)
+
+
+def tick(t_s: float) -> Ticked:
+    return Ticked(t_s=t_s, span_s=0.25, stages={}, client=ClientDelta(), held=0)
+
+
+async def test_a_death_and_another_start_are_told_as_they_were(tmp_path: Path) -> None:
+    cause = Diagnosis("killed", "something killed it", (), "look for who did")
+    lines: list[Line] = [
+        msgspec.structs.replace(STARTED, profile={"name": "mine+small"}),
+        *(tick(1.0), server(2.0, "starting", "small"), tick(3.0), server(4.0, "ready", "small"), tick(5.0)),
+        *(server(6.0, "died", "small", cause), tick(7.0), server(8.0, "died", "small", cause), tick(9.0)),
+        *(server(10.0, "starting", "large"), server(11.0, "ready", "large"), tick(12.0)),
+        *(server(13.0, "stopped", "large"), tick(14.0), server(15.0, "starting", "base"), tick(17.0)),
+        RunFinished(t_s=18.0, unix_s=1.7e9, state="stopped", reason="stopped by the operator"),
+    ]
+    journal = tmp_path / "journal.jsonl"
+    journal.write_bytes(b"".join(encode_line(line) + b"\n" for line in lines))
+    shown = await played_in_steps(Replay(journal))
+    assert [(one.phase, one.headline) for one in shown[4:8]] == [
+        ("failed", "the server died: something killed it"),
+        ("failed", "the server died: something killed it"),
+        ("probing", "server ready: asking what it serves"),
+        ("stopping", "stopping: the server"),
+    ]
+    assert [one.healthy for one in shown[4:8]] == [False, False, True, True]
+    assert [one.server.uptime_s for one in shown[1:9]] == [None, 1.0, 3.0, 4.0, 4.0, 2.0, 4.0, 2.0]
+    names = ["mine+small"] * 6 + ["mine+large"] * 2 + ["mine"] * 2
+    assert [one.profile for one in shown] == names
+    assert shown[-1].headline == "stopped: stopped by the operator"
 
 
 @pytest.mark.parametrize(

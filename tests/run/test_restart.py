@@ -110,8 +110,16 @@ async def test_a_server_that_dies_under_an_operator_is_started_again() -> None:
 
 
 async def test_a_dead_server_that_the_operator_leaves_at_that() -> None:
-    run = opened(VARIANTS["base"])
-    result = await finish(run, in_turn((flowing, kill_server), (at("failed"), Stop())))
+    run, uptimes = opened(VARIANTS["base"]), set[float | None]()
+    steps = in_turn((flowing, kill_server), *[(at("failed"), lambda _: None)] * 3, (at("failed"), Stop()))
+
+    def act(run: Run, snapshot: Snapshot) -> None:
+        if snapshot.server.state == "died":
+            uptimes.add(snapshot.server.uptime_s)
+        steps(run, snapshot)
+
+    result = await finish(run, act)
+    assert len(uptimes) == 1
     assert isinstance(run.error, LoadError)
     assert (result.state, result.reason) == ("server_died", str(run.error))
     assert result.diagnosis is not None

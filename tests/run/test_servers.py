@@ -46,10 +46,15 @@ def logs(folder: Path) -> list[str]:
 def two(fake: FakeServer, habits: str = "", *, of_second: str = "") -> Server:
     """Two instances; the second knows itself by its device and has habits of its own."""
     server = fake.profile(habits)
-    script = Path(server.command).read_text().splitlines()
-    script.insert(1, f'[ "$CUDA_VISIBLE_DEVICES" = 1 ] && export FAKE_HABITS="{of_second or habits}"')
-    Path(server.command).write_text("\n".join(script) + "\n")
+    begins_with(server, f'[ "$CUDA_VISIBLE_DEVICES" = 1 ] && export FAKE_HABITS="{of_second or habits}"')
     return server.model_copy(update={"instances": 2, "platform": "cuda"})
+
+
+def begins_with(server: Server, line: str) -> None:
+    """Put a line at the beginning of the server's script."""
+    script = Path(server.command).read_text().splitlines()
+    script.insert(1, line)
+    Path(server.command).write_text("\n".join(script) + "\n")
 
 
 async def test_several_start_and_stop_as_one(fake: FakeServer, tmp_path: Path) -> None:
@@ -116,6 +121,20 @@ async def test_one_that_cannot_start_ends_the_wait(fake: FakeServer, tmp_path: P
     assert any("ValueError: max_model_len" in line for line in servers.log_lines)
     await servers.stop()
     assert not psutil.pid_exists(servers.managed[0].pid or 0)
+
+
+async def test_the_clock_of_one_that_died_stands_still(fake: FakeServer, tmp_path: Path) -> None:
+    server = fake.profile("crash")
+    begins_with(server, "echo Starting to load model m")
+    servers = Servers(of(server))
+    await servers.start(tmp_path)
+    with pytest.raises(ServerError, match="exit code 3"):
+        await servers.wait_ready()
+    milestones = servers.milestones
+    assert any(one.state == "running" and one.elapsed_s is not None for one in milestones)
+    assert servers.milestones == milestones and servers.clock_s == servers.clock_s
+    await servers.stop()
+    assert servers.milestones == milestones
 
 
 async def test_what_is_not_there_is_said_once(fake: FakeServer, tmp_path: Path) -> None:

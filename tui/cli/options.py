@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from loadgen.errors import ProfileError, ResultError, VrampError
 from loadgen.format import harmless
 from loadgen.masking import masked_text
+from loadgen.profile import BASE
 from loadgen.searches import PLAN_KEYS, SEARCHES
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ exit codes: 0 done; 1 the run happened and something in it failed; 2 usage or pr
 """
 RUN_WORDS = "a run's folder, its name in runs/ or the beginning of it, or: last"
 READER_GONE = (errno.EPIPE, errno.EIO)  # of stdout or stderr, be it a pipe or a terminal
-BASE = "base"  # the name of a profile without any of its variants
 _DEFAULT_PROFILE = "simulator"
 _ENDS_WITHIN_S = 5
 

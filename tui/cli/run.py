@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from loadgen.errors import ProfileError, ResultError, ServerError, VrampError
+from loadgen.profile import BASE
 from loadgen.vendors import TelemetryMode
 from tui.cli.options import (
-    BASE,
     INTERRUPTED,
     RUN_EXIT_CODES,
     add_profile_options,

@@ -8,6 +8,7 @@ import secrets
 from pathlib import Path
 
 from loadgen.errors import ProfileError, ResultError, VrampError
+from loadgen.profile import BASE
 from loadgen.profile.document import load_document, variant_names
 from loadgen.profile.schema import Profile
 from loadgen.report.assessment import shortcomings
@@ -25,7 +26,7 @@ from loadgen.run.sweep import (
 )
 from loadgen.store.runs import require_writable
 from tui.catalog import find_profile
-from tui.cli.options import BASE, INTERRUPTED, add_profile_options, offer, parser_of, profile_of, say, shown
+from tui.cli.options import INTERRUPTED, add_profile_options, offer, parser_of, profile_of, say, shown
 from tui.cli.progress import follow
 from tui.cli.run import exit_code
 

@@ -59,7 +59,17 @@ def details(frame: Frame, width: int, height: int) -> Rows:
     for gpu in frame.snapshot.gpus:
         if subject == f"gpu {gpu.static.index}":
             rows += _of_gpu(gpu, width)
-    return [cropped(row, width) for row in rows[:height]]
+    return [cropped(row, width) for row in _cut(rows, frame, height)]
+
+
+def _cut(rows: Rows, frame: Frame, height: int) -> Rows:
+    """As many rows as fit; the last says how many do not, and what shows them."""
+    if len(rows) <= height:
+        return rows
+    kept = max(1, height - 1)
+    left = f" … {fmt.counted(len(rows) - kept, 'more row')}: "
+    taller: Row = (frame.key("full"), (", a taller terminal, or ", "dim"))
+    return [*rows[:kept], ((left, "dim"), *taller, frame.key("copy"), (" copies all", "dim"))]
 
 
 def _explained(verdict: Verdict, width: int) -> Rows:

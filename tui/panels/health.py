@@ -21,12 +21,14 @@ from tui.widgets.rows import (
     beside,
     cropped,
     facts,
+    in_role,
     padded,
     spread,
     target,
     titled,
     width_of,
     wrapped,
+    wrapped_to,
 )
 
 ENGINE_HEADS = ("running", "waiting", "KV", "prompt/s", "gen/s", "prefix", "preempt")
@@ -34,8 +36,8 @@ _CELL, _NAME, _INDENT = 9, 14, 3
 
 
 def server(frame: Frame, width: int, height: int) -> Rows:
-    """Return the engine's own gauges; unknown if it publishes no metrics."""
-    engine, state = frame.snapshot.engine or EngineView(), frame.snapshot.server.state
+    """Return the engine's own gauges; unknown if it publishes no metrics, or does not run."""
+    engine, state = _engine_now(frame), frame.snapshot.server.state
     kv, preempted = _kv(engine), engine.preemptions
     return [
         titled("server", ((state, "bad" if state == "died" else "dim"),), width),
@@ -46,10 +48,19 @@ def server(frame: Frame, width: int, height: int) -> Rows:
 
 
 def server_strip(frame: Frame) -> Row:
-    engine, failed = frame.snapshot.engine or EngineView(), sum(error.count for error in frame.snapshot.errors)
+    engine, failed = _engine_now(frame), sum(error.count for error in frame.snapshot.errors)
     (label, running, role), waiting = _queue(engine)
     kv, errors = ("KV", *_kv(engine)), ("errors", fmt.count(failed), "bad" if failed else "text")
     return facts("   ", (f"server  {label}", running, role), waiting, kv, errors)
+
+
+def _engine_now(frame: Frame) -> EngineView:
+    """Without the last figures of a server that is down: they are of nothing that runs."""
+    return (frame.snapshot.engine if _is_up(frame) else None) or EngineView()
+
+
+def _is_up(frame: Frame) -> bool:
+    return frame.snapshot.server.state == "ready"
 
 
 def _queue(engine: EngineView) -> tuple[tuple[str, str, str], tuple[str, str, str]]:
@@ -77,7 +88,7 @@ def client(frame: Frame, width: int, height: int) -> Rows:
     }
     rows = [titled("client", (_trust(frame),), width)]
     if state.limited:
-        rows += _reason(state.why or "reason unknown", width, max(1, height - 1 - len(values)))
+        rows += wrapped_to(state.why or "reason unknown", width - 1, "bad", max(1, height - 1 - len(values)))
     for label, value in values.items():
         rows.append(spread(((f" {label}", "dim"),), cropped(((value, "text"),), width - 4), width - 1))
     return rows
@@ -86,15 +97,6 @@ def client(frame: Frame, width: int, height: int) -> Rows:
 def _workers(frame: Frame) -> str:
     count, machines = fmt.count(frame.snapshot.client.workers), frame.snapshot.hosts
     return f"{count} on {fmt.counted(len(machines), 'host')}" if machines else count
-
-
-def _reason(why: str, width: int, room: int) -> Rows:
-    """Return why the client is the limit, on at most `room` rows."""
-    rows = wrapped(why, width - 1, "bad")
-    if len(rows) <= room:
-        return rows
-    rest = " ".join(line for _, (line, _) in rows[room - 1 :])
-    return [*rows[: room - 1], cropped(((f" {rest}", "bad"),), width)]
 
 
 def client_strip(frame: Frame) -> Row:
@@ -182,30 +184,48 @@ def verdict_name(verdict: Verdict) -> str:
 
 
 def engine(frame: Frame, width: int, height: int) -> Rows:
-    """Return the gauges as a table: the total, then each engine, then each server."""
+    """Return the gauges as a table: the total, then each engine, then each server.
+
+    The last seconds of a server that is down are dim.
+    """
     snapshot = frame.snapshot
     if snapshot.engine is None:
         return [titled("engine", (("publishes no metrics, or none read yet", "dim"),), width)]
     room = width - served.TABLE - GAP
     is_wide = room >= _NAME + _CELL * len(ENGINE_HEADS)
-    url: Row = ((fmt.plain(snapshot.server.url), "dim"),)
+    state: Row = () if _is_up(frame) else ((f"{snapshot.server.state}  ", "warn"),)
+    url: Row = (*state, (fmt.plain(snapshot.server.url), "dim"))
+    rows = _gauges(frame)
+    told = _if_up(frame, _engine_told(snapshot.engine, room if is_wide else width)) + _compared(frame, width)
+    table = _if_up(frame, served.latency_table(snapshot.engine))
+    if table and is_wide:
+        return beside([([titled("engine", url, room), *rows, *told], room), ([(), *table], served.TABLE)], height)
+    if len(rows) + 1 + len(table) > height:
+        table = _if_up(frame, [served.latency_strip(snapshot.engine, "ttft", "tpot", "queue", "prefill")])
+    return [cropped(row, width) for row in (titled("engine", url, width), *rows, *table, *told)]
+
+
+def _gauges(frame: Frame) -> Rows:
     rows: Rows = [((" " * _NAME + _cells(ENGINE_HEADS), "dim"),)]
     for name, each in engines(frame):
         role = "strong" if name == "all" else "text"
         rows.append(((f" {padded(fmt.plain(name), _NAME - 1)}", role), (_cells(engine_figures(each)), "text")))
-    rows += [_instance(each) for each in snapshot.server.instances]
-    told = _engine_told(snapshot.engine, room if is_wide else width)
-    if snapshot.compute is not None:
-        told.append(((" MFU ", "text"), (fmt.plain(mfu_words(snapshot.compute)), "dim")))
-    if snapshot.others is not None and snapshot.others.seen:
-        told.append(((" others ", "text"), (snapshot.others.words, "dim")))
-    told += _crosscheck(frame, width)
-    table = served.latency_table(snapshot.engine)
-    if table and is_wide:
-        return beside([([titled("engine", url, room), *rows, *told], room), ([(), *table], served.TABLE)], height)
-    if len(rows) + 1 + len(table) > height:
-        table = [served.latency_strip(snapshot.engine, "ttft", "tpot", "queue", "prefill")]
-    return [cropped(row, width) for row in (titled("engine", url, width), *rows, *table, *told)]
+    return [*rows, *(_instance(each) for each in frame.snapshot.server.instances)]
+
+
+def _compared(frame: Frame, width: int) -> Rows:
+    """The engine's figures beside the hardware's peak, others' load and what the client has measured."""
+    compute, others = frame.snapshot.compute, frame.snapshot.others
+    rows: Rows = []
+    if compute is not None:
+        rows.append(((" MFU ", "text"), (fmt.plain(mfu_words(compute)), "dim")))
+    if others is not None and others.seen:
+        rows.append(((" others ", "text"), (others.words, "dim")))
+    return [*rows, *_crosscheck(frame, width)]
+
+
+def _if_up(frame: Frame, rows: Rows) -> Rows:
+    return rows if _is_up(frame) else [in_role(row, "dim") for row in rows]
 
 
 def _engine_told(engine: EngineView, width: int) -> Rows:
@@ -216,10 +236,10 @@ def _engine_told(engine: EngineView, width: int) -> Rows:
 
 def engines(frame: Frame) -> list[tuple[str, EngineView]]:
     """Return the total, then each engine of a data-parallel server."""
-    together = frame.snapshot.engine
+    together, now = frame.snapshot.engine, _engine_now(frame)
     if together is None:
         return []
-    return [("all", together), *((f"engine {name}", each) for name, each in sorted(together.engines.items()))]
+    return [("all", now), *((f"engine {name}", now.engines.get(name, now)) for name in sorted(together.engines))]
 
 
 def engine_figures(engine: EngineView) -> list[str]:
@@ -241,9 +261,10 @@ def _cells(values: Iterable[str]) -> str:
 
 def _instance(one: InstanceView) -> Row:
     role = {"ready": "good", "died": "bad"}.get(one.state, "warn")
+    gauges = (fmt.count(one.running), fmt.count(one.waiting), fmt.percent(one.kv_usage))
     return (
         (f" {'server':<{_NAME - 1}}", "text"),
-        (_cells((fmt.count(one.running), fmt.count(one.waiting), fmt.percent(one.kv_usage))), "text"),
+        (_cells(gauges if one.state == "ready" else [fmt.UNKNOWN] * len(gauges)), "text"),
         (f"  {one.state}", role),
         (f"  {fmt.plain(one.url)}{f'  pid {one.pid}' if one.pid is not None else ''}", "dim"),
     )

@@ -19,7 +19,7 @@ from tui.panels import served
 from tui.panels.comparison import published
 from tui.panels.curve import limits_of
 from tui.panels.frame import METRICS, Frame
-from tui.widgets.rows import Row, Rows, Word, beside, padded, titled, widths_of
+from tui.widgets.rows import Row, Rows, Word, beside, cropped, padded, titled, widths_of
 
 HEADS = ("mean", "min", "p50", "p90", "p95", "p99", "p99.9", "max")
 _SHORT_HEADS = ("mean", "p50", "p90", "p99", "p99.9", "max")
@@ -38,22 +38,26 @@ def latency(frame: Frame, width: int, height: int) -> Rows:
     stage, recent = frame.stage, frame.snapshot.recent
     whole = stage.latency_ms if stage else {}
     needs_s = stage.e2e_needs_s if stage else None
-    heads = _heads(_SHORT_HEADS)
-    rows: Rows = [_title(stage, recent), ((" " * 7, "text"), *heads, ("│", "rule"), *heads)]
+    right = _fitting(_SHORT_HEADS, width - 7 - _HALF - 1)
+    heads = (*_heads(_SHORT_HEADS), ("│", "rule"), *_heads(right))
+    rows: Rows = [_title(stage, recent, width), ((" " * 7, "text"), *heads)]
     for name in METRICS:
         left: Row = tuple(_cells(whole.get(name), name, _SHORT_HEADS))
         if name == "e2e" and needs_s:
             left = ((f" needs {needs_s:.0f} s more".ljust(_HALF), "dim"),)
         label: Row = ((f"{name.upper():<4}", "text"), (f"{unit_of(name):>3}", "dim"))
-        rows.append((*label, *left, ("│", "rule"), *_cells(recent.get(name), name, _SHORT_HEADS)))
+        rows.append((*label, *left, ("│", "rule"), *_cells(recent.get(name), name, right)))
     return [*rows, published(frame, width)]
 
 
-def _title(stage: StageView | None, recent: Mapping[str, Summary]) -> Row:
+def _title(stage: StageView | None, recent: Mapping[str, Summary], width: int) -> Row:
     done = f": {fmt.duration(stage.elapsed_s)}, {fmt.count(stage.requests.completed)} done" if stage else ""
     left = f"stage {stage.number if stage else fmt.UNKNOWN}{done}"
-    right = f"last {RECENT_S:.0f} s: {fmt.count(recent['e2e'].count if 'e2e' in recent else 0)} done"
-    return served.two_tables_title(left, right, _HALF)
+    right = f"last {RECENT_S:.0f} s"
+    counted = f"{right}: {fmt.count(recent['e2e'].count if 'e2e' in recent else 0)} done"
+    if len(counted) + 2 <= width - 7 - _HALF - 1:
+        right = counted
+    return cropped(served.two_tables_title(left, right, _HALF), width)
 
 
 def distribution(frame: Frame, width: int, height: int) -> Rows:
@@ -113,13 +117,19 @@ def stretches(snapshot: Snapshot) -> list[tuple[str, dict[str, Summary]]]:
 
 
 def _table(snapshot: Snapshot, name: str, width: int) -> Rows:
-    heads: Row = ((f"{'':<{_LABEL}}{'count':>{_COUNT}}", "dim"), *_heads(HEADS))
+    shown = _fitting(HEADS, width - _LABEL - _COUNT)
+    heads: Row = ((f"{'':<{_LABEL}}{'count':>{_COUNT}}", "dim"), *_heads(shown))
     rows = [titled(f"{name.upper()} {unit_of(name)}", (), min(width, _TABLE)), heads]
     for stretch, latencies in stretches(snapshot):
         summary = latencies.get(name, Summary(count=0))
         label = f" {padded(stretch, _LABEL - 1)}"
-        rows.append(((label, "text"), (f"{fmt.count(summary.count):>{_COUNT}}", "dim"), *_cells(summary, name, HEADS)))
+        rows.append(((label, "text"), (f"{fmt.count(summary.count):>{_COUNT}}", "dim"), *_cells(summary, name, shown)))
     return rows
+
+
+def _fitting(heads: Sequence[str], width: int) -> Sequence[str]:
+    """Those with room for whole numbers."""
+    return heads[: max(0, width // _CELL)]
 
 
 def _heads(heads: Sequence[str]) -> list[Word]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from loadgen import format as fmt
 from loadgen.metrics.result import RunEvent
@@ -10,7 +11,7 @@ from loadgen.metrics.snapshot import ErrorView
 from loadgen.report.notes import account_words
 from tui.charts.marks import KINDS
 from tui.panels.frame import Frame
-from tui.widgets.rows import Row, Rows, cropped, titled, whole_groups, wrapped
+from tui.widgets.rows import Row, Rows, cropped, titled, whole_groups, width_of, wrapped, wrapped_to
 
 _REMEDIES = {
     "connect": "is the server up, on the port in the profile? `ss -ltn` shows what listens",
@@ -90,11 +91,22 @@ def events(frame: Frame, width: int, height: int) -> Rows:
 def chronicle(frame: Frame, width: int, height: int) -> Rows:
     """Draw all events that pass the filter, including those inferred from the numbers; the newest at the bottom."""
     found = happened(frame)
-    room = max(1, height - 1)
     notes = sum(event.kind == "note" for event in found)
     wanted: Row = ((f"/{fmt.plain(frame.event_filter)}  ", "key"),) if frame.event_filter else ()
     legend: Row = (*wanted, (f"{fmt.count(len(found))}, notes {fmt.count(notes)}", "dim"))
-    return [titled("events and notes", legend, width), *[_event(event, width) for event in found[-room:]]]
+    return [titled("events and notes", legend, width), *_newest(found, frame, width, max(2, height - 1))]
+
+
+def _newest(found: Sequence[RunEvent], frame: Frame, width: int, room: int) -> Rows:
+    """As many of the newest as fit, each whole; above them, how many came before."""
+    rows: Rows = []
+    for place in range(len(found) - 1, -1, -1):
+        event = _whole_event(found[place], width, room - (place > 0))
+        if rows and len(event) + len(rows) + (place > 0) > room:
+            words = f" … {fmt.counted(place + 1, 'earlier event')}: "
+            return [cropped(((words, "dim"), frame.key("filter"), (" filters", "dim")), width), *rows]
+        rows = [*event, *rows]
+    return rows
 
 
 def happened(frame: Frame) -> list[RunEvent]:
@@ -107,10 +119,24 @@ def happened(frame: Frame) -> list[RunEvent]:
 
 
 def _event(event: RunEvent, width: int) -> Row:
+    return cropped((*_when(event), (fmt.plain(event.text), _role(event))), width)
+
+
+def _whole_event(event: RunEvent, width: int, most: int) -> Rows:
+    """An event on as many rows as it needs, up to `most`."""
+    when = _when(event)
+    first, *others = wrapped_to(event.text, width, _role(event), most, width_of(when)) or [()]
+    return [cropped(row, width) for row in ((*when, *first[1:]), *others)]
+
+
+def _when(event: RunEvent) -> Row:
+    """The time of an event, and the sign of its kind."""
     how = KINDS.get(event.kind, KINDS["server"])
-    role = {"error": "bad", "note": "strong"}.get(event.kind, "text")
-    time = f" {fmt.clock(event.t_s):>7} "
-    return cropped(((time, "dim"), (f"{how.sign} ", how.role), (fmt.plain(event.text), role)), width)
+    return ((f" {fmt.clock(event.t_s):>7} ", "dim"), (f"{how.sign} ", how.role))
+
+
+def _role(event: RunEvent) -> str:
+    return {"error": "bad", "note": "strong"}.get(event.kind, "text")
 
 
 def log(frame: Frame, width: int, height: int) -> Rows:

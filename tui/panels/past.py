@@ -8,7 +8,7 @@ from loadgen import format as fmt
 from loadgen.metrics.result import StageResult
 from loadgen.report.columns import PAST_RUN_COLUMNS
 from tui.catalog import PastRun
-from tui.panels.stages import cell_words, head_words
+from tui.panels.stages import cell_words, fitted, head_words
 from tui.widgets.rows import Row, Rows, Word, cropped, padded, spread, titled, wrapped
 
 _ROLES = {"complete": "good", "stopped": "text", "goes on": "warn"}  # of states; the others are bad
@@ -90,10 +90,11 @@ def _stages(run: PastRun, width: int) -> Rows:
     if not run.stages:
         words = {"killed": "no result yet: Enter offers to recover it", "goes on": "no result yet: it is live"}
         return [((f" {words.get(run.state, 'no stage was measured')}", "dim"),)]
-    head = f"{'load':>{_LOAD_CELLS}}" + "".join(text for text, _ in head_words(PAST_RUN_COLUMNS, gap=1))
+    figures = fitted(PAST_RUN_COLUMNS, width - _LOAD_CELLS, gap=1)
+    head = f"{'load':>{_LOAD_CELLS}}" + "".join(text for text, _ in head_words(figures, gap=1))
     rows: Rows = [((head, "dim"),)]
     for stage in run.stages:
-        rows.append(((f"{_load(stage):>{_LOAD_CELLS}}", "text"), *cell_words(PAST_RUN_COLUMNS, [stage], "text", gap=1)))
+        rows.append(((f"{_load(stage):>{_LOAD_CELLS}}", "text"), *cell_words(figures, [stage], "text", gap=1)))
     return [cropped(row, width) for row in rows]
 
 

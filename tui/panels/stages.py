@@ -16,7 +16,7 @@ import msgspec
 from loadgen import format as fmt
 from loadgen.metrics.result import CurvePoint
 from loadgen.metrics.snapshot import StageView
-from loadgen.report.columns import COCKPIT_COLUMNS, COCKPIT_IF_ROOM, CURVE, Measured, known
+from loadgen.report.columns import COCKPIT_COLUMNS, COCKPIT_GIVE_WAY, COCKPIT_IF_ROOM, CURVE, Measured, known
 from loadgen.report.served import SERVED
 from loadgen.report.tabular import Column
 from tui.panels.frame import Frame
@@ -24,6 +24,7 @@ from tui.widgets.rows import Row, Rows, Word, cropped, padded, target, titled
 
 _Row = TypeVar("_Row")
 _TITLED_FROM = 6  # rows; with fewer there is no title
+_LOAD = 9  # cells of a load with its direction
 _NAME = 13  # cells of a label in the table of others' traffic
 _ARROWS = {"": "  ", "up": " ▲", "down": " ▼"}
 
@@ -75,7 +76,29 @@ def stage_columns(found: Sequence[StageView], width: float = math.inf) -> list[C
     for column in known(COCKPIT_IF_ROOM, found):
         if column.width <= room:
             room -= yielding.pop(column.label)
-    return [column for column in COCKPIT_COLUMNS if column.label not in yielding]
+    kept = [column for column in COCKPIT_COLUMNS if column.label not in yielding]
+    return fitted(kept, width - sum(column.width for column in STAGE))
+
+
+def fitted(shown: Sequence[Column[_Row]], width: float, gap: int = 0) -> list[Column[_Row]]:
+    """As many columns as fit, each whole: the least important ones give way."""
+    kept = list(shown)
+    for label in (column.label for column in COCKPIT_GIVE_WAY):
+        if sum(column.width + gap for column in kept) <= width:
+            break
+        kept = _headed([column for column in kept if column.label != label])
+    return kept
+
+
+def _headed(shown: Sequence[Column[_Row]]) -> list[Column[_Row]]:
+    """A `p99` that stands behind no other column of its latency says of which it is."""
+    before = ["", *(column.group for column in shown)]
+    return [
+        replace(column, short=column.label, width=len(column.label) + 1)
+        if column.short and column.short == column.under and column.group != group
+        else column
+        for column, group in zip(shown, before, strict=False)
+    ]
 
 
 def _row(stage: StageView, frame: Frame, figures: Sequence[Column[Measured]]) -> Row:
@@ -103,13 +126,14 @@ def loads(frame: Frame, width: int, height: int) -> Rows:
     points = frame.snapshot.curve
     if not tells_more(frame):
         return stages(frame, width, height)
-    heads: Row = ((f"{'load':>9}", "dim"), *head_words(_CURVE, gap=1))
+    figures = fitted(_CURVE, width - _LOAD, gap=1)
+    heads: Row = ((f"{'load':>{_LOAD}}", "dim"), *head_words(figures, gap=1))
     title = titled("everything measured at each load", ((f"{len(points)} loads", "dim"),), width)
     top = [heads] if height < _TITLED_FROM else [title, heads]
     room, now = max(1, height - len(top)), _now(frame)
     first = max(0, min(len(points) - room, (now if now is not None else len(points)) - room // 2))
     shown = enumerate(points[first : first + room], first)
-    return [*top, *(_point_row(point, marked=number == now) for number, point in shown)]
+    return [*top, *(_point_row(point, figures, marked=number == now) for number, point in shown)]
 
 
 def tells_more(frame: Frame) -> bool:
@@ -139,10 +163,10 @@ def _now(frame: Frame) -> int | None:
     return min(same)[1] if same else None
 
 
-def _point_row(point: CurvePoint, *, marked: bool) -> Row:
+def _point_row(point: CurvePoint, figures: Sequence[Column[CurvePoint]], *, marked: bool) -> Row:
     role = "strong" if marked else "text"
-    load = (f"{fmt.setting(point.load)}{_ARROWS[point.direction]}".rjust(9), role)
-    return (*_marked([load], marked), *cell_words(_CURVE, [point], role, gap=1))
+    load = (f"{fmt.setting(point.load)}{_ARROWS[point.direction]}".rjust(_LOAD), role)
+    return (*_marked([load], marked), *cell_words(figures, [point], role, gap=1))
 
 
 def _marked(words: Sequence[Word], marked: bool) -> Row:

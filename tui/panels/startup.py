@@ -11,7 +11,7 @@ from loadgen.metrics.finding import Finding
 from loadgen.metrics.journal import Milestone
 from loadgen.metrics.snapshot import ServerView
 from tui.panels.frame import Frame
-from tui.widgets.rows import Row, Rows, Word, bar, cropped, padded, titled, whole_groups, wrapped
+from tui.widgets.rows import Row, Rows, Word, bar, cropped, padded, titled, whole_groups, wrapped, wrapped_to
 
 _SEVERITIES: dict[str, Word] = {
     "blocks": (" ! blocks  ", "bad"),
@@ -21,6 +21,8 @@ _SEVERITIES: dict[str, Word] = {
 _INDENT = 11
 _SIGNS: dict[str, Word] = {"done": (" ✓ ", "good"), "running": (" ▸ ", "key"), "waiting": (" · ", "dim")}
 _BAR = 24
+_MARK = 3  # cells of ` ! `
+_MOST = 3  # rows of what is the matter, and of what to do
 
 
 def findings(frame: Frame, width: int, height: int) -> Rows:
@@ -53,17 +55,22 @@ def startup(frame: Frame, width: int, height: int) -> Rows:
     title = titled(name, ((about, "dim"),), width)
     label = min(40, max((len(milestone.label) for milestone in server.milestones), default=0))
     steps = [_milestone(milestone, label) for milestone in server.milestones]
-    return [title, *[cropped(row, width) for row in (*_death(frame), *steps, *_life(server))]]
+    return [title, *[cropped(row, width) for row in (*_death(frame, width), *steps, *_life(server))]]
 
 
-def _death(frame: Frame) -> Rows:
-    if frame.snapshot.server.state != "died":
+def _death(frame: Frame, width: int) -> Rows:
+    """What happened, what to do, and the lines of the log that say so."""
+    server, headline = frame.snapshot.server, frame.snapshot.headline
+    if server.state != "died":
         return []
-    rows: Rows = [((" ! " + fmt.plain(frame.snapshot.headline), "bad"),)]
-    cause = frame.snapshot.server.diagnosis
+    first, *others = wrapped_to(headline, width, "bad", _MOST, _MARK) or [((" ", "bad"),)]
+    rows: Rows = [((" ! ", "bad"), *first[1:]), *others]
+    cause = server.diagnosis
     if cause is not None:
-        told = [(cause.title, "strong"), *((line, "dim") for line in cause.evidence), (f"→ {cause.remedy}", "key")]
-        rows += [((f"   {fmt.plain(text)}", role),) for text, role in told]
+        title = "" if cause.title in headline else cause.title
+        rows += wrapped_to(title, width, "strong", _MOST, _MARK)
+        rows += wrapped_to(f"→ {cause.remedy}", width, "key", _MOST, _MARK)
+        rows += [((f"   {fmt.plain(line)}", "dim"),) for line in cause.evidence]
     return [*rows, ()]
 
 

@@ -144,6 +144,15 @@ def wrapped(text: str, width: int, role: str, indent: int = 1) -> Rows:
     return [((" " * indent, "text"), (line, role)) for line in lines]
 
 
+def wrapped_to(text: str, width: int, role: str, most: int, indent: int = 1) -> Rows:
+    """The same on at most so many rows; the last is cut if there is more to say."""
+    rows = wrapped(text, width, role, indent)
+    if len(rows) <= most:
+        return rows
+    rest = " ".join(line for _, (line, _) in rows[most - 1 :])
+    return [*rows[: most - 1], cropped(((" " * indent, "text"), (rest, role)), width)]
+
+
 def whole_groups(groups: Sequence[Rows], room: int, rest: str) -> Rows:
     """Return as many whole groups of rows as fit, the first in any case; a last row counts the rest."""
     rows: Rows = []

@@ -61,6 +61,21 @@ async def test_keys_show_the_same_and_go_from_one_to_the_next() -> None:
         assert title(seat) == "gpu 6"
 
 
+@pytest.mark.parametrize("size", [(60, 16), (64, 20), (80, 24)])
+async def test_what_has_no_room_is_counted_and_can_be_had(size: tuple[int, int]) -> None:
+    async with seated(size) as seat:
+        await seat.show(with_gpus())
+        await seat.press("i")
+        left = r"… (\d+) more rows: z, a taller terminal, or y copies all"
+        (before,) = re.findall(left, seat.text)
+        assert "ecc_uncorrectable" not in seat.text
+        await seat.press("z")
+        (now,) = re.findall(left, seat.text) or [0]
+        assert int(now) < int(before)
+        await seat.press("y")
+        assert "ecc_uncorrectable" in seat.app.clipboard
+
+
 async def test_a_verdict_that_is_gone_is_said_to_be() -> None:
     async with seated((160, 45)) as seat:
         await seat.show(with_gpus())
