@@ -164,6 +164,11 @@ def test_a_limit_that_was_hardly_missed_is_told_with_enough_digits() -> None:
     assert missed_words(hardly) == ["tpot_p99 6.203 ms, limit 6.2 ms", "goodput 99.94%, wanted 99.95%"]
 
 
+def test_a_limit_that_nothing_was_measured_for_is_said_to_be_so() -> None:
+    empty = replace(at(8, 900.0), slo={"ttft_p99": SloCheck(25.0, None, False)}, goodput=None)
+    assert missed_words(empty) == ["ttft_p99 was not measured, limit 25 ms"]
+
+
 def test_a_search_is_judged_by_its_answer_and_not_by_its_probes() -> None:
     probes = replace(ladder(), stages=[*ladder().stages, replace(failing(30), index=2)])
     assert len(shortcomings(probes)) == 2
