@@ -277,7 +277,7 @@ def strips_alive() -> int:
     return sum(isinstance(each, Strip) for each in gc.get_objects())
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 24), (120, 30), (149, 36), (160, 30)])
+@pytest.mark.parametrize("size", [(64, 20), (80, 20), (80, 24), (120, 24), (120, 30), (149, 36), (160, 30)])
 async def test_a_low_screen_keeps_the_last_three_stages(size: tuple[int, int]) -> None:
     async with seated(size) as seat:
         await seat.show(with_gpus())
