@@ -175,7 +175,8 @@ def _commands(shown: Shown, profile: str) -> None:
     assert shown.vramp("run", "--url", f"http://user:{IN_OVERRIDES['NPM_TOKEN']}@127.0.0.1:9/?token=x") != 0
 
 
-@pytest.mark.parametrize("secret", PLANTED)
+# By number: a server inherits the name of the running test, and repeats its environment.
+@pytest.mark.parametrize("secret", PLANTED, ids=range(len(PLANTED)))
 def test_no_secret_is_written_or_shown(shown: Shown, secret: str) -> None:
     assert shown.found(secret) == []
 
