@@ -209,6 +209,8 @@ class Cockpit(App[None]):
         super()._handle_exception(error)
         self._exit_renderables.clear()
         self.failure = self.failure or (error.error if isinstance(error, WorkerFailed) else error)
+        for run in self.runs:
+            run.fail(f"the cockpit broke: {type(self.failure).__name__}")
 
     def pop_screen(self) -> AwaitComplete:
         """Pop the screen and draw the one below only once: afterwards, with the latest snapshot.

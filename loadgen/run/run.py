@@ -177,9 +177,16 @@ class Run:
             case asked.Stop():
                 self._end("stopped", "stopped by the operator")
             case asked.Abort():
-                self._aborted = True
-                self._session.servers.hurry()
-                self._end("stopped", "aborted by the operator")
+                self._break_off("stopped", "aborted by the operator")
+
+    def fail(self, reason: str) -> None:
+        """End it at once: what it was watched and controlled with is broken."""
+        self._break_off("failed", reason)
+
+    def _break_off(self, state: RunState, reason: str) -> None:
+        self._aborted = True
+        self._session.servers.hurry()
+        self._end(state, reason)
 
     def _restart(self, variant: str | None) -> None:
         try:

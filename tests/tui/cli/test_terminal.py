@@ -224,18 +224,29 @@ def fail(cockpit):
     raise LookupError("no such panel")
 
 Cockpit.key_f = fail
-open_cockpit(Cockpit())
 """
 
 
 def test_what_breaks_the_screen_is_told_without_the_values_of_locals(tmp_path: Path) -> None:
-    with cockpit(tmp_path, command=[sys.executable, "-c", BREAKS]) as terminal:
+    with cockpit(tmp_path, command=[sys.executable, "-c", BREAKS + "open_cockpit(Cockpit())"]) as terminal:
         terminal.read_until(b"shipped with vramp")
         terminal.press(b"f")
         terminal.read_rest()
         assert terminal.wait() == 1
     assert b"LookupError: no such panel" in terminal.seen[terminal.seen.rindex(LEFT) :]
     assert b"sk-nobody-sees" not in terminal.seen
+
+
+def test_a_run_whose_screen_breaks_has_failed(tmp_path: Path) -> None:
+    code = BREAKS + "from tui.cli.__main__ import main\nmain(['p.toml'])"
+    with cockpit(tmp_path, command=[sys.executable, "-c", code]) as terminal:
+        terminal.read_until(FLOWING)
+        terminal.press(b"f")
+        terminal.read_rest()
+        assert terminal.wait() == 1
+    (path,) = tmp_path.glob("runs/*/result.json")
+    result = json.loads(path.read_text())
+    assert (result["state"], result["reason"]) == ("failed", "the cockpit broke: LookupError")
 
 
 def journal_has(folder: Path, words: str, times: int = 1) -> bool:
