@@ -6,6 +6,7 @@ breaks the line; no numbers make it raise.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
@@ -53,11 +54,13 @@ class Canvas:
         self._owner[row, wide] = self._number(role)
         return True
 
-    def upright(self, column: int, character: str, role: str) -> None:
-        """Draw a line from top to bottom, behind what is there."""
-        free = self._codes[:, column] == _SPACE
-        self._codes[free, column] = ord(character)
-        self._owner[free, column] = self._number(role)
+    def uprights(self, columns: Sequence[int], character: str, role: str) -> None:
+        """Draw lines from top to bottom, behind what is there."""
+        lined = np.zeros(self.columns, dtype=np.bool_)
+        lined[list(columns)] = True
+        free = lined & (self._codes == _SPACE)
+        self._codes[free] = ord(character)
+        self._owner[free] = self._number(role)
 
     def cell(self, x: float, y: float) -> tuple[int, int]:
         """Return the cell of a point given as shares of both sides."""

@@ -35,22 +35,25 @@ def chart_rows(chart: Chart, history: History, span: Span, marks: Sequence[Mark]
     folded = history.folded(span, columns * 2)
     scale = _scale(chart, folded, rows)
     placed = mark_columns(marks, span, columns)
-    canvas = traced(chart.series, folded, scale, placed, columns, rows)
+    canvas = traced(chart.series, folded, scale, lined_columns(placed), columns, rows)
     return [title, *canvas.beside_ticks(scale), (*CORNER, *axis_row(placed, span, columns))]
 
 
 def traced(
-    series: Sequence[Series], folded: Folded, scale: Scale, marks: MarkColumns, columns: int, rows: int
+    series: Sequence[Series], folded: Folded, scale: Scale, lined: Sequence[int], columns: int, rows: int
 ) -> Canvas:
-    """Draw the dots of all series, and the lines of marks behind them."""
+    """Draw the dots of all series, and behind them a line in each of the columns `lined`."""
     canvas = Canvas(columns, rows)
     for one in series:
         low, high = scale.shares(folded.lows(one.column)), scale.shares(folded.highs(one.column))
         canvas.dots(trace(folded.columns, low, high, width=columns, height=rows, ink=one.ink), one.role)
-    for column, there in marks.items():
-        if any(mark.how.line for mark in there):
-            canvas.upright(column, "┊", "mark")
+    canvas.uprights(lined, "┊", "mark")
     return canvas
+
+
+def lined_columns(marks: MarkColumns) -> list[int]:
+    """Return the columns in which a mark is drawn as a line."""
+    return [column for column, there in marks.items() if any(mark.how.line for mark in there)]
 
 
 def mark_columns(marks: Sequence[Mark], span: Span, columns: int) -> MarkColumns:

@@ -20,7 +20,7 @@ import msgspec
 from loadgen import format as fmt
 from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.metrics.snapshot import GpuPace, GpuView, Snapshot
-from tui.charts.chart import MarkColumns, axis_row, mark_columns, traced
+from tui.charts.chart import axis_row, lined_columns, mark_columns, traced
 from tui.charts.definitions import GPU_STRIPS, GpuStrip, Series, of_most
 from tui.charts.scale import Scale
 from tui.charts.timeline import Folded
@@ -279,10 +279,11 @@ def grid(frame: Frame, width: int, height: int) -> Rows:
     each = min(widths_of(width, columns))
     folded = frame.timeline.gpus.folded(span, (each - _GUTTER) * 2)
     marks = mark_columns(frame.timeline.marks.all, span, each - _GUTTER)
+    lined = lined_columns(marks)
     legend: Row = (*_energy(frame), (f"  {fmt.plain(frame.snapshot.telemetry)}", "dim"))
     rows: Rows = [titled("gpus", legend, width)]
     for first in range(0, len(found), columns):
-        cells = [(_cell(gpu, folded, marks, each, each_height), each) for gpu in found[first : first + columns]]
+        cells = [(_cell(gpu, folded, lined, each, each_height), each) for gpu in found[first : first + columns]]
         rows += beside(cells, each_height)
     axis: Row = ((" " * (_GUTTER - 1), "text"), ("└", "rule"), *axis_row(marks, span, each - _GUTTER))
     rows += beside([([axis], each)] * min(columns, len(found)), 1)
@@ -331,7 +332,7 @@ def _shape_of(count: int, width: int, height: int) -> tuple[int, int] | None:
     return best if best[1] >= _LEAST_ROWS else None
 
 
-def _cell(gpu: GpuView, folded: Folded, marks: MarkColumns, width: int, height: int) -> Rows:
+def _cell(gpu: GpuView, folded: Folded, lined: Sequence[int], width: int, height: int) -> Rows:
     """Draw a title with the flags and as many strips as fit; a taller cell has taller strips."""
     strips = GPU_STRIPS[: height - 1]
     tall = max(1, (height - 1) // len(strips))
@@ -339,16 +340,16 @@ def _cell(gpu: GpuView, folded: Folded, marks: MarkColumns, width: int, height: 
     name = gpu.static.name.removeprefix("AMD ").removeprefix("NVIDIA ").removeprefix("Instinct ")
     rows: Rows = [titled(f"{gpu.static.index} {fmt.plain(name)}", cropped(legend, width - 8), width)]
     for strip in strips:
-        rows += _strip_rows(gpu, strip, folded, marks, width - _GUTTER, tall)
+        rows += _strip_rows(gpu, strip, folded, lined, width - _GUTTER, tall)
     return [(target(f"gpu {gpu.static.index}"), *row) for row in rows]
 
 
-def _strip_rows(gpu: GpuView, strip: GpuStrip, folded: Folded, marks: MarkColumns, columns: int, rows: int) -> Rows:
+def _strip_rows(gpu: GpuView, strip: GpuStrip, folded: Folded, lined: Sequence[int], columns: int, rows: int) -> Rows:
     static, now = gpu.static, sample_of(gpu)
     series = Series(strip.column(static.index), strip.label, strip.role, "line" if rows > 1 else "area")
     if series.column not in folded.rows:
         return []
-    lines = traced((series,), folded, Scale(0.0, strip.most, ()), marks, columns, rows).lines()
+    lines = traced((series,), folded, Scale(0.0, strip.most, ()), lined, columns, rows).lines()
     head = f" {strip.label:<5}{strip.text(static, now):>{_GUTTER - 8}} "[: _GUTTER - 1]
     heads = [head, *[" " * (_GUTTER - 1)] * (rows - 1)]
     return [((head, "text"), ("│", "rule"), *line) for head, line in zip(heads, lines, strict=True)]
