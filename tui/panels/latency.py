@@ -44,7 +44,7 @@ def latency(frame: Frame, width: int, height: int) -> Rows:
     for name in METRICS:
         left: Row = tuple(_cells(whole.get(name), name, _SHORT_HEADS))
         if name == "e2e" and needs_s:
-            left = ((f" needs {needs_s:.0f} s more".ljust(_HALF), "dim"),)
+            left = ((f" needs {math.ceil(needs_s)} s more".ljust(_HALF), "dim"),)
         label: Row = ((f"{name.upper():<4}", "text"), (f"{unit_of(name):>3}", "dim"))
         rows.append((*label, *left, ("│", "rule"), *_cells(recent.get(name), name, right)))
     return [*rows, published(frame, width)]
