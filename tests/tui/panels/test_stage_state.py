@@ -84,7 +84,7 @@ def test_who_only_looks_is_shown_no_key() -> None:
 
 def test_what_is_not_known_of_e2e_is_no_number() -> None:
     (row,) = (line for line in lines(latency.latency(at(with_stage(e2e_needs_s=9.2)), 80, 8), 80) if line[:3] == "E2E")
-    assert row.startswith("E2E   s needs 9 s more ") and row[43] == "│"
+    assert row.startswith("E2E   s needs 10 s more ") and row[43] == "│"
 
 
 @pytest.mark.parametrize("middle", [0.9, 15.0, 2310.0, 99_900.0])
