@@ -224,6 +224,14 @@ class AskUrl(AskParsed[str]):
             self.dismiss(url)
 
 
+class Choices(OptionList):
+    """A list whose height is known in a terminal of any size: Textual cannot wrap a choice to no cells at all."""
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        padding = self.get_component_styles("option-list--option").padding.width
+        return super().get_content_height(container, viewport, max(width, padding + 1))
+
+
 class AskChoice(Dialog[Answer | None], Generic[Answer]):
     """Asks for one of a few choices; None stands for the harmless one."""
 
@@ -235,7 +243,7 @@ class AskChoice(Dialog[Answer | None], Generic[Answer]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static(self._question, markup=False, classes="question")
-            yield OptionList(*[Option(Text(fmt.plain(words))) for _, words in self._choices])
+            yield Choices(*[Option(Text(fmt.plain(words))) for _, words in self._choices])
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._choices[event.option_index][0])

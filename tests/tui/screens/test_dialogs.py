@@ -69,6 +69,10 @@ async def test_the_terminal_is_resized_under_a_dialog(key: str) -> None:
             await eventually(partial(laid_out_at, seat, size))
             assert len(seat.app.screen_stack) == 2
             assert seat.rows[-1].strip()  # what lies under it, laid out anew
+        for size in ((1, 1), (2, 2), (7, 3), (120, 40)):
+            await seat.pilot.resize_terminal(*size)
+            await eventually(partial(laid_out_at, seat, size))
+        assert seat.app.failure is None and len(seat.app.screen_stack) == 2
 
 
 async def test_panels_that_come_into_sight_are_laid_out_and_painted_once(
