@@ -174,17 +174,22 @@ class Histogram:
         self.clipped += other.clipped
 
     def without(self, part: Histogram) -> Histogram:
-        """These values without those of `part`, which must be among them; the extremes stay as they are."""
+        """These values without those of `part`, which must be among them; the extremes stay as they are.
+
+        If `part` is empty this is the histogram itself: to be read, not to be added to.
+        """
+        if not part.count:
+            return self
+
         rest = Histogram()
         rest.add(self)
-        if part.count:
-            indices, counts = part._used()
-            rest._loosen()
-            rest._loose[indices - rest._first] -= counts
-            rest.count -= part.count
-            rest.sum_us -= part.sum_us
-            rest.sum_squares_us -= part.sum_squares_us
-            rest.clipped -= part.clipped
+        indices, counts = part._used()
+        rest._loosen()
+        rest._loose[indices - rest._first] -= counts
+        rest.count -= part.count
+        rest.sum_us -= part.sum_us
+        rest.sum_squares_us -= part.sum_squares_us
+        rest.clipped -= part.clipped
         return rest
 
     def percentile_us(self, *percents: float) -> list[int]:

@@ -188,6 +188,11 @@ class SloCheck(msgspec.Struct, frozen=True):
     population: int | None = None  # all streams judged: without those still open at the end and within the limit
     needs: int | None = None  # while unresolved: at least so many more streams
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was no stream to judge; unknown, and False, in older results."""
+        return self.population == 0
+
 
 class InstanceResult(msgspec.Struct, frozen=True):
     """One server's part in a shared stage; all parts add up to the stage."""

@@ -80,9 +80,9 @@ def met_limits(stage: Judgement | StageResult) -> bool | None:
 
 def is_known(stage: Judgement) -> bool:
     """Whether anything has been measured that a limit applies to."""
-    counts = [check.population for check in stage.slo.values()]
-    counts += [stage.goodput.determined] if stage.goodput is not None else []
-    return any(counts) if counts else stage.failures.scheduled > 0
+    known = [not check.is_empty for check in stage.slo.values()]
+    known += [stage.goodput.determined > 0] if stage.goodput is not None else []
+    return any(known) if known else stage.failures.scheduled > 0
 
 
 def needed_words(stage: Judgement) -> str:

@@ -125,7 +125,7 @@ def limit_words(stage: StageResult) -> dict[str, str]:
 
 
 def _missed_check(name: str, check: SloCheck) -> str:
-    if check.measured_ms is None and not check.population:
+    if check.is_empty:
         return f"{name} was not measured, limit {exact(check.limit_ms)} ms"
     measured = UNKNOWN if check.measured_ms is None else f"{exact(check.measured_ms)} ms"
     streams = f" ({check.missed:,} of {check.population:,} beyond it)" if check.missed and check.population else ""

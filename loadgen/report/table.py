@@ -149,7 +149,7 @@ def _failure_lines(stage: StageResult) -> list[str]:
 
 
 def _checked(check: SloCheck) -> str:
-    if check.measured_ms is None and not check.population:
+    if check.is_empty:
         return "not measured"
     word, missed = "met" if check.met else "MISSED", not check.met and check.missed
     streams = f"; {check.missed} of {check.population} beyond it" if missed else ""

@@ -165,8 +165,10 @@ def test_a_limit_that_was_hardly_missed_is_told_with_enough_digits() -> None:
 
 
 def test_a_limit_that_nothing_was_measured_for_is_said_to_be_so() -> None:
-    empty = replace(at(8, 900.0), slo={"ttft_p99": SloCheck(25.0, None, False)}, goodput=None)
+    empty = replace(at(8, 900.0), slo={"ttft_p99": SloCheck(25.0, None, False, population=0)}, goodput=None)
     assert missed_words(empty) == ["ttft_p99 was not measured, limit 25 ms"]
+    older = replace(empty, slo={"ttft_p99": SloCheck(25.0, None, False)})
+    assert missed_words(older) == ["ttft_p99 -, limit 25 ms"]
 
 
 def test_a_search_is_judged_by_its_answer_and_not_by_its_probes() -> None:
