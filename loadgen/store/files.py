@@ -9,6 +9,7 @@ import contextlib
 import importlib.util
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from loadgen.store.journal import JOURNAL, Journal, OldParts
 HISTOGRAMS = "histograms.hlog"
 _SHORTEST_S = 1.0
 _SHARE_OF_RUN = 0.01
+_LOGGED = (*LATENCIES, "ttft_censored", "ttft_from_intended_censored")
 _HEAD = """\
 #[Latencies of vramp run {run_id}: one tag each; values and Interval_Max are in microseconds]
 #[Histogram log format version 1.3]
@@ -39,12 +41,23 @@ _ROWS_A_GROUP = 5_000
 RowsFormat = Literal["jsonl", "parquet"]
 
 
+@dataclass
+class _Interval:
+    """The latencies of one stage since the last flush."""
+
+    start_s: float
+    end_s: float
+    latency: dict[str, Histogram]
+
+
 class HistogramLog(GrowingFile):
     """The latencies of a run over time, in HdrHistogram's log format, which its tools in any language can read.
 
-    Each interval has a histogram per latency, named by its tag; their sum over a run agrees with the result for all its
-    stages. They are folded from the journal's lines during the run, so no second pass is needed. An interval lasts at
-    least a second and a hundredth of the run so far, so a day has some 800 of them; a new stage begins a new one.
+    Each interval has a histogram per latency, named by its tag, and belongs to the stage in the comment above it. Their
+    sum over a stage is the stage's latency in the result, whose percentiles also include `*_censored`. They are folded
+    from the journal's lines during the run, so no second pass is needed. An interval lasts at least a second and a
+    hundredth of the run so far, so a day has some 800 of them; a new stage begins a new one. The last values of a stage
+    arrive after the next one has begun.
 
     Format: HdrHistogram's HistogramLogWriter, version 1.3 (with tags).
     """
@@ -52,9 +65,10 @@ class HistogramLog(GrowingFile):
     def __init__(self, path: Path) -> None:
         """Create the file; raises `ResultError`."""
         super().__init__(path, "the log of histograms", "wb")
-        self._latency: dict[str, Histogram] = {}
-        self._from_s: float | None = None
+        self._started_s: dict[int, float] = {}
+        self._intervals: dict[int, _Interval] = {}
         self._until_s = 0.0
+        self._heading: int | None = None
 
     def apply(self, line: Line) -> None:
         """Apply the next line; raises `ResultError` when the disk fails."""
@@ -63,7 +77,7 @@ class HistogramLog(GrowingFile):
                 self._tick(line)
             case StageStarted():
                 self.flush()
-                self.append(f"#[Stage {line.index + 1} from {line.t_s:.3f}]\n".encode())
+                self._started_s[line.index] = line.t_s
             case RunFinished():
                 self.flush()
             case RunStarted():
@@ -72,25 +86,31 @@ class HistogramLog(GrowingFile):
                 self.append(_HEAD.format(run_id=run_id, unix_s=line.unix_s, iso=iso).encode("ascii", "replace"))
 
     def flush(self) -> None:
-        """End the interval here, so that the file holds everything so far."""
-        start_s, length_s = self._from_s or 0.0, self._until_s - (self._from_s or 0.0)
-        lines = [
-            f"Tag={name},{start_s:.3f},{length_s:.3f},{latency.max_us}.000,{latency.hdr()}\n"
-            for name, latency in self._latency.items()
-        ]
-        self._latency, self._from_s = {}, None
+        """End the intervals here, so that the file holds everything so far."""
+        lines: list[str] = []
+        for index, interval in sorted(self._intervals.items()):
+            if index != self._heading:
+                lines.append(f"#[Stage {index + 1} from {self._started_s[index]:.3f}]\n")
+                self._heading = index
+            times = f"{interval.start_s:.3f},{interval.end_s - interval.start_s:.3f}"
+            for name, latency in interval.latency.items():
+                lines.append(f"Tag={name},{times},{latency.max_us}.000,{latency.hdr()}\n")
+        self._intervals = {}
         if lines:
             self.append("".join(lines).encode())
 
     def _tick(self, line: Ticked) -> None:
-        if self._from_s is None:
-            self._from_s = max(0.0, self._until_s, line.t_s - line.span_s)
+        start_s = max(0.0, self._until_s, line.t_s - line.span_s)
         self._until_s = line.t_s
-        seen = StageMetrics.of(*line.stages.values()).latency
-        for name in LATENCIES:
-            if name in seen:
-                self._latency.setdefault(name, Histogram()).add(seen[name])
-        if line.t_s - self._from_s >= max(_SHORTEST_S, _SHARE_OF_RUN * line.t_s):
+        for index in line.stages.keys() & self._started_s.keys():
+            seen = StageMetrics.of(line.stages[index]).latency
+            for name in (name for name in _LOGGED if name in seen):
+                new = _Interval(max(start_s, self._started_s[index]), line.t_s, {})
+                interval = self._intervals.setdefault(index, new)
+                interval.end_s = line.t_s
+                interval.latency.setdefault(name, Histogram()).add(seen[name])
+        oldest_s = min((interval.start_s for interval in self._intervals.values()), default=line.t_s)
+        if line.t_s - oldest_s >= max(_SHORTEST_S, _SHARE_OF_RUN * line.t_s):
             self.flush()
 
 

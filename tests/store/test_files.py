@@ -6,26 +6,36 @@ import contextlib
 import json
 import resource
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
 import pytest
+from hdrh.histogram import HdrHistogram
 
 from loadgen.errors import ResultError
+from loadgen.metrics.histogram import HIGHEST_US
 from loadgen.metrics.journal import Happened, RunFinished
 from loadgen.metrics.result import Result
-from loadgen.run.operations import Abort, Stop
+from loadgen.metrics.snapshot import Snapshot
+from loadgen.run.operations import Abort, NextStage, SetConcurrency, Stop
 from loadgen.run.run import Run
 from loadgen.run.writer import RunWriter
 from loadgen.store.files import SafeFiles
 from loadgen.store.journal import journal_is_held, read_journal
+from loadgen.store.recover import recover
+from loadgen.store.runs import read_result
 from tests.engines import Simulator, attach
 from tests.journal import STARTED
-from tests.run.driving import finish, once
+from tests.run.driving import finish, flowing, in_turn, once
 from tests.store.test_histogram_log import read as read_histograms
+from tests.store.test_histogram_log import read_stages
 from tests.store.test_stream_rows import ROW
+
+
+def at_stage(number: int) -> Callable[[Snapshot], bool]:
+    return lambda snapshot: len(snapshot.stages) == number and flowing(snapshot)
 
 
 def rows_of(run: Run) -> list[dict[str, Any]]:
@@ -81,18 +91,44 @@ async def test_streams_that_were_cut_off_are_in_the_table_too(engine: Simulator)
     assert {row["e2e_ms"] for row in rows} == {None}
 
 
-async def test_the_histograms_log_has_the_counts_of_the_result(engine: Simulator) -> None:
-    run = Run(attach(engine, load={"concurrency": [1, 4], "requests": 30, "warmup": 2}), where="test")
-    result = await finish(run)
-    counts: Counter[str] = Counter()
-    for interval in read_histograms(run.folder / "histograms.hlog"):
-        counts[interval.get_tag()] += interval.get_total_count()
-    expected: Counter[str] = Counter()
+def values_of(histogram: HdrHistogram) -> list[tuple[int, int]]:
+    """Each value with its count, so that equal ones have every percentile in common."""
+    return [(step.value_iterated_to, step.count_added_in_this_iter_step) for step in histogram.get_recorded_iterator()]
+
+
+def require_same_histograms(folder: Path, result: Result) -> None:
+    """The log has the counts and percentiles of the result, stage by stage; those still awaited are kept apart."""
+    logged = read_stages(folder / "histograms.hlog")
+    assert logged.keys() <= {stage.index for stage in result.stages}
     for stage in result.stages:
-        expected.update({name: latency.count for name, latency in stage.latency_ms.items()})
-    assert counts == expected
-    assert counts["itl"] == counts["chunk_gap"] > 0
+        found = logged.get(stage.index, {})
+        for name, summary in stage.latency_ms.items():
+            total = found.get(name, HdrHistogram(1, HIGHEST_US, 3))
+            assert total.get_total_count() == summary.count, (stage.label, name)
+            if f"{name}_censored" in found and summary.hdr is not None:
+                total.add(found[f"{name}_censored"])
+                assert total.get_total_count() == summary.count + summary.censored
+            if summary.hdr is None:
+                continue  # E2E of streams that outlive a stage has a count only
+            assert values_of(total) == values_of(HdrHistogram.decode(summary.hdr)), (stage.label, name)
+
+
+async def test_histogram_log_equals_result_in_every_stage(engine: Simulator) -> None:
+    stages = [
+        {"concurrency": 3, "duration": "20s"},  # ended by hand: the load changes twice
+        {"rate": 40.0, "duration": "1s"},
+        {"concurrency": 4, "requests": 30, "warmup": 2},
+        {"concurrency": 1, "duration": "600ms"},
+    ]
+    run = Run(attach(engine, load={"osl": 40, "requests": None, "workers": 2}, stages=stages), where="test")
+    by_hand = in_turn((at_stage(1), SetConcurrency(6)), (at_stage(2), SetConcurrency(2)), (at_stage(3), NextStage()))
+    result = await finish(run, by_hand)
+    assert [stage.target.concurrency for stage in result.stages] == [3, 6, 2, None, 4, 1]
+    require_same_histograms(run.folder, result)
     assert not (run.folder / "records.jsonl").exists()
+    (run.folder / "histograms.hlog").unlink()
+    recover(run.folder, force=True)
+    require_same_histograms(run.folder, read_result(run.folder / "result.json"))
 
 
 async def test_the_log_is_whole_when_the_plan_is_done_though_the_operator_may_go_on(engine: Simulator) -> None:

@@ -28,6 +28,20 @@ def read(path: Path) -> list[HdrHistogram]:
     return intervals
 
 
+def read_stages(path: Path) -> dict[int, dict[str, HdrHistogram]]:
+    """The sum of each latency's intervals, by the index of the stage in the comment above them."""
+    stages: dict[int, dict[str, HdrHistogram]] = {}
+    found: dict[str, HdrHistogram] = {}
+    for line in path.read_text().splitlines():
+        if line.startswith("#[Stage "):
+            found = stages.setdefault(int(line.split()[1]) - 1, {})
+        elif line.startswith("Tag="):
+            tag, *_, encoded = line.split(",")
+            total = found.setdefault(tag.removeprefix("Tag="), HdrHistogram(1, HIGHEST_US, 3))
+            total.decode_and_add(encoded)
+    return stages
+
+
 def latency(*values_ms: float) -> Histogram:
     histogram = Histogram()
     histogram.record_ns([int(value * 1e6) for value in values_ms])
@@ -53,29 +67,30 @@ def write(path: Path, *lines: Line) -> None:
     log.close()
 
 
-def test_hdrhistograms_reader_finds_every_value_by_its_tag_and_time(tmp_path: Path) -> None:
+def test_intervals_late_values_belong_to_their_stage(tmp_path: Path) -> None:
     path = tmp_path / "h.hlog"
     one = StageDelta(latency={"ttft": latency(10, 20).encode(), "warmup_ttft": latency(999).encode()})
     two = StageDelta(latency={"ttft": latency(30).encode(), "itl": latency(1, 2, 3).encode()})
-    write(path, started(), stage(0.5, 0), tick(1.0, {0: one}), stage(1.1, 1), tick(1.25, {0: one, 1: two}))
+    begun = [started(), stage(0.5, 0), tick(1.0, {0: one}), stage(1.1, 1), tick(1.25, {0: one, 1: two})]
+    write(path, *begun)
     assert [interval.get_tag() for interval in read(path)] == ["ttft"], "what is not over is not written"
-    write(
-        path,
-        started(),
-        stage(0.5, 0),
-        tick(1.0, {0: one}),
-        tick(1.25, {0: one, 1: two}),
-        RunFinished(9, 9, "failed", ""),
-    )
-    first, itl, gaps = read(path)
-    assert [(each.get_tag(), each.get_total_count()) for each in (first, itl, gaps)] == [
-        ("ttft", 5),
+    write(path, *begun, RunFinished(9, 9, "failed", ""))
+    first, late, second, itl, gaps = read(path)
+    assert [(each.get_tag(), each.get_total_count()) for each in (first, late, second, itl, gaps)] == [
+        ("ttft", 2),
+        ("ttft", 2),
+        ("ttft", 1),
         ("itl", 3),
         ("chunk_gap", 3),
     ]
-    assert first.get_start_time_stamp() == pytest.approx((BEGAN + 0.75) * 1000)
-    assert first.get_end_time_stamp() == pytest.approx((BEGAN + 1.25) * 1000)
-    assert first.get_value_at_percentile(100) == pytest.approx(30_000, rel=1e-3)
+    assert {index: sorted(found) for index, found in read_stages(path).items()} == {
+        0: ["ttft"],
+        1: ["chunk_gap", "itl", "ttft"],
+    }
+    starts_ms = [each.get_start_time_stamp() - BEGAN * 1000 for each in (first, late, second)]
+    assert starts_ms == pytest.approx([750, 1000, 1100])
+    assert late.get_end_time_stamp() == pytest.approx((BEGAN + 1.25) * 1000)
+    assert second.get_value_at_percentile(100) == pytest.approx(30_000, rel=1e-3)
     assert "microseconds" in path.read_text().splitlines()[0]
 
 
@@ -86,6 +101,7 @@ def test_a_long_run_has_some_hundred_intervals_that_follow_each_other(tmp_path: 
     write(
         path,
         started(),
+        stage(0.0, 0),
         *(tick(0.25 * number, {0: delta}) for number in range(ticks)),
         RunFinished(1e4, 9, "complete", ""),
     )
