@@ -18,6 +18,7 @@ class Cause(NamedTuple):
     title: str
     remedy: str
     phase: Phase | None = None  # None: both
+    context: str = ""  # a pattern that some line of the log must match, too; lines of tracebacks included
 
 
 _OOM = (
@@ -52,9 +53,75 @@ CAUSES = (
     ),
     Cause(
         "shared-memory",
-        r"shared memory segment /dev/shm|failed to extend /dev/shm|/dev/shm/.*No space left",
+        r"shared memory segment /dev/shm|failed to extend /dev/shm|/dev/shm/.*No space left|posix_fallocate failed"
+        r"|insufficient shared memory|No space left on device: '/psm_|</torch_\S*>: No space left",
         "too little shared memory (/dev/shm) for the workers",
         'in a container set server.docker.ipc = "host" or server.docker.shm_size = "16g"; else enlarge /dev/shm',
+    ),
+    Cause(
+        "python-headers",
+        r": Python\.h: |'Python\.h' (?:file )?not found",
+        "the headers of Python are missing (Python.h), and Triton compiles its launcher with them",
+        "install them for the server's own Python: python3-dev or python3.X-dev (Debian), python3-devel (RHEL), or a "
+        "Python from uv or conda, which brings them",
+    ),
+    Cause(
+        "no-compiler",
+        r"Failed to find C compiler|No working C\+\+ compiler found"
+        r"|(?:No such file or directory: |/bin/sh: (?:\d+: |line \d+: )?)'?(?:\S*/)?"
+        r"(?:gcc|g\+\+|cc|c\+\+|clang|clang\+\+|ninja)(?:'?$|: (?:command )?not found)",
+        "there is no C compiler (or ninja), and kernels are compiled while the server starts",
+        "install one where the server runs: build-essential or gcc and g++ (and ninja), or name it in CC and CXX in "
+        "[server.env]",
+    ),
+    Cause(
+        "no-nvcc",
+        r"[Cc]ould not find nvcc|\bnvcc'?: (?:command )?not found|No such file or directory: '(?:\S*/)?nvcc'"
+        r"|NVCC (?:compiler )?not found|CUDA_HOME (?:environment variable )?is not set|Cannot find CUDA_HOME",
+        "there is no nvcc, and FlashInfer (or another library) compiles kernels with it while the server starts",
+        "install the CUDA toolkit of torch's CUDA version and set CUDA_HOME in [server.env], or do without: "
+        'VLLM_USE_FLASHINFER_SAMPLER = "0" in [server.env], another server.args.attention-backend, or the wheel '
+        "flashinfer-jit-cache",
+    ),
+    Cause(
+        "no-libcuda",
+        r"cannot find -l(?:cuda|amdhip64)\b",
+        "the linker does not find the driver's library, with which Triton links its launcher",
+        "run ldconfig, or name the folder of libcuda.so in LIBRARY_PATH in [server.env]; a container needs the "
+        "driver's libraries (the NVIDIA Container Toolkit)",
+    ),
+    Cause(
+        "user-without-name",
+        r"getpwuid\(\): uid not found: (?P<uid>\d+)",
+        "the user of the server has no name: uid {uid} is not in /etc/passwd",
+        'set USER = "vllm" and HOME to a folder that can be written in [server.env]; with an older torch also '
+        "TORCHINDUCTOR_CACHE_DIR and VLLM_CACHE_ROOT",
+    ),
+    Cause(
+        "user-without-name",
+        r"^OSError: No username set in the environment",
+        "the user of the server has no name in /etc/passwd",
+        'set USER = "vllm" and HOME to a folder that can be written in [server.env]',
+    ),
+    Cause(
+        "cache-not-writable",
+        r"Permission denied: '(?P<folder>[^']*/(?:\.(?:cache|config|triton|local|aiter|nv)\b|torchinductor_)[^']*)'",
+        "the server may not write its caches to {folder}",
+        "set HOME in [server.env] to a folder that this user may write, or each cache for itself: VLLM_CACHE_ROOT, "
+        "HF_HOME, TRITON_CACHE_DIR, TORCHINDUCTOR_CACHE_DIR, XDG_CACHE_HOME",
+    ),
+    Cause(
+        "no-bfloat16",
+        r"[Bb]float16 is only supported on GPUs.*? Your (?P<gpu>.+?) GPU ",
+        "{gpu} has no bfloat16, which this model uses",
+        'set server.args.dtype = "half" (vLLM: "You can use float16 instead by explicitly setting the `dtype` flag in '
+        'CLI, for example: --dtype=half"), or take a GPU that has it',
+    ),
+    Cause(
+        "no-bfloat16",
+        r"[Bb](?:float|F)16 is (?:only supported on GPUs|not supported (?:on|by) (?:this|the current|your) )",
+        "the GPU has no bfloat16, which this model uses",
+        'set server.args.dtype = "half" (--dtype=half), or take a GPU that has it',
     ),
     Cause(
         "disk-full",
@@ -156,6 +223,34 @@ CAUSES = (
         r"SafetensorError|Error while deserializing header|PytorchStreamReader failed",
         "a weight file is incomplete or damaged",
         "compare the sizes of the files with the hub, and download them again",
+    ),
+    Cause(
+        "newer-tokenizer",
+        r"Tokenizer class (?P<name>\w+Backend) does not exist",
+        "the tokenizer is of transformers 5 ({name}), and the transformers of this vLLM is older",
+        "use a newer vLLM that comes with transformers 5; or give the tokenizer of the original model in "
+        "server.args.tokenizer, or save it again with transformers 4",
+    ),
+    Cause(
+        "newer-tokenizer",
+        r"'list' object has no attribute 'keys'",
+        "the tokenizer is of transformers 5 (a list in extra_special_tokens), and the transformers of this vLLM is "
+        "older",
+        "use a newer vLLM that comes with transformers 5; or give the tokenizer of the original model in "
+        "server.args.tokenizer, or save it again with transformers 4",
+        context=r"_set_model_specific_special_tokens|special_tokens\.keys\(\)",
+    ),
+    Cause(
+        "newer-transformers",
+        r"has no attribute '?all_special_tokens_extended",
+        "the installed transformers 5 is newer than this vLLM supports",
+        "install `transformers<5` into the server's own Python environment, or use a newer vLLM",
+    ),
+    Cause(
+        "unknown-tokenizer",
+        r"Tokenizer class (?P<name>\w+) does not exist or is not currently imported",
+        "the transformers of this vLLM has no tokenizer class {name}",
+        "use a newer vLLM (and transformers), or server.args.trust-remote-code = true if the model brings the class",
     ),
     Cause(
         "unsupported-model",
@@ -274,6 +369,13 @@ CAUSES = (
     ),
     Cause(
         "collectives",
+        r"unhandled system error|nccl(?:System|Unhandled)Error: System call",
+        "a system call of NCCL or RCCL failed; in a container mostly for too little shared memory (/dev/shm)",
+        'set server.docker.ipc = "host" or server.docker.shm_size = "16g" (outside of docker: `df -h /dev/shm`), or '
+        'NCCL_DEBUG = "INFO" in [server.env] to learn which call failed',
+    ),
+    Cause(
+        "collectives",
         r"\b[NR]CCL error|nccl(?:UnhandledCuda|System|Internal|Remote)Error|DistBackendError"
         r"|Watchdog caught collective",
         "the GPUs could not talk to each other (NCCL or RCCL)",
@@ -316,6 +418,13 @@ CAUSES = (
         r"^Fatal Python error|Segmentation fault|Segfault encountered",
         "a process of the engine crashed in native code",
         "look at dmesg; check that driver, ROCm or CUDA, torch and vLLM belong together",
+    ),
+    Cause(
+        "compiler-failed",
+        r"CalledProcessError: Command '\['\S*(?:gcc|g\+\+|cc|clang)', .*(?:cuda_utils|hip_utils|launcher|main\.c)",
+        "the C compiler failed to compile Triton's launcher",
+        "read the compiler's own error above this line in the log; often the headers of Python (python3-dev) or the "
+        "driver's library are missing",
     ),
     Cause(
         "installation",

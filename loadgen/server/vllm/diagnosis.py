@@ -39,8 +39,16 @@ _SOURCE = re.compile(r'\s{4}|\s*File "|[\s^~]*$')
 _EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception|Interrupt|Exit)(?=:|$)")
 _CONSEQUENCE = re.compile(
     r"[Ss]ee (?:root cause|stack trace)|EngineDeadError|Executor failed|cancelled|Cancelled|BrokenPipe|ConnectionReset"
-    r"|^SystemExit"
+    r"|^SystemExit|stack trace above"
 )
+_ADVISED = ("ValueError", "RuntimeError", "NotImplementedError", "AssertionError", "ImportError")
+_ADVICE = re.compile(
+    r"\b(?:please|you (?:can|could|may|must|should|need)|instead)\b|(?:^|\s|`)--[a-z]"
+    r"|(?:^|[.;:,] |\bor |\bto fix\S* )(?:try|set|use|consider|increase|decrease|reduce|lower|raise|enable|disable"
+    r"|install|upgrade|update|downgrade|make sure|ensure|specify|pass|provide|replace|switch)\b",
+    re.IGNORECASE,
+)
+_SENTENCES = re.compile(r"(?<=[.!?;]) +")
 _MAY_BE_OOM = {"process-killed", "engine-died", "host-out-of-memory"}
 _LOOK = 'read the log from its first error on; VLLM_LOGGING_LEVEL = "DEBUG" in [server.env] makes it more detailed'
 _CRASHES = (signals.SIGSEGV, signals.SIGABRT, signals.SIGBUS, signals.SIGILL, signals.SIGFPE)
@@ -69,19 +77,24 @@ def diagnose(lines: Sequence[str], exit: ServerExit | None, *, phase: Phase, oom
     """
     clean = [_masked(clean_line(line.encode("utf-8", "replace"))) for line in lines]
     messages = _messages(clean)
-    found = _first(messages, phase)
-    killed = exit is not None and _signal(exit) == signals.SIGKILL
+    found = _first(messages, clean, phase)
+    signal = _signal(exit) if exit is not None else None
     unexplained = found[0].id in _MAY_BE_OOM if found is not None else not _exceptions(messages)
     # The counter alone may be about another process: the server's end must also look like an OOM kill.
-    if (killed or unexplained) and (oom_kills or any(map(is_oom_kill, clean))):
+    if (signal == signals.SIGKILL or unexplained) and (oom_kills or any(map(is_oom_kill, clean))):
         return _oom_kill(clean, oom_kills)
     silent = found is not None and found[0].id == "engine-died" and not _exceptions(messages)
     if silent and any(map(_ENGINE_GONE.search, clean)):
         return _engine_killed(clean, oom_kills)
+    # While it serves, the last error may be about a request.
+    if phase == "starting" and signal is None and (found is None or found[0].id == "engine-died"):
+        quoted = _own_words(messages)
+        if quoted is not None:
+            return quoted
     if found is not None:
         return _known(*found, messages, oom_kills)
-    if exit is not None and (number := _signal(exit)) is not None:
-        return _signalled(number, clean, oom_kills)
+    if signal is not None:
+        return _signalled(signal, clean, oom_kills)
     return _unknown(clean, messages, exit, phase)
 
 
@@ -97,9 +110,10 @@ def _messages(lines: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(text for text in told if _SOURCE.match(text) is None))
 
 
-def _first(messages: Sequence[str], phase: Phase) -> tuple[Cause, re.Match[str]] | None:
+def _first(messages: Sequence[str], lines: Sequence[str], phase: Phase) -> tuple[Cause, re.Match[str]] | None:
     for cause in CAUSES:
-        for message in messages if cause.phase in (None, phase) else ():
+        applies = cause.phase in (None, phase) and any(re.search(cause.context, line) for line in lines)
+        for message in messages if applies else ():
             if (match := re.search(cause.pattern, message)) is not None:
                 return cause, match
     return None
@@ -110,10 +124,23 @@ def _known(cause: Cause, match: re.Match[str], messages: Sequence[str], oom_kill
     if "signal" in values:
         number = int(values["signal"])
         values |= {"signal": signal_name(number), "who_sent": _who_sent(number, oom_kills)}
-    evidence = _proof(cause, messages)
-    if cause.id == "engine-died":  # whatever killed it explains more than its death
-        evidence = _exceptions(messages) or evidence
-    return Diagnosis(cause.id, cause.title.format_map(values), _shown(evidence), cause.remedy.format_map(values))
+    evidence, remedy = _proof(cause, messages), cause.remedy.format_map(values)
+    if cause.id == "engine-died" and (errors := _exceptions(messages)):
+        evidence, remedy = errors, _LOOK  # whatever killed it explains more than its death
+    return Diagnosis(cause.id, cause.title.format_map(values), _shown(evidence), remedy)
+
+
+def _own_words(messages: Sequence[str]) -> Diagnosis | None:
+    """The last error that says what to do about it, quoted; None if none does."""
+    for error in reversed(_exceptions(messages)):
+        kind, _, words = error.partition(": ")
+        sentences = _SENTENCES.split(words.strip())
+        advice = [number for number, sentence in enumerate(sentences) if _ADVICE.search(sentence)]
+        if kind.rpartition(".")[2] in _ADVISED and advice:
+            title = shortened(sentences[0].rstrip("."), _MAX_VALUE_CHARS)
+            remedy = shortened(" ".join(sentences[advice[0] :]), MAX_EVIDENCE_CHARS)
+            return Diagnosis("engine-error", f"the engine says: {title}", _shown([error]), f'as it says: "{remedy}"')
+    return None
 
 
 def _engine_killed(lines: Sequence[str], oom_kills: int | None) -> Diagnosis:

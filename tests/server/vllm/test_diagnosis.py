@@ -357,6 +357,119 @@ RANK = "[rank0]: "
         ),
         ("docker: Error response from daemon: pull access denied for x, repository does not exist", "docker-image", ""),
         ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040).", "gpu-driver", ""),
+        (
+            "/tmp/tmps1rkq3y3/main.c:5:10: fatal error: Python.h: No such file or directory",
+            "python-headers",
+            "Python.h",
+        ),
+        ("/tmp/tmpk/cuda_utils.c:9:10: fatal error: 'Python.h' file not found", "python-headers", ""),
+        ("tcc: error: include file 'Python.h' not found", "python-headers", ""),
+        ("main.c:5:10: schwerwiegender Fehler: Python.h: Datei oder Verzeichnis nicht gefunden", "python-headers", ""),
+        (
+            CORE + "torch._inductor.exc.InductorError: RuntimeError: Failed to find C compiler. Please specify via CC "
+            "environment variable or set triton.knobs.build.impl.",
+            "no-compiler",
+            "no C compiler",
+        ),
+        (
+            "torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: "
+            "(None, 'g++')",
+            "no-compiler",
+            "",
+        ),
+        (CORE + "FileNotFoundError: [Errno 2] No such file or directory: 'ninja'", "no-compiler", ""),
+        ("/bin/sh: 1: gcc: not found", "no-compiler", ""),
+        (
+            CORE + "RuntimeError: Could not find nvcc and default cuda_home='/usr/local/cuda' doesn't exist",
+            "no-nvcc",
+            "nvcc",
+        ),
+        (
+            "(Worker_TP1 pid=3534) ERROR 10-11 22:28:17 [multiproc_executor.py:694] RuntimeError: Could not find nvcc",
+            "no-nvcc",
+            "",
+        ),
+        ("/bin/sh: 1: /usr/local/cuda/bin/nvcc: not found", "no-nvcc", ""),
+        (CORE + "FileNotFoundError: [Errno 2] No such file or directory: '/usr/local/cuda/bin/nvcc'", "no-nvcc", ""),
+        ("OSError: CUDA_HOME environment variable is not set. Please set it to your CUDA install root.", "no-nvcc", ""),
+        ("/usr/bin/ld: cannot find -lcuda: No such file or directory", "no-libcuda", ""),
+        (
+            CORE + "subprocess.CalledProcessError: Command '['/usr/bin/gcc', '/tmp/tmpe7/main.c', '-O3', '-shared', "
+            "'-o', '/tmp/tmpe7/cuda_utils.so', '-lcuda']' returned non-zero exit status 1.",
+            "compiler-failed",
+            "",
+        ),
+        (
+            CORE + "ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0. Your Tesla "
+            "T4 GPU has compute capability 7.5. You can use float16 instead by explicitly setting the `dtype` flag",
+            "no-bfloat16",
+            "Tesla T4 has no bfloat16",
+        ),
+        (
+            RANK
+            + "ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0. Your gfx906 "
+            "GPU does not have a compute capability. You can use float16 instead by explicitly setting the `dtype`",
+            "no-bfloat16",
+            "gfx906 has no",
+        ),
+        (CORE + "RuntimeError: bfloat16 is not supported on this GPU", "no-bfloat16", "the GPU has no"),
+        ("KeyError: 'getpwuid(): uid not found: 1000770000'", "user-without-name", "uid 1000770000"),
+        ("OSError: No username set in the environment", "user-without-name", ""),
+        (
+            CORE + "PermissionError: [Errno 13] Permission denied: '/.cache'",
+            "cache-not-writable",
+            "/.cache",
+        ),
+        (
+            CORE + "PermissionError: [Errno 13] Permission denied: '/tmp/torchinductor_root/fx'",
+            "cache-not-writable",
+            "",
+        ),
+        (
+            CORE + "ValueError: Free memory on device cuda:0 (16.9/79.18 GiB) on startup is less than the engine's "
+            "budget after excluding external process's weights (0.9, 65.32 GiB). Decrease GPU memory utilization",
+            "gpu-memory-taken",
+            "",
+        ),
+        (
+            "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:94, unhandled system error (run with "
+            "NCCL_DEBUG=INFO for details)",
+            "collectives",
+            "/dev/shm",
+        ),
+        (
+            "RuntimeError: NCCL Error 2: unhandled system error (run with NCCL_DEBUG=INFO for details)",
+            "collectives",
+            "",
+        ),
+        ("RuntimeError: NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO)", "collectives", "could not talk"),
+        (
+            "box:1:2 [0] misc/shmutils.cc:72 NCCL WARN Call to posix_fallocate failed : No space left on device",
+            "shared-memory",
+            "",
+        ),
+        ("OSError: [Errno 28] No space left on device: '/psm_5f0c'", "shared-memory", ""),
+        (
+            "ValueError: Tokenizer class TokenizersBackend does not exist or is not currently imported.",
+            "newer-tokenizer",
+            "TokenizersBackend",
+        ),
+        (
+            "AttributeError: Qwen2Tokenizer has no attribute all_special_tokens_extended. Did you mean: "
+            "'num_special_tokens_to_add'?",
+            "newer-transformers",
+            "transformers 5",
+        ),
+        (
+            "AttributeError: 'TokenizersBackend' object has no attribute 'all_special_tokens_extended'",
+            "newer-transformers",
+            "",
+        ),
+        (
+            "ValueError: Tokenizer class FunnyTokenizer does not exist or is not currently imported.",
+            "unknown-tokenizer",
+            "FunnyTokenizer",
+        ),
     ],
 )
 def test_what_a_line_means(line: str, cause: str, says: str) -> None:
@@ -366,6 +479,67 @@ def test_what_a_line_means(line: str, cause: str, says: str) -> None:
     found = diagnose([line, *after], FAILED, phase="starting")
     assert found.cause == cause
     assert says in found.title
+
+
+def test_list_without_keys_is_the_tokenizer_only_below_its_function() -> None:
+    error = "AttributeError: 'list' object has no attribute 'keys'"
+    place = '(APIServer pid=1)   File "/x/tokenization_utils_base.py", line 1190, in _set_model_specific_special_tokens'
+    assert diagnose([place, error], FAILED, phase="starting").cause == "newer-tokenizer"
+    assert diagnose([error], FAILED, phase="starting").cause == "unknown"
+
+
+END = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+ADVISED = "ValueError: The model type 'gemma2' does not support float16. Reason: unstable. Please use bfloat16 instead."
+
+
+@pytest.mark.parametrize("end", [[END], []], ids=["engine core", "one process"])
+@pytest.mark.parametrize(
+    ("error", "title", "remedy"),
+    [
+        (
+            ADVISED,
+            "the engine says: The model type 'gemma2' does not support float16",
+            'as it says: "Please use bfloat16 instead."',
+        ),
+        (
+            "RuntimeError: Cannot find module x. Try `pip install x`, or pass --no-x.",
+            "the engine says: Cannot find module x",
+            'as it says: "Try `pip install x`, or pass --no-x."',
+        ),
+    ],
+)
+def test_error_with_its_own_remedy_is_quoted(end: list[str], error: str, title: str, remedy: str) -> None:
+    worker = "(Worker_TP1 pid=2) ERROR 10-21 09:00:08 [x.py:1] KeyError: 'x'"
+    found = diagnose([worker, CORE + error, *end], FAILED, phase="starting")
+    assert (found.cause, found.title, found.evidence, found.remedy) == ("engine-error", title, (error,), remedy)
+
+
+def test_error_with_its_own_remedy_is_not_quoted_where_it_may_be_about_something_else() -> None:
+    dead = CORE + "EngineDeadError: EngineCore encountered an issue."
+    assert diagnose([CORE + ADVISED, dead], FAILED, phase="serving").cause == "engine-died"
+    assert diagnose([CORE + ADVISED], ServerExit(signal=15), phase="starting").cause == "killed"
+    routine = "WARNING 10-21 09:00:09 [x.py:1] " + ADVISED
+    assert diagnose([routine, END], FAILED, phase="starting").cause != "engine-error"
+    without = "ValueError: expected 3 values, not 4."
+    found = diagnose([CORE + without, END], FAILED, phase="starting")
+    assert (found.cause, found.evidence) == ("engine-died", (without,))
+    assert "dmesg" not in found.remedy
+    behind = "RuntimeError: Worker failed with error 'x', please check the stack trace above for the root cause"
+    assert diagnose([CORE + behind, END], FAILED, phase="starting").cause != "engine-error"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO 10-21 09:00:09 [x.py:1] Could not find nvcc; FlashInfer's sampler is not used",
+        "WARNING 10-21 09:00:09 [x.py:1] Your Tesla T4 device doesn't support torch.bfloat16. Falling back to float16",
+        "    5 | #include <Python.h>",
+        "checking for Python.h... yes",
+        "ValueError: no compiler pass named gcc",
+    ],
+)
+def test_line_that_is_no_cause_of_death(line: str) -> None:
+    assert diagnose([line], FAILED, phase="starting").cause == "unknown"
 
 
 def test_every_cause_fills_its_title_and_remedy() -> None:
