@@ -18,6 +18,7 @@ import stat
 import struct
 import tempfile
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
@@ -29,7 +30,7 @@ import numpy as np
 from loadgen.errors import ProfileError
 from loadgen.format import counted, harmless
 from loadgen.places import expanded
-from loadgen.workload.records import LEFT_OUT, DatasetRecord, TextFormat, parse_record
+from loadgen.workload.records import DatasetRecord, TextFormat, parse_record
 from loadgen.workload.traces import TraceOptions, TraceReader, TraceRow, hash_ids_of, is_trace
 
 SAMPLE = "sample"  # `load.data = "sample"` is the dataset that comes with vramp
@@ -63,8 +64,8 @@ class Dataset(msgspec.Struct, frozen=True):
     span_s: float = 0.0  # from the first to the last record of a trace
     has_messages: bool = False
     block_size: int = 0  # tokens per block of a trace's `hash_ids`; 0 without them
-    note: str | None = None  # describes a trace: what is sent of it and what is not
-    left_out: int = 0  # conversations or rows that are not sent
+    note: str | None = None  # what is sent of it and what is not, and why
+    left_out: int = 0  # records or rows that are not sent
     bytes: int = 0
     sha256: str = ""
 
@@ -114,32 +115,34 @@ def _indexed(path: Path, form: Format | None, options: TraceOptions, _size: int,
         if known == "trace":
             data = _indexed_trace(path, file, index, options)
         else:
-            data = _indexed_texts(path, file, index, known)
+            array = known != "text" and _OPENING.match(start.decode("utf-8", "replace")) is not None
+            data = _indexed_texts(path, file, index, known, array=array)
         file.seek(0)
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         return msgspec.structs.replace(data, sha256=sha256, bytes=file.tell())
 
 
-def _indexed_texts(path: Path, file: BinaryIO, index: BinaryIO, form: TextFormat) -> Dataset:
-    records = isl = osl = left_out = 0
+def _indexed_texts(path: Path, file: BinaryIO, index: BinaryIO, form: TextFormat, *, array: bool) -> Dataset:
+    records = isl = osl = 0
     has_osl, has_messages = True, False
-    for raw in _array_records(file, path) if form == "sharegpt" else _line_records(file, path):
+    left_out: Counter[str] = Counter()
+    for raw in _array_records(file, path) if array else _line_records(file, path):
         try:
             entry = parse_record(raw.content, form)
         except ValueError as error:
             raise _malformed(path, raw.line, str(error)) from None
-        if entry is None:
-            left_out += 1
+        if isinstance(entry, str):
+            left_out[entry] += 1
             continue
         index.write(_ENTRY.pack(raw.offset, len(raw.content), 0.0, 0, 0))
         records += 1
         isl += entry.isl
         osl += entry.osl or 0
         has_osl = has_osl and entry.osl is not None
-        has_messages = has_messages or bool(entry.messages)
+        has_messages = has_messages or not entry.prompt
+    why = "; left out: " + ", ".join(f"{counted(number, 'record')} {reason}" for reason, number in left_out.items())
     if not records:
-        why = f"; left out of it: {counted(left_out, 'conversation')}, {LEFT_OUT}" if left_out else ""
-        raise ProfileError(f"load.data: {path}: no prompts in it; expected at least one {form} record{why}")
+        raise ProfileError(f"load.data: {path}: no prompts in it{why if left_out else ''}")
     return Dataset(
         path=str(path),
         form=form,
@@ -149,7 +152,8 @@ def _indexed_texts(path: Path, file: BinaryIO, index: BinaryIO, form: TextFormat
         osl=max(1, round(osl / records)) if has_osl else None,
         longest=None,
         has_messages=has_messages,
-        left_out=left_out,
+        note=f"{counted(records, 'record')}{why}" if left_out else None,
+        left_out=left_out.total(),
     )
 
 
@@ -236,7 +240,7 @@ def _array_records(file: BinaryIO, path: Path) -> Iterator[_Raw]:
     decode = json.JSONDecoder(parse_int=float).raw_decode
     window = _Window(file, path)
     if not window.opens_array():
-        raise _malformed(path, 1, "expected a JSON array of conversations")
+        raise _malformed(path, 1, "expected a JSON array")
     while not window.at_end():
         while True:
             try:
@@ -246,7 +250,9 @@ def _array_records(file: BinaryIO, path: Path) -> Iterator[_Raw]:
                 at = error.pos - window.at
                 if not window.grow():
                     line = window.line + window.text.count("\n", window.at, window.at + at)
-                    raise _malformed(path, line, f"expected JSON; {error.msg}") from None
+                    cut = error.pos >= len(window.text.rstrip()) or error.msg.startswith("Unterminated")
+                    why = f"expected JSON; {error.msg}{'; is the file cut off?' if cut else ''}"
+                    raise _malformed(path, line, why) from None
         yield _Raw(window.line, window.offset, window.step(end - window.at))
 
 
@@ -272,11 +278,12 @@ class _Window:
         for cut in range(4):
             try:
                 self.text += whole[: len(whole) - cut].decode()
-            except UnicodeDecodeError:
+            except UnicodeDecodeError as error:
+                valid = whole[: error.start]
                 continue
             self._rest = whole[len(whole) - cut :]
             return bool(read)
-        raise _malformed(self._path, self.line + self.text.count("\n"), "expected UTF-8 text")
+        raise _malformed(self._path, self.line + self.text.count("\n") + valid.count(b"\n"), "expected UTF-8 text")
 
     def step(self, characters: int) -> bytes:
         """Consume some characters and return them."""
@@ -330,13 +337,13 @@ class DatasetReader:
             return row
         return row._replace(hash_ids=self._parsed(partial(hash_ids_of, self._data.block_size), offset, length))
 
-    def _parsed(self, parse: Callable[[bytes], _Parsed | None], offset: int, length: int) -> _Parsed:
+    def _parsed(self, parse: Callable[[bytes], _Parsed | str], offset: int, length: int) -> _Parsed:
         content = os.pread(self._descriptor, length, offset)
         try:
-            parsed = parse(content) if len(content) == length else None
+            parsed = parse(content) if len(content) == length else ""
         except ValueError:
-            parsed = None
-        if parsed is None:
+            parsed = ""
+        if isinstance(parsed, str):
             raise ProfileError(f"load.data: {self._data.path}: was changed while it was in use")
         return parsed
 

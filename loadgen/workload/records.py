@@ -1,15 +1,21 @@
-"""Parses records of texts: ShareGPT conversations, JSON lines and plain lines. Those of traces are in `traces`.
+"""Parses records of texts: conversations, prompts and plain lines. Those of traces are in `traces`.
 
 Of a ShareGPT conversation, `vllm bench` sends the first turn, regardless of its speaker, asks for as many tokens as the
 second turn has, and leaves out what is too short or too long. vramp does the same with estimated token counts, because
-it has no tokenizer.
+it has no tokenizer; only a system turn at the beginning is sent in front of the prompt instead of being the prompt.
+
+The names of keys differ between publications: `conversations` or `conversation`, `from` and `value` or `role` and
+`content`. A content may be a list of parts.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 TextFormat = Literal["sharegpt", "jsonl", "text"]
 
@@ -17,10 +23,15 @@ CHARACTERS_A_TOKEN = 4  # an estimate, used only to get token counts from text
 _FEWEST_TOKENS, _MOST_PROMPT_TOKENS, _MOST_TOKENS = 4, 1024, 2048
 """Limits for ShareGPT conversations, as in `vllm bench`: for prompt and answer each, the prompt, and their sum."""
 _LONGEST_ANSWER = 10_000_000  # tokens, as in a profile
-LEFT_OUT = (
-    f"fewer than two turns, one of fewer than {_FEWEST_TOKENS} tokens, a prompt of more than {_MOST_PROMPT_TOKENS}, "
-    f"or more than {_MOST_TOKENS} in all"
-)
+_NO_TEXT = "without text"
+_NOT_TEXT = "with images or other parts that are not text"
+_FEW_TURNS = "with fewer than two turns"
+_SHORT = f"with a turn of fewer than {_FEWEST_TOKENS} tokens"
+_LONG_PROMPT = f"with a prompt of more than {_MOST_PROMPT_TOKENS} tokens"
+_LONG = f"with more than {_MOST_TOKENS} tokens in all"
+
+_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant", "bot": "assistant"}
+_TOOLS = ("tool", "function")  # their turns belong to calls, which are not sent
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
@@ -31,78 +42,151 @@ class ChatMessage(msgspec.Struct, frozen=True):
 
 
 class DatasetRecord(msgspec.Struct, frozen=True):
-    """The request that one record asks for."""
+    """The request that one record asks for; with both `prompt` and `messages`, whichever the endpoint takes."""
 
     prompt: str = ""
-    messages: tuple[ChatMessage, ...] = ()  # instead of `prompt`, for chats
+    messages: tuple[ChatMessage, ...] = ()
     isl: int = 0  # estimated tokens of the prompt
     osl: int | None = None  # tokens of the answer, if the record has them; estimated if it has the text
 
 
+class _Part(msgspec.Struct):
+    text: str | None = None
+
+
+_Content = str | list[_Part | str] | None
+
+
 class _Turn(msgspec.Struct):
-    value: str
+    value: _Content = None
+    content: _Content = None
+    speaker: str | None = msgspec.field(name="from", default=None)
+    role: str | None = None
 
 
-class _Conversation(msgspec.Struct):
-    conversations: list[_Turn]
-
-
-class _JsonLine(msgspec.Struct):
-    prompt: str = ""
-    messages: tuple[ChatMessage, ...] = ()
+class _Record(msgspec.Struct):
+    prompt: str | UnsetType | None = UNSET
+    messages: list[_Turn] | UnsetType | None = UNSET
+    conversations: list[_Turn] | UnsetType | None = UNSET
+    conversation: list[_Turn] | UnsetType | None = UNSET
     output_tokens: int | None = None
     output_length: int | None = None
 
 
-_decode_conversation = msgspec.json.Decoder(_Conversation).decode
-_decode_line = msgspec.json.Decoder(_JsonLine).decode
+_decode = msgspec.json.Decoder(_Record).decode
+_SHAPE = (
+    '{"prompt": "..."}, {"messages": [{"role": "user", "content": "..."}]} or '
+    '{"conversations": [{"from": "human", "value": "..."}, ...]}'
+)
 
 
-def parse_record(raw: bytes, form: TextFormat) -> DatasetRecord | None:
-    """Parse a record; None for a conversation that is left out. Raises ValueError."""
+def parse_record(raw: bytes, form: TextFormat) -> DatasetRecord | str:
+    """Parse a record; why it is left out, if it is. Raises ValueError."""
     try:
-        match form:
-            case "sharegpt":
-                return _conversation(_decode_conversation(raw))
-            case "jsonl":
-                return _line(_decode_line(raw))
-            case "text":
-                return _asked(raw.decode())
+        return _prompt(raw.decode()) if form == "text" else _parsed(_decoded(raw))
     except UnicodeDecodeError:
         raise ValueError("expected UTF-8 text") from None
     except msgspec.DecodeError as error:  # a ValueError too, but it does not say what was expected
-        raise ValueError(f"expected {_SHAPES[form]}; {error}") from None
+        raise ValueError(f"expected {_SHAPE}; {error}") from None
 
 
-_SHAPES: dict[TextFormat, str] = {
-    "sharegpt": '{"conversations": [{"from": "human", "value": "..."}, ...]}',
-    "jsonl": '{"prompt": "..."} or {"messages": [{"role": "user", "content": "..."}]}',
-    "text": "a line of text",
-}
+def _decoded(raw: bytes) -> _Record:
+    try:
+        return _decode(raw)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError as error:
+        try:
+            # It may be half of a surrogate pair, which JSON can hold and UTF-8 cannot.
+            text = json.dumps(json.loads(raw), ensure_ascii=False)
+        except ValueError:
+            raise error from None
+        return _decode(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
 
-def _asked(prompt: str, osl: int | None = None) -> DatasetRecord:
+def _prompt(prompt: str, osl: int | None = None) -> DatasetRecord:
     return DatasetRecord(prompt=prompt, isl=_estimate(prompt), osl=osl)
 
 
-def _conversation(document: _Conversation) -> DatasetRecord | None:
-    if len(document.conversations) < 2:
-        return None
-    prompt, answer = (turn.value for turn in document.conversations[:2])
-    isl, osl = _estimate(prompt), _estimate(answer)
-    fits = min(isl, osl) >= _FEWEST_TOKENS and isl <= _MOST_PROMPT_TOKENS and isl + osl <= _MOST_TOKENS
-    return _asked(prompt, osl) if fits else None
-
-
-def _line(line: _JsonLine) -> DatasetRecord:
-    osl = line.output_tokens if line.output_tokens is not None else line.output_length
+def _parsed(record: _Record) -> DatasetRecord | str:
+    osl = record.output_tokens if record.output_tokens is not None else record.output_length
     if osl is not None and not 1 <= osl <= _LONGEST_ANSWER:
         raise ValueError(f"expected output_tokens of at least 1 and at most {_LONGEST_ANSWER}, not {osl}")
-    if bool(line.prompt) == bool(line.messages):
-        raise ValueError(f"expected {_SHAPES['jsonl']}, one of the two and not empty")
-    if line.prompt:
-        return _asked(line.prompt, osl)
-    return DatasetRecord(messages=line.messages, isl=sum(_estimate(each.content) for each in line.messages), osl=osl)
+    if record.prompt and record.messages:
+        raise ValueError(f"expected {_SHAPE}, one of them and not both")
+    if record.prompt:
+        return _prompt(record.prompt, osl)
+    if record.messages:
+        return _chat(record.messages, osl)
+    for turns in (record.conversations, record.conversation):
+        if turns is not UNSET:
+            return _conversation(turns or [], osl)
+    if None in (record.prompt, record.messages):
+        return _NO_TEXT
+    raise ValueError(f"expected {_SHAPE}, not empty")
+
+
+def _chat(turns: Sequence[_Turn], osl: int | None) -> DatasetRecord | str:
+    """All messages that have text."""
+    messages = []
+    for turn in turns:
+        if _is_not_text(turn):
+            return _NOT_TEXT
+        role, text = _role(turn), _text(turn)
+        if text and role not in _TOOLS:
+            messages.append(ChatMessage(role, text))
+    if not messages:
+        return _NO_TEXT
+    return DatasetRecord(messages=tuple(messages), isl=sum(_estimate(each.content) for each in messages), osl=osl)
+
+
+def _conversation(turns: Sequence[_Turn], osl: int | None) -> DatasetRecord | str:
+    """The first turn as the prompt, the second one as the answer."""
+    system = _text(turns[0]) if turns and _role(turns[0]) == "system" else None
+    first_two = turns[1:3] if system is not None else turns[:2]
+    if len(first_two) < 2:
+        return _FEW_TURNS
+    if any(map(_is_not_text, first_two)):
+        return _NOT_TEXT
+    prompt, answer = map(_text, first_two)
+    if prompt is None or answer is None:
+        return _NO_TEXT
+    whole = f"{system}\n\n{prompt}" if system else prompt
+    too = _unfit(_estimate(whole), _estimate(answer))
+    if too is not None:
+        return too
+    messages = (ChatMessage("system", system), ChatMessage("user", prompt)) if system else ()
+    return DatasetRecord(whole, messages, _estimate(whole), osl or _estimate(answer))
+
+
+def _unfit(isl: int, osl: int) -> str | None:
+    """Why `vllm bench` would leave out a conversation of these lengths; None if it would not."""
+    if min(isl, osl) < _FEWEST_TOKENS:
+        return _SHORT
+    if isl > _MOST_PROMPT_TOKENS:
+        return _LONG_PROMPT
+    return _LONG if isl + osl > _MOST_TOKENS else None
+
+
+def _role(turn: _Turn) -> str:
+    named = turn.role or turn.speaker or "user"
+    return _ROLES.get(named, named)
+
+
+def _content(turn: _Turn) -> _Content:
+    return turn.content if turn.content is not None else turn.value
+
+
+def _is_not_text(turn: _Turn) -> bool:
+    content = _content(turn)
+    return isinstance(content, list) and any(isinstance(part, _Part) and part.text is None for part in content)
+
+
+def _text(turn: _Turn) -> str | None:
+    content = _content(turn)
+    if not isinstance(content, list):
+        return content
+    return "\n".join(part if isinstance(part, str) else part.text or "" for part in content)
 
 
 def _estimate(text: str) -> int:

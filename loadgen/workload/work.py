@@ -219,7 +219,7 @@ class RequestWriter:
             return RequestContent(self._prompts.compose(pieces), row.osl)
         text = reader.text(number)
         osl = text.osl if data.osl is not None else self._drawn_osl(index, 0)
-        if text.messages:
+        if text.messages and (work.chat or not text.prompt):
             return RequestContent(msgspec.json.encode(text.messages), osl, messages=True)
         return RequestContent(msgspec.json.encode(text.prompt), osl)
 

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -75,8 +76,135 @@ def test_sharegpt_is_filtered_as_published_runs_did(tmp_path: Path, turns: list[
 
 def test_a_file_of_which_nothing_is_left_says_why(tmp_path: Path) -> None:
     path = written(tmp_path, json.dumps([{"conversations": said(4, 4)}]))
-    with pytest.raises(ProfileError, match=r"no prompts in it.*left out of it: 1 conversation, fewer than two turns"):
+    with pytest.raises(ProfileError, match=r"no prompts in it; left out: 1 record with a turn of fewer than 4 tok"):
         index_dataset(path)
+
+
+LONG = "please tell me a long story about a river"
+ANSWER = "once upon a time there was a river"
+USER, ASSISTANT = {"role": "user", "content": LONG}, {"role": "assistant", "content": ANSWER}
+HUMAN, GPT = {"from": "human", "value": LONG}, {"from": "gpt", "value": ANSWER}
+SYSTEM = {"from": "system", "value": "be polite"}
+PARTS = [{"type": "text", "text": "please tell me a long story"}, {"type": "text", "text": "about a river"}]
+IMAGE = [*PARTS, {"type": "image_url", "image_url": {"url": "data:"}}]
+
+
+def in_array(record: object) -> str:
+    return json.dumps([record, record], indent=1)
+
+
+def in_lines(record: object) -> str:
+    return f"{json.dumps(record)}\n\n{json.dumps(record)}\n"
+
+
+def with_bom(record: object) -> str:
+    return "\ufeff" + in_lines(record).replace("\n", "\r\n")
+
+
+@pytest.mark.parametrize("text_of", [in_array, in_lines, with_bom])
+@pytest.mark.parametrize(
+    ("record", "prompt", "messages", "osl"),
+    [
+        ({"prompt": LONG}, LONG, [], None),
+        ({"prompt": LONG, "messages": None, "output_length": 7}, LONG, [], 7),
+        ({"conversations": [HUMAN, GPT]}, LONG, [], 8),
+        ({"conversation": [HUMAN, GPT, HUMAN], "output_tokens": 3}, LONG, [], 3),
+        ({"conversations": [USER, ASSISTANT]}, LONG, [], 8),
+        ({"conversations": [{"role": "user", "value": LONG}, GPT]}, LONG, [], 8),
+        ({"conversations": [GPT, HUMAN]}, ANSWER, [], 10),
+        ({"conversations": [{"from": "human", "value": PARTS}, GPT]}, "\n".join(each["text"] for each in PARTS), [], 8),
+        (
+            {"conversations": [SYSTEM, HUMAN, GPT]},
+            f"be polite\n\n{LONG}",
+            [("system", "be polite"), ("user", LONG)],
+            8,
+        ),
+        ({"messages": [USER, ASSISTANT, USER]}, "", [("user", LONG), ("assistant", ANSWER), ("user", LONG)], None),
+        ({"messages": [HUMAN, GPT]}, "", [("user", LONG), ("assistant", ANSWER)], None),
+        ({"messages": [{"role": "user", "content": ["a", "b"]}]}, "", [("user", "a\nb")], None),
+        (
+            {
+                "messages": [
+                    USER,
+                    {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+                    {"role": "tool", "content": "5", "tool_call_id": "1"},
+                    USER,
+                ]
+            },
+            "",
+            [("user", LONG), ("user", LONG)],
+            None,
+        ),
+    ],
+)
+def test_record_is_read_the_same_in_every_file_form(
+    tmp_path: Path,
+    text_of: Callable[[object], str],
+    record: dict[str, object],
+    prompt: str,
+    messages: list[tuple[str, str]],
+    osl: int | None,
+) -> None:
+    data = index_dataset(written(tmp_path, text_of(record)))
+    assert (data.records, data.left_out, data.note) == (2, 0, None)
+    found = DatasetReader(data).text(1)
+    assert (found.prompt, [(each.role, each.content) for each in found.messages]) == (prompt, messages)
+    assert found.osl == osl
+    assert data.has_messages == (not prompt)
+
+
+@pytest.mark.parametrize("text_of", [in_array, in_lines])
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"conversations": [HUMAN, {"from": "gpt", "value": None}]}, "without text"),
+        ({"conversations": [{"from": "human"}, GPT]}, "without text"),
+        ({"conversations": None}, "with fewer than two turns"),
+        ({"conversations": []}, "with fewer than two turns"),
+        ({"conversations": [SYSTEM, HUMAN]}, "with fewer than two turns"),
+        ({"conversations": [{"from": "human", "value": IMAGE}, GPT]}, "with images or other parts that are not text"),
+        ({"messages": [{"role": "user", "content": IMAGE}]}, "with images or other parts that are not text"),
+        ({"messages": [{"role": "assistant", "content": None}]}, "without text"),
+        ({"messages": None}, "without text"),
+        ({"prompt": None}, "without text"),
+    ],
+)
+def test_record_without_a_prompt_is_left_out_and_counted(
+    tmp_path: Path, text_of: Callable[[object], str], record: dict[str, object], reason: str
+) -> None:
+    path = written(tmp_path, text_of(record))
+    with pytest.raises(ProfileError, match=f"no prompts in it; left out: 2 records {reason}$"):
+        index_dataset(path)
+    both = [record, {"prompt": LONG}]
+    data = index_dataset(written(tmp_path, "\n".join(map(json.dumps, both)), "both.jsonl"))
+    assert (data.records, data.left_out) == (1, 1)
+    assert data.note == f"1 record; left out: 1 record {reason}"
+
+
+def test_half_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
+    path = written(tmp_path, r'{"prompt": "a broken \ud83d emoji, and \ud83d\ude00"}')
+    assert DatasetReader(index_dataset(path)).text(0).prompt == "a broken \ufffd emoji, and \N{GRINNING FACE}"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (
+            json.dumps([{"conversations": [HUMAN, GPT]}] * 3)[:-20].encode(),
+            "line 1: expected JSON; .*is the file cut off",
+        ),
+        (json.dumps([{"conversations": [HUMAN, GPT]}] * 3, indent=1)[:-20].encode(), "line 3.: .*is the file cut off"),
+        (b'{"prompt": "a"}\n{"prompt": "b', "line 2: .*truncated"),
+        ('{"prompt": "a"}\n{"prompt": "caf\u00e9"}'.encode("latin-1"), "line 2: expected UTF-8 text"),
+        ('[{"prompt": "a"},\n{"prompt": "caf\u00e9"}]'.encode("latin-1"), "line 2: expected UTF-8 text"),
+    ],
+)
+def test_cut_off_or_wrongly_encoded_file_is_one_line(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "d.json"
+    path.write_bytes(content)
+    with pytest.raises(ProfileError, match=rf"load\.data: {path}: {words}") as caught:
+        index_dataset(str(path))
+    assert "\n" not in str(caught.value)
 
 
 def test_lines(tmp_path: Path) -> None:
