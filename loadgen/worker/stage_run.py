@@ -148,7 +148,7 @@ class StageRun:
         if work.turns == 1:
             return
         following = self._requests.following(Turn(*stream.request))
-        if following is None or not (stream.done and stream.first_ns):
+        if following is None or not stream.completed:
             self.end_conversation(stream)
         elif work.think_s:
             self.thinking += 1
