@@ -136,8 +136,8 @@ class StageCounts(msgspec.Struct):
     uneven_streams: Count = 0
     """Streams that completed in it, whose total shows that their events did not carry one token each: ITL is unknown."""
     unknown_tpot: Count = 0  # completed streams whose TPOT is unknown: usage counts tokens that were not streamed
-    requested_tokens: Count = 0  # OSL asked for, summed over completed streams
-    short_answers: Count = 0  # completed streams with fewer output tokens than that
+    requested_tokens: Count = 0  # OSL of completed streams whose answers may not end earlier
+    short_answers: Count = 0  # those of them that did
     answers: Count = 0  # sampled, with their beginning checked
     degenerate: dict[str, Count] = {}  # degenerate ones of these, by kind
     loops: dict[str, Count] = {}  # those that repeat themselves, by the repeated text

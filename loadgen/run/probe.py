@@ -253,7 +253,7 @@ def templates_of(
     )
     key = api_key(profile.server)
     cancel = None if load.cancel is None else Cancellation(share=load.cancel.share, after_s=load.cancel.after)
-    own = {"models": model_shares(load.models), "cancel": cancel}
+    own = {"models": model_shares(load.models), "cancel": cancel, "exact_osl": load.ignore_eos}
     templates = [request_template(url, load.endpoint, fields, osl=stage.osl, api_key=key) for url in base_urls]
     return [msgspec.structs.replace(template, **own) for template in templates]
 

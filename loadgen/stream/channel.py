@@ -29,6 +29,7 @@ from loadgen.stream.events import (
     EventSplitter,
     EventTooLong,
     decode_chunk,
+    is_whole,
     read_event,
     single_event,
 )
@@ -153,11 +154,9 @@ class Channel:
     def lost(self, kind: Failure, message: str) -> None:
         self.usable = False
         self.close_transport()
-        if self.stream is not None and self._status == 200:
-            self._take_unended(self.stream)
-            if self.stream is None:
-                return
         stream = self.stream
+        if stream is not None and self._status == 200 and not self._take_unended(stream):
+            return
         if stream is None:
             self._gone(self)
         elif stream.done and stream.first_ns:
@@ -343,11 +342,15 @@ class Channel:
             stream.usage = chunk.usage
         self._take_ending(stream, chunk)
 
-    def _take_unended(self, stream: Stream) -> None:
-        """Take the last event of a body that ends without an empty line, unless it was cut off itself."""
+    def _take_unended(self, stream: Stream) -> bool:
+        """Take the last event of a body that ends without an empty line, unless it was cut off itself.
+
+        Returns whether the stream goes on: the event may have been an error.
+        """
         for event in self._splitter.feed(b"\n\n"):
-            if self.stream is stream and (event.data.strip() == DONE or _is_readable(event)):
+            if self.stream is stream and is_whole(event):
                 self._take_event(stream, event)
+        return self.stream is stream
 
     def on_message_complete(self) -> None:
         """End the stream, because its response is complete."""
@@ -361,8 +364,7 @@ class Channel:
         if self._status != 200:
             self._end_refused(stream)
             return
-        self._take_unended(stream)
-        if self.stream is stream:
+        if self._take_unended(stream):
             self._end_answered(stream)
 
     # The end of a stream.
@@ -428,14 +430,6 @@ def _is_silent_token(stream: Stream, choice: Choice, grown: int) -> bool:
     Several at once in an answer's last event, with nothing before, are a total: that answer had no output.
     """
     return grown > 0 and (stream.first_ns > 0 or grown == 1 or not choice.finish_reason)
-
-
-def _is_readable(event: Event) -> bool:
-    try:
-        read_event(event)
-    except UNDECODABLE:
-        return False
-    return True
 
 
 def _not_connected(_: bytes) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 
 from loadgen.errors import UNDECODABLE
 from loadgen.format import harmless
-from loadgen.stream.events import DONE, NO_ERROR, Chunk, Event, EventSplitter, EventTooLong, Usage, read_event, text_of
+from loadgen.stream.events import DONE, NO_ERROR, Chunk, Event, EventSplitter, EventTooLong, Usage, is_whole, read_event, text_of
 
 Failure = Literal[
     "connect",
@@ -150,8 +150,9 @@ def _events_of(content: bytes) -> list[Event]:
     """The events of a body; one that is a single JSON document is one event."""
     if content.lstrip()[:1] == b"{":
         return [Event(content)]
+    splitter = EventSplitter()
     try:
-        return EventSplitter().feed(content + b"\n\n")
+        return [*splitter.feed(content), *filter(is_whole, splitter.feed(b"\n\n"))]
     except EventTooLong:
         return []
 

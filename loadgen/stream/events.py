@@ -13,6 +13,8 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
+from loadgen.errors import UNDECODABLE
+
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 MAX_TOKENS = 10_000_000  # as many as a profile may ask for
 
@@ -222,6 +224,17 @@ def read_event(event: Event) -> Chunk:
         usage=read_usage(document.get("usage")),
         error=msgspec.Raw(event.data) if _reports_error(document) else NO_ERROR,
     )
+
+
+def is_whole(event: Event) -> bool:
+    """Whether an event that lacks the empty line after it was not cut off."""
+    if event.data.strip() == DONE:
+        return True
+    try:
+        read_event(event)
+    except UNDECODABLE:
+        return False
+    return True
 
 
 def _reports_error(document: Mapping[str, Any]) -> bool:

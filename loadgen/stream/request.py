@@ -67,6 +67,7 @@ class RequestTemplate(msgspec.Struct, frozen=True):
     prompt_name: bytes
     osl_name: bytes
     osl: int
+    exact_osl: bool = False  # answers of exactly this length are asked for, so that shorter ones are a fault
     models: tuple[ModelShare, ...] = ()  # which each request draws from; `fields` then has no model
     cancel: Cancellation | None = None
 

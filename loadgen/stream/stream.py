@@ -21,6 +21,9 @@ MAX_HELD_EVENTS = 3
 """Output events in a row without growing usage; with more, usage does not count the tokens of each event."""
 _UNCOUNTED_TOKENS = 1  # by which usage may differ from the events all the same: the end-of-sequence token has none
 _UNCOUNTED_SHARE = 0.01  # or a few tokens that were held back until their character was complete
+MIN_TOKEN_BYTES = 2
+"""Output with less text for each token of the total than this cannot be all that was generated: English text and code
+have 3 to 5 bytes a token, and languages that are not written in ASCII as many."""
 _NO_USAGE = Usage()
 
 
@@ -45,7 +48,7 @@ class Stream:
     first_wave: bool = False  # one of those that filled the closed loop all at once: its TTFT is kept apart
     request: tuple[int, int] = (0, 0)  # its number in the stage, and its turn in the conversation
     sent_ids: int | None = None  # token ids sent as its prompt; None if it was sent as text
-    osl: int | None = None  # output tokens asked for
+    osl: int | None = None  # output tokens that the answer must have; None if it may end earlier
     model: str | None = None  # the model drawn for it, where there are several
     cancel_after_s: float | None = None  # how long after sending the client hangs up
     deadline_s: float = 0.0
@@ -148,9 +151,9 @@ class Stream:
     def has_event_tokens(self) -> bool:
         """Whether it is known how many tokens each of its output events carried."""
         total = self.total_tokens
-        if self.counted or self.usage_fell:
-            return self.counted
-        return total is None or _alike(total - self.hidden_tokens, self.tokens)
+        if total is None:
+            return not self.usage_fell
+        return _alike(total, self.tokens) or _alike(total - self.hidden_tokens, self.tokens)
 
     @property
     def tpot_ns(self) -> float | None:
@@ -161,8 +164,8 @@ class Stream:
         later = float(self.tokens - self.first_tokens)
         if not self.has_event_tokens:
             streamed = self.output_tokens - self.hidden_tokens
-            if streamed > self.text_bytes or self.usage_fell:
-                return None  # a token has at least one byte: some were never streamed
+            if MIN_TOKEN_BYTES * streamed > self.text_bytes or self.usage_fell or self.counted:
+                return None  # some of them were never streamed, or usage contradicts itself
             later *= streamed / self.tokens
         return (self.last_ns - self.first_ns) / later if later > 0 else None
 
@@ -230,7 +233,7 @@ class Stream:
         self.usage_fell |= grown is not None and grown < 0
         tokens = 1 + self.held_events
         if self.counted:
-            self.text_bytes = self.tokens  # at least
+            self.text_bytes = MIN_TOKEN_BYTES * self.tokens  # at least
         self.held_events = 0
         self.counted = False
         self.text_bytes += output_bytes(choice)
@@ -307,7 +310,7 @@ class Stream:
         samples.output_tokens += tokens
         samples.hidden_tokens += self.hidden_tokens
         samples.clock_steps += self.clock_stepped
-        if self.osl is not None:
+        if self.osl is not None and self.total_tokens is not None:
             samples.requested_tokens += self.osl
             samples.short_answers += tokens < self.osl
 
