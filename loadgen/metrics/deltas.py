@@ -134,7 +134,7 @@ class StageCounts(msgspec.Struct):
     unknown_input: Count = 0  # completed streams whose prompt tokens nobody reported
     hidden_tokens: Count = 0  # of `output_tokens`: reasoning that was never streamed
     uneven_streams: Count = 0
-    """Streams that completed in it, whose total shows that their events did not carry one token each: ITL is unknown."""
+    """Streams that completed in it, and whose total shows that an event did not carry one token: ITL is unknown."""
     unknown_tpot: Count = 0  # completed streams whose TPOT is unknown: usage counts tokens that were not streamed
     requested_tokens: Count = 0  # OSL of completed streams whose answers may not end earlier
     short_answers: Count = 0  # those of them that did

@@ -1,4 +1,4 @@
-"""Verdicts on what is known of a stage's tokens: which figures the server's usage does not support, and short answers."""
+"""Verdicts on a stage's tokens: which figures the server's usage does not support, and answers that are too short."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _unknown_itl(stage: StageRecord) -> str | None:
     if not uneven:
         return None
     return (
-        f"ITL is unknown: the events of {counted(uneven, 'answer')} carried other than one token each, and the server "
-        "does not say how many (it counts them only at the end); chunk gaps are known"
+        f"ITL is unknown: the events of {counted(uneven, 'answer')} did not carry one token each, and "
+        "the server does not say how many (it counts them only at the end); chunk gaps are known"
     )
 
 
@@ -38,8 +38,8 @@ def _unknown_tpot(stage: StageRecord) -> str | None:
     if not unknown:
         return None
     return (
-        f"TPOT is unknown for {_of_completed(stage, unknown)}: the server's usage counts more tokens than can have been "
-        "streamed, or falls while the answer grows"
+        f"TPOT is unknown for {_of_completed(stage, unknown)}: the server's usage counts more tokens than can have "
+        "been streamed, or falls while the answer grows"
     )
 
 

@@ -18,7 +18,8 @@ Kinds, with the parameters that they take besides:
 - oddities that a client must survive: `garbage` (an event that is not JSON, after `after` events), `role_first` (an
   immediate event without output), `multi` (`tokens` per event, default 4), `split` (events in pieces), `crlf`, `ping`,
   `empty` (no output tokens), `usage_none`, `usage_end` (only a total at the end), `usage_zero` (0 until the end),
-  `usage_partial` (in each third event), `hidden` (usage counts `tokens` more, which are not streamed), and in chat streams `reasoning` (the first half) and `tool_calls`.
+  `usage_partial` (in each third event), `hidden` (usage counts `tokens` more, which are not streamed), and in chat
+  streams `reasoning` (the first half) and `tool_calls`.
 - wrong text while everything else is right, from token `after`+1 on (default 1): `wrong` (random words, different in
   each answer; the prompt is scored as by an untrained model), `flip` (another answer as good as the first: a near tie
   that went the other way), `repeat` (one token over and over), `replacement` (characters are U+FFFD), `blank` (tokens

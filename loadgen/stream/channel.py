@@ -233,7 +233,9 @@ class Channel:
             stream.tokens += 1
             stream.last_ns = self._stamp_ns
             self._client.output_tokens += 1
-        elif choice.text or _has_output(choice.delta) or (grown is not None and _is_silent_token(stream, choice, grown)):
+        elif (
+            choice.text or _has_output(choice.delta) or (grown is not None and _is_silent_token(stream, choice, grown))
+        ):
             self._take_output(stream, choice, grown)
         elif document:
             self._look_again(stream, document)
@@ -303,7 +305,9 @@ class Channel:
 
     def _take_any(self, body: bytes) -> None:
         """Take a piece of the body that is not simply one event."""
-        if len(self._body) < _KEPT_BODY and (self._status != 200 or (self.stream is not None and not self.stream.events)):
+        if len(self._body) < _KEPT_BODY and (
+            self._status != 200 or (self.stream is not None and not self.stream.events)
+        ):
             self._body += body
         if self._status != 200:
             return

@@ -1,4 +1,4 @@
-"""How an answer ended: the one decision on whether it counts as completed, for the load, the canaries and the first request.
+"""How an answer ended: whether it counts as completed, decided in one place for load, canaries and the first request.
 
 An answer is completed only if the server says so by a finish reason that means it, or ends the stream by `[DONE]`
 without giving any. Every other reason, an error in any form, and a stream that just stops is a failure, with the
@@ -14,7 +14,18 @@ import msgspec
 
 from loadgen.errors import UNDECODABLE
 from loadgen.format import harmless
-from loadgen.stream.events import DONE, NO_ERROR, Chunk, Event, EventSplitter, EventTooLong, Usage, is_whole, read_event, text_of
+from loadgen.stream.events import (
+    DONE,
+    NO_ERROR,
+    Chunk,
+    Event,
+    EventSplitter,
+    EventTooLong,
+    Usage,
+    is_whole,
+    read_event,
+    text_of,
+)
 
 Failure = Literal[
     "connect",
@@ -138,9 +149,7 @@ def read_answer(content: bytes) -> Answer:
             has_output |= text != ""
             reason = worse_reason(reason, choice.finish_reason)
     has_output |= bool(usage.completion_tokens)  # tokens without text
-    failed = failure_of(
-        reason=reason, done=done or reason is not None, has_events=bool(events), has_output=has_output
-    )
+    failed = failure_of(reason=reason, done=done or reason is not None, has_events=bool(events), has_output=has_output)
     if failed is not None and failed.kind == "protocol":
         failed = Failed("protocol", f"{failed.message}: {shown(content)}")
     return Answer("".join(texts), usage, failed)

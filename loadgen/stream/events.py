@@ -83,7 +83,7 @@ def output_bytes(choice: Choice) -> int:
     """How many bytes of output a chunk adds."""
     text = text_of(choice)
     if text is not None:
-        return len(text.encode())
+        return len(text) if text.isascii() else len(text.encode())
     calls = choice.delta.tool_calls if choice.delta is not None else None
     return sum(len(bytes(call)) for call in calls or ())
 
@@ -94,7 +94,7 @@ def output_bytes(choice: Choice) -> int:
 class Event(NamedTuple):
     """One event: its data, and its name, which most servers leave out.
 
-    Named `error` as well: data in a field `error`. Named `BARE`: a line of JSON in no field, which can only be an error.
+    Named `error` as well: data in a field `error`. Named `BARE`: a line of JSON in no field, which may be an error.
     """
 
     data: bytes
@@ -266,7 +266,10 @@ def _read_choice(choice: Mapping[str, Any]) -> Choice:
 def _finish_reason(choice: Mapping[str, Any]) -> str | None:
     """The engine's own reason where a gateway has replaced one that means failure by another, as LiteLLM does."""
     specific = choice.get("provider_specific_fields")
-    natives = [choice.get("native_finish_reason"), specific.get("native_finish_reason") if isinstance(specific, dict) else None]
+    natives = [
+        choice.get("native_finish_reason"),
+        specific.get("native_finish_reason") if isinstance(specific, dict) else None,
+    ]
     native = next((one for one in natives if one in _REPLACED_REASONS), None)
     reason = native or choice.get("finish_reason")
     return reason if reason is None or isinstance(reason, str) else str(reason)
@@ -288,7 +291,9 @@ def _text_in(value: object) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
-        known = (value.get(key) for key in ("text", "content", "thinking", "summary", "data", "transcript", "image_url"))
+        known = (
+            value.get(key) for key in ("text", "content", "thinking", "summary", "data", "transcript", "image_url")
+        )
         return next(filter(None, map(_text_in, known)), "")
     if isinstance(value, Sequence):
         return "".join(map(_text_in, value))
@@ -345,4 +350,3 @@ def _reason_of(kind: str, response: Mapping[str, Any]) -> str:
         # Without details it ran into its limit: the only other documented cause has a name.
         return "length" if reason in (None, "max_output_tokens", "max_tokens") else str(reason)
     return "stop" if status in ("completed", "done") else str(status)
-

@@ -224,6 +224,9 @@ class Stream:
 
         Once usage does not give the tokens of an event, it is not used for any further event of this stream.
         """
+        if not self.counted:
+            self.text_bytes += output_bytes(choice)
+            return 1
         if grown is not None and grown > 0:
             self.held_events = 0
             return grown
@@ -232,11 +235,9 @@ class Stream:
             return 0
         self.usage_fell |= grown is not None and grown < 0
         tokens = 1 + self.held_events
-        if self.counted:
-            self.text_bytes = MIN_TOKEN_BYTES * self.tokens  # at least
         self.held_events = 0
         self.counted = False
-        self.text_bytes += output_bytes(choice)
+        self.text_bytes = MIN_TOKEN_BYTES * self.tokens + output_bytes(choice)  # at least
         return tokens
 
     def note_reason(self, reason: str | None) -> None:

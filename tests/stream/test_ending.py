@@ -1,4 +1,4 @@
-"""How an answer ended: one decision, whatever form a server gives it, for the load and for answers that are not timed."""
+"""How an answer ended: one decision, whatever form a server gives it, for the load and for untimed answers."""
 
 import json
 from typing import Any
@@ -52,8 +52,8 @@ def judged(*reads: bytes) -> tuple[dict[str, int], str]:
 )
 @pytest.mark.parametrize("chat", [False, True])
 def test_finish_reason_decides(reason: Any, kind: str | None, *, chat: bool) -> None:
-    output = {"delta": {"content": "a"}} if chat else {"text": "a"}
-    last = {"delta": {}} if chat else {"text": ""}
+    output: dict[str, Any] = {"delta": {"content": "a"}} if chat else {"text": "a"}
+    last: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
     errors, message = judged(
         event({"choices": [{**output, "finish_reason": None}]}),
         event({"choices": [{**last, "finish_reason": reason}]}),
@@ -117,7 +117,9 @@ ERRORS = {
     "bare line": chunk(b'{"error": {"message": "upstream lost"}}\n\n'),
     "crlf": chunk(b'data: {"error": {"message": "upstream lost"}}\r\n\r\n'),
     "two lines": chunk(b'data: {"error":\ndata: {"message": "upstream lost"}}\n\n'),
-    "response.failed": event({"type": "response.failed", "response": {"error": {"message": WORDS}, "status": "failed"}}),
+    "response.failed": event(
+        {"type": "response.failed", "response": {"error": {"message": WORDS}, "status": "failed"}}
+    ),
 }
 
 

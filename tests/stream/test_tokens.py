@@ -1,4 +1,4 @@
-"""What is known of an answer's tokens, for every way in which servers report them: a figure is right, or it is unknown."""
+"""What is known of an answer's tokens, however a server reports them: a figure is right, or it is unknown."""
 
 from typing import Any
 
@@ -209,5 +209,3 @@ def test_short_answers_are_counted_only_where_their_length_is_known() -> None:
         wire.read(closing + DONE + END, 20)
         found = wire.delta()
         assert (found.short_answers, found.requested_tokens) == (short, 128 * short)
-
-

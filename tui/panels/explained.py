@@ -51,7 +51,8 @@ _ROWS = (
         "a server that sends usage with each chunk (stream_options.continuous_usage_stats)",
     ),
     _Explained(
-        ("hidden-tokens",), "tokens that were generated and never streamed: they count in OSL and throughput, not in TPOT"
+        ("hidden-tokens",),
+        "tokens that were generated and never streamed: they count in OSL and throughput, not in TPOT",
     ),
     _Explained(
         ("content-filter",), "a content filter of the server ended answers; they count as completed", "other prompts"

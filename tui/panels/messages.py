@@ -27,7 +27,7 @@ _REMEDIES = {
     "aborted": "the engine gave the request up: a shutdown, sleep or scale-down, or a time limit; its log (6) says why",
     "finish_reason": "the answer ended for a reason that means no success; the message has the server's word for it",
     "engine_error": "the engine reported an error inside a stream: its log (6) has the reason",
-    "empty": "streams ended without a token: max_tokens, stop words, the chat template, or a form of output that is new",
+    "empty": "streams ended without a token: max_tokens, stop words, chat template, or an unknown form",
 }
 _INDENT = 10
 _MOST_EVENTS = 2_000
