@@ -148,8 +148,8 @@ def aiter_all_reduce(facts: Facts) -> str | None:
 
 @_rule("info", f'{_FP8_BMM} = "1", to compare with older figures', _ENGINE, on=_MI300_AND_LATER, vllm=">=0.33")
 def aiter_mla_unquantized(facts: Facts) -> str | None:
-    """up to vLLM 0.32 AITER quantised the KV projections of MLA while loading, whatever the checkpoint said: to FP8, and
-    BF16 ones on MI355X to FP4 (VLLM_ROCM_USE_AITER_FP4BMM). Since 0.33 both are off by default"""
+    """up to vLLM 0.32 AITER quantised the KV projections of MLA to FP8 while loading (BF16 ones on MI355X to FP4, by
+    VLLM_ROCM_USE_AITER_FP4BMM), whatever the checkpoint said; since 0.33 only if asked to"""
     latent = facts.model is not None and facts.model.latent_attention
     unset = latent and _FP8_BMM not in facts.env and facts.knows(_FP8_BMM)
     return f"{_FP8_BMM} is not set" if facts.aiter and unset else None

@@ -193,7 +193,7 @@ def test_what_another_version_knows_names_that_version(
 @pytest.mark.parametrize("version", recorded_versions())
 def test_every_switch_can_be_turned_off_as_vramp_does_it(version: str) -> None:
     known = recorded_installation(version)
-    switches = {flag: False for flag, info in known.flags.items() if f"--no-{flag}" in info.names}
+    switches: dict[str, Any] = {flag: False for flag, info in known.flags.items() if f"--no-{flag}" in info.names}
     assert {"enable-prefix-caching", "enable-chunked-prefill", "enable-log-requests"} <= switches.keys()
     assert flag_findings(Server(engine="vllm", model="m", args=switches), known) == []
 

@@ -330,7 +330,20 @@ PLACES: list[tuple[Platform, str | None]] = [
     *(("cuda", arch) for arch in ("sm_80", "sm_90", "sm_100")),
     *(("rocm", None), ("cuda", None), ("cpu", None)),
 ]
-VERSIONS = ["0.6.2", "0.8.5", "0.18.1", "0.19.0", "0.24.0", "0.25.0rc1", "0.29.0+rocm72", "0.30.0", "0.32.0", "0.33.0", "?", None]
+VERSIONS = [
+    "0.6.2",
+    "0.8.5",
+    "0.18.1",
+    "0.19.0",
+    "0.24.0",
+    "0.25.0rc1",
+    "0.29.0+rocm72",
+    "0.30.0",
+    "0.32.0",
+    "0.33.0",
+    "?",
+    None,
+]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.finding.id)
