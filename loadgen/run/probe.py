@@ -27,6 +27,7 @@ from loadgen.profile.load import Load
 from loadgen.profile.schema import Profile
 from loadgen.server.process.log import shortened
 from loadgen.server.vllm.client import NAME_MODEL, ModelInfo, Reply, ServerClient, api_key, optional, pick_model
+from loadgen.stream.ending import Failed, read_answer
 from loadgen.stream.request import (
     Cancellation,
     RequestTemplate,
@@ -338,12 +339,14 @@ def _event(line: bytes) -> dict[str, Any] | None:
 
 async def _first_failure(client: ServerClient, model: str, load: Load, reply: Reply) -> str:
     """What the server said to the deciding request, and what to do."""
-    failure = f"{client.base_url}: {model}: the first request failed: HTTP {reply.status}: {reply.words}"
+    failed = _failed(reply) if reply.status == 200 else None
+    words = f"HTTP {reply.status}: {reply.words}" if failed is None else failed.message
+    failure = f"{client.base_url}: {model}: the first request failed: {words}"
     if reply.status not in (*_REFUSED, *_MISSING):
         return failure
     other = load.model_copy(update={"endpoint": _OTHER_ENDPOINT[load.endpoint], "timeout_s": _HINT_S})
-    words = Accepted(Vocabulary(words=tuple(WORDS), overhead=1))
-    found = await optional(_first_request(client, model, other, words))
+    plain = Accepted(Vocabulary(words=tuple(WORDS), overhead=1))
+    found = await optional(_first_request(client, model, other, plain))
     if found.value is not None and (_is_success(found.value) or _is_missing(reply, found.value)):
         return f"{failure}; the server has {endpoint_url('', other.endpoint)}: use --endpoint {other.endpoint}"
     listed = await optional(client.models())
@@ -368,8 +371,17 @@ async def _check_models(client: ServerClient, models: Iterable[str], load: Load,
             raise ServerError(await _first_failure(client, model, load, reply))
 
 
+def _failed(reply: Reply) -> Failed | None:
+    """How an answer with status 200 failed all the same, judged as a stream of the load is.
+
+    One token without text is an answer: not every token has any.
+    """
+    failed = read_answer(reply.content).failed
+    return None if failed is None or failed.kind == "empty" else failed
+
+
 def _is_success(reply: Reply) -> bool:
-    return reply.status == 200
+    return reply.status == 200 and _failed(reply) is None
 
 
 async def _first_request(client: ServerClient, model: str, load: Load, accepted: Accepted) -> Reply:
