@@ -10,6 +10,7 @@ from loadgen.plan.stage import Stage
 from loadgen.profile.document import load_document, load_profile, variant_names
 from loadgen.profile.schema import Profile
 from loadgen.server.preflight.check import check_profile
+from loadgen.server.preflight.installation import recorded_versions
 
 FOLDER = Path(__file__).parents[1] / "profiles"
 FILES = sorted(FOLDER.glob("*.toml"))
@@ -24,7 +25,7 @@ SHAPES = [(1024, 1024), (1024, 8192), (8192, 1024)]
 MATRIX = [(isl, osl, concurrency) for isl, osl in SHAPES for concurrency in (4, 8, 16, 32, 64, 128)]
 BOXES = [f"{gpu}-{model}" for gpu in ("b200", "mi355x") for model in ("deepseek-r1", "gpt-oss-120b")]
 BOXES += [f"{gpu}-{model}" for gpu in ("b200", "mi355x") for model in ("qwen3-235b", "llama-3.3-70b")]
-WRONG_FOR_0_32 = ("unknown-variable", "misspelt-variable", "abbreviated-flag")
+NEED_A_CHANGE = ("unknown-variable", "misspelt-variable", "abbreviated-flag")
 
 
 def profile(name: str, variant: str | None = None) -> Profile:
@@ -49,13 +50,14 @@ def test_every_variant_loads_and_has_a_plan(name: str, variant: str | None) -> N
     assert profile(name, variant).name == (name if variant is None else f"{name}+{variant}")
 
 
+@pytest.mark.parametrize("version", recorded_versions())
 @pytest.mark.parametrize(("name", "variant"), ALL)
-def test_vllm_0_32_knows_all_flags_and_variables(
-    name: str, variant: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_every_recorded_vllm_knows_all_flags_and_variables(
+    name: str, variant: str | None, version: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path))  # what models the box has must not matter
-    findings = asyncio.run(check_profile(profile(name, variant), plan(name, variant), recorded="0.32.0"))
-    wrong = [found for found in findings if found.severity == "blocks" or found.id in WRONG_FOR_0_32]
+    findings = asyncio.run(check_profile(profile(name, variant), plan(name, variant), recorded=version))
+    wrong = [found for found in findings if found.severity == "blocks" or found.id in NEED_A_CHANGE]
     assert [found for found in wrong if "in the environment of vramp" not in found.seen] == []
 
 

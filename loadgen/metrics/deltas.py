@@ -131,10 +131,18 @@ class StageCounts(msgspec.Struct):
     output_tokens: Count = 0  # of completed streams; the tokens that arrived in the window are `window_output_tokens`
     counted_by_events: Count = 0
     """Completed streams whose server reported no usage, so that events were counted as tokens."""
+    unknown_input: Count = 0  # completed streams whose prompt tokens nobody reported
+    hidden_tokens: Count = 0  # of `output_tokens`: reasoning that was never streamed
+    uneven_streams: Count = 0
+    """Streams that completed in it, and whose total shows that an event did not carry one token: ITL is unknown."""
+    unknown_tpot: Count = 0  # completed streams whose TPOT is unknown: usage counts tokens that were not streamed
+    requested_tokens: Count = 0  # OSL of completed streams whose answers may not end earlier
+    short_answers: Count = 0  # those of them that did
     answers: Count = 0  # sampled, with their beginning checked
     degenerate: dict[str, Count] = {}  # degenerate ones of these, by kind
     loops: dict[str, Count] = {}  # those that repeat themselves, by the repeated text
     models: dict[str, Count] = {}  # streams sent by model; empty if there is only one
+    finish_reasons: dict[str, Count] = {}  # of completed streams; `none` if only `[DONE]` came
     errors: dict[str, Count] = {}
     messages: dict[str, list[str]] = {}
 

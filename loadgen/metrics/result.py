@@ -115,6 +115,7 @@ class Requests(msgspec.Struct, frozen=True):
     messages: dict[str, list[str]]  # the first messages of each kind of error
     cancelled: int = 0  # the client hung up as the profile asks: neither completed nor failed
     models: dict[str, int] = {}  # requests sent by model; empty if there is only one
+    finish_reasons: dict[str, int] = {}  # of completed requests; `none` if the server gave none
     scheduled: int | None = None
     unsent: int | None = None  # arrivals that were due but not sent when the stage ended
     unsent_longest_wait_s: float | None = None
@@ -142,12 +143,13 @@ class Tokens(msgspec.Struct, frozen=True):
     For a stage bounded by requests: the tokens of its completed streams.
     """
 
-    input: int
+    input: int | None  # over `input_requests`; null if the server reports no prompt tokens
     output: int
     source: Literal["usage", "events"]
-    input_per_request: float | None = None
-    """Mean over completed streams; null if the server does not report it, and in older results."""
-    output_per_request: float | None = None
+    input_per_request: float | None = None  # mean over `input_requests`
+    output_per_request: float | None = None  # mean over completed streams
+    input_requests: int | None = None  # completed streams whose prompt tokens are known
+    hidden: int = 0  # tokens of completed streams that the server generated, but did not stream
 
 
 class Throughput(msgspec.Struct, frozen=True):

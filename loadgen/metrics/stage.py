@@ -25,7 +25,7 @@ import msgspec
 from loadgen.metrics.deltas import CLIENT_COUNTERS, COUNTERS, MESSAGES_KEPT, ClientDelta, LoadBin, StageDelta
 from loadgen.metrics.histogram import Histogram
 
-_COUNTED_BY_NAME = ("models", "errors", "degenerate", "loops")
+_COUNTED_BY_NAME = ("models", "errors", "degenerate", "loops", "finish_reasons")
 
 
 class LoadSum:
@@ -70,6 +70,7 @@ class StageMetrics:
         self.bins: dict[int, LoadSum] = {}
         self.models: dict[str, int] = {}
         self.errors: dict[str, int] = {}
+        self.finish_reasons: dict[str, int] = {}
         self.degenerate: dict[str, int] = {}
         self.loops: dict[str, int] = {}
         self.messages: dict[str, list[str]] = {}
@@ -130,6 +131,7 @@ class StageMetrics:
             bins={step: part.encode() for step, part in sorted(self.bins.items())},
             models=dict(sorted(self.models.items())),
             errors=dict(sorted(self.errors.items())),
+            finish_reasons=dict(sorted(self.finish_reasons.items())),
             degenerate=dict(sorted(self.degenerate.items())),
             loops=dict(sorted(self.loops.items())),
             messages=dict(sorted(self.messages.items())),

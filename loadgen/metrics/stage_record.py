@@ -204,9 +204,17 @@ class StageRecord:
             return getattr(self, name)
 
     def per_second(self, *counters: str) -> float | None:
-        """Counts in the window divided by its length; None before it opened."""
+        """Counts in the window divided by its length; None before it opened, or for prompts of unknown length."""
+        if "window_input_tokens" in counters and self.misses_input:
+            return None
         window_s = self.window_s
         return sum(self.counters[name] for name in counters) / window_s if window_s else None
+
+    @property
+    def misses_input(self) -> bool:
+        """Whether the length of some of its prompts is unknown: the server does not report it."""
+        without_any = self.histogram("ttft").count > 0 and not self.counters["window_input_tokens"]
+        return self.counters["unknown_input"] > 0 or (without_any and not self.counters["input_tokens"])
 
     def measured_s(self, t_s: float) -> float:
         """How long it has been measured, `t_s` after the run began; 0 before that."""
@@ -221,7 +229,9 @@ class StageRecord:
         return self.counters["held_area_ns"] / 1e9 / window_s if window_s else None
 
     def histogram(self, name: str) -> Histogram:
-        """A latency by name; empty if nothing was recorded."""
+        """A latency by name; empty if nothing was recorded, or if what was recorded is not that latency."""
+        if name == "itl" and self.counters["uneven_streams"]:
+            return Histogram()
         return self.metrics.latency.get(name, Histogram())
 
     def summaries(self, *names: str, with_hdr: bool = False) -> dict[str, Summary]:

@@ -35,6 +35,7 @@ from loadgen.metrics.result import (
 from loadgen.metrics.slo import judge
 from loadgen.metrics.stage import ClientMetrics
 from loadgen.metrics.stage_record import StageRecord
+from loadgen.metrics.token_verdicts import token_verdicts
 from loadgen.metrics.verdicts import StageFacts, error_verdicts, gpu_verdicts, stage_verdicts
 from loadgen.placement import Placement
 
@@ -64,7 +65,7 @@ def stage_result(
     judgement = judge(stage, limits)
     truth = truth_check(stage, stage.engine) if stage.engine is not None else None
     found = [*truth_verdicts(stage, truth), *canaries.stage_verdicts(started.index)]
-    found += [*_account_verdicts(stage), *answer_verdicts(stage, stages, urls)]
+    found += [*_account_verdicts(stage), *token_verdicts(stage), *answer_verdicts(stage, stages, urls)]
     end_s = stage.ended.t_s if stage.ended is not None else now_s
     throughput = throughput_of(stage, sockets=price.gpus or machine.sockets)
     return StageResult(
@@ -190,12 +191,15 @@ def _tokens(stage: StageRecord) -> Tokens:
     counters = stage.counters
     completed = counters["completed"]
     of = "" if stage.started.requests is not None else "window_"
+    known = completed - counters["unknown_input"]
     return Tokens(
-        input=counters[f"{of}input_tokens"],
+        input=None if stage.misses_input and not known else counters[f"{of}input_tokens"],
+        input_requests=known,
         output=counters[f"{of}output_tokens"],
         source="events" if counters["counted_by_events"] else "usage",
-        input_per_request=counters["input_tokens"] / completed if completed and counters["input_tokens"] else None,
+        input_per_request=counters["input_tokens"] / known if known else None,
         output_per_request=counters["output_tokens"] / completed if completed else None,
+        hidden=counters["hidden_tokens"],
     )
 
 
@@ -230,7 +234,8 @@ def requests_of(stage: StageRecord) -> Requests:
     counts |= {"scheduled": counts["sent"] + unsent, "unsent": unsent}
     if unsent:
         counts["unsent_longest_wait_s"] = round(metrics.unsent_wait_ns / 1e9, 3)
-    return Requests(**counts, errors=dict(metrics.errors), messages=dict(metrics.messages), models=dict(metrics.models))
+    counts |= {name: dict(getattr(metrics, name)) for name in ("errors", "messages", "models", "finish_reasons")}
+    return Requests(**counts)
 
 
 def throughput_of(stage: StageRecord, *, sockets: int = 0) -> Throughput:

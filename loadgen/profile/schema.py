@@ -18,6 +18,7 @@ from loadgen.profile.values import BaseUrl, Concurrency, Flags, Milliseconds, Ra
 from loadgen.searches import SEARCHES
 from loadgen.vendors import Platform, TelemetryMode
 
+_USER_IN_URL = re.compile(r"([a-zA-Z][\w+.-]*:)?/*[^/?#]*@")
 _FIGURE = re.compile(
     r"(ttft|tpot|itl|e2e)_(mean|p[0-9]{1,3})_ms|normalized_mean_ms"
     r"|requests_per_(s|min)|(input|output|total)_tokens_per_s|duration_s|completed|(input|output)_tokens|mfu_percent"
@@ -113,6 +114,20 @@ class Server(Table):
     def servers(self) -> int:
         return 0 if self.engine == "none" else len(self.urls) or self.instances
 
+    @model_validator(mode="before")
+    @classmethod
+    def _urls_hold_no_password(cls, document: Any) -> Any:  # noqa: ANN401 - not checked yet
+        """Refuse them here, because a refusal of the key itself would show its value."""
+        if isinstance(document, dict):
+            urls = document.get("urls")
+            for url in [document.get("url"), *(urls if isinstance(urls, list) else [])]:
+                if isinstance(url, str) and _USER_IN_URL.match(url):
+                    raise ValueError(
+                        "a user or password in url or urls, which vramp does not send: remove it; a server that wants "
+                        "a key takes it from --api-key-env (server.api_key_env)"
+                    )
+        return document
+
     @model_validator(mode="after")
     def _engine_has_what_it_needs(self) -> Self:
         if self.engine == "attach":
@@ -133,8 +148,6 @@ class Server(Table):
             raise ValueError("url names one server and urls several: give one of the two")
         if len({url.rstrip("/") for url in self.urls}) < len(self.urls):
             raise ValueError("urls names a server twice; each of them takes its share of the load once")
-        if any("@" in urlsplit(url).netloc for url in self.urls):
-            raise ValueError("urls holds a password; put the key into an environment variable, see api_key_env")
         return self
 
     @model_validator(mode="after")

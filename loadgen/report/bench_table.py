@@ -147,7 +147,7 @@ def _offline_lines(stage: StageResult) -> list[str]:
         f"Throughput: {fixed(rate.requests_per_s)} requests/s, {fixed(rate.total_tokens_per_s)} total tokens/s, "
         f"{fixed(rate.output_tokens_per_s)} output tokens/s",
         f"Throughput: {fixed(_per_min(rate.requests_per_s))} requests/min",
-        f"Total num prompt tokens:  {stage.tokens.input}",
+        f"Total num prompt tokens:  {fixed(stage.tokens.input, 0)}",
         f"Total num output tokens:  {stage.tokens.output}",
     ]
 

@@ -164,10 +164,10 @@ class _Server:
         for _ in range(2):
             try:
                 page = await self._client.metrics_text()
-                sample = None if page is None else await asyncio.to_thread(parse_engine_metrics, page)
+                sample = await asyncio.to_thread(parse_engine_metrics, page)
             except ServerError:
                 return  # the engine watch reports others continuously
-            if sample is None or not sample.open_requests:
+            if not sample.open_requests:
                 return
             seen.append(sample.open_requests)
             await asyncio.sleep(_LOOKS_APART_S)

@@ -15,6 +15,7 @@ import msgspec
 
 from loadgen.errors import UNDECODABLE
 from loadgen.metrics.canary import ScoreMethod
+from loadgen.stream import ending
 from loadgen.stream.events import TokenCount
 
 TEXTS = {
@@ -125,6 +126,10 @@ class _Scored(msgspec.Struct):
 
 def read_score(method: ScoreMethod, content: bytes) -> Score:
     """The score in an answer; raises `ValueError` if there is none, or an impossible one."""
+    failed = ending.read_answer(content).failed
+    # What is scored is the prompt: no more is needed of the answer than that the engine did not give it up.
+    if failed is not None and failed.kind in ("aborted", "engine_error", "finish_reason"):
+        raise ValueError(f"the answer failed: {failed.message}")
     try:
         scored = msgspec.json.decode(content, type=_Scored)
     except UNDECODABLE as error:
@@ -150,37 +155,9 @@ def _values(method: ScoreMethod, scored: _Scored, prompt_tokens: int) -> Sequenc
     return [next(iter(entry.values())).logprob if entry else None for entry in entries or ()]
 
 
-class _Delta(msgspec.Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-
-
-class _StreamedChoice(msgspec.Struct):
-    text: str | None = None
-    delta: _Delta | None = None
-
-
-class _Event(msgspec.Struct):
-    choices: list[_StreamedChoice] = []
-    usage: _Usage | None = None
-
-
 def read_answer(content: bytes) -> Answer:
-    """The answer in an event stream; raises `ValueError` if it is not one."""
-    texts, usage = [], _Usage()
-    for line in content.splitlines():
-        data = line.removeprefix(b"data:").strip()
-        if data == line or data == b"[DONE]":
-            continue
-        try:
-            event = msgspec.json.decode(data, type=_Event)
-        except UNDECODABLE as error:
-            raise ValueError(f"an event of the answer is not that of a completion: {error}") from None
-        usage = event.usage or usage
-        for choice in event.choices[:1]:
-            delta = choice.delta or _Delta(content=choice.text)
-            texts.append(delta.content or delta.reasoning_content or delta.reasoning or "")
-    if not texts:
-        raise ValueError("the answer has no events")
-    return Answer("".join(texts), usage.prompt_tokens, usage.completion_tokens or 0)
+    """The answer in an event stream; raises `ValueError` if it failed, as a stream of the load would have."""
+    text, usage, failed = ending.read_answer(content)
+    if failed is not None:
+        raise ValueError(f"the answer failed: {failed.message}")
+    return Answer(text, usage.prompt_tokens or 0, usage.completion_tokens or 0)

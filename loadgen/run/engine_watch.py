@@ -71,7 +71,7 @@ class _Server:
         async with self._lock:
             try:
                 text = await self._client.metrics_text()
-                sample = None if text is None else await asyncio.to_thread(parse_engine_metrics, text)
+                sample = await asyncio.to_thread(parse_engine_metrics, text)
             except ServerError as error:
                 # Also happens when a server dies, which is reported elsewhere; stale figures are not shown.
                 if not self._failing:
@@ -81,7 +81,7 @@ class _Server:
             if self._failing:
                 self._event(f"{self._client.base_url}: engine metrics are back")
             self._failing = False
-            return None if sample is None else self._added(sample)
+            return self._added(sample)
 
     def _added(self, sample: EngineSample) -> EngineSample:
         if sample.kind is None and not self._is_unknown:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -41,12 +41,17 @@ from loadgen.run.probe import (
 )
 from loadgen.run.servers import Servers
 from loadgen.run.writer import RunWriter
+from loadgen.server.engines.names import TITLES
 from loadgen.server.engines.sample import parse_engine_metrics
 from loadgen.server.preflight.check import check_profile
 from loadgen.server.supervisor import ServerState
-from loadgen.server.vllm.client import ServerClient, api_key, load_client
+from loadgen.server.vllm.client import ServerClient, api_key, load_client, optional
 from loadgen.stream.request import ServerAddress
 
+_NOTHING_TO_SEE = (
+    "without load there is nothing else to see of this server: send load with vramp run, or, if this is a proxy, name "
+    "the engine behind it (SGLang exports metrics with --enable-metrics)"
+)
 _LAST_TICKS = 4
 _LAST_READING_S = 2.0  # a server that hangs is not waited for
 
@@ -81,6 +86,7 @@ class Session:
         self._seed = seed
         self._where = where
         self._accepted: Accepted | None = None
+        self._noted: set[str] = set()  # what has been said about the servers
         self._clients: list[ServerClient] = []
         self._driven = False  # whether there were workers for every server
         self._watch: EngineWatch | None = None
@@ -137,13 +143,12 @@ class Session:
         """Identify the servers; raises `ServerError` if there is nothing to see without load."""
         for client in self._clients:
             await resolve_target(client.base_url)
-            page = await client.metrics_text()
-            if page is None or (await asyncio.to_thread(parse_engine_metrics, page)).kind is None:
-                what = "has no /metrics" if page is None else "has /metrics of no engine that vramp knows"
-                raise ServerError(
-                    f"{client.base_url} {what}, and without load there is nothing else to see of it: name the engine "
-                    "itself and not what stands before it (SGLang needs --enable-metrics), or send load with vramp run"
-                )
+            page = await optional(client.metrics_text())
+            if page.value is None:
+                raise ServerError(f"{page.why}; {_NOTHING_TO_SEE}")
+            if (await asyncio.to_thread(parse_engine_metrics, page.value)).kind is None:
+                known = ", ".join(TITLES.values())
+                raise ServerError(f"{client.base_url}/metrics has no figure of {known}; {_NOTHING_TO_SEE}")
         self._learnt([await self._identified(client) for client in self._clients])
 
     async def _identified(self, client: ServerClient) -> Served | None:
@@ -169,7 +174,17 @@ class Session:
     async def _identify(self, client: ServerClient) -> Served:
         server = self.profile.server
         wanted = server.served_model_name or (None if server.engine == "vllm" else server.model)
-        return await identify(client, wanted, self.profile.load)
+        notes: list[str] = []
+        served = await identify(client, wanted, self.profile.load, notes)
+        self._note(notes)
+        return served
+
+    def _note(self, notes: Iterable[str]) -> None:
+        """Write what is unknown of a server to the journal, once in a session."""
+        for note in notes:
+            if note not in self._noted:
+                self._noted.add(note)
+                self._writer.event("server", note)
 
     async def prepare(self, stages: Sequence[Stage]) -> None:
         """Send the first request and start workers for load as in `stages`.
@@ -189,10 +204,10 @@ class Session:
         served = await self._identify(first)
         check_lengths(list(stages), served.shortest_model_len, where=self._where)
         accepted = self._accepted = await probe(first, served, load)
-        every = [served, *[await probe_twin(twin, served, accepted, load) for twin in twins]]
+        notes = list(accepted.notes)
+        every = [served, *[await probe_twin(twin, served, accepted, load, notes) for twin in twins]]
         self._learnt(every)
-        for note in accepted.notes:
-            self._writer.event("server", note)
+        self._note(notes)
         sent = {data.path: data.note for stage in stages if (data := stage.work.data) is not None and data.note}
         for path, note in sent.items():
             self._writer.event("note", f"{plain(path)}: {note}")

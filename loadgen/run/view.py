@@ -34,6 +34,7 @@ from loadgen.metrics.snapshot import (
 from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.stage_result import host_results
+from loadgen.metrics.token_verdicts import token_verdicts
 from loadgen.metrics.verdicts import StageFacts, flags, gpu_verdicts, kv_limit, queueing, stage_verdicts
 from loadgen.report.output import is_of_output, output_words
 from loadgen.run.stage_views import StageViews, distributions, whole_view
@@ -215,6 +216,7 @@ def _output(record: Record, stage: StageRecord) -> Iterator[Verdict]:
     """Verdicts on the output, and what was checked."""
     index, counters = stage.started.index, stage.counters
     yield from record.canaries.stage_verdicts(index)
+    yield from token_verdicts(stage)
     yield from answer_verdicts(stage, record.stages.values(), record.urls, record.engine)
     canary = record.canaries.stage(index, counters["sent"] + counters["warmup"])
     words = output_words(canary, kept(stage.answers))

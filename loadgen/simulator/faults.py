@@ -11,12 +11,15 @@ Kinds, with the parameters that they take besides:
   `not_http` (bytes that are not HTTP); `silent` (never a byte); `close_on_reuse` (a kept-alive connection closes when
   its next request arrives, before any byte of an answer).
 - ends of a stream, when event `after`+1 is due (default 1): `reset` (RST), `truncate` (closed inside a chunk),
-  `early_end` (ends properly, without finish_reason and [DONE]), `error_event`, `stall` (for `seconds`; 0, the default,
+  `early_end` (ends properly, without finish_reason and [DONE]), `error_event`, `abort` (ends as an engine aborts:
+  finish_reason `abort`, usage, [DONE]), `stall` (for `seconds`; 0, the default,
   is forever; with `after=0` an answer without any output, or a late one). `reset`, `truncate` and `stall` also apply
   to answers that are not streamed, in place of the answer.
 - oddities that a client must survive: `garbage` (an event that is not JSON, after `after` events), `role_first` (an
   immediate event without output), `multi` (`tokens` per event, default 4), `split` (events in pieces), `crlf`, `ping`,
-  `empty` (no output tokens), `usage_none`, and in chat streams `reasoning` (the first half) and `tool_calls`.
+  `empty` (no output tokens), `usage_none`, `usage_end` (only a total at the end), `usage_zero` (0 until the end),
+  `usage_partial` (in each third event), `hidden` (usage counts `tokens` more, which are not streamed), and in chat
+  streams `reasoning` (the first half) and `tool_calls`.
 - wrong text while everything else is right, from token `after`+1 on (default 1): `wrong` (random words, different in
   each answer; the prompt is scored as by an untrained model), `flip` (another answer as good as the first: a near tie
   that went the other way), `repeat` (one token over and over), `replacement` (characters are U+FFFD), `blank` (tokens
@@ -43,14 +46,15 @@ from loadgen.simulator.vllm_events import DONE, encode
 
 REFUSALS = {"http_401": 401, "http_429": 429, "http_500": 500, "http_503": 503, "echo": 500}
 TEXTS = ("wrong", "flip", "repeat", "replacement", "blank")
-ENDS = ("reset", "truncate", "early_end", "error_event")
+ENDS = ("reset", "truncate", "early_end", "error_event", "abort")
 KINDS = (
     *REFUSALS,
     *ENDS,
     *TEXTS,
     *("endless", "drift", "unsteady", "some_scores", "ignore_scores", "refuse_scores"),
     *("not_http", "silent", "close_on_reuse", "stall", "garbage", "role_first", "multi", "split", "twice"),
-    *("crlf", "ping", "empty", "usage_none", "reasoning", "tool_calls", "idle_close"),
+    *("crlf", "ping", "empty", "reasoning", "tool_calls", "idle_close"),
+    *("usage_none", "usage_end", "usage_zero", "usage_partial", "hidden"),
 )
 
 
@@ -150,6 +154,10 @@ class FaultyStream(BaseAnswer):
         self._sent = 0
         self._counts = stream.exchange.served.tokens = []
         self._stalled = self._over = False
+        events = stream.exchange.events
+        events.hidden = faults["hidden"].tokens if "hidden" in faults else 0
+        events.zero_usage = "usage_zero" in faults
+        events.running_usage &= "usage_end" not in faults
         if "split" in faults:
             stream.write = self._write_split
         elif "twice" in faults and not faults["twice"].seconds:
@@ -204,6 +212,8 @@ class FaultyStream(BaseAnswer):
         elif kind == "content" and "reasoning" in self._faults and generated <= exchange.sequence.limit // 2:
             kind = "reasoning_content"
         finish = ("stop" if not generated else exchange.finish) if last else None
+        if "usage_partial" in self._faults:
+            exchange.events.running_usage = len(self._counts) % 3 == 2
         event = stream.frame(exchange.events.token(kind, self._sent, generated, finish))
         if generated:
             stream.stamps.append(time.time_ns())
@@ -231,6 +241,11 @@ class FaultyStream(BaseAnswer):
             connection.close()
         elif kind == "early_end":
             connection.write(LAST_CHUNK)
+            connection.done()
+        elif kind == "abort":
+            events, sent = self._exchange.events, self._sent
+            closing = [events.token(self._stream.kind, sent, sent, "abort"), *events.closing(sent, with_usage=True)]
+            connection.write(b"".join(map(self._stream.frame, closing)) + LAST_CHUNK)
             connection.done()
         else:
             frame = self._stream.frame

@@ -17,7 +17,7 @@ from loadgen.simulator.scores import TokenScores
 from loadgen.simulator.tokens import ANSWER
 
 Field = Literal["text", "content", "reasoning_content", "tool_calls"]
-Finish = Literal["length", "stop", "tool_calls"]
+Finish = Literal["length", "stop", "tool_calls", "abort"]
 encode = msgspec.json.Encoder().encode
 DONE = b"data: [DONE]\n\n"
 _HOLE = "\x00"
@@ -30,7 +30,7 @@ def usage(prompt: int, completion: int) -> dict[str, int]:
 class Events:
     """The event bytes of one stream."""
 
-    __slots__ = ("_envelope", "_prompt", "chat", "running_usage", "start", "token_at")
+    __slots__ = ("_envelope", "_prompt", "chat", "hidden", "running_usage", "start", "token_at", "zero_usage")
 
     def __init__(
         self, name: str, model: str, *, chat: bool, prompt: int, start: int, running_usage: bool = False
@@ -42,6 +42,8 @@ class Events:
         self.start = start
         self.token_at: Callable[[int], int] = lambda index: tokens.answer_id(start + index)
         self.running_usage = running_usage
+        self.zero_usage = False  # running usage counts nothing
+        self.hidden = 0  # tokens that usage counts, although they are not streamed
 
     def ids(self, first: int, last: int) -> list[int]:
         """Tokens `first` to `last` (exclusive) of the answer."""
@@ -76,7 +78,7 @@ class Events:
             call = choice["delta"]["tool_calls"][0]
             call |= {"id": "call-0", "type": "function"}
             call["function"]["name"] = "look_up"
-        return self._event(choice, usage(self._prompt, last) if self.running_usage else None)
+        return self._event(choice, self._counts(0 if self.zero_usage else last) if self.running_usage else None)
 
     def role(self) -> bytes:
         """The first event of a chat stream; for a completion, an event without text."""
@@ -88,7 +90,7 @@ class Events:
 
     def closing(self, completion: int, *, with_usage: bool) -> list[bytes]:
         """What follows the last token: a usage event if requested, and the end."""
-        body = self._envelope | {"choices": [], "usage": usage(self._prompt, completion)}
+        body = self._envelope | {"choices": [], "usage": self._counts(completion)}
         return [b"data: %b\n\n" % encode(body), DONE] if with_usage else [DONE]
 
     def whole(self, completion: int, finish: Finish, *, with_usage: bool, scores: TokenScores | None = None) -> bytes:
@@ -107,6 +109,10 @@ class Events:
             body["usage"] = usage(self._prompt, completion)
         return encode(body)
 
+    def _counts(self, completion: int) -> dict[str, Any]:
+        counts: dict[str, Any] = {**usage(self._prompt, completion + self.hidden if completion else 0)}
+        return counts | {"completion_tokens_details": {"reasoning_tokens": self.hidden}} if self.hidden else counts
+
     def _choice(self, kind: Field, text: str, finish: Finish | None) -> dict[str, Any]:
         carried: Any = [{"index": 0, "function": {"arguments": text}}] if kind == "tool_calls" else text
         content: dict[str, Any] = {kind: carried} if kind == "text" else {"delta": {kind: carried}}
@@ -116,7 +122,7 @@ class Events:
         before, _, after = self._event(self._choice(kind, _HOLE, None), counts).partition(b"\\u0000")
         return before, after
 
-    def _event(self, choice: dict[str, Any], counts: dict[str, int] | None) -> bytes:
+    def _event(self, choice: dict[str, Any], counts: dict[str, Any] | None) -> bytes:
         body: dict[str, Any] = self._envelope | {"choices": [choice]}
         if counts is not None or not self.chat:
             body["usage"] = counts

@@ -14,34 +14,29 @@ from collections.abc import Callable
 import httptools
 
 from loadgen.errors import UNDECODABLE
-from loadgen.format import harmless
+from loadgen.stream.ending import Failure, error_in, failure_of, shown
 from loadgen.stream.events import (
+    BARE,
     DONE,
     EVENT_BELOW,
     EVENT_HEADS,
     EVENT_STARTS,
-    FAILED,
-    FINISHED,
     NO_ERROR,
-    TEXT,
     Choice,
     Chunk,
     Delta,
+    Event,
     EventSplitter,
     EventTooLong,
-    TypedChunk,
-    Usage,
-    as_completion_chunk,
     decode_chunk,
-    decode_typed,
-    final_usage,
+    is_whole,
+    read_event,
     single_event,
 )
 from loadgen.stream.samples import ClientSamples
-from loadgen.stream.stream import Failure, Stream, http_failure
+from loadgen.stream.stream import Stream, http_failure
 
 _KEPT_BODY = 4096
-_KEPT_MESSAGE = 300
 _UNSURE_NS = 1_000_000
 _IDLE_CLOSE_NS = 1_000_000_000  # a reset that crossed the request arrives within a round trip
 
@@ -136,12 +131,13 @@ class Channel:
         size = len(data)
         if self._plain and size < EVENT_BELOW and data.startswith(EVENT_HEADS[size]) and data.endswith(b"\n\n\r\n"):
             # The parser may skip a whole chunk: it stands between two chunks before and after.
+            document = data[EVENT_STARTS[size] : -4]
             try:
-                chunk = decode_chunk(data[EVENT_STARTS[size] : -4])
+                chunk = decode_chunk(document)
             except UNDECODABLE:
                 self._parse(data)
             else:
-                self._take_chunk(stream, chunk)
+                self._take_document(stream, chunk, document)
         else:
             self._parse(data)
 
@@ -156,14 +152,16 @@ class Channel:
             self._fail("protocol", f"not HTTP: {error}")
 
     def lost(self, kind: Failure, message: str) -> None:
-        stream = self.stream
         self.usable = False
         self.close_transport()
+        stream = self.stream
+        if stream is not None and self._status == 200 and not self._take_unended(stream):
+            return
         if stream is None:
             self._gone(self)
         elif stream.done and stream.first_ns:
             # Everything has arrived: the body ended with the connection, or the server closed it uncleanly.
-            self._complete(stream)
+            self._end_answered(stream)
         elif self._status > 200:
             # The server has refused; without a length, its message ends with the connection.
             self._end_refused(stream)
@@ -205,45 +203,72 @@ class Channel:
         if self._slow or body[:6] != b"data: " or body[-2:] != b"\n\n":
             self._take_any(body)
             return
+        document = body[6:-2]
         try:
             # Two events, or an event and a comment, are not valid JSON: what decodes was a single event.
-            chunk = decode_chunk(body[6:-2])
+            chunk = decode_chunk(document)
         except UNDECODABLE:
             self._take_any(body)
             return
         stream = self.stream
         if stream is not None:
-            self._take_chunk(stream, chunk)
+            self._take_document(stream, chunk, document)
 
-    def _take_chunk(self, stream: Stream, chunk: Chunk) -> None:
-        """Record one chunk. The hottest function: called once per token."""
-        choices, usage = chunk.choices, chunk.usage
-        tokens, grown = 1, False
-        if usage is not None:
-            # Cumulative usage (in every chunk) gives this chunk's tokens; a total at the end does not.
-            if stream.usage_tokens is not None or not stream.first_ns:
-                tokens = usage.completion_tokens - stream.tokens
-                grown = tokens > 0
-            stream.usage_tokens = usage.completion_tokens
-            stream.prompt_tokens = usage.prompt_tokens
-        if not choices:
-            self._take_rest(stream, chunk)
+    def _take_document(self, stream: Stream, chunk: Chunk, document: bytes) -> None:
+        """Record one event of the usual form: a chunk, and the JSON that it was read from.
+
+        The hottest function: called once per token.
+        """
+        if not chunk.choices:
+            self._take_event(stream, Event(document))
             return
-        choice = choices[0]
-        # A token without text is output too (`grown`): the server holds back a character until it is complete.
-        if grown or choice.text or _has_output(choice.delta):
-            stamp_ns = self._stamp_ns
-            gap_ns = stamp_ns - stream.last_ns
-            if tokens == 1 and gap_ns and stream.plain:
-                stream.record_gap(gap_ns)
-            else:
-                self._take_odd_output(stream, tokens, gap_ns, choice)
-            stream.tokens += tokens
-            stream.last_ns = stamp_ns
-            self._client.output_tokens += tokens
+        usage, choice = chunk.usage, chunk.choices[0]
+        grown = None
+        if usage is not None:
+            stream.usage = usage
+            if usage.completion_tokens and stream.counted:
+                grown = usage.completion_tokens - stream.tokens
+        if grown == 1 and stream.plain and (gap_ns := self._stamp_ns - stream.last_ns):
+            stream.record_gap(gap_ns)
+            stream.tokens += 1
+            stream.last_ns = self._stamp_ns
+            self._client.output_tokens += 1
+        elif (
+            choice.text or _has_output(choice.delta) or (grown is not None and _is_silent_token(stream, choice, grown))
+        ):
+            self._take_output(stream, choice, grown)
+        elif document:
+            self._look_again(stream, document)
+            return
         stream.events += 1
-        if choice.finish_reason is not None:
-            stream.done = True
+        if choice.finish_reason is not None or chunk.error is not NO_ERROR or choice.error is not NO_ERROR:
+            self._take_ending(stream, chunk)
+
+    def _look_again(self, stream: Stream, document: bytes) -> None:
+        """Read a chunk once more in which no output was found: it may be in another form."""
+        stream.silent = document
+        self._take_event(stream, Event(document))
+
+    def _take_ending(self, stream: Stream, chunk: Chunk) -> None:
+        failed = error_in(chunk)
+        if failed is not None:
+            self._fail(*failed)
+            return
+        for choice in chunk.choices:
+            stream.note_reason(choice.finish_reason)
+
+    def _take_output(self, stream: Stream, choice: Choice, grown: int | None) -> None:
+        """Record an output event; `grown` is by how much usage has grown, None if it says nothing of this event."""
+        stamp_ns = self._stamp_ns
+        tokens = stream.tokens_in(choice, grown)
+        gap_ns = stamp_ns - stream.last_ns
+        if tokens == 1 and gap_ns and stream.plain:
+            stream.record_gap(gap_ns)
+        else:
+            self._take_odd_output(stream, tokens, gap_ns, choice)
+        stream.tokens += tokens
+        stream.last_ns = stamp_ns
+        self._client.output_tokens += tokens
 
     def _take_odd_output(self, stream: Stream, tokens: int, gap_ns: int, choice: Choice) -> None:
         """Record output that is not simply one token after another: the first, several at once, or held-back text.
@@ -257,7 +282,7 @@ class Channel:
             stream.record_first_token(stamp_ns, tokens)
             self.output_began()
             # Input tokens count once the prompt is processed, that is at the first token, as in the engine's counters.
-            self._count_input(stream)
+            self._count_input(stream, stream.usage.prompt_tokens)
             return
         if gap_ns == 0 and self._coalesced_ns != stamp_ns:
             self._coalesced_ns = stamp_ns
@@ -278,17 +303,13 @@ class Channel:
             stream.held_ns = stream.last_ns
         stream.plain = not stream.held_ns and stream.pieces is None
 
-    def _take_rest(self, stream: Stream, chunk: Chunk) -> None:
-        """Take a chunk without choices: usage, an error, or nothing."""
-        stream.events += 1
-        if chunk.error is not NO_ERROR and bytes(chunk.error) != b"null":
-            self._fail("engine_error", _shown(bytes(chunk.error)))
-
     def _take_any(self, body: bytes) -> None:
         """Take a piece of the body that is not simply one event."""
+        if len(self._body) < _KEPT_BODY and (
+            self._status != 200 or (self.stream is not None and not self.stream.events)
+        ):
+            self._body += body
         if self._status != 200:
-            if len(self._body) < _KEPT_BODY:
-                self._body += body
             return
         single = None if self._slow else single_event(body)
         if single is not None and self.stream is not None:
@@ -300,41 +321,40 @@ class Channel:
             self._fail("protocol", "an event did not end within 16 MiB")
             return
         self._slow = self._splitter.holds
-        for data in events:
+        for event in events:
             stream = self.stream
             if stream is None:
                 return
-            self._take_event(stream, data)
+            self._take_event(stream, event)
 
-    def _take_event(self, stream: Stream, data: bytes) -> None:
-        if data == DONE:
+    def _take_event(self, stream: Stream, event: Event) -> None:
+        """Record an event of any form."""
+        if event.data.strip() == DONE:
             stream.events += 1
             stream.done = True
             return
         try:
-            chunk = decode_typed(data)
-            usage = final_usage(chunk)
+            chunk = read_event(event)
         except UNDECODABLE as error:
-            self._fail("bad_event", f"{error}: {_shown(data)}")
+            self._fail("bad_event", f"{error}: {shown(event.data)}")
             return
-        if chunk.type and not chunk.choices:
-            self._take_typed(stream, chunk, usage, data)
-        else:
-            self._take_chunk(stream, chunk)
+        if chunk.choices:
+            self._take_document(stream, chunk, b"")
+            return
+        stream.events += event.name != BARE
+        if chunk.usage is not None:
+            stream.usage = chunk.usage
+        self._take_ending(stream, chunk)
 
-    def _take_typed(self, stream: Stream, chunk: TypedChunk, usage: Usage | None, data: bytes) -> None:
-        """Take an event of `/v1/responses`, counted like the equivalent chunk of a completion."""
-        if chunk.has_output:
-            self._take_chunk(stream, TEXT if stream.pieces is None else as_completion_chunk(chunk))
-        elif chunk.type in FAILED:
-            self._fail("engine_error", _shown(data))
-        else:
-            self._take_rest(stream, chunk)
-        if chunk.type in FINISHED:
-            stream.done = True
-            if usage is not None:
-                stream.usage_tokens = usage.completion_tokens
-                stream.prompt_tokens = usage.prompt_tokens
+    def _take_unended(self, stream: Stream) -> bool:
+        """Take the last event of a body that ends without an empty line, unless it was cut off itself.
+
+        Returns whether the stream goes on: the event may have been an error.
+        """
+        for event in self._splitter.feed(b"\n\n"):
+            if self.stream is stream and is_whole(event):
+                self._take_event(stream, event)
+        return self.stream is stream
 
     def on_message_complete(self) -> None:
         """End the stream, because its response is complete."""
@@ -347,32 +367,39 @@ class Channel:
             self.usable = False
         if self._status != 200:
             self._end_refused(stream)
-        elif stream.first_ns == 0 and stream.done:
-            self._end_failed(stream, "empty", "the stream ended without any output")
-        elif stream.events == 0:
-            self._end_failed(stream, "protocol", "the answer to a streamed request is not an event stream")
-        elif not stream.done:
-            self._end_failed(stream, "protocol", "the stream ended without a finish reason or [DONE]")
-        else:
-            self._complete(stream)
+            return
+        if self._take_unended(stream):
+            self._end_answered(stream)
 
     # The end of a stream.
 
+    def _end_answered(self, stream: Stream) -> None:
+        """End a stream whose response is complete."""
+        failed = failure_of(
+            reason=stream.reason, done=stream.done, has_events=stream.events > 0, has_output=stream.first_ns > 0
+        )
+        if failed is None:
+            self._complete(stream)
+            return
+        # Bytes that show what came in place of what was expected.
+        strange = {"protocol": self._body, "empty": stream.silent}.get(failed.kind)
+        self._end_failed(stream, failed.kind, f"{failed.message}: {shown(strange)}" if strange else failed.message)
+
     def _complete(self, stream: Stream) -> None:
         self._client.requests += 1
-        if stream.usage_tokens is not None:
-            # The total came only at the end: until now each event counted as a token.
-            self._client.output_tokens += stream.usage_tokens - stream.tokens
-        self._count_input(stream)
+        # If the total came only at the end, each event has counted as a token until now.
+        self._client.output_tokens += stream.output_tokens - stream.tokens
+        self._count_input(stream, stream.input_tokens)
         stream.finish()
         self._release(stream)
 
-    def _count_input(self, stream: Stream) -> None:
-        self._client.input_tokens += stream.prompt_tokens - stream.counted_input
-        stream.counted_input = stream.prompt_tokens
+    def _count_input(self, stream: Stream, tokens: int | None) -> None:
+        if tokens is not None:
+            self._client.input_tokens += tokens - stream.counted_input
+            stream.counted_input = tokens
 
     def _end_refused(self, stream: Stream) -> None:
-        self._end_failed(stream, http_failure(self._status), f"HTTP {self._status}: {_shown(self._body)}")
+        self._end_failed(stream, http_failure(self._status), f"HTTP {self._status}: {shown(self._body)}")
 
     def _end_failed(self, stream: Stream, kind: Failure, message: str) -> None:
         stream.fail(kind, message)
@@ -401,8 +428,12 @@ def _has_output(delta: Delta | None) -> bool:
     return delta is not None and bool(delta.content or delta.reasoning_content or delta.reasoning or delta.tool_calls)
 
 
-def _shown(text: bytes) -> str:
-    return harmless(text[:_KEPT_MESSAGE].decode("utf-8", "replace")).replace("\n", " ")
+def _is_silent_token(stream: Stream, choice: Choice, grown: int) -> bool:
+    """Whether usage counts tokens without text as they come: the server holds back a character until it is complete.
+
+    Several at once in an answer's last event, with nothing before, are a total: that answer had no output.
+    """
+    return grown > 0 and (stream.first_ns > 0 or grown == 1 or not choice.finish_reason)
 
 
 def _not_connected(_: bytes) -> bool:

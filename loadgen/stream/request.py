@@ -67,6 +67,7 @@ class RequestTemplate(msgspec.Struct, frozen=True):
     prompt_name: bytes
     osl_name: bytes
     osl: int
+    exact_osl: bool = False  # answers of exactly this length are asked for, so that shorter ones are a fault
     models: tuple[ModelShare, ...] = ()  # which each request draws from; `fields` then has no model
     cancel: Cancellation | None = None
 
@@ -108,15 +109,24 @@ def common_fields(
     return fields | {"store": False} if endpoint == "responses" else fields
 
 
-def own_fields(endpoint: str, prompt: object, osl: int) -> dict[str, object]:
-    """The fields that differ per request: its prompt (as one message where the endpoint takes messages) and its OSL."""
+def own_fields(endpoint: str, prompt: object, osl: int, *, osl_name: str | None = None) -> dict[str, object]:
+    """The fields that differ per request: its prompt (as one message where the endpoint takes messages) and its OSL.
+
+    `osl_name` replaces the endpoint's own name for the token limit.
+    """
     place = _ENDPOINTS[endpoint]
     asked = [{"role": "user", "content": prompt}] if place.prompt_name == "messages" else prompt
-    return {place.prompt_name: asked, place.osl_name: osl}
+    return {place.prompt_name: asked, osl_name or place.osl_name: osl}
 
 
 def request_template(
-    base_url: str, endpoint: str, fields: Mapping[str, object], *, osl: int, api_key: str | None
+    base_url: str,
+    endpoint: str,
+    fields: Mapping[str, object],
+    *,
+    osl: int,
+    api_key: str | None,
+    osl_name: str | None = None,
 ) -> RequestTemplate:
     """A template from a request that httpx built, without its length and its own fields."""
     # Imported here: workers import this module but build no template, and httpx would be a quarter of their start-up.
@@ -133,7 +143,7 @@ def request_template(
         head=b"\r\n".join([*lines, b"Content-Length: "]),
         fields=_json(fields).removesuffix(b"}"),
         prompt_name=place.prompt_name.encode(),
-        osl_name=place.osl_name.encode(),
+        osl_name=(osl_name or place.osl_name).encode(),
         osl=osl,
     )
 

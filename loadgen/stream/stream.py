@@ -10,28 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
 
 from loadgen.metrics.deltas import StreamRow
-from loadgen.stream.events import Choice
+from loadgen.stream.ending import Failure, worse_reason
+from loadgen.stream.events import Choice, Usage, output_bytes
 from loadgen.stream.samples import StageSamples
 
-Failure = Literal[
-    "connect",
-    "timeout",
-    "stall",
-    "reset",
-    "http_4xx",
-    "http_429",
-    "http_5xx",
-    "protocol",
-    "bad_event",
-    "engine_error",
-    "empty",
-]
-"""Every way in which a stream can fail; the result counts failures by these names."""
-
 LEAST_PART_TOKENS = 8  # a shorter part of a stream has no TPOT
+MAX_HELD_EVENTS = 3
+"""Output events in a row without growing usage; with more, usage does not count the tokens of each event."""
+_UNCOUNTED_TOKENS = 1  # by which usage may differ from the events all the same: the end-of-sequence token has none
+_UNCOUNTED_SHARE = 0.01  # or a few tokens that were held back until their character was complete
+MIN_TOKEN_BYTES = 2
+"""Output with less text for each token of the total than this cannot be all that was generated: English text and code
+have 3 to 5 bytes a token, and languages that are not written in ASCII as many."""
+_NO_USAGE = Usage()
 
 
 def http_failure(status: int) -> Failure:
@@ -54,6 +47,8 @@ class Stream:
     measured: bool = True  # sent while the window is open, and counted in `sent`
     first_wave: bool = False  # one of those that filled the closed loop all at once: its TTFT is kept apart
     request: tuple[int, int] = (0, 0)  # its number in the stage, and its turn in the conversation
+    sent_ids: int | None = None  # token ids sent as its prompt; None if it was sent as text
+    osl: int | None = None  # output tokens that the answer must have; None if it may end earlier
     model: str | None = None  # the model drawn for it, where there are several
     cancel_after_s: float | None = None  # how long after sending the client hangs up
     deadline_s: float = 0.0
@@ -77,13 +72,20 @@ class Stream:
     part_ns: int = 0  # the first output since the window opened; 0 before it
     part_tokens: int = 0  # tokens up to and including that output
     first_tokens: int = 0
-    tokens: int = 0  # output tokens so far: cumulative usage where each chunk brings it, else output events
-    usage_tokens: int | None = None
-    prompt_tokens: int = 0
+    tokens: int = 0  # output tokens so far: usage while it is `counted`, then one for each output event
+    usage: Usage = _NO_USAGE  # the latest
+    counted: bool = True  # usage has given the tokens of each output event so far
+    usage_fell: bool = False  # and cannot be believed
+    held_events: int = 0  # output events in a row for which usage did not grow
+    text_bytes: int = 0  # of the output since it is not counted
+    reasoned: bool = False  # its output began with reasoning
     counted_input: int = 0  # prompt tokens that `ClientSamples` has counted already
     events: int = 0
     events_at_check: int = 0
+    silent: bytes = b""  # the last event in which no output was found
+    reason: str | None = None  # the finish reason
     done: bool = False  # a finish reason or `[DONE]` was seen
+    completed: bool = False
 
     def __post_init__(self) -> None:
         self.warmup = not self.measured
@@ -101,10 +103,11 @@ class Stream:
     def restart(self) -> None:
         """Reset everything that was observed, before the request is sent again."""
         self.sent_ns = self.first_ns = self.last_ns = self.held_ns = self.part_ns = 0
-        self.tokens = self.first_tokens = self.part_tokens = self.prompt_tokens = self.counted_input = 0
-        self.events = self.events_at_check = 0
-        self.usage_tokens = None
-        self.plain = self.done = False
+        self.tokens = self.first_tokens = self.part_tokens = self.counted_input = 0
+        self.events = self.events_at_check = self.held_events = self.text_bytes = 0
+        self.usage, self.silent, self.reason = _NO_USAGE, b"", None
+        self.counted = True
+        self.plain = self.done = self.usage_fell = self.reasoned = False
         if self.pieces is not None:
             self.pieces.clear()
 
@@ -120,13 +123,50 @@ class Stream:
         return self.last_ns - self.sent_ns
 
     @property
+    def input_tokens(self) -> int | None:
+        """Tokens of its prompt: by usage, or as many as were sent as ids; None if unknown."""
+        return self.usage.prompt_tokens or self.sent_ids
+
+    @property
+    def total_tokens(self) -> int | None:
+        """Output tokens by usage; None if the server did not say, or what it said cannot be."""
+        return None if self.usage_fell else self.usage.completion_tokens or None
+
+    @property
     def output_tokens(self) -> int:
-        return self.tokens if self.usage_tokens is None else self.usage_tokens
+        """Output tokens by usage, or else the number of output events."""
+        return self.total_tokens or self.tokens
+
+    @property
+    def hidden_tokens(self) -> int:
+        """Tokens of the usage that were never streamed: reasoning that the server keeps to itself."""
+        details = self.usage.completion_tokens_details
+        hidden = (details.reasoning_tokens or 0) if details is not None else 0
+        total = self.total_tokens or 0
+        if self.reasoned or hidden > total or (self.counted and hidden >= self.first_tokens):
+            return 0
+        return 0 if not self.counted and _alike(total, self.tokens) else hidden
+
+    @property
+    def has_event_tokens(self) -> bool:
+        """Whether it is known how many tokens each of its output events carried."""
+        total = self.total_tokens
+        if total is None:
+            return not self.usage_fell
+        return _alike(total, self.tokens) or _alike(total - self.hidden_tokens, self.tokens)
 
     @property
     def tpot_ns(self) -> float | None:
-        """Time per output token after the first output; None if there was no further output."""
-        later = self.output_tokens - self.first_tokens
+        """Time per output token after the first output event; None if there was no further output, or it is unknown.
+
+        If only the total is known, each event is taken for the same number of tokens.
+        """
+        later = float(self.tokens - self.first_tokens)
+        if not self.has_event_tokens:
+            streamed = self.output_tokens - self.hidden_tokens
+            if MIN_TOKEN_BYTES * streamed > self.text_bytes or self.usage_fell or self.counted:
+                return None  # some of them were never streamed, or usage contradicts itself
+            later *= streamed / self.tokens
         return (self.last_ns - self.first_ns) / later if later > 0 else None
 
     @property
@@ -172,12 +212,38 @@ class Stream:
     def _record_part(self) -> None:
         """Record the TPOT of the part within the window, if it is long enough and its tokens are known."""
         samples, tokens = self.samples, self.tokens - self.part_tokens
-        counted = self.usage_tokens is not None or samples.events_are_tokens
-        if counted and not self.muted and self.part_ns and tokens >= LEAST_PART_TOKENS:
+        known = self.counted or (samples.events_are_tokens and not self.usage_fell)
+        if known and not self.muted and self.part_ns and tokens >= LEAST_PART_TOKENS:
             samples.tpot_ns.append((self.last_ns - self.part_ns) // tokens)
             samples.tpot_parts += 1
 
     # What arrives.
+
+    def tokens_in(self, choice: Choice, grown: int | None) -> int:
+        """The tokens of an output event; `grown` is by how much usage has grown, None if it says nothing of this event.
+
+        Once usage does not give the tokens of an event, it is not used for any further event of this stream.
+        """
+        if not self.counted:
+            self.text_bytes += output_bytes(choice)
+            return 1
+        if grown is not None and grown > 0:
+            self.held_events = 0
+            return grown
+        if grown == 0 and self.held_events < MAX_HELD_EVENTS:
+            self.held_events += 1
+            return 0
+        self.usage_fell |= grown is not None and grown < 0
+        tokens = 1 + self.held_events
+        self.held_events = 0
+        self.counted = False
+        self.text_bytes = MIN_TOKEN_BYTES * self.tokens + output_bytes(choice)  # at least
+        return tokens
+
+    def note_reason(self, reason: str | None) -> None:
+        """Note a finish reason, if it is one."""
+        self.reason = worse_reason(self.reason, reason)
+        self.done |= self.reason is not None
 
     def record_first_token(self, stamp_ns: int, tokens: int) -> None:
         """Record the arrival of the first output, with this many tokens."""
@@ -216,32 +282,45 @@ class Stream:
 
     def finish(self) -> None:
         """Record a stream that completed."""
-        samples, tokens = self.samples, self.output_tokens
-        if tokens != self.tokens:
+        samples, tpot_ns = self.samples, self.tpot_ns
+        self.completed = True
+        if not self.has_event_tokens:
             samples.events_are_tokens = False
+            samples.uneven_streams += 1
         self._end("completed")
         if self.measured:
-            samples.completed += 1
-            samples.counted_by_events += self.usage_tokens is None
-            samples.input_tokens += self.prompt_tokens
-            samples.output_tokens += tokens
-            samples.clock_steps += self.clock_stepped
+            self._count_completed()
+            samples.unknown_tpot += tpot_ns is None and self.last_ns > self.first_ns
         if self.clock_stepped:
             return
-        tpot_ns = None if self.tpot_ns is None else int(self.tpot_ns)
+        tpot_ns = None if tpot_ns is None else int(tpot_ns)
         if self.measured and not self.first_wave:
-            self._record_whole(tokens, tpot_ns)
+            self._record_whole(self.output_tokens, tpot_ns)
         elif samples.is_open:
             self._record_part()
         elif tpot_ns is not None:
             samples.warmup_tpot_ns.append(tpot_ns)
 
+    def _count_completed(self) -> None:
+        samples, tokens, reason = self.samples, self.output_tokens, self.reason or "none"
+        samples.completed += 1
+        samples.finish_reasons[reason] = samples.finish_reasons.get(reason, 0) + 1
+        samples.counted_by_events += self.total_tokens is None
+        samples.unknown_input += self.input_tokens is None
+        samples.input_tokens += self.input_tokens or 0
+        samples.output_tokens += tokens
+        samples.hidden_tokens += self.hidden_tokens
+        samples.clock_steps += self.clock_stepped
+        if self.osl is not None and self.total_tokens is not None:
+            samples.requested_tokens += self.osl
+            samples.short_answers += tokens < self.osl
+
     def _record_whole(self, tokens: int, tpot_ns: int | None) -> None:
         """Record the times of a stream that was sent and completed within the window."""
         samples = self.samples
         samples.e2e_ns.append(self.e2e_ns)
-        if self.prompt_tokens:
-            samples.normalized_ns.append(self.e2e_ns // (self.prompt_tokens + tokens))
+        if self.input_tokens is not None:
+            samples.normalized_ns.append(self.e2e_ns // (self.input_tokens + tokens))
         if tpot_ns is not None:
             samples.tpot_ns.append(tpot_ns)
         if samples.limits is not None and samples.limits.met(self.ttft_ns, tpot_ns or 0, self.e2e_ns):
@@ -298,13 +377,18 @@ class Stream:
             sent_unix_s=_unix_s(self.sent_ns),
             first_unix_s=_unix_s(self.first_ns),
             last_unix_s=_unix_s(self.last_ns) if self.first_ns else None,
-            input_tokens=self.prompt_tokens or None,
+            input_tokens=self.input_tokens,
             output_tokens=self.output_tokens,
             ttft_ms=self.ttft_ns / 1e6 if timed else None,
             tpot_ms=round(self.tpot_ns / 1e6, 6) if complete and self.tpot_ns is not None else None,
             e2e_ms=self.e2e_ns / 1e6 if complete else None,
             model=self.model,
         )
+
+
+def _alike(tokens: int, events: int) -> bool:
+    """Whether each of these events can have carried one of the tokens."""
+    return abs(tokens - events) <= max(_UNCOUNTED_TOKENS, _UNCOUNTED_SHARE * events)
 
 
 def _unix_s(at_ns: int) -> float | None:

@@ -281,7 +281,7 @@ class Driver:
     def _stream_ended(self, channel: Channel, stream: Stream, stamp_ns: int) -> None:
         self._note_end(channel, stream, stamp_ns)
         self.stages[stream.stage].follow_up(stream, self._fill_soon)
-        failed = not stream.done or not stream.first_ns
+        failed = not stream.completed
         self._back_off.failures_in_row = self._back_off.failures_in_row + 1 if failed else 0
         refilled = channel.usable and not failed and self._refill(channel, stamp_ns)
         if not channel.usable:

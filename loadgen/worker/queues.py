@@ -28,6 +28,14 @@ class Turn(NamedTuple):
     number: int = 0
 
 
+class Written(NamedTuple):
+    """A request that was written ahead of time."""
+
+    wire: bytes
+    ids: int | None  # tokens of its prompt, if it consists of token ids
+    osl: int
+
+
 class RequestQueue:
     def __init__(self, command: BeginStage, prompts: Prompts, seed: int) -> None:
         self._command = command
@@ -35,9 +43,9 @@ class RequestQueue:
         stage, self._key, self._turns = command.stage, command.key, command.stage.work.turns
         self.writer = RequestWriter(stage.work, prompts, seed=seed, key=self._key, isl=stage.isl, osl=stage.osl)
         self._next = command.rank
-        self._prepared: deque[bytes] = deque()
+        self._prepared: deque[Written] = deque()
         self._unwritten: deque[Turn] = deque()
-        self._written: dict[Turn, bytes] = {}
+        self._written: dict[Turn, Written] = {}
         self.due: deque[Turn] = deque()  # turns whose think time is over
 
     def write_ahead(self, wanted: int) -> bool:
@@ -47,24 +55,24 @@ class RequestQueue:
             self._written[turn] = self.write(turn)
             return True
         if self._prepared:
-            wanted = min(wanted, 1 + _PREPARED_BYTES // len(self._prepared[0]))
+            wanted = min(wanted, 1 + _PREPARED_BYTES // len(self._prepared[0].wire))
         if len(self._prepared) >= wanted:
             return False
         self._prepared.append(self.write(Turn(self._next + len(self._prepared) * self._command.ranks)))
         return True
 
-    def take(self) -> tuple[Turn, bytes]:
+    def take(self) -> tuple[Turn, Written]:
         if self.due:
             turn = self.due.popleft()
-            wire = self._written.pop(turn, None) or self.write(turn)
+            written = self._written.pop(turn, None) or self.write(turn)
         else:
             turn = Turn(self._next)
-            wire = self._prepared.popleft() if self._prepared else self.write(turn)
+            written = self._prepared.popleft() if self._prepared else self.write(turn)
             self._next += self._command.ranks
         following = self.following(turn)
         if following is not None:
             self._unwritten.append(following)
-        return turn, wire
+        return turn, written
 
     def following(self, turn: Turn) -> Turn | None:
         """The next turn of the same conversation, if there is one."""
@@ -91,10 +99,11 @@ class RequestQueue:
             return None
         return cancel.after_s
 
-    def write(self, turn: Turn) -> bytes:
-        """The request's bytes, the same however often it is written."""
-        request = self.writer.request(turn.request, turn.number)
-        return self._command.template.fill(request.prompt, self.model(turn), osl=request.osl, messages=request.messages)
+    def write(self, turn: Turn) -> Written:
+        """The request, the same however often it is written."""
+        request, template = self.writer.request(turn.request, turn.number), self._command.template
+        wire = template.fill(request.prompt, self.model(turn), osl=request.osl, messages=request.messages)
+        return Written(wire, request.ids, template.osl if request.osl is None else request.osl)
 
 
 class ArrivalQueue:

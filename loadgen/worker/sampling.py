@@ -56,6 +56,6 @@ def _judged(followed: _Followed) -> bool:
         return False
     stream.pieces = None
     texts = [text_of(piece) for piece in pieces[:EVENTS]]
-    if within and (stream.done or not over) and len(texts) >= LEAST_EVENTS and None not in texts:
+    if within and (stream.completed or not over) and len(texts) >= LEAST_EVENTS and None not in texts:
         samples.note_answer("".join(filter(None, texts)))
     return True

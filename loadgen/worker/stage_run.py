@@ -106,12 +106,12 @@ class StageRun:
 
     def write_again(self, stream: Stream) -> None:
         """Write a stream's request again, because its bytes were not kept."""
-        stream.wire = self._requests.write(Turn(*stream.request))
+        stream.wire = self._requests.write(Turn(*stream.request)).wire
 
     def next_stream(self, intended_ns: int) -> Stream:
         """The next request as a stream; `intended_ns` is when the schedule wanted it (CLOCK_REALTIME)."""
         self._arriving -= 1
-        turn, wire = self._requests.take()
+        turn, written = self._requests.take()
         samples, measured, model = self.samples, self._is_measured(), self._requests.model(turn)
         first_wave = self._first_wave_left > 0
         self._first_wave_left -= first_wave
@@ -128,11 +128,13 @@ class StageRun:
         return Stream(
             stage=self.command.index,
             samples=samples,
-            wire=wire,
+            wire=written.wire,
             intended_ns=intended_ns,
             measured=measured,
             first_wave=first_wave,
             request=turn,
+            sent_ids=written.ids,
+            osl=written.osl if self.command.template.exact_osl else None,
             model=model,
             cancel_after_s=self._requests.cancel_after_s(turn),
         )
@@ -148,7 +150,7 @@ class StageRun:
         if work.turns == 1:
             return
         following = self._requests.following(Turn(*stream.request))
-        if following is None or not (stream.done and stream.first_ns):
+        if following is None or not stream.completed:
             self.end_conversation(stream)
         elif work.think_s:
             self.thinking += 1

@@ -56,6 +56,7 @@ class Prompts:
     """Writes prompts as JSON values."""
 
     def __init__(self, text: _RandomText, *, overhead: int, opening: bytes, separator: bytes, closing: bytes) -> None:
+        self.are_ids = separator == b","  # and not text, of which only the server knows the tokens
         self._text = text
         self._overhead = overhead
         self._opening = opening

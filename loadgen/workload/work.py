@@ -11,6 +11,7 @@ and no further.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
@@ -148,6 +149,7 @@ class RequestContent(NamedTuple):
     prompt: bytes  # JSON: a prompt, or the messages of a chat
     osl: int | None = None  # None: the stage's
     messages: bool = False
+    ids: int | None = None  # tokens of a prompt of token ids; None for a text
 
 
 class RequestWriter:
@@ -174,7 +176,11 @@ class RequestWriter:
         said = [
             piece for number in range(turn) for piece in (*self._question(index, number), self._answer(index, number))
         ]
-        return RequestContent(self._prompts.compose([*said, *self._question(index, turn)]), osl)
+        return self._composed([*said, *self._question(index, turn)], osl)
+
+    def _composed(self, pieces: Sequence[Piece], osl: int | None) -> RequestContent:
+        ids = sum(piece.tokens for piece in pieces) if self._prompts.are_ids else None
+        return RequestContent(self._prompts.compose(pieces), osl, ids=ids)
 
     def _drawn_osl(self, index: int, turn: int) -> int | None:
         if self._osls is None:
@@ -216,7 +222,7 @@ class RequestWriter:
         if data.form == "trace":
             row = reader.row(number)
             pieces = trace_pieces(row, self._key, index, block_size=data.block_size, times=index // data.records)
-            return RequestContent(self._prompts.compose(pieces), row.osl)
+            return self._composed(pieces, row.osl)
         text = reader.text(number)
         osl = text.osl if data.osl is not None else self._drawn_osl(index, 0)
         if text.messages and (work.chat or not text.prompt):

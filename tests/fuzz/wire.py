@@ -43,7 +43,7 @@ from loadgen.simulator.http import Connection, HttpServer
 from loadgen.simulator.physics import PRESETS
 from loadgen.simulator.service import Service
 from loadgen.stream.channel import Channel
-from loadgen.stream.events import EventSplitter, single_event, text_of
+from loadgen.stream.events import Event, EventSplitter, single_event, text_of
 from loadgen.stream.samples import ClientSamples, StageSamples
 from loadgen.stream.stream import Stream
 from loadgen.telemetry.process import Child
@@ -107,7 +107,7 @@ def _cuts(data: bytes) -> list[int]:
     return sorted(random.randrange(len(data) + 1) for _ in range(random.randrange(1, 5)))
 
 
-def events(data: bytes) -> list[bytes]:
+def events(data: bytes) -> list[Event]:
     """A body, whole and in pieces."""
     whole, pieces = EventSplitter(), EventSplitter()
     found = whole.feed(data)

@@ -40,6 +40,7 @@ def deltas(draw: st.DrawFn) -> StageDelta:
         peak=draw(counts),
         bins=draw(st.dictionaries(st.integers(0, 3), bins(), max_size=2)),
         models=draw(st.dictionaries(st.sampled_from(["base", "adapter"]), counts, max_size=2)),
+        finish_reasons=draw(st.dictionaries(st.sampled_from(["stop", "length"]), counts, max_size=2)),
         errors=draw(st.dictionaries(st.sampled_from(["reset", "stall"]), counts, max_size=2)),
         degenerate=draw(st.dictionaries(st.sampled_from(["blank", "repeating"]), counts, max_size=2)),
         loops=draw(st.dictionaries(st.text(max_size=2), counts, max_size=2)),

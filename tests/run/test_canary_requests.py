@@ -60,7 +60,7 @@ def test_an_answer_is_joined_from_its_events() -> None:
     ]
     content = b"".join(b"data: %b\n\n" % json.dumps(event).encode() for event in events) + b"data: [DONE]\n\n"
     assert read_answer(content) == ("so it is", 3, 1)
-    assert read_answer(b': ping\r\n\r\ndata:{"choices":[{"text":" a"}]}\r\n\r\n').text == " a"
+    assert read_answer(b': ping\r\n\r\ndata:{"choices":[{"text":" a"}]}\r\n\r\ndata: [DONE]\r\n\r\n').text == " a"
 
 
 @given(st.binary())

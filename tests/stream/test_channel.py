@@ -254,7 +254,7 @@ def plain(status: str, body: bytes) -> bytes:
         ("protocol", [plain("302 Found", b"")], False, True),
         ("protocol", [b"SSH-2.0-OpenSSH_9.2\r\n"], False, False),
         ("protocol", [head() + END], False, True),
-        ("protocol", [head(), text("a", 1), END], False, True),
+        ("truncated", [head(), text("a", 1), END], False, True),
         ("protocol", [plain("200 OK", b'{"choices": [{"text": "all at once"}]}')], False, True),
         ("bad_event", [head(), text("a", 1), chunk(b"data: {oops\n\n")], False, False),
         ("bad_event", [head(), chunk(b"data: 17\n\n")], False, False),

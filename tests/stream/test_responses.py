@@ -77,9 +77,8 @@ def test_an_answer_cut_short_by_its_limit_is_complete_and_without_usage_events_a
     [
         ("engine_error", [head(), text("a"), named("response.failed", response={"error": {"message": "died"}})]),
         ("engine_error", [head(), named("error", code="server_error", message="died")]),
-        ("protocol", [head(), text("a"), END]),
+        ("truncated", [head(), text("a"), END]),
         ("empty", [head(), OPENING, completed(USAGE) + END]),
-        ("bad_event", [head(), text("a"), named("response.completed", response={"usage": 3})]),
         ("bad_event", [head(), chunk(b"event: x\ndata: {oops\n\n")]),
     ],
 )

@@ -139,8 +139,8 @@ def test_the_ttft_of_a_stream_that_fails_later_is_known_as_such() -> None:
 def test_events_of_several_tokens_without_usage_make_no_parts() -> None:
     wire = Wire()
     usage = event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 90}})
-    wire.read(head() + text("a"), 10)
-    wire.read(text("b", None, "stop") + usage + DONE + END, 20)
+    wire.read(head() + text("a" * 90), 10)
+    wire.read(text("b" * 90, None, "stop") + usage + DONE + END, 20)
     wire.begin()
     wire.read(head(), 40)
     for number in range(20):

@@ -41,7 +41,7 @@ def test_the_requests_do_not_depend_on_the_number_of_workers(ranks: int) -> None
     expected = {whole.take() for _ in range(12)}
     parts = [requests(work, rank, ranks) for rank in range(ranks)]
     assert {part.take() for part in parts for _ in range(12 // ranks)} == expected
-    assert {body(wire)["max_tokens"] for _, wire in expected} <= set(range(1, 10))
+    assert {body(written.wire)["max_tokens"] for _, written in expected} <= set(range(1, 10))
 
 
 def test_written_ahead_or_not_it_is_the_same() -> None:
@@ -59,9 +59,9 @@ def test_a_due_turn_comes_before_a_new_conversation() -> None:
     while talks.write_ahead(2):
         pass
     talks.due.append(following)
-    turn, wire = talks.take()
+    turn, written = talks.take()
     assert turn == following
-    prompt = body(wire)["prompt"]
+    prompt = body(written.wire)["prompt"]
     assert isinstance(prompt, list)
     assert len(prompt) == 16 + 4 + 16
     assert talks.following(turn) is None

@@ -40,6 +40,23 @@ _ROWS = (
         "speculative decoding on random prompts: acceptance says nothing about real text",
         "use a dataset (load.data)",
     ),
+    _Explained(
+        ("short-answers",),
+        "answers are shorter than asked for: throughput and E2E are not those of the load that was meant",
+        "a server that honours ignore_eos, or load.ignore_eos = false",
+    ),
+    _Explained(
+        ("itl-unknown", "tpot-unknown", "input-unknown"),
+        "the server's usage does not say what this figure needs: it is null",
+        "a server that sends usage with each chunk (stream_options.continuous_usage_stats)",
+    ),
+    _Explained(
+        ("hidden-tokens",),
+        "tokens that were generated and never streamed: they count in OSL and throughput, not in TPOT",
+    ),
+    _Explained(
+        ("content-filter",), "a content filter of the server ended answers; they count as completed", "other prompts"
+    ),
     _Explained(("host-limited",), "the host's cores are busy, the GPUs wait", "more cores, or fewer other processes"),
     _Explained(
         ("output-drift", "output-broken", "output-degenerate"),

@@ -23,8 +23,11 @@ _REMEDIES = {
     "http_5xx": "the server failed: its log (6) has the reason at that time",
     "protocol": "not an OpenAI-compatible stream: is the URL that of the API, not of a page or a proxy?",
     "bad_event": "an event of the stream was not JSON: a proxy in between, or a server bug",
+    "truncated": "the answer stopped without an end: did the server or a proxy give up? look at its log (6)",
+    "aborted": "the engine gave the request up: a shutdown, sleep or scale-down, or a time limit; its log (6) says why",
+    "finish_reason": "the answer ended for a reason that means no success; the message has the server's word for it",
     "engine_error": "the engine reported an error inside a stream: its log (6) has the reason",
-    "empty": "streams ended without a token: max_tokens, stop words or the chat template",
+    "empty": "streams ended without a token: max_tokens, stop words, chat template, or an unknown form",
 }
 _INDENT = 10
 _MOST_EVENTS = 2_000

@@ -216,7 +216,7 @@ class AskUrl(AskParsed[str]):
         try:
             server = build_profile({"server": settings}, where="URL").server
             async with ServerClient(server.url or url, api_key(server), api_key_env=server.api_key_env) as client:
-                model = pick_model(await client.models(), None)
+                model = pick_model(await client.models())
         except VrampError as error:
             self.say(f"! {error}")
         else:

@@ -1,7 +1,7 @@
 """Maps the figures that vramp shows to each engine's metric names, or says why it lacks them: a row per figure.
 
 Names differ between versions: the newest comes first, and the first one on a page is used, so that a version with both
-is not counted twice. Definitions follow the engines' sources: vLLM 0.6 (`vllm/engine/metrics.py`) to 0.32
+is not counted twice. Definitions follow the engines' sources: vLLM 0.6 (`vllm/engine/metrics.py`) to 0.33
 (`vllm/v1/metrics/`), SGLang 0.4.6 to 0.5.23 (`srt/metrics/collector.py`, `srt/observability/metrics_collector.py`), TGI
 3.3 (`router/src/server.rs`, `backends/v3/src/`).
 """

@@ -258,6 +258,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     kv_heads: int | None = None
     weight_bytes: int | None = None
     max_model_len: int | None = None  # the most tokens of a sequence
+    latent_attention: bool = False  # MLA
 
     @property
     def grouped_queries(self) -> bool:
@@ -270,7 +271,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
 # the 60.8 GiB of its model card.
 _PUBLISHED: dict[str, ModelFacts] = {
     r"gpt-oss-120b": ModelFacts(64, 8, 65_300_000_000, 131_072),
-    r"deepseek-r1(-0528)?": ModelFacts(128, 128, 685_000_000_000, 163_840),
+    r"deepseek-r1(-0528)?": ModelFacts(128, 128, 685_000_000_000, 163_840, latent_attention=True),
     r"qwen3-235b-a22b": ModelFacts(64, 4, 470_000_000_000, 40_960),
     r"qwen3-235b-a22b-(instruct|thinking)-2507": ModelFacts(64, 4, 470_000_000_000, 262_144),
     r"qwen3-235b-a22b-(instruct|thinking)-2507-fp8": ModelFacts(64, 4, 235_000_000_000, 262_144),
@@ -340,7 +341,9 @@ def _facts_of(folder: Path) -> ModelFacts | None:
     files = [file for file in folder.glob("*.safetensors") if not file.name.startswith("consolidated")]
     # In the hub's cache each is a link, whose blob may be gone.
     weight_bytes = sum(file.stat().st_size for file in files if file.exists()) or None
-    return ModelFacts(heads, _count(text, "num_key_value_heads") or heads, weight_bytes, _longest(text))
+    kv_heads = _count(text, "num_key_value_heads") or heads
+    latent = _count(text, "kv_lora_rank") is not None
+    return ModelFacts(heads, kv_heads, weight_bytes, _longest(text), latent)
 
 
 def _longest(config: dict[str, Any]) -> int | None:

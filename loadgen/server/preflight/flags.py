@@ -17,9 +17,15 @@ from loadgen.errors import UNDECODABLE
 from loadgen.format import harmless
 from loadgen.metrics.finding import Finding
 from loadgen.profile.schema import Server
-from loadgen.server.preflight.installation import FlagInfo, Installation, newest_recorded
+from loadgen.server.preflight.installation import (
+    FlagInfo,
+    Installation,
+    newest_recorded,
+    recorded_installation,
+    recorded_versions,
+)
 
-# Flags of earlier vLLM releases that 0.32.0 lacks, by what to do instead: old recipes still use them. Whether an
+# Flags of earlier vLLM releases that 0.33.0 lacks, by what to do instead: old recipes still use them. Whether an
 # installation has a flag is decided by the installation; these tables only explain flags that it lacks.
 _REMOVED_FLAGS = {
     "take it out: requests are not logged now, unless enable-log-requests is set": "disable-log-requests",
@@ -82,6 +88,7 @@ REMOVED_VARIABLES: dict[str, str] = {
     "VLLM_USE_V1": "take it out: V1 is the only engine",
     "VLLM_RPC_TIMEOUT": "use VLLM_ENGINE_READY_TIMEOUT_S and VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",
     "VLLM_TORCH_PROFILER_DIR": "use the flag profiler-config",
+    "VLLM_ROCM_MONO_DECODE": "use the flag monokernel",
 }
 
 WELL_KNOWN_VARIABLES: list[str] = """
@@ -115,14 +122,18 @@ def list_form(installation: Installation | None, flag: str) -> Literal["json", "
 
 
 def normal_args(args: Mapping[str, Any], installation: Installation | None = None) -> dict[str, Any]:
-    """The arguments by long flag name: dashes, no abbreviations, and `no-x = true` as `x = false`."""
+    """The arguments by long flag name: dashes, no abbreviations, and `no-x = true` as `x = false`.
+
+    Since vLLM 0.33 `disable-x` is also a name of `enable-x`, and the other way round.
+    """
     known = installation or newest_recorded()
     normal: dict[str, Any] = {}
     for key, value in args.items():
         name = _name(key)
         matches = _matches(f"--{name}", known)
-        negated = value is True and name.startswith("no-") and bool(matches)
-        normal[matches[0] if len(matches) == 1 else name] = False if negated else value
+        flag = matches[0] if len(matches) == 1 else name
+        negated = name.startswith("no-") or {name.partition("-")[0], flag.partition("-")[0]} == {"enable", "disable"}
+        normal[flag] = False if value is True and negated and matches else value
     return normal
 
 
@@ -171,7 +182,16 @@ def _replacement(name: str, installation: Installation) -> str:
     if plain in REMOVED_FLAGS:
         return REMOVED_FLAGS[plain]
     short = [flag for flag, info in installation.flags.items() if f"-{name}" in info.names]
-    return f"did you mean {short[0]}?" if short else _near(plain, installation.flags, "take it out")
+    if short:
+        return f"did you mean {short[0]}?"
+    return _in_other_version(plain) or _near(plain, installation.flags, "take it out")
+
+
+def _in_other_version(name: str) -> str | None:
+    """What to do about a flag or variable that another recorded version knows; None if none does."""
+    others = (recorded_installation(version) for version in reversed(recorded_versions()))
+    found = next((one.version for one in others if name in one.flags or name in one.variables), None)
+    return f"take it out, or run vLLM {found}, which knows it" if found is not None else None
 
 
 def _near(word: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
@@ -237,7 +257,8 @@ def _variable_findings(server: Server, installation: Installation) -> Iterator[F
         if name in installation.variables or name in WELL_KNOWN_VARIABLES:
             continue
         if name.startswith("VLLM_"):
-            fix = REMOVED_VARIABLES.get(name) or _near(name, installation.variables, "take it out", cutoff=0.8)
+            fix = REMOVED_VARIABLES.get(name) or _in_other_version(name)
+            fix = fix or _near(name, installation.variables, "take it out", cutoff=0.8)
             why = f"vLLM {installation.version} does not read it: it has no effect, and only the log says so"
             if strict:
                 why = "fail-on-environ-validation is set: vLLM will not start"

@@ -6,7 +6,9 @@ Installations that cannot be queried (in a container, on another machine) are ju
 
     python -m loadgen.server.preflight.installation PYTHON > loadgen/server/preflight/installations/VERSION.json
 
-0.32.0 was recorded from the CPU build; the ROCm and CUDA builds have the same parser and read the same variables.
+where PYTHON belongs to an installation. A version without a build for this machine is recorded from its wheel: unpack
+it into a folder, name that folder in PYTHONPATH, and let PYTHON belong to the version before. The records are of the
+CPU build; the ROCm and CUDA builds have the same parser and read the same variables.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from loadgen.places import expanded, write_whole
 from loadgen.server.process.log import clean_line, telling_lines
 
 _RECORDED = Path(__file__).parent / "installations"
-_FORMAT = 1  # part of the cache's key: raise it when Installation or the script below changes
+_FORMAT = 2  # part of the cache's key: raise it when Installation or the script below changes
 _ANSWER = b"vramp-installation "
 _ASK_TIMEOUT_S = 180.0
 
@@ -58,7 +60,7 @@ def takes(action):
 
 def described(action):
     return {
-        "names": list(action.option_strings),
+        "names": accepted[action],
         "takes": takes(action),
         "repeats": "Append" in type(action).__name__,
         "json": takes_json(action),
@@ -67,11 +69,13 @@ def described(action):
     }
 
 def key(action):
-    return next((name[2:] for name in action.option_strings if name.startswith("--")), None)
+    return next((name[2:] for name in accepted.get(action, []) if name.startswith("--")), None)
 
-parsers = serve.FlexibleArgumentParser().add_subparsers()
-actions = serve.ServeSubcommand().subparser_init(parsers)._actions
-flags = {key(action): described(action) for action in actions if key(action)}
+parser = serve.ServeSubcommand().subparser_init(serve.FlexibleArgumentParser().add_subparsers())
+accepted = {}  # since 0.33 an action's own option_strings lack those that the help does not show
+for name, action in parser._option_string_actions.items():
+    accepted.setdefault(action, []).append(name)
+flags = {key(action): described(action) for action in parser._actions if key(action)}
 answer = {"version": vllm.__version__, "flags": flags, "variables": sorted(vllm.envs.environment_variables)}
 sys.stdout.write("\\nvramp-installation " + json.dumps(answer) + "\\n")
 """
@@ -104,6 +108,17 @@ def recorded_installation(version: str) -> Installation:
     if release not in recorded_versions():
         raise ServerError(f"vLLM {version}: its flags are not recorded; there are: {', '.join(recorded_versions())}")
     return msgspec.json.decode((_RECORDED / f"{release}.json").read_bytes(), type=Installation)
+
+
+def record_of(known: Installation) -> str:
+    """The text of a record: JSON with a line per flag and per variable, so that `diff` shows what a version changed."""
+    flags = ",\n".join(f"{_json(name)}: {_json(info)}" for name, info in known.flags.items())
+    variables = ",\n".join(map(_json, known.variables))
+    return f'{{"version": {_json(known.version)},\n"flags": {{\n{flags}\n}},\n"variables": [\n{variables}\n]}}\n'
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def newest_recorded() -> Installation:
@@ -219,5 +234,7 @@ async def _asked(python: Path, timeout_s: float) -> Installation:
 
 
 if __name__ == "__main__":
-    recorded = asyncio.run(_asked(Path(sys.argv[1]), _ASK_TIMEOUT_S))
-    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(recorded), indent=1) + b"\n")
+    try:
+        sys.stdout.write(record_of(asyncio.run(_asked(Path(sys.argv[1]), _ASK_TIMEOUT_S))))
+    except ServerError as error:
+        sys.exit(f"error: {error}")

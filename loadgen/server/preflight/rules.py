@@ -22,7 +22,7 @@ from loadgen.server.preflight.facts import Facts
 _BENCHMARKS = "GPT-OSS 120B on one MI300X: launch and three benchmarks"
 _FLAGS = "GPT-OSS 120B on one MI300X: every flag and variable"
 _BEST_PRACTICES = "Serving LLMs on AMD MI300X: Best Practices"
-_ENGINE = "vLLM 0.32.0"
+_ENGINE = "vLLM 0.33.0"
 
 _GPUS = ("rocm", "cuda")
 _MI300X = ("gfx942",)  # also the architecture of MI300A and MI325X
@@ -33,6 +33,7 @@ _WITH_FP8 = (*_MI300_AND_LATER, "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
 _LONG_PROMPT = 16_384  # tokens from which chunked prefill pays on AMD, too, according to the publication
 _MANY_SEQS = 512  # from here on an MI300X may run out of KV cache, according to the publication
 _AITER = "VLLM_ROCM_USE_AITER"
+_FP8_BMM = "VLLM_ROCM_USE_AITER_FP8BMM"
 _QUICK_REDUCE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
 _QUICK_REDUCE_GROUPS = (2, 4, 8)
 
@@ -145,6 +146,15 @@ def aiter_all_reduce(facts: Facts) -> str | None:
     return "VLLM_ROCM_USE_AITER_CUSTOM_AR is not 0, tensor-parallel-size = 8" if taken and wide else None
 
 
+@_rule("info", f'{_FP8_BMM} = "1", to compare with older figures', _ENGINE, on=_MI300_AND_LATER, vllm=">=0.33")
+def aiter_mla_unquantized(facts: Facts) -> str | None:
+    """up to vLLM 0.32 AITER quantised the KV projections of MLA to FP8 while loading (BF16 ones on MI355X to FP4, by
+    VLLM_ROCM_USE_AITER_FP4BMM), whatever the checkpoint said; since 0.33 only if asked to"""
+    latent = facts.model is not None and facts.model.latent_attention
+    unset = latent and _FP8_BMM not in facts.env and facts.knows(_FP8_BMM)
+    return f"{_FP8_BMM} is not set" if facts.aiter and unset else None
+
+
 @_rule("warns", "take them out", _FLAGS, on=("cuda", "cpu"))
 def rocm_variable_elsewhere(facts: Facts) -> str | None:
     """these variables steer AMD's kernels only: this recipe is for another box"""
@@ -183,7 +193,7 @@ def _quick_reduce(facts: Facts) -> str | None:
 
 @_rule("info", f'{_AITER} = "1"', _FLAGS, on=_MI300_AND_LATER)
 def quick_reduce_without_aiter(facts: Facts) -> str | None:
-    """the publication makes AITER its condition; vLLM 0.32.0 itself asks only for a group of 2, 4 or 8 GPUs"""
+    """the publication makes AITER its condition; vLLM 0.33.0 itself asks only for a group of 2, 4 or 8 GPUs"""
     seen = _quick_reduce(facts)
     return f"{seen} without {_AITER}=1" if seen and not facts.aiter and facts.knows(_AITER) else None
 

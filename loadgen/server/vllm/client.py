@@ -1,6 +1,8 @@
 """The client for everything that is not timed: readiness, models, tokenizing, the engine's metrics.
 
-Every failure becomes a `ServerError` that says what is wrong and what to do. Proxies from the environment are ignored,
+Every failure becomes a `ServerError` that says what is wrong and what to do; where a path is optional, `optional` turns
+it into the reason why its value is unknown. Every answer is bounded in time and size. Only paths under /v1 decide
+whether the API key is refused: a proxy may hide all others. Proxies from the environment are ignored,
 because what vramp measures must not pass through one. httpx is imported where it is used: it takes 30 ms to load, and
 the first frame of the cockpit must not wait for that.
 """
@@ -14,8 +16,9 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Self, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import replace
@@ -33,11 +36,15 @@ if TYPE_CHECKING:
 _CONNECT_S = 5.0
 _ANSWER_S = 10.0  # for the whole answer, which might otherwise trickle forever
 _METRICS_S = 5.0
-_LARGEST_ANSWER_BYTES = 16 << 20  # the /metrics of 64 engines have 4 MiB, the tokens of the longest prompts 10 MiB
-_MISSING = (404, 405, 501)
+MAX_ANSWER_BYTES = 16 << 20  # the /metrics of 64 engines have 4 MiB, the tokens of the longest prompts 10 MiB
+MAX_MODEL_LEN = 2**40  # a longer context is no context
+_MODELS = "/v1/models"
+NAME_MODEL = "name the model with --model (server.model)"
+_BUSY = (502, 503, 504)  # what starts, or a proxy before it, answers
+_WRONG_BODY = (200, 400, 422, 500)  # what a server with another schema answers
 _INPUT = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,15})')
 _OUTPUT = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,15})')
-_Answer = TypeVar("_Answer")
+_Value = TypeVar("_Value")
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
@@ -46,15 +53,84 @@ class ModelInfo(msgspec.Struct, frozen=True):
 
 
 class _Models(msgspec.Struct):
-    data: list[ModelInfo]
+    data: list[dict[str, Any]] | None
 
 
 class _Version(msgspec.Struct):
-    version: str
+    version: Annotated[str, msgspec.Meta(min_length=1)]
+
+
+_Id = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
 
 class _Tokens(msgspec.Struct):
-    tokens: list[int]
+    tokens: list[_Id]
+
+
+class _Token(msgspec.Struct):
+    id: _Id
+
+
+class _ChatTokens(msgspec.Struct):
+    tokenize_response: list[_Token]
+
+
+class _TokenizeSchema(NamedTuple):
+    """How one kind of server is asked for tokens, and how it answers."""
+
+    path: str
+    field: str  # of the body, for what is to be tokenized
+    more: dict[str, Any]
+    read: Callable[[bytes], list[int]]
+
+
+def _plain_ids(content: bytes) -> list[int]:
+    return msgspec.json.decode(content, type=_Tokens).tokens
+
+
+def _ids_of_objects(content: bytes) -> list[int]:
+    return [token.id for token in msgspec.json.decode(content, type=list[_Token])]
+
+
+def _ids_of_chat(content: bytes) -> list[int]:
+    return [token.id for token in msgspec.json.decode(content, type=_ChatTokens).tokenize_response]
+
+
+_SCHEMAS = {
+    "text": [
+        _TokenizeSchema("/tokenize", "prompt", {"add_special_tokens": False}, _plain_ids),  # vLLM, SGLang
+        _TokenizeSchema("/tokenize", "inputs", {}, _ids_of_objects),  # TGI
+        _TokenizeSchema("/tokenize", "content", {}, _plain_ids),  # llama.cpp, which answers [] to any other body
+        _TokenizeSchema("/tokenize", "text", {}, _plain_ids),  # guidellm's mock server
+    ],
+    "chat": [
+        _TokenizeSchema("/tokenize", "messages", {}, _plain_ids),  # vLLM, SGLang
+        _TokenizeSchema("/chat_tokenize", "messages", {}, _ids_of_chat),  # TGI
+    ],
+}
+
+
+class Known(NamedTuple, Generic[_Value]):
+    """The value of something optional; None if it is unknown, and why."""
+
+    value: _Value | None
+    why: str = ""
+
+
+async def optional(answer: Awaitable[_Value]) -> Known[_Value]:
+    """What an optional path answers, or why that is unknown."""
+    try:
+        return Known(await answer)
+    except ServerError as error:
+        return Known(None, str(error))
+
+
+class Reply(NamedTuple):
+    """An answer of any status, with its beginning as text and what follows from its status."""
+
+    status: int
+    content: bytes
+    words: str
 
 
 class Answer(NamedTuple):
@@ -89,6 +165,8 @@ class ServerClient:
         self._api_key_env = api_key_env
         self._has_key = api_key is not None
         self._open, self._ended = 0, OwnRequests()
+        self._answer_s = _ANSWER_S
+        self._schemas = dict(_SCHEMAS)
         import httpx
 
         try:
@@ -115,44 +193,49 @@ class ServerClient:
         """Close the connections: an open one can keep vLLM from stopping."""
         await self._http.aclose()
 
-    async def health(self) -> bool:
-        """Whether `/health` answers 200; False while nothing listens, as during a start."""
-        import httpx
+    async def is_ready(self) -> bool:
+        """Whether the server says that it is ready, or answers at all if it has no `/health`.
 
-        try:
-            answer = await self._http.get(f"{self.base_url}/health", timeout=_ANSWER_S)
-            return answer.status_code == httpx.codes.OK
-        except httpx.HTTPError:
-            return False
+        Raises `ServerError` if it refuses the key.
+        """
+        for path in ("/health", _MODELS):
+            found = await optional(self._send("GET", path))
+            if found.value is not None and found.value.status_code in _BUSY:
+                return False
+        if found.value is not None:
+            self._require_key(_MODELS, found.value)
+        return found.value is not None
 
     async def models(self) -> list[ModelInfo]:
-        response = await self._request("GET", "/v1/models")
-        if response.status_code in _MISSING:
-            raise self._not_openai(f"/v1/models answered {response.status_code}")
-        found = self._decode(response, _Models).data
-        return [model if (model.max_model_len or 0) > 0 else replace(model, max_model_len=None) for model in found]
+        """The models that the server lists; raises `ServerError` if it has no list."""
+        found = self._read(await self._request("GET", _MODELS), _model_list)
+        return [
+            ModelInfo(name, length if type(length) is int and 0 < length < MAX_MODEL_LEN else None)
+            for name, length in ((model.get("id"), model.get("max_model_len")) for model in found)
+            if isinstance(name, str) and name
+        ]
 
-    async def version(self) -> str | None:
+    async def version(self) -> str:
         response = await self._request("GET", "/version")
-        return None if response.status_code in _MISSING else self._decode(response, _Version).version
+        return _told(self._read(response, lambda content: msgspec.json.decode(content, type=_Version).version).encode())
 
-    async def tokenize_text(self, model: str, text: str) -> list[int] | None:
-        """The token ids of a text; None if the server has no `/tokenize`."""
-        return await self._tokenize({"model": model, "prompt": text, "add_special_tokens": False})
+    async def tokenize_text(self, model: str, text: str) -> list[int]:
+        """The token ids of a text."""
+        return await self._tokenize("text", model, text)
 
-    async def tokenize_messages(self, model: str, messages: Sequence[dict[str, Any]]) -> list[int] | None:
-        """The token ids of a chat after applying the server's template; None if the server has no `/tokenize`."""
-        return await self._tokenize({"model": model, "messages": list(messages), "add_generation_prompt": True})
+    async def tokenize_messages(self, model: str, messages: Sequence[dict[str, Any]]) -> list[int]:
+        """The token ids of a chat after applying the server's template."""
+        return await self._tokenize("chat", model, list(messages))
 
-    async def metrics_text(self) -> str | None:
-        response = await self._request("GET", "/metrics", timeout_s=_METRICS_S)
-        return None if response.status_code in _MISSING else response.text
+    async def metrics_text(self) -> str:
+        return (await self._request("GET", "/metrics", timeout_s=min(_METRICS_S, self._answer_s))).text
 
-    async def try_request(self, path: str, body: dict[str, Any], *, timeout_s: float) -> tuple[int, str]:
-        """Post a body and wait for the whole answer: status and excerpt. Raises `ServerError` for a refused key."""
+    async def try_request(self, path: str, body: dict[str, Any], *, timeout_s: float) -> Reply:
+        """Post a body and wait for the whole answer. Raises `ServerError` for a refused key."""
         with self._own() as content:
             response = await self._send("POST", path, body, timeout_s, content)
-        return response.status_code, _excerpt(response)
+        self._require_key(path, response)
+        return Reply(response.status_code, response.content, _words(response))
 
     async def answer(self, path: str, body: dict[str, Any], *, headers: dict[str, str], timeout_s: float) -> Answer:
         """Post a body and read the whole answer, streamed or not; raises `ServerError` unless it is a success."""
@@ -179,34 +262,49 @@ class ServerClient:
             self._open -= 1
             self._ended += OwnRequests(0, 1, _last_count(_INPUT, content), _last_count(_OUTPUT, content))
 
-    async def _tokenize(self, body: dict[str, Any]) -> list[int] | None:
-        response = await self._request("POST", "/tokenize", body)
-        return None if response.status_code in _MISSING else self._decode(response, _Tokens).tokens
+    async def _tokenize(self, kind: str, model: str, value: object) -> list[int]:
+        """The token ids by the first schema that the server understands, which is the only one from then on."""
+        refusal = ""
+        for schema in self._schemas[kind]:
+            response = await self._send("POST", schema.path, {"model": model, schema.field: value, **schema.more})
+            try:
+                if response.is_success and (ids := self._read(response, schema.read)):
+                    self._schemas[kind] = [schema]
+                    return ids
+                why = f"{self.base_url}{schema.path} answered {response.status_code}: {_words(response)}"
+            except ServerError as error:
+                why = str(error)
+            refusal = refusal or why
+            if response.status_code not in _WRONG_BODY:
+                break
+        raise ServerError(refusal)
 
-    async def _request(
-        self, method: str, path: str, body: dict[str, Any] | None = None, timeout_s: float = _ANSWER_S
-    ) -> httpx.Response:
-        """An answer that is a success or "not found"; raises `ServerError` for any other."""
-        response = await self._send(method, path, body, timeout_s)
-        if response.is_success or response.status_code in _MISSING:
+    async def _request(self, method: str, path: str, *, timeout_s: float | None = None) -> httpx.Response:
+        """An answer that is a success; raises `ServerError` for any other."""
+        response = await self._send(method, path, timeout_s=timeout_s)
+        if _adds_slash(response):
+            # On the same host, wherever it points: a key must not reach another one.
+            response = await self._send(method, f"{path}/", timeout_s=timeout_s)
+        self._require_key(path, response)
+        if response.is_success:
             return response
-        raise ServerError(f"{self.base_url}{path} answered {response.status_code}: {_excerpt(response)}")
+        raise ServerError(f"{self.base_url}{path} answered {response.status_code}: {_words(response)}")
 
     async def _send(
         self,
         method: str,
         path: str,
-        body: dict[str, Any] | None,
-        timeout_s: float,
+        body: dict[str, Any] | None = None,
+        timeout_s: float | None = None,
         content: bytearray | None = None,
     ) -> httpx.Response:
+        """The whole answer, whatever its status; raises `ServerError` if there is none."""
         import httpx
 
         content = bytearray() if content is None else content
-        response, _ = await self._exchange(method, path, body, timeout_s, content)
-        if response.status_code in (401, 403):
-            raise ServerError(self._refused(response.status_code))
-        return httpx.Response(response.status_code, content=bytes(content), request=response.request)
+        response, _ = await self._exchange(method, path, body, timeout_s or self._answer_s, content)
+        headers = {name: response.headers[name] for name in ("location", "retry-after") if name in response.headers}
+        return httpx.Response(response.status_code, headers=headers, content=bytes(content), request=response.request)
 
     async def _exchange(
         self,
@@ -229,8 +327,8 @@ class ServerClient:
                 async for part in response.aiter_bytes():
                     first_s = first_s or time.monotonic()
                     content.extend(part)
-                    if len(content) > _LARGEST_ANSWER_BYTES:
-                        most = _LARGEST_ANSWER_BYTES >> 20
+                    if len(content) > MAX_ANSWER_BYTES:
+                        most = MAX_ANSWER_BYTES >> 20
                         raise ServerError(
                             f"{response.url}: more than {most} MiB, which no engine answers; is this the right server?"
                         )
@@ -242,21 +340,22 @@ class ServerClient:
             raise ServerError(f"{self.base_url}{path}: no complete answer within {timeout_s:g} s; {hangs}") from None
         return response, first_s or time.monotonic()
 
-    def _decode(self, response: httpx.Response, kind: type[_Answer]) -> _Answer:
+    def _read(self, response: httpx.Response, read: Callable[[bytes], _Value]) -> _Value:
         try:
-            return msgspec.json.decode(response.content, type=kind)
+            return read(response.content)
         except UNDECODABLE:
-            raise self._not_openai(f"{response.url.path} answered {_excerpt(response)!r}") from None
+            raise ServerError(f"{response.url} answered {_told(response.content)!r}, which vramp cannot read") from None
 
-    def _not_openai(self, what: str) -> ServerError:
-        return ServerError(f"{self.base_url}: not an OpenAI-compatible server ({what}); check host, port and prefix")
-
-    def _refused(self, status: int) -> str:
+    def _require_key(self, path: str, response: httpx.Response) -> None:
+        """Raise `ServerError` if the API refuses the key; other paths may be closed to everybody."""
+        if response.status_code not in (401, 403) or not path.startswith("/v1/"):
+            return
+        where, what = f"{self.base_url}{path}", f"{response.status_code}: {_told(response.content)}"
         if not self._has_key:
-            remedy = "set server.api_key_env to the name of the environment variable that holds it"
-            return f"{self.base_url}: wants an API key ({status}); {remedy}"
+            remedy = "set server.api_key_env (--api-key-env) to the name of the environment variable that holds it"
+            raise ServerError(f"{where}: wants an API key ({what}); {remedy}")
         source = f"the environment variable {self._api_key_env}" if self._api_key_env else "server.api_key_env"
-        return f"{self.base_url}: refused the API key ({status}); check the key in {source}"
+        raise ServerError(f"{where}: refused the API key ({what}); check the key in {source}")
 
     def _explain(self, error: httpx.HTTPError | UnicodeError | ssl.SSLError) -> str:
         import httpx
@@ -275,15 +374,11 @@ class ServerClient:
         return f"{where}: the connection broke off ({error or type(error).__name__}); is it an HTTP server without TLS?"
 
 
-def pick_model(models: Sequence[ModelInfo], wanted: str | None) -> ModelInfo:
-    """The model that is `wanted`, or the first one if None."""
+def pick_model(models: Sequence[ModelInfo]) -> ModelInfo:
+    """The first model that a server lists; raises `ServerError` if it lists none."""
     if not models:
-        raise ServerError("the server lists no model; is it the right server?")
-    for model in models:
-        if wanted in (None, model.id):
-            return model
-    served = ", ".join(model.id for model in models)
-    raise ServerError(f"the server does not serve {wanted!r}; it serves: {served}")
+        raise ServerError(f"the server lists no model at {_MODELS}; {NAME_MODEL}")
+    return models[0]
 
 
 def base_url(host: str, port: int) -> str:
@@ -328,8 +423,33 @@ def _last_count(pattern: re.Pattern[bytes], content: bytearray) -> int:
     return int(found[-1]) if found else 0
 
 
-def _excerpt(response: httpx.Response) -> str:
-    return _told(response.content)
+def _model_list(content: bytes) -> list[dict[str, Any]]:
+    found = msgspec.json.decode(content, type=_Models | list[dict[str, Any]])
+    return found if isinstance(found, list) else found.data or []
+
+
+def _words(response: httpx.Response) -> str:
+    """The beginning of an answer, and what its status means for the user."""
+    told, location = _told(response.content), response.headers.get("location", "")
+    after = _told(response.headers.get("retry-after", "").encode())
+    if response.status_code == 503:
+        return f"{told}; the server may still be loading its model: try again later"
+    if response.status_code == 429:
+        limited = f"the server limits requests: try again {f'after {after} s' if after.isdigit() else 'later'}"
+        return f"{told}; {limited}, or with another key"
+    if response.is_redirect:
+        advice = "; attach to the address that it leads to" if "/v1/" in response.url.path else ""
+        return f"a redirect to {_told(location.encode())}{advice}"
+    return told
+
+
+def _adds_slash(response: httpx.Response) -> bool:
+    """Whether an answer redirects to the same path with a slash, as `/metrics` of vLLM does."""
+    try:
+        wanted = urlsplit(response.headers.get("location", "")).path
+    except ValueError:
+        return False
+    return response.is_redirect and wanted == f"{response.url.path}/"
 
 
 def _told(content: bytes | bytearray) -> str:
@@ -337,11 +457,10 @@ def _told(content: bytes | bytearray) -> str:
 
 
 async def until_ready(client: ServerClient, ended: asyncio.Event) -> bool:
-    """Wait for the server: True once it is ready, False once it has ended; raises `ServerError` for wrong answers."""
+    """Wait for the server: True once it is ready, False once it has ended; raises `ServerError` for a refused key."""
     while not ended.is_set():
         try:
-            if await client.health():
-                await client.models()
+            if await client.is_ready():
                 return True
         except ServerError:
             if await is_set_within(ended, 1.0):  # its end explains the error better

@@ -65,7 +65,7 @@ _KILLERS = (
     "another operator (kill -9, pkill), a job scheduler at a limit, Kubernetes that evicts or restarts a pod (kubectl "
     "describe pod), systemd-oomd or earlyoom (journalctl)"
 )
-# vLLM's messages about an EngineCore that is gone, and an EngineCore's about a signal that it caught (0.32).
+# vLLM's messages about an EngineCore that is gone, and an EngineCore's about a signal that it caught (0.32, 0.33).
 _ENGINE_GONE = re.compile(r"engine core exited unexpectedly|core proc\(s\): \{\}")
 _CAUGHT = re.compile(r"\[shutdown\] EngineCore: trigger received signal=(SIG[A-Z]+)")
 

@@ -61,7 +61,7 @@ _MATCHED_CHARS = 400
 """Only the beginning of a line is matched, so that a hostile line costs little."""
 _COUNT = r"(?P<i>\d{1,9})\s*/\s*(?P<n>\d{1,9})\b"
 _SIZE = r"[\d.]+ ?Gi?B"
-# Log lines of vLLM 0.6 to 0.32, engines V0 and V1, on ROCm, CUDA and CPU. Named groups are figures; `i` and `n`, or
+# Log lines of vLLM 0.6 to 0.33, engines V0 and V1, on ROCm, CUDA and CPU. Named groups are figures; `i` and `n`, or
 # `percent`, also give the progress.
 _RULES: tuple[tuple[str, Literal["running", "done"], str], ...] = (
     ("import", "done", r"(?:\bvLLM\b[\w ]*|[█▄▀] +)\bversion v?(?P<version>\d+\.\d[\w.+-]*)"),

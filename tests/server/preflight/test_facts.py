@@ -104,6 +104,7 @@ def test_other_models_are_not_known() -> None:
     [
         ({"text_config": LLAMA}, ModelFacts(64, 8, None, 131072)),
         ({"num_attention_heads": 32}, ModelFacts(32, 32, None, None)),
+        ({"num_attention_heads": 128, "kv_lora_rank": 512}, ModelFacts(128, 128, latent_attention=True)),
         ({"num_attention_heads": "many"}, ModelFacts()),
         (LLAMA | {"rope_scaling": None}, ModelFacts(64, 8, None, 131072)),
         (LLAMA | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, ModelFacts(64, 8, None, 131072)),

@@ -19,13 +19,14 @@ from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import load_document, load_profile, variant_names
 from loadgen.server.preflight.check import look_at_box
 from loadgen.server.preflight.facts import Box, facts_of
+from loadgen.server.preflight.installation import recorded_versions
 from loadgen.server.preflight.rules import rule_findings
 from loadgen.vendors import platform_here
 from tests.server.preflight.boxes import DESCRIBED, described_box
 
 LIST = Path(__file__).with_name("findings.txt")
 PROFILES = sorted((Path(__file__).parents[3] / "profiles").glob("*.toml"))
-VLLM = "0.32.0"
+VLLM = recorded_versions()[-1]
 OF_THIS_MACHINE = (
     *("port-taken", "no-container-program", "server-unknown", "disk-space", "shared-memory"),
     *(ORPHANED, "server-unknown", "state-folder", "leftover-server"),

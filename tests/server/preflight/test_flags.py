@@ -17,7 +17,7 @@ from loadgen.server.preflight.flags import (
     list_form,
     normal_args,
 )
-from loadgen.server.preflight.installation import recorded_installation
+from loadgen.server.preflight.installation import newest_recorded, recorded_installation, recorded_versions
 
 KNOWN = recorded_installation("0.32.0")
 
@@ -163,13 +163,44 @@ def test_variables_of_others_pass() -> None:
 
 
 def test_the_tables_explain_only_what_is_gone() -> None:
-    assert not REMOVED_FLAGS.keys() & KNOWN.flags.keys()
-    assert not REMOVED_VARIABLES.keys() & set(KNOWN.variables)
+    newest = newest_recorded()
+    assert not REMOVED_FLAGS.keys() & newest.flags.keys()
+    assert not REMOVED_VARIABLES.keys() & set(newest.variables)
     named = {name for fix in REMOVED_VARIABLES.values() for name in re.findall(r"VLLM_\w+", fix)}
-    assert named <= set(KNOWN.variables)
+    assert named <= set(newest.variables)
     for fix in [*REMOVED_FLAGS.values(), *REMOVED_VARIABLES.values()]:
         for flag in re.findall(r"\b[a-z]+(?:-[a-z0-9]+)+\b", fix):
-            assert flag in {*KNOWN.flags, "multi-step"}, fix
+            assert flag in {*newest.flags, "multi-step"}, fix
+
+
+@pytest.mark.parametrize(
+    ("version", "args", "env", "fix"),
+    [
+        ("0.33.0", {}, {"VLLM_ROCM_USE_AITER_FP4_ASM_GEMM": "1"}, "take it out, or run vLLM 0.32.0, which knows it"),
+        ("0.33.0", {}, {"VLLM_ROCM_MONO_DECODE": "1"}, "use the flag monokernel"),
+        ("0.32.0", {"watchdog-config": {}}, {}, "take it out, or run vLLM 0.33.0, which knows it"),
+        ("0.32.0", {"no-monokernel": True}, {}, "take it out, or run vLLM 0.33.0, which knows it"),
+    ],
+)
+def test_what_another_version_knows_names_that_version(
+    version: str, args: dict[str, Any], env: dict[str, str], fix: str
+) -> None:
+    server = Server(engine="vllm", model="m", args=args, env=env)
+    (finding,) = flag_findings(server, recorded_installation(version))
+    assert finding.fix == fix
+
+
+@pytest.mark.parametrize("version", recorded_versions())
+def test_every_switch_can_be_turned_off_as_vramp_does_it(version: str) -> None:
+    known = recorded_installation(version)
+    switches: dict[str, Any] = {flag: False for flag, info in known.flags.items() if f"--no-{flag}" in info.names}
+    assert {"enable-prefix-caching", "enable-chunked-prefill", "enable-log-requests"} <= switches.keys()
+    assert flag_findings(Server(engine="vllm", model="m", args=switches), known) == []
+
+
+def test_vllm_0_33_takes_the_old_opposite_of_a_switch_again() -> None:
+    server = Server(engine="vllm", model="m", args={"disable-log-requests": True, "disable-prefix-caching": True})
+    assert flag_findings(server, recorded_installation("0.33.0")) == []
 
 
 @pytest.mark.parametrize(
@@ -197,6 +228,8 @@ def test_arguments_by_their_long_names() -> None:
         "no-enable-prefix-caching": True,
         "x_y": 2,
         "enable-lora": False,
+        "disable-chunked-prefill": True,
+        "enable-custom-all-reduce": True,
     }
     assert normal_args(given) == {
         "max-num-seqs": 1,
@@ -204,6 +237,8 @@ def test_arguments_by_their_long_names() -> None:
         "enable-prefix-caching": False,
         "x-y": 2,
         "enable-lora": False,
+        "enable-chunked-prefill": False,
+        "disable-custom-all-reduce": False,
     }
 
 

@@ -10,11 +10,13 @@ import pytest
 
 from loadgen.errors import ServerError
 from loadgen.server.preflight.installation import (
+    _RECORDED,
     FlagInfo,
     Installation,
     ask_installation,
     newest_recorded,
     python_of,
+    record_of,
     recorded_installation,
     recorded_versions,
 )
@@ -30,6 +32,9 @@ class ServeSubcommand:
         parser = parsers.add_parser("serve")
         parser.add_argument("model_tag", nargs="?")
         parser.add_argument("--enable-lora", action=argparse.BooleanOptionalAction)
+        # As vLLM 0.33 hides a spelling from the help that the parser still accepts.
+        hidden = parser.add_argument("--enable-dbo", action=argparse.BooleanOptionalAction)
+        hidden.option_strings = ["--enable-dbo"]
         parser.add_argument("--headless", action="store_true")
         parser.add_argument("--tensor-parallel-size", "-tp", type=int)
         parser.add_argument("--middleware", action="append")
@@ -93,6 +98,7 @@ async def test_its_own_python_describes_the_real_parser(environment: FakeEnviron
     assert known.flags == {
         "help": FlagInfo(names=["-h", "--help"], takes="nothing"),
         "enable-lora": FlagInfo(names=["--enable-lora", "--no-enable-lora"], takes="nothing"),
+        "enable-dbo": FlagInfo(names=["--enable-dbo", "--no-enable-dbo"], takes="nothing"),
         "headless": FlagInfo(names=["--headless"], takes="nothing"),
         "tensor-parallel-size": FlagInfo(names=["--tensor-parallel-size", "-tp"]),
         "middleware": FlagInfo(names=["--middleware"], repeats=True),
@@ -152,6 +158,7 @@ async def test_an_answer_can_be_recorded(environment: FakeEnvironment, tmp_path:
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     recorded, _ = await process.communicate()
     assert msgspec.json.decode(recorded, type=Installation) == known
+    assert len(recorded.splitlines()) == len(known.flags) + len(known.variables) + 5
 
 
 async def test_it_is_asked_without_proxies(
@@ -240,6 +247,7 @@ def test_recorded_versions_are_complete() -> None:
     for version in recorded_versions():
         known = recorded_installation(version)
         assert known.version == version
+        assert (_RECORDED / f"{version}.json").read_text() == record_of(known)
         assert "max-model-len" in known.flags
         assert "VLLM_ROCM_USE_AITER" in known.variables
 
@@ -253,6 +261,14 @@ def test_0_32_0_as_recorded() -> None:
     assert known.flags["middleware"].repeats
     assert "fp8" in known.flags["kv-cache-dtype"].choices
     assert newest_recorded().version == recorded_versions()[-1]
+
+
+def test_0_33_0_as_recorded() -> None:
+    known = recorded_installation("0.33.0")
+    assert (len(known.flags), len(known.variables)) == (321, 318)
+    caching = ["--enable-prefix-caching", "--no-enable-prefix-caching", "--disable-prefix-caching"]
+    assert known.flags["enable-prefix-caching"].names == caching
+    assert known.flags["watchdog-config"].json
 
 
 def test_a_version_that_is_not_recorded() -> None:

@@ -19,6 +19,7 @@ from loadgen.vendors import Platform
 
 AITER = {"VLLM_ROCM_USE_AITER": "1"}
 GROUPED = ModelFacts(attention_heads=64, kv_heads=8)
+MLA = ModelFacts(latent_attention=True)
 LLAMA_70B = ModelFacts(64, 8, 141 * 10**9, 131072)
 MI300X = 192 * 2**30
 
@@ -53,6 +54,7 @@ def llama(*, model: ModelFacts | None = LLAMA_70B, gpus: tuple[Gpu, ...] = gpus(
 UNCHUNKED = {"enable-chunked-prefill": False}
 
 OLD: dict[str, Any] = {"vllm": "0.18.1"}
+NEW: dict[str, Any] = {"vllm": "0.33.0"}
 ALL_REDUCE: dict[str, Any] = {"args": tp(8), "vllm": "0.29.0"}
 FLASH = {"attention-backend": "ROCM_AITER_FA"}
 
@@ -102,6 +104,17 @@ CASES: dict[str, tuple[list[Facts], list[Facts]]] = {
             mi300x(**ALL_REDUCE),
             mi300x(AITER, args=tp(4), vllm="0.29.0"),
             mi300x(AITER, args=tp(8) | {"disable-custom-all-reduce": True}, vllm="0.29.0"),
+        ],
+    ),
+    "aiter-mla-unquantized": (
+        [mi300x(AITER, model=MLA, **NEW), mi355x(AITER, model=MLA, **NEW)],
+        [
+            mi300x(AITER | {"VLLM_ROCM_USE_AITER_FP8BMM": "1"}, model=MLA, **NEW),
+            mi300x(AITER | {"VLLM_ROCM_USE_AITER_FP8BMM": "0"}, model=MLA, **NEW),
+            mi300x(model=MLA, **NEW),
+            mi300x(AITER, model=GROUPED, **NEW),
+            mi300x(AITER, **NEW),
+            mi300x(AITER, model=MLA, env_whole=False, **NEW),
         ],
     ),
     "rocm-variable-elsewhere": (
@@ -317,7 +330,20 @@ PLACES: list[tuple[Platform, str | None]] = [
     *(("cuda", arch) for arch in ("sm_80", "sm_90", "sm_100")),
     *(("rocm", None), ("cuda", None), ("cpu", None)),
 ]
-VERSIONS = ["0.6.2", "0.8.5", "0.18.1", "0.19.0", "0.24.0", "0.25.0rc1", "0.29.0+rocm72", "0.30.0", "0.32.0", "?", None]
+VERSIONS = [
+    "0.6.2",
+    "0.8.5",
+    "0.18.1",
+    "0.19.0",
+    "0.24.0",
+    "0.25.0rc1",
+    "0.29.0+rocm72",
+    "0.30.0",
+    "0.32.0",
+    "0.33.0",
+    "?",
+    None,
+]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.finding.id)
