@@ -122,7 +122,7 @@ async def _listed(client: ServerClient, named: Sequence[str], notes: list[str]) 
     """The models that the server lists; raises `ServerError` if it lists none and none is named."""
     found = await optional(client.models())
     if found.value is None and not named:
-        raise ServerError(f"{found.why}; {NAME_MODEL}")
+        raise ServerError(f"{found.why}; or {NAME_MODEL}")
     models = found.value or []
     missing = [name for name in named if name not in {model.id for model in models}]
     if found.value is None:

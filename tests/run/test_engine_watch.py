@@ -73,7 +73,7 @@ class Stalling(ServerClient):
     clock: Clock
     stall_s: float = 0.0
 
-    async def metrics_text(self) -> str | None:
+    async def metrics_text(self) -> str:
         self.clock.now_s += self.stall_s
         return await super().metrics_text()
 

@@ -138,15 +138,15 @@ async def test_servers_that_differ_are_refused() -> None:
     parts = profile(MANAGED)
     with simulator() as first, simulator("--max-model-len", "4096") as shorter, simulator() as broken:
         async with ServerClient(first.url) as client:
-            served = await identify(client, None, parts.load)
+            served = await identify(client, None, parts.load, [])
             accepted = await probe(client, served, parts.load)
         async with ServerClient(shorter.url) as client:
             with pytest.raises(ServerError, match="max_model_len is 4096, but 8192 on http"):
-                await probe_twin(client, served, accepted, parts.load)
+                await probe_twin(client, served, accepted, parts.load, [])
         await asyncio.to_thread(broken.faults, "http_503")
         async with ServerClient(broken.url) as client:
             with pytest.raises(ServerError, match="the first request failed: HTTP 503"):
-                await probe_twin(client, served, accepted, parts.load)
+                await probe_twin(client, served, accepted, parts.load, [])
             await asyncio.to_thread(broken.forget)
-            twin = await probe_twin(client, served, accepted, parts.load)
+            twin = await probe_twin(client, served, accepted, parts.load, [])
         assert broken.url.endswith(f":{twin.address.port}")

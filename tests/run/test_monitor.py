@@ -103,7 +103,10 @@ class OtherPage(Sparse):
         return head + page if path == "/metrics" else super().answer(path, body)
 
 
-@pytest.mark.parametrize(("server", "why"), [(Sparse(), "has no /metrics"), (OtherPage(), "of no engine that vramp")])
+@pytest.mark.parametrize(
+    ("server", "why"),
+    [(Sparse(), "/metrics answered 404"), (OtherPage(), "/metrics has no figure of vLLM, SGLang, TGI")],
+)
 async def test_a_server_that_tells_nothing_is_refused(server: Sparse, why: str) -> None:
     async with serving(server) as url:
         parts = profile({"engine": "attach", "url": url}, load={"concurrency": 0, "requests": None})

@@ -8,11 +8,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from loadgen.errors import ServerError
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.run.probe import Accepted, Served, identify, probe, resolve_target
+from loadgen.server.vllm import client as client_module
 from loadgen.server.vllm.client import ServerClient
 from loadgen.workload.prompts import FALLBACK_IDS, WORDS
 from tests.engines import NOBODY, Simulator, attach, profile, simulator
@@ -27,8 +29,9 @@ STREAM = (
 class Sparse:
     """An OpenAI-compatible server with the two endpoints that it must have, and opinions about fields."""
 
-    def __init__(self, *refused: str) -> None:
+    def __init__(self, *refused: str, status: int = 400) -> None:
         self.refused = refused
+        self.status = status
         self.bodies: list[dict[str, Any]] = []
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -52,7 +55,7 @@ class Sparse:
         document = json.loads(body)
         self.bodies.append(document)
         unknown = [name for name in self.refused if name in body.decode()]
-        return plain(400, {"error": f"unknown field {unknown[0]}"}) if unknown else STREAM
+        return plain(self.status, {"error": f"unknown field {unknown[0]}"}) if unknown else STREAM
 
 
 def plain(status: int, document: Any) -> bytes:
@@ -68,11 +71,13 @@ async def serving(sparse: Sparse, host: str = "127.0.0.1") -> AsyncIterator[str]
         yield f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-async def learn(url: str, **load: Any) -> tuple[Served, Accepted]:
+async def learn(url: str, model: str | None = None, **load: Any) -> tuple[Served, Accepted]:
     parts = profile({"engine": "attach", "url": url}, load=load)
     async with ServerClient(url) as client:
-        served = await identify(client, None, parts.load)
-        return served, await probe(client, served, parts.load)
+        notes: list[str] = []
+        served = await identify(client, model, parts.load, notes)
+        accepted = await probe(client, served, parts.load)
+        return served, msgspec.structs.replace(accepted, notes=(*notes, *accepted.notes))
 
 
 async def test_without_a_tokenizer_a_small_range_of_ids_is_used_and_said() -> None:
@@ -80,7 +85,7 @@ async def test_without_a_tokenizer_a_small_range_of_ids_is_used_and_said() -> No
         served, accepted = await learn(url)
     assert accepted.vocabulary.ids == FALLBACK_IDS
     assert (served.model, served.max_model_len, served.version) == ("m", None, None)
-    assert any("no /tokenize" in note for note in accepted.notes)
+    assert any("/tokenize answered 404" in note and "the token ids 300 to 999" in note for note in accepted.notes)
 
 
 async def test_without_a_tokenizer_a_word_is_taken_for_a_token() -> None:
@@ -91,26 +96,177 @@ async def test_without_a_tokenizer_a_word_is_taken_for_a_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("refused", "accepted"),
+    ("refused", "left_out"),
     [
-        ((), {"ignore_eos", "stream_options"}),
-        (("continuous_usage_stats",), {"ignore_eos", "stream_options"}),
-        (("ignore_eos", "continuous_usage_stats"), {"stream_options"}),
-        (("ignore_eos", "stream_options"), set()),
+        ((), []),
+        (("continuous_usage_stats",), ["usage in every event"]),
+        (("ignore_eos",), ["ignore_eos"]),
+        (("ignore_eos", "continuous_usage_stats"), ["usage in every event", "ignore_eos"]),
+        (("ignore_eos", "stream_options"), ["ignore_eos", "usage (tokens are counted as events"]),
+        (("temperature",), ["temperature"]),
     ],
 )
-async def test_fields_that_are_refused_are_left_out_and_said(refused: tuple[str, ...], accepted: set[str]) -> None:
-    sparse = Sparse(*refused)
+@pytest.mark.parametrize("status", [400, 422, 500])
+async def test_fields_that_are_refused_are_left_out_in_one_note(
+    refused: tuple[str, ...], left_out: list[str], status: int
+) -> None:
+    sparse = Sparse(*refused, status=status)
     async with serving(sparse) as url:
         _, found = await learn(url)
-    assert set(found.options) == accepted
-    assert any("refused some fields" in note for note in found.notes) == bool(refused)
-    assert not any(name in json.dumps(sparse.bodies[-1]) for name in refused)
+    notes = [note for note in found.notes if note.startswith("the server refuses what the load does without: ")]
+    assert len(notes) == bool(refused)
+    given_up = notes[0].split(": ", 1)[1].split("; ") if notes else []
+    assert [text for text, start in zip(given_up, left_out, strict=True) if not text.startswith(start)] == []
+    assert not any(name in json.dumps(found.options) for name in refused)
+    assert set(refused) <= {*found.without, *(["continuous_usage_stats"] if "stream_options" in refused else [])}
 
 
-async def test_a_server_that_refuses_everything_is_told_in_its_own_words() -> None:
+@pytest.mark.parametrize("status", [400, 422, 500])
+async def test_prompts_become_text_where_token_ids_are_refused(status: int) -> None:
+    class TextOnly(Sparse):
+        def answer(self, path: str, body: bytes) -> bytes:
+            if body and isinstance(json.loads(body).get("prompt"), list):
+                return plain(status, {"detail": "prompt must be a string."})
+            return super().answer(path, body)
+
+    async with serving(TextOnly()) as url:
+        _, found = await learn(url)
+    assert found.vocabulary.words == tuple(WORDS)
+    assert found.without == ("prompt",)
+    assert sum("prompts of token ids (they are text)" in note for note in found.notes) == 1
+
+
+@pytest.mark.parametrize("hint", ["Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.", "no"])
+async def test_max_completion_tokens_takes_the_place_of_max_tokens(hint: str) -> None:
+    class Newer(Sparse):
+        def answer(self, path: str, body: bytes) -> bytes:
+            return plain(400, {"error": hint}) if b'"max_tokens"' in body else super().answer(path, body)
+
+    sparse = Newer()
+    async with serving(sparse) as url:
+        _, found = await learn(url, endpoint="chat")
+    assert (found.without, found.osl_name) == (("max_tokens",), "max_completion_tokens")
+    assert "max_completion_tokens" in sparse.bodies[-1]
+
+
+async def test_a_server_that_refuses_everything_is_quoted() -> None:
     async with serving(Sparse("prompt")) as url:
         with pytest.raises(ServerError, match=r"first request failed: HTTP 400.*unknown field prompt"):
+            await learn(url)
+
+
+async def test_the_other_endpoint_is_named_where_it_would_do() -> None:
+    class ChatOnly(Sparse):
+        def answer(self, path: str, body: bytes) -> bytes:
+            return plain(404, {"detail": "Not Found"}) if path == "/v1/completions" else super().answer(path, body)
+
+    async with serving(ChatOnly()) as url:
+        with pytest.raises(ServerError, match=r"HTTP 404.*the server has /v1/chat/completions: use --endpoint chat"):
+            await learn(url)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b'data: {"error": {"message": "out of memory", "code": 500}}\n\ndata: [DONE]\n\n', "out of memory"),
+        (b'data: {"choices": [{"text": "", "finish_reason": "abort"}]}\n\ndata: [DONE]\n\n', "'abort'"),
+        (b"<html>Welcome</html>", "not an event stream: <html>Welcome"),
+        (b'data: {"choices": [{"text": "a"}]}\n\n', "without a finish reason"),
+    ],
+)
+async def test_the_first_request_is_judged_as_a_stream_of_the_load(answer: bytes, words: str) -> None:
+    class Failing(Sparse):
+        def answer(self, path: str, body: bytes) -> bytes:
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+            return head + answer if path.endswith("completions") else super().answer(path, body)
+
+    async with serving(Failing()) as url:
+        with pytest.raises(ServerError, match=f"the first request failed: .*{re.escape(words)}"):
+            await learn(url)
+
+
+ODD_ANSWERS: dict[str, bytes | None] = {
+    "401": plain(401, {"message": "not here"}),
+    "403": plain(403, {"message": "not here"}),
+    "404": plain(404, {}),
+    "400": plain(400, {"error": "bad request"}),
+    "500": plain(500, "Internal Server Error"),
+    "503": plain(503, "later"),
+    "302": b"HTTP/1.1 302 Found\r\nLocation: /login\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+    "html": b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n<!doctype html><title>Welcome</title>",
+    "empty": plain(200, None).replace(b"null", b"").replace(b"Content-Length: 4", b"Content-Length: 0"),
+    "null": plain(200, None),
+    "list": plain(200, []),
+    "error": plain(200, {"error": "no"}),
+    "types": plain(200, {"version": 7, "tokens": [["a"]], "data": 3}),
+    "numbers": plain(200, {"tokens": [10**30], "version": "", "data": [{"id": 5}]}),
+    "huge": b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + bytes(1 << 17),
+    "closed": b"",
+    "not http": b"SSH-2.0-OpenSSH_9.2\r\n",
+    "silent": None,
+}
+
+
+class Odd(Sparse):
+    """Answers some paths oddly; None is no answer at all, until the client gives up."""
+
+    def __init__(self, paths: tuple[str, ...], odd: bytes | None) -> None:
+        super().__init__()
+        self.paths = paths
+        self.odd = odd
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.odd is not None:
+            await super().__call__(reader, writer)
+            return
+        head = await reader.read(4096)
+        if any(b" %b " % path.encode() in head for path in self.paths):
+            await reader.read()
+        elif head:
+            length = int(head.lower().partition(b"content-length: ")[2].split(b"\r")[0] or 0)
+            body = head.partition(b"\r\n\r\n")[2]
+            while len(body) < length:
+                body += await reader.read(4096)
+            writer.write(super().answer(head.split(b" ")[1].decode(), body))
+        writer.close()
+
+    def answer(self, path: str, body: bytes) -> bytes:
+        return (self.odd or b"") if path in self.paths else super().answer(path, body)
+
+
+@pytest.mark.parametrize("odd", ODD_ANSWERS)
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+async def test_what_is_optional_may_answer_anything(odd: str, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(client_module, "MAX_ANSWER_BYTES", 1 << 16)
+    # With a model that is named, the list of models is optional, too.
+    paths: tuple[str, ...] = ("/version", "/tokenize", "/v1/models")
+    async with serving(Odd(paths, ODD_ANSWERS[odd])) as url:
+        if odd in ("401", "403"):  # on /v1 it is about the key
+            with pytest.raises(ServerError, match=r"/v1/models: wants an API key"):
+                await learn(url)
+            paths = paths[:2]
+    async with serving(Odd(paths, ODD_ANSWERS[odd])) as url:
+        served, accepted = await learn(url, "m", endpoint=endpoint)
+    assert (served.model, served.version) == ("m", None)
+    assert accepted.without == ()
+    for what in (
+        "the engine's version is unknown",
+        "the vocabulary is" if endpoint == "completions" else "the tokens of",
+    ):
+        assert sum(note.startswith(what) for note in accepted.notes) == 1, (what, accepted.notes)
+    assert not any("API key" in note for note in accepted.notes)
+
+
+@pytest.mark.parametrize("listed", [[], None, [{"id": "unknown"}], [{"object": "model"}]])
+async def test_a_named_model_overrules_the_list(listed: Any) -> None:
+    async with serving(Odd(("/v1/models",), plain(200, {"data": listed}))) as url:
+        served, accepted = await learn(url, "m")
+        assert served.model == "m"
+        assert sum("m is requested as named" in note for note in accepted.notes) == 1
+        if listed == [{"id": "unknown"}]:
+            return
+        with pytest.raises(ServerError, match=r"/v1/models.*name the model with --model"):
             await learn(url)
 
 
@@ -210,7 +366,7 @@ async def test_models_by_weight(engine: Simulator) -> None:
 async def test_a_model_that_is_not_served_is_told_before_the_load(engine: Simulator) -> None:
     result, error = await outcome(attach(engine, load={"models": {"base": 1, "nope": 3}}))
     assert isinstance(error, ServerError)
-    assert "does not serve 'nope'; it serves: base, adapter" in str(error)
+    assert "/v1/models lists base, adapter: name the model with --model" in str(error)
     assert result.stages == []
 
 

@@ -15,7 +15,7 @@ from loadgen.errors import ServerError
 from loadgen.metrics.engine import OwnRequests
 from loadgen.profile.schema import Server
 from loadgen.server.process.locks import free_port
-from loadgen.server.vllm.client import ModelInfo, ServerClient, api_key, base_url, pick_model
+from loadgen.server.vllm.client import ModelInfo, ServerClient, api_key, base_url, optional, pick_model
 from tests.conftest import Certificate
 
 Answer = tuple[int, bytes]
@@ -26,7 +26,7 @@ SILENCE: Answer = (0, b"")
 
 @asynccontextmanager
 async def answering(
-    answer: Callable[[str, bytes], Answer | None], tls: ssl.SSLContext | None = None
+    answer: Callable[[str, bytes], Answer | None], tls: ssl.SSLContext | None = None, location: str | None = None
 ) -> AsyncIterator[str]:
     """A server that answers (request line and headers, body) with (status, body); None closes without an answer."""
     handlers: list[asyncio.Task[Any] | None] = []
@@ -41,6 +41,8 @@ async def answering(
         elif reply is not None:
             status, body = reply
             writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n".encode())
+            if location is not None:
+                writer.write(f"Location: {location}\r\n".encode())
             writer.write(b"Connection: close\r\n\r\n" + body)
             await writer.drain()
         writer.close()
@@ -93,7 +95,7 @@ async def test_the_happy_path_under_a_prefix() -> None:
         }[head.partition(" HTTP")[0]]
 
     async with answering(answer) as url, ServerClient(f"{url}/p/", "k") as client:
-        assert await client.health() is True
+        assert await client.is_ready() is True
         assert await client.models() == [ModelInfo("m", 8), ModelInfo("n")]
         assert await client.version() == "0.32.0"
         assert await client.metrics_text() == "a 1\n"
@@ -105,19 +107,54 @@ async def test_the_happy_path_under_a_prefix() -> None:
 
 async def test_optional_endpoints_may_be_missing() -> None:
     async with answering(always(404)) as url, ServerClient(url) as client:
-        assert await client.health() is False
-        assert await client.version() is None
-        assert await client.metrics_text() is None
-        assert await client.tokenize_text("m", "hi") is None
-        assert await client.tokenize_messages("m", []) is None
+        assert await client.is_ready() is True  # it answers
+        asked = [client.version(), client.metrics_text(), client.tokenize_text("m", "hi"), client.models()]
+        paths = ["/version", "/metrics", "/tokenize", "/v1/models"]
+        for path, found in zip(paths, [await optional(one) for one in asked], strict=True):
+            assert found.value is None
+            assert found.why == f"{url}{path} answered 404: {{}}"
+
+
+@pytest.mark.parametrize(
+    ("request_line", "schema"),
+    [
+        ("prompt", b'{"count": 2, "tokens": [1, 2], "max_model_len": 8}'),
+        ("inputs", b'[{"id": 1, "text": "a", "start": 0, "stop": 1}, {"id": 2, "text": "b", "start": 1, "stop": 2}]'),
+        ("content", b'{"tokens": [1, 2]}'),
+        ("text", b'{"tokens": [1, 2], "count": 2}'),
+    ],
+)
+@pytest.mark.parametrize("refusal", [(422, b"missing field"), (400, b'{"error": 1}'), (200, b'{"tokens": []}')])
+async def test_the_tokenize_schemas_of_several_servers(request_line: str, schema: bytes, refusal: Answer) -> None:
+    asked: list[str] = []
+
+    def answer(head: str, body: bytes) -> Answer:
+        fields = json.loads(body)
+        asked.append(next(name for name in ("prompt", "inputs", "content", "text") if name in fields))
+        return (200, schema) if request_line in fields else refusal
+
+    async with answering(answer) as url, ServerClient(url) as client:
+        for _ in range(2):
+            assert await client.tokenize_text("m", "hi there") == [1, 2]
+    assert asked[-2:] == [request_line] * 2  # once it is known, it is the only one
+
+
+@pytest.mark.parametrize(
+    "content", [b"{}", b"null", b"[]", b'{"tokens": [[1, 2]]}', b'{"tokens": ["a"]}', b'{"tokens": [1e400]}', b"<html>"]
+)
+async def test_an_odd_tokenize_answer_is_none(content: bytes) -> None:
+    async with answering(always(200, content)) as url, ServerClient(url) as client:
+        found = await optional(client.tokenize_text("m", "hi"))
+        assert found.value is None
+        assert f"{url}/tokenize answered" in found.why
 
 
 @pytest.mark.parametrize(
     ("answer", "key", "message"),
     [
-        (always(404), None, r"not an OpenAI-compatible server \(/v1/models answered 404\)"),
-        (always(200, b"<html>\x1b[31mhello"), None, "not an OpenAI-compatible server .*'<html>hello'"),
-        (always(200, b'{"data": 1}'), None, "not an OpenAI-compatible server"),
+        (always(404), None, r"/v1/models answered 404"),
+        (always(200, b"<html>\x1b[31mhello"), None, "/v1/models answered '<html>hello', which vramp cannot read"),
+        (always(200, b'{"data": 1}'), None, "which vramp cannot read"),
         (always(401), None, "wants an API key .*server.api_key_env"),
         (always(403), "k", "refused the API key .*environment variable MY_KEY"),
         (always(500, b"x" * 300), None, "answered 500: x+…"),
@@ -135,7 +172,7 @@ async def test_answers_that_explain_themselves(
 
 async def test_a_trial_request_gives_status_and_excerpt() -> None:
     async with answering(always(400, b"too long")) as url, ServerClient(url) as client:
-        assert await client.try_request("/v1/completions", {}, timeout_s=20) == (400, "too long")
+        assert await client.try_request("/v1/completions", {}, timeout_s=20) == (400, b"too long", "too long")
     async with answering(always(401)) as url, ServerClient(url) as client:
         with pytest.raises(ServerError, match="wants an API key"):
             await client.try_request("/v1/completions", {}, timeout_s=20)
@@ -156,7 +193,7 @@ async def test_what_the_engine_is_asked_beside_the_load_is_counted(
     answer: bytes, input_tokens: int, output_tokens: int
 ) -> None:
     async with answering(always(200, answer)) as url, ServerClient(url) as client:
-        await client.health()
+        await client.is_ready()
         await client.try_request("/v1/completions", {}, timeout_s=20)
         await client.answer("/v1/completions", {}, headers={}, timeout_s=20)
         twice = OwnRequests(requests=2, input_tokens=2 * input_tokens, output_tokens=2 * output_tokens)
@@ -172,7 +209,7 @@ async def test_what_the_engine_is_asked_beside_the_load_is_counted(
 
 async def test_nobody_listens() -> None:
     async with ServerClient(base_url("127.0.0.1", free_port("127.0.0.1"))) as client:
-        assert await client.health() is False
+        assert await client.is_ready() is False
         with pytest.raises(ServerError, match="nothing listens there"):
             await client.models()
 
@@ -219,17 +256,52 @@ async def test_tls(certificate: Certificate, monkeypatch: pytest.MonkeyPatch) ->
 async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     async with answering(always(200)) as url, ServerClient(url) as client:
-        assert await client.health() is True
+        assert await client.is_ready() is True
 
 
 def test_picking_a_model() -> None:
-    models = [ModelInfo("a"), ModelInfo("b", 8)]
-    assert pick_model(models, None) == models[0]
-    assert pick_model(models, "b") == models[1]
-    with pytest.raises(ServerError, match="does not serve 'c'; it serves: a, b"):
-        pick_model(models, "c")
-    with pytest.raises(ServerError, match="no model"):
-        pick_model([], None)
+    assert pick_model([ModelInfo("a"), ModelInfo("b", 8)]) == ModelInfo("a")
+    with pytest.raises(ServerError, match="no model at /v1/models; name the model with --model"):
+        pick_model([])
+
+
+@pytest.mark.parametrize(
+    ("content", "models"),
+    [
+        (b'{"data": null}', []),
+        (b'{"data": []}', []),
+        (b'{"data": [{"id": "a"}, {"id": 7}, {"id": ""}, {}, {"id": "b", "max_model_len": "x"}]}', ["a", "b"]),
+        (b'{"data": [{"id": "a", "max_model_len": 1e99}, {"id": "b", "max_model_len": -4}]}', ["a", "b"]),
+    ],
+)
+async def test_odd_lists_of_models(content: bytes, models: list[str]) -> None:
+    async with answering(always(200, content)) as url, ServerClient(url) as client:
+        assert await client.models() == [ModelInfo(name) for name in models]
+
+
+@pytest.mark.parametrize(
+    ("health", "models", "ready"),
+    [(200, 200, True), (404, 404, True), (403, 200, True), (503, 200, False), (200, 503, False), (500, 200, True)],
+)
+async def test_ready_is_whoever_answers_and_does_not_say_otherwise(health: int, models: int, *, ready: bool) -> None:
+    def answer(head: str, body: bytes) -> Answer:
+        return (health if "/health" in head else models), b"<html>"
+
+    async with answering(answer) as url, ServerClient(url) as client:
+        assert await client.is_ready() is ready
+
+
+async def test_a_slash_is_added_on_the_same_host_only() -> None:
+    def answer(head: str, body: bytes) -> Answer:
+        if head.startswith("GET /metrics/ "):
+            return 200, b"a 1\n"
+        return 307, b"\r\n"
+
+    async with answering(answer, location="/metrics/") as url, ServerClient(url, "secret-key") as client:
+        assert await client.metrics_text() == "a 1\n"
+    async with answering(answer, location="http://127.0.0.2:9/login") as url, ServerClient(url, "secret-key") as client:
+        with pytest.raises(ServerError, match=r"answered 307.*http://127.0.0.2:9/login"):
+            await client.metrics_text()
 
 
 @pytest.mark.parametrize(
