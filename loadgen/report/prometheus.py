@@ -27,7 +27,7 @@ from loadgen.metrics.stage_record import StageRecord
 KEPT_S = 60.0
 """How long a stage is exported after its end: longer than the usual scrape intervals."""
 _BOUNDS = [*(str(bound_us / 1e6) for bound_us in EXPORTED_BOUNDS_US), "+Inf"]
-_QUANTILES = {"0.5": "p50", "0.9": "p90", "0.95": "p95", "0.99": "p99"}
+_PERCENTILES = {"50": "p50", "90": "p90", "95": "p95", "99": "p99"}  # `quantile` is reserved for summaries
 _STAGE = ("stage", "load", "isl", "osl")
 _TITLES = {
     "ttft": "Time to first token",
@@ -44,7 +44,7 @@ class _Latency(NamedTuple):
 
 class _Stage(NamedTuple):
     view: StageView
-    input_tokens: int
+    input_tokens: int | None
     output_tokens: int
     latencies: dict[str, _Latency]
 
@@ -77,7 +77,7 @@ def moment_of(snapshot: Snapshot, record: Record) -> Moment:
 def _stage(view: StageView, stage: StageRecord) -> _Stage:
     return _Stage(
         view,
-        input_tokens=stage.counters["window_input_tokens"],
+        input_tokens=None if stage.misses_input else stage.counters["window_input_tokens"],
         output_tokens=stage.counters["window_output_tokens"],
         # E2E of a moving load belongs to no single load.
         latencies={name: _latency(stage.histogram(name)) for name in MAIN_LATENCIES if name in view.latency_ms},
@@ -114,7 +114,7 @@ def _stage_gauge(name: str, words: str, value: Callable[[StageView], float | Non
     )
 
 
-def _stage_counter(name: str, words: str, value: Callable[[_Stage], int]) -> _Family:
+def _stage_counter(name: str, words: str, value: Callable[[_Stage], int | None]) -> _Family:
     return _Family(
         CounterMetricFamily,
         name,
@@ -135,11 +135,11 @@ def _others_gauge(name: str, words: str, value: Callable[[OthersTraffic], float 
 def _engine_latencies(moment: Moment) -> Samples:
     engine = moment.snapshot.engine or EngineView()
     for name, latency in engine.latency_ms.items():
-        for quantile, statistic in _QUANTILES.items():
+        for percentile, statistic in _PERCENTILES.items():
             lower, upper = latency.within.get(statistic, (None, None))
-            yield (name, quantile, "lower"), _divided(lower, 1000)
+            yield (name, percentile, "lower"), _divided(lower, 1000)
             if lower is not None:
-                yield (name, quantile, "upper"), math.inf if upper is None else upper / 1000
+                yield (name, percentile, "upper"), math.inf if upper is None else upper / 1000
 
 
 def _gpu_gauge(name: str, words: str, value: Callable[[GpuSample], float | None], per: float = 1.0) -> _Family:
@@ -178,8 +178,8 @@ def _errors(moment: Moment) -> Samples:
 
 def _recent(moment: Moment) -> Samples:
     for name, summary in moment.snapshot.recent.items():
-        for quantile, statistic in _QUANTILES.items():
-            yield (name, quantile), _divided(getattr(summary, statistic), 1000)
+        for percentile, statistic in _PERCENTILES.items():
+            yield (name, percentile), _divided(getattr(summary, statistic), 1000)
 
 
 def _verdicts(moment: Moment) -> Samples:
@@ -230,7 +230,7 @@ _FAMILIES = (
         GaugeMetricFamily,
         "vramp_recent_latency_seconds",
         "Exact percentiles of the last 10 seconds, as the cockpit shows them",
-        ("latency", "quantile"),
+        ("latency", "percentile"),
         _recent,
     ),
     _gauge("vramp_client_limited", "1 where the client is the limit", lambda now: now.client.limited),
@@ -257,7 +257,7 @@ _FAMILIES = (
         GaugeMetricFamily,
         "vramp_engine_latency_bound_seconds",
         "Between which bounds of the engine's buckets a percentile of the last seconds lies",
-        ("latency", "quantile", "bound"),
+        ("latency", "percentile", "bound"),
         _engine_latencies,
     ),
     _others_gauge(

@@ -60,7 +60,7 @@ def _document(result: Result, stage: StageResult) -> dict[str, Any]:
         **_latencies(latencies(stage)),
         # InferenceX adds these two to vLLM's keys, to find the run's power samples.
         "benchmark_start_time_unix": start_s,
-        "benchmark_end_time_unix": start_s + stage.duration_s,
+        "benchmark_end_time_unix": start_s + stage.measured_s,
         "vramp": _ours(result, stage),
     }
 

@@ -69,6 +69,7 @@ class HistogramLog(GrowingFile):
         self._intervals: dict[int, _Interval] = {}
         self._until_s = 0.0
         self._heading: int | None = None
+        self._uneven: set[int] = set()  # stages whose ITL is unknown: no more of it is written
 
     def apply(self, line: Line) -> None:
         """Apply the next line; raises `ResultError` when the disk fails."""
@@ -103,7 +104,12 @@ class HistogramLog(GrowingFile):
         start_s = max(0.0, self._until_s, line.t_s - line.span_s)
         self._until_s = line.t_s
         for index in line.stages.keys() & self._started_s.keys():
-            seen = StageMetrics.of(line.stages[index]).latency
+            metrics = StageMetrics.of(line.stages[index])
+            if metrics.counters["uneven_streams"]:
+                self._uneven.add(index)
+            seen = metrics.latency
+            if index in self._uneven:
+                seen.pop("itl", None)
             for name in (name for name in _LOGGED if name in seen):
                 new = _Interval(max(start_s, self._started_s[index]), line.t_s, {})
                 interval = self._intervals.setdefault(index, new)

@@ -50,10 +50,10 @@ def test_percentiles_of_the_engine_are_told_as_bounds() -> None:
     found = exported(running(engine=engine, others=OthersTraffic(requests_per_s=2.5)))
     bounds = {key[1:]: value for key, value in found.items() if key[0] == "vramp_engine_latency_bound_seconds"}
     assert bounds == {
-        ("lower", "ttft", "0.5"): 0.08,
-        ("upper", "ttft", "0.5"): 0.1,
-        ("lower", "ttft", "0.99"): 0.64,
-        ("upper", "ttft", "0.99"): math.inf,
+        ("lower", "ttft", "50"): 0.08,
+        ("upper", "ttft", "50"): 0.1,
+        ("lower", "ttft", "99"): 0.64,
+        ("upper", "ttft", "99"): math.inf,
     }
     assert found["vramp_engine_requests_running",] == 3
     assert found["vramp_others_requests_per_second",] == 2.5

@@ -71,7 +71,7 @@ def test_intervals_late_values_belong_to_their_stage(tmp_path: Path) -> None:
     path = tmp_path / "h.hlog"
     one = StageDelta(latency={"ttft": latency(10, 20).encode(), "warmup_ttft": latency(999).encode()})
     two = StageDelta(latency={"ttft": latency(30).encode(), "itl": latency(1, 2, 3).encode()})
-    begun = [started(), stage(0.5, 0), tick(1.0, {0: one}), stage(1.1, 1), tick(1.25, {0: one, 1: two})]
+    begun: list[Line] = [started(), stage(0.5, 0), tick(1.0, {0: one}), stage(1.1, 1), tick(1.25, {0: one, 1: two})]
     write(path, *begun)
     assert [interval.get_tag() for interval in read(path)] == ["ttft"], "what is not over is not written"
     write(path, *begun, RunFinished(9, 9, "failed", ""))

@@ -43,7 +43,7 @@ from tui.cli.options import RUN_WORDS, offer, parser_of, say, show, shown, write
 
 _STDOUT = Path("-")
 _RUN_IS = f"RUN is {RUN_WORDS}"
-_OR_FOREIGN = "or a file of vllm bench serve, guidellm or aiperf (JSON)"
+_OR_FOREIGN = "or a file of vllm bench serve, guidellm, aiperf or genai-perf (JSON)"
 
 
 # `vramp report`: as a table, Markdown, CSV, one HTML file, or what vLLM's benchmark writes.

@@ -15,6 +15,7 @@ from loadgen.metrics.deltas import Summary
 from loadgen.store.foreign.load import Asked, ForeignRun, Load
 
 KEYS = {"input_config", "request_throughput"}
+CONFIG_KEYS = {"endpoint", "loadgen", "phases"}  # of which its configuration has at least one
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
 _MS = {"ms": 1.0, "sec": 1e3, "s": 1e3, "us": 1e-3, "ns": 1e-6}
@@ -31,7 +32,7 @@ _DEFINITIONS = {
 }
 
 
-class _Metric(msgspec.Struct, frozen=True):
+class Metric(msgspec.Struct, frozen=True):
     unit: str
     avg: _Amount | None = None
     p50: _Amount | None = None
@@ -87,22 +88,24 @@ class _Config(msgspec.Struct, frozen=True):
     phases: list[_Phase] = []
 
 
-class _Document(msgspec.Struct, frozen=True):
-    input_config: _Config
-    request_throughput: _Metric
-    output_token_throughput: _Metric | None = None
-    total_token_throughput: _Metric | None = None
-    request_count: _Metric | None = None
-    error_request_count: _Metric | None = None
-    benchmark_duration: _Metric | None = None
-    total_isl: _Metric | None = None
-    total_osl: _Metric | None = None
-    input_sequence_length: _Metric | None = None
-    output_sequence_length: _Metric | None = None
-    time_to_first_token: _Metric | None = None
-    inter_token_latency: _Metric | None = None
-    inter_chunk_latency: _Metric | None = None
-    request_latency: _Metric | None = None
+class Document(msgspec.Struct, frozen=True):
+    """The metrics, which are those of genai-perf's file, too; what they were measured under is each tool's own."""
+
+    input_config: msgspec.Raw
+    request_throughput: Metric
+    output_token_throughput: Metric | None = None
+    total_token_throughput: Metric | None = None
+    request_count: Metric | None = None
+    error_request_count: Metric | None = None
+    benchmark_duration: Metric | None = None
+    total_isl: Metric | None = None
+    total_osl: Metric | None = None
+    input_sequence_length: Metric | None = None
+    output_sequence_length: Metric | None = None
+    time_to_first_token: Metric | None = None
+    inter_token_latency: Metric | None = None
+    inter_chunk_latency: Metric | None = None
+    request_latency: Metric | None = None
     aiperf_version: str | None = None
     was_cancelled: bool | None = None
     is_complete: bool | None = None
@@ -113,27 +116,31 @@ class _Document(msgspec.Struct, frozen=True):
 
 def read(document: bytes) -> ForeignRun:
     """Read aiperf's file; raises `msgspec.ValidationError` for invalid values."""
-    found = msgspec.json.decode(document, type=_Document)
-    config = found.input_config
+    found = msgspec.json.decode(document, type=Document)
+    config = msgspec.json.decode(found.input_config, type=_Config)
     models = [*(item.name for item in config.models.items), *config.endpoint.model_names]
     complete = not found.was_cancelled and found.is_complete is not False
     return ForeignRun(
         tool=f"aiperf {found.aiperf_version or ''}".rstrip(),
         model=", ".join(models) or "unknown model",
         endpoint=config.endpoint.type if config.endpoint.type in ("chat", "completions", "responses") else None,
-        loads=[_load(found)],
+        loads=[load_of(found, _asked(config))],
         definitions=_DEFINITIONS,
         state="complete" if complete else "stopped",
         reason="" if complete else found.incomplete_reason or "cancelled",
     )
 
 
-def _load(found: _Document) -> Load:
+def load_of(found: Document, asked: Asked) -> Load:
+    """The one load of a file."""
     completed = round(_avg(found.request_count) or 0)
     began = found.start_time.replace(tzinfo=found.start_time.tzinfo or UTC) if found.start_time is not None else None
     ended = found.end_time.replace(tzinfo=found.end_time.tzinfo or UTC) if found.end_time is not None else None
     whole_s = (ended - began).total_seconds() if began is not None and ended is not None else 0.0
     duration_ms = found.benchmark_duration.summary(1).mean if found.benchmark_duration is not None else None
+    rate = found.request_throughput.avg
+    if duration_ms is None and not whole_s and rate:
+        duration_ms = 1000 * completed / rate  # genai-perf's file has no times
     latencies = {
         "ttft": found.time_to_first_token,
         "tpot": found.inter_token_latency,
@@ -143,7 +150,7 @@ def _load(found: _Document) -> Load:
     output_tokens = _total(found.total_osl, found.output_sequence_length, completed)
     gaps = max(0, output_tokens - completed)  # assumes one per token: the file does not say
     return Load(
-        asked=_asked(found.input_config),
+        asked=asked,
         start_unix_s=began.timestamp() if began is not None else 0.0,
         duration_s=max(0.0, whole_s if duration_ms is None else duration_ms / 1000),
         completed=completed,
@@ -179,11 +186,11 @@ def _asked(config: _Config) -> Asked:
     return Asked(arrival=phase.type)
 
 
-def _avg(metric: _Metric | None) -> float | None:
+def _avg(metric: Metric | None) -> float | None:
     return metric.avg if metric is not None else None
 
 
-def _total(total: _Metric | None, each: _Metric | None, completed: int) -> int:
+def _total(total: Metric | None, each: Metric | None, completed: int) -> int:
     """The tokens of all requests; computed from their mean where the file has no total."""
     known, mean = _avg(total), _avg(each)
     return round(known if known is not None else (mean or 0.0) * completed)

@@ -1,4 +1,4 @@
-"""Recognises results of other load generators by their keys: vllm bench serve, guidellm and aiperf."""
+"""Recognises results of other load generators by their keys."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import msgspec
 
 from loadgen.metrics.result import Result
-from loadgen.store.foreign import aiperf, guidellm, vllm_bench
+from loadgen.store.foreign import aiperf, genai_perf, guidellm, vllm_bench
 from loadgen.store.foreign.load import ForeignRun, as_result
 
-TOOLS = "vllm bench serve, guidellm or aiperf"
+TOOLS = "vllm bench serve, guidellm, aiperf or genai-perf"
 
 
 def read_foreign(document: bytes, name: str) -> Result | None:
@@ -56,11 +56,19 @@ def _read(document: bytes) -> ForeignRun | None:
         return None
     if keys[0] >= guidellm.KEYS:
         return guidellm.read(document)
-    return aiperf.read(document) if keys[0] >= aiperf.KEYS else None
+    return _read_nvidia(document) if keys[0] >= aiperf.KEYS else None
 
 
-def _keys(document: bytes) -> set[str]:
+def _read_nvidia(document: bytes) -> ForeignRun | None:
+    """genai-perf and its successor have the same metrics, and differ in what they say of the load."""
+    config = _keys(msgspec.json.decode(document, type=dict[str, msgspec.Raw])["input_config"])
+    if config & genai_perf.CONFIG_KEYS:
+        return genai_perf.read(document)
+    return aiperf.read(document) if config & aiperf.CONFIG_KEYS else None
+
+
+def _keys(document: bytes | msgspec.Raw) -> set[str]:
     """The keys of a JSON object; empty for anything else."""
-    if not document.lstrip().startswith(b"{"):
+    if not bytes(document).lstrip().startswith(b"{"):
         return set()
     return set(msgspec.json.decode(document, type=dict[str, msgspec.Raw]))

@@ -29,6 +29,7 @@ ENDPOINTS = {
     "guidellm_0.8.json": "completions",
     "aiperf_0.1.json": "chat",
     "aiperf_0.13.json": "completions",
+    "genai_perf_0.0.8.json": "chat",
 }
 FORMS: list[Callable[[Result], str]] = [
     result_table,
@@ -159,6 +160,51 @@ def test_the_figures_of_aiperf() -> None:
     assert (cancelled.state, cancelled.reason) == ("stopped", "cancelled by the user")
 
 
+def test_the_figures_of_genai_perf() -> None:
+    result = read_result(FILES / "genai_perf_0.0.8.json")
+    (stage,) = result.stages
+    assert (result.measured_by, stage.target.concurrency) == ("genai-perf", 8)
+    assert (stage.requests.completed, stage.tokens.input, stage.tokens.output) == (100, 51200, 12800)
+    assert statistics(stage, "ttft", "mean", "p90", "p99") == [96.0, 144.0, 192.0]
+    assert statistics(stage, "tpot", "mean", "p99") == [15.0, 30.0]
+    assert statistics(stage, "e2e", "mean", "min") == [2000.0, 1000.0]
+    assert stage.latency_ms["itl"].count == 0
+    assert stage.measured_s == 25.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "label"),
+    [
+        ({"concurrency": None, "request_rate": 2.5}, "rate 2.50/s"),
+        ({"concurrency": None, "perf_analyzer": {"stimulus": {"concurrency": 16}}}, "conc 16"),
+        ({"concurrency": None, "perf_analyzer": {"stimulus": {"request_rate": 3}}}, "rate 3/s"),
+    ],
+)
+def test_the_loads_of_genai_perf(changes: dict[str, Any], label: str, tmp_path: Path) -> None:
+    document = json.loads((FILES / "genai_perf_0.0.8.json").read_text())
+    document["input_config"] |= changes
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    (stage,) = read_result(tmp_path / "r.json").stages
+    assert label in stage.label
+
+
+def test_genai_perf_without_streaming_has_no_ttft(tmp_path: Path) -> None:
+    document = json.loads((FILES / "genai_perf_0.0.8.json").read_text())
+    document["input_config"]["streaming"] = False
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    (stage,) = read_result(tmp_path / "r.json").stages
+    assert (stage.latency_ms["ttft"].count, stage.latency_ms["tpot"].count) == (0, 0)
+    assert stage.latency_ms["e2e"].count == 100
+
+
+def test_a_relative_of_these_files_is_refused(tmp_path: Path) -> None:
+    document = json.loads((FILES / "genai_perf_0.0.8.json").read_text())
+    document["input_config"] = {"concurrency": 8}
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    with pytest.raises(ResultError, match="genai-perf"):
+        read_result(tmp_path / "r.json")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_form_of_a_report_takes_it_and_says_who_measured(name: str) -> None:
     result = read_result(FILES / name)
@@ -233,7 +279,7 @@ def test_what_vramp_wrote_for_readers_of_vllms_files_is_not_read_back(tmp_path: 
 def test_garbage_is_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text(text)
     with pytest.raises(
-        ResultError, match=r"r\.json: not a result of vramp, vllm bench serve, guidellm or aiperf: "
+        ResultError, match=r"r\.json: not a result of vramp, vllm bench serve, guidellm, aiperf or genai-perf: "
     ) as told:
         read_result(tmp_path / "r.json")
     assert "\n" not in str(told.value)

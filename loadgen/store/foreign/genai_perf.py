@@ -1,0 +1,82 @@
+"""genai-perf's `*_genai_perf.json`: one load, with an object per metric, as in aiperf's file, which followed it.
+
+`input_config` holds the program's arguments (`genai_perf/export_data/json_exporter.py`): flat, and since configuration
+files exist with those of perf_analyzer in an object of their own. A request that was not streamed has its whole time as
+TTFT there, which is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.store.foreign.aiperf import Document, load_of
+from loadgen.store.foreign.load import Asked, ForeignRun
+
+CONFIG_KEYS = {"formatted_model_name", "perf_analyzer"}  # of which its configuration has at least one
+_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
+_ENDPOINTS = ("chat", "completions", "responses")
+
+_DEFINITIONS = {
+    "throughput": "from the first request to the last response of perf_analyzer's measurement; output tokens are "
+    "counted by the client's tokenizer",
+    "ttft": "from perf_analyzer's request to its first response, including the client's own waits",
+    "tpot": "genai-perf's inter-token latency, (E2E - TTFT) / (output tokens - 1)",
+    "e2e": "to perf_analyzer's last response",
+}
+
+
+class _Stimulus(msgspec.Struct, frozen=True):
+    concurrency: _Count | None = None
+    request_rate: _Amount | None = None
+
+
+class _PerfAnalyzer(msgspec.Struct, frozen=True):
+    stimulus: _Stimulus = _Stimulus()
+
+
+class _Endpoint(msgspec.Struct, frozen=True):
+    type: str | None = None
+    streaming: bool | None = None
+
+
+class _Config(msgspec.Struct, frozen=True):
+    model: list[str] | str | None = None
+    model_names: list[str] | None = None
+    formatted_model_name: str | None = None
+    endpoint_type: str | None = None
+    endpoint: _Endpoint | str | None = None
+    streaming: bool | None = None
+    concurrency: _Count | None = None
+    request_rate: _Amount | None = None
+    perf_analyzer: _PerfAnalyzer = _PerfAnalyzer()
+
+
+def read(document: bytes) -> ForeignRun:
+    """Read genai-perf's file; raises `msgspec.ValidationError` for invalid values."""
+    found = msgspec.json.decode(document, type=Document)
+    config = msgspec.json.decode(found.input_config, type=_Config)
+    endpoint = config.endpoint if isinstance(config.endpoint, _Endpoint) else _Endpoint(config.endpoint_type)
+    models = config.model_names or ([config.model] if isinstance(config.model, str) else config.model)
+    if False in (config.streaming, endpoint.streaming):
+        found = replace(found, time_to_first_token=None, inter_token_latency=None)
+    return ForeignRun(
+        tool="genai-perf",
+        model=", ".join(models or []) or config.formatted_model_name or "unknown model",
+        endpoint=endpoint.type if endpoint.type in _ENDPOINTS else None,
+        loads=[load_of(replace(found, inter_chunk_latency=None), _asked(config))],
+        definitions=_DEFINITIONS,
+        state="complete",
+        reason="",
+    )
+
+
+def _asked(config: _Config) -> Asked:
+    stimulus = config.perf_analyzer.stimulus
+    rate = config.request_rate or stimulus.request_rate
+    if rate:
+        return Asked(rate=rate, arrival="constant")
+    return Asked(concurrency=config.concurrency or stimulus.concurrency or 1)
