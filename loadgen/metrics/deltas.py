@@ -175,6 +175,11 @@ class ClientDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     reads: Count = 0
     coalesced_reads: Count = 0
     """Reads with more than one output event: all but the last of these are stamped late."""
+    held_reads: Count = 0
+    """Those of them that the client read in time: something before it had held their bytes back."""
+    held_events: Count = 0  # output events of these reads, without the first of each
+    unstamped_coalesced_reads: Count = 0  # those without a kernel timestamp, of which this is not known
+    unstamped_coalesced_events: Count = 0
     unstamped_reads: Count = 0  # reads without a kernel timestamp, stamped by the user-space clock
     unsure_ttfts: Count = 0
     """Streams whose TTFT may be more than a millisecond too long: the client lost its core while sending, or read the

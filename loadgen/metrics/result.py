@@ -130,6 +130,15 @@ class Requests(msgspec.Struct, frozen=True):
         return self.failed + (self.carried_failed or 0)
 
 
+class HeldBack(msgspec.Struct, frozen=True):
+    """How something between engine and client gathers a stage's streams: several events arrive at a time."""
+
+    share: float  # of the output events
+    events_at_once: float  # mean
+    delay_ms: float | None  # about how long the first event of several was held back; null if TPOT is unknown
+    read_lag_ms: float | None  # p50: the client's own delay
+
+
 class Concurrency(msgspec.Struct, frozen=True):
     """Streams that were open during the window."""
 
@@ -312,6 +321,7 @@ class StageResult(msgspec.Struct, frozen=True):
     compute: ComputeResult | None = None  # None if the engine does not report its operations
     cost: CostResult | None = None  # None without a price
     answers: Answers | None = None  # None if none was sampled, and in older results
+    buffered: HeldBack | None = None  # None if its streams arrived as they were generated, or too little is known
     canary: CanaryStage | None = None  # None if none was sent in this stage
 
 

@@ -265,7 +265,7 @@ class StageRecord:
     def _expected_e2e_s(self) -> float | None:
         """The duration of its longer streams, as measured or as estimated from TTFT and gaps, whichever is longer."""
         first = next((mean for name in FIRST_TOKENS if (mean := self.histogram(name).mean_ms()) is not None), None)
-        gap = self.histogram("itl").mean_ms()
+        gap = self.histogram("itl").mean_ms() or self.histogram("tpot").mean_ms()
         seen = self.histogram("e2e").percentile_ms(90)
         made_up = None if first is None or gap is None else first + gap * (self.started.osl - 1)
         known = [ms for ms in (seen, made_up) if ms is not None]
@@ -324,7 +324,7 @@ class StageRecord:
             lags=client.read_lag.count,
             read_lag_p99_ms=client.read_lag.percentile_ms(99),
             reads=client.counters["reads"],
-            coalesced_share=client.coalesced_share,
+            late_share=client.late_share,
             ttfts=sum(self.histogram(name).count for name in FIRST_TOKENS),
             unsure_ttfts=client.counters["unsure_ttfts"],
             resent_requests=client.counters["resent_requests"],

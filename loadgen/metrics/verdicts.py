@@ -46,6 +46,7 @@ class StageFacts(msgspec.Struct, frozen=True):
     """One stage, as input of the rules; means over its time."""
 
     client_limit: str | None = None
+    buffered: str | None = None  # how something before the client holds the streams back
     capped: str | None = None  # what `max_concurrency` kept back
     others: str | None = None  # others' traffic at the same time
     waiting: float | None = None
@@ -286,6 +287,7 @@ _NEW_ERRORS = (
 )
 _STAGE_RULES: tuple[tuple[str, bool, Callable[[StageFacts], str | None]], ...] = (
     ("client-limited", True, lambda stage: stage.client_limit),
+    ("stream-buffered", True, lambda stage: stage.buffered),
     ("capped", False, lambda stage: stage.capped),
     ("other-traffic", False, lambda stage: stage.others),
     ("kv-limited", False, lambda stage: kv_limit(stage.waiting, stage.kv_usage, stage.preemptions)),

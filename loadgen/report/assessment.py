@@ -244,6 +244,8 @@ def _limit(result: Result, stages: Sequence[StageResult]) -> Answer:
         return Answer(question, f"The client: {result.client.why}. These are not the server's numbers alone.", bad=True)
     if result.measured_by is not None:
         return Answer(question, f"Not known: {result.measured_by} does not say whether its client kept up.")
+    if any(stage.buffered is not None for stage in stages):
+        return Answer(question, "Not known: something between engine and client holds the streams back.", bad=True)
     most = max(stages, key=_output)
     found = {one.id: one.text for one in most.verdicts}
     words = [found[name] for name in (*_BOUNDS, *_QUEUES) if name in found]

@@ -51,8 +51,8 @@ class Channel:
     """One connection: `begin` puts a stream on it; the transport calls `feed`, `sent_late` and `lost`."""
 
     __slots__ = (
-        "stream usable served answered write close_transport output_began _client _ended _unanswered _gone _parser "
-        "_stamp_ns _coalesced_ns _splitter _slow _between_chunks _plain _status _body"
+        "stream usable served answered stamped write close_transport output_began _client _ended _unanswered _gone "
+        "_parser _stamp_ns _coalesced_ns _in_time _splitter _slow _between_chunks _plain _status _body"
     ).split()
 
     def __init__(
@@ -66,12 +66,14 @@ class Channel:
         self.stream: Stream | None = None
         self.usable = False  # connected, and nothing has happened that forbids another request
         self.served = 0
+        self.stamped = True  # its reads have kernel timestamps
         self.write: Callable[[bytes], bool] = _not_connected
         """Send bytes; True if the kernel took all of them, otherwise `sent_late` is called once it has."""
         self.close_transport: Callable[[], None] = _nothing
         self.output_began: Callable[[], None] = _nothing  # called when the first token arrives
         self._stamp_ns = 0
         self._coalesced_ns = 0
+        self._in_time = False
         self._reset_response()
 
     def _reset_response(self) -> None:
@@ -284,11 +286,8 @@ class Channel:
             # Input tokens count once the prompt is processed, that is at the first token, as in the engine's counters.
             self._count_input(stream, stream.usage.prompt_tokens)
             return
-        if gap_ns == 0 and self._coalesced_ns != stamp_ns:
-            self._coalesced_ns = stamp_ns
-            self._client.coalesced_reads += 1
-            if stream.tokens == stream.first_tokens:
-                self._client.unsure_ttfts += 1
+        if gap_ns == 0:
+            self._note_together(stream)
         if not stream.part_ns:
             stream.begin_part(stamp_ns, tokens)
             return
@@ -302,6 +301,20 @@ class Channel:
             # Text without a new token: the gap stays open until the next token.
             stream.held_ns = stream.last_ns
         stream.plain = not stream.held_ns and stream.pieces is None
+
+    def _note_together(self, stream: Stream) -> None:
+        """Note another output event of the same read, and whether the client is the reason that they came together."""
+        client, stamp_ns = self._client, self._stamp_ns
+        if self._coalesced_ns != stamp_ns:
+            self._coalesced_ns = stamp_ns
+            client.coalesced_reads += 1
+            self._in_time = self.stamped and time.time_ns() - stamp_ns <= stream.punctual_ns
+            client.held_reads += self._in_time
+            client.unstamped_coalesced_reads += not self.stamped
+            if self.stamped and not self._in_time and stream.tokens == stream.first_tokens:
+                client.unsure_ttfts += 1
+        client.held_events += self._in_time
+        client.unstamped_coalesced_events += not self.stamped
 
     def _take_any(self, body: bytes) -> None:
         """Take a piece of the body that is not simply one event."""

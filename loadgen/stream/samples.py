@@ -187,6 +187,10 @@ class ClientSamples(msgspec.Struct, eq=False):
     requests: int = 0
     reads: int = 0
     coalesced_reads: int = 0
+    held_reads: int = 0
+    held_events: int = 0
+    unstamped_coalesced_reads: int = 0
+    unstamped_coalesced_events: int = 0
     unstamped_reads: int = 0
     unsure_ttfts: int = 0
     connects: int = 0
@@ -207,6 +211,10 @@ class ClientSamples(msgspec.Struct, eq=False):
             realtime_ns=realtime_ns,
             reads=self.reads,
             coalesced_reads=self.coalesced_reads,
+            held_reads=self.held_reads,
+            held_events=self.held_events,
+            unstamped_coalesced_reads=self.unstamped_coalesced_reads,
+            unstamped_coalesced_events=self.unstamped_coalesced_events,
             unstamped_reads=self.unstamped_reads,
             unsure_ttfts=self.unsure_ttfts,
             requests=self.requests - self.drained_requests,
@@ -220,6 +228,7 @@ class ClientSamples(msgspec.Struct, eq=False):
         self.drained_input_tokens, self.drained_tokens = self.input_tokens, self.output_tokens
         self.drained_requests = self.requests
         self.reads = self.coalesced_reads = self.unstamped_reads = self.unsure_ttfts = self.connects = 0
+        self.held_reads = self.held_events = self.unstamped_coalesced_reads = self.unstamped_coalesced_events = 0
         self.resent_requests = 0
         self.read_lag_ns.clear()
         self.send_lag_ns.clear()

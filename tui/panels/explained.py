@@ -18,6 +18,11 @@ _ROWS = (
         "do not trust this stage; free cores, load.workers, load.realtime",
     ),
     _Explained(
+        ("stream-buffered",),
+        "tokens arrive several at a time although vramp reads in time: TPOT and ITL are those of the path between",
+        "turn off buffering in the proxy (proxy_buffering, option http-no-delay), or attach to the engine itself",
+    ),
+    _Explained(
         ("truth",),
         "client and engine disagree about the same requests",
         "look for a proxy, or another client, between the two",
