@@ -8,7 +8,6 @@ machine's kernel: by a proxy, a gateway, or the server's own front end.
 from __future__ import annotations
 
 from loadgen.metrics.result import HeldBack
-from loadgen.metrics.stage import MIN_PUNCTUAL_SHARE
 from loadgen.metrics.stage_record import StageRecord
 
 MIN_READS = 10
@@ -19,9 +18,8 @@ def held_back(stage: StageRecord) -> HeldBack | None:
     """How the streams of a stage are held back; None if they are not, or too little is known."""
     client = stage.client
     reads, further = client.held
-    coalesced = client.counters["coalesced_reads"]
     events = sum(stage.histogram(name).count for name in ("chunk_gap", "ttft", "first_wave_ttft"))
-    if reads < MIN_READS or reads < MIN_PUNCTUAL_SHARE * coalesced or not events:
+    if reads < MIN_READS or not client.mostly_held or not events:
         return None
     share = min(1.0, (reads + further) / events)
     if share < MIN_SHARE:

@@ -205,13 +205,16 @@ class ClientMetrics:
         return reads, counters["held_events"] + in_time * counters["unstamped_coalesced_events"]
 
     @property
-    def late_share(self) -> float | None:
-        """The share of reads that carried several output events because the client was late.
+    def mostly_held(self) -> bool:
+        """Whether reads with several events say nothing of the client: the few that seem late are first reads."""
+        coalesced = self.counters["coalesced_reads"]
+        return coalesced > 0 and self.held[0] >= MIN_PUNCTUAL_SHARE * coalesced
 
-        None of them were if most were held back: the others are then first reads, whose time is hard to judge.
-        """
-        reads, coalesced, held = self.counters["reads"], self.counters["coalesced_reads"], self.held[0]
-        late = 0 if held >= MIN_PUNCTUAL_SHARE * coalesced else coalesced - held
+    @property
+    def late_share(self) -> float | None:
+        """The share of reads that carried several output events because the client was late."""
+        reads = self.counters["reads"]
+        late = 0 if self.mostly_held else self.counters["coalesced_reads"] - self.held[0]
         return late / reads if reads else None
 
 

@@ -326,7 +326,7 @@ class StageRecord:
             reads=client.counters["reads"],
             late_share=client.late_share,
             ttfts=sum(self.histogram(name).count for name in FIRST_TOKENS),
-            unsure_ttfts=client.counters["unsure_ttfts"],
+            unsure_ttfts=0 if client.mostly_held else client.counters["unsure_ttfts"],
             resent_requests=client.counters["resent_requests"],
             held_mean=self.held_mean if self._should_hold_all else None,
             wanted=started.concurrency,
