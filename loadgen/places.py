@@ -25,6 +25,14 @@ def expanded(text: str) -> str:
     return os.path.expanduser(text)  # noqa: PTH111 - `Path.expanduser` raises where nobody has that name
 
 
+def home_folder() -> Path:
+    """The user's home; a folder that does not exist if it is unknown: HOME is not set, and the user has no name."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/unknown-home")
+
+
 def cache_folder(name: str) -> Path:
     """The folder for what can be recomputed, see `state_folder`; it may be missing if it cannot be created."""
     folder = xdg_path("XDG_CACHE_HOME", ".cache", name)
@@ -64,7 +72,7 @@ def xdg_path(variable: str, default: str, name: str) -> Path:
     """vramp's path `name` below an XDG folder: the one in `variable`, or else `default` in the user's home."""
     base = Path(os.environ.get(variable, ""))
     if not base.is_absolute():  # the XDG specification: a relative path there is to be ignored
-        base = Path.home() / default
+        base = home_folder() / default
     return base / "vramp" / name
 
 

@@ -152,7 +152,7 @@ def _files_in(folder: Path) -> list[Path]:
 def _says_server(path: Path) -> bool:
     """Whether a TOML file is meant to be a profile: a folder may hold other TOML files."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         return isinstance(tomllib.loads(text).get("server"), dict)
     except (OSError, UnicodeDecodeError):
         return False

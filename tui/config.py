@@ -56,7 +56,7 @@ def config_path() -> Path:
 def read_config(path: Path) -> Config:
     """Read the settings, or return the defaults if there is no file; raises `ProfileError` with file, key and value."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         return DEFAULTS
     except (OSError, *UNDECODABLE) as error:

@@ -31,7 +31,7 @@ def load_profile(path: Path, overrides: Iterable[str] = (), *, variant: str | No
 def load_document(path: Path) -> dict[str, Any]:
     """Read a profile's TOML without validating it; its default name comes from the file. Raises `ProfileError`."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ProfileError(_no_such_profile(path)) from None
     except OSError as error:

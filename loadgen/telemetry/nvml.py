@@ -64,10 +64,9 @@ class _NvmlDevice:
 
 def open_nvml() -> Backend:
     """Open the library and list its devices; raises `TelemetryError` with the reason if nothing can be measured."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        raise TelemetryError(reason_of(error)) from None
+    begun = read(pynvml.nvmlInit)
+    if isinstance(begun, Missing):
+        raise TelemetryError(begun.reason)
     devices = _list_devices()
 
     xids = Xids(device.handle for device in devices if device.gpm is not None)

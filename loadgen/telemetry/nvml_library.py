@@ -12,7 +12,7 @@ from typing import Any
 
 import pynvml
 
-from loadgen.telemetry.readings import Measured, Missing, divided, number, percent, total
+from loadgen.telemetry.readings import ODD_FAILURES, Measured, Missing, divided, number, percent, total
 
 _REASONS = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found: install NVIDIA's driver, "
@@ -42,11 +42,18 @@ def reason_of(error: pynvml.NVMLError) -> str:
 
 
 def read(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - what the library has
-    """The function's value, or `Missing` with the reason."""
+    """The function's value, or `Missing` with the reason: no function is needed by another.
+
+    Besides its own errors the package raises those of a library that is older than it is, and those of ctypes.
+    """
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
         return Missing(reason_of(error))
+    except pynvml.NVMLLibraryMismatchError:
+        return Missing(_REASONS[pynvml.NVML_ERROR_FUNCTION_NOT_FOUND])
+    except ODD_FAILURES as error:
+        return Missing(f"{getattr(function, '__name__', 'NVML')}: {type(error).__name__} {error}")
 
 
 def part(struct: Any, name: str) -> Any:  # noqa: ANN401 - a struct of the library

@@ -7,11 +7,15 @@ reading is finite and not negative.
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+ODD_FAILURES = (AttributeError, ctypes.ArgumentError, LookupError, OSError, TypeError, ValueError)
+"""What a vendor's Python package raises besides its own errors: a missing symbol, a value or structure that it does not
+know."""
 _ALL_BITS_SET = {bits: (1 << bits) - 1 for bits in (16, 32, 64)}
 _MICRO_FROM = 1e4  # no socket draws or is capped at 10 kW: a larger value is in microwatts
 

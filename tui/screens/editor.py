@@ -71,7 +71,7 @@ class EditorScreen(FullScreen[StartChoice | None]):
 
     def on_mount(self) -> None:
         try:
-            self._saved = self._path.read_text(encoding="utf-8")
+            self._saved = self._path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             self.notify(f"{self._path}: cannot be read: {error}", severity="error", timeout=10, markup=False)
         self._area.load_text(self._saved)

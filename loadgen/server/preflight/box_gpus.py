@@ -88,7 +88,14 @@ def orphans(setup: Setup) -> Iterator[Finding]:
         servers_folder()
     except ServerError as error:
         seen, _, fix = str(error).partition("; ")
-        yield Finding("state-folder", "blocks", seen, "what is written there decides which processes are ended", fix)
+        starts = setup.server.engine not in ("attach", "none")
+        yield Finding(
+            "state-folder",
+            "blocks" if starts else "info",
+            seen,
+            "what is written there decides which processes are ended",
+            fix,
+        )
         return
     programs: list[str] = []
     if setup.server.docker is not None:
@@ -113,7 +120,10 @@ def _holding(setup: Setup, pids: Collection[int]) -> str:
 
 def leftover_findings(setup: Setup) -> Iterator[Finding]:
     groups = leftovers(setup.box)
-    records = list_servers() if groups else []
+    records: list[ServerRecord] = []
+    if groups:
+        with contextlib.suppress(ServerError):  # `orphans` reports what is wrong with the folder
+            records = list_servers()
     orphaned = {process for record in records if record.orphaned for process in record.tree}
     for group in groups:
         if orphaned & {process.info.id for process in group}:

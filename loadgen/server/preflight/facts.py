@@ -21,7 +21,7 @@ import msgspec
 
 from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.format import GIB
-from loadgen.places import expanded
+from loadgen.places import expanded, home_folder
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
 from loadgen.server.gpus.given import server_gpus
@@ -56,7 +56,7 @@ def _clock_synchronised() -> bool | None:
 class Box(msgspec.Struct, frozen=True):
     root: Path = Path("/")
     environ: Mapping[str, str] = msgspec.field(default_factory=lambda: dict(os.environ))
-    home: Path = msgspec.field(default_factory=Path.home)
+    home: Path = msgspec.field(default_factory=home_folder)
     open_files: tuple[int, int] = msgspec.field(default_factory=_open_files)  # soft and hard limit of a process
     locked_memory: int | None = msgspec.field(default_factory=_locked_memory)
     """Bytes that a process may lock; None: unlimited."""
@@ -311,7 +311,7 @@ def _folder(model: str, environment: Mapping[str, str]) -> Path | None:
     path = Path(expanded(model))
     if path.is_dir():
         return path
-    configs = (snapshots / "config.json" for snapshots in hub_snapshots(model, hub_cache(environment, Path.home())))
+    configs = (snapshots / "config.json" for snapshots in hub_snapshots(model, hub_cache(environment, home_folder())))
     known = [config for config in configs if config.exists()]
     return max(known, key=lambda config: config.stat().st_mtime).parent if known else None
 

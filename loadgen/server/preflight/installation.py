@@ -29,7 +29,7 @@ from typing import Literal
 import msgspec
 
 from loadgen.errors import UNDECODABLE, ServerError
-from loadgen.places import expanded, write_whole
+from loadgen.places import expanded, home_folder, write_whole
 from loadgen.server.process.log import clean_line, telling_lines
 
 _RECORDED = Path(__file__).parent / "installations"
@@ -185,7 +185,7 @@ def _interpreter(executable: Path) -> Path | None:
 def _installed(python: Path) -> Iterator[Path]:
     """The metadata folders of vLLM on this Python's search path."""
     root = python.absolute().parent.parent  # not resolved: the python of a virtual environment is a link
-    for base in (root, root / "local", Path.home() / ".local"):
+    for base in (root, root / "local", home_folder() / ".local"):
         for packages in ("site-packages", "dist-packages"):
             yield from base.glob(f"lib*/python3*/{packages}/vllm-*.dist-info")
 

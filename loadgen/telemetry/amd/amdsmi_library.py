@@ -27,7 +27,7 @@ from typing import Any
 from loadgen.amd_kernel import rocm_version
 from loadgen.errors import TelemetryError
 from loadgen.telemetry.backends import BackendOption, package_version
-from loadgen.telemetry.readings import Missing
+from loadgen.telemetry.readings import ODD_FAILURES, Missing
 
 _WRAPPER = "share/amd_smi"
 _ROOM_BYTES = 32 * 1024  # many times the largest known table, 3.9 kB
@@ -80,13 +80,16 @@ class Library:
             return function(*arguments)
         except self.module.AmdSmiException as error:
             return Missing(status_of(error))
-        except (KeyError, ValueError) as error:  # the wrapper does not know a value that the library returned
+        except ODD_FAILURES as error:  # such as for a value that the wrapper does not know
             return Missing(f"{name}: {type(error).__name__} {error}")
 
     def gpu_metrics(self, handle: object) -> ctypes.Structure | Missing:
         """The metrics table by the raw call; the interface's function is slower and leaves no spare room."""
-        table = _roomy(self.wrapper.amdsmi_gpu_metrics_t)
-        status = self.wrapper.amdsmi_get_gpu_metrics_info(handle, ctypes.byref(table))
+        try:
+            table = _roomy(self.wrapper.amdsmi_gpu_metrics_t)
+            status = self.wrapper.amdsmi_get_gpu_metrics_info(handle, ctypes.byref(table))
+        except ODD_FAILURES as error:
+            return Missing(f"amdsmi_get_gpu_metrics_info: {type(error).__name__} {error}")
         return Missing(status_of(self.module.AmdSmiLibraryException(status))) if status else table
 
     def close(self) -> None:
@@ -104,10 +107,13 @@ def open_library() -> Library:
         status = status_of(error)
         advice = f": {_ADVICE[status]}" if status in _ADVICE else ""
         raise TelemetryError(f"amdsmi_init of {found} says {status}{advice}") from error
-    except OSError as error:  # newer wrappers load the library at the first call
+    except ODD_FAILURES as error:  # newer wrappers load the library at the first call
         raise TelemetryError(_why_not(error)) from error
-    told = _roomy(wrapper.amdsmi_version_t)
-    failed = wrapper.amdsmi_get_lib_version(ctypes.byref(told))
+    try:
+        told = _roomy(wrapper.amdsmi_version_t)
+        failed = wrapper.amdsmi_get_lib_version(ctypes.byref(told))
+    except ODD_FAILURES as error:
+        raise TelemetryError(_why_not(error)) from error
     if failed:
         raise TelemetryError(f"amdsmi_get_lib_version gave status {failed}: compatibility cannot be checked")
     version = (told.major, told.minor, told.release)
