@@ -159,8 +159,8 @@ class TruthCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Client against engine over a stage; None if one of them does not know."""
 
     ttft_client_ms: float | None
-    """Mean over all streams of the stage, including warm-up and first wave; None, like all times, if the server's are
-    of other streams."""
+    """Mean over all streams that `over` names, including warm-up and first wave; None, like all times, if the server's
+    are of other streams."""
     ttft_server_ms: float | None
     ttft_outside_ms: float | None  # the client's minus the server's: HTTP, network and client
     queue_ms: float | None
@@ -170,9 +170,10 @@ class TruthCheck(msgspec.Struct, frozen=True, kw_only=True):
     requests_client: Whole
     requests_server: Whole | None
     """Requests that the server gave a first token; None, like its tokens, if they may be others."""
-    input_tokens_client: Whole
+    input_tokens_client: Whole | None  # None if the server does not report them for each stream
     input_tokens_server: Whole | None
     output_tokens_client: Whole
     output_tokens_server: Whole | None
     agrees: bool | None  # over all that could be compared; None if nothing could
     why: str  # what disagrees, then what could not be compared and why; empty if everything agrees
+    over: str = ""  # "stages 1 to 3 together, including 5 canaries"; empty for the streams of this stage alone

@@ -283,6 +283,15 @@ class EngineMeasured(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Per server, if there are several; None for one that could not be read."""
 
 
+class EnginesQuiet(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """The engines were read while nothing was open; `engine` is what they did since the last such reading."""
+
+    t_s: _RunS
+    first: Whole  # the stages that ran in between
+    last: Whole
+    engine: EngineStage | None = None  # of all servers together; None if they could not be read
+
+
 class CanaryMeasured(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """A canary was answered, or was not."""
 
@@ -392,6 +401,7 @@ Line = (
     | ClockMoved
     | StageEnded
     | EngineMeasured
+    | EnginesQuiet
     | CanaryMeasured
     | ReferenceDisturbed
     | SearchEnded

@@ -13,6 +13,8 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.format import iso_time
+from loadgen.metrics.account import account_of_span
+from loadgen.metrics.canary import CanaryTraffic
 from loadgen.metrics.canary_record import CanaryRecord
 from loadgen.metrics.comparison import Comparison, ReferenceResult
 from loadgen.metrics.curve import load_curve
@@ -27,6 +29,7 @@ from loadgen.metrics.journal import (
     Checked,
     DevicesChosen,
     EngineMeasured,
+    EnginesQuiet,
     GpusSampled,
     Happened,
     HostSampled,
@@ -96,6 +99,7 @@ class Record:
         self.hosts: tuple[HostFacts, ...] = ()  # of the cluster, if the load comes from one
         self._reference: Reference | None = None
         self._events_by_kind: Counter[str] = Counter()
+        self._begin_span()
 
     def apply(self, line: Line) -> None:
         match line:
@@ -121,8 +125,12 @@ class Record:
                 self.search = line.search
             case EngineMeasured():
                 self._engine_measured(self.stages[line.index], line)
+            case EnginesQuiet():
+                self._end_span(line)
             case CanaryMeasured():
                 self.canaries.apply(line)
+                if line.when != "before":
+                    self._span_canaries += line.traffic
                 if line.index in self.stages:
                     self.stages[line.index].canaries += line.traffic
             case ReferenceDisturbed():
@@ -152,6 +160,7 @@ class Record:
             self.server_since_s = line.t_s
         self.server = line
         if line.state == "starting":
+            self._begin_span()
             self.server_starts.append(line)
 
     def _begin_stage(self, line: StageStarted) -> None:
@@ -175,6 +184,20 @@ class Record:
         stage.others = self.traffic.of_stage(line.engine, stage.others_running)
         for number, engine in enumerate(line.instances):
             stage.part(number).engine = engine
+
+    def _begin_span(self) -> None:
+        """Count from now on what the engines are compared with at their next idle reading."""
+        self._span_canaries = CanaryTraffic()
+        self._span_client = dict(self.client.counters)
+
+    def _end_span(self, line: EnginesQuiet) -> None:
+        stages = [stage for index, stage in self.stages.items() if line.first <= index <= line.last]
+        if line.engine is not None and len(stages) == line.last - line.first + 1:
+            totals = {name: count - self._span_client[name] for name, count in self.client.counters.items()}
+            span = account_of_span(stages, line.engine, totals, self._span_canaries)
+            for stage in stages:
+                stage.span = span
+        self._begin_span()
 
     def _spill(self, before_s: float) -> None:
         """Summarise a stage that ended before a moment with all its streams: samples and histograms take memory.

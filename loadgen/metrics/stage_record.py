@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from loadgen.format import counted
+from loadgen.metrics.account import FIRST_TOKENS, ClientAccount
 from loadgen.metrics.batch_means import BatchMeans
 from loadgen.metrics.canary import Answers, CanaryTraffic
 from loadgen.metrics.client_limit import ClientFacts, cap_held_back, client_limit
@@ -25,7 +26,6 @@ from loadgen.metrics.stage import ClientMetrics, StageMetrics
 E2E_WINDOWS = 3.0  # how many times E2E a window must last to know it
 ANSWERS_BLOCK_S = 30.0
 MOST_FAILED = 0.01  # of the streams, while all of a closed loop must be held
-FIRST_TOKENS = ("ttft", "first_wave_ttft", "warmup_ttft")
 _NO_TICK, _NO_CANARIES = HostTick(), CanaryTraffic()
 _PACKED = ("metrics", "client", "blocks", "answer_blocks", "engine", "hardware_figures")
 """What `pack` compresses, and writes to the spill file."""
@@ -61,6 +61,7 @@ class StageRecord:
     settled: StageSettled | None = None
     ended: StageEnded | None = None
     engine: EngineStage | None = None
+    span: ClientAccount | None = None  # of the time between two idle readings of the engine, with its figures
     server_command: list[str] | None = None  # of the server that it ran on
     workers: int = 1  # that drove its load at the last tick
     open_sent: int = 0  # streams that count in `sent` and are not over

@@ -16,6 +16,7 @@ from loadgen.metrics.deltas import ClientDelta, EncodedHistogram, StageDelta
 from loadgen.metrics.hosts import HostsJoined, HostTick
 from loadgen.metrics.journal import (
     EngineMeasured,
+    EnginesQuiet,
     Line,
     RunFinished,
     RunStarted,
@@ -28,7 +29,9 @@ from loadgen.metrics.stage import ClientMetrics, StageMetrics
 
 SPAN_S = 10.0
 
-_ENDS = RunStarted | HostsJoined | StageStarted | StageSettled | StageEnded | EngineMeasured | RunFinished
+_ENDS = (
+    RunStarted | HostsJoined | StageStarted | StageSettled | StageEnded | EngineMeasured | EnginesQuiet | RunFinished
+)
 """Lines before which all latencies must have been written."""
 _Stages = Mapping[int, StageDelta]
 

@@ -167,6 +167,7 @@ def _engine_lines(stage: StageResult) -> list[str]:
         _line("Mean TTFT of all streams (ms)", truth.ttft_client_ms),
         _line("The engine's own of the same (ms)", truth.ttft_server_ms),
         _line("Mean TTFT outside the engine (ms)", truth.ttft_outside_ms),
+        *([_line("These means are of", truth.over)] if truth.over else []),
     ]
 
 

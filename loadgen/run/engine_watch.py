@@ -19,7 +19,7 @@ import msgspec
 
 from loadgen.errors import ServerError
 from loadgen.metrics.engine import EngineStage, EngineView
-from loadgen.metrics.journal import EngineMeasured, Happened, Line
+from loadgen.metrics.journal import EngineMeasured, EnginesQuiet, Happened, Line
 from loadgen.metrics.snapshot import WINDOW_S
 from loadgen.server.engines.figures import stage_of, view_of
 from loadgen.server.engines.names import TITLES
@@ -118,6 +118,8 @@ class EngineWatch:
         self._latest = _Reading([None for _ in clients], 0.0, 0.0, None)
         self._recent: deque[_Reading] = deque()  # of the last `WINDOW_S` seconds, oldest first
         self._between: _Reading | None = None  # taken while nothing was open, for the next boundary
+        self._quiet: _Reading | None = None  # the last one while nothing was open
+        self._since_quiet: list[int] = []  # the stages that have begun since then
         self.view: EngineView | None = None  # all servers together, at the last reading; None unless all answered
         self.views: list[EngineView | None] = [None for _ in clients]  # each server, at the last reading
 
@@ -133,13 +135,19 @@ class EngineWatch:
         if self._poll is None or (ended is None and begun is None):
             return
         is_first, self._nothing_begun = self._nothing_begun, False
-        if between is not None and self._clock_s() - between.ended_s < _AT_ONCE_S:
+        is_between = between is not None and self._clock_s() - between.ended_s < _AT_ONCE_S
+        if between is not None and is_between:
             self._assign(ended, begun, between)
-            return
-        if is_first and begun is not None and all(self._latest.samples):
+            self._now_quiet(between)
+        elif is_first and begun is not None and all(self._latest.samples):
             # Nothing has been sent since the first reading.
-            self._began[begun] = self._latest
-            return
+            self._began[begun] = self._quiet = self._latest
+        else:
+            self._read_at_boundary(ended, begun)
+        if begun is not None:
+            self._since_quiet.append(begun)
+
+    def _read_at_boundary(self, ended: int | None, begun: int | None) -> None:
 
         async def read() -> None:
             self._assign(ended, begun, await self._read())
@@ -152,6 +160,22 @@ class EngineWatch:
         """Take the reading for the next boundary, while nothing is open and before anything more is sent."""
         if self._poll is not None:
             self._between = await self._read()
+
+    async def read_after_load(self) -> None:
+        """Read the engines after the last stream has ended."""
+        before = list(self._since_quiet)
+        if self._poll is not None and before:
+            reading = await self._read()
+            if self._since_quiet == before:  # no stage has begun meanwhile
+                self._now_quiet(reading)
+
+    def _now_quiet(self, reading: _Reading) -> None:
+        """Compare with the last reading at which nothing was open, over all stages since then."""
+        before, stages = self._quiet, self._since_quiet
+        self._quiet, self._since_quiet = reading, []
+        if before is not None and stages:
+            engine, _ = self._engines_between(before, reading)
+            self._log(EnginesQuiet(t_s=self._clock_s(), first=stages[0], last=stages[-1], engine=engine))
 
     async def settle(self) -> None:
         """Wait for readings of boundaries that are in progress."""
@@ -177,6 +201,16 @@ class EngineWatch:
             self._measured(ended, before, reading)
 
     def _measured(self, stage: int, before: _Reading, after: _Reading) -> None:
+        whole, each = self._engines_between(before, after)
+        if whole is not None or any(each):
+            instances = tuple(each) if len(each) > 1 else ()
+            engine = whole or EngineStage()
+            self._log(EngineMeasured(t_s=self._clock_s(), index=stage, engine=engine, instances=instances))
+
+    def _engines_between(
+        self, before: _Reading, after: _Reading
+    ) -> tuple[EngineStage | None, Sequence[EngineStage | None]]:
+        """What all servers did together, and each of them; None where one could not be read."""
         # No open request began more than `oldest_s` before the end.
         oldest_s = None if before.idle_s is None else after.ended_s - before.idle_s
         numbers_of = partial(stage_of, between_s=(before.began_s, after.ended_s), oldest_s=oldest_s)
@@ -186,10 +220,7 @@ class EngineWatch:
         whole = numbers_of(sum_of(before.samples), sum_of(after.samples), restarts=sum(restarts))
         if any(server.is_several for server in self._servers):
             each, whole = [None for _ in each], EngineStage(doubts={"all": _SEVERAL})
-        if whole is not None or any(each):
-            instances = tuple(each) if len(each) > 1 else ()
-            engine = whole or EngineStage()
-            self._log(EngineMeasured(t_s=self._clock_s(), index=stage, engine=engine, instances=instances))
+        return whole, each
 
     async def _read(self) -> _Reading:
         began_s = self._clock_s()

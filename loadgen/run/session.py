@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -329,16 +329,22 @@ class Session:
     async def read_engines(self) -> None:
         """Read the engines while nothing is open, before the next stage sends anything."""
         assert self._watch is not None
+        await self._read_in_silence(self._watch.read_between)
+
+    async def _read_in_silence(self, read: Callable[[], Awaitable[None]]) -> None:
+        """Read the engines while no canary is open."""
         async with contextlib.AsyncExitStack() as silent:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_READING_S):
                     if self._canaries is not None:
                         await silent.enter_async_context(self._canaries.silence())
-                    await self._watch.read_between()
+                    await read()
 
     async def load_is_over(self) -> None:
         """Wait for the engines' figures for the stages, and for canaries on the idle servers."""
         await self.settle()
+        if self._watch is not None:
+            await self._read_in_silence(self._watch.read_after_load)
         if self._canaries is not None and self.servers.claimed:
             await self._canaries.after()
 

@@ -199,6 +199,7 @@ def _truth_words(truth: TruthCheck) -> str:
     ttft = None
     if truth.ttft_outside_ms is not None and truth.ttft_server_ms is not None:
         ttft = f"mean TTFT {truth.ttft_server_ms:.1f} ms at the server, {truth.ttft_outside_ms:+.1f} ms at the client"
+        ttft += f" ({truth.over})" if truth.over else ""
     return "; ".join(filter(None, (ttft, truth.why))) or "the same requests and tokens"
 
 

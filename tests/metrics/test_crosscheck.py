@@ -5,6 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from loadgen.metrics.account import account_of_span
+from loadgen.metrics.canary import CanaryTraffic
 from loadgen.metrics.crosscheck import truth_check, truth_verdicts, unintended_hits
 from loadgen.metrics.deltas import ClientDelta, EncodedHistogram, StageDelta
 from loadgen.metrics.engine import EngineLatencyMs, EngineStage, OthersTraffic, SpecDecode
@@ -132,6 +134,93 @@ def test_totals_are_compared_although_the_ttft_is_implausible() -> None:
 def test_totals_that_lack_streams_are_not_compared(said: dict[str, Any], why: str) -> None:
     check = truth_check(client(**{"output_tokens": 1} | said), ENGINE)
     assert (check.agrees, check.why) == (True, f"totals not compared: {why}")
+
+
+def test_input_that_the_server_does_not_report_is_not_compared() -> None:
+    check = truth_check(client(unknown_input=64, input_tokens=0), ENGINE)
+    assert (check.agrees, check.why) == (True, "input tokens not compared: the server does not report them")
+    assert check.input_tokens_client is None
+
+
+def test_output_that_was_never_streamed_is_in_both() -> None:
+    check = truth_check(client(hidden_tokens=200, uneven_streams=64), ENGINE)
+    assert (check.agrees, check.why) == (True, "")
+
+
+CANARIES = CanaryTraffic(requests=4, input_tokens=40, output_tokens=20, ttft_ms=4 * 112.0)
+WITH_CANARIES = {"ttft_count": 68, "prompt_tokens": 680, "generation_tokens": 340}
+
+
+def test_canaries_are_in_both_means_and_in_no_total() -> None:
+    stage = client()
+    stage.canaries = CANARIES
+    check = truth_check(stage, _changed(ENGINE, WITH_CANARIES))
+    assert (check.agrees, check.why, check.over) == (True, "", "including 4 canaries")
+    assert (check.ttft_client_ms, check.ttft_server_ms) == (112.0, ENGINE.ttft_mean_ms)
+    assert (check.requests_server, check.input_tokens_server, check.output_tokens_server) == (64, 640, 320)
+
+
+def test_slow_canaries_alone_are_no_disagreement() -> None:
+    stage = client(ttft_ms=100.0)
+    stage.canaries = _changed(CANARIES, {"ttft_ms": 4 * 1000.0})
+    check = truth_check(stage, _changed(ENGINE, WITH_CANARIES))
+    assert (check.agrees, check.why) == (True, "")
+    assert check.ttft_outside_ms == pytest.approx((64 * 100.0 + 4 * 1000.0) / 68 - 100.0)
+
+
+def test_a_canary_that_was_not_answered_leaves_ttft_uncompared() -> None:
+    stage = client()
+    stage.canaries = _changed(CANARIES, {"requests": 3})
+    check = truth_check(stage, _changed(ENGINE, WITH_CANARIES))
+    assert check.ttft_server_ms is None
+    assert "the client saw 67 first tokens (including 3 canaries), the server made 68" in check.why
+
+
+# Several stages together.
+
+
+def together(engine: EngineStage, totals: dict[str, int] | None = None, **counters: int) -> StageRecord:
+    """A stage that ended with an open stream, and is compared until its last answer."""
+    counted_by_client: dict[str, Any] = {"carried_over": 1} | counters
+    stage = client(**counted_by_client)
+    totals = {"requests": 64, "input_tokens": 640, "output_tokens": 320} | (totals or {})
+    stage.span = account_of_span([stage], engine, totals, CanaryTraffic())
+    return stage
+
+
+def test_a_stage_with_open_streams_is_compared_until_its_last_answer() -> None:
+    check = truth_check(together(ENGINE, warmup=9), _changed(ENGINE, {"ttft_count": 63}))
+    assert (check.agrees, check.why, check.over) == (True, "", "stage 1 until its last answer")
+    assert check.ttft_outside_ms == 12.0
+
+
+@pytest.mark.parametrize(
+    ("counters", "engine", "why"),
+    [
+        ({}, {"ttft_count": 65}, "the client saw 64 first tokens, the server made 65; others use it, too: 1 of them"),
+        ({}, {"idle_around": False}, "the server was not idle when its figures were read"),
+        ({}, {"restarts": 1}, "the server was restarted"),
+        ({"unfinished": 1}, {"ttft_count": 65}, "streams were cut off"),
+        ({"carried_failed": 1}, {"ttft_count": 65}, "streams failed"),
+    ],
+)
+def test_stages_together_are_not_compared_with_other_streams(
+    counters: dict[str, int], engine: dict[str, Any], why: str
+) -> None:
+    check = truth_check(together(_changed(ENGINE, engine), None, **counters), ENGINE)
+    assert (check.agrees, check.ttft_client_ms, check.ttft_server_ms) == (None, None, None)
+    own = "TTFT and totals not compared: streams were open when the stage ended"
+    assert check.why.startswith(f"{own}; stage 1 until its last answer: TTFT and totals not compared: {why}")
+
+
+def test_streams_that_were_cut_off_are_in_no_total() -> None:
+    check = truth_check(together(ENGINE, {"output_tokens": 1}, unfinished=1), ENGINE)
+    assert (check.agrees, check.why) == (True, "totals not compared: streams were cut off")
+
+
+def test_totals_of_stages_together_are_compared() -> None:
+    check = truth_check(together(ENGINE, {"output_tokens": 319}), ENGINE)
+    assert (check.agrees, check.why) == (False, "stage 1 until its last answer: output tokens: client 319, server 320")
 
 
 def test_nothing_to_compare() -> None:

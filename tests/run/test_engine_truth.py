@@ -1,5 +1,11 @@
 """The engine's word on a whole run beside the client's: every token on both sides, a cache that nobody wanted."""
 
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
 import pytest
 
 from tests.engines import attach, profile, simulator
@@ -44,11 +50,51 @@ async def test_the_share_of_the_peak_is_of_what_the_engine_computed() -> None:
             assert compute.mfu_percent == pytest.approx(100 * compute.tflops_per_gpu / 1307.4)
 
 
-async def test_a_stage_whose_streams_go_on_is_not_compared() -> None:
+TIMED = {"requests": None, "duration": "0.5s", "osl": 32, "concurrency": [1, 4]}
+
+
+async def test_stages_bounded_by_time_are_compared_together() -> None:
     with simulator() as engine:
-        load = {"requests": None, "duration": "0.5s", "osl": 32}
-        result, _ = await outcome(attach(engine, load=load))
-    truth = result.stages[0].truth
-    assert truth is not None
-    assert truth.why == "TTFT and totals not compared: streams were open when the stage ended"
-    assert (truth.ttft_client_ms, truth.ttft_server_ms, truth.agrees) == (None, None, None)
+        result, _ = await outcome(attach(engine, load=TIMED, canary={"enabled": True}))
+    first, last = (stage.truth for stage in result.stages)
+    assert first is not None and last == first
+    assert (first.agrees, first.why) == (True, "")
+    assert re.fullmatch("stages 1 to 2 together, including [0-9]+ canar(y|ies)", first.over)
+    assert first.requests_client == first.requests_server
+    assert first.output_tokens_client == first.output_tokens_server
+    assert any(stage.requests.carried_over for stage in result.stages)
+
+
+async def test_ttft_spent_in_a_proxy_is_seen_in_stages_bounded_by_time() -> None:
+    with simulator() as engine:
+        async with delaying_proxy(engine.url, 0.1) as url:
+            server = {"engine": "attach", "url": url}
+            result, _ = await outcome(profile(server, load=TIMED, canary={"enabled": True}))
+    for stage in result.stages:
+        truth = stage.truth
+        assert truth is not None and truth.agrees is False
+        assert truth.ttft_outside_ms is not None and truth.ttft_outside_ms > 90
+        assert truth.why.startswith(f"{truth.over}: ")
+        assert "ms of the TTFT pass between server and client" in truth.why
+        assert "truth" in [verdict.id for verdict in stage.verdicts]
+
+
+@asynccontextmanager
+async def delaying_proxy(url: str, delay_s: float) -> AsyncIterator[str]:
+    """Passes everything on, and what the server sends only after the delay."""
+    upstream = urlsplit(url)
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, after_s: float) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65_536):
+                await asyncio.sleep(after_s)
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        to_server = await asyncio.open_connection(upstream.hostname, upstream.port)
+        await asyncio.gather(pass_on(reader, to_server[1], 0.0), pass_on(to_server[0], writer, delay_s))
+
+    async with await asyncio.start_server(connected, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"

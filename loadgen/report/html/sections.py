@@ -248,8 +248,9 @@ def engine_section(result: Result) -> str:
     names = titles(result.stages)
     whys: dict[str, list[str]] = {}
     for one in result.stages:
-        if one.truth is not None and one.truth.why:
-            whys.setdefault(one.truth.why, []).append(names[one.index])
+        for words in (one.truth.over, one.truth.why) if one.truth is not None else ():
+            if words:
+                whys.setdefault(words, []).append(names[one.index])
     checked = [one for one in result.stages if one.truth is not None]
     stage = best_stage(result)
     return section(
