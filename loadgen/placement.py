@@ -8,7 +8,7 @@ A CPU is what Linux numbers: a hardware thread of a core. Lists of them are writ
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,8 +64,8 @@ def read_topology(root: Path = Path("/sys")) -> Topology:
     siblings = (root / "devices/system/cpu").glob("cpu[0-9]*/topology/thread_siblings_list")
     nodes = (root / "devices/system/node").glob("node[0-9]*/cpulist")
     return Topology(
-        {int(file.parts[-3].removeprefix("cpu")): parse_cpus(file.read_text()) for file in siblings},
-        {int(file.parts[-2].removeprefix("node")): parse_cpus(file.read_text()) for file in nodes},
+        {int(file.parts[-3].removeprefix("cpu")): cpus for file, cpus in _listed(siblings)},
+        {int(file.parts[-2].removeprefix("node")): cpus for file, cpus in _listed(nodes)},
     )
 
 
@@ -73,8 +73,19 @@ def cpus_near(interface: str, topology: Topology, root: Path = Path("/sys")) -> 
     """The CPUs on the NUMA nodes of a network interface, or of its member interfaces; none if it has no node."""
     folder = root / "class/net" / interface
     files = (folder / "device/numa_node", *folder.glob("lower_*/device/numa_node"))
-    nodes = {int(file.read_text()) for file in files if file.exists()}
+    nodes = frozenset().union(*(numbers for _, numbers in _listed(files)))
     return frozenset().union(*(topology.nodes.get(node, frozenset()) for node in nodes))
+
+
+def _listed(files: Iterable[Path]) -> Iterator[tuple[Path, Cpus]]:
+    """The numbers that each file lists, as Linux lists CPUs; a file that lists none, or cannot be read, is left out."""
+    for file in files:
+        try:
+            cpus = parse_cpus(file.read_text())
+        except (OSError, ValueError):
+            continue
+        if cpus:
+            yield file, cpus
 
 
 class Placement(msgspec.Struct, frozen=True):

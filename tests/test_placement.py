@@ -56,6 +56,19 @@ def one_socket_without_smt(root: Path) -> Topology:
 MACHINES: tuple[Callable[[Path], Topology], ...] = (two_sockets, four_nodes_a_socket, one_socket_without_smt)
 
 
+@pytest.mark.parametrize("content", ["", "garbage", "0-99999999", "-1", "\0"])
+def test_lists_of_cpus_that_cannot_be_read_are_left_out(content: str, tmp_path: Path) -> None:
+    whole = machine(tmp_path, cores=4, threads=2, nodes=2)
+    (tmp_path / "devices/system/cpu/cpu0/topology/thread_siblings_list").write_text(content)
+    (tmp_path / "devices/system/node/node1/cpulist").unlink()
+    (tmp_path / "devices/system/node/node1/cpulist").mkdir()
+    write(tmp_path / "class/net/eth0/device/numa_node", content)
+    topology = read_topology(tmp_path)
+    assert topology.nodes == {0: whole.nodes[0]}
+    assert topology.siblings == {cpu: whole.siblings[cpu] for cpu in range(1, 8)}
+    assert cpus_near("eth0", topology, tmp_path) == NOTHING
+
+
 def everything(topology: Topology) -> Cpus:
     return frozenset(topology.siblings)
 

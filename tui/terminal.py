@@ -7,6 +7,7 @@ control sequence is torn apart; each loss is reported once the reader has caught
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -16,6 +17,7 @@ from typing import TextIO
 
 MOST_WAITING = 128 * 1024  # characters: a few full screens of a large terminal
 _LEAST_COLUMNS, _LEAST_ROWS = 60, 16  # below this the cockpit would show less than the progress lines do
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LAST_WORDS_S = 1.0  # how long `close` waits for the reader to take the rest
 
 
@@ -93,13 +95,24 @@ class NonBlockingWriter:
     def _run(self) -> None:
         try:
             while (text := self._next()) is not None:
-                data = text.encode(self._encoding, "backslashreplace")
-                while data:
-                    data = data[os.write(self._fd, data) :]
-                self._tell_of_a_loss()
+                if self._written(text.encode(self._encoding, "backslashreplace")):
+                    self._tell_of_a_loss()
         except OSError:  # the terminal is closed, or the pipe
             if not self._closed:
                 self._gone()
+
+    def _written(self, data: bytes) -> bool:
+        """Write it all; False if it is lost because the disk is full, as a log's may be for a while."""
+        try:
+            while data:
+                data = data[os.write(self._fd, data) :]
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            with self._changed:
+                self._lost = True
+            return False
+        return True
 
     def _next(self) -> str | None:
         with self._changed:

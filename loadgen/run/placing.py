@@ -79,5 +79,9 @@ def _near_interface_to(address: ServerAddress, topology: Topology) -> Cpus:
         except OSError:  # it has just been lost, which the workers will report
             return frozenset()
         own = probe.getsockname()[0]
-    names = [name for name, entries in psutil.net_if_addrs().items() if any(one.address == own for one in entries)]
+    try:
+        interfaces = psutil.net_if_addrs()
+    except OSError:  # not allowed in some sandboxes
+        return frozenset()
+    names = [name for name, entries in interfaces.items() if any(one.address == own for one in entries)]
     return frozenset().union(*(cpus_near(name, topology) for name in names))

@@ -218,7 +218,7 @@ def _environment() -> dict[str, Any]:
 
 def _cpu_model() -> str | None:
     try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return platform.processor() or None
     names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]

@@ -1,15 +1,15 @@
 """Samples the host: cores, memory, disks, network, and the server's processes.
 
 Sampled in vramp's own process. Invariants: a rate needs two samples, so the first has none; a process that ends or
-cannot be read is left out; the frequencies of only a few cores are read, and rarely, because some kernels wait for each
-core.
+cannot be read is left out, and so are counters that the kernel does not offer here; the frequencies of only a few
+cores are read, and rarely, because some kernels wait for each core.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,8 @@ from loadgen.metrics.samples import HostSample, Reading, gained, rate
 
 _FREQUENCY_EVERY_S = 10.0
 _FREQUENCY_CORES = 8
+_UNREADABLE = (psutil.Error, OSError, NotImplementedError, ValueError)
+"""What psutil raises where files of the kernel are missing, forbidden or in an unknown format."""
 
 
 class _Core(NamedTuple):
@@ -66,7 +68,10 @@ class HostSampler:
 
     def _core_shares(self) -> list[float]:
         # psutil's order on Linux: user, nice, system, idle, iowait, irq, softirq, steal; guests are included in user.
-        times_s = [times[:8] for times in psutil.cpu_times(percpu=True)]
+        try:
+            times_s = [times[:8] for times in psutil.cpu_times(percpu=True)]
+        except _UNREADABLE:
+            times_s = []
         before, self._cores = self._cores, [_Core(sum(each) - each[3] - each[4], sum(each)) for each in times_s]
         # A core that went online or offline shifts the others.
         if before is None or len(before) != len(self._cores):
@@ -121,16 +126,25 @@ def read_frequency(sysfs: Path) -> dict[str, Any]:
 
 
 def _totals(sysfs: Path) -> dict[str, int]:
-    disks = psutil.disk_io_counters(perdisk=True, nowrap=False)
-    cards = psutil.net_io_counters(pernic=True, nowrap=False)
-    own_disks = [disks[name] for name in with_hardware(disks, sysfs / "block")]
-    own_cards = [cards[name] for name in with_hardware(cards.keys() - {"lo"}, sysfs / "class/net")]
-    return {
-        "disk_read": sum(disk.read_bytes for disk in own_disks),
-        "disk_write": sum(disk.write_bytes for disk in own_disks),
-        "network_in": sum(card.bytes_recv for card in own_cards),
-        "network_out": sum(card.bytes_sent for card in own_cards),
-    }
+    disks = _counters(lambda: psutil.disk_io_counters(perdisk=True, nowrap=False))
+    cards = _counters(lambda: psutil.net_io_counters(pernic=True, nowrap=False))
+    totals: dict[str, int] = {}
+    if disks is not None:
+        own_disks = [disks[name] for name in with_hardware(disks, sysfs / "block")]
+        totals["disk_read"] = sum(disk.read_bytes for disk in own_disks)
+        totals["disk_write"] = sum(disk.write_bytes for disk in own_disks)
+    if cards is not None:
+        own_cards = [cards[name] for name in with_hardware(cards.keys() - {"lo"}, sysfs / "class/net")]
+        totals["network_in"] = sum(card.bytes_recv for card in own_cards)
+        totals["network_out"] = sum(card.bytes_sent for card in own_cards)
+    return totals
+
+
+def _counters(read: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+    try:
+        return read()
+    except _UNREADABLE:
+        return None
 
 
 def with_hardware(names: Iterable[str], folder: Path) -> list[str]:

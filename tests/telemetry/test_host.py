@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -120,3 +121,24 @@ def test_the_share_of_a_core_is_a_share(times: tuple[float, float, float, float]
 
 def test_the_share_of_a_core() -> None:
     assert core_share(_Core(10, 100), _Core(12, 108)) == 25
+
+
+@pytest.mark.parametrize(
+    "failure", [PermissionError("/proc/net/dev"), NotImplementedError("no /proc/diskstats"), ValueError("unknown line")]
+)
+@pytest.mark.parametrize("function", ["cpu_times", "disk_io_counters", "net_io_counters"])
+def test_counters_that_cannot_be_read_cost_their_own_fields_only(
+    function: str, failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(**_: object) -> None:
+        raise failure
+
+    # This kernel offers all of them: psutil raises in its place.
+    monkeypatch.setattr(psutil, function, failing)
+    sampler = HostSampler()
+    sampler.sample()
+    sample = sampler.sample()
+    assert sample.memory_used_bytes > 0
+    assert (sample.network_in_bytes_per_s is None) == (function == "net_io_counters")
+    assert (sample.disk_read_bytes_per_s is None) == (function == "disk_io_counters")
+    assert (sample.cores == 0) == (function == "cpu_times")

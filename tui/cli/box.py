@@ -134,7 +134,13 @@ def stop(words: list[str]) -> int:
     """Stop one server or all; 0 if nothing of them is left."""
     options = stop_parser().parse_args(words)
 
-    servers, doubts = find_servers([path for name in ("docker", "podman") if (path := shutil.which(name)) is not None])
+    programs = [path for name in ("docker", "podman") if (path := shutil.which(name)) is not None]
+    try:
+        servers, doubts = find_servers(programs)
+    except ServerError as error:
+        if not options.list:
+            raise
+        servers, doubts = [], [str(error)]
     for doubt in doubts:
         say(doubt)
     if options.list:

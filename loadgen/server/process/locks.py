@@ -177,7 +177,11 @@ def is_this_machine(name: str) -> bool:
         address = ipaddress.ip_address(name)
     except ValueError:
         return False
-    own = {entry.address.partition("%")[0].lower() for entries in psutil.net_if_addrs().values() for entry in entries}
+    try:
+        interfaces = psutil.net_if_addrs()
+    except OSError:  # not allowed in some sandboxes
+        interfaces = {}
+    own = {entry.address.partition("%")[0].lower() for entries in interfaces.values() for entry in entries}
     return address.is_loopback or address.is_unspecified or name in own
 
 
@@ -213,9 +217,13 @@ def _why_not(host: str, port: int, error: OSError) -> str:
 
 def listeners(ports: Collection[int]) -> set[int]:
     """The processes that listen on one of these ports, as far as this user can see."""
+    try:
+        connections = psutil.net_connections("tcp")
+    except (psutil.Error, OSError):  # not allowed in some sandboxes
+        return set()
     return {
         connection.pid
-        for connection in psutil.net_connections("tcp")
+        for connection in connections
         if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port in ports
         if connection.pid is not None
     }

@@ -64,7 +64,14 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 def new_mark(port: int, guard: ProcessId) -> Mark:
-    return Mark(secrets.token_hex(8), port, guard, *_here(), _owner())
+    """A mark for a new server; raises `ServerError` if its processes could not be recognised after a reboot."""
+    try:
+        boot, namespace = _here()
+    except OSError as error:
+        raise ServerError(
+            f"{error.filename}: {error.strerror}; without it no server can be started here, but --url attaches to one"
+        ) from error
+    return Mark(secrets.token_hex(8), port, guard, boot, namespace, _owner())
 
 
 def read_mark(text: str) -> Mark | None:

@@ -23,6 +23,8 @@ from loadgen.server.process.locks import (
     drive_lock,
     driver_of,
     free_port,
+    is_this_machine,
+    listeners,
     require_free_port,
 )
 from loadgen.server.process.tree import ProcessId
@@ -198,6 +200,24 @@ def test_a_listener_that_cannot_be_seen(monkeypatch: pytest.MonkeyPatch) -> None
         pytest.raises(ServerError, match="only its owner or root can see"),
     ):
         require_free_port("127.0.0.1", listener.getsockname()[1])
+
+
+@pytest.mark.parametrize("failure", [psutil.AccessDenied(), PermissionError("/proc/net/tcp")])
+def test_a_sandbox_that_lists_neither_listeners_nor_interfaces(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise failure
+
+    def forbidden() -> None:
+        raise PermissionError
+
+    # This kernel allows both: psutil raises in its place.
+    monkeypatch.setattr(psutil, "net_connections", failing)
+    monkeypatch.setattr(psutil, "net_if_addrs", forbidden)
+    assert listeners([PORT]) == set()
+    assert is_this_machine("127.0.0.1")
+    assert not is_this_machine("192.0.2.1")
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "x" * 300, "192.0.2.1"])

@@ -124,6 +124,13 @@ def test_state_that_cannot_be_kept_says_what_to_do(tmp_path: Path, monkeypatch: 
         list_servers()
 
 
+def test_a_kernel_without_a_boot_id_starts_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records._here.cache_clear()
+    monkeypatch.setattr(records, "_PROC", tmp_path)
+    with pytest.raises(ServerError, match=r"boot_id: No such file or directory; .* --url attaches"):
+        new_mark(8000, ProcessId(1, 1))
+
+
 # Orphans: vramp and its guard are killed at once.
 
 

@@ -48,3 +48,9 @@ def test_a_stderr_whose_reader_is_gone_ends_the_run_and_keeps_its_result(tmp_pat
     with run_into(write_fd, tmp_path, "duration = '60s'") as process:
         assert process.wait() == 130
     assert state(tmp_path) == "stopped"
+
+
+def test_a_stderr_on_a_full_disk_does_not_end_the_run(tmp_path: Path) -> None:
+    with run_into(os.open("/dev/full", os.O_WRONLY), tmp_path, "requests = 20") as process:
+        process.wait()
+    assert state(tmp_path) == "complete"

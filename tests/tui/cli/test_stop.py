@@ -145,3 +145,13 @@ def test_leftovers_of_a_killed_vramp_are_listed_reported_by_check_and_ended(
 def test_nothing_to_stop(capsys: pytest.CaptureFixture[str]) -> None:
     assert stop() == 0
     assert "no server that vramp left is running" in capsys.readouterr().err
+
+
+def test_without_a_state_folder_there_is_nothing_to_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    assert stop("--list") == 0
+    assert "set XDG_STATE_HOME" in capsys.readouterr().err
+    assert stop("--all") == 3
