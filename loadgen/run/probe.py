@@ -119,10 +119,10 @@ async def identify(client: ServerClient, model: str | None, load: Load, notes: l
 
 
 async def _listed(client: ServerClient, named: Sequence[str], notes: list[str]) -> list[ModelInfo]:
-    """The models that the server lists; raises `ServerError` if it lists none and none is named."""
+    """The models that the server lists; raises `ServerError` if it has no list and none is named."""
+    if not named:
+        return await client.models(NAME_MODEL)
     found = await optional(client.models())
-    if found.value is None and not named:
-        raise ServerError(f"{found.why}; or {NAME_MODEL}")
     models = found.value or []
     missing = [name for name in named if name not in {model.id for model in models}]
     if found.value is None:
@@ -276,8 +276,9 @@ async def _accepted(client: ServerClient, model: str, load: Load, first: Accepte
         accepted, deciding = tried, reply
     if not _is_success(reply):
         raise ServerError(await _first_failure(client, model, load, deciding))
-    # All but the last may have been given up in vain: a refusal need not name its reason.
-    for name in accepted.without[:-1]:
+    # All but the last may have been given up in vain: a refusal need not name its reason. Backwards, because usage per
+    # event can only be tried with usage.
+    for name in reversed(accepted.without[:-1]):
         tried, retried = await attempt([kept for kept in accepted.without if kept != name])
         if _is_success(retried):
             accepted, reply = tried, retried
@@ -352,9 +353,9 @@ async def _first_failure(client: ServerClient, model: str, load: Load, reply: Re
     listed = await optional(client.models())
     names = [listed_model.id for listed_model in listed.value or []]
     if reply.status in _MISSING and names and model not in names:
-        return f"{failure}; /v1/models lists {shortened(', '.join(names), _MAX_LISTED_CHARS)}: {NAME_MODEL}"
+        return f"{failure}; /v1/models lists {shortened(', '.join(names), _MAX_LISTED_CHARS)}{NAME_MODEL}"
     if reply.status in _MISSING:
-        return f"{failure}; check the model's name, and host, port and prefix of the URL"
+        return f"{failure}; check the model's name (--model), and host, port and prefix of the URL"
     return failure
 
 

@@ -37,7 +37,7 @@ from loadgen.run.remote import SnapshotServer, _read
 from loadgen.server.engines.figures import view_of
 from loadgen.server.engines.sample import EngineSample, parse_engine_metrics
 from loadgen.server.process import guard_client
-from loadgen.server.vllm.client import ServerClient, _told
+from loadgen.server.vllm.client import _SCHEMAS, ServerClient, _told
 from loadgen.simulator.api import Api
 from loadgen.simulator.http import Connection, HttpServer
 from loadgen.simulator.physics import PRESETS
@@ -143,12 +143,14 @@ def server_answers(data: bytes) -> object:
     client = _client()
     answer = httpx.Response(200, content=data, request=httpx.Request("GET", "http://127.0.0.1:8000/x"))
 
-    async def answered(*_: object) -> httpx.Response:
+    async def answered(*_: object, **__: object) -> httpx.Response:
         return answer
 
-    client._request = answered  # type: ignore[method-assign,assignment]  # no socket for a million answers
+    client._send = answered  # type: ignore[method-assign]  # no socket for a million answers
+    client._schemas = dict(_SCHEMAS)
     found: list[Any] = []
-    for ask in (client.models, client.version, partial(client.tokenize_text, "m", "text")):
+    tokenize = partial(client.tokenize_text, "m", "text"), partial(client.tokenize_messages, "m", [])
+    for ask in (client.models, client.version, *tokenize):
         try:
             found.append(_done(ask()))
         except ServerError as error:

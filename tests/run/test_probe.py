@@ -366,7 +366,7 @@ async def test_models_by_weight(engine: Simulator) -> None:
 async def test_a_model_that_is_not_served_is_told_before_the_load(engine: Simulator) -> None:
     result, error = await outcome(attach(engine, load={"models": {"base": 1, "nope": 3}}))
     assert isinstance(error, ServerError)
-    assert "/v1/models lists base, adapter: name the model with --model" in str(error)
+    assert "/v1/models lists base, adapter; name the model with --model" in str(error)
     assert result.stages == []
 
 

@@ -39,7 +39,7 @@ _METRICS_S = 5.0
 MAX_ANSWER_BYTES = 16 << 20  # the /metrics of 64 engines have 4 MiB, the tokens of the longest prompts 10 MiB
 MAX_MODEL_LEN = 2**40  # a longer context is no context
 _MODELS = "/v1/models"
-NAME_MODEL = "name the model with --model (server.model)"
+NAME_MODEL = "; name the model with --model (server.model)"
 _BUSY = (502, 503, 504)  # what starts, or a proxy before it, answers
 _WRONG_BODY = (200, 400, 422, 500)  # what a server with another schema answers
 _INPUT = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,15})')
@@ -206,9 +206,9 @@ class ServerClient:
             self._require_key(_MODELS, found.value)
         return found.value is not None
 
-    async def models(self) -> list[ModelInfo]:
-        """The models that the server lists; raises `ServerError` if it has no list."""
-        found = self._read(await self._request("GET", _MODELS), _model_list)
+    async def models(self, hint: str = "") -> list[ModelInfo]:
+        """The models that the server lists; raises `ServerError`, with `hint` if it has no list."""
+        found = self._read(await self._request("GET", _MODELS, hint=hint), _model_list, hint)
         return [
             ModelInfo(name, length if type(length) is int and 0 < length < MAX_MODEL_LEN else None)
             for name, length in ((model.get("id"), model.get("max_model_len")) for model in found)
@@ -279,8 +279,10 @@ class ServerClient:
                 break
         raise ServerError(refusal)
 
-    async def _request(self, method: str, path: str, *, timeout_s: float | None = None) -> httpx.Response:
-        """An answer that is a success; raises `ServerError` for any other."""
+    async def _request(
+        self, method: str, path: str, *, timeout_s: float | None = None, hint: str = ""
+    ) -> httpx.Response:
+        """A successful answer; raises `ServerError` for any other, with `hint` unless its status has its own."""
         response = await self._send(method, path, timeout_s=timeout_s)
         if _adds_slash(response):
             # On the same host, wherever it points: a key must not reach another one.
@@ -288,7 +290,9 @@ class ServerClient:
         self._require_key(path, response)
         if response.is_success:
             return response
-        raise ServerError(f"{self.base_url}{path} answered {response.status_code}: {_words(response)}")
+        words = _words(response)
+        advice = hint if words == _told(response.content) else ""
+        raise ServerError(f"{self.base_url}{path} answered {response.status_code}: {words}{advice}")
 
     async def _send(
         self,
@@ -334,17 +338,18 @@ class ServerClient:
                         )
         # A TLS failure within an answer is no HTTPError, nor is a redirect to an invalid host.
         except (httpx.HTTPError, UnicodeError, ssl.SSLError) as error:
-            raise ServerError(self._explain(error)) from error
+            raise ServerError(self._explain(path, error)) from error
         except TimeoutError:
             hangs = "the server hangs or is overloaded"
             raise ServerError(f"{self.base_url}{path}: no complete answer within {timeout_s:g} s; {hangs}") from None
         return response, first_s or time.monotonic()
 
-    def _read(self, response: httpx.Response, read: Callable[[bytes], _Value]) -> _Value:
+    def _read(self, response: httpx.Response, read: Callable[[bytes], _Value], hint: str = "") -> _Value:
         try:
             return read(response.content)
         except UNDECODABLE:
-            raise ServerError(f"{response.url} answered {_told(response.content)!r}, which vramp cannot read") from None
+            what = f"{_told(response.content)!r}, which vramp cannot read"
+            raise ServerError(f"{response.url} answered {what}{hint}") from None
 
     def _require_key(self, path: str, response: httpx.Response) -> None:
         """Raise `ServerError` if the API refuses the key; other paths may be closed to everybody."""
@@ -357,7 +362,7 @@ class ServerClient:
         source = f"the environment variable {self._api_key_env}" if self._api_key_env else "server.api_key_env"
         raise ServerError(f"{where}: refused the API key ({what}); check the key in {source}")
 
-    def _explain(self, error: httpx.HTTPError | UnicodeError | ssl.SSLError) -> str:
+    def _explain(self, path: str, error: httpx.HTTPError | UnicodeError | ssl.SSLError) -> str:
         import httpx
 
         where = self.base_url
@@ -371,13 +376,14 @@ class ServerClient:
             return f"{where}: no answer to the connection within {_CONNECT_S:g} s; is a firewall in between?"
         if isinstance(error, httpx.ConnectError):
             return f"{where}: nothing listens there; start the server, or check host and port"
-        return f"{where}: the connection broke off ({error or type(error).__name__}); is it an HTTP server without TLS?"
+        why = error or type(error).__name__
+        return f"{where}{path}: the connection broke off ({why}); is it an HTTP server without TLS?"
 
 
 def pick_model(models: Sequence[ModelInfo]) -> ModelInfo:
     """The first model that a server lists; raises `ServerError` if it lists none."""
     if not models:
-        raise ServerError(f"the server lists no model at {_MODELS}; {NAME_MODEL}")
+        raise ServerError(f"the server lists no model at {_MODELS}{NAME_MODEL}")
     return models[0]
 
 

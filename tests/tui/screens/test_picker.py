@@ -249,7 +249,7 @@ async def test_an_address_that_can_be_no_host_is_told_in_the_dialog() -> None:
         await seat.sees("http://xn--:80: no such host (")
         field.value = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         await seat.press("enter")
-        await seat.sees("the connection broke off (")
+        await seat.sees("/v1/models: the connection broke off")
 
 
 async def test_runs_one_after_another_and_back_to_the_list() -> None:
