@@ -56,9 +56,7 @@ def baseline_of(name: str, result: Result) -> Baseline:
     stages = {}
     for load, same in stages_by_load(result).items():
         stage = sound_stage(same)
-        doubt = "the baseline was client-limited" if stage.limited else None
-        if doubt is None and stage.inconclusive is not None:
-            doubt = f"the baseline is inconclusive: {stage.inconclusive}"
+        doubt = None if stage.doubt is None else f"the baseline is {stage.doubt}"
         stages[load] = BaselineStage(figures_of(stage), doubt, stage)
     return Baseline(name, result.environment.get("model"), stages)
 
@@ -82,7 +80,7 @@ def _beside(
         have = "; ".join(other.words for other in baseline.stages) or "nothing"
         return BaselineView(name=baseline.name, verdict=f"it has no stage with {load.words}, but {have}")
     found = compared(known.figures, figures_of(stage, histograms=histograms))
-    doubt = (stage.why if stage.limited else stage.inconclusive) or known.doubt
+    doubt = stage.doubt or known.doubt
     if doubt is not None:
         found = without_words(found)
     words, bad = _verdict(found) if doubt is None else (f"no evidence: {doubt}", False)

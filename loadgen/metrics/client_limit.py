@@ -45,7 +45,7 @@ class ClientFacts(msgspec.Struct, frozen=True):
     lags: int = 0  # reads with a known lag
     read_lag_p99_ms: float | None = None
     reads: int = 0
-    late_share: float | None = None  # reads of several output events, because the client was late
+    coalesced_share: float | None = None  # reads of several output events, if the client caused them
     ttfts: int = 0
     unsure_ttfts: int = 0  # those that may be more than a millisecond too long
     resent_requests: int = 0  # by the kernel, on new connections
@@ -69,8 +69,10 @@ def client_limit(facts: ClientFacts) -> str | None:
         return f"workers used {facts.cpu_share:.0%} of their cores; give them more with --workers"
     if facts.read_lag_p99_ms is not None and facts.lags >= FEWEST_FOR_P99 and facts.read_lag_p99_ms > MOST_READ_LAG_MS:
         return f"read lag p99 {facts.read_lag_p99_ms:.1f} ms: the client read late{_why_late(facts)}"
-    if facts.late_share is not None and facts.reads >= FEWEST_FOR_SHARE and facts.late_share > MOST_COALESCED:
-        return f"{facts.late_share:.1%} of the reads carried several events because they were late{_why_late(facts)}"
+    if facts.coalesced_share is not None and facts.reads >= FEWEST_FOR_SHARE and facts.coalesced_share > MOST_COALESCED:
+        return (
+            f"{facts.coalesced_share:.1%} of the reads carried several events because they were late{_why_late(facts)}"
+        )
     if facts.ttfts >= FEWEST_FOR_P99 and facts.unsure_ttfts > max(ONE_IS_CHANCE, MOST_UNSURE * facts.ttfts):
         return f"{facts.unsure_ttfts} of {facts.ttfts} TTFTs may be too long because of the client{_why_late(facts)}"
     if facts.ttfts >= FEWEST_FOR_P99 and facts.resent_requests > MOST_UNSURE * facts.ttfts:

@@ -136,6 +136,13 @@ class StageCounts(msgspec.Struct):
     uneven_streams: Count = 0
     """Streams that completed in it, and whose total shows that an event did not carry one token: ITL is unknown."""
     unknown_tpot: Count = 0  # completed streams whose TPOT is unknown: usage counts tokens that were not streamed
+    bursts: Count = 0  # reads in the window with several output events of a stream
+    burst_events: Count = 0  # the output events in them
+    burst_gap_ns: Count = 0  # summed over bursts: since the stream's previous output, or since it was sent
+    burst_moments: Count = 0  # moments at which there were bursts, of any stream
+    first_bursts: Count = 0  # of `bursts`, those with the stream's first token; likewise the next two
+    first_burst_events: Count = 0
+    first_burst_gap_ns: Count = 0
     requested_tokens: Count = 0  # OSL of completed streams whose answers may not end earlier
     short_answers: Count = 0  # those of them that did
     answers: Count = 0  # sampled, with their beginning checked
@@ -145,6 +152,9 @@ class StageCounts(msgspec.Struct):
     finish_reasons: dict[str, Count] = {}  # of completed streams; `none` if only `[DONE]` came
     errors: dict[str, Count] = {}
     messages: dict[str, list[str]] = {}
+
+
+BURST_COUNTS = tuple(name for name in StageCounts.__struct_fields__ if "burst" in name)
 
 
 class StageDelta(StageCounts, msgspec.Struct, frozen=True, omit_defaults=True):  # type: ignore[misc]  # once told
@@ -175,15 +185,10 @@ class ClientDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     reads: Count = 0
     coalesced_reads: Count = 0
     """Reads with more than one output event: all but the last of these are stamped late."""
-    held_reads: Count = 0
-    """Those of them that the client read in time: something before it had held their bytes back."""
-    held_events: Count = 0  # output events of these reads, without the first of each
-    unstamped_coalesced_reads: Count = 0  # those without a kernel timestamp, of which this is not known
-    unstamped_coalesced_events: Count = 0
+    coalesced_ttfts: Count = 0  # streams whose first token was read together with later ones, whose stamp it got
     unstamped_reads: Count = 0  # reads without a kernel timestamp, stamped by the user-space clock
     unsure_ttfts: Count = 0
-    """Streams whose TTFT may be more than a millisecond too long: the client lost its core while sending, or read the
-    first token together with later ones, whose stamp it got."""
+    """Streams whose TTFT may be more than a millisecond too long, because the client lost its core while sending."""
     requests: Count = 0  # streams that completed, measured or not
     input_tokens: Change = 0  # of prompts, counted at the first token, or at the last if usage comes only then
     output_tokens: Change = 0  # output tokens that arrived, measured or not

@@ -128,7 +128,7 @@ def stages_by_load(result: Result) -> dict[LoadShape, list[StageResult]]:
 
 def sound_stage(stages: Sequence[StageResult]) -> StageResult:
     """The representative of several stages with one load: the last without problems, otherwise the last."""
-    return max(stages, key=lambda stage: (not stage.limited and stage.inconclusive is None, stage.index))
+    return max(stages, key=lambda stage: (stage.doubt is None, stage.index))
 
 
 def figures_of(

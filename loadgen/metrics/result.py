@@ -130,13 +130,18 @@ class Requests(msgspec.Struct, frozen=True):
         return self.failed + (self.carried_failed or 0)
 
 
-class HeldBack(msgspec.Struct, frozen=True):
-    """How something between engine and client gathers a stage's streams: several events arrive at a time."""
+class Bursts(msgspec.Struct, frozen=True):
+    """Reads in the measured window that returned several output events of a stream at once."""
 
-    share: float  # of the output events
-    events_at_once: float  # mean
-    delay_ms: float | None  # about how long the first event of several was held back; null if TPOT is unknown
-    read_lag_ms: float | None  # p50: the client's own delay
+    share: float  # of the output events that came in bursts
+    first_share: float  # of the first tokens that came in bursts
+    events_at_once: float  # in a burst, mean
+    gap_ms: float  # mean time since the stream's previous output, or since it was sent
+    overdue: float
+    """Share of the streams' time, or of their TTFT, in which output was overdue if events were evenly spaced before."""
+    client_busy: float | None  # share of the time in which vramp's workers were busy or waited for a core
+    held_back: bool | None
+    """Whether something before the client held the output back (`stream-buffered`); null where it is not known."""
 
 
 class Concurrency(msgspec.Struct, frozen=True):
@@ -321,7 +326,17 @@ class StageResult(msgspec.Struct, frozen=True):
     compute: ComputeResult | None = None  # None if the engine does not report its operations
     cost: CostResult | None = None  # None without a price
     answers: Answers | None = None  # None if none was sampled, and in older results
-    buffered: HeldBack | None = None  # None if its streams arrived as they were generated, or too little is known
+    bursts: Bursts | None = None  # None if every read returned one output event at most, and in older results
+
+    @property
+    def doubt(self) -> str | None:
+        """Why its figures are not the engine's under its load; None if nothing speaks against them."""
+        if self.limited:
+            return f"client-limited: {self.why}"
+        if self.bursts is not None and self.bursts.held_back:
+            return "stream-buffered: something between the engine and vramp gathered the streams"
+        return None if self.inconclusive is None else f"inconclusive: {self.inconclusive}"
+
     canary: CanaryStage | None = None  # None if none was sent in this stage
 
 

@@ -25,10 +25,6 @@ import msgspec
 from loadgen.metrics.deltas import CLIENT_COUNTERS, COUNTERS, MESSAGES_KEPT, ClientDelta, LoadBin, StageDelta
 from loadgen.metrics.histogram import Histogram
 
-PUNCTUAL_MS = 1.0  # read lag, p99
-MIN_PUNCTUAL_SHARE = 2 / 3
-"""Share of the reads with several events that must be in time for them to be held back. Of a late client's, at most one
-in four seem to be: ten are taken for such by chance less than once in 250 times, and thirty never."""
 _COUNTED_BY_NAME = ("models", "errors", "degenerate", "loops", "finish_reasons")
 
 
@@ -192,30 +188,6 @@ class ClientMetrics:
     def coalesced_share(self) -> float | None:
         """The share of reads that carried more than one output event."""
         return self.counters["coalesced_reads"] / self.counters["reads"] if self.counters["reads"] else None
-
-    @property
-    def held(self) -> tuple[int, int]:
-        """Reads whose bytes were held back before they reached this client, and their output events but the first.
-
-        Where the kernel gives no timestamps, it is the punctuality of all reads that decides.
-        """
-        counters, lag_ms = self.counters, self.read_lag.percentile_ms(99)
-        in_time = lag_ms is not None and lag_ms <= PUNCTUAL_MS
-        reads = counters["held_reads"] + in_time * counters["unstamped_coalesced_reads"]
-        return reads, counters["held_events"] + in_time * counters["unstamped_coalesced_events"]
-
-    @property
-    def mostly_held(self) -> bool:
-        """Whether reads with several events say nothing of the client: the few that seem late are first reads."""
-        coalesced = self.counters["coalesced_reads"]
-        return coalesced > 0 and self.held[0] >= MIN_PUNCTUAL_SHARE * coalesced
-
-    @property
-    def late_share(self) -> float | None:
-        """The share of reads that carried several output events because the client was late."""
-        reads = self.counters["reads"]
-        late = 0 if self.mostly_held else self.counters["coalesced_reads"] - self.held[0]
-        return late / reads if reads else None
 
 
 def _known(*values: int | None) -> list[int]:

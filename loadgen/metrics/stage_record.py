@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from loadgen.format import counted
 from loadgen.metrics.account import FIRST_TOKENS, ClientAccount
 from loadgen.metrics.batch_means import BatchMeans
+from loadgen.metrics.bursts import bursts_of
 from loadgen.metrics.canary import Answers, CanaryTraffic
 from loadgen.metrics.client_limit import ClientFacts, cap_held_back, client_limit
 from loadgen.metrics.deltas import ClientDelta, StageDelta, Summary
@@ -20,6 +21,7 @@ from loadgen.metrics.hardware import HardwareSamples
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.hosts import ClockMoved, HostTick
 from loadgen.metrics.journal import StageEnded, StageSettled, StageStarted
+from loadgen.metrics.result import Bursts
 from loadgen.metrics.spill import Extent, SpillFile
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 
@@ -311,8 +313,25 @@ class StageRecord:
         of_hosts = (f"{part.host}: {why}" for part in self.hosts if (why := part.limit()) is not None)
         return next(of_hosts, None) or client_limit(self._client_facts())
 
+    @property
+    def bursts(self) -> Bursts | None:
+        """Its reads with several output events, and whether the client caused them; None if there were none."""
+        client, span_ns = self.client.counters, self.client_span_ns
+        first_tokens = [self.histogram(name) for name in FIRST_TOKENS]
+        # Without a single wait for a core, the kernel does not count them.
+        known = span_ns > 0 and client["waited_ns"] > 0
+        return bursts_of(
+            self.counters,
+            output_events=self.histogram("chunk_gap").count + sum(ttft.count for ttft in first_tokens),
+            first_tokens=sum(ttft.count for ttft in first_tokens),
+            ttft_ns=sum(1e6 * (ttft.mean_ms() or 0.0) * ttft.count for ttft in first_tokens),
+            busy_share=(client["cpu_ns"] + client["waited_ns"]) / span_ns if known else None,
+        )
+
     def _client_facts(self) -> ClientFacts:
-        started = self.started
+        started, bursts = self.started, self.bursts
+        # Events that were held back before they arrived were not read late; if it is not known, it is nobody's fault.
+        caused_bursts = bursts is not None and bursts.held_back is False
         client, span_ns = self.client, self.client_span_ns
         # If a cap held requests back, they were sent as slots became free, as in a closed loop, and not on schedule.
         scheduled = started.rate is not None and self.capped() is None
@@ -325,9 +344,9 @@ class StageRecord:
             lags=client.read_lag.count,
             read_lag_p99_ms=client.read_lag.percentile_ms(99),
             reads=client.counters["reads"],
-            late_share=client.late_share,
+            coalesced_share=client.coalesced_share if caused_bursts else None,
             ttfts=sum(self.histogram(name).count for name in FIRST_TOKENS),
-            unsure_ttfts=0 if client.mostly_held else client.counters["unsure_ttfts"],
+            unsure_ttfts=client.counters["unsure_ttfts"] + client.counters["coalesced_ttfts"] * caused_bursts,
             resent_requests=client.counters["resent_requests"],
             held_mean=self.held_mean if self._should_hold_all else None,
             wanted=started.concurrency,

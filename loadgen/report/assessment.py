@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from loadgen.format import UNKNOWN, counted, exact, exact_percent
+from loadgen.metrics.bursts import is_buffered
 from loadgen.metrics.result import FailureCheck, Result, SloCheck, StageResult
 from loadgen.metrics.slo import met_limits
 from loadgen.report.notes import has_numbers
@@ -244,7 +245,7 @@ def _limit(result: Result, stages: Sequence[StageResult]) -> Answer:
         return Answer(question, f"The client: {result.client.why}. These are not the server's numbers alone.", bad=True)
     if result.measured_by is not None:
         return Answer(question, f"Not known: {result.measured_by} does not say whether its client kept up.")
-    if any(stage.buffered is not None for stage in stages):
+    if any(is_buffered(stage.bursts) for stage in stages):
         return Answer(question, "Not known: something between engine and client holds the streams back.", bad=True)
     most = max(stages, key=_output)
     found = {one.id: one.text for one in most.verdicts}

@@ -255,10 +255,8 @@ def _doubts(pair: _Pair) -> Iterator[str]:
     if pair.a.target.concurrency == 0:
         yield "vramp sent nothing: these are the engines' own figures, under whatever others sent"
     for name, stage in (("A", pair.a), ("B", pair.b)):
-        if stage.limited:
-            yield f"{name} is client-limited: {stage.why}"
-        if stage.inconclusive is not None:
-            yield f"{name} is inconclusive: {stage.inconclusive}"
+        if stage.doubt is not None:
+            yield f"{name} is {stage.doubt}"
         if stage.curve:
             yield f"the load of {name} moves: its figures are not those of a single load"
         if failing := _failing(name, stage):

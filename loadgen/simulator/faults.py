@@ -16,8 +16,10 @@ Kinds, with the parameters that they take besides:
   is forever; with `after=0` an answer without any output, or a late one). `reset`, `truncate` and `stall` also apply
   to answers that are not streamed, in place of the answer.
 - oddities that a client must survive: `garbage` (an event that is not JSON, after `after` events), `role_first` (an
-  immediate event without output), `multi` (`tokens` per event, default 4), `split` (events in pieces), `crlf`, `ping`,
-  `empty` (no output tokens), `usage_none`, `usage_end` (only a total at the end), `usage_zero` (0 until the end),
+  immediate event without output), `multi` (`tokens` per event, default 4), `split` (events in pieces), `hold` (bytes
+  are held back as by a proxy that buffers: for `seconds`, until `bytes` have gathered, or until the answer is complete,
+  whichever comes first), `crlf`, `ping`, `empty` (no output tokens), `usage_none`, `usage_end` (only a total at the
+  end), `usage_zero` (0 until the end),
   `usage_partial` (in each third event), `hidden` (usage counts `tokens` more, which are not streamed), and in chat
   streams `reasoning` (the first half) and `tool_calls`.
 - wrong text while everything else is right, from token `after`+1 on (default 1): `wrong` (random words, different in
@@ -52,7 +54,7 @@ KINDS = (
     *ENDS,
     *TEXTS,
     *("endless", "drift", "unsteady", "some_scores", "ignore_scores", "refuse_scores"),
-    *("not_http", "silent", "close_on_reuse", "stall", "garbage", "role_first", "multi", "split", "twice"),
+    *("not_http", "silent", "close_on_reuse", "stall", "garbage", "role_first", "multi", "split", "hold", "twice"),
     *("crlf", "ping", "empty", "reasoning", "tool_calls", "idle_close"),
     *("usage_none", "usage_end", "usage_zero", "usage_partial", "hidden"),
 )
@@ -69,6 +71,7 @@ class Fault:
     after: int = 1
     seconds: float = 0.0
     tokens: int = 4
+    bytes: int = 0
     streams: int = 0
     nats: float = 0.5
 
@@ -89,7 +92,7 @@ def parse_fault(text: str) -> Fault:
     if kind not in KINDS:
         raise ProfileError(f"fault {text!r}: no kind {kind!r}; there are {', '.join(sorted(KINDS))}")
     readers = {"share": float, "nth": int, "every": int, "after": int, "seconds": float, "tokens": int, "streams": int}
-    readers["nats"] = float
+    readers |= {"nats": float, "bytes": int}
     values: dict[str, float] = {}
     for part in filter(None, rest.split(",")):
         key, _, value = part.partition("=")
@@ -154,12 +157,15 @@ class FaultyStream(BaseAnswer):
         self._sent = 0
         self._counts = stream.exchange.served.tokens = []
         self._stalled = self._over = False
+        self._held = b""
         events = stream.exchange.events
         events.hidden = faults["hidden"].tokens if "hidden" in faults else 0
         events.zero_usage = "usage_zero" in faults
         events.running_usage &= "usage_end" not in faults
         if "split" in faults:
             stream.write = self._write_split
+        elif "hold" in faults:
+            stream.write = self._write_held
         elif "twice" in faults and not faults["twice"].seconds:
             stream.write = self._write_twice
         if "crlf" in faults:
@@ -263,6 +269,19 @@ class FaultyStream(BaseAnswer):
     def _write_twice(self, data: bytes) -> None:
         # Data that ends with the last chunk ends the answer.
         self._exchange.connection.write(data + self._again() if data.endswith(LAST_CHUNK) else data)
+
+    def _write_held(self, data: bytes) -> None:
+        fault, connection = self._faults["hold"], self._exchange.connection
+        if not self._held and fault.seconds:
+            connection.server.loop.call_later(fault.seconds, self._let_through)
+        self._held += data
+        if data.endswith(LAST_CHUNK) or 0 < fault.bytes <= len(self._held):
+            self._let_through()
+
+    def _let_through(self) -> None:
+        held, self._held = self._held, b""
+        if held and self._exchange.connection.fd >= 0:
+            self._exchange.connection.write(held)
 
     def _write_split(self, data: bytes) -> None:
         cuts = sorted(self._random.randrange(len(data) + 1) for _ in range(3))

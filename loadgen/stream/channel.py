@@ -38,6 +38,7 @@ from loadgen.stream.stream import Stream, http_failure
 
 _KEPT_BODY = 4096
 _UNSURE_NS = 1_000_000
+_MOMENT_NS = 10_000_000  # bursts that are closer together may have one cause: a client that was late once
 _IDLE_CLOSE_NS = 1_000_000_000  # a reset that crossed the request arrives within a round trip
 
 Ended = Callable[["Channel", Stream, int], None]
@@ -51,8 +52,8 @@ class Channel:
     """One connection: `begin` puts a stream on it; the transport calls `feed`, `sent_late` and `lost`."""
 
     __slots__ = (
-        "stream usable served answered stamped write close_transport output_began _client _ended _unanswered _gone "
-        "_parser _stamp_ns _coalesced_ns _in_time _splitter _slow _between_chunks _plain _status _body"
+        "stream usable served answered write close_transport output_began _client _ended _unanswered _gone _parser "
+        "_stamp_ns _before_ns _burst_ns _splitter _slow _between_chunks _plain _status _body"
     ).split()
 
     def __init__(
@@ -66,14 +67,13 @@ class Channel:
         self.stream: Stream | None = None
         self.usable = False  # connected, and nothing has happened that forbids another request
         self.served = 0
-        self.stamped = True  # its reads have kernel timestamps
         self.write: Callable[[bytes], bool] = _not_connected
         """Send bytes; True if the kernel took all of them, otherwise `sent_late` is called once it has."""
         self.close_transport: Callable[[], None] = _nothing
         self.output_began: Callable[[], None] = _nothing  # called when the first token arrives
         self._stamp_ns = 0
-        self._coalesced_ns = 0
-        self._in_time = False
+        self._before_ns = 0  # the stream's last output, or its sending, before the bytes that are being read
+        self._burst_ns = 0  # stamp of the last read with several output events
         self._reset_response()
 
     def _reset_response(self) -> None:
@@ -137,13 +137,15 @@ class Channel:
             try:
                 chunk = decode_chunk(document)
             except UNDECODABLE:
-                self._parse(data)
+                self._parse(stream, data)
             else:
                 self._take_document(stream, chunk, document)
         else:
-            self._parse(data)
+            self._parse(stream, data)
 
-    def _parse(self, data: bytes) -> None:
+    def _parse(self, stream: Stream, data: bytes) -> None:
+        if stream.last_ns != self._stamp_ns:
+            self._before_ns = stream.last_ns
         try:
             self._parser.feed_data(data)
             # Further bytes ending in CRLF would be the next chunk's header, which clears `_between_chunks`.
@@ -287,7 +289,7 @@ class Channel:
             self._count_input(stream, stream.usage.prompt_tokens)
             return
         if gap_ns == 0:
-            self._note_together(stream)
+            self._note_burst(stream)
         if not stream.part_ns:
             stream.begin_part(stamp_ns, tokens)
             return
@@ -302,19 +304,31 @@ class Channel:
             stream.held_ns = stream.last_ns
         stream.plain = not stream.held_ns and stream.pieces is None
 
-    def _note_together(self, stream: Stream) -> None:
-        """Note another output event of the same read, and whether the client is the reason that they came together."""
-        client, stamp_ns = self._client, self._stamp_ns
-        if self._coalesced_ns != stamp_ns:
-            self._coalesced_ns = stamp_ns
+    def _note_burst(self, stream: Stream) -> None:
+        """Count an output event that was read at once with the one before it."""
+        client, samples, stamp_ns, before_ns = self._client, stream.samples, self._stamp_ns, self._before_ns
+        begins = self._burst_ns != stamp_ns
+        is_first = before_ns == stream.sent_ns
+        if begins:
+            self._burst_ns = stamp_ns
             client.coalesced_reads += 1
-            self._in_time = self.stamped and time.time_ns() - stamp_ns <= stream.punctual_ns
-            client.held_reads += self._in_time
-            client.unstamped_coalesced_reads += not self.stamped
-            if self.stamped and not self._in_time and stream.tokens == stream.first_tokens:
-                client.unsure_ttfts += 1
-        client.held_events += self._in_time
-        client.unstamped_coalesced_events += not self.stamped
+            client.coalesced_ttfts += is_first
+        if stream.muted or not samples.is_open or before_ns < samples.opened_ns:
+            return
+        events = 1 + begins
+        samples.burst_events += events
+        if is_first:
+            samples.first_burst_events += events
+        if not begins:
+            return
+        samples.bursts += 1
+        samples.burst_gap_ns += stamp_ns - before_ns
+        if is_first:
+            samples.first_bursts += 1
+            samples.first_burst_gap_ns += stamp_ns - before_ns
+        if abs(stamp_ns - client.burst_ns) > _MOMENT_NS:
+            client.burst_ns = stamp_ns
+            samples.burst_moments += 1
 
     def _take_any(self, body: bytes) -> None:
         """Take a piece of the body that is not simply one event."""

@@ -15,7 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.metrics.degenerate import degeneracy
-from loadgen.metrics.deltas import MESSAGES_KEPT, ClientDelta, EncodedHistogram, StageCounts, StageDelta, StreamRow
+from loadgen.metrics.deltas import (
+    BURST_COUNTS,
+    MESSAGES_KEPT,
+    ClientDelta,
+    EncodedHistogram,
+    StageCounts,
+    StageDelta,
+    StreamRow,
+)
 from loadgen.metrics.histogram import Histogram
 
 
@@ -102,6 +110,8 @@ class StageSamples(StageCounts, msgspec.Struct):
         """Discard all times since the last drain, and counts based on times, because the wall clock was stepped."""
         self.clock_steps += len(self.e2e_ns)
         self.good = self.tpot_parts = 0
+        for name in BURST_COUNTS:
+            setattr(self, name, 0)
         self._drop_samples()
         if self.rows is not None:
             replace = msgspec.structs.replace
@@ -187,10 +197,8 @@ class ClientSamples(msgspec.Struct, eq=False):
     requests: int = 0
     reads: int = 0
     coalesced_reads: int = 0
-    held_reads: int = 0
-    held_events: int = 0
-    unstamped_coalesced_reads: int = 0
-    unstamped_coalesced_events: int = 0
+    coalesced_ttfts: int = 0
+    burst_ns: int = 0  # when several output events of a stream last came at once
     unstamped_reads: int = 0
     unsure_ttfts: int = 0
     connects: int = 0
@@ -211,10 +219,7 @@ class ClientSamples(msgspec.Struct, eq=False):
             realtime_ns=realtime_ns,
             reads=self.reads,
             coalesced_reads=self.coalesced_reads,
-            held_reads=self.held_reads,
-            held_events=self.held_events,
-            unstamped_coalesced_reads=self.unstamped_coalesced_reads,
-            unstamped_coalesced_events=self.unstamped_coalesced_events,
+            coalesced_ttfts=self.coalesced_ttfts,
             unstamped_reads=self.unstamped_reads,
             unsure_ttfts=self.unsure_ttfts,
             requests=self.requests - self.drained_requests,
@@ -228,8 +233,7 @@ class ClientSamples(msgspec.Struct, eq=False):
         self.drained_input_tokens, self.drained_tokens = self.input_tokens, self.output_tokens
         self.drained_requests = self.requests
         self.reads = self.coalesced_reads = self.unstamped_reads = self.unsure_ttfts = self.connects = 0
-        self.held_reads = self.held_events = self.unstamped_coalesced_reads = self.unstamped_coalesced_events = 0
-        self.resent_requests = 0
+        self.coalesced_ttfts = self.resent_requests = 0
         self.read_lag_ns.clear()
         self.send_lag_ns.clear()
         return delta

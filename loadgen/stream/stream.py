@@ -24,7 +24,6 @@ _UNCOUNTED_SHARE = 0.01  # or a few tokens that were held back until their chara
 MIN_TOKEN_BYTES = 2
 """Output with less text for each token of the total than this cannot be all that was generated: English text and code
 have 3 to 5 bytes a token, and languages that are not written in ASCII as many."""
-_PUNCTUAL_FIRST_NS = 1_000_000  # while the time between its tokens is not known
 _NO_USAGE = Usage()
 
 
@@ -169,17 +168,6 @@ class Stream:
                 return None  # some of them were never streamed, or usage contradicts itself
             later *= streamed / self.tokens
         return (self.last_ns - self.first_ns) / later if later > 0 else None
-
-    @property
-    def punctual_ns(self) -> int:
-        """How late a read of several of its events may be if these did not come one by one.
-
-        A client that was too late for the first of them is as likely to read at any moment between two tokens: at most
-        one in four times so soon after the last. Bytes that came together are read as soon as the process wakes up.
-        """
-        later = self.tokens - self.first_tokens
-        between_ns = (self.last_ns - self.first_ns) // later if later > 0 else 0
-        return between_ns // 4 or _PUNCTUAL_FIRST_NS
 
     @property
     def _is_timed(self) -> bool:

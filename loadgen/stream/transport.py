@@ -257,7 +257,6 @@ class _TlsProtocol(asyncio.Protocol):
         self._transport.set_write_buffer_limits(0)
         self._channel.write = self._write
         self._channel.close_transport = self._transport.abort
-        self._channel.stamped = False
 
     def _write(self, data: bytes) -> bool:
         self._transport.write(data)

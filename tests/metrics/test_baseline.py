@@ -60,7 +60,10 @@ def test_doubt_on_either_side_takes_the_words() -> None:
     slow = run_of(served(3, scale=1.2))
     (stage,) = with_baseline(slow, baseline_of("good", doubtful)).stages
     assert stage.baseline is not None
-    assert (stage.baseline.verdict, stage.baseline.bad) == ("no evidence: the baseline was client-limited", False)
+    assert (stage.baseline.verdict, stage.baseline.bad) == (
+        "no evidence: the baseline is client-limited: its CPU was full",
+        False,
+    )
     unsure = msgspec.structs.replace(A.stages[0], inconclusive="too few streams")
     (stage,) = with_baseline(slow, baseline_of("good", msgspec.structs.replace(A, stages=[unsure]))).stages
     assert stage.baseline is not None

@@ -23,12 +23,12 @@ def facts(**known: float) -> ClientFacts:
     [
         (ClientFacts(), None),
         (facts(), None),
-        (facts(cpu_share=0.5, read_lag_p99_ms=3.0, late_share=0.01, held_mean=63.9, wanted=64), None),
+        (facts(cpu_share=0.5, read_lag_p99_ms=3.0, coalesced_share=0.01, held_mean=63.9, wanted=64), None),
         (facts(workers_lost=1), "a worker died, and a part of the load with it"),
         (facts(workers_lost=2, cpu_share=0.95), "2 workers died"),
         (facts(cpu_share=0.95), "95% of their cores"),
         (facts(read_lag_p99_ms=60.0), "read lag p99 60.0 ms: the client read late"),
-        (facts(late_share=0.2), "20.0% of the reads"),
+        (facts(coalesced_share=0.2), "20.0% of the reads"),
         (facts(ttfts=500, unsure_ttfts=2), None),
         (facts(ttfts=500, unsure_ttfts=3), "3 of 500 TTFTs may be too long because of the client"),
         (facts(ttfts=99, unsure_ttfts=9), None),
@@ -60,7 +60,7 @@ def test_what_limits_the_client(facts: ClientFacts, words: str | None) -> None:
 BROKEN = facts(
     cpu_share=1.0,
     read_lag_p99_ms=900.0,
-    late_share=1.0,
+    coalesced_share=1.0,
     send_lag_mean_ms=90.0,
     e2e_mean_ms=100.0,
     send_lag_p99_ms=900.0,

@@ -299,7 +299,7 @@ async def test_nobody_listens() -> None:
 
 async def test_a_model_that_is_not_served(engine: Simulator) -> None:
     parts = profile({"engine": "attach", "url": engine.url, "model": "gpt-9"})
-    await refused(parts, ServerError, "'gpt-9'", "it serves: ")
+    await refused(parts, ServerError, "`gpt-9` does not exist", "/v1/models lists simulator; name the model")
 
 
 async def test_longer_than_the_model_takes(engine: Simulator) -> None:

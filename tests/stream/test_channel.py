@@ -178,7 +178,7 @@ def test_a_first_token_read_with_later_ones_has_a_time_that_is_not_sure() -> Non
     together.read(head() + text("a") + text("b") + text("c"), 10)
     apart.read(head() + text("a"), 10)
     apart.read(text("b") + text("c"), 20)
-    assert (together.client.unsure_ttfts, apart.client.unsure_ttfts) == (1, 0)
+    assert (together.client.coalesced_ttfts, apart.client.coalesced_ttfts) == (1, 0)
     assert together.client.coalesced_reads == apart.client.coalesced_reads == 1
 
 
@@ -225,40 +225,24 @@ def test_a_request_that_goes_late_is_timed_from_its_last_byte() -> None:
     assert wire.client.send_lag_ns[1] == 25 * MS
 
 
-@pytest.mark.parametrize(("read_after_ms", "held"), [(0.2, True), (2.0, True), (3.0, False), (9.0, False)])
-def test_events_of_one_read_were_held_back_if_it_was_punctual(
-    read_after_ms: float, monkeypatch: pytest.MonkeyPatch, *, held: bool
-) -> None:
-    """Tokens are 10 ms apart: a late client would read at any moment between two of them."""
+def test_reads_with_several_events_are_counted_with_the_time_before_them() -> None:
     wire = Wire()
-    wire.read(head(), 5)
-    for number in range(1, 31):
-        wire.read(text("a", number), 10 * number)
-    # The clock of the process, which must be so far from the stamps that the test chooses.
-    monkeypatch.setattr(time, "time_ns", lambda: int((320 + read_after_ms) * MS))
-    wire.read(text("b", 31) + text("c", 32) + text("d", 33) + text("e", 34), 320)
-    client = wire.client
-    assert (client.coalesced_reads, client.held_reads, client.held_events) == (1, held, 3 * held)
-    assert client.unsure_ttfts == 0
-
-
-@pytest.mark.parametrize(("read_after_ms", "unsure"), [(0.2, 0), (3.0, 1)])
-def test_a_first_token_that_was_held_back_is_not_the_clients_fault(
-    read_after_ms: float, unsure: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wire = Wire()
-    monkeypatch.setattr(time, "time_ns", lambda: int((100 + read_after_ms) * MS))
     wire.read(head() + text("a", 1) + text("b", 2), 100)
-    assert (wire.client.unsure_ttfts, wire.client.held_reads) == (unsure, 1 - unsure)
+    wire.read(text("c", 3), 110)
+    wire.read(text("d", 4) + text("e", 5) + text("f", 6), 140)
+    delta = wire.delta()
+    assert (delta.bursts, delta.burst_events, delta.burst_moments) == (2, 5, 2)
+    assert delta.burst_gap_ns == 130 * MS
+    assert (delta.first_bursts, delta.first_burst_events, delta.first_burst_gap_ns) == (1, 2, 100 * MS)
+    assert (wire.client.coalesced_reads, wire.client.coalesced_ttfts) == (2, 1)
 
 
-def test_without_stamps_nothing_is_known_of_what_came_together() -> None:
-    wire = Wire()
-    wire.channel.stamped = False
-    wire.read(head() + text("a", 1) + text("b", 2) + text("c", 3), 100)
-    client = wire.client
-    assert (client.coalesced_reads, client.held_reads, client.unsure_ttfts) == (1, 0, 0)
-    assert (client.unstamped_coalesced_reads, client.unstamped_coalesced_events) == (1, 2)
+def test_streams_that_one_late_moment_struck_count_it_once() -> None:
+    one, other = Wire(), Wire()
+    other.channel._client = one.client
+    for wire, at_ms in ((one, 100), (other, 104)):
+        wire.read(head() + text("a", 1) + text("b", 2), at_ms)
+    assert (one.delta().burst_moments, other.delta().burst_moments) == (1, 0)
 
 
 def failure_of(*reads: bytes, lost: bool = False) -> tuple[dict[str, int], dict[str, list[str]], bool]:

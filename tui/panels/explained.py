@@ -19,12 +19,14 @@ _ROWS = (
     ),
     _Explained(
         ("stream-buffered",),
-        "tokens arrive several at a time although vramp reads in time: TPOT and ITL are those of the path between",
-        "turn off buffering in the proxy (proxy_buffering, option http-no-delay), or attach to the engine itself",
+        "several tokens arrive at a time although vramp reads in time: something between the engine and vramp gathers "
+        "them, so TTFT, TPOT and ITL are those of the path, not the engine's",
+        "turn off buffering in the proxy (nginx: proxy_buffering off; HAProxy: option http-no-delay), or attach to the "
+        "engine itself",
     ),
     _Explained(
         ("truth",),
-        "client and engine disagree about the same requests",
+        "client and engine disagree about the same requests, of this stage or of several together (truth.over)",
         "look for a proxy, or another client, between the two",
     ),
     _Explained(

@@ -46,6 +46,9 @@ async def answering(
             writer.write(b"Connection: close\r\n\r\n" + body)
             await writer.drain()
         writer.close()
+        # Otherwise the loop may be closed before the socket is, which a later test would be blamed for.
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
     async with server:
