@@ -267,11 +267,11 @@ async def _accepted(client: ServerClient, model: str, load: Load, first: Accepte
     accepted, reply = await attempt(())
     deciding = reply
     left = [name for name in _FALLBACKS if _applies(name, load)]
-    while reply.status in _REFUSED and left:
+    while _is_refused(reply) and left:
         name = next((name for name in left if _names(reply, name)), left[0])
         left.remove(name)
         tried, reply = await attempt((*accepted.without, name))
-        if reply.status in _REFUSED and name == "max_tokens" and _names(reply, "max_completion_tokens"):
+        if _is_refused(reply) and name == "max_tokens" and _names(reply, "max_completion_tokens"):
             continue  # it refuses the substitute, too, which says nothing about the rest
         accepted, deciding = tried, reply
     if not _is_success(reply):
@@ -283,6 +283,12 @@ async def _accepted(client: ServerClient, model: str, load: Load, first: Accepte
         if _is_success(retried):
             accepted, reply = tried, retried
     return accepted, reply
+
+
+def _is_refused(reply: Reply) -> bool:
+    """Whether the server did not understand the request; some only find out, and say so, inside a stream."""
+    status = read_answer(reply.content).error_status if reply.status == 200 else reply.status
+    return status in _REFUSED
 
 
 def _names(reply: Reply, field: str) -> bool:

@@ -125,6 +125,7 @@ class Answer(NamedTuple):
     text: str
     usage: Usage
     failed: Failed | None
+    error_status: int | None = None  # the HTTP status that an error in the stream would have had
 
 
 def read_answer(content: bytes) -> Answer:
@@ -141,7 +142,7 @@ def read_answer(content: bytes) -> Answer:
         except UNDECODABLE as error:
             return Answer("".join(texts), usage, Failed("bad_event", f"{error}: {shown(event.data)}"))
         if (failed := error_in(chunk)) is not None:
-            return Answer("".join(texts), usage, failed)
+            return Answer("".join(texts), usage, failed, _status_of(event.data))
         usage = chunk.usage or usage
         for choice in chunk.choices:
             text = text_of(choice)
@@ -164,6 +165,20 @@ def _events_of(content: bytes) -> list[Event]:
         return [*splitter.feed(content), *filter(is_whole, splitter.feed(b"\n\n"))]
     except EventTooLong:
         return []
+
+
+def _status_of(error: bytes) -> int:
+    """The HTTP status that an error names; a server that names none failed by itself: 500."""
+    try:
+        value = msgspec.json.decode(error)
+    except UNDECODABLE:
+        return 500
+    while isinstance(value, dict):
+        code = str(value.get("code", value.get("error_code")))
+        if len(code) == 3 and code.isascii() and code.isdigit():
+            return int(code)
+        value = value.get("error", value.get("response"))
+    return 500
 
 
 def error_in(chunk: Chunk) -> Failed | None:

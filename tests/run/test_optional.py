@@ -204,6 +204,36 @@ async def test_only_what_is_refused_is_given_up(endpoint: str, names: list[str],
     assert bool(accepted.vocabulary.words) == (endpoint == "chat" or "prompt" in names)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        b'data: {"error": {"message": "Token id 985 is out of vocabulary", "type": "BadRequestError", "code": 400}}',
+        b'data: {"object": "error", "message": "no token ids", "code": "422"}',
+        b'event: error\ndata: {"message": "no token ids"}',
+        b"error: no token ids",
+    ],
+)
+async def test_token_ids_refused_inside_a_stream_become_text(error: bytes) -> None:
+    def post(path: str, body: dict[str, Any]) -> tuple[int, bytes] | None:
+        return (200, error + b"\n\ndata: [DONE]\n\n") if isinstance(body["prompt"], list) else None
+
+    server = Server(post)
+    async with serving(server) as url:
+        result, error_of_run = await outcome(profile({"engine": "attach", "url": url}))
+    (note,) = [note for note in texts(result, "server") if note.startswith("the server refuses")]
+    assert note.endswith("does without: prompts of token ids (they are text)")
+    assert (error_of_run, result.stages[0].requests.completed, len(server.bodies)) == (None, 20, 2 + 20)
+
+
+async def test_an_engine_that_is_only_busy_inside_a_stream_is_asked_once() -> None:
+    busy = b'data: {"error": {"message": "paused", "code": 503}}\n\ndata: [DONE]\n\n'
+    server = Server(lambda path, body: (200, busy))
+    async with serving(server) as url:
+        with pytest.raises(ServerError, match=r"the first request failed: paused \(503\)$"):
+            await learn(url)
+    assert len(server.bodies) == 1
+
+
 @pytest.mark.parametrize("names", [["max_tokens", "temperature"], ["ignore_eos"]])
 async def test_the_load_is_sent_in_the_form_that_was_accepted(names: list[str]) -> None:
     server = Server(refusing(names, named=False))
