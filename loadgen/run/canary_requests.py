@@ -157,7 +157,7 @@ def _values(method: ScoreMethod, scored: _Scored, prompt_tokens: int) -> Sequenc
 
 def read_answer(content: bytes) -> Answer:
     """The answer in an event stream; raises `ValueError` if it failed, as a stream of the load would have."""
-    text, usage, failed = ending.read_answer(content)
+    text, usage, failed, _ = ending.read_answer(content)
     if failed is not None:
         raise ValueError(f"the answer failed: {failed.message}")
     return Answer(text, usage.prompt_tokens or 0, usage.completion_tokens or 0)
