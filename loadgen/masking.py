@@ -45,7 +45,7 @@ _HIDES_NUMBERS = re.compile(r"PASSW|SECRET|PWD", re.IGNORECASE)  # as in `passwo
 _PLACE = re.compile(r"(?:FILE|PATH|DIR|HOME|SOCK|AUTHORITY|[_-]ENV)$", re.IGNORECASE)  # it names where a secret is
 _NUMBER = re.compile(r"-?[0-9][0-9_.]*[kKmMgG]?")
 _ASSIGNMENT = re.compile(r"(-*[A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
-_NOTHING = ("None", "null", "True", "False", "true", "false")
+_NOTHING = ("None", "null", "True", "False", "true", "false", "VALUE")  # `KEY=VALUE` is in every usage
 
 # One of these is in every text with a secret that is recognised by form; most lines of a log have none.
 _SUSPICIOUS = "key token secret pass pwd _pat -pat auth credential cookie bearer basic :// hf_ sk- gh glpat nv".split()
@@ -58,7 +58,7 @@ _VALUE = (
 _PAIRS = (
     # What looks like a name, followed by base64 padding at the end of a text, is part of a histogram.
     re.compile(rf"""(?i)(?<![\w.-])(?P<name>{_NAME})(?P<between> ?= ?|\\?["'] *: *)(?!={{1,2}}$)(?P<value>{_VALUE})"""),
-    re.compile(rf"(?i)(?<![\w.-])(?P<name>--{_NAME})(?P<between> +)(?!-)(?P<value>{_VALUE})"),
+    re.compile(rf"(?i)(?<![\w.-])(?P<name>--(?!-){_NAME})(?P<between> +)(?!-)(?P<value>{_VALUE})"),
 )
 _SCHEME = r"(?:basic|bearer|digest|token)\s+"
 _CREDENTIALS = (

@@ -1,12 +1,16 @@
 """Secrets out of documents, texts and command lines: by name, by value and by form."""
 
+import ast
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies
 
 from loadgen.masking import learn, masked, masked_command, masked_text
 from loadgen.metrics.journal import Diagnosis
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +117,8 @@ def test_a_document_deeper_than_any_of_ours_ends_in_a_mask() -> None:
             "max_num_batched_tokens=8192, skip_tokenizer_init=False",
         ),
         ("api_key=None, auth: on", "api_key=None, auth: on"),
+        ("------Inter-token Latency------", "------Inter-token Latency------"),
+        ("vramp run [--set KEY=VALUE]", "vramp run [--set KEY=VALUE]"),
         ("{'model': 'm', 'api_key': ['a b', 'c'], 'n': 1}", "{'model': 'm', 'api_key': ['***', '***'], 'n': 1}"),
         ("args: --api-key sk-1 --port 1", "args: --api-key *** --port 1"),
         ("export HF_TOKEN=hf_x; go", "export HF_TOKEN=***; go"),
@@ -154,6 +160,18 @@ def test_secrets_are_learned_from_what_is_neither_utf_8_nor_shallow() -> None:
 def test_lists_without_an_end_take_no_time() -> None:
     text = "key=[" * 50_000 + " password=abc"
     assert masked_text(text) == text.replace("abc", "***")
+
+
+def test_no_words_of_our_own_are_taken_for_a_secret() -> None:
+    def words_in(source: Path) -> set[str]:
+        nodes = list(ast.walk(ast.parse(source.read_text())))
+        docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        literals = [node for node in nodes if isinstance(node, ast.Constant) and id(node) not in docstrings]
+        return {node.value for node in literals if isinstance(node.value, str)}
+
+    sources = [*ROOT.glob("loadgen/report/**/*.py"), *ROOT.glob("tui/**/*.py")]
+    assert len(sources) > 50
+    assert [words for source in sources for words in words_in(source) if masked_text(words) != words] == []
 
 
 @given(strategies.text(), strategies.text(max_size=20))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from loadgen.errors import ProfileError
+from loadgen.masking import MASK
 from loadgen.profile.schema import Profile
 from loadgen.store.runs import read_result
 from tests.engines import NOBODY, Simulator
@@ -208,6 +209,8 @@ def test_serve(engine: Simulator, capfd: pytest.CaptureFixture[str]) -> None:
     assert "Successful requests:                     20\n" in captured.out
     assert "Total generated tokens:                  160\n" in captured.out
     assert "P25 E2EL (ms): " in captured.out
+    assert f"{'Inter-token Latency':-^50}\n" in captured.out
+    assert MASK not in captured.out
     assert "--save-result is not needed" in captured.err
     assert json.loads(Path("o.json").read_text())["schema"] == "vramp.result/1"
     assert left().stages[0].requests.warmup == 2
