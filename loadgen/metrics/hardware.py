@@ -127,6 +127,7 @@ class HardwareRecord:
         self.meta: dict[str, Any] | None = None
         self.latest: dict[int, GpuSample] = {}
         self.first: dict[int, GpuSample] = {}
+        self.before_start: dict[int, GpuSample] = {}  # the last before vramp started a server, where there are any
         self.host: HostSample | None = None
         self._host_series = _series(_HOST_COLUMNS)
         self._gpu_series: dict[int, TimeSeries] = {}
@@ -150,6 +151,10 @@ class HardwareRecord:
         self._devices = devices
         for samples in self._open:
             samples.devices = devices or samples.devices
+
+    def keep_before_start(self) -> None:
+        """Keep what the GPUs held before the first start of a server of our own; an attached one holds its model."""
+        self.before_start = self.before_start or dict(self.latest)
 
     def sampled(self, line: GpusSampled) -> None:
         for sample in map(self._with_earlier_xids, line.gpus):
@@ -230,7 +235,7 @@ class HardwareRecord:
         throttled = {index: mean_throttle(samples) for index, samples in looks.items()}
         ours = self.gpus if devices.by in ("hbm", "all") else self.sockets_of(devices)  # these two are guesses
         of_others = {gpu.index for gpu in self.gpus if gpu not in ours}
-        return gpu_facts(self.gpus, now, self.first, throttled, of_others)
+        return gpu_facts(self.gpus, now, self.before_start, throttled, of_others)
 
     def of_stage(self, samples: HardwareSamples) -> ServerDevices:
         """The GPUs on which the server computed in a stage."""

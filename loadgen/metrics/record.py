@@ -162,6 +162,8 @@ class Record:
         if line.state == "starting":
             self._begin_span()
             self.server_starts.append(line)
+            if line.engine not in ("attach", "none"):
+                self.hardware.keep_before_start()
 
     def _begin_stage(self, line: StageStarted) -> None:
         self._earlier = [stage for stage in list(self.stages.values())[:-1] if not stage.is_packed]

@@ -34,7 +34,7 @@ class GpuFacts(msgspec.Struct, frozen=True):
 
     static: GpuStatic
     now: GpuSample
-    first: GpuSample | None = None  # before the server started; None if not sampled
+    before_start: GpuSample | None = None  # before vramp started the server; None if not sampled, or if it did not
     throttled_percent: Mapping[str, float] = {}  # mean share of the time by reason, over the stage
     siblings_clock_mhz: float | None = None  # median of the other busy GPUs
     siblings_temperature_c: float | None = None
@@ -91,7 +91,7 @@ def _xid(last: int | None) -> str:
 def gpu_facts(
     gpus: Sequence[GpuStatic],
     now: Mapping[int, GpuSample],
-    first: Mapping[int, GpuSample],
+    before_start: Mapping[int, GpuSample],
     throttled: Mapping[int, Mapping[str, float]],
     of_others: Collection[int] = (),
 ) -> list[GpuFacts]:
@@ -103,7 +103,7 @@ def gpu_facts(
         GpuFacts(
             static=gpu,
             now=now[gpu.index],
-            first=first.get(gpu.index),
+            before_start=before_start.get(gpu.index),
             throttled_percent=throttled.get(gpu.index, {}),
             siblings_clock_mhz=_median(sample.gfx_clock_mhz for sample in _siblings(gpu, gpus, now)),
             siblings_temperature_c=_median(sample.temperature_hotspot_c for sample in _siblings(gpu, gpus, now)),
@@ -227,7 +227,7 @@ def _other_cap(gpu: GpuFacts) -> str | None:
 
 
 def _used_before(gpu: GpuFacts) -> str | None:
-    used = gpu.first.hbm_used_bytes if gpu.first is not None else None
+    used = gpu.before_start.hbm_used_bytes if gpu.before_start is not None else None
     return f"{used / 1024**3:.1f} GiB in use before the start" if used and used > USED_BEFORE_START_BYTES else None
 
 

@@ -15,6 +15,7 @@ from loadgen.metrics.journal import (
     GpusSampled,
     HostSampled,
     RunStarted,
+    ServerChanged,
     StageEnded,
     StageStarted,
     TelemetryChanged,
@@ -23,7 +24,8 @@ from loadgen.metrics.journal import (
 from loadgen.metrics.record import Record
 from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic, HostSample, ServerDevices
 from loadgen.metrics.snapshot import GpuPace
-from loadgen.metrics.verdicts import error_verdicts
+from loadgen.metrics.verdicts import error_verdicts, gpu_verdicts
+from tests.journal import STARTED
 
 GIB = 1024**3
 GPUS = tuple(GpuStatic(index=n, vendor="sim", name="GPU", socket=f"s{n}", hbm_total_bytes=192 * GIB) for n in range(2))
@@ -61,6 +63,28 @@ def test_without_a_choice_the_gpus_of_the_server_are_those_that_hold_a_model() -
     attached.gpus = GPUS
     attached.sampled(sampled(1.0, 170.0, 0.3))
     assert attached.now() == ServerDevices((0,), "hbm")
+
+
+@pytest.mark.parametrize(("engine", "said"), [("vllm", ["40.0 GiB in use before the start"]), ("attach", [])])
+def test_memory_in_use_is_foreign_only_before_a_start_of_our_own(engine: str, said: list[str]) -> None:
+    record = Record()
+    record.apply(STARTED)
+    record.apply(TelemetryChanged(0.0, GPUS, {}))
+    record.apply(sampled(0.5, 40.0, 0.3))
+    record.apply(ServerChanged(1.0, "starting", engine, ""))
+    record.apply(sampled(9.0, 170.0, 170.0))
+    record.apply(ServerChanged(20.0, "starting", engine, ""))  # the operator restarts it: its own memory is not foreign
+    assert [one.text for one in gpu_verdicts(record.hardware.facts())] == said
+
+
+def test_memory_that_was_first_seen_after_the_start_is_not_foreign() -> None:
+    record = Record()
+    record.apply(STARTED)
+    record.apply(TelemetryChanged(0.0, GPUS, {}))
+    record.apply(ServerChanged(1.0, "starting", "vllm", ""))
+    record.apply(sampled(9.0, 170.0, 170.0))
+    record.apply(ServerChanged(9.0, "ready", "vllm", ""))
+    assert gpu_verdicts(record.hardware.facts()) == []
 
 
 def test_a_choice_holds_for_the_stage_in_which_it_was_known() -> None:

@@ -97,7 +97,7 @@ def gpu(static: dict[str, Any] | None = None, now: dict[str, Any] | None = None,
         ),
         (gpu({"links_total": None}, siblings_links=(18, 18)), "link-down", "0 links up, its siblings have 18"),
         (
-            gpu(first=GpuSample(index=5, t_s=0.0, hbm_used_bytes=40 * GIB)),
+            gpu(before_start=GpuSample(index=5, t_s=0.0, hbm_used_bytes=40 * GIB)),
             "hbm-used-before-start",
             "40.0 GiB in use before the start",
         ),
@@ -117,7 +117,7 @@ def test_a_gpu_that_is_not_well(facts: GpuFacts, id: str, text: str) -> None:
         gpu(throttled_percent={"power": 2.0}, siblings_clock_mhz=2100.0, siblings_temperature_c=75.0),
         # Slow because nothing is to be done, and a link that saves power meanwhile.
         gpu(now={"gfx_percent": 3.0, "gfx_clock_mhz": 300.0, "pcie_speed_gts": 2.5}, siblings_clock_mhz=2100.0),
-        gpu(first=GpuSample(index=5, t_s=0.0, hbm_used_bytes=300 * 1024**2)),
+        gpu(before_start=GpuSample(index=5, t_s=0.0, hbm_used_bytes=300 * 1024**2)),
         gpu({"compute_partition": "CPX", "partition": 3}),
         gpu({"vendor": "nvidia", "compute_partition": "1g.10gb"}),
         gpu(now={"xids": 0, "bad_pages": 0, "rows_remapped": 0, "remap_pending": False, "remap_failed": False}),

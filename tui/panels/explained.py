@@ -87,7 +87,9 @@ _ROWS = (
         "drain, reset or replace the GPU",
     ),
     _Explained(
-        ("hbm-used-before-start",), "more than 2 GiB were in use before the server started", "see who holds it: view 4"
+        ("hbm-used-before-start",),
+        "more than 2 GiB were in use before vramp started the server",
+        "see who holds it: view 4",
     ),
     _Explained(
         ("kv-limited",), "KV cache full, or preemptions", "shorter sequences, fewer streams, more memory for the cache"
