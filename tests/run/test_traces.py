@@ -69,7 +69,8 @@ async def test_a_published_trace_is_replayed_at_its_own_times(
     streams = rows_of(tmp_path)
     assert [(row["input_tokens"], row["output_tokens"]) for row in streams] == [(600, 3)] * 4
     gaps_s = [after["intended_unix_s"] - before["intended_unix_s"] for before, after in pairwise(streams)]
-    assert gaps_s == pytest.approx([0.02] * 3, abs=1e-5)
+    # Unix times are made from monotonic ones by an offset that moves while the clock is disciplined.
+    assert gaps_s == pytest.approx([0.02] * 3, abs=1e-3)
 
 
 async def test_the_engine_finds_in_its_cache_what_the_trace_says_is_shared(engine: Simulator, tmp_path: Path) -> None:

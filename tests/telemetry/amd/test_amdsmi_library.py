@@ -184,8 +184,9 @@ def test_the_telemetry_child_serves_the_backend(rocm: Path, tmp_path: Path) -> N
 def test_the_telemetry_child_refuses_without_a_library(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "loadgen.telemetry", "--backend", "amdsmi"]
     environ = {**os.environ, "ROCM_PATH": str(tmp_path)}
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, env=environ, check=False)
-    (line,) = done.stdout.splitlines()
-    refused = decode_line.decode(line)
+    # The child ends when its input does, which must not happen before it has answered.
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as child:
+        assert child.stdout
+        refused = decode_line.decode(child.stdout.readline())
     assert isinstance(refused, Refused)
     assert refused.reason.startswith("amdsmi 7.0.2 finds no libamd_smi.so")
