@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from loadgen.metrics.result import Bursts
 
 MIN_MOMENTS = 3
@@ -18,6 +20,10 @@ MIN_SHARE = 0.1  # of the output events: a few bursts say little of the other ev
 MIN_FIRST_SHARE = 0.5  # of the first tokens, which do not arrive alone
 MIN_OF_BUSY = 1.5
 """How many times the busy share the overdue share must be: what is overdue is an estimate, see `_overdue_ns`."""
+FULL_HOST_PERCENT = 90.0
+MIN_SHARE_ON_FULL_HOST = 0.9
+"""On a full host an engine or a proxy on it may wait for a core as well, and emit what has gathered meanwhile; but only
+what gathers by its nature gathers nearly every event."""
 MAX_TOKEN_NS = 50_000_000
 """The time between tokens that is taken for a stream's first burst, at most: before it lies the prompt's processing."""
 
@@ -72,6 +78,15 @@ def _is_held_back(overdue: float, busy: float | None, moments: int) -> bool | No
     if overdue <= MIN_OF_BUSY * busy:
         return False
     return True if moments >= MIN_MOMENTS else None
+
+
+def on_host(bursts: Bursts | None, cpu_percent: float | None) -> Bursts | None:
+    """The same bursts, put down to nobody if the host was so full that an engine on it may have caused them."""
+    if bursts is None or cpu_percent is None or cpu_percent < FULL_HOST_PERCENT or not bursts.held_back:
+        return bursts
+    if max(bursts.share, bursts.first_share) >= MIN_SHARE_ON_FULL_HOST:
+        return bursts
+    return msgspec.structs.replace(bursts, held_back=None)
 
 
 def is_buffered(bursts: Bursts | None) -> bool:

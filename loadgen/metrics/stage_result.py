@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.metrics.answers import answer_verdicts, kept
-from loadgen.metrics.bursts import buffered_words
+from loadgen.metrics.bursts import buffered_words, on_host
 from loadgen.metrics.canary_record import CanaryRecord
 from loadgen.metrics.crosscheck import truth_check, truth_verdicts
 from loadgen.metrics.curve import load_curve
@@ -114,7 +114,7 @@ def stage_result(
         canary=canaries.stage(started.index, counters["sent"] + counters["warmup"]),
         cost=cost_of(throughput, price),
         answers=kept(stage.answers),
-        bursts=stage.bursts,
+        bursts=on_host(stage.bursts, machine.host.get("cpu_percent")),
     )
 
 
@@ -351,7 +351,7 @@ def _facts(stage: StageRecord, gpus: Sequence[GpuStage], host: Mapping[str, floa
     engine = stage.engine
     return StageFacts(
         client_limit=stage.limit(),
-        buffered=buffered_words(stage.bursts),
+        buffered=buffered_words(on_host(stage.bursts, host.get("cpu_percent"))),
         capped=stage.capped(),
         others=stage.beside(stage.others),
         waiting=stage.waiting_mean,

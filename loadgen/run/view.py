@@ -11,7 +11,7 @@ from typing import Required, TypedDict, Unpack
 from loadgen.format import NO_LOAD, count, counted, number
 from loadgen.metrics.answers import answer_verdicts, kept
 from loadgen.metrics.baseline import BaselineWatch
-from loadgen.metrics.bursts import buffered_words
+from loadgen.metrics.bursts import buffered_words, on_host
 from loadgen.metrics.comparison import Comparison
 from loadgen.metrics.deltas import OUTCOMES
 from loadgen.metrics.engine import EngineView, OthersTraffic
@@ -199,7 +199,7 @@ def _verdicts(record: Record, of_gpus: Sequence[Verdict]) -> tuple[Verdict, ...]
         busy = [sample for sample in used if (sample.gfx_percent or 0.0) > 0]
         facts = StageFacts(
             client_limit=stage.limit(),
-            buffered=buffered_words(stage.bursts),
+            buffered=buffered_words(on_host(stage.bursts, host.cpu_percent if host is not None else None)),
             capped=stage.capped(),
             others=stage.beside(record.others),
             waiting=engine.waiting if engine is not None else None,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from loadgen.metrics.bursts import buffered_words, bursts_of
+from loadgen.metrics.bursts import buffered_words, bursts_of, on_host
 from loadgen.metrics.deltas import ClientDelta
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.result import Bursts
@@ -68,6 +68,23 @@ def test_it_is_not_said_where_the_evidence_does_not_reach(
     bursts = found(**counts)  # type: ignore[arg-type]
     assert bursts is not None and bursts.held_back is held_back
     assert buffered_words(bursts) is None
+
+
+@pytest.mark.parametrize(
+    ("cpu_percent", "output_events", "held_back"),
+    [
+        (99.0, 2400, True),  # every event, which no lack of cores does
+        (99.0, 3000, None),  # 80%: the engine may have waited for a core
+        (80.0, 3000, True),
+        (None, 3000, True),
+    ],
+)
+def test_on_a_full_host_a_part_of_the_events_says_nothing(
+    cpu_percent: float | None, output_events: int, *, held_back: bool | None
+) -> None:
+    bursts = on_host(found(output_events=output_events, first_tokens=20), cpu_percent)
+    assert bursts is not None and bursts.held_back is held_back
+    assert (buffered_words(bursts) is None) == (held_back is None)
 
 
 def test_no_bursts_are_nothing() -> None:
