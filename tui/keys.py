@@ -67,7 +67,7 @@ COCKPIT = _bindings(
     ("redo", "u", "ask('Redo')", "redo", "Repeat this stage of the plan, or the last one that is done"),
     ("loop", "o", "steer('loop')", "open, closed", "Switch between streams held and requests a second"),
     ("shape", "s", "steer('shape')", "shape", "Type the input and output tokens of a request: 4096/1024"),
-    ("plan", "r", "steer('plan')", "ladder, ramp", "Begin a ladder (8, 16, 32) or a ramp (64 in 60s) from here"),
+    ("plan", "r", "steer('plan')", "ladder, ramp", "Begin a ladder (8, 16, 32) or a ramp (64 in 60s, 4 to 24 in 15s)"),
     ("search", "k", "steer('search')", "search", "Search from here for the knee, or the most within the limits"),
     ("hold", "h", "ask('Hold')", "hold", "Hold this stage open; . or e ends that"),
     ("restart", "R", "steer('restart')", "restart", "Restart the server, or a variant of it; asks"),

@@ -87,7 +87,7 @@ def _own_settings(asked: PlanRequest, before: PlanSettings, load: float) -> dict
         case "ladder":
             return {"ladder": list(asked.loads)}
         case "ramp":
-            return {"ramp": {"start": load, "end": asked.to, "over": asked.over_s}}
+            return {"ramp": {"start": asked.start or load, "end": asked.to, "over": asked.over_s}}
         case search:
             least = max(1.0, load // _BELOW) if SEARCHES[search].from_below else min(before.least, load)
             return {"search": search, "least": least, "most": max(before.most, load)}

@@ -11,7 +11,7 @@ from loadgen.errors import ProfileError
 from loadgen.profile.values import MOST_RATE, parse_duration_s
 from loadgen.searches import SEARCHES, SearchName
 
-_RAMP = re.compile(r"(?P<to>\S+)\s+in\s+(?P<over>.+)")
+_RAMP = re.compile(r"(?:(?P<start>\S+)\s+to\s+)?(?P<to>\S+)\s+in\s+(?P<over>.+)")
 _EACH = re.compile(r"(?P<loads>.+?)\s+each\s+(?P<duration>.+)")
 
 
@@ -20,6 +20,7 @@ class PlanRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     kind: Literal["ladder", "ramp"] | SearchName
     loads: tuple[float, ...] = ()  # of a ladder: one stage each
+    start: float | None = None  # of a ramp: its first load; None: the present one
     to: float | None = None  # of a ramp: its last load
     over_s: float | None = None  # of a ramp: its length
     duration_s: float | None = None  # of each stage of a ladder; None: as in the profile
@@ -32,20 +33,25 @@ class PlanRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
                 each = f", {self.duration_s:g} s each" if self.duration_s is not None else ""
                 return f"ladder {', '.join(f'{load:g}' for load in self.loads)}{each}"
             case "ramp":
-                return f"ramp to {self.to or 0:g} in {self.over_s or 0:g} s"
+                start = f"from {self.start:g} " if self.start is not None else ""
+                return f"ramp {start}to {self.to or 0:g} in {self.over_s or 0:g} s"
             case search:
                 return f"search for the {SEARCHES[search].label}"
 
 
 def parse_plan(text: str) -> PlanRequest:
-    """A ladder, `8, 16, 32` or `8, 16, 32 each 30s`, or a ramp, `64 in 60s`; raises `ProfileError`."""
+    """A ladder, `8, 16, 32` or `8, 16, 32 each 30s`, or a ramp, `64 in 60s` or `4 to 24 in 15s`.
+
+    Raises `ProfileError`.
+    """
     try:
         ramp = _RAMP.fullmatch(text.strip())
         if ramp is not None:
             over_s = parse_duration_s(ramp["over"])
             if over_s <= 0:
                 raise ValueError(f"{ramp['over'].strip()}: too short for a ramp")
-            return PlanRequest("ramp", to=_positive(ramp["to"]), over_s=over_s)
+            start = _positive(ramp["start"]) if ramp["start"] is not None else None
+            return PlanRequest("ramp", start=start, to=_positive(ramp["to"]), over_s=over_s)
         ladder = _EACH.fullmatch(text.strip())
         loads, duration = (ladder["loads"], ladder["duration"]) if ladder is not None else (text, None)
         values = tuple(_positive(part) for part in loads.split(","))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,7 @@ from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.masking import learn
 from loadgen.profile.schema import Profile, tables
 
+_TYPE = re.compile(r"(int|float|str|bool)$|constrained-|list\[")  # what pydantic tried, in the place of an error
 _DEEPEST = 32  # tables and lists within each other; a profile has 6, and what walks a document has a frame for each
 
 
@@ -59,14 +61,27 @@ def build_profile(
     """
     _require_shallow(document, where=where)
     chosen = apply_variant(document, variant, where=where)
-    for override in overrides:
-        _apply_override(chosen, override)
+    values = [_apply_override(chosen, override) for override in overrides]
     _require_shallow(chosen, where=where)
     learn(chosen)  # learn its secrets before any error message shows a value
     try:
         return Profile.model_validate(chosen)
     except ValidationError as error:
-        raise ProfileError("\n".join(_explain(where, details) for details in error.errors())) from None
+        texts = _texts_wanted(error, values)
+        if not texts:
+            raise ProfileError("\n".join(_explain(where, details) for details in error.errors())) from None
+    as_typed = [f"{'.'.join(path)}={json.dumps(text)}" for path, text in texts]
+    return build_profile(chosen, where=where, overrides=as_typed)
+
+
+def _texts_wanted(error: ValidationError, values: list[tuple[list[str], str]]) -> list[tuple[list[str], str]]:
+    """Overrides that read as a number or a boolean where a text belongs: `server.env.X=1` is the text 1."""
+    wanted = [
+        [str(part) for part in details["loc"]]
+        for details in error.errors()
+        if details["type"] == "string_type" and not isinstance(details["input"], dict | list)
+    ]
+    return [(path, text) for path, text in values if path in wanted]
 
 
 def _require_shallow(document: Mapping[str, Any], *, where: str) -> None:
@@ -118,16 +133,36 @@ def _merged(base: Any, overlay: Any) -> Any:  # noqa: ANN401 - any of TOML's typ
 
 
 def _unset(document: dict[str, Any], key: str, *, where: str) -> None:
+    if not _has(document, key):
+        raise ProfileError(f"{where}: {key}: is not set, so it cannot be unset")
     *parents, last = key.split(".")
     table: Any = document
     for parent in parents:
-        table = table.get(parent) if isinstance(table, dict) else None
-    if not isinstance(table, dict) or last not in table:
-        raise ProfileError(f"{where}: {key}: is not set, so it cannot be unset")
+        table = table[parent]
     del table[last]
 
 
-def _apply_override(document: dict[str, Any], override: str) -> None:
+def unset_keys(document: dict[str, Any], keys: Iterable[str], *, before: Mapping[str, Any]) -> None:
+    """Remove keys from a document that has its variant; raises `ProfileError`.
+
+    One that only the variant removed is no mistake: a sweep has the same options for each of its variants.
+    """
+    for key in keys:
+        if _has(document, key) or not _has(before, key):
+            _unset(document, key, where="--unset")
+
+
+def _has(document: Mapping[str, Any], key: str) -> bool:
+    table: Any = document
+    for part in key.split("."):
+        if not isinstance(table, Mapping) or part not in table:
+            return False
+        table = table[part]
+    return True
+
+
+def _apply_override(document: dict[str, Any], override: str) -> tuple[list[str], str]:
+    """Set a key; its path, and its value as it was typed."""
     key, separator, text = override.partition("=")
     path = [part.strip() for part in key.split(".")]
     if not separator or not all(path):
@@ -140,6 +175,7 @@ def _apply_override(document: dict[str, Any], override: str) -> None:
         _assign(document, path, value)
     except ValueError as error:
         raise ProfileError(f"--set {override}: {error}") from None
+    return path, text.strip()
 
 
 def _assign(document: dict[str, Any], path: list[str], value: object) -> None:
@@ -168,7 +204,7 @@ def _no_such_profile(path: Path) -> str:
 
 
 def _explain(where: str, details: ErrorDetails) -> str:
-    location = [part for part in details["loc"] if part not in ("int", "float", "str", "bool")]
+    location = [part for part in details["loc"] if not _TYPE.match(str(part))]
     key = ".".join(map(str, location))
     if details["type"] == "extra_forbidden":
         return f"{where}: {key}: unknown key{_nearest(location)}"

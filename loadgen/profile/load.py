@@ -231,6 +231,12 @@ class Ramp(Table):
     steps: int = Field(default=10, ge=2, le=1000)
     """Number of steps, including the first and the last."""
 
+    @model_validator(mode="after")
+    def _moves(self) -> Self:
+        if self.start == self.end:
+            raise ValueError(f"start and end are both {self.start:g}: a ramp goes from one load to another")
+        return self
+
 
 class PlanSettings(Table):
     """How the load changes: at most one of `ladder`, `ramp`, `soak` and `search`; otherwise the loads of `[load]`."""

@@ -33,6 +33,8 @@ without starting anything.
 - An unknown key is refused, with the nearest known key as a suggestion. So is a value of the wrong type, with the file
   and the key.
 - `--set load.isl=4096` overrides any key on the command line. The file applies first, then its variant, then overrides.
+- `--unset server.args.max-num-seqs` leaves a key out. `--set server.env.X=1` sets the text `1`: variables
+  are text.
 - A duration is a number of seconds, or text with a unit: `30`, `"500ms"`, `"30s"`, `"2m"`, `"1h"`.
 - `concurrency` is a closed loop: vramp holds that many streams open. `rate` is an open loop: requests are sent when
   they are due, whatever the server does.

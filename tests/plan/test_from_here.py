@@ -47,6 +47,8 @@ def all_of(asked: PlanRequest, parts: Profile, at: Stage) -> list[Stage]:
         ("8, 16 each 30s", PlanRequest("ladder", loads=(8, 16), duration_s=30)),
         ("64 in 60s", PlanRequest("ramp", to=64, over_s=60)),
         ("0.5 in 2m", PlanRequest("ramp", to=0.5, over_s=120)),
+        ("4 to 24 in 15s", PlanRequest("ramp", start=4, to=24, over_s=15)),
+        (" 24  to 4 in 1m ", PlanRequest("ramp", start=24, to=4, over_s=60)),
     ],
 )
 def test_the_words_of_a_plan(text: str, asked: PlanRequest) -> None:
@@ -65,6 +67,8 @@ def test_the_words_of_a_plan(text: str, asked: PlanRequest) -> None:
         ("1e999", "1e999: not a load"),
         ("2e6", "2e6: not a load; expected a number above 0, up to 1,000,000"),
         ("4 in 0s", "0s: too short for a ramp"),
+        ("0 to 4 in 5s", "0: not a load"),
+        ("x to 4 in 5s", "x: not a number"),
         ("64 in an hour", "expected a duration such as 30s"),
         ("8 each day", "expected a duration such as 30s"),
     ],

@@ -105,11 +105,23 @@ def test_files_that_are_not_there_or_not_text(tmp_path: Path) -> None:
         ("slo.tpot_p50=50ms", lambda p: p.slo.limits_ms["tpot_p50"], 50.0),
         ("slo.failed=1%", lambda p: p.slo.failed, 0.01),
         ("slo.failed=0.02", lambda p: p.slo.failed, 0.02),
+        ("server.env.X=1", lambda p: p.server.env["X"], "1"),
+        ("server.env.X= 1.10 ", lambda p: p.server.env["X"], "1.10"),
+        ("server.env.X=true", lambda p: p.server.env["X"], "true"),
+        ("server.env.X=2026-01-01", lambda p: p.server.env["X"], "2026-01-01"),
+        ('server.env.X="1"', lambda p: p.server.env["X"], "1"),
+        ("server.model=70", lambda p: p.server.model, "70"),
     ],
 )
 def test_overrides(tmp_path: Path, override: str, get: object, value: object) -> None:
     profile = load_profile(write(tmp_path, MINIMAL + "[[stages]]\nconcurrency = 4"), [override])
     assert get(profile) == value  # type: ignore[operator]
+
+
+def test_a_text_that_the_profile_gives_as_a_number_is_refused_as_before(tmp_path: Path) -> None:
+    message = refusal(tmp_path, MINIMAL + "[server.env]\nX = 1\n", "server.env.Y=2")
+    assert "server.env.X = 1: input should be a valid string" in message
+    assert "Y" not in message
 
 
 @pytest.mark.parametrize(

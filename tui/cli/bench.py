@@ -16,7 +16,7 @@ from typing import Any
 
 from loadgen.errors import ProfileError, ResultError
 from loadgen.metrics.result import Result
-from loadgen.profile.document import apply_variant, build_profile, load_document
+from loadgen.profile.document import apply_variant, build_profile, load_document, unset_keys
 from loadgen.profile.schema import Profile
 from loadgen.report import bench_table
 from loadgen.run.run import Run
@@ -148,6 +148,7 @@ def _server_document(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
         path = find_profile(options.profile)
         document, where = apply_variant(load_document(path), options.variant, where=str(path)), str(path)
         document["name"] = f"{document.get('name', 'unnamed')}-{name}"
+    unset_keys(document, options.unset, before=document)
     server = document.setdefault("server", {})
     chosen = {key: getattr(options, key) for key in ("model", "served_model_name", "api_key_env")}
     server.update({key: value for key, value in chosen.items() if value is not None})
@@ -344,7 +345,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run")
     group.add_argument("--seed", type=int, help="makes the prompts and the schedule reproducible")
     group.add_argument("--workers", type=int, metavar="N", help="worker processes")
-    add_shared(group, "--set")
+    add_shared(group, "--set", "--unset")
     add_result_options(group)
 
 

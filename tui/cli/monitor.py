@@ -41,13 +41,13 @@ def monitor_parser() -> argparse.ArgumentParser:
     parser = parser_of("vramp monitor", "The cockpit without load.", _EPILOG)
     parser.add_argument("urls", nargs="*", metavar="URL", help="engines that run already; several are added up")
     parser.add_argument("--server", dest="profile", metavar="PROFILE", help="start the server of this profile")
-    add_shared(parser, "--variant", "--model", "--api-key-env", "--set")
+    add_shared(parser, "--variant", "--model", "--api-key-env", "--set", "--unset")
     group = parser.add_argument_group("run")
     group.add_argument("--duration", metavar="30m", help="without a screen, for so long")
     group.add_argument("--every", metavar="10m", help="end a stage after this time and begin the next")
     group.add_argument("--telemetry", choices=get_args(TelemetryMode), help="what measures the GPUs (default: auto)")
     add_result_options(group)
-    no_load = {"concurrency": "0", "rate": None, "search": None, "slo": None, "url": None}
+    no_load = {"concurrency": "0", "rate": None, "ladder": None, "ramp": None, "search": None, "slo": None, "url": None}
     no_load |= {"hosts": None, "scheduler": None}
     parser.set_defaults(**no_load, without=_LOADS, records=None, baseline=None, replay_telemetry=None)
     return parser

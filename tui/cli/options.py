@@ -107,6 +107,7 @@ def parser_of(verb: str, description: str, epilog: str) -> argparse.ArgumentPars
 _SHARED: dict[str, dict[str, Any]] = {
     "--variant": {"metavar": "NAME", "help": "one of the profile's [variants]"},
     "--set": {"metavar": "KEY=VALUE", "action": "append", "default": [], "help": "override a profile key"},
+    "--unset": {"metavar": "KEY", "action": "append", "default": [], "help": "leave out a profile key"},
     "--model": {"metavar": "M", "help": "the served model (default: the first one served)"},
     "--api-key-env": {"metavar": "NAME", "help": "environment variable that holds the API key"},
 }
@@ -121,7 +122,7 @@ def add_shared(parser: argparse._ActionsContainer, *flags: str) -> None:
 def add_profile_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose a profile and change it."""
     parser.add_argument("profile", nargs="?", metavar="PROFILE", help="a TOML file, or a profile's name")
-    add_shared(parser, "--variant", "--set")
+    add_shared(parser, "--variant", "--set", "--unset")
     server = parser.add_argument_group("server")
     server.add_argument("--url", help="attach to a server that is already running")
     add_shared(server, "--model", "--api-key-env")
@@ -133,6 +134,8 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
     kind = load.add_mutually_exclusive_group()
     kind.add_argument("--concurrency", metavar="N[,N...]", help="closed loop, one stage each")
     kind.add_argument("--rate", metavar="R[,R...]", help="open loop, requests per second, one stage each")
+    kind.add_argument("--ladder", metavar="N[,N...]", help="closed loop, one stage each; 64 alone: 1, 2, 4, ... 64")
+    kind.add_argument("--ramp", metavar="A:B:TIME", help="closed loop, from A to B streams in this time: 1:64:60s")
     kind.add_argument("--search", choices=tuple(SEARCHES), help="find the load: where it pays, or what meets --slo")
     load.add_argument("--arrival", metavar="HOW", help="poisson, constant, gamma:BURSTINESS or replay")
     load.add_argument("--requests", metavar="N", help="measured requests per stage")
@@ -194,9 +197,10 @@ def variants_from(document: Mapping[str, Any], where: str, options: argparse.Nam
 
 def profile_from(document: Mapping[str, Any], where: str, options: argparse.Namespace) -> Profile:
     """A document under its variant and the options; raises `ProfileError`."""
-    from loadgen.profile.document import apply_variant, build_profile
+    from loadgen.profile.document import apply_variant, build_profile, unset_keys
 
     chosen = apply_variant(document, options.variant, where=where)
+    unset_keys(chosen, options.unset, before=document)
     if options.url is not None:
         chosen["server"] = {"engine": "attach", "url": options.url}
     if _is_in_tables(chosen):  # otherwise `build_profile` says what is wrong
@@ -225,20 +229,21 @@ def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
         server["api_key_env"] = options.api_key_env
     chosen = {name: text for name, text in vars(options).items() if name in Load.model_fields and text is not None}
     lengths = {"requests", "duration"} if chosen.keys() & {"requests", "duration"} else set()
-    if chosen.keys() & {"concurrency", "rate"} or options.search is not None:
+    asked = _plan_of(options)
+    if chosen.keys() & {"concurrency", "rate"} or asked:
         # The stages of the profile are another plan; this one is asked for by name.
         document.pop("stages", None)
         for name in ("rate", "rate_points", *(["arrival"] if load.get("arrival") == "replay" else [])):
             load.pop(name, None)
-        for name in (*PLAN_KEYS, *(["completed"] if options.search is None and "settle" not in plan else [])):
+        for name in (*PLAN_KEYS, *(["completed"] if "search" not in asked and "settle" not in plan else [])):
             plan.pop(name, None)
     for key in getattr(options, "without", ()):  # of `vramp monitor`, which sends nothing
         table, _, name = key.partition(".")
         document.get(table, {}).pop(name, None)
     if getattr(options, "every", None) is not None:
         document.setdefault("plan", {})["every"] = options.every
-    if options.search is not None:
-        document.setdefault("plan", {})["search"] = options.search
+    if asked:
+        document.setdefault("plan", {}).update(asked)
     for stage in document.get("stages", []):
         for name in chosen.keys() | lengths:
             stage.pop(name, None)
@@ -250,6 +255,33 @@ def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
     _set_cluster(document, options)
     if options.slo is not None:
         document["slo"] = dict(_parse_slo(entry) for entry in options.slo.split(","))
+
+
+def _plan_of(options: argparse.Namespace) -> dict[str, Any]:
+    """The keys of `[plan]` that the options ask for; raises `ProfileError`."""
+    if options.search is not None:
+        return {"search": options.search}
+    if options.ladder is not None:
+        loads = _parse_option("ladder", options.ladder)
+        return {"ladder": loads, "by": "concurrency"}
+    if options.ramp is None:
+        return {}
+    given = next((name for name in ("requests", "duration", "warmup") if getattr(options, name) is not None), None)
+    if given is not None:
+        raise ProfileError(f"--ramp {options.ramp} says how long it takes: leave out --{given}")
+    return {"ramp": _parse_ramp(options.ramp), "by": "concurrency"}
+
+
+def _parse_ramp(text: str) -> dict[str, Any]:
+    try:
+        first, last, over = text.split(":")
+        start, end = int(first), int(last)
+    except ValueError:
+        raise ProfileError(f"--ramp {text}: expected streams, streams and a time, such as 1:64:60s") from None
+    if start >= end:
+        how = "stands still" if start == end else "goes down"
+        raise ProfileError(f"--ramp {text}: {how}; give the lower load first, such as 1:64:60s")
+    return {"start": start, "end": end, "over": over}
 
 
 def _set_cluster(document: dict[str, Any], options: argparse.Namespace) -> None:
@@ -269,7 +301,9 @@ def _set_cluster(document: dict[str, Any], options: argparse.Namespace) -> None:
 
 def _parse_option(name: str, text: str) -> object:
     try:
-        if name == "concurrency":
+        if name == "ladder" and text.isdecimal():
+            return int(text)
+        if name in ("concurrency", "ladder"):
             return [int(part) for part in text.split(",")]
         if name == "rate":
             return [float(part) for part in text.split(",")]
@@ -278,9 +312,8 @@ def _parse_option(name: str, text: str) -> object:
         if name in ("isl", "osl", "warmup") and text.isdigit():
             return int(text)
     except ValueError:
-        raise ProfileError(
-            f"--{name} {text}: expected a number{' or a list of them' if name in ('concurrency', 'rate') else ''}"
-        ) from None
+        listed = " or a list of them" if name in ("concurrency", "ladder", "rate") else ""
+        raise ProfileError(f"--{name} {text}: expected a number{listed}") from None
     return text
 
 

@@ -70,7 +70,7 @@ class Steer:
                 question = "Shape: input / output tokens of a request, such as 4096/1024"
                 ask(screen, AskParsed(question, parse_shape, f"{isl}/{osl}"), lambda shape: pending.ask_shape(*shape))
             case "plan":
-                question = "From here: a ladder, 8, 16, 32 each 30s, or a ramp, 64 in 60s"
+                question = "From here: a ladder, 8, 16, 32 each 30s, or a ramp, 64 in 60s or 4 to 24 in 15s"
                 ask(screen, AskParsed(question, parse_plan), self._follow)
             case "search":
                 searches = [(PlanRequest(kind.name), kind.choice) for kind in SEARCHES.values()]

@@ -85,6 +85,57 @@ def test_load_asked_for_by_name_takes_the_place_of_every_plan(
         assert (stage.concurrency, stage.rate) == (0 if monitored else 3, None)
 
 
+def test_a_ladder_and_a_ramp_take_the_place_of_every_plan(tmp_path: Path) -> None:
+    file = tmp_path / "planned.toml"
+    file.write_text('server.engine = "simulator"\n[plan]\nby = "rate"\nsearch = "slo"\n[slo]\nttft_p99 = "1s"\n')
+    for words, loads in ((("--ladder", "1,2,6"), [1, 2, 6]), (("--ladder", "6"), [1, 2, 4, 6])):
+        options = parsed(str(file), *words)
+        assert [stage.concurrency for stage in stages_of(profile_from(*document_of(options), options))] == loads
+    options = parsed(str(file), "--ramp", "1:64:60s")
+    (stage,) = stages_of(profile_from(*document_of(options), options))
+    assert stage.duration_s == 60
+    assert (stage.steps[0], stage.steps[-1]) == ((0.0, 1.0), (54.0, 64.0))
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--ramp", "64:1:60s"), "--ramp 64:1:60s: goes down; give the lower load first"),
+        (("--ramp", "8:8:60s"), "--ramp 8:8:60s: stands still"),
+        (("--ramp", "1:1000000:60s"), "ramp.end: 1e\\+06 is not a concurrency, a whole number up to 100000"),
+        (("--ramp", "0:8:60s"), "plan.ramp.start = 0"),
+        (("--ramp", "1:8:0s"), "plan.ramp.over = '0s'"),
+        (("--ramp", "1:8:soon"), "plan.ramp.over = 'soon': expected a duration"),
+        (("--ramp", "1:8"), "--ramp 1:8: expected streams, streams and a time, such as 1:64:60s"),
+        (("--ramp", "1.5:8:60s"), "expected streams, streams and a time"),
+        (("--ramp", f"1:{'9' * 5000}:60s"), "expected streams, streams and a time"),
+        (("--ramp", "1:8:60s:9"), "expected streams, streams and a time"),
+        (("--ramp", "1:8:60s", "--duration", "9s"), "says how long it takes: leave out --duration"),
+        (("--ladder", "1,x"), "--ladder 1,x: expected a number or a list of them"),
+        (("--ladder", "0"), "plan.ladder = 0"),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused(path: str, words: tuple[str, ...], complaint: str) -> None:
+    options = parsed(path, *words)
+    with pytest.raises(ProfileError, match=complaint):
+        profile_from(*document_of(options), options)
+
+
+def test_keys_are_left_out_of_a_profile_and_of_each_variant(tmp_path: Path) -> None:
+    file = tmp_path / "flags.toml"
+    file.write_text(
+        'server.engine = "simulator"\n[server.args]\nmax-num-seqs = 8\ntick-s = 0.01\n'
+        '[variants.plain]\nunset = ["server.args.max-num-seqs"]\n[variants.wide.server.args]\nmax-num-seqs = 64\n'
+    )
+    options = parsed(str(file), "--unset", "server.args.max-num-seqs")
+    variants = variants_from(*document_of(options), options)
+    assert list(variants) == ["base", "plain", "wide"]
+    assert all(each.server.args == {"tick-s": 0.01} for each in variants.values())
+    options = parsed(str(file), "--unset", "server.args.port")
+    with pytest.raises(ProfileError, match=r"--unset: server\.args\.port: is not set, so it cannot be unset"):
+        profile_from(*document_of(options), options)
+
+
 @pytest.mark.parametrize("text", ["load = 5", "server = []", 'plan = "knee"', "cluster = 1", "stages = [3]"])
 def test_what_is_no_table_is_told_under_any_option(text: str, tmp_path: Path) -> None:
     file = tmp_path / "flat.toml"
