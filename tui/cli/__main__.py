@@ -50,6 +50,7 @@ class Verb(NamedTuple):
 
 VERBS = (
     Verb("run", "[PROFILE] [options]", "the same without a screen", "tui.cli.run.headless"),
+    Verb("ask", "[PROFILE|--url URL] [PROMPT]", "one typed prompt and its streamed answer", "tui.cli.ask.ask"),
     Verb("monitor", "[URL...]", "the cockpit without load: what others send, or GPUs only", "tui.cli.monitor.monitor"),
     Verb(
         "bench",

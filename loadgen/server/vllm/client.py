@@ -246,6 +246,19 @@ class ServerClient:
             raise ServerError(f"{self.base_url}{path} answered {response.status_code}: {_told(content)}")
         return Answer(bytes(content), first_s - began_s)
 
+    async def stream(
+        self, path: str, body: dict[str, Any], *, timeout_s: float, on_part: Callable[[bytes], None]
+    ) -> Reply:
+        """Post a body, and call `on_part` with each part of a successful answer as it arrives.
+
+        Raises `ServerError` for a refused key.
+        """
+        with self._own() as content:
+            response, _ = await self._exchange("POST", path, body, timeout_s, content, on_part=on_part)
+        whole = _whole(response, content)
+        self._require_key(path, whole)
+        return Reply(whole.status_code, whole.content, _words(whole))
+
     def take_own(self) -> OwnRequests:
         """The requests of `try_request` and `answer`: those open now, and those that ended since the last call."""
         taken, self._ended = self._ended, OwnRequests()
@@ -303,12 +316,10 @@ class ServerClient:
         content: bytearray | None = None,
     ) -> httpx.Response:
         """The whole answer, whatever its status; raises `ServerError` if there is none."""
-        import httpx
 
         content = bytearray() if content is None else content
         response, _ = await self._exchange(method, path, body, timeout_s or self._answer_s, content)
-        headers = {name: response.headers[name] for name in ("location", "retry-after") if name in response.headers}
-        return httpx.Response(response.status_code, headers=headers, content=bytes(content), request=response.request)
+        return _whole(response, content)
 
     async def _exchange(
         self,
@@ -318,6 +329,7 @@ class ServerClient:
         timeout_s: float,
         content: bytearray,
         headers: dict[str, str] | None = None,
+        on_part: Callable[[bytes], None] | None = None,
     ) -> tuple[httpx.Response, float]:
         """Append the whole answer to `content`; returns the response, and when its first byte arrived."""
         import httpx
@@ -331,6 +343,8 @@ class ServerClient:
                 async for part in response.aiter_bytes():
                     first_s = first_s or time.monotonic()
                     content.extend(part)
+                    if on_part is not None and response.is_success:
+                        on_part(part)
                     if len(content) > MAX_ANSWER_BYTES:
                         most = MAX_ANSWER_BYTES >> 20
                         raise ServerError(
@@ -447,6 +461,14 @@ def _words(response: httpx.Response) -> str:
         advice = "; attach to the address that it leads to" if "/v1/" in response.url.path else ""
         return f"a redirect to {_told(location.encode())}{advice}"
     return told
+
+
+def _whole(response: httpx.Response, content: bytearray) -> httpx.Response:
+    """A streamed response with its content, and of its headers those that say what to do."""
+    import httpx
+
+    headers = {name: response.headers[name] for name in ("location", "retry-after") if name in response.headers}
+    return httpx.Response(response.status_code, headers=headers, content=bytes(content), request=response.request)
 
 
 def _adds_slash(response: httpx.Response) -> bool:
