@@ -303,6 +303,11 @@ class StageRecord:
             return None
         return f"others use this server, too: {others.words}"
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether anybody sends requests, vramp or others."""
+        return not self.started.no_load or (self.others is not None and self.others.seen)
+
     def limit(self) -> str | None:
         """Why the client was the limit of this stage, and on which host; None if it was not, or had no load."""
         if self.started.no_load:

@@ -16,7 +16,7 @@ from loadgen.metrics.deltas import LATENCIES, OUTCOMES
 from loadgen.metrics.energy import sockets, window_energy
 from loadgen.metrics.frontier import Price, cost_of
 from loadgen.metrics.hardware import HardwareRecord, gpu_stages, host_means
-from loadgen.metrics.hardware_result import ComputeResult, EnergyResult, GpuStage
+from loadgen.metrics.hardware_result import ComputeResult, EnergyResult, GpuFigure, GpuStage
 from loadgen.metrics.journal import StageLoad
 from loadgen.metrics.mfu import compute_of
 from loadgen.metrics.result import (
@@ -33,11 +33,12 @@ from loadgen.metrics.result import (
     Tokens,
     Verdict,
 )
+from loadgen.metrics.samples import GpuStatic
 from loadgen.metrics.slo import judge
 from loadgen.metrics.stage import ClientMetrics
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.token_verdicts import token_verdicts
-from loadgen.metrics.verdicts import StageFacts, error_verdicts, gpu_verdicts, stage_verdicts
+from loadgen.metrics.verdicts import StageFacts, error_verdicts, gpu_verdicts, memory_rate, stage_verdicts
 from loadgen.placement import Placement
 
 _NO_PRICE = Price()
@@ -282,8 +283,9 @@ def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardwar
     indices = {gpu.index for gpu in hardware.sockets_of(hardware.of_stage(samples))}
     gpus = gpu_stages(hardware.gpus, samples.within(start_s, end_s), samples.by_gpu, of_server=indices)
     host = host_means(stage.hardware_samples.host, start_s, end_s)
-    verdicts = [*stage_verdicts(stage.subject, _facts(stage, gpus, host)), *error_verdicts(stage.subject, gpus)]
     energy, compute = stage_energy(stage, hardware), stage_compute(stage, hardware)
+    facts = _facts(stage, gpus, hardware.gpus, host, compute)
+    verdicts = [*stage_verdicts(stage.subject, facts), *error_verdicts(stage.subject, gpus)]
     return StageHardware(gpus, energy, compute, host, verdicts, sockets=server_sockets(stage, hardware))
 
 
@@ -345,9 +347,20 @@ def stage_compute(stage: StageRecord, hardware: HardwareRecord) -> ComputeResult
     return compute_of(stage.engine, stage.server_command, gpus)
 
 
-def _facts(stage: StageRecord, gpus: Sequence[GpuStage], host: Mapping[str, float | None]) -> StageFacts:
+def _facts(
+    stage: StageRecord,
+    gpus: Sequence[GpuStage],
+    statics: Sequence[GpuStatic],
+    host: Mapping[str, float | None],
+    compute: ComputeResult | None,
+) -> StageFacts:
     ours = [gpu for gpu in gpus if gpu.of_server]
-    busy = [gpu for gpu in ours if gpu.gfx_percent is not None and gpu.gfx_percent.mean >= _BUSY_FROM_PERCENT]
+    busy = {gpu.index: gpu for gpu in ours if (_mean_of(gpu.gfx_percent) or 0.0) >= _BUSY_FROM_PERCENT}
+    rates = (
+        memory_rate(static, _mean_of(busy[static.index].dram_percent), _mean_of(busy[static.index].memory_percent))
+        for static in statics
+        if static.index in busy
+    )
     engine = stage.engine
     return StageFacts(
         client_limit=stage.limit(),
@@ -357,12 +370,19 @@ def _facts(stage: StageRecord, gpus: Sequence[GpuStage], host: Mapping[str, floa
         waiting=stage.waiting_mean,
         kv_usage=stage.kv_usage_max,
         preemptions=engine.preemptions if engine is not None else None,
-        gfx_percent=_mean([gpu.gfx_percent.mean for gpu in busy if gpu.gfx_percent is not None]),
-        memory_percent=_mean([gpu.memory_percent.mean for gpu in busy if gpu.memory_percent is not None]),
+        is_loaded=stage.is_loaded,
+        gfx_percent=_mean(_mean_of(gpu.gfx_percent) for gpu in busy.values()),
+        memory_rate_percent=_mean(rates),
+        mfu_percent=compute.mfu_percent if compute is not None else None,
         host_percent=host.get("cpu_percent"),
         busiest_core_percent=host.get("cpu_busiest_percent"),
     )
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+def _mean_of(figure: GpuFigure | None) -> float | None:
+    return None if figure is None else figure.mean
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

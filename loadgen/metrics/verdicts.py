@@ -19,11 +19,16 @@ from loadgen.vendors import VENDORS, is_partition
 
 MOST_THROTTLED_PERCENT = 5.0  # share of the time that a GPU may be throttled for one reason before it is mentioned
 POWER_LIMITS = frozenset({"power", "current"})  # reasons that throttle every GPU under full load, by design
+AT_CAP = 0.95  # of the power cap: a GPU that is held back by it draws no less
 SLOWER_THAN_SIBLINGS = 0.9  # of the siblings' median clock: with tensor parallelism all wait for the slowest
 HOTTER_THAN_SIBLINGS_C = 10.0
 USED_BEFORE_START_BYTES = 2 * 1024**3  # driver and firmware use less than this
 BUSY_PERCENT = 90.0
-MEMORY_BOUND_PERCENT = 70.0  # memory controllers saturate well below 100 % busy
+IDLE_BELOW_PERCENT = 70.0  # activity below which a GPU often waits
+BANDWIDTH_BOUND_PERCENT = 70.0
+"""Of the memory's peak rate: what decode reaches where it waits for nothing else. A copy on an H100 reaches 89."""
+COMPUTE_BOUND_PERCENT = 40.0
+"""MFU: what prefill reaches where it waits for nothing else. Large matrix products on an H100 reach 67."""
 HOST_FULL_PERCENT = 90.0
 CORE_FULL_PERCENT = 97.0
 KV_FULL = 0.95
@@ -52,10 +57,22 @@ class StageFacts(msgspec.Struct, frozen=True):
     waiting: float | None = None
     kv_usage: float | None = None  # highest
     preemptions: float | None = None
-    gfx_percent: float | None = None  # mean of the busy GPUs
-    memory_percent: float | None = None
+    is_loaded: bool = True  # whether somebody sends requests
+    gfx_percent: float | None = None  # activity: mean of the GPUs that are active at all
+    memory_rate_percent: float | None = None  # of the memory's peak rate, likewise; see `memory_rate`
+    mfu_percent: float | None = None
     host_percent: float | None = None
     busiest_core_percent: float | None = None
+
+
+def memory_rate(static: GpuStatic, dram_percent: float | None, memory_percent: float | None) -> float | None:
+    """The share of its memory's peak rate that a GPU used; None if unknown.
+
+    `memory_percent` is that of AMD's memory controllers, and the share of the time for NVIDIA: a few bytes fill it.
+    """
+    if dram_percent is not None or static.vendor == "nvidia":
+        return dram_percent
+    return memory_percent
 
 
 def gpu_verdicts(facts: Sequence[GpuFacts]) -> list[Verdict]:
@@ -122,7 +139,7 @@ def flags(verdicts: Sequence[Verdict], index: int) -> tuple[str, ...]:
 
 def _siblings(gpu: GpuStatic, gpus: Sequence[GpuStatic], now: Mapping[int, GpuSample]) -> Iterator[GpuSample]:
     for other in _alike(gpu, gpus):
-        if other.index in now and (now[other.index].gfx_percent or 0.0) >= MEMORY_BOUND_PERCENT:
+        if other.index in now and (now[other.index].gfx_percent or 0.0) >= IDLE_BELOW_PERCENT:
             yield now[other.index]
 
 
@@ -194,7 +211,14 @@ def _throttled(gpu: GpuFacts) -> str | None:
 
 def _power_capped(gpu: GpuFacts) -> str | None:
     reason, percent = _held_back(gpu, POWER_LIMITS.__contains__)
-    return f"at its {reason} limit {percent:.0f}% of the time" if reason else None
+    if not reason:
+        return None
+    power, cap = gpu.now.power_w, gpu.now.power_cap_w
+    most = 100 * power / (AT_CAP * cap) if reason == "power" and power is not None and cap else 100.0
+    if percent <= most:
+        return f"at its {reason} limit {percent:.0f}% of the time"
+    # NVML's counter runs on between bursts of work: an H200 that drew 273 W of 700 on average counted 99 % of the time.
+    return f"at its power limit at most {most:.0f}% of the time" if most >= MOST_THROTTLED_PERCENT else None
 
 
 def _held_back(gpu: GpuFacts, counts: Callable[[str], bool]) -> tuple[str, float]:
@@ -206,7 +230,7 @@ def _held_back(gpu: GpuFacts, counts: Callable[[str], bool]) -> tuple[str, float
 
 def _slower(gpu: GpuFacts) -> str | None:
     clock, others = gpu.now.gfx_clock_mhz, gpu.siblings_clock_mhz
-    if clock is None or not others or (gpu.now.gfx_percent or 0.0) < MEMORY_BOUND_PERCENT:
+    if clock is None or not others or (gpu.now.gfx_percent or 0.0) < IDLE_BELOW_PERCENT:
         return None
     change = clock / others - 1
     return f"straggler: clock {change:+.0%} of its siblings" if clock < SLOWER_THAN_SIBLINGS * others else None
@@ -240,26 +264,34 @@ def _partitioned(gpu: GpuFacts) -> str | None:
 
 
 def _host_limited(stage: StageFacts) -> str | None:
+    if not stage.is_loaded or _is_compute_bound(stage) or _is_bandwidth_bound(stage):
+        return None
     if stage.host_percent is not None and stage.host_percent >= HOST_FULL_PERCENT:
         return f"host-limited: its cores were {stage.host_percent:.0f}% busy"
-    idle_gpu = stage.gfx_percent is not None and stage.gfx_percent < MEMORY_BOUND_PERCENT
+    idle_gpu = stage.gfx_percent is not None and stage.gfx_percent < IDLE_BELOW_PERCENT
     if idle_gpu and stage.busiest_core_percent is not None and stage.busiest_core_percent >= CORE_FULL_PERCENT:
         return f"host-limited: a core was {stage.busiest_core_percent:.0f}% busy, the GPUs {stage.gfx_percent:.0f}%"
     return None
 
 
+def _is_bandwidth_bound(stage: StageFacts) -> bool:
+    return stage.memory_rate_percent is not None and stage.memory_rate_percent >= BANDWIDTH_BOUND_PERCENT
+
+
+def _is_compute_bound(stage: StageFacts) -> bool:
+    return stage.mfu_percent is not None and stage.mfu_percent >= COMPUTE_BOUND_PERCENT
+
+
 def _bandwidth_bound(stage: StageFacts) -> str | None:
-    if stage.memory_percent is None or stage.memory_percent < MEMORY_BOUND_PERCENT:
+    if not _is_bandwidth_bound(stage):
         return None
-    return f"bandwidth-bound: memory controllers {stage.memory_percent:.0f}% busy"
+    return f"bandwidth-bound: memory at {stage.memory_rate_percent:.0f}% of its peak rate"
 
 
 def _compute_bound(stage: StageFacts) -> str | None:
-    if stage.gfx_percent is None or stage.memory_percent is None:
+    if not _is_compute_bound(stage) or _is_bandwidth_bound(stage):
         return None
-    if stage.gfx_percent < BUSY_PERCENT or stage.memory_percent >= MEMORY_BOUND_PERCENT:
-        return None
-    return f"compute-bound: GPUs {stage.gfx_percent:.0f}% busy, memory controllers {stage.memory_percent:.0f}%"
+    return f"compute-bound: MFU {stage.mfu_percent:.0f}%"
 
 
 _GPU_RULES: tuple[tuple[str, bool, Callable[[GpuFacts], str | None]], ...] = (

@@ -36,7 +36,7 @@ from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.stage_result import host_results
 from loadgen.metrics.token_verdicts import token_verdicts
-from loadgen.metrics.verdicts import StageFacts, flags, gpu_verdicts, kv_limit, queueing, stage_verdicts
+from loadgen.metrics.verdicts import StageFacts, flags, gpu_verdicts, kv_limit, memory_rate, queueing, stage_verdicts
 from loadgen.report.output import is_of_output, output_words
 from loadgen.run.stage_views import StageViews, distributions, whole_view
 
@@ -193,10 +193,9 @@ def _verdicts(record: Record, of_gpus: Sequence[Verdict]) -> tuple[Verdict, ...]
     stage, engine, host = record.current, record.engine, record.hardware.host
     if stage is not None:
         hardware = record.hardware
-        used = [
-            hardware.latest[gpu.index] for gpu in hardware.sockets_of(hardware.now()) if gpu.index in hardware.latest
-        ]
-        busy = [sample for sample in used if (sample.gfx_percent or 0.0) > 0]
+        used = [gpu for gpu in hardware.sockets_of(hardware.now()) if gpu.index in hardware.latest]
+        busy = [(gpu, now) for gpu in used if ((now := hardware.latest[gpu.index]).gfx_percent or 0.0) > 0]
+        compute = _compute(record)
         facts = StageFacts(
             client_limit=stage.limit(),
             buffered=buffered_words(on_host(stage.bursts, host.cpu_percent if host is not None else None)),
@@ -204,8 +203,10 @@ def _verdicts(record: Record, of_gpus: Sequence[Verdict]) -> tuple[Verdict, ...]
             others=stage.beside(record.others),
             waiting=engine.waiting if engine is not None else None,
             kv_usage=engine.kv_usage if engine is not None else None,
-            gfx_percent=_mean(sample.gfx_percent for sample in busy),
-            memory_percent=_mean(sample.memory_percent for sample in busy),
+            is_loaded=stage.is_loaded,
+            gfx_percent=_mean(now.gfx_percent for _, now in busy),
+            memory_rate_percent=_mean(memory_rate(gpu, now.dram_percent, now.memory_percent) for gpu, now in busy),
+            mfu_percent=compute.mfu_percent if compute is not None else None,
             host_percent=host.cpu_percent if host is not None else None,
             busiest_core_percent=host.cpu_busiest_percent if host is not None else None,
         )

@@ -13,9 +13,25 @@ from loadgen.metrics.verdicts import (
     gpu_facts,
     gpu_verdicts,
     kv_limit,
+    memory_rate,
     queueing,
     stage_verdicts,
 )
+from tests.telemetry.test_h100 import capture, phase
+
+
+@pytest.mark.parametrize(
+    ("load", "rate_percent"),
+    [("idle", 0), ("compute", 25), ("copy", 90), ("gemv", 86), ("tiny", 0), ("tiny_graph", 0), ("one_sm", 0)],
+)
+def test_the_memorys_rate_of_a_real_h100(load: str, rate_percent: float) -> None:
+    """NVIDIA's `memory_percent` is 99 for the two that move bytes, and 28 for one that does not."""
+    found = phase(load)
+    rate = memory_rate(capture().gpu, found.mean("dram_percent"), found.mean("memory_percent"))
+    assert rate == pytest.approx(rate_percent, abs=1)
+    spoken = [verdict.id for verdict in stage_verdicts("stage 1", StageFacts(memory_rate_percent=rate))]
+    assert spoken == (["bandwidth-bound"] if load in ("copy", "gemv") else [])
+    assert memory_rate(capture().gpu, None, 99.0) is None
 
 
 @pytest.mark.parametrize(
@@ -85,6 +101,17 @@ def gpu(static: dict[str, Any] | None = None, now: dict[str, Any] | None = None,
         (gpu(throttled_percent={"power": 3.0, "thermal": 18.2}), "throttled", "THROTTLED thermal 18%"),
         (gpu(throttled_percent={"prochot": 9.0, "hbm": 6.0}), "throttled", "THROTTLED prochot 9%"),
         (gpu(throttled_percent={"power": 90.0, "brake": 3.0}), "power-capped", "at its power limit 90% of the time"),
+        (
+            gpu(now={"power_w": 692.0}, throttled_percent={"power": 90.0}),
+            "power-capped",
+            "at its power limit 90% of the time",
+        ),
+        # NVML's counter of an H200 under part of a load.
+        (
+            gpu(now={"power_w": 300.0}, throttled_percent={"power": 97.0}),
+            "power-capped",
+            "at its power limit at most 42% of the time",
+        ),
         (gpu(siblings_clock_mhz=2400.0), "straggler", "straggler: clock -13% of its siblings"),
         (gpu(siblings_temperature_c=60.0), "hotter-than-siblings", "18 C hotter than its siblings"),
         (gpu(now={"pcie_width": 8}), "pcie-below-maximum", "PCIe x8 of x16"),
@@ -113,6 +140,7 @@ def test_a_gpu_that_is_not_well(facts: GpuFacts, id: str, text: str) -> None:
     "facts",
     [
         gpu(),
+        gpu(now={"power_w": 20.0}, throttled_percent={"power": 97.0}),  # it cannot have been at 750 W
         GpuFacts(static=GpuStatic(index=0, vendor="nvidia", name="H200"), now=GpuSample(index=0, t_s=0.0)),
         gpu(throttled_percent={"power": 2.0}, siblings_clock_mhz=2100.0, siblings_temperature_c=75.0),
         # Slow because nothing is to be done, and a link that saves power meanwhile.
@@ -138,9 +166,13 @@ def test_a_gpu_that_is_well_or_says_nothing(facts: GpuFacts) -> None:
         (StageFacts(waiting=3.0, kv_usage=0.97), ["kv-limited", "queueing"], "3 waiting, KV cache 97% full"),
         (StageFacts(waiting=3.0, kv_usage=0.4), ["queueing"], "engine-limited: queueing, 3 waiting"),
         (StageFacts(waiting=0.2, kv_usage=1.0), [], ""),
-        (StageFacts(gfx_percent=98.0, memory_percent=40.0), ["compute-bound"], "GPUs 98% busy"),
-        (StageFacts(gfx_percent=98.0, memory_percent=80.0), ["bandwidth-bound"], "80% busy"),
+        (StageFacts(gfx_percent=98.0, mfu_percent=52.0), ["compute-bound"], "MFU 52%"),
+        (StageFacts(gfx_percent=99.0, mfu_percent=3.6), [], ""),  # active, and hardly computing
+        (StageFacts(gfx_percent=98.0, memory_rate_percent=80.0, mfu_percent=50.0), ["bandwidth-bound"], "80% of its"),
+        (StageFacts(gfx_percent=98.0, memory_rate_percent=40.0), [], ""),
         (StageFacts(gfx_percent=98.0), [], ""),
+        (StageFacts(host_percent=95.0, memory_rate_percent=85.0), ["bandwidth-bound"], ""),  # the GPUs wait for nothing
+        (StageFacts(host_percent=95.0, is_loaded=False), [], ""),
         (StageFacts(host_percent=95.0), ["host-limited"], "95% busy"),
         (
             StageFacts(gfx_percent=30.0, busiest_core_percent=99.0),

@@ -64,7 +64,11 @@ _ROWS = (
     _Explained(
         ("content-filter",), "a content filter of the server ended answers; they count as completed", "other prompts"
     ),
-    _Explained(("host-limited",), "the host's cores are busy, the GPUs wait", "more cores, or fewer other processes"),
+    _Explained(
+        ("host-limited",),
+        "the host's cores are busy under load, and the GPUs are not at their limit",
+        "more cores, or fewer other processes",
+    ),
     _Explained(
         ("output-drift", "output-broken", "output-degenerate"),
         "the output is wrong",
@@ -97,7 +101,11 @@ _ROWS = (
     _Explained(("queueing",), "requests wait in the engine", "it is saturated at this load"),
     _Explained(("capped",), "load.max_concurrency held back arrivals", "intended, or raise the cap"),
     _Explained(("other-traffic",), "somebody else used the server in this stage", "repeat it without"),
-    _Explained(("bandwidth-bound", "compute-bound"), "what the GPUs are busy with", "as expected near saturation"),
+    _Explained(
+        ("bandwidth-bound", "compute-bound"),
+        "the GPUs' memory is at 70 % of its peak rate or more; else MFU is 40 % or more",
+        "as expected near saturation",
+    ),
     _Explained(
         ("tail",),
         "the requests ran out while fewer streams than asked for were open",

@@ -1,0 +1,60 @@
+"""Every judgement in every situation: what is said is what was reviewed, and nothing contradicts anything else."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.report.situations import SITUATIONS, said
+
+REVIEWED = Path(__file__).with_name("situations.md")
+EXCLUSIVE = [
+    {"client-limited", "stream-buffered"},  # the path's doing is not the client's
+    {"host-limited", "compute-bound"},  # GPUs that wait for the host are not full
+    {"host-limited", "bandwidth-bound"},
+    {"compute-bound", "bandwidth-bound"},
+]
+OF_A_LOAD = {"client-limited", "stream-buffered", "host-limited", "compute-bound", "bandwidth-bound"}
+
+
+def reviewed() -> dict[str, list[str]]:
+    sections = REVIEWED.read_text().split("\n## ")[1:]
+    parts = (section.partition("\n") for section in sections)
+    return {name: [line.removeprefix("- ") for line in text.splitlines() if line] for name, _, text in parts}
+
+
+def verdicts(lines: list[str]) -> dict[str, str]:
+    """The lines of verdicts by their id; answers end their first word with a question mark."""
+    found = (line.partition(",") for line in lines if "? " not in line.partition(",")[0])
+    return {name.removesuffix(" (information)"): text for name, _, text in found}
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_what_is_said_was_reviewed(name: str) -> None:
+    assert list(said(SITUATIONS[name])) == reviewed()[name]
+
+
+def test_nothing_was_reviewed_that_is_not_tried() -> None:
+    assert list(reviewed()) == list(SITUATIONS)
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_no_verdict_contradicts_another(name: str) -> None:
+    found = set(verdicts(reviewed()[name]))
+    assert not [pair for pair in EXCLUSIVE if pair <= found]
+
+
+@pytest.mark.parametrize("name", [name for name, situation in SITUATIONS.items() if situation.streams == 0])
+def test_nothing_limits_a_load_that_nobody_sends(name: str) -> None:
+    if not SITUATIONS[name].others:
+        assert not OF_A_LOAD & set(verdicts(reviewed()[name]))
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_a_box_is_healthy_unless_a_verdict_or_a_failure_says_why_not(name: str) -> None:
+    lines = reviewed()[name]
+    (healthy,) = (line for line in lines if line.startswith("Healthy? "))
+    of_gpus = [line for line in lines if ", gpu " in line.partition(":")[0] and " (information)" not in line]
+    for line in of_gpus:
+        assert line.partition(": ")[2] in healthy
+    if of_gpus:
+        assert healthy.startswith("Healthy? No")
