@@ -162,7 +162,9 @@ def test_lists_without_an_end_take_no_time() -> None:
     assert masked_text(text) == text.replace("abc", "***")
 
 
-def test_no_words_of_our_own_are_taken_for_a_secret() -> None:
+def test_no_words_of_our_own_are_taken_for_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadgen.masking._known", [])  # other tests of this process have secrets such as `canary`
+
     def words_in(source: Path) -> set[str]:
         nodes = list(ast.walk(ast.parse(source.read_text())))
         docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}

@@ -130,6 +130,23 @@ class Requests(msgspec.Struct, frozen=True):
         return self.failed + (self.carried_failed or 0)
 
 
+class OpenLoop(msgspec.Struct, frozen=True):
+    """Open requests of an open loop while arrivals were due; the time after the last arrival is in none of it."""
+
+    due_s: float  # how long arrivals were due
+    open_halfway: float  # mean of the open requests in the fifth of that time around its middle
+    open_at_end: float  # mean in its last fifth
+    behind: bool | None  # whether more queued up than chance explains; null if its requests last too long to tell
+
+    def words(self, rate: float) -> str:
+        """How many requests a second were answered meanwhile, of how many."""
+        answered = rate - (self.open_at_end - self.open_halfway) / (0.4 * self.due_s)
+        return (
+            f"{answered:.1f} of {rate:g} requests/s were answered while they arrived: "
+            f"{self.open_halfway:.0f} were open halfway, {self.open_at_end:.0f} at the end"
+        )
+
+
 class Bursts(msgspec.Struct, frozen=True):
     """Reads in the measured window that returned several output events of a stream at once."""
 
@@ -317,6 +334,7 @@ class StageResult(msgspec.Struct, frozen=True):
     first_wave: FirstWave | None = None  # None if the load did not begin at once, and in older results
     tail_share: float | None = None
     """The share of the window in which fewer streams were open than asked for, because requests had run out."""
+    open_loop: OpenLoop | None = None  # null for a closed loop, a load that moves, a trace, and in older results
     tpot_parts: int = 0  # how many values of `tpot` are of parts of streams
     carried_share: float | None = None
     """Streams carried over, as a share of those sent: the ones long enough to outlive the stage."""

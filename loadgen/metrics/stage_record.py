@@ -21,7 +21,8 @@ from loadgen.metrics.hardware import HardwareSamples
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.hosts import ClockMoved, HostTick
 from loadgen.metrics.journal import StageEnded, StageSettled, StageStarted
-from loadgen.metrics.result import Bursts
+from loadgen.metrics.open_loop import open_loop_of, thinned
+from loadgen.metrics.result import Bursts, OpenLoop
 from loadgen.metrics.spill import Extent, SpillFile
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 
@@ -73,6 +74,8 @@ class StageRecord:
     canaries: CanaryTraffic = _NO_CANARIES  # beside its load, and in none of its numbers but the engine's
     others: OthersTraffic | None = None  # once the engine's figures are known
     kv_usage_max: float | None = None
+    _open_areas: list[tuple[int, int]] = field(default_factory=list)
+    """Of an open loop while arrivals are due: ns since the window began, open requests integrated until then."""
     _others_running: float = 0.0
     _others_looks: int = 0
     _waiting: float = 0.0  # requests in the engine's queue, summed
@@ -98,6 +101,9 @@ class StageRecord:
         for step in metrics.bins.values():
             step.span_ns //= max(1, self.workers)
         self.metrics.merge(metrics)
+        if self.started.rate is not None and not self.metrics.tail_s:
+            now_ns = round(self.metrics.window_s * 1e9)
+            self._open_areas = thinned([*self._open_areas, (now_ns, self.counters["held_area_ns"])])
 
     def part(self, number: int) -> StageRecord:
         """One server's part, if there are several; created when first used."""
@@ -296,6 +302,15 @@ class StageRecord:
         if self.started.requests is None or self.started.concurrency is None or not self.window_s:
             return None
         return min(1.0, self.metrics.tail_s / self.window_s)
+
+    @property
+    def open_loop(self) -> OpenLoop | None:
+        """Whether its requests queued up; None for other loads."""
+        started = self.started
+        if started.rate is None or started.steps or started.arrival == "replay":
+            return None
+        longest_ms = self.histogram("e2e").percentile_ms(90)
+        return open_loop_of(self._open_areas, started.rate, None if longest_ms is None else longest_ms / 1000)
 
     def beside(self, others: OthersTraffic | None) -> str | None:
         """A message if its engine also served others; None if not, or if the stage had no load."""

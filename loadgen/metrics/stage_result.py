@@ -107,6 +107,7 @@ def stage_result(
         precision=stage.blocks.precision(),
         first_wave=first_wave_of(stage),
         tail_share=stage.tail_share,
+        open_loop=stage.open_loop,
         tpot_parts=counters["tpot_parts"],
         carried_share=stage.carried_share,
         e2e_inconclusive=stage.e2e_inconclusive,

@@ -5,7 +5,6 @@ Pure functions. They make no judgements of their own but choose among the verdic
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -20,8 +19,6 @@ from loadgen.searches import SEARCHES
 
 _QUEUES = ("kv-limited", "queueing")
 _BOUNDS = ("host-limited", "bandwidth-bound", "compute-bound")
-_SHORT_BY, _DEVIATIONS = 0.05, 2.0
-"""An open loop falls behind if more than both is missing: this share, and this many Poisson standard deviations."""
 _STATES = {"server_died": "the server died", "failed": "the run failed"}
 
 
@@ -214,9 +211,16 @@ def _queue_words(result: Result, stages: Sequence[StageResult]) -> str:
         words = next((one.text for one in stage.verdicts if one.id in _QUEUES), None) or _behind(stage)
         if words is not None:
             return f"Yes, at {names[stage.index]}: {words}."
-    if not _says_what_waits(result):
-        return "Not known: the engine does not say what waits in it."
-    return f"No: up to {names[max(stages, key=by_load).index]} nothing queued."
+    highest = names[max(stages, key=by_load).index]
+    if _says_what_waits(result):
+        return f"No: up to {highest} nothing queued in the engine."
+    lasting = [stage for stage in stages if stage.open_loop is not None and stage.open_loop.behind is None]
+    if lasting:
+        stage = lasting[0]
+        return f"Not known: requests of {names[stage.index]} last too long for a stage of {stage.measured_s:.0f} s."
+    if all(stage.open_loop is not None for stage in stages):
+        return f"No: up to {highest} all were answered as fast as they came."
+    return "Not known: the engine does not say what waits in it."
 
 
 def _says_what_waits(result: Result) -> bool:
@@ -224,14 +228,9 @@ def _says_what_waits(result: Result) -> bool:
 
 
 def _behind(stage: StageResult) -> str | None:
-    """By how much an open loop falls behind its rate, if random arrivals do not explain it; else None."""
-    asked, answered = stage.target.rate, stage.throughput.requests_per_s
-    if asked is None or answered is None:
-        return None
-    missing, expected = (asked - answered) * stage.measured_s, asked * stage.measured_s
-    if missing <= max(_SHORT_BY * expected, _DEVIATIONS * math.sqrt(expected)):
-        return None
-    return f"{answered:.1f} of {asked:g} requests/s answered"
+    """By how much an open loop falls behind its rate; None if it does not, or it is not known."""
+    loop, rate = stage.open_loop, stage.target.rate
+    return loop.words(rate) if loop is not None and loop.behind and rate is not None else None
 
 
 def by_load(stage: StageResult) -> float:
@@ -250,11 +249,13 @@ def _limit(result: Result, stages: Sequence[StageResult]) -> Answer:
     most = max(stages, key=_output)
     found = {one.id: one.text for one in most.verdicts}
     words = [found[name] for name in (*_BOUNDS, *_QUEUES) if name in found]
+    words += [behind] if (behind := _behind(most)) is not None else []
     at = f"at {titles(stages)[most.index]}"
     if not words and not _says_what_waits(result):
         return Answer(question, "Not known: not the client, but the engine does not say what waits in it.")
     if not words:
-        return Answer(question, f"The load itself: {at}, the most throughput, neither client nor server was saturated.")
+        kept_up = f"{at}, where throughput was highest, the client kept up and nothing waited in the engine"
+        return Answer(question, f"The load itself: {kept_up}.")
     whose = "The host" if "host-limited" in found else "The server"
     return Answer(question, f"{whose}, not the client: {at} {'; '.join(words)}.", bad="host-limited" in found)
 

@@ -61,6 +61,7 @@ class Situation:
     gpu: dict[str, Any] = field(default_factory=dict)
     one_gpu: dict[str, Any] = field(default_factory=dict)  # of GPU 5
     used_before_gib: float = 0.3  # on each GPU when the run begins
+    admits: int | None = None  # requests that run at once in the engine; the others wait
     host: dict[str, Any] = field(default_factory=dict)
     view: dict[str, Any] = field(default_factory=dict)
     measured: dict[str, Any] = field(default_factory=dict)
@@ -209,8 +210,9 @@ def _tick(situation: Situation, number: int) -> Ticked:
     arriving = start_s < SECONDS
     rate = _rate(situation) if arriving else 0.0
     done = round(rate * (start_s + TICK_S)) - round(rate * start_s)
-    in_engine = sum(situation.view.get(name) or 0.0 for name in ("running", "waiting"))
-    held = round(in_engine or (rate * E2E_S if situation.streams is None else situation.streams))
+    held = round(rate * E2E_S if situation.streams is None else situation.streams)
+    if situation.rate is not None and arriving:
+        held += round((1 - situation.answered) * situation.rate * (start_s + TICK_S))
     tokens = round(rate * OSL * TICK_S)
     metrics = StageMetrics()
     if situation.streams != 0:
@@ -261,11 +263,12 @@ def _view(situation: Situation, held: int, t_s: float) -> EngineView | None:
     if situation.engine is None:
         return None
     rate = _rate(situation) + situation.others
+    admitted = float(held if situation.admits is None else situation.admits)
     usual: dict[str, Any] = {
         "kind": "vllm",
-        "running": float(held) + situation.others * E2E_S,
-        "waiting": 0.0,
-        "kv_usage": 0.3,
+        "running": min(held, admitted) + situation.others * E2E_S,
+        "waiting": max(0.0, held - admitted),
+        "kv_usage": 0.97 if held > admitted else 0.3,
         "preemptions": 0.0,
         "requests_per_s": rate,
         "prompt_tokens_per_s": rate * ISL,
@@ -293,7 +296,7 @@ def _measured(situation: Situation, seconds: float) -> EngineStage:
     return EngineStage(**usual | situation.measured)
 
 
-WAITING = {"waiting": 44.0, "running": 256.0, "kv_usage": 0.97}
+_GAUGES = ("running", "waiting", "kv_usage", "requests_per_s")
 HELD_BACK = {
     "bursts": 8,
     "burst_events": 160,
@@ -316,10 +319,14 @@ SITUATIONS = {
     "matrix cores full": Situation(measured={"tflops_per_gpu": 700.0}),
     "GPUs active, hardly computing": Situation(streams=4, measured={"tflops_per_gpu": 47.0}),
     "others use the server, too": Situation(engine="attach", others=10.0),
-    "overload": Situation(streams=300, view=WAITING),
+    "overload": Situation(streams=300, admits=256),
     "open loop that keeps up": Situation(streams=None, rate=20.0),
-    "open loop over the capacity": Situation(streams=None, rate=40.0, answered=0.6, view=WAITING),
+    "open loop over the capacity": Situation(streams=None, rate=40.0, answered=0.6, admits=256),
     "open loop bounded by requests, drained": Situation(streams=None, rate=20.0, drain_s=20.0),
+    "open loop over the capacity, of an engine that admits all": Situation(streams=None, rate=40.0, answered=0.6),
+    "open loop over the capacity, without metrics": Situation(
+        streams=None, rate=40.0, answered=0.6, without=(EngineMeasured,), view=dict.fromkeys(_GAUGES)
+    ),
     "client limited": Situation(read_lag_ms=60.0, client={"cpu_ns": 480_000_000}),
     "host busy": Situation(host={"cpu_percent": 98.0, "cpu_busiest_percent": 100.0}, gpu={"gfx_percent": 40.0}),
     "one core busy, GPUs idle": Situation(host={"cpu_busiest_percent": 100.0}, gpu={"gfx_percent": 40.0}),
@@ -333,9 +340,7 @@ SITUATIONS = {
     "requests fail": Situation(counts={"failed": 2, "errors": {"aborted": 2}}),
     "server dies": Situation(dies=True),
     "no GPUs": Situation(without=(TelemetryChanged, GpusSampled)),
-    "no metrics of the engine": Situation(
-        view={"running": None, "waiting": None, "kv_usage": None, "requests_per_s": None}, without=(EngineMeasured,)
-    ),
+    "no metrics of the engine": Situation(view=dict.fromkeys(_GAUGES), without=(EngineMeasured,)),
     "no host": Situation(without=(HostSampled,)),
     "one look at GPUs and host": Situation(looks=1),
     "nothing but the client": Situation(without=(TelemetryChanged, GpusSampled, HostSampled, EngineMeasured)),

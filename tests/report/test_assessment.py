@@ -5,7 +5,17 @@ import pytest
 
 from loadgen.metrics.hardware_result import Columns
 from loadgen.metrics.journal import Diagnosis, SearchResult
-from loadgen.metrics.result import FailureCheck, Goodput, Result, SloCheck, StageResult, Target, Throughput, Verdict
+from loadgen.metrics.result import (
+    FailureCheck,
+    Goodput,
+    OpenLoop,
+    Result,
+    SloCheck,
+    StageResult,
+    Target,
+    Throughput,
+    Verdict,
+)
 from loadgen.report.assessment import assessment, best_stage, missed_words, shortcomings, titles
 from loadgen.report.table import result_table
 from tests.report.test_table import result, stage
@@ -54,8 +64,8 @@ def test_a_ladder_that_saturates_and_misses_its_limit() -> None:
 
 def test_a_load_that_fills_nobody() -> None:
     quiet = replace(result(at(8, 900.0)), series={"t_s": [1.0, 2.0], "engine_waiting": [None, 0.0]})
-    assert answers(quiet)["Saturated?"] == "No: up to conc 8 nothing queued."
-    assert "neither client nor server was saturated" in answers(quiet)["What was the limit?"]
+    assert answers(quiet)["Saturated?"] == "No: up to conc 8 nothing queued in the engine."
+    assert "the client kept up and nothing waited in the engine" in answers(quiet)["What was the limit?"]
     assert bad(quiet) == set()
 
 
@@ -83,18 +93,24 @@ def test_a_limited_client_comes_before_any_word_on_the_server() -> None:
     assert "What was the limit?" in bad(limited)
 
 
-def test_an_open_loop_that_falls_behind_is_saturated() -> None:
-    behind = replace(
+@pytest.mark.parametrize(
+    ("behind", "words"),
+    [
+        (True, "Yes, at rate 40/s: 31.0 of 40 requests/s were answered while they arrived: 130 were open halfway, "),
+        (False, "No: up to rate 40/s all were answered as fast as they came."),
+        (None, "Not known: requests of rate 40/s last too long for a stage of "),
+    ],
+)
+def test_an_open_loop_whose_open_requests_grow_is_saturated(behind: bool | None, words: str) -> None:
+    """Whatever the rate of answers was on average: that of a loop whose last answers took long is low."""
+    stage = replace(
         at(8, 900.0),
         label="rate 40/s",
         target=Target(concurrency=None, rate=40.0, arrival="poisson"),
         throughput=Throughput(31.0, 1.0, 900.0, 1.0, 1.0),
+        open_loop=OpenLoop(due_s=30.0, open_halfway=130.0, open_at_end=238.0, behind=behind),
     )
-    assert answers(result(behind))["Saturated?"] == "Yes, at rate 40/s: 31.0 of 40 requests/s answered."
-    # Of four arrivals a second in a second, two more or less are chance.
-    by_chance = replace(behind, measured_s=1.0, target=Target(None, 4.0, "poisson"))
-    by_chance = replace(by_chance, throughput=replace(by_chance.throughput, requests_per_s=2.0))
-    assert answers(result(by_chance))["Saturated?"].startswith("No")
+    assert answers(result(stage))["Saturated?"].startswith(words)
 
 
 @pytest.mark.parametrize(
