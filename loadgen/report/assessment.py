@@ -5,13 +5,13 @@ Pure functions. They make no judgements of their own but choose among the verdic
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from loadgen.format import UNKNOWN, counted, exact, exact_percent
+from loadgen.format import UNKNOWN, counted, exact, exact_percent, ranges
 from loadgen.metrics.bursts import is_buffered
-from loadgen.metrics.result import FailureCheck, Result, SloCheck, StageResult
+from loadgen.metrics.result import FailureCheck, Result, SloCheck, StageResult, Verdict
 from loadgen.metrics.slo import met_limits
 from loadgen.report.notes import has_numbers
 from loadgen.report.output import is_of_output, output_verdicts
@@ -146,16 +146,36 @@ def titles(stages: Sequence[StageResult]) -> dict[int, str]:
 def _healthy(result: Result) -> Answer:
     problems = [
         *_run_problems(result),
-        *(f"{one.subject}: {one.text}" for one in result.verdicts if one.bad and not is_of_output(one)),
+        *_by_text(one for one in result.verdicts if one.bad and not is_of_output(one)),
     ]
     completed = sum(stage.requests.completed for stage in result.stages)
     if problems:
         return Answer("Healthy?", f"No: {'; '.join(problems)}.", bad=True)
     if result.kind == "monitor":
-        served = sum(stage.engine.requests or 0 for stage in result.stages if stage.engine is not None)
-        return Answer("Healthy?", f"As far as can be seen. Nothing was sent; {served:,} requests of others ended.")
+        served = [stage.engine.requests or 0 for stage in result.stages if stage.engine is not None]
+        traffic = f"{sum(served):,} requests of others ended" if served else "no engine was measured"
+        return Answer("Healthy?", f"As far as can be seen: nothing was sent, {traffic}, {_looked_at(result)}.")
     stopped = f" The run was stopped: {_first_line(result.reason)}." if result.state == "stopped" else ""
-    return Answer("Healthy?", f"Yes. {completed:,} requests completed, none failed.{stopped}")
+    return Answer("Healthy?", f"Yes: {completed:,} requests completed, none failed; {_looked_at(result)}.{stopped}")
+
+
+def _by_text(verdicts: Iterable[Verdict]) -> list[str]:
+    """What is wrong, each once, with all its subjects: `gpu 0-7: THROTTLED thermal 18%`."""
+    subjects: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        subjects.setdefault(verdict.text, []).append(verdict.subject)
+    return [f"{_named(names)}: {text}" for text, names in subjects.items()]
+
+
+def _named(subjects: Sequence[str]) -> str:
+    gpus = [subject.removeprefix("gpu ") for subject in subjects]
+    return f"gpu {ranges(map(int, gpus))}" if all(gpu.isdecimal() for gpu in gpus) else ", ".join(subjects)
+
+
+def _looked_at(result: Result) -> str:
+    """What the GPUs' health is drawn from."""
+    gpus = max((len(stage.gpu) for stage in result.stages), default=0)
+    return f"no fault was seen on {counted(gpus, 'GPU')}" if gpus else "no GPU was measured"
 
 
 def _right(result: Result) -> list[Answer]:

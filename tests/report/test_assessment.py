@@ -53,7 +53,7 @@ def bad(of: Result) -> set[str]:
 def test_a_ladder_that_saturates_and_misses_its_limit() -> None:
     found = answers(ladder())
     assert found == {
-        "Healthy?": "Yes. 160 requests completed, none failed.",
+        "Healthy?": "Yes: 160 requests completed, none failed; no GPU was measured.",
         "Saturated?": "Yes, at conc 16: queueing: 7.0 requests waiting on average.",
         "What was the limit?": "The server, not the client: at conc 16 bandwidth-bound: memory controllers 83% busy; "
         "queueing: 7.0 requests waiting on average.",

@@ -55,6 +55,6 @@ def test_a_box_is_healthy_unless_a_verdict_or_a_failure_says_why_not(name: str) 
     (healthy,) = (line for line in lines if line.startswith("Healthy? "))
     of_gpus = [line for line in lines if ", gpu " in line.partition(":")[0] and " (information)" not in line]
     for line in of_gpus:
-        assert line.partition(": ")[2] in healthy
+        assert f": {line.partition(': ')[2]}" in healthy
     if of_gpus:
         assert healthy.startswith("Healthy? No")
