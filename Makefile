@@ -14,7 +14,7 @@ MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 # The modules of tests are compiled once, not by every worker at every start: half of what collecting them takes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-vllm test-chromium test-cluster test-cluster-vllm test-faults faults faults-vllm machines test-lowest explore fuzz lint check lock dist wheelhouse test-dist docs bench screenshot schema clean
+.PHONY: run test test-vllm test-chromium test-cluster test-cluster-vllm test-faults test-others faults faults-vllm machines test-lowest explore fuzz lint check lock dist wheelhouse test-dist docs bench screenshot schema clean
 
 run: $(INSTALLED)  ## the cockpit on the embedded simulator (without a terminal: the same run, headless)
 	$(BIN)/vramp profiles/simulator.toml
@@ -34,6 +34,11 @@ test-cluster: $(INSTALLED_DEV) machines  ## the tests on several machines, which
 
 test-cluster-vllm: $(INSTALLED_DEV) machines  ## the same with a real vLLM; installs its CPU build as test-vllm does
 	VRAMP_VLLM_CACHE="$$(sh tests/vllm/install.sh)" $(BIN)/python -m pytest -m 'cluster and vllm' tests/cluster
+
+test-others: $(INSTALLED_DEV)  ## the tests on servers of others before and beside a real vLLM; installs them the first time, as root
+	for command in nginx haproxy; do command -v $$command >/dev/null || missing=1; done; [ -z "$$missing" ] || \
+		{ apt-get update -qq && apt-get install -y -qq nginx haproxy; }
+	VRAMP_VLLM_CACHE="$$(UV=$(BIN)/uv sh tests/others/install.sh)" $(BIN)/python -m pytest -m others tests/others
 
 test-faults: $(INSTALLED_DEV) machines  ## sixty faults that vramp has to survive, as root
 	$(BIN)/python -m pytest -m faults tests/faults
