@@ -8,15 +8,18 @@ import resource
 from collections.abc import Callable
 
 _LEAN = {"OPENBLAS_NUM_THREADS": "1", "PYDANTIC_DISABLE_PLUGINS": "__all__"}
+MAX_OPEN_FILES = 1 << 16  # more ports than a host has; programs that close every number up to the limit stay quick
 _M_MMAP_THRESHOLD = -3  # in malloc.h
 _LARGE_BYTES = 64 << 10
 _chosen = _LEAN.keys() & os.environ.keys()  # those that the user has set
 
 
 def raise_open_files() -> None:
-    """Allow as many open files as the hard limit does: each connection is one."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    """Allow as many open files as the hard limit does, here and in children: each connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    raised = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < raised:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
 
 
 def map_large_blocks() -> None:

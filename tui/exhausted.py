@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import socket
 import sys
 import termios
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -30,6 +31,14 @@ def lacks(error: object) -> str | None:
     return "no more threads" if isinstance(error, RuntimeError) and str(error).startswith("can't start") else None
 
 
+def _is_of_a_listener(error: BaseException | None) -> bool:
+    """Whether it was raised by `socket.accept`: others may open connections until none is left, and close them."""
+    frame = error.__traceback__ if error is not None else None
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame is not None and frame.tb_frame.f_code is socket.socket.accept.__code__
+
+
 def give_up(what: str) -> NoReturn:
     """Say what has run out, and end the process at once."""
     words = f"vramp: {what}: see ulimit -a and the limits of the container; vramp recover last writes the result so far"
@@ -45,7 +54,10 @@ def give_up_where_callbacks_fail() -> None:
     terminal = termios.tcgetattr(0) if sys.stdin is not None and sys.stdin.isatty() else None
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        what = lacks(context.get("exception"))
+        error = context.get("exception")
+        if _is_of_a_listener(error):
+            return  # asyncio tries again in a second; what is connected goes on
+        what = lacks(error)
         if what is None:
             loop.default_exception_handler(context)
             return

@@ -120,6 +120,7 @@ async def _started_worker(orders: Orders, folder: Path) -> Any:  # noqa: ANN401 
     import dask
     from distributed import Worker
 
+    from loadgen.cluster.handshakes import bound_handshakes
     from loadgen.cluster.tls import security_of
 
     dask.config.set(QUIET)
@@ -139,6 +140,7 @@ async def _started_worker(orders: Orders, folder: Path) -> Any:  # noqa: ANN401 
     )
     async with asyncio.timeout(_START_S):
         await worker
+    bound_handshakes(worker)
     worker.http_server.stop()
     return worker
 

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from loadgen.cluster.dask_worker import QUIET, Orders
 from loadgen.cluster.facts import connect, host_facts
+from loadgen.cluster.handshakes import bound_handshakes
 from loadgen.cluster.ssh import HostProcess, SshHost, another_vramp, connected_to, how_to_install, look_at
 from loadgen.cluster.tls import make_certificate, security_of
 from loadgen.errors import ClusterError
@@ -153,6 +154,7 @@ async def _scheduler(
     scheduler.http_server.stop()
     stack.push_async_callback(_close, scheduler)
     await scheduler
+    bound_handshakes(scheduler)
     return scheduler
 
 

@@ -2,7 +2,7 @@
 
 Invariants: the port is bound before anything is started, so that a port in use costs nothing; the answering thread
 reads one immutable `Moment`, replaced four times a second, and never the run itself: slow or many scrapers delay
-each other, not the load. A client that connects and sends nothing is disconnected.
+each other, not the load. A client that connects and sends nothing is disconnected, and the oldest of too many.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from io import StringIO
 from socketserver import ThreadingMixIn
-from typing import TextIO
+from typing import Any, TextIO
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -24,6 +25,7 @@ from loadgen.metrics.record import Record
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.report.prometheus import Moment, metric_families, moment_of
 
+MAX_CONNECTIONS = 64
 _CLOSES_WITHIN_S = 0.1
 
 
@@ -40,6 +42,25 @@ class _Handler(WSGIRequestHandler):
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self._open: dict[socket.socket, None] = {}  # the oldest first; a dict because threads remove from it
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as the base class's
+        """Answer in a thread; of too many connections, the oldest is disconnected."""
+        self._open[request] = None
+        if len(self._open) > MAX_CONNECTIONS:
+            oldest = next(iter(self._open))
+            self._open.pop(oldest, None)
+            with suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def close_request(self, request: Any) -> None:  # noqa: ANN401
+        self._open.pop(request, None)
+        super().close_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore it: a client that hung up during an answer does not want the rest."""

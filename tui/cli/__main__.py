@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from loadgen.errors import ProfileError, VrampError
-from loadgen.limits import start_lean
+from loadgen.limits import raise_open_files, start_lean
 from tui.cli.options import INTERRUPTED, READER_GONE, end_by_signals, lose_stdout, say
 from tui.exhausted import give_up, lacks
 
@@ -82,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _open_standard_streams()
     end_by_signals()
     start_lean()
+    raise_open_files()
     try:
         _require_a_folder()
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -16,7 +17,7 @@ import pytest
 
 from loadgen import limits
 from loadgen.errors import ServerError
-from tui.web.server import listen, serving
+from tui.web.server import MAX_COLUMNS, listen, serving
 
 # What a Textual app says to textual-serve: that it is one, then a packet; it ends when it is told anything at all.
 APP = "import os; os.write(1, b'__GANGLION__\\n' + b'D' + (5).to_bytes(4, 'big') + b'hello'); os.read(0, 1)"
@@ -134,3 +135,74 @@ def test_a_port_that_is_taken_is_told() -> None:
 def test_a_name_that_no_host_can_have_is_told() -> None:
     with pytest.raises(ServerError, match=r"é\.\.x:0: cannot listen: .*--host"):
         listen("é..x", 0)
+
+
+async def test_strangers_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tui.web.server.MAX_STRANGERS", 8)
+    async with door() as (client, address):
+        parts = urlsplit(address)
+        strangers = [await asyncio.open_connection(parts.hostname, parts.port) for _ in range(20)]
+        for reader, _ in strangers[:12]:
+            assert await reader.read() == b""  # the oldest are closed
+        assert await status(client, address) == 200
+        for _, writer in strangers:
+            writer.close()
+
+
+async def test_a_connection_without_the_token_is_closed_after_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tui.web.server._STRANGER_S", 0.2)
+    async with door() as (client, address):
+        parts = urlsplit(address)
+        silent, closing = await asyncio.open_connection(parts.hostname, parts.port)
+        assert await silent.read() == b""
+        slow, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        writer.write(f"GET /page.js HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode())
+        assert (await slow.readline()).startswith(b"HTTP/1.1 200")
+        await slow.read()  # until it is closed: what everybody may fetch does not show the token
+        async with client.ws_connect(socket_address(address)) as socket:
+            await socket.receive_bytes()
+            assert await silent.read() == b""
+            await socket.send_str('["ping", 1]')
+            assert await socket.receive_json() == ["pong", 1]
+        closing.close()
+        writer.close()
+
+
+async def test_visitors_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tui.web.server.MAX_VISITORS", 1)
+    async with door() as (client, address), client.ws_connect(socket_address(address)) as socket:
+        await socket.receive_bytes()
+        with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
+            await client.ws_connect(socket_address(address))
+
+
+ECHO = """import os
+os.write(1, b"__GANGLION__\\n")
+while data := os.read(0, 1024):
+    os.write(1, b"D" + len(data).to_bytes(4, "big") + data)
+"""  # what textual-serve writes to it
+
+
+async def test_a_size_that_nobody_has_is_clamped_and_garbage_is_ignored() -> None:
+    async with (
+        door((sys.executable, "-c", ECHO)) as (client, address),
+        client.ws_connect(socket_address(address)) as socket,
+    ):
+        for garbage in ("[", "{}", "[]", '["resize"]', '["resize", {"width": "x"}]', '["stdin", 5]'):
+            await socket.send_str(garbage)
+        await socket.send_str('["resize", {"width": 20000, "height": -3}]')
+        resized = (await socket.receive_bytes())[5:]
+        assert json.loads(resized) == {"type": "resize", "width": MAX_COLUMNS, "height": 1}
+
+
+STUBBORN = APP.replace("os.read(0, 1)", "[os.read(0, 1) or __import__('signal').pause() for _ in iter(int, 1)]")
+
+
+async def test_a_process_that_does_not_quit_is_killed_when_its_browser_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tui.web.server._ENDS_WITHIN_S", 0.2)
+    before = set(psutil.Process().children())
+    async with door((sys.executable, "-c", STUBBORN)) as (client, address):
+        async with client.ws_connect(socket_address(address)) as socket:
+            await socket.receive_bytes()
+            (process,) = set(psutil.Process().children()) - before
+        await until_ended(process)
