@@ -18,7 +18,7 @@ PUBLISHED = [path for path in FILES if path.stem not in ("simulator", "vllm-cpu-
 ALL = [(path.stem, variant) for path in FILES for variant in [None, *variant_names(load_document(path))]]
 
 MOST_COLUMNS = 120
-MOST_LINES = 80
+MOST_LINES = 90
 """More would not be read from top to bottom."""
 
 SHAPES = [(1024, 1024), (1024, 8192), (8192, 1024)]

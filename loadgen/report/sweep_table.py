@@ -55,6 +55,7 @@ class SweepRow(msgspec.Struct, frozen=True, kw_only=True):
     lower_bounds: tuple[str, ...] = ()  # which of these figures are only lower bounds
     difference_percent: dict[str, float | None] = {}
     """By figure, from the same stage of the first variant that has it; empty for that variant itself."""
+    is_base: bool = False  # whether it is the 100 % of its stage
 
 
 class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,8 +128,10 @@ def _measured(row: SweepRow, stage: StageResult, title: str) -> SweepRow:
 
 
 def _compared(row: SweepRow, first: SweepRow | None) -> SweepRow:
-    if first is None or row is first:
+    if first is None:
         return row
+    if row is first:
+        return replace(row, is_base=True)
     differences: dict[str, float | None] = dict.fromkeys(_COMPARED)
     for name in _COMPARED:
         value, base = getattr(row, name), getattr(first, name)
@@ -154,6 +157,8 @@ def _columns(width: int) -> list[Column[SweepRow]]:
 
 
 def _difference(row: SweepRow, name: str) -> str:
+    if row.is_base:
+        return "(100 %)"
     percent = row.difference_percent.get(name)
     return "" if percent is None else f"({percent:+.1f}%)"
 

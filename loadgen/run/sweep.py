@@ -126,13 +126,18 @@ def require_comparable(profiles: Mapping[str, Profile]) -> None:
         if result_path(Path(), name).name == _FILE:
             raise ProfileError(f"variant {name}: {_FILE} says what a sweep has done; give the variant another name")
     for name in others:
-        other = _load_of(profiles[name])
-        keys = [key for key, value in _load_of(profiles[first]).items() if other[key] != value]
+        keys = differing_load(profiles[first], profiles[name])
         if keys:
             raise ProfileError(
                 f"variant {name}: {', '.join(keys)} differs from variant {first}, and a sweep compares servers under "
                 "one load: leave it out with --variants, or set the load for all with options"
             )
+
+
+def differing_load(one: Profile, other: Profile) -> list[str]:
+    """The keys of the load, apart from its seed, in which two profiles differ."""
+    theirs = _load_of(other)
+    return [key for key, value in _load_of(one).items() if theirs[key] != value]
 
 
 def _load_of(profile: Profile) -> dict[str, Any]:

@@ -49,7 +49,8 @@ def test_each_stage_is_compared_with_the_same_of_the_first_variant() -> None:
     assert rows[2].difference_percent["ttft_mean_ms"] == pytest.approx(-50.0)
     table = sweep_table(rows).splitlines()
     assert table[0].strip("= ") == "conc 8, ISL 4096, OSL 1024"
-    assert table[2].split() == ["a", "1.00", "100.00", "10.00", "10.00", "20.00", "30.00"]
+    assert [row.is_base for row in rows] == [True, True, False, False]
+    assert table[2].split() == "a 1.00 100.00 (100 %) 10.00 (100 %) 10.00 20.00 (100 %) 30.00".split()
     assert table[3].split()[:5] == ["b", "1.00", "110.00", "(+10.0%)", "5.00"]
     assert len(table) == 8
 

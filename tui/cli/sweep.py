@@ -19,6 +19,7 @@ from loadgen.run.sweep import (
     Variant,
     as_swept,
     begin_sweep,
+    differing_load,
     note_variant,
     outcomes_of,
     result_path,
@@ -34,7 +35,8 @@ _ALL = "all"
 
 _EPILOG = f"""\
 A variant that does not start is a row with its reason. Ctrl-C keeps what is done; --resume FOLDER, with the other
-options unchanged, continues with the variants that are not complete. "{BASE}" is the profile without a variant.
+options unchanged, continues with the variants that are not complete. "{BASE}" is the profile without a variant: it
+runs first, and is the 100 %% that all others with the same load are compared with, unless --variants says otherwise.
 
 exit codes: 0 every variant is complete; 1 at least one of them failed; 2 usage or profile;
             3 no server could be started; 130 interrupted
@@ -80,14 +82,33 @@ def _profiles(options: argparse.Namespace) -> tuple[str, dict[str, Profile]]:
         raise ProfileError("vramp sweep: starts each server itself: --variants names them; no --url, no --variant")
     document = load_document(find_profile(options.profile))
     offered = variant_names(document)
-    names = offered if options.variants == _ALL else list(dict.fromkeys(options.variants.split(",")))
+    names = _every(offered) if options.variants == _ALL else list(dict.fromkeys(options.variants.split(",")))
     if not names:
         raise ProfileError(f"{options.profile}: has no [variants] to sweep over")
     profiles = {}
     for name in names:
         options.variant = None if name == BASE and BASE not in offered else name
         profiles[name], _ = profile_of(options)
+    if options.variants == _ALL:
+        profiles = _with_load_of_base(profiles)
     return str(document["name"]), profiles
+
+
+def _every(offered: list[str]) -> list[str]:
+    """All variants, after the base, with which they are compared."""
+    return list(dict.fromkeys([BASE, *offered])) if offered else []
+
+
+def _with_load_of_base(profiles: dict[str, Profile]) -> dict[str, Profile]:
+    """Without the variants that are another workload on the same server, which a sweep cannot compare."""
+    alike = {name: one for name, one in profiles.items() if not differing_load(profiles[BASE], one)}
+    if left_out := [name for name in profiles if name not in alike]:
+        say(f"left out, because their load is not that of {BASE}: {', '.join(left_out)}")
+    if len(alike) == 1:
+        raise ProfileError(
+            f"no variant has the load of {BASE}: name some with --variants, or set one load with options"
+        )
+    return alike
 
 
 def _run_all(folder: Path, state: Sweep, profiles: dict[str, Profile], *, force: bool) -> tuple[Sweep, list[int]]:

@@ -74,6 +74,15 @@ def test_variants_in_one_table_under_one_load(capfd: pytest.CaptureFixture[str])
     assert seeds == {read_sweep(folder()).seed}
 
 
+def test_by_default_the_base_comes_first_and_other_loads_are_left_out(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("box.toml").write_text(PROFILE.partition("[variants.broken")[0] + "[variants.other.load]\nosl = 5\n")
+    assert sweep("box.toml", "--concurrency", "1") == 0
+    captured = capfd.readouterr()
+    assert [line.split()[0] for line in captured.out.splitlines()[1:]] == ["variant", "base", "plain", "slow"]
+    assert captured.out.splitlines()[2].count("(100 %)") == 3
+    assert "left out, because their load is not that of base: other" in captured.err
+
+
 def test_a_variant_that_does_not_start_is_a_row(capfd: pytest.CaptureFixture[str]) -> None:
     assert sweep("box.toml", "--variants", "broken,plain", "--concurrency", "1", "--seed", "5") == 1
     captured = capfd.readouterr()
@@ -139,7 +148,7 @@ def test_ctrl_c_keeps_what_there_is(tmp_path: Path) -> None:
     ("words", "message"),
     [
         ([], "needs a profile"),
-        (["box.toml"], "variant other: load.osl differs from variant plain"),
+        (["box.toml", "--variants", "plain,other"], "variant other: load.osl differs from variant plain"),
         (["box.toml", "--variants", "plain,fast"], "no variant 'fast'"),
         (["box.toml", "--url", "http://127.0.0.1:1"], "starts each server itself"),
         (["box.toml", "--variant", "plain"], "starts each server itself"),
