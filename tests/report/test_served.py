@@ -98,7 +98,7 @@ def test_what_an_engine_lacks_is_told_once_and_what_is_others_each_time() -> Non
 def test_a_monitor_is_healthy_although_nothing_was_measured_by_us() -> None:
     seen = monitor(watched())
     assert [(one.text, one.bad) for one in assessment(seen)] == [
-        ("As far as can be seen. Nothing was sent; 120 requests of others ended.", False)
+        ("As far as can be seen: nothing was sent, 120 requests of others ended, no GPU was measured.", False)
     ]
     assert shortcomings(seen) == []
 
