@@ -37,7 +37,9 @@ from loadgen.metrics.hosts import HostTick
 from loadgen.metrics.journal import TickNumbers
 from loadgen.plan.stage import Stage, workers_for
 from loadgen.stream.request import RequestTemplate, ServerAddress
-from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow
+from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick
+from loadgen.worker.realtime import waited_ns
+from loadgen.worker.timing import standstill_ns
 from loadgen.workload.arrivals import share_of
 
 _LONGEST_CHECK_S = 2 * TICK_NS / 1e9
@@ -71,6 +73,9 @@ class Fleet:
         self._hosts: Sequence[Host] = ()
         self._moved_ns: dict[str, int] = {}  # by how much each host's clock was moved
         self._most = 0
+        self._busy_ns = time.process_time_ns() + waited_ns()  # how long this process ran or waited for a core
+        self._standstills: list[tuple[int, int]] = []  # when this process stood still, since the last tick
+        self._stood_still_until_ns = 0
         self._workers: list[Worker] = []
         self._starting: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -309,6 +314,7 @@ class Fleet:
             lambda: bool(self._ready) and all(worker.has_ticked for worker in self._ready),
             deadline_s - time.monotonic(),
         )
+        self._check_standstill(round(deadline_s * 1e9))
         self._check_silence()
         tick = self._merge()
         self._held_s += tick.held * tick.span_s
@@ -346,7 +352,9 @@ class Fleet:
             stages=merge_stages([*instances, self._take_no_load_windows()], peak=sum),
             instances=instances if self._servers > 1 else (),
             hosts=self._host_ticks(parts, Counter(worker.host.name for worker, _ in died)),
-            client=merge_clients(ticks, workers_lost=len(died)),
+            client=msgspec.structs.replace(
+                merge_clients(ticks, workers_lost=len(died)), stood_still_ns=self._take_standstill(ticks)
+            ),
             held=sum(tick.held for tick in last),
             queued=sum(tick.queued for tick in last),
             open_stages=dict(open_stages),
@@ -361,6 +369,26 @@ class Fleet:
             sharing=sum(part.shares for part in parts),
             rows=rows_by_worker(ticks),
         )
+
+    def _check_standstill(self, due_ns: int) -> None:
+        """Note that this process stood still while it waited for the tick that was due."""
+        busy_before_ns, self._busy_ns = self._busy_ns, time.process_time_ns() + waited_ns()
+        still_ns = standstill_ns(due_ns, self._busy_ns - busy_before_ns)
+        if still_ns:
+            self._standstills.append((due_ns, due_ns + still_ns))
+
+    def _take_standstill(self, ticks: Sequence[Tick]) -> int:
+        """How long workers or this process stood still; what several noticed at once is counted once."""
+        spans, self._standstills = self._standstills, []
+        for tick in ticks:
+            if tick.client.stood_still_ns:
+                due_ns = tick.number * TICK_NS
+                spans.append((due_ns, due_ns + tick.client.stood_still_ns))
+        total_ns = 0
+        for start_ns, end_ns in sorted(spans):
+            total_ns += max(0, end_ns - max(start_ns, self._stood_still_until_ns))
+            self._stood_still_until_ns = max(end_ns, self._stood_still_until_ns)
+        return total_ns
 
     def _take_clock_moves(self) -> tuple[tuple[str, int], ...]:
         before, self._moved_ns = self._moved_ns, {host.name: host.moved_ns for host in self._hosts}

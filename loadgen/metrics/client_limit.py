@@ -38,6 +38,7 @@ class ClientFacts(msgspec.Struct, frozen=True):
     """The input of the verdict; None is unknown and breaks no rule."""
 
     workers_lost: int = 0
+    stood_still_s: float = 0.0
     span_s: float = 0.0  # summed over workers; the next three are shares of it
     cpu_share: float | None = None
     realtime_share: float | None = None  # at realtime priority
@@ -65,6 +66,9 @@ def client_limit(facts: ClientFacts) -> str | None:
     if facts.workers_lost:
         who = "a worker" if facts.workers_lost == 1 else f"{facts.workers_lost} workers"
         return f"{who} died, and a part of the load with it"
+    if facts.stood_still_s:
+        still = f"vramp stood still for at least {facts.stood_still_s:.1f} s"
+        return f"{still}: it, its container or the machine was stopped or frozen"
     if facts.cpu_share is not None and facts.span_s >= SHORTEST_S and facts.cpu_share > MOST_CPU_SHARE:
         return f"workers used {facts.cpu_share:.0%} of their cores; give them more with --workers"
     if facts.read_lag_p99_ms is not None and facts.lags >= FEWEST_FOR_P99 and facts.read_lag_p99_ms > MOST_READ_LAG_MS:

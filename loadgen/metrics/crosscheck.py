@@ -144,7 +144,7 @@ def _lost(ours: ClientAccount) -> Iterator[tuple[str, bool]]:
     yield "streams failed", failed > 0
     yield "streams were cancelled", counters["cancelled"] > 0
     yield "streams were cut off", counters["unfinished"] > 0
-    yield "times were discarded because the wall clock was stepped", counters["clock_steps"] > 0
+    yield "times were discarded because the wall clock was stepped or vramp stood still", counters["clock_steps"] > 0
 
 
 def _other_streams(ours: ClientAccount) -> str | None:

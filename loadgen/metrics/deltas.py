@@ -125,7 +125,7 @@ class StageCounts(msgspec.Struct):
     unsent: Count = 0  # arrivals that were due but not sent when the stage ended
     unsent_wait_ns: Count = 0  # the longest wait of one of them
     retried: Count = 0  # requests sent again because a reused connection died before the first byte of its response
-    clock_steps: Count = 0  # streams whose times were discarded because the wall clock was stepped
+    clock_steps: Count = 0  # streams whose times were discarded: the wall clock was stepped, or vramp stood still
     tpot_parts: Count = 0  # how many values of `tpot` are of parts of streams
     input_tokens: Count = 0
     output_tokens: Count = 0  # of completed streams; the tokens that arrived in the window are `window_output_tokens`
@@ -181,6 +181,7 @@ class ClientDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     cpu_ns: Count = 0
     realtime_ns: Count = 0  # time at realtime priority
     waited_ns: Count = 0  # time runnable without a core
+    stood_still_ns: Count = 0  # time stopped, frozen or suspended; of several workers the longest, with vramp's own
     workers_lost: Count = 0  # workers that died or had to be killed
     reads: Count = 0
     coalesced_reads: Count = 0

@@ -34,7 +34,14 @@ _ERRORS = (
     *("pcie_replays", "ecc_correctable", "ecc_uncorrectable", "ecc_deferred"),
     *("bad_pages", "rows_remapped", "xids"),
 )
-_HOST_MEANS = ("cpu_percent", "cpu_busiest_percent", "server_cpu_percent", "server_rss_bytes", "memory_used_bytes")
+_HOST_MEANS = (
+    "cpu_percent",
+    "cpu_busiest_percent",
+    "cpu_steal_percent",
+    "server_cpu_percent",
+    "server_rss_bytes",
+    "memory_used_bytes",
+)
 _GPU_COLUMNS = (
     *("gfx_percent", "memory_percent", "hbm_used_bytes", "power_w", "temperature_hotspot_c", "temperature_memory_c"),
     *("gfx_clock_mhz", "throttled_percent"),

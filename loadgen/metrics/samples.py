@@ -109,6 +109,7 @@ class HostSample(msgspec.Struct, frozen=True, omit_defaults=True):
     cpu_percent: float | None = None  # of all cores, 0 to 100
     cpu_busiest_percent: float | None = None
     """The busiest core's: a saturated single thread shows here, and not in the mean."""
+    cpu_steal_percent: float | None = None  # of all cores' time: what the hypervisor gave to others
     server_cpu_percent: float | None = None  # of the server's processes; 100 is one core
     server_rss_bytes: Whole | None = None  # resident memory of the server's processes; shared pages count for each
     disk_read_bytes_per_s: float | None = None

@@ -357,6 +357,7 @@ class StageRecord:
         scheduled = started.rate is not None and self.capped() is None
         return ClientFacts(
             workers_lost=client.counters["workers_lost"],
+            stood_still_s=client.counters["stood_still_ns"] / 1e9,
             span_s=span_ns / 1e9,
             cpu_share=client.counters["cpu_ns"] / span_ns if span_ns else None,
             realtime_share=client.counters["realtime_ns"] / span_ns if span_ns else None,

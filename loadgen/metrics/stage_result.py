@@ -377,6 +377,7 @@ def _facts(
         mfu_percent=compute.mfu_percent if compute is not None else None,
         host_percent=host.get("cpu_percent"),
         busiest_core_percent=host.get("cpu_busiest_percent"),
+        steal_percent=host.get("cpu_steal_percent"),
     )
 
 

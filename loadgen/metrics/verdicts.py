@@ -30,6 +30,7 @@ BANDWIDTH_BOUND_PERCENT = 70.0
 COMPUTE_BOUND_PERCENT = 40.0
 """MFU: what prefill reaches where it waits for nothing else. Large matrix products on an H100 reach 67."""
 HOST_FULL_PERCENT = 90.0
+MAX_STEAL_PERCENT = 5
 CORE_FULL_PERCENT = 97.0
 KV_FULL = 0.95
 
@@ -63,6 +64,7 @@ class StageFacts(msgspec.Struct, frozen=True):
     mfu_percent: float | None = None
     host_percent: float | None = None
     busiest_core_percent: float | None = None
+    steal_percent: float | None = None  # of the cores' time: what the hypervisor gave to others
 
 
 def memory_rate(static: GpuStatic, dram_percent: float | None, memory_percent: float | None) -> float | None:
@@ -266,6 +268,8 @@ def _partitioned(gpu: GpuFacts) -> str | None:
 def _host_limited(stage: StageFacts) -> str | None:
     if not stage.is_loaded or _is_compute_bound(stage) or _is_bandwidth_bound(stage):
         return None
+    if stage.steal_percent is not None and stage.steal_percent >= MAX_STEAL_PERCENT:
+        return f"host-limited: the hypervisor gave {stage.steal_percent:.0f}% of its cores' time to others (steal)"
     if stage.host_percent is not None and stage.host_percent >= HOST_FULL_PERCENT:
         return f"host-limited: its cores were {stage.host_percent:.0f}% busy"
     idle_gpu = stage.gfx_percent is not None and stage.gfx_percent < IDLE_BELOW_PERCENT

@@ -209,6 +209,7 @@ def _verdicts(record: Record, of_gpus: Sequence[Verdict]) -> tuple[Verdict, ...]
             mfu_percent=compute.mfu_percent if compute is not None else None,
             host_percent=host.cpu_percent if host is not None else None,
             busiest_core_percent=host.cpu_busiest_percent if host is not None else None,
+            steal_percent=host.cpu_steal_percent if host is not None else None,
         )
         found += stage_verdicts(stage.subject, facts)
         found += _output(record, stage)

@@ -44,6 +44,7 @@ from loadgen.run.servers import Servers
 from loadgen.server.supervisor import ServerState
 from loadgen.store.files import Event, RowsFormat, SafeFiles, require_format
 from loadgen.store.runs import RESULT, claim_folder, require_writable, write_result
+from loadgen.worker.timing import MIN_STANDSTILL_NS
 from loadgen.workload.data import Dataset
 
 
@@ -156,6 +157,10 @@ class RunWriter:
             )
         )
         self._log_events(self._files.write_rows(tick.rows, model))
+        if tick.client.stood_still_ns >= MIN_STANDSTILL_NS:
+            self.event(
+                "error", f"vramp stood still for at least {tick.client.stood_still_ns / 1e9:.1f} s: see verdicts"
+            )
         for death in tick.deaths:
             self.event("error", death)
         for news in tick.news:

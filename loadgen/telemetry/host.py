@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ _UNREADABLE = (psutil.Error, OSError, NotImplementedError, ValueError)
 class _Core(NamedTuple):
     busy_s: float
     all_s: float
+    stolen_s: float = 0.0
 
 
 class HostSampler:
@@ -45,7 +46,8 @@ class HostSampler:
     def sample(self, *, server: Iterable[int] = (), files_of: Iterable[int] = ()) -> HostSample:
         """Sample now; `server` are the pids of the server's tree, `files_of` those whose open files are counted."""
         before_s, self._t_s = self._t_s, time.monotonic()
-        shares = self._core_shares()
+        cores = self._core_times()
+        shares = [share for pair in cores if (share := core_share(*pair)) is not None]
         memory = psutil.virtual_memory()
         server_cpu_s, rss_bytes = self._server_usage(server)
         if self._t_s >= self._frequency_due_s:
@@ -59,6 +61,7 @@ class HostSampler:
             load_1min=os.getloadavg()[0],
             cpu_percent=sum(shares) / len(shares) if shares else None,
             cpu_busiest_percent=max(shares, default=None),
+            cpu_steal_percent=stolen_share(cores),
             server_cpu_percent=None if server_cpu_s is None else 100 * server_cpu_s / (self._t_s - before_s),
             server_rss_bytes=rss_bytes,
             open_files=_open_files(files_of),
@@ -66,17 +69,18 @@ class HostSampler:
             **self._rates(before_s),
         )
 
-    def _core_shares(self) -> list[float]:
+    def _core_times(self) -> list[tuple[_Core, _Core]]:
+        """Each core's times at the previous sample and now; none if they cannot be compared."""
         # psutil's order on Linux: user, nice, system, idle, iowait, irq, softirq, steal; guests are included in user.
         try:
             times_s = [times[:8] for times in psutil.cpu_times(percpu=True)]
         except _UNREADABLE:
             times_s = []
-        before, self._cores = self._cores, [_Core(sum(each) - each[3] - each[4], sum(each)) for each in times_s]
+        before, self._cores = self._cores, [_core(times) for times in times_s]
         # A core that went online or offline shifts the others.
         if before is None or len(before) != len(self._cores):
             return []
-        return [share for pair in zip(before, self._cores, strict=True) if (share := core_share(*pair)) is not None]
+        return list(zip(before, self._cores, strict=True))
 
     def _rates(self, before_s: float) -> dict[str, Any]:
         before, self._totals = self._totals, _totals(self._sysfs)
@@ -105,6 +109,18 @@ class HostSampler:
         gains = [gained(before[pid], now_s) for pid, now_s in cpu_s.items() if pid in before]
         known = [gain for gain in gains if gain is not None]  # None: the pid belongs to another process now
         return (sum(known) if known else None), (rss_bytes if cpu_s else None)
+
+
+def _core(times_s: Sequence[float]) -> _Core:
+    stolen_s = times_s[7] if len(times_s) > 7 else 0.0
+    return _Core(sum(times_s) - times_s[3] - times_s[4], sum(times_s), stolen_s)
+
+
+def stolen_share(cores: Sequence[tuple[_Core, _Core]]) -> float | None:
+    """The share of the cores' time in percent that the hypervisor gave to others; None if no time has passed."""
+    span_s = sum(after.all_s - before.all_s for before, after in cores)
+    stolen_s = sum(after.stolen_s - before.stolen_s for before, after in cores)
+    return None if span_s <= 0 else min(100.0, max(0.0, 100 * stolen_s / span_s))
 
 
 def core_share(before: _Core, after: _Core) -> float | None:

@@ -30,7 +30,7 @@ from loadgen.worker import messages
 from loadgen.worker.driver import Driver
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick, prompts_of
 from loadgen.worker.realtime import RealtimePriority, ask_for_short_slices, waited_ns
-from loadgen.worker.timing import ClockWatch
+from loadgen.worker.timing import ClockWatch, standstill_ns
 
 _NOTHING = StageDelta()
 _STILL_THERE = b"\n"
@@ -113,15 +113,20 @@ async def _tick_forever(driver: Driver, settings: Configure, output: asyncio.Wri
         # The loop may wake slightly early; no tick is sent twice because of that.
         number = max(number, time.monotonic_ns() // TICK_NS) + 1
         await asyncio.sleep(number * TICK_NS / 1e9 - time.monotonic())
+        cpu_ns, realtime_ns = priority.look()
+        waited_before_ns, waited_now_ns = waited_now_ns, waited_ns()
+        stood_still_ns = standstill_ns(number * TICK_NS, cpu_ns + waited_now_ns - waited_before_ns)
+        if stood_still_ns:
+            driver.note_standstill(stood_still_ns)
         driver.fail_overdue()
         driver.sampler.tick()
         if clock.stepped():
-            driver.note_clock_step()
-        cpu_ns, realtime_ns = priority.look()
-        waited_before_ns, waited_now_ns = waited_now_ns, waited_ns()
+            driver.discard_times()
         driver.send_due()
         client = driver.client.drain(cpu_ns, realtime_ns, driver.send_due)
-        client = msgspec.structs.replace(client, waited_ns=waited_now_ns - waited_before_ns)
+        client = msgspec.structs.replace(
+            client, waited_ns=waited_now_ns - waited_before_ns, stood_still_ns=stood_still_ns
+        )
         tick = _collect(driver, settings.worker, number, client, process.memory_info().rss)
         driver.send_due()
         output.write(messages.encode(tick) + b"\n")

@@ -397,8 +397,15 @@ class Driver:
             elif now_s - stream.quiet_since_s >= self._settings.stall_timeout_s:
                 channel.give_up("stall", f"no event for {self._settings.stall_timeout_s:g} s")
 
-    def note_clock_step(self) -> None:
-        """Discard the times since the last tick and of all open streams, because the wall clock was stepped."""
+    def note_standstill(self, ns: int) -> None:
+        """Discard times, and do not count against open streams that this process stood still for so long."""
+        for stream in self._streams():
+            stream.deadline_s += ns / 1e9
+            stream.quiet_since_s += ns / 1e9
+        self.discard_times()
+
+    def discard_times(self) -> None:
+        """Discard those since the last tick and of all open streams: the clock was stepped, or nobody read it."""
         for stream in self._streams():
             stream.note_clock_step()
         for run in self.stages.values():

@@ -103,6 +103,19 @@ class LoopLag:
         self._timer.set(self._due_ns)
 
 
+MIN_STANDSTILL_NS = 1_000_000_000
+
+
+def standstill_ns(due_ns: int, busy_ns: int) -> int:
+    """How long this process stood still before a timer that was due at `due_ns` came; 0 if it did not.
+
+    It was stopped, frozen or suspended, or its machine was: the timer came more than a second late, and in that second
+    the process neither ran nor waited for a core. `busy_ns` is how long it did either, since before the timer was due.
+    """
+    still_ns = time.monotonic_ns() - due_ns - busy_ns
+    return still_ns if still_ns > MIN_STANDSTILL_NS else 0
+
+
 STEP_NS = 100_000  # a step that visibly moves TTFT and gaps; smaller ones are not detected
 _TIGHT_NS = 5_000  # precise enough to stop trying; an undisturbed reading takes 0.3 us
 _READINGS = 4

@@ -26,6 +26,7 @@ def facts(**known: float) -> ClientFacts:
         (facts(cpu_share=0.5, read_lag_p99_ms=3.0, coalesced_share=0.01, held_mean=63.9, wanted=64), None),
         (facts(workers_lost=1), "a worker died, and a part of the load with it"),
         (facts(workers_lost=2, cpu_share=0.95), "2 workers died"),
+        (facts(stood_still_s=4.8), "stood still for at least 4.8 s"),
         (facts(cpu_share=0.95), "95% of their cores"),
         (facts(read_lag_p99_ms=60.0), "read lag p99 60.0 ms: the client read late"),
         (facts(coalesced_share=0.2), "20.0% of the reads"),

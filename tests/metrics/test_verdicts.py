@@ -174,6 +174,9 @@ def test_a_gpu_that_is_well_or_says_nothing(facts: GpuFacts) -> None:
         (StageFacts(host_percent=95.0, memory_rate_percent=85.0), ["bandwidth-bound"], ""),  # the GPUs wait for nothing
         (StageFacts(host_percent=95.0, is_loaded=False), [], ""),
         (StageFacts(host_percent=95.0), ["host-limited"], "95% busy"),
+        (StageFacts(steal_percent=12.0), ["host-limited"], "gave 12% of its cores' time to others"),
+        (StageFacts(steal_percent=4.9), [], ""),
+        (StageFacts(steal_percent=12.0, is_loaded=False), [], ""),
         (
             StageFacts(gfx_percent=30.0, busiest_core_percent=99.0),
             ["host-limited"],

@@ -328,6 +328,8 @@ SITUATIONS = {
         streams=None, rate=40.0, answered=0.6, without=(EngineMeasured,), view=dict.fromkeys(_GAUGES)
     ),
     "client limited": Situation(read_lag_ms=60.0, client={"cpu_ns": 480_000_000}),
+    "client stood still": Situation(client={"stood_still_ns": 20_000_000}),
+    "time stolen by the hypervisor": Situation(host={"cpu_steal_percent": 12.0}),
     "host busy": Situation(host={"cpu_percent": 98.0, "cpu_busiest_percent": 100.0}, gpu={"gfx_percent": 40.0}),
     "one core busy, GPUs idle": Situation(host={"cpu_busiest_percent": 100.0}, gpu={"gfx_percent": 40.0}),
     "host busy, nothing sent": Situation(streams=0, engine="attach", host={"cpu_percent": 98.0}),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.telemetry.host import HostSampler, _Core, core_share, read_frequency, with_hardware
+from loadgen.telemetry.host import HostSampler, _Core, core_share, read_frequency, stolen_share, with_hardware
 
 _WORKS = "data = bytearray(50_000_000); print('here', flush=True)\nwhile True: pass"
 
@@ -121,6 +121,13 @@ def test_the_share_of_a_core_is_a_share(times: tuple[float, float, float, float]
 
 def test_the_share_of_a_core() -> None:
     assert core_share(_Core(10, 100), _Core(12, 108)) == 25
+
+
+def test_stolen_time_is_a_share_of_all_cores() -> None:
+    assert stolen_share([(_Core(10, 100, 1), _Core(12, 108, 2)), (_Core(0, 100), _Core(0, 102))]) == 10
+    assert stolen_share([(_Core(10, 100, 5), _Core(10, 100, 5))]) is None  # no time has passed
+    assert stolen_share([(_Core(10, 100, 5), _Core(12, 108, 4))]) == 0  # a counter that fell
+    assert stolen_share([]) is None
 
 
 @pytest.mark.parametrize(

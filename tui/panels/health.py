@@ -143,12 +143,14 @@ def host(frame: Frame, width: int, height: int) -> Rows:
     used, total, load = (now.memory_used_bytes, now.memory_total_bytes, now.load_1min) if now else (None,) * 3
     gib = f"{fmt.count(fmt.gib(used)):>4}/{fmt.count(fmt.gib(total))}"
     memory = facts(" ", ("memory", gib, "text"), ("GiB load", f"{fmt.number(load):>5}", "text"))
-    # Only a governor that slows down the cores is worth showing.
+    # Only what slows down the cores is worth showing: a hypervisor, or else the governor.
+    steal = now.cpu_steal_percent if now is not None else None
     slow = now.governor if now is not None and now.governor != "performance" else None
-    governor: Row = ((f"governor {fmt.plain(slow)}", "warn"),) if slow is not None else ()
+    words = f"steal {steal:.0f}%" if steal is not None and steal >= 1 else f"governor {fmt.plain(slow)}" if slow else ""
+    slowed: Row = ((words, "warn"),) if words else ()
     if height == 1:
-        return [cropped(((" host   ", "dim"), *cpu, *memory, ("  ", "dim"), *governor), width)]
-    return [titled("host", governor, width), cropped(cpu, width), cropped(memory, width)]
+        return [cropped(((" host   ", "dim"), *cpu, *memory, ("  ", "dim"), *slowed), width)]
+    return [titled("host", slowed, width), cropped(cpu, width), cropped(memory, width)]
 
 
 def verdicts(frame: Frame, width: int, height: int) -> Rows:
