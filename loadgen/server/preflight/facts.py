@@ -259,6 +259,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     weight_bytes: int | None = None
     max_model_len: int | None = None  # the most tokens of a sequence
     latent_attention: bool = False  # MLA
+    attention_sinks: bool = False  # as gpt-oss has them
 
     @property
     def grouped_queries(self) -> bool:
@@ -268,9 +269,10 @@ class ModelFacts(msgspec.Struct, frozen=True):
 
 # Heads and lengths: num_attention_heads, num_key_value_heads and max_position_embeddings of each model's config.json.
 # Bytes: parameters times the bytes of one, as the model cards give them (FP8: one, BF16 and FP16: two); gpt-oss-120b:
-# the 60.8 GiB of its model card.
+# the 60.8 GiB of its model card, gpt-oss-20b: 12.8 GiB.
 _PUBLISHED: dict[str, ModelFacts] = {
-    r"gpt-oss-120b": ModelFacts(64, 8, 65_300_000_000, 131_072),
+    r"gpt-oss-120b": ModelFacts(64, 8, 65_300_000_000, 131_072, attention_sinks=True),
+    r"gpt-oss-20b": ModelFacts(64, 8, 13_700_000_000, 131_072, attention_sinks=True),
     r"deepseek-r1(-0528)?": ModelFacts(128, 128, 685_000_000_000, 163_840, latent_attention=True),
     r"qwen3-235b-a22b": ModelFacts(64, 4, 470_000_000_000, 40_960),
     r"qwen3-235b-a22b-(instruct|thinking)-2507": ModelFacts(64, 4, 470_000_000_000, 262_144),
@@ -343,7 +345,8 @@ def _facts_of(folder: Path) -> ModelFacts | None:
     weight_bytes = sum(file.stat().st_size for file in files if file.exists()) or None
     kv_heads = _count(text, "num_key_value_heads") or heads
     latent = _count(text, "kv_lora_rank") is not None
-    return ModelFacts(heads, kv_heads, weight_bytes, _longest(text), latent)
+    sinks = text.get("model_type") == "gpt_oss"
+    return ModelFacts(heads, kv_heads, weight_bytes, _longest(text), latent, sinks)
 
 
 def _longest(config: dict[str, Any]) -> int | None:

@@ -17,6 +17,15 @@ from msgspec.structs import replace
 
 from loadgen.format import harmless, memory
 from loadgen.metrics.finding import Finding, Severity
+from loadgen.server.preflight.attention import (
+    FLASH,
+    MHA_VARIABLE,
+    UNIFIED,
+    UNIFIED_VARIABLE,
+    attention_backend,
+    named_backend,
+    rules_out_rocm_attn,
+)
 from loadgen.server.preflight.facts import Facts
 
 _BENCHMARKS = "GPT-OSS 120B on one MI300X: launch and three benchmarks"
@@ -28,6 +37,7 @@ _GPUS = ("rocm", "cuda")
 _MI300X = ("gfx942",)  # also the architecture of MI300A and MI325X
 _MI300_AND_LATER = ("gfx942", "gfx950")  # vLLM has AITER's kernels and quantised all-reduce for these
 _WITHOUT_AITER = ("gfx908", "gfx90a", "gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151")
+_WITHOUT_BF16 = ("sm_60", "sm_61", "sm_70", "sm_72", "sm_75")
 _WITH_FP8 = (*_MI300_AND_LATER, "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
 
 _LONG_PROMPT = 16_384  # tokens from which chunked prefill pays on AMD, too, according to the publication
@@ -77,7 +87,9 @@ def _rule(
 
 @_rule("warns", f'{_AITER} = "1"', _FLAGS, on=_MI300_AND_LATER, vllm=">=0.8.5")
 def aiter_unused(facts: Facts) -> str | None:
-    """without AITER's kernels vLLM falls back to generic attention on MI300X and later: 30 to 50 % less throughput"""
+    """without AITER's kernels, matrix products, experts, norms and MLA are computed by generic ones: the publication
+    expects 30 to 50 % less throughput. It says so of attention, too, which since 0.19 no longer depends on this
+    variable: ROCM_ATTN is preferred either way"""
     return f"{_AITER} is not 1" if not facts.aiter and facts.knows(_AITER) else None
 
 
@@ -106,34 +118,39 @@ def _shared_heads(facts: Facts) -> str | None:
     return f"{model.attention_heads} attention heads share {model.kv_heads} KV heads"
 
 
-def _aiter_flash(facts: Facts) -> bool:
-    return str(facts.args.get("attention-backend", "")).upper() == "ROCM_AITER_FA"
-
-
-@_rule("warns", 'VLLM_ROCM_USE_AITER_MHA = "0", or compare the answers', _FLAGS, on=_MI300X, vllm="<0.19")
+@_rule("warns", f'{MHA_VARIABLE} = "0", or compare the answers', _FLAGS, on=_MI300X)
 def aiter_mha_grouped(facts: Facts) -> str | None:
-    """AITER's MHA kernel is on by default; with grouped-query attention it may give wrong results or fail at some
-    lengths"""
+    """the publication warns of wrong results and instability of AITER's MHA kernel (the backend ROCM_AITER_FA) at some
+    lengths with grouped-query attention; this variable, on by default, is what lets vLLM choose it"""
     shared = _shared_heads(facts)
-    if shared is None or not facts.aiter or not facts.on("VLLM_ROCM_USE_AITER_MHA", default=True):
+    if shared is None or named_backend(facts) is not None or attention_backend(facts) != FLASH:
         return None
-    said = "=1" if "VLLM_ROCM_USE_AITER_MHA" in facts.env else " is not 0"
-    return f"VLLM_ROCM_USE_AITER_MHA{said}; {shared}"
+    said = f"{MHA_VARIABLE}=1" if MHA_VARIABLE in facts.env else f"{MHA_VARIABLE} is not 0"
+    preferred = rules_out_rocm_attn(facts) if facts.runs(">=0.19") else None
+    return "; ".join([f"vLLM {facts.vllm} chooses {FLASH}", said, *([preferred] if preferred else []), shared])
 
 
-@_rule("info", "compare the answers, or take attention-backend out", _FLAGS, on=_MI300X, vllm=">=0.19", tunes=True)
+@_rule("info", "compare the answers, or take attention-backend out", _FLAGS, on=_MI300X, tunes=True)
 def aiter_flash_grouped(facts: Facts) -> str | None:
-    """the publication saw wrong results of AITER's MHA kernel with grouped-query attention; since 0.19 vLLM takes it
-    only where it is named (pull request 36702), and "Scaling AI Inference Performance with vLLM on AMD Instinct MI355X
-    GPUs" uses it for Qwen3-235B and Llama-3.3-70B"""
+    """the publication warns of wrong results of AITER's MHA kernel at some lengths with grouped-query attention;
+    "Scaling AI Inference Performance with vLLM on AMD Instinct MI355X GPUs" uses it for Qwen3-235B and Llama-3.3-70B"""
     shared = _shared_heads(facts)
-    return f"attention-backend = ROCM_AITER_FA; {shared}" if _aiter_flash(facts) and shared else None
+    return f"attention-backend = {FLASH}; {shared}" if named_backend(facts) == FLASH and shared else None
+
+
+@_rule("warns", f'attention-backend = "{UNIFIED}"', _ENGINE, on=_MI300_AND_LATER, vllm=">=0.19")
+def unified_attention_variable(facts: Facts) -> str | None:
+    """vLLM still reads this variable, but since 0.19 it selects nothing"""
+    backend = attention_backend(facts)
+    if not facts.on(UNIFIED_VARIABLE) or backend == UNIFIED:
+        return None
+    return f"{UNIFIED_VARIABLE}=1" + (f", and the backend is {backend}" if backend is not None else "")
 
 
 @_rule("blocks", "take it out: vLLM chooses", _ENGINE, on=(*_WITHOUT_AITER, "cuda"), vllm=">=0.19")
 def aiter_flash_elsewhere(facts: Facts) -> str | None:
     """this backend is AITER's, for MI300X and later: vLLM refuses to start where it is named on another GPU"""
-    return "attention-backend = ROCM_AITER_FA" if _aiter_flash(facts) else None
+    return f"attention-backend = {FLASH}" if named_backend(facts) == FLASH else None
 
 
 @_rule("warns", 'VLLM_ROCM_USE_AITER_CUSTOM_AR = "0"', "ROCM/aiter issue 4855", on=_MI300X, vllm=">=0.25,<0.30")
@@ -240,7 +257,7 @@ def _fp8_cache(facts: Facts) -> bool:
     return str(facts.args.get("kv-cache-dtype", "auto")).startswith("fp8")
 
 
-@_rule("info", "", f"{_BEST_PRACTICES}, case 6", on=_MI300X, tunes=True)
+@_rule("info", "", f"{_BEST_PRACTICES}, case 6", on=_MI300X)
 def kv_cache_fp8(facts: Facts) -> str | None:
     """half the memory a token, so twice the streams; but it lost some requests/s against auto with a BF16
     Llama-3.1-70B. "GPT-OSS 120B on one MI300X: every flag and variable" expects the opposite: measure both"""
@@ -265,7 +282,7 @@ def chunked_prefill_off_cuda(facts: Facts) -> str | None:
     return "enable-chunked-prefill = false on NVIDIA" if not _chunked(facts) else None
 
 
-@_rule("info", "enable-chunked-prefill = false", f"{_BEST_PRACTICES}, case 1", on=_MI300X, vllm="<0.8", tunes=True)
+@_rule("info", "enable-chunked-prefill = false", f"{_BEST_PRACTICES}, case 1", on=_MI300X, vllm="<0.8")
 def chunked_prefill_on_rocm(facts: Facts) -> str | None:
     """with the V0 engine it was slower than whole prompts unless its size was tuned. Later recipes leave it on, as
     that of DeepSeek-R1 in "Scaling AI Inference Performance with vLLM on AMD Instinct MI355X GPUs" does"""
@@ -275,8 +292,8 @@ def chunked_prefill_on_rocm(facts: Facts) -> str | None:
 
 @_rule("info", "compare the answers, or take it out", "vLLM issue 42360", on=("rocm",), vllm=">=0.12")
 def chunked_prefill_off_rocm(facts: Facts) -> str | None:
-    """two publications turn it off on MI300X for 10 to 20 % more prefill throughput; today's vLLM obeys, but calls it
-    unsupported for most models: the engine may crash or answer wrongly"""
+    """ "GPT-OSS 120B on one MI300X: every flag and variable" turns it off for 10 to 20 % more prefill throughput. vLLM
+    obeys, but warns at the start that most models do not support it: the engine may crash or answer wrongly"""
     return "enable-chunked-prefill = false" if not _chunked(facts) else None
 
 
@@ -289,8 +306,8 @@ def chunked_prefill_off_long(facts: Facts) -> str | None:
 
 @_rule("info", "enable-prefix-caching = false", f"{_BEST_PRACTICES}, case 3", vllm=">=0.8", tunes=True)
 def prefix_caching_random(facts: Facts) -> str | None:
-    """no prompt has been seen before, so the cache cannot hit; the publications turn it off, and figures are comparable
-    only like with like"""
+    """no prompt has been seen before, so the cache cannot hit; most publications turn it off, and figures are
+    comparable only like with like"""
     on = facts.random_prompts and facts.args.get("enable-prefix-caching") is not False
     return "enable-prefix-caching is on, which is the default, and every prompt is random" if on else None
 
@@ -327,6 +344,8 @@ def eager(facts: Facts) -> str | None:
 def precision(facts: Facts) -> str | None:
     """float16 may overflow in large models, float32 halves throughput; these GPUs run bfloat16 at full rate"""
     dtype = facts.args.get("dtype")
+    if facts.archs & {*_WITHOUT_BF16}:
+        return None
     return f"dtype = {dtype}" if dtype in ("float16", "half", "float32", "float") else None
 
 

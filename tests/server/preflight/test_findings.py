@@ -42,6 +42,7 @@ HEADER = f"""\
 #   eight of its size; 685 GB of DeepSeek-R1 on eight H100 (80 GiB). With expert parallelism the rule is silent.
 # - memory-above-aiter is of MI300X: the publication of the MI355X profiles ran with 0.95 there.
 # - quick-reduce-nothing: the publication sets it on one GPU.
+# - aiter-mha-grouped: what its publication warns of; gpt-oss has attention sinks, so vLLM does not take ROCM_ATTN.
 # - aiter-flash-elsewhere: recipes of MI300X and MI355X name AITER's flash attention, which vLLM refuses on MI210.
 """
 

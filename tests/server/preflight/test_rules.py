@@ -19,6 +19,7 @@ from loadgen.vendors import Platform
 
 AITER = {"VLLM_ROCM_USE_AITER": "1"}
 GROUPED = ModelFacts(attention_heads=64, kv_heads=8)
+GPT_OSS = ModelFacts(attention_heads=64, kv_heads=8, attention_sinks=True)
 MLA = ModelFacts(latent_attention=True)
 LLAMA_70B = ModelFacts(64, 8, 141 * 10**9, 131072)
 MI300X = 192 * 2**30
@@ -57,6 +58,7 @@ OLD: dict[str, Any] = {"vllm": "0.18.1"}
 NEW: dict[str, Any] = {"vllm": "0.33.0"}
 ALL_REDUCE: dict[str, Any] = {"args": tp(8), "vllm": "0.29.0"}
 FLASH = {"attention-backend": "ROCM_AITER_FA"}
+UNIFIED = {"VLLM_ROCM_USE_AITER_UNIFIED_ATTENTION": "1"}
 
 # For each rule, facts in which it speaks, and facts in which it does not, though its architecture and version are met.
 CASES: dict[str, tuple[list[Facts], list[Facts]]] = {
@@ -75,9 +77,23 @@ CASES: dict[str, tuple[list[Facts], list[Facts]]] = {
         ],
     ),
     "aiter-mha-grouped": (
-        [mi300x(AITER, model=GROUPED, **OLD), mi300x(AITER | {"VLLM_ROCM_USE_AITER_MHA": "1"}, model=GROUPED, **OLD)],
         [
+            mi300x(AITER, model=GPT_OSS),
+            mi300x(AITER | {"VLLM_ROCM_USE_AITER_MHA": "1"}, model=GPT_OSS, **NEW),
+            mi300x(AITER, model=GROUPED, args={"kv-transfer-config": {}}),
+            mi300x(AITER, model=GROUPED, **OLD),
+            mi300x(AITER | {"VLLM_ROCM_USE_AITER_MHA": "1"}, model=GROUPED, **OLD),
+        ],
+        [
+            mi300x(AITER, model=GROUPED),
+            mi300x(AITER, model=GROUPED, args={"kv-transfer-config": {}}, vllm="0.19.0"),
+            mi300x(AITER | {"VLLM_ROCM_USE_AITER_MHA": "0"}, model=GPT_OSS),
+            mi300x(AITER, model=GPT_OSS, args={"attention-backend": "ROCM_AITER_UNIFIED_ATTN"}),
+            mi300x(AITER, model=GPT_OSS, args=FLASH),
+            mi300x({"VLLM_ROCM_USE_AITER_MHA": "1"}, model=GPT_OSS),
+            mi300x(AITER, model=GPT_OSS, vllm=None),
             mi300x(AITER | {"VLLM_ROCM_USE_AITER_MHA": "0"}, model=GROUPED, **OLD),
+            mi300x(AITER | {"VLLM_ROCM_USE_AITER_UNIFIED_ATTENTION": "1"}, model=GROUPED, **OLD),
             mi300x(model=GROUPED, **OLD),
             mi300x(AITER, model=ModelFacts(128, 128), **OLD),
             mi300x(AITER, model=ModelFacts(), **OLD),
@@ -85,12 +101,24 @@ CASES: dict[str, tuple[list[Facts], list[Facts]]] = {
         ],
     ),
     "aiter-flash-grouped": (
-        [mi300x(model=GROUPED, args=FLASH), mi300x(model=GROUPED, args={"attention-backend": "rocm_aiter_fa"})],
+        [
+            mi300x(model=GROUPED, args=FLASH),
+            mi300x(model=GROUPED, args={"attention-config": {"backend": "rocm_aiter_fa"}}),
+        ],
         [
             mi300x(AITER, model=GROUPED),
             mi300x(AITER, args=FLASH),
             mi300x(AITER, model=ModelFacts(128, 128), args=FLASH),
             mi300x(AITER, model=GROUPED, args={"attention-backend": "ROCM_ATTN"}),
+        ],
+    ),
+    "unified-attention-variable": (
+        [mi300x(AITER | UNIFIED, model=GROUPED), mi355x(UNIFIED), mi300x(UNIFIED, model=GPT_OSS, args=FLASH)],
+        [
+            mi300x(AITER, model=GROUPED),
+            mi300x(UNIFIED, model=GPT_OSS),
+            mi300x(AITER | UNIFIED, model=GROUPED, args={"attention-backend": "ROCM_AITER_UNIFIED_ATTN"}),
+            mi300x({"VLLM_ROCM_USE_AITER_UNIFIED_ATTENTION": "0"}, model=GROUPED),
         ],
     ),
     "aiter-flash-elsewhere": (
@@ -222,7 +250,7 @@ CASES: dict[str, tuple[list[Facts], list[Facts]]] = {
     "eager": ([h100(args={"enforce-eager": True})], [h100(args={"enforce-eager": False}), h100()]),
     "precision": (
         [mi300x(args={"dtype": "float16"}), h100(args={"dtype": "float32"})],
-        [mi300x(args={"dtype": "bfloat16"}), mi300x()],
+        [mi300x(args={"dtype": "bfloat16"}), mi300x(), facts("cuda", "sm_70", args={"dtype": "float16"})],
     ),
     "remote-code": ([Facts(args={"trust-remote-code": True})], [Facts(args={"trust-remote-code": False}), Facts()]),
     "streams-queue": (
@@ -376,7 +404,7 @@ def test_what_is_unknown_leaves_the_rules_silent() -> None:
 
 def test_rules_speak_of_flags_and_variables_that_exist() -> None:
     known = newest_recorded()
-    others = {"HIP_VISIBLE_DEVICES", "NCCL_MIN_NCHANNELS"}
+    others = {"HIP_VISIBLE_DEVICES", "NCCL_MIN_NCHANNELS", "ROCM_AITER_UNIFIED_ATTN"}
     for rule in RULES:
         assert set(re.findall(r"\b[A-Z]+_[A-Z_]+\b", rule.finding.fix)) <= {*known.variables, *others}
         for flag in re.findall(r"^([a-z]+(?:-[a-z]+)+) =", rule.finding.fix):
