@@ -315,6 +315,8 @@ class Channel:
             client.coalesced_ttfts += is_first
         if stream.muted or not samples.is_open or before_ns < samples.opened_ns:
             return
+        if stamp_ns < before_ns:  # the wall clock was stepped back, which the next tick notices
+            return
         events = 1 + begins
         samples.burst_events += events
         if is_first:

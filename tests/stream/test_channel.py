@@ -237,6 +237,15 @@ def test_reads_with_several_events_are_counted_with_the_time_before_them() -> No
     assert (wire.client.coalesced_reads, wire.client.coalesced_ttfts) == (2, 1)
 
 
+def test_a_burst_after_a_step_back_of_the_clock_has_no_gap() -> None:
+    wire = Wire()
+    wire.read(head(), at_ms=10)
+    wire.read(text("a"), at_ms=20)
+    wire.read(text("b") + text("c"), at_ms=5)
+    delta = wire.delta()
+    assert (delta.bursts, delta.burst_gap_ns, delta.burst_events) == (0, 0, 0)
+
+
 def test_streams_that_one_late_moment_struck_count_it_once() -> None:
     one, other = Wire(), Wire()
     other.channel._client = one.client
