@@ -20,6 +20,9 @@ from tests.engines import Simulator, attach, simulator
 from tests.run.driving import finish
 
 STEP_MS = 5.0
+# Of fewer requests the p99 is the slowest, or the next: a simulator that the machine stalls for 10 ms before it reads
+# a request has that in the client's TTFT, and not in what it calls its own.
+MIN_REQUESTS_OF_P99 = 200
 
 
 def step_ms(streams: float) -> float:
@@ -76,11 +79,12 @@ def wrong(one: Measured) -> list[str]:
     # The edge of a window is between the same two tokens on both sides, but for the time on their way: if the box
     # stalls just then, one side has the long gap in it, and the other has not.
     edge = theirs["itl"]["max"] / 1000 / one.stage.measured_s
-    found = (
+    found = [
         far("ttft p50", ours["ttft"], theirs["ttft"], rel=0.02, abs_ms=1.0),
-        far("ttft p99", ours["ttft"], theirs["ttft"], rel=0.02, abs_ms=1.0),
         far("tpot mean", ours["tpot"], theirs["tpot"], rel=0.005 + edge),
-    )
+    ]
+    if ours["ttft"].count >= MIN_REQUESTS_OF_P99:
+        found.append(far("ttft p99", ours["ttft"], theirs["ttft"], rel=0.02, abs_ms=1.0))
     return [words for words in found if words is not None]
 
 
