@@ -41,12 +41,12 @@ async def test_a_key_that_repeats(engine: Simulator) -> None:
     require_numbers_or_reasons(result)
 
 
-async def test_two_hundred_stages_of_ten_milliseconds(engine: Simulator) -> None:
-    stages = [{"concurrency": 4, "duration": "10ms"}] * 200
+async def test_fifty_stages_of_ten_milliseconds(engine: Simulator) -> None:
+    stages = [{"concurrency": 4, "duration": "10ms"}] * 50
     run = Run(attach(engine, load={"requests": None, "osl": 16}, stages=stages), where="test")
     result = await finish(run)
     assert result.state == "complete"
-    assert len(result.stages) == 200
+    assert len(result.stages) == 50
     require_numbers_or_reasons(result)
     # The streams go on from stage to stage, so that most of these have gaps and tokens.
-    assert sum(stage.latency_ms["itl"].count > 0 for stage in result.stages) > 100
+    assert sum(stage.latency_ms["itl"].count > 0 for stage in result.stages) > 25

@@ -397,10 +397,10 @@ def test_looking_again_and_again_is_wrong_as_rarely_as_looking_once() -> None:
     # Exactly at the limit, whatever it says is wrong.
     rng, found = np.random.default_rng(5), []
     limits = Limits({"ttft_p99": LIMIT_MS})
-    for _ in range(40):
+    for _ in range(20):
         probed, _ = probing(CERTAIN, LIMIT_MS / P99_OF_MEDIAN, rng)
         found.append(judge(probed, limits).verdict)
-    assert found.count("met") <= 5 and found.count("missed") <= 3
+    assert found.count("met") <= 3 and found.count("missed") <= 2
 
 
 @pytest.mark.parametrize("seed", range(5))

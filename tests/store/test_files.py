@@ -92,8 +92,8 @@ async def test_streams_that_were_cut_off_are_in_the_table_too(engine: Simulator)
 
 
 def values_of(histogram: HdrHistogram) -> list[tuple[int, int]]:
-    """Each value with its count, so that equal ones have every percentile in common."""
-    return [(step.value_iterated_to, step.count_added_in_this_iter_step) for step in histogram.get_recorded_iterator()]
+    """Each counter in use with its count, so that equal ones have every percentile in common."""
+    return [(index, count) for index, count in enumerate(histogram.counts) if count]
 
 
 def require_same_histograms(folder: Path, result: Result) -> None:
