@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import resource
-from collections.abc import Callable
 
 _LEAN = {"OPENBLAS_NUM_THREADS": "1", "PYDANTIC_DISABLE_PLUGINS": "__all__"}
 MAX_OPEN_FILES = 1 << 16  # more ports than a host has; programs that close every number up to the limit stay quick
@@ -28,30 +26,11 @@ def map_large_blocks() -> None:
     Arrays of histograms are allocated and freed at every tick. In the heap they would leave holes, which accumulate in
     a run of many stages. Only glibc supports this (mallopt(3)); elsewhere nothing happens.
     """
-    set_option = _of_c_library("mallopt")
-    if set_option is not None:
-        set_option(_M_MMAP_THRESHOLD, _LARGE_BYTES)
-
-
-def give_back_memory() -> None:
-    """Return free heap memory to the system; takes 2 to 5 ms in a cockpit.
-
-    Only a full collection empties the lists of free tuples and dicts that Python keeps, 4 MB in the end; only
-    malloc_trim(3), which is glibc's, finds the holes that `map_large_blocks` leaves, 2 MB in an hour.
-    """
-    gc.collect()
-
-    trim = _of_c_library("malloc_trim")
-    if trim is not None:
-        trim(0)
-
-
-def _of_c_library(name: str) -> Callable[..., object] | None:
-    """The function of this name; None if this C library has none."""
     import ctypes  # which numpy loads anyway; `vramp --help` does without
 
-    function: Callable[..., object] | None = getattr(ctypes.CDLL(None), name, None)
-    return function
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is not None:
+        set_option(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def start_lean() -> None:

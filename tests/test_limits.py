@@ -36,19 +36,6 @@ most = resident().rss
 del blocks
 print((most - resident().rss) // 80_000)
 """
-_GIVEN_BACK = """
-from loadgen.limits import give_back_memory
-import psutil
-freed, between = [], []
-for _ in range(3_000):
-    freed.append(bytes(20_000))
-    between.append(bytes(2_000))
-resident = psutil.Process().memory_info
-del freed
-most = resident().rss
-give_back_memory()
-print((most - resident().rss) >> 20)
-"""
 _NAMES = ("OPENBLAS_NUM_THREADS", "PYDANTIC_DISABLE_PLUGINS")
 
 
@@ -74,8 +61,3 @@ def test_vramp_starts_without_threads_and_plugins_and_a_server_gets_what_the_use
 def test_large_blocks_leave_no_holes() -> None:
     assert int(said_by(_HOLES, dict(os.environ), "mapped")) > 200
     assert int(said_by(_HOLES, dict(os.environ), "in the heap")) < 100
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries cannot be asked")
-def test_holes_in_the_heap_are_given_back() -> None:
-    assert int(said_by(_GIVEN_BACK, dict(os.environ))) > 30

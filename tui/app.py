@@ -28,7 +28,7 @@ from textual.screen import Screen
 from textual.worker import Worker, WorkerFailed, WorkerState
 
 from loadgen.errors import VrampError
-from loadgen.limits import give_back_memory, map_large_blocks
+from loadgen.limits import map_large_blocks
 from loadgen.masking import masked_text
 from loadgen.metrics.snapshot import Snapshot
 from loadgen.run.operations import Stop
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from tui.screens.picker import PickerScreen
 
 _AGE_CHECK_S = 0.5
-_GIVE_BACK_S = 60.0
 _OVER = (WorkerState.SUCCESS, WorkerState.ERROR)
 MakeRun = Callable[[StartChoice], Run]  # turns the operator's choice into a run; raises `VrampError`
 
@@ -161,9 +160,7 @@ class Cockpit(App[None]):
 
     def on_mount(self) -> None:
         self.set_interval(_AGE_CHECK_S, self._check_age)
-        self.set_interval(_GIVE_BACK_S, give_back_memory)
         self.call_after_refresh(gc.freeze)  # the widgets and their styles are permanent, too
-        self.set_timer(_GIVE_BACK_S / 2, gc.freeze)  # and so is what the run and its views have loaded by then
         if self._orphans:
             self._settle_orphans()
         elif self._run_screen is not None:

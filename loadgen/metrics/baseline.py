@@ -27,9 +27,9 @@ from loadgen.metrics.figures import (
 )
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.record import Record
-from loadgen.metrics.result import Result, StageResult
+from loadgen.metrics.result import Result, StageHardware, StageResult
 from loadgen.metrics.snapshot import Distribution
-from loadgen.metrics.stage_result import StageHardware, stage_result
+from loadgen.metrics.stage_result import stage_result
 
 _NAMED = 2
 _EVERY_S = 1.0

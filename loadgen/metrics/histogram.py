@@ -22,7 +22,7 @@ from hdrh.histogram import HdrHistogram
 from numpy.typing import NDArray
 
 from loadgen.errors import ResultError
-from loadgen.metrics.deltas import HISTOGRAM_LENGTH, EncodedHistogram, Summary, pack_counters, unpack_counters
+from loadgen.metrics.deltas import HISTOGRAM_LENGTH, EncodedHistogram, Summary, pack_counters
 
 LOWEST_US = 1
 HIGHEST_US = 3_600_000_000
@@ -49,15 +49,13 @@ _PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9
 class Histogram:
     """Counts of latencies in microseconds; a commutative monoid under `add`, with `Histogram()` as zero."""
 
-    __slots__ = ("_first", "_indices", "_loose", "_packed", *_SUMS)
+    __slots__ = ("_first", "_indices", "_loose", *_SUMS)
 
     def __init__(self) -> None:
-        # Counters are loose, thin or packed, in order of decreasing memory and increasing time to change them.
         self._loose: NDArray[np.int64] = _NO_COUNTS  # all from the lowest bucket in use to the highest
         self._first = 0  # the index of the first of these
         self._indices: NDArray[np.int64] | None = None
         """While thin, the indices of the counters in `_loose`; both arrays are shared, so nothing writes to them."""
-        self._packed: bytes | None = None
         self.count = 0
         self.sum_us = 0
         self.sum_squares_us = 0
@@ -67,13 +65,10 @@ class Histogram:
 
     @property
     def _is_loose(self) -> bool:
-        return self._packed is None and self._indices is None
+        return self._indices is None
 
     def _used(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The indices of the counters that are not zero, and these (read-only)."""
-        if self._packed is not None:
-            steps, counts = unpack_counters(self._packed) if self._packed else (_NO_COUNTS, _NO_COUNTS)
-            return np.cumsum(steps), counts
         if self._indices is not None:
             return self._indices, self._loose
         (used,) = np.nonzero(self._loose)
@@ -85,16 +80,6 @@ class Histogram:
             indices, counts = self._used()
             if 2 * len(indices) < len(self._loose):
                 self._first, self._indices, self._loose = 0, indices, counts
-
-    def pack(self, known: dict[bytes, bytes] | None = None) -> None:
-        """Save at least nine tenths of the memory of a rarely used histogram; changing it unpacks it.
-
-        Histograms packed with the same `known` share equal bytes.
-        """
-        if self._packed is None:
-            packed = pack_counters(*self._used())
-            self._packed = packed if known is None else known.setdefault(packed, packed)
-            self._first, self._indices, self._loose = 0, None, _NO_COUNTS
 
     def record_ns(self, values_ns: Sequence[int] | NDArray[np.int64], weights: NDArray[np.int64] | None = None) -> None:
         """Record durations in nanoseconds, each `weights[i]` times; a negative one counts as 0."""
@@ -132,7 +117,7 @@ class Histogram:
     def _add_used(self, indices: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
         """Add counters with these ascending indices; an empty histogram shares them."""
         if self.count == 0:
-            self._first, self._indices, self._loose, self._packed = 0, indices, counts, None
+            self._first, self._indices, self._loose = 0, indices, counts
             return
         self._loosen()
         self._make_room(_bucket_of(int(indices[0])), int(indices[-1]) + 1)
@@ -142,7 +127,7 @@ class Histogram:
         if not self._is_loose:
             indices, counts = self._used()
             self._first, self._loose = _loose(indices, counts) if len(indices) else (0, _NO_COUNTS)
-            self._indices = self._packed = None
+            self._indices = None
 
     def _make_room(self, first: int, end: int) -> None:
         """Extend the counters to include `first` to `end` (exclusive), in whole buckets.

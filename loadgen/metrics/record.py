@@ -7,7 +7,6 @@ journal can be folded into its result, and screen, table and JSON cannot disagre
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -51,16 +50,15 @@ from loadgen.metrics.journal import (
 from loadgen.metrics.others import LAG_S, Traffic
 from loadgen.metrics.result import Limits, Result, RunEvent, StageResult
 from loadgen.metrics.slo import limits_of
-from loadgen.metrics.spill import SpillFile
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.stage_record import StageRecord
 from loadgen.metrics.stage_result import (
     client_result,
-    pack_hardware,
     run_health,
     stage_compute,
     stage_hardware,
     stage_result,
+    summarise_hardware,
 )
 from loadgen.metrics.timeline import Timeline
 from loadgen.placement import Placement
@@ -73,8 +71,7 @@ _LONG_OVER_S = 60.0  # a stage that ended this long ago gets no more reports abo
 class Record:
     """A run, up to the last line of its journal."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        """The folder is for a file without a name, see `SpillFile`."""
+    def __init__(self) -> None:
         self.run: RunStarted | None = None
         self.findings: tuple[Finding, ...] = ()
         self.hardware = HardwareRecord()
@@ -84,8 +81,7 @@ class Record:
         self.placement: Placement | None = None
         self.stages: dict[int, StageRecord] = {}
         self.current: StageRecord | None = None
-        self._earlier: list[StageRecord] = []  # not spilled yet; the last two are shown, and not among them
-        self._spill_file = SpillFile(folder)
+        self._earlier: list[StageRecord] = []  # not summarised yet; the last two are shown, and not among them
         self.total = StageMetrics()  # all stages together
         self.client = ClientMetrics()
         self.events: list[RunEvent] = []
@@ -166,7 +162,7 @@ class Record:
                 self.hardware.keep_before_start()
 
     def _begin_stage(self, line: StageStarted) -> None:
-        self._earlier = [stage for stage in list(self.stages.values())[:-1] if not stage.is_packed]
+        self._earlier = [stage for stage in list(self.stages.values())[:-1] if stage.hardware_figures is None]
         for stage in self._earlier:  # streams of the last may still be in flight
             stage.blocks.freeze()
         stage = self.current = self.stages[line.index] = StageRecord(line)
@@ -201,16 +197,15 @@ class Record:
                 stage.span = span
         self._begin_span()
 
-    def _spill(self, before_s: float) -> None:
-        """Summarise a stage that ended before a moment with all its streams: samples and histograms take memory.
+    def _summarise(self, before_s: float) -> None:
+        """Summarise a stage that ended before a moment with all its streams: its samples take memory.
 
-        One a tick, and not as a load ends, when there is enough to do. What something has unpacked is spilled again
-        after the next load has begun.
+        One a tick, and not as a load ends, when there is enough to do.
         """
         for stage in self._earlier:
             if stage.ended is not None and stage.ended.t_s < before_s and not stage.open_sent:
-                pack_hardware(stage, self.hardware)
-                stage.pack(self._spill_file)
+                summarise_hardware(stage, self.hardware)
+                stage.thin()
                 self._earlier.remove(stage)
                 return
 
@@ -248,7 +243,7 @@ class Record:
             self.current.add_client(line.client, span_s=line.span_s, workers=self.current.workers)
             self.current.add_gauges(line.engine)
         self.timeline.add(line, told.values(), running=self.current, others=self.others)
-        self._spill(line.t_s - _LONG_OVER_S)
+        self._summarise(line.t_s - _LONG_OVER_S)
 
     def _add_hosts(self, line: Ticked) -> None:
         for number, (facts, tick) in enumerate(zip(self.hosts, line.hosts, strict=False)):

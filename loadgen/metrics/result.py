@@ -295,6 +295,17 @@ class FirstWave(msgspec.Struct, frozen=True):
     ttft_ms: Summary | None  # None if they are counted
 
 
+class StageHardware(msgspec.Struct, frozen=True):
+    """The hardware figures of a stage."""
+
+    gpu: list[GpuStage] = []
+    energy: EnergyResult | None = None
+    compute: ComputeResult | None = None
+    host: dict[str, float | None] = {}
+    verdicts: list[Verdict] = []
+    sockets: int = 0  # on which the server computed; 0 if unknown
+
+
 class StageResult(msgspec.Struct, frozen=True):
     """The figures of one stage."""
 

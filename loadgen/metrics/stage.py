@@ -107,11 +107,11 @@ class StageMetrics:
             self.latency.setdefault(name, Histogram()).add(histogram)
         self.add(other._plain())
 
-    def pack(self) -> None:
+    def thin(self) -> None:
         """Use less memory, once nothing more is expected."""
-        known: dict[bytes, bytes] = {}  # without speculative decoding each gap is an ITL
-        for histogram in self.latency.values():
-            histogram.pack(known)
+        of_bins = (each for part in self.bins.values() for each in (part.ttft, part.itl))
+        for histogram in (*self.latency.values(), *of_bins):
+            histogram.thin()
 
     def encode(self) -> StageDelta:
         """The whole sum as one delta."""
@@ -174,10 +174,10 @@ class ClientMetrics:
         self.read_lag.add(Histogram.decode(delta.read_lag))
         self.send_lag.add(Histogram.decode(delta.send_lag))
 
-    def pack(self) -> None:
+    def thin(self) -> None:
         """Use less memory, once nothing more is expected."""
-        self.read_lag.pack()
-        self.send_lag.pack()
+        self.read_lag.thin()
+        self.send_lag.thin()
 
     def encode(self) -> ClientDelta:
         """The whole sum as one delta."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
-import zlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
 
 from loadgen.format import counted
 from loadgen.metrics.account import FIRST_TOKENS, ClientAccount
@@ -22,25 +19,13 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.hosts import ClockMoved, HostTick
 from loadgen.metrics.journal import StageEnded, StageSettled, StageStarted
 from loadgen.metrics.open_loop import open_loop_of, thinned
-from loadgen.metrics.result import Bursts, OpenLoop
-from loadgen.metrics.spill import Extent, SpillFile
+from loadgen.metrics.result import Bursts, OpenLoop, StageHardware
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 
 E2E_WINDOWS = 3.0  # how many times E2E a window must last to know it
 ANSWERS_BLOCK_S = 30.0
 MOST_FAILED = 0.01  # of the streams, while all of a closed loop must be held
 _NO_TICK, _NO_CANARIES = HostTick(), CanaryTraffic()
-_PACKED = ("metrics", "client", "blocks", "answer_blocks", "engine", "hardware_figures")
-"""What `pack` compresses, and writes to the spill file."""
-
-
-class _Packed(NamedTuple):
-    """A stage that is long over: its compressed figures, and those that later stages compare at each tick."""
-
-    file: SpillFile
-    extent: Extent  # of its figures in the file
-    answers: Answers
-    finished: Mapping[str, int]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -70,7 +55,7 @@ class StageRecord:
     open_sent: int = 0  # streams that count in `sent` and are not over
     alone: bool = True  # no stream of an earlier stage was open when it began
     hardware_samples: HardwareSamples = field(default_factory=lambda: HardwareSamples({}))
-    hardware_figures: bytes | None = None  # in place of the samples, once it is long over
+    hardware_figures: StageHardware | None = None  # in place of the samples, once it is long over
     canaries: CanaryTraffic = _NO_CANARIES  # beside its load, and in none of its numbers but the engine's
     others: OthersTraffic | None = None  # once the engine's figures are known
     kv_usage_max: float | None = None
@@ -80,7 +65,6 @@ class StageRecord:
     _others_looks: int = 0
     _waiting: float = 0.0  # requests in the engine's queue, summed
     _waiting_ticks: int = 0
-    _packed: _Packed | None = None
 
     @property
     def subject(self) -> str:
@@ -138,15 +122,11 @@ class StageRecord:
     @property
     def answers(self) -> Answers:
         """The sampled answers of the whole stage."""
-        if self._packed is not None:
-            return self._packed.answers
         return Answers(self.counters["answers"], self.metrics.degenerate, self.metrics.loops)
 
     @property
     def finished(self) -> Mapping[str, int]:
         """The engine's requests by how they ended; empty if unknown."""
-        if self._packed is not None:
-            return self._packed.finished
         return self.engine.finished if self.engine is not None else {}
 
     def add_answers(self, delta: StageDelta, t_s: float) -> None:
@@ -181,36 +161,13 @@ class StageRecord:
     def waiting_mean(self) -> float | None:
         return self._waiting / self._waiting_ticks if self._waiting_ticks else None
 
-    @property
-    def is_packed(self) -> bool:
-        return self._packed is not None
-
-    def pack(self, file: SpillFile) -> None:
-        """Write its figures to the file: it is long over. They are read back as they are used, or added to."""
+    def thin(self) -> None:
+        """Use less memory, once it is long over."""
         for each in (*self.parts, *self.hosts):
-            each.pack(file)
-        if self._packed is not None:
-            return
+            each.thin()
         self.blocks.freeze()
-        self.metrics.pack()
-        self.client.pack()
-        extent = file.write(zlib.compress(pickle.dumps([getattr(self, name) for name in _PACKED])))
-        self._packed = _Packed(file, extent, self.answers, self.finished)
-        for name in _PACKED:
-            delattr(self, name)
-
-    if not TYPE_CHECKING:  # a type checker would take any name for one of these
-
-        def __getattr__(self, name: str) -> object:
-            """Unpack the stage, because one of its packed figures is needed."""
-            if name not in _PACKED or self._packed is None:
-                raise AttributeError(name)
-            packed = zlib.decompress(self._packed.file.read(self._packed.extent))
-            figures = pickle.loads(packed)  # noqa: S301  # of `pack`, in this process
-            self._packed = None
-            for each, value in zip(_PACKED, figures, strict=True):
-                setattr(self, each, value)
-            return getattr(self, name)
+        self.metrics.thin()
+        self.client.thin()
 
     def per_second(self, *counters: str) -> float | None:
         """Counts in the window divided by its length; None before it opened, or for prompts of unknown length."""

@@ -27,6 +27,7 @@ from loadgen.metrics.result import (
     InstanceResult,
     Limits,
     Requests,
+    StageHardware,
     StageResult,
     Target,
     Throughput,
@@ -261,21 +262,10 @@ def throughput_of(stage: StageRecord, *, sockets: int = 0) -> Throughput:
 _BUSY_FROM_PERCENT = 5.0
 
 
-class StageHardware(msgspec.Struct, frozen=True):
-    """The hardware figures of a stage."""
-
-    gpu: list[GpuStage] = []
-    energy: EnergyResult | None = None
-    compute: ComputeResult | None = None
-    host: dict[str, float | None] = {}
-    verdicts: list[Verdict] = []
-    sockets: int = 0  # on which the server computed; 0 if unknown
-
-
 def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardware:
     """All hardware figures over the window so far; empty without a window."""
     if stage.hardware_figures is not None:
-        return msgspec.msgpack.decode(stage.hardware_figures, type=StageHardware)
+        return stage.hardware_figures
     start_ns, end_ns = stage.metrics.window_start_ns, stage.metrics.window_end_ns
     if start_ns is None or end_ns is None:
         return StageHardware()
@@ -290,10 +280,10 @@ def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardwar
     return StageHardware(gpus, energy, compute, host, verdicts, sockets=server_sockets(stage, hardware))
 
 
-def pack_hardware(stage: StageRecord, hardware: HardwareRecord) -> None:
+def summarise_hardware(stage: StageRecord, hardware: HardwareRecord) -> None:
     """Replace the samples of a stage that is long over by its figures, which take a tenth of the memory."""
     hardware.health |= _health(stage, hardware)
-    stage.hardware_figures = msgspec.msgpack.encode(stage_hardware(stage, hardware))
+    stage.hardware_figures = stage_hardware(stage, hardware)
     stage.hardware_samples.forget()
 
 
@@ -304,7 +294,7 @@ def run_health(stages: Iterable[StageRecord], hardware: HardwareRecord) -> list[
     """
     found = dict(hardware.health)
     for stage in stages:
-        if not stage.is_packed:
+        if stage.hardware_figures is None:
             found |= _health(stage, hardware)
     return list((found | _by_subject(gpu_verdicts(hardware.facts()))).values())
 

@@ -60,7 +60,7 @@ class RunWriter:
             require_writable(json_path)
         self.folder = claim_folder(name, datetime.now(UTC))
         self.result_paths = [self.folder / RESULT, *([json_path] if json_path is not None else [])]
-        self.record = Record(self.folder)
+        self.record = Record()
         self.result: Result | None = None
         self.written: Path | None = None  # where the result was last written
         self.error: VrampError | None = None  # why it could not be written

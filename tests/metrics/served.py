@@ -13,10 +13,10 @@ from loadgen.metrics.difference import Estimate
 from loadgen.metrics.figures import figures_of
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import StageEnded, StageStarted
-from loadgen.metrics.result import Limits, Result, StageResult
+from loadgen.metrics.result import Limits, Result, StageHardware, StageResult
 from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.stage_result import StageHardware, stage_result
+from loadgen.metrics.stage_result import stage_result
 from tests.report.test_table import result
 
 NO_LIMITS = Limits()

@@ -378,5 +378,5 @@ def test_what_was_wrong_with_a_gpu_under_load_is_told_when_it_idles_again() -> N
     record.apply(StageStarted(t_s=41.0, index=1, concurrency=8, rate=None, isl=16, osl=16, duration_s=20.0))
     record.apply(StageStarted(t_s=62.0, index=2, concurrency=8, rate=None, isl=16, osl=16, duration_s=20.0))
     record.apply(Ticked(t_s=120.0, span_s=0.25, stages={}, client=ClientDelta(), held=0))
-    assert record.stages[0].is_packed
+    assert record.stages[0].hardware_figures is not None
     assert [(one.id, one.subject) for one in record.result().verdicts] == [(id, "gpu 2") for id in expected]
