@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -408,14 +409,16 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def json_schema() -> str:
-    """The JSON Schema of a result."""
+    """The JSON Schema of a result, a line for each property of a definition, so that a change is a short diff."""
     schema = msgspec.json.schema(Result)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = SCHEMA
     for part in schema["$defs"].values():
         # Before Python 3.13, docstrings keep their source indentation.
         part["description"] = inspect.cleandoc(part.get("description", ""))
-    return json.dumps(_in_one_order(schema), indent=1, sort_keys=True) + "\n"
+    text = json.dumps(_in_one_order(schema), indent=1, sort_keys=True)
+    deeper = re.compile(r"\n {5,}|\n {4}(?=[}\]])")
+    return deeper.sub("", text) + "\n"
 
 
 def _in_one_order(node: object) -> object:
