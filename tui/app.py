@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +24,8 @@ from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
+from textual.events import Resize
+from textual.geometry import Size
 from textual.message import Message
 from textual.screen import Screen
 from textual.worker import Worker, WorkerFailed, WorkerState
@@ -45,7 +48,7 @@ from tui.keys import INTERRUPT, key_of
 from tui.panels.frame import RunControl
 from tui.screens.cockpit import CockpitScreen
 from tui.screens.dialogs import AskOrphans, FullScreen
-from tui.terminal import CONSOLE_GLYPHS, NonBlockingWriter, shows_all_glyphs
+from tui.terminal import CONSOLE_GLYPHS, NonBlockingWriter, shows_all_glyphs, usable_size
 from tui.theme import COCKPIT, COCKPIT_OF_16, SERIES, SERIES_OF_16
 
 if TYPE_CHECKING:
@@ -77,6 +80,10 @@ class TerminalDriver(LinuxDriver):
     """A driver whose writes never wait for the terminal."""
 
     _writer: NonBlockingWriter | None = None
+
+    def __init__(self, app: App[Any], *, size: tuple[int, int] | None = None, **options: bool) -> None:
+        """Take Textual's options; without a size, the first frame has the terminal's."""
+        super().__init__(app, size=size or usable_size(*shutil.get_terminal_size()), **options)
 
     def start_application_mode(self) -> None:
         """Take over the terminal, or redraw it if it is already taken."""
@@ -197,6 +204,10 @@ class Cockpit(App[None]):
         """Return our driver, unless `vramp web` or a test chose another."""
         wanted = super().get_driver_class()
         return TerminalDriver if wanted is LinuxDriver else wanted
+
+    def on_resize(self, event: Resize) -> None:
+        """Run before Textual's handler: whatever the terminal reports, what is drawn fits into memory."""
+        event.size = Size(*usable_size(*event.size))
 
     def on_reads_again(self) -> None:
         self.screen.refresh()

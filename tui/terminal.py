@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sys
 import threading
 from collections import deque
@@ -16,7 +17,9 @@ from collections.abc import Callable
 from typing import TextIO
 
 MOST_WAITING = 128 * 1024  # characters: a few full screens of a large terminal
+MAX_COLUMNS, MAX_ROWS = 1000, 400  # a larger screen stays blank beyond: three 4K displays in a small font show no more
 _LEAST_COLUMNS, _LEAST_ROWS = 60, 16  # below this the cockpit would show less than the progress lines do
+_DEFAULT_COLUMNS, _DEFAULT_ROWS = 80, 24
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LAST_WORDS_S = 1.0  # how long `close` waits for the reader to take the rest
 
@@ -50,11 +53,15 @@ def plain_reason() -> str | None:
         return "stderr is not the terminal, and the cockpit is drawn there"
     if os.environ.get("TERM") == "dumb":
         return "TERM=dumb: this terminal cannot position text"
-    columns, rows = os.get_terminal_size(sys.stdout.fileno())
-    # A terminal that does not know its size reports 0.
-    if 0 < columns < _LEAST_COLUMNS or 0 < rows < _LEAST_ROWS:
+    columns, rows = usable_size(*shutil.get_terminal_size())
+    if columns < _LEAST_COLUMNS or rows < _LEAST_ROWS:
         return f"the terminal has {columns}x{rows} cells, and the cockpit needs {_LEAST_COLUMNS}x{_LEAST_ROWS}"
     return None
+
+
+def usable_size(columns: int, rows: int) -> tuple[int, int]:
+    """Return the columns and rows to draw on a terminal that reports these: 0 is unknown, as on a serial console."""
+    return min(columns or _DEFAULT_COLUMNS, MAX_COLUMNS), min(rows or _DEFAULT_ROWS, MAX_ROWS)
 
 
 class NonBlockingWriter:

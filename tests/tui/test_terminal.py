@@ -134,7 +134,8 @@ def test_a_terminal_that_cannot_show_it_says_why(
     monkeypatch.setattr(sys, "stdout", FakeTerminal())
     monkeypatch.setattr(sys, "stdin", FakeTerminal())
     monkeypatch.setattr(sys, "stderr", FakeTerminal())
-    monkeypatch.setattr(os, "get_terminal_size", lambda number: os.terminal_size(size))
+    monkeypatch.setenv("COLUMNS", str(size[0]))
+    monkeypatch.setenv("LINES", str(size[1]))
     monkeypatch.setenv("TERM", term)
     assert plain_reason() == reason
 

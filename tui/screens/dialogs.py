@@ -14,7 +14,7 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
-from textual.events import ScreenResume
+from textual.events import Resize, ScreenResume
 from textual.geometry import Region, Size
 from textual.screen import ModalScreen, Screen
 from textual.strip import Strip
@@ -51,6 +51,11 @@ class LeanScreen(Screen[Answer]):
     def _on_screen_resume(self, event: ScreenResume) -> None:
         """Run before Textual's handler: when the screen first appears, its widgets were just styled on mounting."""
         event.refresh_styles = event.refresh_styles and self.stack_updates > 0
+
+    def on_resize(self, event: Resize) -> None:
+        """Run before Textual's handler, which answers each size with an event of that size: two would never end."""
+        if event.size != self.app.size:
+            event.prevent_default()
 
     def _on_timer_update(self) -> None:
         """Avoid a second layout, which Textual would do to paint something that was out of sight.

@@ -12,6 +12,7 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.events import Resize
 from textual.message import Message
 from textual.widgets import OptionList
 
@@ -64,7 +65,7 @@ class PastScreen(FullScreen[None]):
     def on_screen_resume(self) -> None:
         self._read()
 
-    def on_resize(self) -> None:
+    def on_resize(self, event: Resize) -> None:
         """Fill the list again after the layout: rows depend on its width."""
         self.call_after_refresh(self._fill)
 

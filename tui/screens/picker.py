@@ -19,6 +19,7 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.events import Resize
 from textual.message import Message
 from textual.widgets import Input, OptionList
 
@@ -95,7 +96,7 @@ class PickerScreen(FullScreen[None]):
         if self._findings is None:
             self._checked = None
 
-    def on_resize(self) -> None:
+    def on_resize(self, event: Resize) -> None:
         """Fill the list again after the layout: rows depend on its width."""
         self.call_after_refresh(self._fill)
 

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from textual.events import Key, Resize
+from textual.geometry import Size
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -101,6 +103,15 @@ async def desk(
         yield seat
         app.exit()
     await app.close_runs()
+
+
+async def test_a_size_that_is_outdated_is_not_drawn() -> None:
+    async with desk(size=(80, 24)) as seat:
+        for rows in (25, 24):
+            seat.app.screen.post_message(Resize(Size(80, rows), Size(80, rows)))
+            seat.app.screen.post_message(Key("x", None))  # Textual merges sizes that follow each other
+        await seat.pilot.pause()  # raises if the screen goes on drawing one after the other
+        assert seat.app.screen.size == Size(80, 24)
 
 
 async def test_the_cursor_begins_on_the_profile_that_was_used_last() -> None:
