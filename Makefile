@@ -117,7 +117,7 @@ test-lowest:  ## the tests with the oldest versions that pyproject.toml admits
 	.venv-lowest/bin/python -m pytest $(SIDE_BY_SIDE)
 
 schema: $(INSTALLED)  ## write the JSON Schema of the result anew
-	$(BIN)/python -m loadgen.metrics.result
+	$(BIN)/python -m loadgen.schema.result
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -28,7 +28,7 @@ import uvloop
 from numpy.typing import NDArray
 
 from benchmarks.running import attach, finish
-from loadgen.metrics.result import Result
+from loadgen.schema.result import Result
 from loadgen.simulator.api import Api
 from loadgen.simulator.http import Connection, HttpServer, Request
 from loadgen.simulator.physics import PRESETS

@@ -20,8 +20,8 @@ import msgspec
 from benchmarks import floor
 from benchmarks.environments import install, install_vllm, on_path
 from benchmarks.watched import OUTPUT
-from loadgen.metrics.result import Result
 from loadgen.places import cache_folder
+from loadgen.schema.result import Result
 from loadgen.simulator.tokens import WORDS
 from loadgen.store.foreign.read import read_foreign
 from loadgen.store.runs import read_result

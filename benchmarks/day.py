@@ -24,10 +24,15 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from loadgen.metrics.deltas import ClientDelta, EncodedHistogram, StageDelta
-from loadgen.metrics.engine import EngineView
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import (
+from loadgen.profile.document import load_profile
+from loadgen.record.record import Record
+from loadgen.run.stage_views import StageViews
+from loadgen.run.view import snapshot_of
+from loadgen.run.writer import RunWriter
+from loadgen.schema.deltas import ClientDelta, EncodedHistogram, StageDelta
+from loadgen.schema.engine import EngineView
+from loadgen.schema.journal import (
     GpusSampled,
     Happened,
     HostSampled,
@@ -37,13 +42,8 @@ from loadgen.metrics.journal import (
     TelemetryChanged,
     Ticked,
 )
-from loadgen.metrics.record import Record
-from loadgen.metrics.samples import GpuSample, HostSample
-from loadgen.metrics.snapshot import LoadView, ServerView, Snapshot
-from loadgen.profile.document import load_profile
-from loadgen.run.stage_views import StageViews
-from loadgen.run.view import snapshot_of
-from loadgen.run.writer import RunWriter
+from loadgen.schema.samples import GpuSample, HostSample
+from loadgen.schema.snapshot import LoadView, ServerView, Snapshot
 from loadgen.telemetry.sim import SimGpu, SimLoad, SimState, observed, open_sim, step
 from tui.charts.timeline import Timeline
 from tui.screens.log import LogBook

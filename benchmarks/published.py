@@ -16,9 +16,9 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.running import finish
-from loadgen.metrics.result import StageResult
 from loadgen.profile.document import load_profile
 from loadgen.profile.schema import Profile, Server
+from loadgen.schema.result import StageResult
 from loadgen.server.supervisor import ManagedServer
 from loadgen.simulator.physics import PRESETS
 

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from loadgen.metrics.result import Result
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
 from loadgen.run.run import Run
+from loadgen.schema.result import Result
 
 _LISTENS = re.compile(rb"Starting vLLM server on (http://\S+)")
 

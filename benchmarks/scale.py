@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from benchmarks.running import attach, finish, simulator
 from benchmarks.truth import fetch_truth, mean_ttft_ms
 from loadgen.fleet.fleet import Fleet
-from loadgen.metrics.deltas import StreamRow
 from loadgen.plan.stage import Stage
+from loadgen.schema.deltas import StreamRow
 from loadgen.stream.request import ServerAddress, common_fields, host_and_port, request_template
 from loadgen.worker.messages import Configure, Vocabulary
 

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from loadgen.metrics.result import Result
 from loadgen.profile.document import build_profile, load_profile
 from loadgen.profile.schema import Profile
 from loadgen.report.compare import compare_runs
@@ -26,6 +25,7 @@ from loadgen.report.html.document import html_report
 from loadgen.run.operations import Stop
 from loadgen.run.remote import RemoteRun
 from loadgen.run.run import Run
+from loadgen.schema.result import Result
 from tests.chromium import chromium
 from tests.cluster.machines import cluster
 from tests.cluster.operating import vramp, write_profile

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from loadgen.metrics.snapshot import Snapshot
+from loadgen.schema.snapshot import Snapshot
 from tui.cli.__main__ import main
 
 _about: list[str] = []

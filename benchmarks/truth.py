@@ -19,7 +19,7 @@ import httpx
 from benchmarks import floor
 from benchmarks.running import attach, finish, simulator
 from benchmarks.screen import run_in_terminal
-from loadgen.metrics.result import Result
+from loadgen.schema.result import Result
 from loadgen.store.runs import read_result
 
 ISL = OSL = 128

@@ -13,7 +13,7 @@ import trustme
 from hypothesis import HealthCheck, settings
 
 from tests.engines import Simulator, simulator
-from tests.schema import require_schema
+from tests.result_schema import require_schema
 
 # A busy machine is no reason to fail: how long an example takes says nothing about whether it is right.
 # What gates a change tries the same examples each time; `--hypothesis-profile=explore` looks for new ones.

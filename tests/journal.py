@@ -1,6 +1,6 @@
 """A journal's first line, for tests that need one and ask nothing of it."""
 
-from loadgen.metrics.journal import RunStarted
+from loadgen.schema.journal import RunStarted
 
 STARTED = RunStarted(
     unix_s=1.7e9,

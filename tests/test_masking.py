@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies
 
 from loadgen.masking import learn, masked, masked_command, masked_text
-from loadgen.metrics.journal import Diagnosis
+from loadgen.schema.journal import Diagnosis
 
 ROOT = Path(__file__).parents[1]
 

@@ -33,11 +33,11 @@ from textual.worker import Worker, WorkerFailed, WorkerState
 from loadgen.errors import VrampError
 from loadgen.limits import map_large_blocks
 from loadgen.masking import masked_text
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.run.operations import Stop
 from loadgen.run.remote import RemoteRun
 from loadgen.run.replay import Replay
 from loadgen.run.run import Run
+from loadgen.schema.snapshot import Snapshot
 from loadgen.server.process.guard_client import stop_server
 from loadgen.server.process.records import ServerRecord, orphan_words
 from loadgen.store.journal import JOURNAL

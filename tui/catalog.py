@@ -18,11 +18,11 @@ import msgspec
 
 from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.masking import masked
-from loadgen.metrics.result import StageResult
 from loadgen.places import read_whole
 from loadgen.profile.document import build_profile, load_document, variant_names
 from loadgen.profile.schema import Profile
 from loadgen.report.assessment import best_of
+from loadgen.schema.result import StageResult
 from loadgen.store.journal import JOURNAL, journal_is_held
 from loadgen.store.runs import RESULT
 

@@ -14,10 +14,10 @@ from loadgen.cluster.clock import ClockOffset
 from loadgen.cluster.facts import connect
 from loadgen.cluster.start import host_and_port, started
 from loadgen.errors import ClusterError
-from loadgen.metrics.finding import Finding
-from loadgen.metrics.hosts import HostFacts
 from loadgen.plan.stage import SLOW_TOKEN_S, Stage, streams_of
 from loadgen.profile.schema import Profile
+from loadgen.schema.finding import Finding
+from loadgen.schema.hosts import HostFacts
 
 _ANSWER_S = 30.0
 _PROBES = 20

@@ -16,8 +16,8 @@ from loadgen.cluster.actor import HostActor
 from loadgen.cluster.link import ClusterHost
 from loadgen.cluster.start import StartedHosts, require_reachable, started
 from loadgen.errors import ClusterError
-from loadgen.metrics.hosts import HostFacts
 from loadgen.profile.cluster import Cluster
+from loadgen.schema.hosts import HostFacts
 
 Reach = Callable[[Sequence[str]], Awaitable[None]]
 """Raises `ClusterError` with a line for each host that cannot connect to one of the URLs."""

@@ -18,7 +18,7 @@ import msgspec
 
 import loadgen
 from loadgen.cores import usable_cores
-from loadgen.metrics.hosts import HostFacts
+from loadgen.schema.hosts import HostFacts
 
 _CONNECT_S = 5.0
 _MEASURING = ("stream", "worker", "workload", "metrics", "plan")

@@ -27,7 +27,7 @@ from loadgen.cluster.messages import (
     WriteLine,
 )
 from loadgen.fleet.pipe import CLOSE_S, Ended, Heard
-from loadgen.metrics.hosts import HostFacts
+from loadgen.schema.hosts import HostFacts
 
 Exchange = Callable[[bytes], Awaitable[bytes]]
 """Brings a `ToHost` to the actor and its `FromHost` back; may raise anything that a network may do."""

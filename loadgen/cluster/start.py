@@ -27,8 +27,8 @@ from loadgen.cluster.handshakes import bound_handshakes
 from loadgen.cluster.ssh import HostProcess, SshHost, another_vramp, connected_to, how_to_install, look_at
 from loadgen.cluster.tls import make_certificate, security_of
 from loadgen.errors import ClusterError
-from loadgen.metrics.hosts import HostFacts
 from loadgen.profile.cluster import Cluster
+from loadgen.schema.hosts import HostFacts
 
 T = TypeVar("T")
 

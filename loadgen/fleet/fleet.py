@@ -32,10 +32,10 @@ from loadgen.fleet.merge import (
     seconds_behind,
 )
 from loadgen.fleet.worker import Worker
-from loadgen.metrics.deltas import StageDelta, StreamRow
-from loadgen.metrics.hosts import HostTick
-from loadgen.metrics.journal import TickNumbers
 from loadgen.plan.stage import Stage, workers_for
+from loadgen.schema.deltas import StageDelta, StreamRow
+from loadgen.schema.hosts import HostTick
+from loadgen.schema.journal import TickNumbers
 from loadgen.stream.request import RequestTemplate, ServerAddress
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick
 from loadgen.worker.realtime import waited_ns

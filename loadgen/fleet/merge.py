@@ -10,9 +10,9 @@ import msgspec
 
 from loadgen.fleet.host import Host
 from loadgen.fleet.worker import Worker
-from loadgen.metrics.deltas import ClientDelta, StageDelta, StreamRow
-from loadgen.metrics.hosts import HostTick
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
+from loadgen.schema.deltas import ClientDelta, StageDelta, StreamRow
+from loadgen.schema.hosts import HostTick
 from loadgen.worker.messages import TICK_NS, Tick
 
 

@@ -11,7 +11,7 @@ from loadgen.errors import UNDECODABLE, WorkerError
 from loadgen.fleet.host import Host
 from loadgen.fleet.pipe import CLOSE_S, Pipe
 from loadgen.format import counted
-from loadgen.metrics.deltas import StageDelta
+from loadgen.schema.deltas import StageDelta
 from loadgen.worker import messages
 from loadgen.worker.messages import TICK_NS, Tick
 

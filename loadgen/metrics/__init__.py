@@ -1,1 +1,1 @@
-"""Measurements: histograms, the figures of a stage, the state of a run, the result."""
+"""Statistics: histograms, the sums of a stage, errors of blocks, the rows of verdicts, MFU, energy."""

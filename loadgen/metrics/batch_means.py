@@ -17,10 +17,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loadgen.metrics.comparison import Precision
-from loadgen.metrics.deltas import MAIN_LATENCIES
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.stage import StageMetrics
+from loadgen.schema.comparison import Precision
+from loadgen.schema.deltas import MAIN_LATENCIES
 
 PERCENTS = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
 MOST_BLOCKS = 32

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from loadgen.metrics.result import Bursts
+from loadgen.schema.result import Bursts
 
 MIN_MOMENTS = 3
 """Bursts at fewer moments may have been caused by as many interruptions that nothing accounts for."""

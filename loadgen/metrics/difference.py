@@ -25,10 +25,10 @@ from statistics import NormalDist
 import msgspec
 import numpy as np
 
-from loadgen.metrics.comparison import Difference, Word
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import Limits
 from loadgen.profile.values import limit_of, per_stream_limits_ms, stage_limits_ms
+from loadgen.schema.comparison import Difference, Word
+from loadgen.schema.result import Limits
 
 CONFIDENCE = 0.99  # of each interval: in a hundred comparisons of equal runs, about one may show a difference
 SLO_CONFIDENCE = 0.95  # of a verdict on a limit

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadgen.metrics.hardware_result import EnergyResult, EnergySource, SocketEnergy
-from loadgen.metrics.samples import GpuSample, GpuStatic
 from loadgen.metrics.series import Floats
+from loadgen.schema.hardware_result import EnergyResult, EnergySource, SocketEnergy
+from loadgen.schema.samples import GpuSample, GpuStatic
 
 SHORTEST_WINDOW_S = 4.9
 """Sensors average over up to a second, so the edges of a shorter window would weigh too much. Just under five seconds,

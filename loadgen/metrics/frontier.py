@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.metrics.result import CostResult, Throughput
+from loadgen.schema.result import CostResult, Throughput
 
 _GPUS_UNKNOWN = "the server's GPUs are unknown; set cost.gpus to their number"
 

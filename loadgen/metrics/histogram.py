@@ -22,7 +22,7 @@ from hdrh.histogram import HdrHistogram
 from numpy.typing import NDArray
 
 from loadgen.errors import ResultError
-from loadgen.metrics.deltas import HISTOGRAM_LENGTH, EncodedHistogram, Summary, pack_counters
+from loadgen.schema.deltas import HISTOGRAM_LENGTH, EncodedHistogram, Summary, pack_counters
 
 LOWEST_US = 1
 HIGHEST_US = 3_600_000_000

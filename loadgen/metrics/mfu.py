@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from loadgen.metrics.engine import EngineSpan
-from loadgen.metrics.hardware_result import ComputeResult
-from loadgen.metrics.samples import GpuStatic
+from loadgen.schema.engine import EngineSpan
+from loadgen.schema.hardware_result import ComputeResult
+from loadgen.schema.samples import GpuStatic
 from loadgen.vendors import is_partition
 
 _SIXTEEN_BIT = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}  # both have the same peak on all GPUs here

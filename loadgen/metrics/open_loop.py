@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loadgen.metrics.result import OpenLoop
+from loadgen.schema.result import OpenLoop
 
 MAX_AREAS = 64
 MIN_GROWTH = 0.05  # of the arrivals in the time between: less is not called a queue

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadgen.metrics.engine import EngineStage, EngineView, OthersTraffic
-from loadgen.metrics.journal import Ticked
 from loadgen.metrics.series import Floats, TimeSeries
+from loadgen.schema.engine import EngineStage, EngineView, OthersTraffic
+from loadgen.schema.journal import Ticked
 
 LAG_S = 0.75  # from an event in the engine to the tick that reports it: two intervals of 250 ms, and one of tolerance
 _COUNTS = ("requests", "prompt_tokens", "generation_tokens")

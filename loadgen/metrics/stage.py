@@ -22,8 +22,8 @@ from typing import Self
 
 import msgspec
 
-from loadgen.metrics.deltas import CLIENT_COUNTERS, COUNTERS, MESSAGES_KEPT, ClientDelta, LoadBin, StageDelta
 from loadgen.metrics.histogram import Histogram
+from loadgen.schema.deltas import CLIENT_COUNTERS, COUNTERS, MESSAGES_KEPT, ClientDelta, LoadBin, StageDelta
 
 _COUNTED_BY_NAME = ("models", "errors", "degenerate", "loops", "finish_reasons")
 

@@ -12,9 +12,9 @@ from statistics import median
 import msgspec
 
 from loadgen.format import counted
-from loadgen.metrics.hardware_result import GpuStage
-from loadgen.metrics.result import Verdict
-from loadgen.metrics.samples import GpuSample, GpuStatic
+from loadgen.schema.hardware_result import GpuStage
+from loadgen.schema.result import Verdict
+from loadgen.schema.samples import GpuSample, GpuStatic
 from loadgen.vendors import VENDORS, is_partition
 
 MOST_THROTTLED_PERCENT = 5.0  # share of the time that a GPU may be throttled for one reason before it is mentioned

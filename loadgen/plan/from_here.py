@@ -13,12 +13,12 @@ import msgspec
 from pydantic import ValidationError
 
 from loadgen.errors import ProfileError
-from loadgen.metrics.journal import SearchResult
 from loadgen.plan.from_profile import listed, search_plan, stages_of
 from loadgen.plan.request import PlanRequest
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile.load import PlanSettings
 from loadgen.profile.schema import Profile
+from loadgen.schema.journal import SearchResult
 from loadgen.searches import PLAN_KEYS, SEARCHES
 
 _KEYS = {"ladder", "ramp", "start", "end", "over", "duration"}

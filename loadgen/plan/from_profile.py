@@ -12,11 +12,11 @@ import msgspec
 from loadgen.distributions import REPLAY
 from loadgen.errors import ProfileError
 from loadgen.metrics.difference import fewest_streams
-from loadgen.metrics.result import Limits
 from loadgen.plan.stage import Plan, Stage
 from loadgen.profile.load import Load, PlanSettings, Ramp, StageSettings
 from loadgen.profile.schema import Profile
 from loadgen.profile.values import mean_rate, per_stream_limits_ms
+from loadgen.schema.result import Limits
 from loadgen.searches import SEARCHES
 from loadgen.workload.work import Work, shape_of
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from loadgen.metrics.journal import SearchResult
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile.load import PlanSettings
+from loadgen.schema.journal import SearchResult
 
 MOST_PROBES = 40
 NEAR = 0.3  # the most distance between the loads that surely meet and surely miss, as a share of the answer

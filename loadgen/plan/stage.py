@@ -16,8 +16,8 @@ from loadgen.cores import usable_cores
 from loadgen.distributions import REPLAY
 from loadgen.errors import ProfileError
 from loadgen.format import NO_LOAD, setting
-from loadgen.metrics.journal import SearchPoint, SearchResult, StageLoad, load_at
-from loadgen.metrics.result import Limits, SloVerdict
+from loadgen.schema.journal import SearchPoint, SearchResult, StageLoad, load_at
+from loadgen.schema.result import Limits, SloVerdict
 from loadgen.workload.work import Work
 
 SLOW_TOKEN_S = 0.05

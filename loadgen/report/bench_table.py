@@ -14,11 +14,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from loadgen.format import Statistic, bounded, fixed
-from loadgen.metrics.deltas import Summary
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import Result, StageResult
 from loadgen.report.notes import first_messages, has_numbers, request_counts, stage_notes, took_part
 from loadgen.report.tabular import Column, text_lines
+from loadgen.schema.deltas import Summary
+from loadgen.schema.result import Result, StageResult
 
 SERVE_METRICS = {
     "ttft": ("TTFT", "Time to First Token", "ttft"),

@@ -12,14 +12,14 @@ from functools import partial
 from typing import NamedTuple
 
 from loadgen.format import Statistic, percent, signed_percent
-from loadgen.metrics.comparison import Comparison
-from loadgen.metrics.deltas import Summary
-from loadgen.metrics.result import CurvePoint, HostResult, InstanceResult, Result, StageResult
-from loadgen.metrics.slo import met_limits
-from loadgen.metrics.snapshot import StageView
+from loadgen.record.slo import met_limits
 from loadgen.report.assessment import titles
 from loadgen.report.notes import LATENCY_TITLES, has_numbers, latencies, request_counts
 from loadgen.report.tabular import Column, Value, text_lines
+from loadgen.schema.comparison import Comparison
+from loadgen.schema.deltas import Summary
+from loadgen.schema.result import CurvePoint, HostResult, InstanceResult, Result, StageResult
+from loadgen.schema.snapshot import StageView
 
 Measured = StageResult | StageView | InstanceResult | HostResult | CurvePoint
 

@@ -26,9 +26,8 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.metrics.comparison import Compared, Difference
 from loadgen.metrics.difference import CONFIDENCE, Estimate, Ratio, geometric_mean
-from loadgen.metrics.figures import (
+from loadgen.record.figures import (
     FIGURES,
     LoadShape,
     compared,
@@ -38,7 +37,6 @@ from loadgen.metrics.figures import (
     stages_by_load,
     without_words,
 )
-from loadgen.metrics.result import Result, StageResult
 from loadgen.report.configuration import (
     Setting,
     caveats,
@@ -49,6 +47,8 @@ from loadgen.report.configuration import (
     unlikeness,
 )
 from loadgen.report.output import OutputComparison, compare_output
+from loadgen.schema.comparison import Compared, Difference
+from loadgen.schema.result import Result, StageResult
 
 _TOKENS_WITHIN = 0.05
 _FAILED_SHARE = 0.01

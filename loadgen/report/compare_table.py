@@ -8,13 +8,13 @@ from itertools import groupby
 from textwrap import wrap
 
 from loadgen.format import UNKNOWN, fixed, signed_percent
-from loadgen.metrics.comparison import Compared
-from loadgen.metrics.figures import FIGURES
+from loadgen.record.figures import FIGURES
 from loadgen.report.compare import CompareDocument, HeldAgainst, Mean, RunComparison, Side, StageComparison
 from loadgen.report.configuration import Setting
 from loadgen.report.notes import LATENCY_TITLES
 from loadgen.report.output import TextDifference, comparison_words, difference_columns
 from loadgen.report.tabular import Column, cut, escaped, json_text, markdown_table, text_lines
+from loadgen.schema.comparison import Compared
 
 _WIDTH = 100
 _KEY = 38

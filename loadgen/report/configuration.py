@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from loadgen.metrics.mfu import flags_of
-from loadgen.metrics.result import Result
+from loadgen.schema.result import Result
 
 _NOISE = frozenset({"port", "host", "url", "urls", "served_model_name", "api_key_env", "name", "label", "cidfile"})
 _LOADS = ("load.concurrency", "load.rate", "load.shapes")

@@ -21,13 +21,13 @@ from statistics import fmean
 
 from loadgen.errors import ResultError
 from loadgen.format import Statistic, harmless
-from loadgen.metrics.deltas import LATENCIES, Summary
-from loadgen.metrics.result import CurvePoint, Result, StageResult
 from loadgen.report.columns import Measured, columns
 from loadgen.report.configuration import engine_of, hardware_of, model_of
 from loadgen.report.notes import failed_words, latencies, took_part
 from loadgen.report.served import watched
 from loadgen.report.tabular import Column, Value
+from loadgen.schema.deltas import LATENCIES, Summary
+from loadgen.schema.result import CurvePoint, Result, StageResult
 
 _STATISTICS = ("mean", "stddev", "min", "p50", "p90", "p95", "p99", "p999", "max")
 _OF_STAGE = (

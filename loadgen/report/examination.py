@@ -14,9 +14,9 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen.format import GIB, counted, fixed, memory, number, ranges, scale
-from loadgen.metrics.finding import Finding, Severity, by_severity
-from loadgen.metrics.samples import DeviceFile, Examination, GpuExam, GpuProcess, GpuStatic, HostExam, Tried, UnitCheck
 from loadgen.report.tabular import Column, json_text, text_lines
+from loadgen.schema.finding import Finding, Severity, by_severity
+from loadgen.schema.samples import DeviceFile, Examination, GpuExam, GpuProcess, GpuStatic, HostExam, Tried, UnitCheck
 
 _WIDTH = 100
 _COLUMN = 16

@@ -11,10 +11,10 @@ from xml.etree import ElementTree as xml
 
 from loadgen.format import plain
 from loadgen.masking import masked_text
-from loadgen.metrics.result import Result, StageResult
 from loadgen.report.assessment import failure_limit, limit_words, run_shortcomings, titles
 from loadgen.report.compare import HeldAgainst, RunComparison
 from loadgen.report.compare_table import held_words
+from loadgen.schema.result import Result, StageResult
 
 
 class Case(NamedTuple):

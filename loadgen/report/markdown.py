@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from loadgen.format import grouped
-from loadgen.metrics.result import Result, StageResult
 from loadgen.report.assessment import assessment, titles
 from loadgen.report.columns import (
     CURVE,
@@ -28,6 +27,7 @@ from loadgen.report.configuration import engine_of, hardware_of, model_of
 from loadgen.report.notes import failed_words, foreign_notes, latency_titles, published_nowhere, stage_notes, took_part
 from loadgen.report.served import MORE, NO_LOAD_NOTE, SERVED, watched, watched_notes
 from loadgen.report.tabular import Column, escaped, markdown_table
+from loadgen.schema.result import Result, StageResult
 
 _STATISTICS = ("mean", "p50", "p90", "p99")
 _ABOVE = ("Successful requests", "Failed requests")  # already in the first table

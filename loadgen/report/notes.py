@@ -11,11 +11,11 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen.format import counted, significant
-from loadgen.metrics.deltas import OUTCOMES, Summary
-from loadgen.metrics.hardware_result import ComputeResult
-from loadgen.metrics.result import FirstWave, Requests, Result, StageResult
-from loadgen.metrics.snapshot import StageView
 from loadgen.report.output import output_words
+from loadgen.schema.deltas import OUTCOMES, Summary
+from loadgen.schema.hardware_result import ComputeResult
+from loadgen.schema.result import FirstWave, Requests, Result, StageResult
+from loadgen.schema.snapshot import StageView
 
 LATENCY_TITLES = {"ttft": "TTFT", "ttft_from_intended": "TTFT from due", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
 _LEAST_TAIL = 0.01  # of the window: a shorter tail is not mentioned

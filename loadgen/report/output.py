@@ -13,12 +13,12 @@ from statistics import fmean
 import msgspec
 
 from loadgen.format import counted, plain, significant
-from loadgen.metrics.canary import Answers, CanaryResult, CanaryStage, GreedyAnswer, ScoredText
-from loadgen.metrics.canary_record import agreement
-from loadgen.metrics.comparison import Word
 from loadgen.metrics.difference import student_t
-from loadgen.metrics.result import Result, Verdict
+from loadgen.record.canary_record import agreement
 from loadgen.report.tabular import Column, cut, text_lines
+from loadgen.schema.canary import Answers, CanaryResult, CanaryStage, GreedyAnswer, ScoredText
+from loadgen.schema.comparison import Word
+from loadgen.schema.result import Result, Verdict
 
 LEAST_NATS = 0.001
 """A smaller difference between two runs is never evidence: 0.1 % of perplexity."""

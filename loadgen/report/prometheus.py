@@ -16,13 +16,13 @@ from prometheus_client.metrics_core import Metric
 
 import loadgen
 from loadgen.format import plain
-from loadgen.metrics.deltas import MAIN_LATENCIES, OUTCOMES
-from loadgen.metrics.engine import EngineView, OthersTraffic
 from loadgen.metrics.histogram import EXPORTED_BOUNDS_US, Histogram
-from loadgen.metrics.record import Record
-from loadgen.metrics.samples import GpuSample
-from loadgen.metrics.snapshot import Snapshot, StageView
-from loadgen.metrics.stage_record import StageRecord
+from loadgen.record.record import Record
+from loadgen.record.stage import StageRecord
+from loadgen.schema.deltas import MAIN_LATENCIES, OUTCOMES
+from loadgen.schema.engine import EngineView, OthersTraffic
+from loadgen.schema.samples import GpuSample
+from loadgen.schema.snapshot import Snapshot, StageView
 
 KEPT_S = 60.0
 """How long a stage is exported after its end: longer than the usual scrape intervals."""

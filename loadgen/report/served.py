@@ -12,11 +12,11 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen.format import counted, interval, memory, number, percent, plain
-from loadgen.metrics.engine import EngineLatencyMs, EngineStage
-from loadgen.metrics.result import StageResult
-from loadgen.metrics.snapshot import StageView
 from loadgen.report.notes import LATENCY_TITLES, Note
 from loadgen.report.tabular import Column, Value
+from loadgen.schema.engine import EngineLatencyMs, EngineStage
+from loadgen.schema.result import StageResult
+from loadgen.schema.snapshot import StageView
 
 Watched = StageResult | StageView
 NO_LOAD_NOTE = (

@@ -13,11 +13,11 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.format import Statistic, fixed
-from loadgen.metrics.deltas import Summary
-from loadgen.metrics.journal import RunState
-from loadgen.metrics.result import Result, StageResult
 from loadgen.report.notes import latencies
 from loadgen.report.tabular import Column, cut, json_text, text_lines
+from loadgen.schema.deltas import Summary
+from loadgen.schema.journal import RunState
+from loadgen.schema.result import Result, StageResult
 
 _COMPARED = ("output_tokens_per_s", "ttft_mean_ms", "tpot_mean_ms")
 _REASON = 110

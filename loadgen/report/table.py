@@ -6,11 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from loadgen.format import UNKNOWN, exact, exact_percent, fixed, signed_percent
-from loadgen.metrics.comparison import Compared, ReferenceResult
-from loadgen.metrics.engine import EngineStage, OthersTraffic
-from loadgen.metrics.figures import FIGURES
-from loadgen.metrics.journal import SearchPoint
-from loadgen.metrics.result import Requests, Result, SloCheck, StageResult
+from loadgen.record.figures import FIGURES
 from loadgen.report.columns import (
     PUBLISHED,
     NamedSummary,
@@ -33,6 +29,10 @@ from loadgen.report.notes import (
 from loadgen.report.output import output_lines
 from loadgen.report.served import LATENCY, latencies_of, watched_notes
 from loadgen.report.tabular import Column, text_lines
+from loadgen.schema.comparison import Compared, ReferenceResult
+from loadgen.schema.engine import EngineStage, OthersTraffic
+from loadgen.schema.journal import SearchPoint
+from loadgen.schema.result import Requests, Result, SloCheck, StageResult
 
 _LATENCIES = {"ttft": "TTFT", "ttft_from_intended": " from due", "tpot": "TPOT", "itl": "ITL", "e2e": "E2EL"}
 _LATENCY_COLUMNS = (

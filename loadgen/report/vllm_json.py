@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from loadgen.metrics.deltas import Summary
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import SCHEMA, Result, StageResult
 from loadgen.report.bench_table import SERVE_METRICS
 from loadgen.report.configuration import model_of
 from loadgen.report.notes import has_numbers, latencies, stage_notes
+from loadgen.schema.deltas import Summary
+from loadgen.schema.result import SCHEMA, Result, StageResult
 
 _BACKENDS = {"completions": "openai", "chat": "openai-chat", "responses": "openai-responses"}
 _STATISTICS = {"mean": "mean", "p50": "median", "stddev": "std"}  # our names and vLLM's

@@ -20,9 +20,7 @@ from itertools import cycle
 from typing import Any
 
 from loadgen.errors import ServerError
-from loadgen.metrics.canary import CANARY_ID, CanaryKind, CanaryMoment, ScoreMethod
-from loadgen.metrics.journal import CanaryMeasured, Line, ReferenceDisturbed
-from loadgen.metrics.record import Record
+from loadgen.record.record import Record
 from loadgen.run.canary_requests import (
     METHODS,
     PROMPTS,
@@ -32,6 +30,8 @@ from loadgen.run.canary_requests import (
     read_score,
     score_request,
 )
+from loadgen.schema.canary import CANARY_ID, CanaryKind, CanaryMoment, ScoreMethod
+from loadgen.schema.journal import CanaryMeasured, Line, ReferenceDisturbed
 from loadgen.server.engines.sample import parse_engine_metrics
 from loadgen.server.vllm.client import Answer, ServerClient
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 
 from loadgen.errors import UNDECODABLE
-from loadgen.metrics.canary import ScoreMethod
+from loadgen.schema.canary import ScoreMethod
 from loadgen.stream import ending
 from loadgen.stream.events import TokenCount
 

@@ -15,18 +15,18 @@ import msgspec
 
 from loadgen.errors import ProfileError
 from loadgen.fleet.fleet import Fleet, FleetTick
-from loadgen.metrics.journal import SearchEnded, StageEnded, StageSettled
-from loadgen.metrics.snapshot import LoadView
-from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan.from_here import plan_from_here
 from loadgen.plan.request import PlanRequest
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile.schema import Profile
+from loadgen.record.stage import StageRecord
 from loadgen.run.probe import TemplatesOf
 from loadgen.run.running_stage import RunningStage, WaitingStage
 from loadgen.run.stage_watch import StageWatch, measured_of
 from loadgen.run.view import load_view
 from loadgen.run.writer import RunWriter
+from loadgen.schema.journal import SearchEnded, StageEnded, StageSettled
+from loadgen.schema.snapshot import LoadView
 
 Boundary = Callable[[int | None, int | None], None]
 """Called with the indices of the ended and the beginning stage, so that the engine's metrics are read in between."""

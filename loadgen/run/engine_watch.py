@@ -18,9 +18,9 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen.errors import ServerError
-from loadgen.metrics.engine import EngineStage, EngineView
-from loadgen.metrics.journal import EngineMeasured, EnginesQuiet, Happened, Line
-from loadgen.metrics.snapshot import WINDOW_S
+from loadgen.schema.engine import EngineStage, EngineView
+from loadgen.schema.journal import EngineMeasured, EnginesQuiet, Happened, Line
+from loadgen.schema.snapshot import WINDOW_S
 from loadgen.server.engines.figures import stage_of, view_of
 from loadgen.server.engines.names import TITLES
 from loadgen.server.engines.sample import EngineSample, continued, parse_engine_metrics, sum_of, without_counts

@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 import psutil
 
-from loadgen.metrics.journal import DevicesChosen, GpusSampled, Happened, HostSampled, Line, TelemetryChanged
-from loadgen.metrics.samples import GpuSample, GpuStatic, ServerDevices
 from loadgen.profile.schema import Profile
 from loadgen.run.servers import Servers
+from loadgen.schema.journal import DevicesChosen, GpusSampled, Happened, HostSampled, Line, TelemetryChanged
+from loadgen.schema.samples import GpuSample, GpuStatic, ServerDevices
 from loadgen.server.gpus.processes import attached_pids, described
 from loadgen.telemetry.backends import BackendOption, backend_options
 from loadgen.telemetry.host import HostSampler

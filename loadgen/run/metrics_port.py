@@ -21,9 +21,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from loadgen.errors import ProfileError
-from loadgen.metrics.record import Record
-from loadgen.metrics.snapshot import Snapshot
+from loadgen.record.record import Record
 from loadgen.report.prometheus import Moment, metric_families, moment_of
+from loadgen.schema.snapshot import Snapshot
 
 MAX_CONNECTIONS = 64
 _CLOSES_WITHIN_S = 0.1

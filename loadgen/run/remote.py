@@ -20,8 +20,8 @@ import msgspec
 
 from loadgen.errors import UNDECODABLE, ResultError
 from loadgen.metrics.series import TimeSeries
-from loadgen.metrics.snapshot import SeriesPoint, Snapshot
 from loadgen.run.operations import Operation
+from loadgen.schema.snapshot import SeriesPoint, Snapshot
 
 SOCKET = "watch.sock"
 _FAREWELL_S = 1.0

@@ -14,15 +14,15 @@ from pathlib import Path
 import msgspec
 
 from loadgen.errors import UNDECODABLE, ResultError
-from loadgen.metrics.journal import Happened, Line, RunStarted, Ticked, time_of
-from loadgen.metrics.record import Record
-from loadgen.metrics.snapshot import SNAPSHOT_S, InstanceView, Phase, ReplayView, SeriesPoint, ServerView, Snapshot
 from loadgen.places import open_file
 from loadgen.profile import BASE
+from loadgen.record.record import Record
 from loadgen.run.hardware import telemetry_words
 from loadgen.run.operations import Abort, NextStage, Operation, Pause, Resume, Stop
 from loadgen.run.stage_views import StageViews
 from loadgen.run.view import load_view, snapshot_of
+from loadgen.schema.journal import Happened, Line, RunStarted, Ticked, time_of
+from loadgen.schema.snapshot import SNAPSHOT_S, InstanceView, Phase, ReplayView, SeriesPoint, ServerView, Snapshot
 from loadgen.server.process.log import LogTail
 from loadgen.store.journal import read_journal
 from loadgen.store.runs import RESULT

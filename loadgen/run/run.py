@@ -19,13 +19,10 @@ from typing import TYPE_CHECKING
 from loadgen.errors import ProfileError, ServerError, VrampError
 from loadgen.format import target
 from loadgen.masking import masked_text
-from loadgen.metrics.baseline import Baseline, BaselineWatch
-from loadgen.metrics.journal import RunState
-from loadgen.metrics.result import Result
-from loadgen.metrics.snapshot import SNAPSHOT_S, Phase, Snapshot
 from loadgen.plan.from_profile import next_stages, stages_of
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile
+from loadgen.record.baseline import Baseline, BaselineWatch
 from loadgen.run import operations as asked
 from loadgen.run.controller import LoadController
 from loadgen.run.hardware import HardwareWatch
@@ -37,6 +34,9 @@ from loadgen.run.session_load import SessionLoad
 from loadgen.run.stage_views import StageViews
 from loadgen.run.view import snapshot_of
 from loadgen.run.writer import RunWriter
+from loadgen.schema.journal import RunState
+from loadgen.schema.result import Result
+from loadgen.schema.snapshot import SNAPSHOT_S, Phase, Snapshot
 from loadgen.server.preflight.check import blocked_words
 from loadgen.store.files import RowsFormat
 from loadgen.telemetry.backends import BackendOption

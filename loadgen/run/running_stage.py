@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan.stage import Stage
+from loadgen.record.stage import StageRecord
 from loadgen.run.stage_watch import StageWatch, enough
 
 

@@ -16,12 +16,12 @@ import msgspec
 
 from loadgen.errors import LoadError, ProfileError, ServerError
 from loadgen.masking import mask_file, masked_text
-from loadgen.metrics.engine import EngineView
-from loadgen.metrics.journal import Diagnosis, Milestone, ServerInstance
-from loadgen.metrics.samples import GpuStatic
-from loadgen.metrics.snapshot import SNAPSHOT_S, InstanceView, Liveness
 from loadgen.places import cache_folder
 from loadgen.profile.schema import Profile
+from loadgen.schema.engine import EngineView
+from loadgen.schema.journal import Diagnosis, Milestone, ServerInstance
+from loadgen.schema.samples import GpuStatic
+from loadgen.schema.snapshot import SNAPSHOT_S, InstanceView, Liveness
 from loadgen.server.gpus.given import given_indices
 from loadgen.server.gpus.memory import level_now
 from loadgen.server.process.guard_client import ProcessName, StopReport

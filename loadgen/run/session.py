@@ -18,13 +18,9 @@ import msgspec
 from loadgen.errors import ProfileError, ServerError, WorkerError
 from loadgen.fleet.fleet import Fleet, FleetTick
 from loadgen.format import harmless, plain
-from loadgen.metrics.engine import OwnRequests
-from loadgen.metrics.finding import Finding
-from loadgen.metrics.hardware import HardwareRecord
-from loadgen.metrics.journal import Checked
-from loadgen.metrics.snapshot import Liveness, SeenState, ServerView
 from loadgen.plan.stage import Stage, check_lengths, most_workers, workers_for
 from loadgen.profile.schema import Profile
+from loadgen.record.hardware import HardwareRecord
 from loadgen.run.canary import CanaryWatch
 from loadgen.run.engine_watch import EngineWatch
 from loadgen.run.load_hosts import LoadHosts
@@ -41,6 +37,10 @@ from loadgen.run.probe import (
 )
 from loadgen.run.servers import Servers
 from loadgen.run.writer import RunWriter
+from loadgen.schema.engine import OwnRequests
+from loadgen.schema.finding import Finding
+from loadgen.schema.journal import Checked
+from loadgen.schema.snapshot import Liveness, SeenState, ServerView
 from loadgen.server.engines.names import TITLES
 from loadgen.server.engines.sample import parse_engine_metrics
 from loadgen.server.preflight.check import check_profile

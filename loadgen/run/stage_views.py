@@ -6,19 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from loadgen.metrics.crosscheck import truth_check
-from loadgen.metrics.curve import LoadCurve, distribution_of
-from loadgen.metrics.deltas import MAIN_LATENCIES
-from loadgen.metrics.engine import EngineStage, EngineView, TruthCheck
 from loadgen.metrics.frontier import cost_of
-from loadgen.metrics.hardware_result import ComputeResult, EnergyResult
-from loadgen.metrics.record import Record
-from loadgen.metrics.result import CurvePoint
-from loadgen.metrics.slo import is_known, judge, met_limits, needed_words
-from loadgen.metrics.snapshot import Distribution, StageView
 from loadgen.metrics.stage import StageMetrics
-from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.stage_result import (
+from loadgen.record.crosscheck import truth_check
+from loadgen.record.curve import LoadCurve, distribution_of
+from loadgen.record.record import Record
+from loadgen.record.slo import is_known, judge, met_limits, needed_words
+from loadgen.record.stage import StageRecord
+from loadgen.record.stage_result import (
     first_wave_of,
     requests_of,
     server_sockets,
@@ -28,6 +23,11 @@ from loadgen.metrics.stage_result import (
 )
 from loadgen.report.notes import notes_of
 from loadgen.report.served import served_part
+from loadgen.schema.deltas import MAIN_LATENCIES
+from loadgen.schema.engine import EngineStage, EngineView, TruthCheck
+from loadgen.schema.hardware_result import ComputeResult, EnergyResult
+from loadgen.schema.result import CurvePoint
+from loadgen.schema.snapshot import Distribution, StageView
 
 _SETTLED_S = 5.0  # after its end: by then the last GPU sample and the engine's figures are there
 

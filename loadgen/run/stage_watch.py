@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from loadgen.distributions import REPLAY
 from loadgen.fleet.fleet import FleetTick
-from loadgen.metrics.deltas import StageDelta
-from loadgen.metrics.journal import StageLoad, StageStarted
-from loadgen.metrics.record import Record
-from loadgen.metrics.result import Limits
-from loadgen.metrics.slo import Judgement, judge, met_limits, needed_words, still_needed
-from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan.stage import Measured, Stage
+from loadgen.record.record import Record
+from loadgen.record.slo import Judgement, judge, met_limits, needed_words, still_needed
+from loadgen.record.stage import StageRecord
+from loadgen.schema.deltas import StageDelta
+from loadgen.schema.journal import StageLoad, StageStarted
+from loadgen.schema.result import Limits
 
 _WAVE_SHARE = 0.1  # of a stage's streams: if fewer begin at once, they are ordinary requests
 LONGEST_FILL_S = 30.0

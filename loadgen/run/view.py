@@ -9,19 +9,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Required, TypedDict, Unpack
 
 from loadgen.format import NO_LOAD, count, counted, number
-from loadgen.metrics.answers import answer_verdicts, kept
-from loadgen.metrics.baseline import BaselineWatch
 from loadgen.metrics.bursts import buffered_words, on_host
-from loadgen.metrics.comparison import Comparison
-from loadgen.metrics.deltas import OUTCOMES
-from loadgen.metrics.engine import EngineView, OthersTraffic
-from loadgen.metrics.hardware import HardwareRecord
-from loadgen.metrics.hardware_result import ComputeResult
-from loadgen.metrics.journal import Milestone, RunState, StageLoad
 from loadgen.metrics.mfu import compute_of
-from loadgen.metrics.record import Record
-from loadgen.metrics.result import Verdict
-from loadgen.metrics.snapshot import (
+from loadgen.metrics.stage import StageMetrics
+from loadgen.metrics.verdicts import StageFacts, flags, gpu_verdicts, kv_limit, memory_rate, queueing, stage_verdicts
+from loadgen.record.answers import answer_verdicts, kept
+from loadgen.record.baseline import BaselineWatch
+from loadgen.record.hardware import HardwareRecord
+from loadgen.record.record import Record
+from loadgen.record.stage import StageRecord
+from loadgen.record.stage_result import host_results
+from loadgen.record.token_verdicts import token_verdicts
+from loadgen.report.output import is_of_output, output_words
+from loadgen.run.stage_views import StageViews, distributions, whole_view
+from loadgen.schema.comparison import Comparison
+from loadgen.schema.deltas import OUTCOMES
+from loadgen.schema.engine import EngineView, OthersTraffic
+from loadgen.schema.hardware_result import ComputeResult
+from loadgen.schema.journal import Milestone, RunState, StageLoad
+from loadgen.schema.result import Verdict
+from loadgen.schema.snapshot import (
     ClientView,
     ErrorView,
     GpuView,
@@ -32,13 +39,6 @@ from loadgen.metrics.snapshot import (
     ServerView,
     Snapshot,
 )
-from loadgen.metrics.stage import StageMetrics
-from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.stage_result import host_results
-from loadgen.metrics.token_verdicts import token_verdicts
-from loadgen.metrics.verdicts import StageFacts, flags, gpu_verdicts, kv_limit, memory_rate, queueing, stage_verdicts
-from loadgen.report.output import is_of_output, output_words
-from loadgen.run.stage_views import StageViews, distributions, whole_view
 
 _CPU_POINTS = 8
 _QUIET_S = 10.0  # longer than most prefills

@@ -23,9 +23,13 @@ import loadgen
 from loadgen.errors import VrampError
 from loadgen.fleet.fleet import FleetTick
 from loadgen.masking import masked
-from loadgen.metrics.baseline import Baseline, with_baseline
-from loadgen.metrics.engine import EngineView, OwnRequests
-from loadgen.metrics.journal import (
+from loadgen.profile.schema import Profile
+from loadgen.record.baseline import Baseline, with_baseline
+from loadgen.record.record import Record
+from loadgen.run.probe import Served
+from loadgen.run.servers import Servers
+from loadgen.schema.engine import EngineView, OwnRequests
+from loadgen.schema.journal import (
     DataFile,
     Happened,
     Line,
@@ -36,11 +40,7 @@ from loadgen.metrics.journal import (
     Ticked,
     TickNumbers,
 )
-from loadgen.metrics.record import Record
-from loadgen.metrics.result import Result
-from loadgen.profile.schema import Profile
-from loadgen.run.probe import Served
-from loadgen.run.servers import Servers
+from loadgen.schema.result import Result
 from loadgen.server.supervisor import ServerState
 from loadgen.store.files import Event, RowsFormat, SafeFiles, require_format
 from loadgen.store.runs import RESULT, claim_folder, require_writable, write_result

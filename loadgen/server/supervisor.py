@@ -19,9 +19,9 @@ import msgspec
 
 from loadgen.errors import ServerError
 from loadgen.masking import masked_command
-from loadgen.metrics.journal import Diagnosis, Milestone
-from loadgen.metrics.snapshot import Liveness
 from loadgen.profile.schema import Server
+from loadgen.schema.journal import Diagnosis, Milestone
+from loadgen.schema.snapshot import Liveness
 from loadgen.server.gpus.memory import HeldSince, wait_back
 from loadgen.server.process import guard, guard_client, tree
 from loadgen.server.process.container import Container, container_of, remove_container

@@ -19,10 +19,10 @@ import msgspec
 
 from loadgen.errors import ResultError
 from loadgen.format import harmless
-from loadgen.metrics.deltas import LATENCIES, StreamRow
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import Line, RunFinished, RunStarted, StageStarted, Ticked
 from loadgen.metrics.stage import StageMetrics
+from loadgen.schema.deltas import LATENCIES, StreamRow
+from loadgen.schema.journal import Line, RunFinished, RunStarted, StageStarted, Ticked
 from loadgen.store.growing import GrowingFile, opened, writing
 from loadgen.store.journal import JOURNAL, Journal, OldParts
 

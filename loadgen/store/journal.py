@@ -2,7 +2,7 @@
 
 `journal.jsonl` has the newest lines, all of them in a run of less than an hour or so. When it reaches `PART_BYTES`, it
 becomes `journal-0001.jsonl`, and a new one begins that says how many parts came before. A part is then thinned to
-`journal-0001.jsonl.gz` (`loadgen.metrics.thinning`), a few lines with each tick, and deleted; until then, and if vramp
+`journal-0001.jsonl.gz` (`loadgen.record.thinning`), a few lines with each tick, and deleted; until then, and if vramp
 is killed meanwhile, the part is read as it was. So a week takes less than 1 GB, and every figure, event and failure
 of a stage is kept.
 """
@@ -23,10 +23,10 @@ import msgspec
 
 from loadgen.errors import UNDECODABLE, ResultError
 from loadgen.masking import masked
-from loadgen.metrics.engine import EngineView
-from loadgen.metrics.journal import Continued, Line, RunStarted, Ticked, decode_line, encode_line, time_of
-from loadgen.metrics.thinning import thinned
 from loadgen.places import open_file, replacing
+from loadgen.record.thinning import thinned
+from loadgen.schema.engine import EngineView
+from loadgen.schema.journal import Continued, Line, RunStarted, Ticked, decode_line, encode_line, time_of
 from loadgen.store.growing import GrowingFile, writing
 
 JOURNAL = "journal.jsonl"

@@ -15,12 +15,12 @@ import msgspec
 
 from loadgen.errors import ResultError
 from loadgen.masking import mask_file
-from loadgen.metrics.deltas import OUTCOMES, ClientDelta, StageDelta
-from loadgen.metrics.journal import Happened, Line, RunFinished, RunStarted, Ticked, time_of
-from loadgen.metrics.record import Record
-from loadgen.metrics.result import Result
-from loadgen.metrics.stage_record import StageRecord
 from loadgen.places import replacing
+from loadgen.record.record import Record
+from loadgen.record.stage import StageRecord
+from loadgen.schema.deltas import OUTCOMES, ClientDelta, StageDelta
+from loadgen.schema.journal import Happened, Line, RunFinished, RunStarted, Ticked, time_of
+from loadgen.schema.result import Result
 from loadgen.store.files import HISTOGRAMS, HistogramLog
 from loadgen.store.journal import JOURNAL, journal_is_held, read_journal
 from loadgen.store.runs import RESULT, has_result, write_result

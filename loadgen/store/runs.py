@@ -19,8 +19,8 @@ import msgspec
 
 from loadgen.errors import UNDECODABLE, ProfileError, ResultError
 from loadgen.masking import masked
-from loadgen.metrics.result import SCHEMA, Result
 from loadgen.places import read_whole, state_folder, takes_bytes, write_named, write_whole
+from loadgen.schema.result import SCHEMA, Result
 from loadgen.store.foreign.read import TOOLS, read_foreign
 from loadgen.store.journal import JOURNAL, journal_is_held
 

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.metrics.degenerate import degeneracy
-from loadgen.metrics.deltas import (
+from loadgen.metrics.histogram import Histogram
+from loadgen.schema.deltas import (
     BURST_COUNTS,
     MESSAGES_KEPT,
     ClientDelta,
@@ -24,7 +25,6 @@ from loadgen.metrics.deltas import (
     StageDelta,
     StreamRow,
 )
-from loadgen.metrics.histogram import Histogram
 
 
 class StreamLimits(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from loadgen.metrics.deltas import StreamRow
+from loadgen.schema.deltas import StreamRow
 from loadgen.stream.ending import Failure, worse_reason
 from loadgen.stream.events import Choice, Usage, output_bytes
 from loadgen.stream.samples import StageSamples

@@ -12,7 +12,7 @@ from pathlib import Path
 from loadgen.amd_kernel import rocm_version
 from loadgen.build import version_words
 from loadgen.format import user_name
-from loadgen.metrics.samples import DeviceFile
+from loadgen.schema.samples import DeviceFile
 from loadgen.telemetry.backends import package_version
 from loadgen.vendors import VENDORS, Vendor, matched
 

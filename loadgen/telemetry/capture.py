@@ -22,7 +22,7 @@ import msgspec
 
 from loadgen.errors import UNDECODABLE, ProfileError, ResultError
 from loadgen.masking import masked
-from loadgen.metrics.samples import DeviceFile, GpuSample
+from loadgen.schema.samples import DeviceFile, GpuSample
 from loadgen.telemetry.backends import BackendOption
 from loadgen.telemetry.child import Orders, Output
 from loadgen.telemetry.protocol import Opened, Sampled

@@ -21,7 +21,7 @@ import numpy as np
 from loadgen.errors import TelemetryError
 from loadgen.format import harmless
 from loadgen.metrics.energy import increase, integral
-from loadgen.metrics.samples import (
+from loadgen.schema.samples import (
     Examination,
     GpuExam,
     GpuSample,

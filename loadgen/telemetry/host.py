@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from loadgen.amd_kernel import number_in, text_in
-from loadgen.metrics.samples import HostSample, Reading, gained, rate
+from loadgen.schema.samples import HostSample, Reading, gained, rate
 
 _FREQUENCY_EVERY_S = 10.0
 _FREQUENCY_CORES = 8

@@ -24,7 +24,7 @@ import msgspec
 
 from loadgen.errors import TelemetryError
 from loadgen.format import harmless
-from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic, carried
+from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic, carried
 from loadgen.telemetry.backends import BackendOption
 from loadgen.telemetry.process import OPEN_S, Child, start_child
 from loadgen.telemetry.protocol import Opened, Order, Sampled

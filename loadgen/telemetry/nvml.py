@@ -19,7 +19,7 @@ import msgspec
 import pynvml
 
 from loadgen.errors import TelemetryError
-from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic, Reading, rate
+from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic, Reading, rate
 from loadgen.telemetry.nvml_library import Gpm, Xids, part, read, reason_of
 from loadgen.telemetry.protocol import Backend, Opened
 from loadgen.telemetry.readings import Measured, Missing, amount, divided, number, percent, split, text, total, value_of

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from loadgen.metrics.bounds import ClockS
-from loadgen.metrics.samples import GpuSample, GpuStatic
+from loadgen.schema.bounds import ClockS
+from loadgen.schema.samples import GpuSample, GpuStatic
 from loadgen.vendors import BackendName
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import httpx
 import msgspec
 
-from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic, gained
+from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic, gained
 from loadgen.telemetry.protocol import Backend, Opened
 
 HBM_BYTES = 192 * 1024**3

@@ -23,9 +23,9 @@ import uvloop
 
 from loadgen.errors import VrampError, WorkerError
 from loadgen.limits import raise_open_files
-from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.parent import signal_when_parent_dies
 from loadgen.placement import format_cpus
+from loadgen.schema.deltas import ClientDelta, StageDelta
 from loadgen.worker import messages
 from loadgen.worker.driver import Driver
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick, prompts_of

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from loadgen.metrics.deltas import StreamRow
+from loadgen.schema.deltas import StreamRow
 from loadgen.stream.channel import Channel
 from loadgen.stream.samples import ClientSamples
 from loadgen.stream.stream import Stream

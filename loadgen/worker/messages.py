@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from loadgen.metrics.deltas import ClientDelta, StageDelta, StreamRow
 from loadgen.plan.stage import Stage
+from loadgen.schema.deltas import ClientDelta, StageDelta, StreamRow
 from loadgen.stream.request import RequestTemplate, ServerAddress
 from loadgen.workload.arrivals import share_of
 from loadgen.workload.prompts import Prompts, text_prompts, token_prompts

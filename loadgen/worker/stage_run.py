@@ -13,8 +13,8 @@ from itertools import takewhile
 
 import msgspec
 
-from loadgen.metrics.deltas import StageDelta, StreamRow
 from loadgen.metrics.stage import StageMetrics
+from loadgen.schema.deltas import StageDelta, StreamRow
 from loadgen.stream.samples import ClientSamples, StageSamples, StreamLimits
 from loadgen.stream.stream import Stream
 from loadgen.worker.messages import BeginStage

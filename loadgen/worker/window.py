@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from loadgen.metrics.deltas import LoadBin
+from loadgen.schema.deltas import LoadBin
 from loadgen.stream.samples import ClientSamples, StageSamples, encoded_histogram, gap_histograms
 
 _MOVED_NS = 100_000_000  # a clock further back than this was set back, as when a virtual machine is resumed

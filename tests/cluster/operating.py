@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from loadgen.metrics.journal import Line, StageStarted, Ticked
+from loadgen.schema.journal import Line, StageStarted, Ticked
 from loadgen.store.journal import JOURNAL, read_journal
 from tests.cluster.machines import ROOT, Cluster, require_nothing_left
 from tests.cluster.network import wait_until_gone

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.metrics.journal import Line, StageStarted, Ticked
+from loadgen.schema.journal import Line, StageStarted, Ticked
 from tests.cluster.figures import tell
 from tests.cluster.machines import cluster
 from tests.cluster.operating import cockpit, wait_until_nothing_is_left, write_profile

@@ -15,8 +15,8 @@ from loadgen.cluster.actor import HostActor
 from loadgen.cluster.link import ClusterHost
 from loadgen.cluster.messages import WriteLine
 from loadgen.fleet.fleet import Fleet
-from loadgen.metrics.hosts import HostFacts
 from loadgen.metrics.stage import StageMetrics
+from loadgen.schema.hosts import HostFacts
 from loadgen.worker.messages import BeginStage, decode_command
 from tests.cluster.relay import pass_on
 from tests.engines import Simulator

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.journal import Line, RunStarted, Ticked
+from loadgen.schema.journal import Line, RunStarted, Ticked
 from tests.cluster.figures import tell
 from tests.cluster.machines import Host, cluster
 from tests.cluster.network import partition, wait_until_gone

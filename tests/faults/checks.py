@@ -13,12 +13,12 @@ from typing import Any
 import jsonschema_rs
 
 from loadgen.errors import VrampError
-from loadgen.metrics.deltas import OUTCOMES
-from loadgen.metrics.journal import Line, RunStarted, Ticked
+from loadgen.schema.deltas import OUTCOMES
+from loadgen.schema.journal import Line, RunStarted, Ticked
 from loadgen.store.journal import JOURNAL, read_journal
 from loadgen.store.recover import recover
 from loadgen.store.runs import RESULT, has_result
-from tests.schema import require_schema
+from tests.result_schema import require_schema
 
 GONE_WITHIN_S = 30.0
 LOST_AT_MOST_S = 1.0

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import WorkerError
-from loadgen.metrics.result import Result
 from loadgen.run.operations import Abort
 from loadgen.run.run import Run
+from loadgen.schema.result import Result
 from tests.engines import Simulator, attach
 from tests.run.driving import finish, flowing, left_behind, once, processes_of_ours
 

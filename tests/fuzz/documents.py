@@ -11,16 +11,16 @@ import numpy as np
 from loadgen.distributions import parse_lengths
 from loadgen.errors import ProfileError
 from loadgen.masking import masked_text
-from loadgen.metrics.baseline import baseline_of, with_baseline
-from loadgen.metrics.deltas import EncodedHistogram
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import Continued
-from loadgen.metrics.result import Result
 from loadgen.plan.request import parse_plan
 from loadgen.profile.document import build_profile, load_document, load_profile, variant_names
 from loadgen.profile.schema import Profile
+from loadgen.record.baseline import baseline_of, with_baseline
 from loadgen.run.replay import Replay
 from loadgen.run.sweep import read_sweep
+from loadgen.schema.deltas import EncodedHistogram
+from loadgen.schema.journal import Continued
+from loadgen.schema.result import Result
 from loadgen.server.preflight.facts import _facts_of
 from loadgen.server.process.log import MAX_LINE_CHARS, LogTail, split_line, telling_lines
 from loadgen.server.vllm.diagnosis import diagnose, kernel_kills

@@ -28,12 +28,12 @@ from loadgen.errors import ServerError, TelemetryError
 from loadgen.fleet.host import Host
 from loadgen.fleet.pipe import Pipe
 from loadgen.fleet.worker import Worker
-from loadgen.metrics.deltas import StageDelta
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.run.canary_requests import METHODS, read_answer, read_score
 from loadgen.run.metrics_port import _Handler
 from loadgen.run.operations import Operation
 from loadgen.run.remote import SnapshotServer, _read
+from loadgen.schema.deltas import StageDelta
+from loadgen.schema.snapshot import Snapshot
 from loadgen.server.engines.figures import view_of
 from loadgen.server.engines.sample import EngineSample, parse_engine_metrics
 from loadgen.server.process import guard_client

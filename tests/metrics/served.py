@@ -8,15 +8,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.metrics.canary_record import CanaryRecord
 from loadgen.metrics.difference import Estimate
-from loadgen.metrics.figures import figures_of
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import StageEnded, StageStarted
-from loadgen.metrics.result import Limits, Result, StageHardware, StageResult
 from loadgen.metrics.stage import StageMetrics
-from loadgen.metrics.stage_record import StageRecord
-from loadgen.metrics.stage_result import stage_result
+from loadgen.record.canary_record import CanaryRecord
+from loadgen.record.figures import figures_of
+from loadgen.record.stage import StageRecord
+from loadgen.record.stage_result import stage_result
+from loadgen.schema.journal import StageEnded, StageStarted
+from loadgen.schema.result import Limits, Result, StageHardware, StageResult
 from tests.report.test_table import result
 
 NO_LIMITS = Limits()

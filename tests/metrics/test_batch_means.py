@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.batch_means import LEAST_BLOCKS, MOST_BLOCKS, BatchMeans, ratio_variance
-from loadgen.metrics.comparison import Precision
-from loadgen.metrics.deltas import ClientDelta
-from loadgen.metrics.figures import compared
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import StageEnded, Ticked
-from loadgen.metrics.record import Record
 from loadgen.metrics.stage import StageMetrics
+from loadgen.record.figures import compared
+from loadgen.record.record import Record
+from loadgen.schema.comparison import Precision
+from loadgen.schema.deltas import ClientDelta
+from loadgen.schema.journal import StageEnded, Ticked
 from tests.metrics.served import running_figures, served, started
 
 

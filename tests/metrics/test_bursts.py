@@ -5,11 +5,11 @@ from collections.abc import Mapping
 import pytest
 
 from loadgen.metrics.bursts import buffered_words, bursts_of, on_host
-from loadgen.metrics.deltas import ClientDelta
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import Bursts
-from loadgen.metrics.stage_record import StageRecord
-from tests.metrics.test_crosscheck import client
+from loadgen.record.stage import StageRecord
+from loadgen.schema.deltas import ClientDelta
+from loadgen.schema.result import Bursts
+from tests.record.test_crosscheck import client
 
 MS = 1_000_000
 HELD = {  # 12 streams of 200 tokens and 2 s, whose tokens come by twenty, 200 ms apart

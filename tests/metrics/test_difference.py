@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.comparison import Difference
 from loadgen.metrics.difference import (
     CONFIDENCE,
     Estimate,
@@ -25,6 +24,7 @@ from loadgen.metrics.difference import (
     student_t,
 )
 from loadgen.metrics.histogram import Histogram
+from loadgen.schema.comparison import Difference
 
 VALUES = st.floats(min_value=0.001, max_value=1e6)
 GAPS = st.floats(min_value=0.0, max_value=1e6) | st.just(math.inf)

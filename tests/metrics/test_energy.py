@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from loadgen.metrics import energy
 from loadgen.metrics.energy import WindowGain, sockets, window_energy
-from loadgen.metrics.samples import GpuSample, GpuStatic, gained
+from loadgen.schema.samples import GpuSample, GpuStatic, gained
 
 
 def _gpu(index: int, *, socket: str = "", partition: int = 0) -> GpuStatic:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.frontier import Point, Price, cost_of, frontier, price_of
-from loadgen.metrics.result import CostResult, Throughput
+from loadgen.schema.result import CostResult, Throughput
 
 
 def dominates(one: Point, other: Point) -> bool:

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ResultError
-from loadgen.metrics.deltas import HISTOGRAM_LENGTH, EncodedHistogram
 from loadgen.metrics.histogram import EXPORTED_BOUNDS_US, HIGHEST_US, LOWEST_US, SIGNIFICANT_DIGITS, Histogram, _top_of
+from loadgen.schema.deltas import HISTOGRAM_LENGTH, EncodedHistogram
 
 values_us = st.lists(st.integers(0, HIGHEST_US), max_size=60)
 

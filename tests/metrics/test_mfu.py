@@ -2,10 +2,10 @@
 
 import pytest
 
-from loadgen.metrics.engine import EngineStage, EngineView
-from loadgen.metrics.hardware_result import ComputeResult
 from loadgen.metrics.mfu import compute_of, flags_of
-from loadgen.metrics.samples import GpuStatic
+from loadgen.schema.engine import EngineStage, EngineView
+from loadgen.schema.hardware_result import ComputeResult
+from loadgen.schema.samples import GpuStatic
 
 BF16 = ["vllm", "serve", "m", "--dtype", "bfloat16", "--enable-mfu-metrics"]
 

@@ -10,11 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from loadgen.metrics.deltas import ClientDelta, StageDelta
-from loadgen.metrics.engine import EngineStage, EngineView, OthersTraffic
-from loadgen.metrics.journal import EngineMeasured, Line, StageEnded, Ticked
 from loadgen.metrics.others import LAG_S, OwnTraffic, others_now, others_of
-from loadgen.metrics.record import Record
+from loadgen.record.record import Record
+from loadgen.schema.deltas import ClientDelta, StageDelta
+from loadgen.schema.engine import EngineStage, EngineView, OthersTraffic
+from loadgen.schema.journal import EngineMeasured, Line, StageEnded, Ticked
 from tests.metrics.served import started
 
 RUN_S, TICK_S, PROMPT = 60.0, 0.25, 512

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.deltas import COUNTERS, LATENCIES, ClientDelta, LoadBin, StageDelta
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
+from loadgen.schema.deltas import COUNTERS, LATENCIES, ClientDelta, LoadBin, StageDelta
 
 counts = st.integers(0, 1000)
 stamps = st.none() | st.integers(0, 10**15)

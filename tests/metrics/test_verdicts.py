@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadgen.metrics.samples import GpuSample, GpuStatic
 from loadgen.metrics.verdicts import (
     GpuFacts,
     StageFacts,
@@ -17,6 +16,7 @@ from loadgen.metrics.verdicts import (
     queueing,
     stage_verdicts,
 )
+from loadgen.schema.samples import GpuSample, GpuStatic
 from tests.telemetry.test_h100 import capture, phase
 
 

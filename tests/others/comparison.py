@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from loadgen.metrics.result import Result, StageResult
+from loadgen.schema.result import Result, StageResult
 from loadgen.store.runs import read_result
 from tests.others.client import Answer, ask
 from tests.others.servers import STARTS, Others, Served

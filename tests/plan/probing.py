@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from loadgen.metrics.journal import SearchResult
 from loadgen.plan.from_profile import next_stages
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
+from loadgen.schema.journal import SearchResult
 
 
 def profile(**parts: object) -> Profile:

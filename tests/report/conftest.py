@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from loadgen.metrics.result import Result
 from loadgen.run.operations import Note
 from loadgen.run.run import Run
+from loadgen.schema.result import Result
 from tests.engines import MANAGED, profile
 from tests.run.driving import finish
 

@@ -14,10 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.metrics.canary import CanaryMoment
-from loadgen.metrics.engine import EngineStage, EngineView, OwnRequests
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import (
+from loadgen.metrics.stage import ClientMetrics, StageMetrics
+from loadgen.record.record import Record
+from loadgen.report.assessment import assessment
+from loadgen.schema.canary import CanaryMoment
+from loadgen.schema.engine import EngineStage, EngineView, OwnRequests
+from loadgen.schema.journal import (
     CanaryMeasured,
     DevicesChosen,
     Diagnosis,
@@ -33,10 +36,7 @@ from loadgen.metrics.journal import (
     TelemetryChanged,
     Ticked,
 )
-from loadgen.metrics.record import Record
-from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample, ServerDevices
-from loadgen.metrics.stage import ClientMetrics, StageMetrics
-from loadgen.report.assessment import assessment
+from loadgen.schema.samples import GpuSample, GpuStatic, HostSample, ServerDevices
 
 GIB = 1024**3
 GPUS = range(8)

@@ -3,9 +3,11 @@
 import msgspec
 import pytest
 
-from loadgen.metrics.hardware_result import Columns
-from loadgen.metrics.journal import Diagnosis, SearchResult
-from loadgen.metrics.result import (
+from loadgen.report.assessment import assessment, best_stage, missed_words, shortcomings, titles
+from loadgen.report.table import result_table
+from loadgen.schema.hardware_result import Columns
+from loadgen.schema.journal import Diagnosis, SearchResult
+from loadgen.schema.result import (
     FailureCheck,
     Goodput,
     OpenLoop,
@@ -16,8 +18,6 @@ from loadgen.metrics.result import (
     Throughput,
     Verdict,
 )
-from loadgen.report.assessment import assessment, best_stage, missed_words, shortcomings, titles
-from loadgen.report.table import result_table
 from tests.report.test_table import result, stage
 
 replace = msgspec.structs.replace

@@ -3,7 +3,6 @@
 import msgspec
 import pytest
 
-from loadgen.metrics.result import Concurrency, FirstWave, Goodput, StageResult, Target, Throughput
 from loadgen.report.bench_table import (
     LATENCY_PERCENTS,
     batch_latency_s,
@@ -15,6 +14,7 @@ from loadgen.report.bench_table import (
     throughput_table,
     trust_lines,
 )
+from loadgen.schema.result import Concurrency, FirstWave, Goodput, StageResult, Target, Throughput
 from tests.report.test_table import result, stage, summary_of
 
 LATENCIES = ("ttft", "ttft_from_intended", "tpot", "itl", "chunk_gap", "e2e", "normalized")

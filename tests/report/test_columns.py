@@ -5,7 +5,6 @@ import io
 
 import msgspec
 
-from loadgen.metrics.result import CurvePoint, Result, StageResult, Target
 from loadgen.report.columns import CURVE, SHAPE, curve_lines, moving_points, run_curve
 from loadgen.report.csv import csv_report
 from loadgen.report.html.charts import held_key, latency_by_held, throughput_by_held
@@ -14,6 +13,7 @@ from loadgen.report.markdown import markdown_report
 from loadgen.report.table import result_table
 from loadgen.report.tabular import html_table
 from loadgen.report.vllm_json import vllm_documents
+from loadgen.schema.result import CurvePoint, Result, StageResult, Target
 from tests.report.test_table import result, stage, summary_of
 
 replace = msgspec.structs.replace

@@ -8,11 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.metrics.comparison import Difference
-from loadgen.metrics.deltas import Summary
-from loadgen.metrics.engine import EngineLatencyMs, EngineStage
-from loadgen.metrics.figures import FIGURES
-from loadgen.metrics.result import CurvePoint, Result, StageResult, Target
+from loadgen.record.figures import FIGURES
 from loadgen.report.compare import (
     Limit,
     RunComparison,
@@ -23,6 +19,10 @@ from loadgen.report.compare import (
     with_meant_shapes,
 )
 from loadgen.report.compare_table import compare_table
+from loadgen.schema.comparison import Difference
+from loadgen.schema.deltas import Summary
+from loadgen.schema.engine import EngineLatencyMs, EngineStage
+from loadgen.schema.result import CurvePoint, Result, StageResult, Target
 from tests.metrics.served import run_of, served
 
 LADDER = run_of(served(1, concurrency=8), served(2, index=1, concurrency=16))

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadgen.metrics.result import Result
-from loadgen.metrics.samples import GpuStatic
 from loadgen.report.configuration import caveats, configuration_differences, unlikeness
+from loadgen.schema.result import Result
+from loadgen.schema.samples import GpuStatic
 from tests.metrics.served import run_of
 
 

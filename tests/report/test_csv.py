@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from loadgen.errors import ResultError
-from loadgen.metrics.hardware_result import GpuFigure, GpuStage
-from loadgen.metrics.result import Result
 from loadgen.report.csv import csv_report
+from loadgen.schema.hardware_result import GpuFigure, GpuStage
+from loadgen.schema.result import Result
 from tests.report.test_table import result, stage
 
 COLUMNS = """

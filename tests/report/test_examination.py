@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.finding import Finding, Severity, by_severity
-from loadgen.metrics.samples import (
+from loadgen.report.examination import doctor_text, findings_count, findings_json, findings_text, verdict
+from loadgen.report.tabular import json_text
+from loadgen.schema.finding import Finding, Severity, by_severity
+from loadgen.schema.samples import (
     DeviceFile,
     Examination,
     GpuExam,
@@ -20,8 +22,6 @@ from loadgen.metrics.samples import (
     Tried,
     UnitCheck,
 )
-from loadgen.report.examination import doctor_text, findings_count, findings_json, findings_text, verdict
-from loadgen.report.tabular import json_text
 
 _GIB = 1024**3
 _HOST = HostExam(

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.journal import SearchResult
-from loadgen.metrics.result import Result
 from loadgen.report.assessment import shortcomings
 from loadgen.report.compare import compare_runs, hold_against, parse_limit
 from loadgen.report.junit import Case, Suite, compare_suite, junit_xml, run_suite
+from loadgen.schema.journal import SearchResult
+from loadgen.schema.result import Result
 from tests.metrics.served import run_of, served
 
 

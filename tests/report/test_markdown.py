@@ -5,9 +5,9 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.result import Result
 from loadgen.report.markdown import markdown_report
 from loadgen.report.tabular import escaped
+from loadgen.schema.result import Result
 from tests.report.test_table import result, stage
 
 UNESCAPED_PIPE = re.compile(r"(?<!\\)\|")

@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.comparison import ReferenceResult
-from loadgen.metrics.deltas import Summary
-from loadgen.metrics.hardware_result import ComputeResult, EnergyResult
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import FirstWave, StageResult, Target, Throughput, Verdict
-from loadgen.metrics.snapshot import StageView
 from loadgen.report.bench_table import serve_tables
 from loadgen.report.csv import csv_report
 from loadgen.report.html.document import html_report
@@ -23,6 +18,11 @@ from loadgen.report.notes import account_words, has_numbers, published_nowhere, 
 from loadgen.report.sweep_table import Outcome, sweep_rows, sweep_table
 from loadgen.report.table import result_table
 from loadgen.report.vllm_json import vllm_documents
+from loadgen.schema.comparison import ReferenceResult
+from loadgen.schema.deltas import Summary
+from loadgen.schema.hardware_result import ComputeResult, EnergyResult
+from loadgen.schema.result import FirstWave, StageResult, Target, Throughput, Verdict
+from loadgen.schema.snapshot import StageView
 from tests.report.test_table import result, stage, summary_of
 
 

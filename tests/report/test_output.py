@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
-from loadgen.metrics.canary import CanaryCount, CanaryResult, CanaryStage, GreedyAnswer, ScoredText
-from loadgen.metrics.result import Result, Verdict
 from loadgen.report.assessment import assessment
 from loadgen.report.html.document import html_report
 from loadgen.report.markdown import markdown_report
 from loadgen.report.output import OutputComparison, compare_output, comparison_words, output_words
 from loadgen.report.table import result_table
+from loadgen.schema.canary import CanaryCount, CanaryResult, CanaryStage, GreedyAnswer, ScoredText
+from loadgen.schema.result import Result, Verdict
 from tests.report.test_table import result, stage
 
 replace = msgspec.structs.replace

@@ -11,13 +11,13 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from loadgen.metrics.engine import EngineLatencyMs, EngineView, OthersTraffic
-from loadgen.metrics.journal import StageEnded, StageStarted
-from loadgen.metrics.record import Record
-from loadgen.metrics.result import Verdict
-from loadgen.metrics.snapshot import Snapshot
+from loadgen.record.record import Record
 from loadgen.report.prometheus import KEPT_S, Moment, metric_families, moment_of
 from loadgen.run.stage_views import StageViews
+from loadgen.schema.engine import EngineLatencyMs, EngineView, OthersTraffic
+from loadgen.schema.journal import StageEnded, StageStarted
+from loadgen.schema.result import Verdict
+from loadgen.schema.snapshot import Snapshot
 from tests.journal import STARTED
 from tests.tui.scripted import running
 

@@ -8,14 +8,14 @@ import io
 import msgspec
 import pytest
 
-from loadgen.metrics.engine import EngineLatencyMs, EngineStage, OthersTraffic, SpecDecode
-from loadgen.metrics.result import Concurrency, Requests, Result, StageResult, Target, Throughput, Tokens
 from loadgen.report.assessment import assessment, shortcomings
 from loadgen.report.csv import csv_report
 from loadgen.report.html.document import html_report
 from loadgen.report.markdown import markdown_report
 from loadgen.report.served import LATENCIES, LATENCY, SERVED, latencies_of, served_notes, served_part
 from loadgen.report.table import result_table
+from loadgen.schema.engine import EngineLatencyMs, EngineStage, OthersTraffic, SpecDecode
+from loadgen.schema.result import Concurrency, Requests, Result, StageResult, Target, Throughput, Tokens
 from tests.report.conftest import EVIL
 from tests.report.test_table import result, stage
 

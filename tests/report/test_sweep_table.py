@@ -5,8 +5,8 @@ import json
 import msgspec
 import pytest
 
-from loadgen.metrics.result import StageResult, Throughput
 from loadgen.report.sweep_table import Outcome, sweep_json, sweep_rows, sweep_table
+from loadgen.schema.result import StageResult, Throughput
 from tests.report.test_table import result, stage, summary_of
 
 

@@ -3,11 +3,13 @@
 import msgspec
 import numpy as np
 
-from loadgen.metrics.crosscheck import truth_check
-from loadgen.metrics.engine import EngineStage
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import StageStarted
-from loadgen.metrics.result import (
+from loadgen.record.crosscheck import truth_check
+from loadgen.record.stage import StageRecord
+from loadgen.report.table import result_table
+from loadgen.schema.engine import EngineStage
+from loadgen.schema.journal import StageStarted
+from loadgen.schema.result import (
     ClientResult,
     Concurrency,
     FailureCheck,
@@ -19,8 +21,6 @@ from loadgen.metrics.result import (
     Throughput,
     Tokens,
 )
-from loadgen.metrics.stage_record import StageRecord
-from loadgen.report.table import result_table
 
 
 def summary_of(*values_ms: float) -> Histogram:

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import Goodput, Result, StageResult, Target
 from loadgen.report.vllm_json import vllm_documents, vllm_file_names
+from loadgen.schema.result import Goodput, Result, StageResult, Target
 from tests.report.test_table import result, stage
 
 replace = msgspec.structs.replace

@@ -6,12 +6,12 @@ from typing import Any
 import psutil
 
 from loadgen.errors import VrampError
-from loadgen.metrics.result import Result
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile.schema import Profile
 from loadgen.run.operations import Operation
 from loadgen.run.run import Run
-from tests.schema import require_schema
+from loadgen.schema.result import Result
+from loadgen.schema.snapshot import Snapshot
+from tests.result_schema import require_schema
 
 Act = Callable[[Run, Snapshot], None]
 Action = Operation | Callable[[Run], None]

@@ -5,8 +5,6 @@ from collections.abc import Callable
 
 import pytest
 
-from loadgen.metrics.deltas import OUTCOMES
-from loadgen.metrics.snapshot import Snapshot, StageView
 from loadgen.run.operations import (
     Abort,
     Extend,
@@ -22,6 +20,8 @@ from loadgen.run.operations import (
     Stop,
 )
 from loadgen.run.run import Run
+from loadgen.schema.deltas import OUTCOMES
+from loadgen.schema.snapshot import Snapshot, StageView
 from tests.engines import Simulator, attach
 from tests.run.driving import finish, left_behind
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from loadgen.metrics.deltas import Summary
-from loadgen.metrics.journal import Ticked
-from loadgen.metrics.result import StageResult
 from loadgen.run.run import Run
+from loadgen.schema.deltas import Summary
+from loadgen.schema.journal import Ticked
+from loadgen.schema.result import StageResult
 from loadgen.store.journal import read_journal
 from tests.engines import Simulator, attach, simulator
 from tests.run.driving import finish

@@ -4,10 +4,10 @@ from typing import Any
 
 import httpx
 
-from loadgen.metrics.result import Verdict
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.run.operations import SetConcurrency, Stop
 from loadgen.run.run import Run
+from loadgen.schema.result import Verdict
+from loadgen.schema.snapshot import Snapshot
 from tests.engines import MANAGED, Simulator, attach, profile
 from tests.run.driving import finish, in_turn, outcome
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from loadgen.metrics.result import StageResult
+from loadgen.schema.result import StageResult
 from tests.engines import Simulator, attach, simulator
 from tests.run.driving import outcome
 

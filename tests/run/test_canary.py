@@ -7,14 +7,14 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from loadgen.metrics.journal import CanaryMeasured
-from loadgen.metrics.record import Record
-from loadgen.metrics.result import Result, Verdict
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile.schema import Profile
+from loadgen.record.record import Record
 from loadgen.report.output import compare_output, output_verdicts
 from loadgen.run.operations import Stop
 from loadgen.run.run import Run
+from loadgen.schema.journal import CanaryMeasured
+from loadgen.schema.result import Result, Verdict
+from loadgen.schema.snapshot import Snapshot
 from loadgen.store.journal import read_journal
 from tests.engines import Simulator, attach, profile, simulator
 from tests.run.driving import finish, in_turn, once, outcome

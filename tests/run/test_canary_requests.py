@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.canary import ScoreMethod
 from loadgen.run.canary_requests import METHODS, TEXTS, answer_request, read_answer, read_score, score_request
+from loadgen.schema.canary import ScoreMethod
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 1}
 

@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 import pytest
 
-from loadgen.metrics.result import Result
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.plan.request import PlanRequest
 from loadgen.run.operations import (
     Extend,
@@ -20,6 +18,8 @@ from loadgen.run.operations import (
     Stop,
 )
 from loadgen.run.run import Run
+from loadgen.schema.result import Result
+from loadgen.schema.snapshot import Snapshot
 from tests.engines import Simulator, attach
 from tests.run.driving import flowing, in_turn, outcome
 

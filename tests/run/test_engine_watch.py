@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from loadgen.metrics.engine import EngineStage
-from loadgen.metrics.journal import EngineMeasured, Happened, Line
 from loadgen.run.engine_watch import EngineWatch
+from loadgen.schema.engine import EngineStage
+from loadgen.schema.journal import EngineMeasured, Happened, Line
 from loadgen.server.engines.sample import EngineSample, parse_engine_metrics, sum_of
 from loadgen.server.engines.window import delta
 from loadgen.server.vllm.client import ServerClient

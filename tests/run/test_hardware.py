@@ -12,12 +12,12 @@ from typing import TypeVar
 import pytest
 
 import tests.telemetry.nvml_stub
-from loadgen.metrics.journal import DevicesChosen, GpusSampled, HostSampled, Line, TelemetryChanged
-from loadgen.metrics.samples import ServerDevices
 from loadgen.profile.schema import Profile
 from loadgen.run.hardware import HardwareWatch, telemetry_words
 from loadgen.run.run import Run
 from loadgen.run.servers import Servers
+from loadgen.schema.journal import DevicesChosen, GpusSampled, HostSampled, Line, TelemetryChanged
+from loadgen.schema.samples import ServerDevices
 from loadgen.server.gpus.gpu import has_host_pids
 from loadgen.store.journal import read_journal
 from loadgen.telemetry.backends import BackendOption

@@ -1,10 +1,10 @@
 """A load that changes faster than it can be measured: each change is an event, each stage has numbers or a reason."""
 
-from loadgen.metrics.deltas import OUTCOMES
-from loadgen.metrics.result import Result
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.run.operations import SetConcurrency, Stop
 from loadgen.run.run import Run
+from loadgen.schema.deltas import OUTCOMES
+from loadgen.schema.result import Result
+from loadgen.schema.snapshot import Snapshot
 from tests.engines import Simulator, attach
 from tests.run.driving import finish
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from loadgen.errors import LoadError, ProfileError, ServerError, WorkerError
-from loadgen.metrics.record import Record
-from loadgen.metrics.result import Result
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile.schema import Profile
+from loadgen.record.record import Record
 from loadgen.run.probe import identify, probe, probe_twin
 from loadgen.run.run import Run
+from loadgen.schema.result import Result
+from loadgen.schema.snapshot import Snapshot
 from loadgen.server.vllm.client import ServerClient
 from loadgen.store.journal import read_journal
 from tests.engines import MANAGED, profile, simulator

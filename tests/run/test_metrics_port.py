@@ -12,9 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from loadgen.errors import ProfileError
 from loadgen.metrics.histogram import EXPORTED_BOUNDS_US
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.run.metrics_port import MetricsPort
 from loadgen.run.run import Run
+from loadgen.schema.snapshot import Snapshot
 from tests.engines import Simulator, attach
 from tests.run.driving import finish
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from loadgen.errors import ServerError
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.plan.request import PlanRequest
 from loadgen.profile.schema import Profile
 from loadgen.run.operations import FollowPlan, Note, Pause, Redo, SetConcurrency, Stop
 from loadgen.run.run import Run
+from loadgen.schema.snapshot import Snapshot
 from tests.engines import NOBODY, Simulator, attach, profile, simulator
 from tests.run.driving import in_turn, once, outcome, processes_of_ours
 from tests.run.test_controller import texts

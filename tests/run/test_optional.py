@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from loadgen.errors import ServerError
-from loadgen.metrics.journal import Happened, Line
 from loadgen.profile.document import build_profile, load_document
 from loadgen.profile.load import Load
 from loadgen.run.engine_watch import EngineWatch
 from loadgen.run.probe import Accepted, identify, probe
+from loadgen.schema.journal import Happened, Line
 from loadgen.server.vllm.client import ServerClient, until_ready
 from tests.engines import profile
 from tests.run.driving import outcome

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from loadgen.metrics.result import Result
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.run.operations import Stop
 from loadgen.run.run import Run
+from loadgen.schema.result import Result
+from loadgen.schema.snapshot import Snapshot
 from tests.engines import Simulator, attach, simulator
 from tests.run.driving import finish, outcome
 

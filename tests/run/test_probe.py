@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from loadgen.errors import ServerError
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.run.probe import Accepted, Served, identify, probe, resolve_target
+from loadgen.schema.snapshot import Snapshot
 from loadgen.server.vllm import client as client_module
 from loadgen.server.vllm.client import ServerClient
 from loadgen.workload.prompts import FALLBACK_IDS, WORDS

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from loadgen.errors import ResultError
 from loadgen.metrics.series import TimeSeries
-from loadgen.metrics.snapshot import SeriesPoint, Snapshot
 from loadgen.plan.request import PlanRequest
 from loadgen.run import remote
 from loadgen.run.operations import (
@@ -43,6 +42,7 @@ from loadgen.run.operations import (
 )
 from loadgen.run.remote import SOCKET, Hello, RemoteRun, SnapshotServer, points_of
 from loadgen.run.run import Run
+from loadgen.schema.snapshot import SeriesPoint, Snapshot
 from tests.engines import Simulator, attach
 from tests.run.driving import finish, flowing, once
 from tests.tui.scripted import ScriptedRun, running

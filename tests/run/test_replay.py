@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from loadgen.errors import ResultError
-from loadgen.metrics.deltas import ClientDelta
-from loadgen.metrics.journal import Diagnosis, Line, RunFinished, ServerChanged, Ticked, encode_line
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.run.operations import NextStage, Note, Pause, Resume, Stop
 from loadgen.run.replay import Replay
 from loadgen.run.run import Run
+from loadgen.schema.deltas import ClientDelta
+from loadgen.schema.journal import Diagnosis, Line, RunFinished, ServerChanged, Ticked, encode_line
+from loadgen.schema.snapshot import Snapshot
 from tests.engines import MANAGED, profile
 from tests.journal import STARTED
 from tests.run.driving import finish, in_turn

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from loadgen.errors import LoadError, ServerError
-from loadgen.metrics.result import Result
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile.schema import Profile
 from loadgen.run.operations import NextStage, Pause, Restart, Resume, SetConcurrency, Stop
 from loadgen.run.run import Run
+from loadgen.schema.result import Result
+from loadgen.schema.snapshot import Snapshot
 from tests.engines import attach, profile, simulator
 from tests.run.driving import finish, flowing, in_turn, left_behind, processes_of_ours
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import LoadError, ProfileError, ServerError, VrampError, WorkerError
-from loadgen.metrics.record import Record
-from loadgen.metrics.result import Result
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile.schema import Profile
+from loadgen.record.record import Record
 from loadgen.run.operations import Abort, NextStage, Note, Pause, Resume, SetConcurrency, SetRate, SetShape, Stop
 from loadgen.run.run import Run
+from loadgen.schema.result import Result
+from loadgen.schema.snapshot import Snapshot
 from loadgen.store.journal import read_journal
 from loadgen.store.runs import read_result
 from tests.engines import MANAGED, Simulator, attach, profile, simulator

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.record import Record
-from loadgen.metrics.result import Result
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile.schema import Profile
+from loadgen.record.record import Record
 from loadgen.run.operations import Abort, Extend, NextStage, Redo, SetConcurrency, Stop
 from loadgen.run.run import Run
+from loadgen.schema.result import Result
+from loadgen.schema.snapshot import Snapshot
 from loadgen.store.journal import read_journal
 from tests.engines import Simulator, attach, profile, simulator
 from tests.run.driving import finish, flowing, in_turn, once, outcome

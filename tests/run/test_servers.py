@@ -9,10 +9,10 @@ import psutil
 import pytest
 
 from loadgen.errors import LoadError, ProfileError, ServerError
-from loadgen.metrics.engine import EngineView
-from loadgen.metrics.journal import Milestone
 from loadgen.profile.schema import Profile, Server
 from loadgen.run.servers import Servers
+from loadgen.schema.engine import EngineView
+from loadgen.schema.journal import Milestone
 from loadgen.server.process.guard_client import stop_server
 from loadgen.server.process.locks import driver_of
 from loadgen.server.process.records import list_servers

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.journal import StageSettled, StageStarted, Ticked
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.run.operations import NextStage, Operation, Pause, Resume, SetConcurrency, Stop
 from loadgen.run.run import Run
 from loadgen.run.session import Session
+from loadgen.schema.journal import StageSettled, StageStarted, Ticked
+from loadgen.schema.snapshot import Snapshot
 from loadgen.store.journal import read_journal
 from tests.engines import Simulator, attach
 from tests.run.driving import finish, flowing, in_turn, outcome

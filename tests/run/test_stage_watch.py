@@ -12,15 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.fleet.fleet import FleetTick
-from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import StageEnded, StageSettled, StageStarted, Ticked
-from loadgen.metrics.record import Record
-from loadgen.metrics.result import Limits
-from loadgen.metrics.slo import judge
 from loadgen.metrics.stage import StageMetrics
-from loadgen.metrics.stage_record import StageRecord
 from loadgen.plan.stage import Measured, Stage
+from loadgen.record.record import Record
+from loadgen.record.slo import judge
+from loadgen.record.stage import StageRecord
 from loadgen.run.stage_watch import (
     FEWEST_TICKS,
     CircuitBreaker,
@@ -35,6 +32,9 @@ from loadgen.run.stage_watch import (
     measured_of,
     ttft_of,
 )
+from loadgen.schema.deltas import ClientDelta, StageDelta
+from loadgen.schema.journal import StageEnded, StageSettled, StageStarted, Ticked
+from loadgen.schema.result import Limits
 from tests.metrics.served import served
 from tests.plan.probing import search
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadgen.metrics.result import Result
+from loadgen.schema.result import Result
 from loadgen.store.runs import read_result
 
 ROOT = Path(__file__).parents[2]

@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadgen.metrics.deltas import ClientDelta, StageDelta
-from loadgen.metrics.engine import EngineView
-from loadgen.metrics.journal import DevicesChosen, Milestone, ServerChanged, TelemetryChanged, Ticked
-from loadgen.metrics.record import Record
-from loadgen.metrics.samples import GpuStatic, ServerDevices
-from loadgen.metrics.snapshot import ClientView, Snapshot
+from loadgen.record.record import Record
 from loadgen.run.run import Run
 from loadgen.run.view import _compute, _quiet_words, load_headline, phase_headline
+from loadgen.schema.deltas import ClientDelta, StageDelta
+from loadgen.schema.engine import EngineView
+from loadgen.schema.journal import DevicesChosen, Milestone, ServerChanged, TelemetryChanged, Ticked
+from loadgen.schema.samples import GpuStatic, ServerDevices
+from loadgen.schema.snapshot import ClientView, Snapshot
 from tests.engines import MANAGED, profile
 from tests.metrics.served import started
 from tests.run.driving import finish

@@ -16,12 +16,12 @@ from hdrh.histogram import HdrHistogram
 
 from loadgen.errors import ResultError
 from loadgen.metrics.histogram import HIGHEST_US
-from loadgen.metrics.journal import Happened, RunFinished
-from loadgen.metrics.result import Result
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.run.operations import Abort, NextStage, SetConcurrency, Stop
 from loadgen.run.run import Run
 from loadgen.run.writer import RunWriter
+from loadgen.schema.journal import Happened, RunFinished
+from loadgen.schema.result import Result
+from loadgen.schema.snapshot import Snapshot
 from loadgen.store.files import SafeFiles
 from loadgen.store.journal import journal_is_held, read_journal
 from loadgen.store.recover import recover

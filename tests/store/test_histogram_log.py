@@ -11,9 +11,9 @@ from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogReader
 
 from loadgen.errors import ResultError
-from loadgen.metrics.deltas import ClientDelta, StageDelta
 from loadgen.metrics.histogram import HIGHEST_US, Histogram
-from loadgen.metrics.journal import Line, RunFinished, RunStarted, StageStarted, Ticked
+from loadgen.schema.deltas import ClientDelta, StageDelta
+from loadgen.schema.journal import Line, RunFinished, RunStarted, StageStarted, Ticked
 from loadgen.store.files import HistogramLog
 
 BEGAN = 1_700_000_000.25

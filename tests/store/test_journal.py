@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from loadgen.errors import ResultError
-from loadgen.metrics.deltas import ClientDelta, StageDelta
-from loadgen.metrics.engine import EngineView
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import (
+from loadgen.schema.deltas import ClientDelta, StageDelta
+from loadgen.schema.engine import EngineView
+from loadgen.schema.journal import (
     Happened,
     Line,
     RunFinished,

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import ResultError
-from loadgen.metrics.deltas import ClientDelta, StageDelta
-from loadgen.metrics.engine import EngineView
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import Happened, Line, StageStarted, Ticked, time_of
 from loadgen.run.replay import Replay
+from loadgen.schema.deltas import ClientDelta, StageDelta
+from loadgen.schema.engine import EngineView
+from loadgen.schema.journal import Happened, Line, StageStarted, Ticked, time_of
 from loadgen.store.journal import Journal, OldParts, journal_is_held, part_of, read_journal
 from loadgen.store.recover import recover
 from loadgen.store.runs import read_result
 from tests.journal import STARTED
-from tests.metrics.test_thinning import result
+from tests.record.test_thinning import result
 
 PART_BYTES = 20_000
 _TTFT = Histogram()

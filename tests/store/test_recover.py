@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from loadgen.errors import ResultError
-from loadgen.metrics.deltas import ClientDelta, LoadBin, StageDelta
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.hosts import HostsJoined, HostTick
-from loadgen.metrics.journal import (
+from loadgen.schema.deltas import ClientDelta, LoadBin, StageDelta
+from loadgen.schema.hosts import HostsJoined, HostTick
+from loadgen.schema.journal import (
     Happened,
     Line,
     RunFinished,
@@ -22,13 +22,13 @@ from loadgen.metrics.journal import (
     StageStarted,
     Ticked,
 )
-from loadgen.metrics.result import Result
+from loadgen.schema.result import Result
 from loadgen.store.journal import Journal
 from loadgen.store.recover import recover
 from loadgen.store.runs import read_result, was_killed
 from tests.journal import STARTED
-from tests.metrics.test_record_hosts import FACTS
-from tests.schema import require_schema
+from tests.record.test_record_hosts import FACTS
+from tests.result_schema import require_schema
 from tests.store.test_histogram_log import read as read_histograms
 
 

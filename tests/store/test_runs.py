@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import ResultError
-from loadgen.metrics.journal import RunFinished, RunStarted
-from loadgen.metrics.record import Record
-from loadgen.metrics.result import Result
+from loadgen.record.record import Record
+from loadgen.schema.journal import RunFinished, RunStarted
+from loadgen.schema.result import Result
 from loadgen.store.journal import Journal
 from loadgen.store.runs import (
     find_run,

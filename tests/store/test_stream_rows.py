@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from loadgen.errors import ResultError
-from loadgen.metrics.deltas import StreamRow
+from loadgen.schema.deltas import StreamRow
 from loadgen.store.files import JsonlRows, ParquetRows, RowsFormat, open_rows, require_format
 
 ROW = StreamRow(

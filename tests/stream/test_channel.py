@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from loadgen.metrics.deltas import StageDelta
+from loadgen.schema.deltas import StageDelta
 from loadgen.stream import channel as channel_module
 from loadgen.stream import events
 from loadgen.stream.channel import Channel

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadgen.metrics.deltas import StageDelta
+from loadgen.schema.deltas import StageDelta
 from loadgen.stream.samples import StageSamples, StreamLimits
 from loadgen.stream.stream import LEAST_PART_TOKENS, Stream
 from tests.stream.test_channel import DONE, END, MS, Wire, event, head, text, us

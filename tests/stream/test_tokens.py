@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from loadgen.metrics.deltas import StageDelta
+from loadgen.schema.deltas import StageDelta
 from tests.stream.test_channel import DONE, END, Wire, event, head
 
 USAGES = (

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
+from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.backends import BackendOption
 from loadgen.telemetry.capture import Candidate, Header, Part, played, read_capture, replay_options, write_capture
 from loadgen.telemetry.monitor import Monitor, Patience

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import TelemetryError
-from loadgen.metrics.samples import GpuSample, GpuStatic
+from loadgen.schema.samples import GpuSample, GpuStatic
 from loadgen.telemetry.backends import PROGRAM
 from loadgen.telemetry.child import Orders, Output, next_due_s, serve
 from loadgen.telemetry.protocol import Backend, Opened, Refused, Sampled, decode_line

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
+from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.backends import BackendOption
 from loadgen.telemetry.capture import Header, read_capture, write_capture
 from loadgen.telemetry.examine import (

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from loadgen.metrics.samples import GpuSample, GpuStatic
+from loadgen.schema.samples import GpuSample, GpuStatic
 
 
 class Phase(msgspec.Struct, frozen=True):

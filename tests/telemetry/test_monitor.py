@@ -15,7 +15,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from loadgen.metrics.samples import GpuProcess, GpuSample, carried
+from loadgen.schema.samples import GpuProcess, GpuSample, carried
 from loadgen.telemetry.backends import BackendOption, backend_options
 from loadgen.telemetry.monitor import Monitor, Patience
 from loadgen.vendors import AMD, NVIDIA, VendorName

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.metrics.samples import GpuProcess, GpuSample
+from loadgen.schema.samples import GpuProcess, GpuSample
 from tests.c_library import build_library
 from tests.telemetry.children import Heard, listen
 

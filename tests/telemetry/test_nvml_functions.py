@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from loadgen.errors import TelemetryError
-from loadgen.metrics.samples import GpuSample
+from loadgen.schema.samples import GpuSample
 from loadgen.telemetry.nvml import open_nvml
 from tests.c_library import build_library
 

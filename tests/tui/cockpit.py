@@ -11,7 +11,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.screen import Screen
 
-from loadgen.metrics.snapshot import Snapshot
+from loadgen.schema.snapshot import Snapshot
 from tests.tui.scripted import ScriptedRun
 from tui.app import Cockpit
 from tui.screens.cockpit import CockpitScreen

@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from loadgen.metrics.comparison import Comparison
-from loadgen.metrics.deltas import Summary
-from loadgen.metrics.engine import EngineLatencyMs, EngineStage, EngineView, OthersTraffic, SpecDecode
-from loadgen.metrics.finding import Finding
-from loadgen.metrics.journal import SearchResult
-from loadgen.metrics.result import HostResult, RunEvent, Throughput
-from loadgen.metrics.snapshot import (
+from loadgen.schema.comparison import Comparison
+from loadgen.schema.deltas import Summary
+from loadgen.schema.engine import EngineLatencyMs, EngineStage, EngineView, OthersTraffic, SpecDecode
+from loadgen.schema.finding import Finding
+from loadgen.schema.journal import SearchResult
+from loadgen.schema.result import HostResult, RunEvent, Throughput
+from loadgen.schema.snapshot import (
     CURVE_PERCENTS,
     ClientView,
     Distribution,

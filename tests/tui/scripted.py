@@ -13,13 +13,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadgen.metrics.deltas import Summary
-from loadgen.metrics.engine import EngineView
-from loadgen.metrics.hardware_result import EnergyResult
-from loadgen.metrics.journal import Milestone
-from loadgen.metrics.result import CurvePoint, Requests, RunEvent, Throughput, Verdict
-from loadgen.metrics.samples import GpuSample, GpuStatic, HostSample
-from loadgen.metrics.snapshot import (
+from loadgen.metrics.verdicts import flags, gpu_facts, gpu_verdicts
+from loadgen.run.operations import Operation
+from loadgen.schema.deltas import Summary
+from loadgen.schema.engine import EngineView
+from loadgen.schema.hardware_result import EnergyResult
+from loadgen.schema.journal import Milestone
+from loadgen.schema.result import CurvePoint, Requests, RunEvent, Throughput, Verdict
+from loadgen.schema.samples import GpuSample, GpuStatic, HostSample
+from loadgen.schema.snapshot import (
     ClientView,
     ErrorView,
     GpuPace,
@@ -31,8 +33,6 @@ from loadgen.metrics.snapshot import (
     Snapshot,
     StageView,
 )
-from loadgen.metrics.verdicts import flags, gpu_facts, gpu_verdicts
-from loadgen.run.operations import Operation
 
 LADDER = (8, 16, 32, 64)
 NO_REQUESTS = Requests(0, 0, 0, 0, 0, 0, 0, {}, {}, scheduled=0, unsent=0, carried_over=0, carried_in=0)

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from loadgen.errors import ProfileError
-from loadgen.metrics.result import SloCheck
 from loadgen.profile.document import load_document
+from loadgen.schema.result import SloCheck
 from loadgen.store.journal import JOURNAL
 from loadgen.store.runs import RESULT, read_result, run_folders, write_result
 from tests.tui.past_runs import leave_run

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from textual.widgets import Input, OptionList
 
-from loadgen.metrics.snapshot import Phase
 from loadgen.run.operations import (
     Abort,
     NextStage,
@@ -19,6 +18,7 @@ from loadgen.run.operations import (
     ShowProcesses,
     Stop,
 )
+from loadgen.schema.snapshot import Phase
 from tests.tui.cockpit import Seat, seated
 from tests.tui.scenes import watching
 from tests.tui.scripted import ScriptedRun, running, starting

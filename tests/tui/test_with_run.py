@@ -10,9 +10,9 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile.document import load_profile
 from loadgen.run.run import Run
+from loadgen.schema.snapshot import Snapshot
 from loadgen.server.process.records import forget, record_path
 from loadgen.server.process.tree import lives
 from tests.run.driving import left_behind

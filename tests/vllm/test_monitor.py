@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.result import Result
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
 from loadgen.run.operations import Note, Stop
 from loadgen.run.run import Run
+from loadgen.schema.result import Result
+from loadgen.schema.snapshot import Snapshot
 from loadgen.server.supervisor import ManagedServer
 from tests.run.driving import in_turn, outcome
 from tests.vllm.engine import attach, finish, here

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.run.operations import Stop
 from loadgen.run.run import Run
+from loadgen.schema.snapshot import Snapshot
 from loadgen.server.process.locks import require_free_port
 from loadgen.server.process.records import list_servers, servers_folder
 from tests.server.fakes import is_gone, kill_at_once

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.run.operations import Operation, Pause, Resume, SetConcurrency, Stop
 from loadgen.run.run import Run
+from loadgen.schema.snapshot import Snapshot
 from tests.vllm.engine import engine_processes, here
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]

@@ -5,8 +5,8 @@ import msgspec
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from loadgen.metrics.deltas import OUTCOMES, StageDelta
 from loadgen.metrics.stage import StageMetrics
+from loadgen.schema.deltas import OUTCOMES, StageDelta
 from loadgen.stream.samples import ClientSamples
 from loadgen.stream.stream import Stream
 from loadgen.worker.stage_run import StageRun

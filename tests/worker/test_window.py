@@ -2,8 +2,8 @@
 
 import pytest
 
-from loadgen.metrics.deltas import LoadBin
 from loadgen.metrics.histogram import Histogram
+from loadgen.schema.deltas import LoadBin
 from loadgen.stream.samples import ClientSamples, StageSamples
 from loadgen.worker.window import LoadBins, Window
 

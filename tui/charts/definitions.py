@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from loadgen import format as fmt
-from loadgen.metrics.samples import GpuSample, GpuStatic
+from loadgen.schema.samples import GpuSample, GpuStatic
 from tui.charts.canvas import Ink
 
 

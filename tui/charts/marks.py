@@ -12,8 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen import format as fmt
-from loadgen.metrics.result import RunEvent
-from loadgen.metrics.snapshot import SeriesPoint, Snapshot, StageView
+from loadgen.schema.result import RunEvent
+from loadgen.schema.snapshot import SeriesPoint, Snapshot, StageView
 
 MOST = 400
 BURST_S = 10.0  # after so long without another one, the next begins a new burst

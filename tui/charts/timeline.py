@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from loadgen.metrics.comparison import Comparison
-from loadgen.metrics.engine import EngineView
 from loadgen.metrics.series import Floats, Ints, TimeSeries, changes
-from loadgen.metrics.snapshot import WINDOW_S, SeriesPoint, Snapshot
+from loadgen.schema.comparison import Comparison
+from loadgen.schema.engine import EngineView
+from loadgen.schema.snapshot import WINDOW_S, SeriesPoint, Snapshot
 from tui.charts.definitions import COLUMNS, GPU_STRIPS
 from tui.charts.marks import Marks
 from tui.charts.scale import Span, span

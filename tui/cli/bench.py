@@ -15,11 +15,11 @@ from functools import partial
 from typing import Any
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.metrics.result import Result
 from loadgen.profile.document import apply_variant, build_profile, load_document, unset_keys
 from loadgen.profile.schema import Profile
 from loadgen.report import bench_table
 from loadgen.run.run import Run
+from loadgen.schema.result import Result
 from loadgen.store.runs import require_writable
 from tui.catalog import find_profile
 from tui.cli.options import RUN_EXIT_CODES, Parser, add_result_options, add_shared, port_of, say

@@ -21,13 +21,13 @@ from msgspec.structs import replace
 
 from loadgen.errors import ProfileError, ServerError, TelemetryError
 from loadgen.masking import masked
-from loadgen.metrics.finding import Finding
-from loadgen.metrics.samples import Examination
 from loadgen.plan.from_profile import stages_of
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile
 from loadgen.report.examination import doctor_text, findings_json, findings_text
 from loadgen.report.tabular import json_text
+from loadgen.schema.finding import Finding
+from loadgen.schema.samples import Examination
 from loadgen.server.gpus.processes import described
 from loadgen.server.preflight.check import check_profile
 from loadgen.server.preflight.outdated import outdated

@@ -22,9 +22,9 @@ from tui.terminal import NonBlockingWriter
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loadgen.metrics.engine import EngineView
-    from loadgen.metrics.snapshot import Snapshot
     from loadgen.run.run import Run
+    from loadgen.schema.engine import EngineView
+    from loadgen.schema.snapshot import Snapshot
 
 _EVERY_S = 2.0
 

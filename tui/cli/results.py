@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.metrics.figures import stages_by_load
-from loadgen.metrics.result import Result
 from loadgen.places import PRIVATE, named_mode, write_whole
+from loadgen.record.figures import stages_by_load
 from loadgen.report.bench_table import serving_curve_table
 from loadgen.report.compare import (
     HeldAgainst,
@@ -27,6 +26,7 @@ from loadgen.report.junit import compare_suite
 from loadgen.report.markdown import markdown_report
 from loadgen.report.table import result_table
 from loadgen.report.vllm_json import vllm_documents, vllm_file_names
+from loadgen.schema.result import Result
 from loadgen.store.recover import recover as recovered
 from loadgen.store.runs import (
     LAST,

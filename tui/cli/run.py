@@ -34,9 +34,9 @@ from tui.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from loadgen.metrics.result import Result
     from loadgen.run.metrics_port import MetricsPort
     from loadgen.run.run import Run
+    from loadgen.schema.result import Result
     from loadgen.server.process.records import ServerRecord
     from tui.app import Cockpit
 
@@ -117,7 +117,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def make_run(document: Mapping[str, Any], where: str, options: argparse.Namespace, *, hold_open: bool) -> Run:
     """Make the run of a document under the options; raises `ProfileError`."""
-    from loadgen.metrics.baseline import baseline_of
+    from loadgen.record.baseline import baseline_of
     from loadgen.run.run import Run
     from loadgen.store.runs import open_result, require_writable
     from loadgen.telemetry.capture import replay_options

@@ -12,9 +12,9 @@ from loadgen.format import counted, significant
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loadgen.metrics.deltas import Summary
-    from loadgen.metrics.result import Result, Verdict
-    from loadgen.metrics.snapshot import Snapshot, StageView
+    from loadgen.schema.deltas import Summary
+    from loadgen.schema.result import Result, Verdict
+    from loadgen.schema.snapshot import Snapshot, StageView
 
 _GONE_S = 5.0  # a verdict that comes and goes with every GPU sample is reported once
 _FAILURES_EVERY_S = 10.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadgen import format as fmt
-from loadgen.metrics.comparison import Compared, Comparison
-from loadgen.metrics.figures import FIGURES
+from loadgen.record.figures import FIGURES
+from loadgen.schema.comparison import Compared, Comparison
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, cropped, titled
 

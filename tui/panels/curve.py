@@ -15,11 +15,11 @@ import msgspec
 import numpy as np
 
 from loadgen import format as fmt
-from loadgen.metrics.deltas import Summary
 from loadgen.metrics.frontier import Point, frontier
-from loadgen.metrics.journal import SearchResult
-from loadgen.metrics.snapshot import SHORTEST_S, Snapshot, StageView
 from loadgen.report.columns import NEAR, TOTAL_BY_E2E, frontier_axes
+from loadgen.schema.deltas import Summary
+from loadgen.schema.journal import SearchResult
+from loadgen.schema.snapshot import SHORTEST_S, Snapshot, StageView
 from tui.charts.plot import Curve, Plot, PlotLimit, plot_rows, scale_of
 from tui.panels.frame import Frame
 from tui.widgets.rows import Rows, beside, titled, widths_of

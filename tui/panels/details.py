@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import msgspec
 
 from loadgen import format as fmt
-from loadgen.metrics.result import Verdict
-from loadgen.metrics.snapshot import GpuView, Snapshot, StageView
+from loadgen.schema.result import Verdict
+from loadgen.schema.snapshot import GpuView, Snapshot, StageView
 from tui.panels.explained import EXPLAINED
 from tui.panels.frame import METRICS, Frame
 from tui.panels.gpus import holders, sample_of

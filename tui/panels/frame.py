@@ -11,7 +11,7 @@ import msgspec
 from textual.events import Click
 from textual.message import Message
 
-from loadgen.metrics.snapshot import Snapshot, StageView
+from loadgen.schema.snapshot import Snapshot, StageView
 from tui.charts.chart import chart_rows
 from tui.charts.definitions import Chart
 from tui.charts.timeline import Timeline

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from loadgen import format as fmt
-from loadgen.metrics.engine import EngineView
-from loadgen.metrics.result import Verdict
-from loadgen.metrics.snapshot import InstanceView
 from loadgen.metrics.verdicts import HOST_FULL_PERCENT
 from loadgen.report.notes import mfu_words
+from loadgen.schema.engine import EngineView
+from loadgen.schema.result import Verdict
+from loadgen.schema.snapshot import InstanceView
 from tui.panels import served
 from tui.panels.frame import Frame
 from tui.widgets.rows import (

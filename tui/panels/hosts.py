@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadgen import format as fmt
-from loadgen.metrics.result import HostResult
 from loadgen.report.columns import host_columns
 from loadgen.report.tabular import Column
+from loadgen.schema.result import HostResult
 from tui.panels.frame import Frame
 from tui.panels.stages import cell_words, head_words
 from tui.widgets.rows import Row, Rows, Word, cropped, padded, titled, wrapped

@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from loadgen import format as fmt
-from loadgen.metrics.deltas import Summary
-from loadgen.metrics.snapshot import CURVE_PERCENTS, RECENT_S, Distribution, Snapshot, StageView
+from loadgen.schema.deltas import Summary
+from loadgen.schema.snapshot import CURVE_PERCENTS, RECENT_S, Distribution, Snapshot, StageView
 from tui.charts.canvas import Ink
 from tui.charts.plot import Curve, Plot, plot_rows, scale_of
 from tui.charts.scale import Scale

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 
 from loadgen import format as fmt
-from loadgen.metrics.engine import OthersTraffic
+from loadgen.schema.engine import OthersTraffic
 from tui.panels.frame import Frame
 from tui.panels.health import client_strip, server_strip
 from tui.widgets.rows import Row, Rows, Word, bar, cropped, facts, spread, titled, width_of

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 
 from loadgen import format as fmt
-from loadgen.metrics.result import RunEvent
-from loadgen.metrics.snapshot import ErrorView
 from loadgen.report.notes import account_words
+from loadgen.schema.result import RunEvent
+from loadgen.schema.snapshot import ErrorView
 from tui.charts.marks import KINDS
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, cropped, titled, whole_groups, width_of, wrapped, wrapped_to

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from loadgen import format as fmt
-from loadgen.metrics.result import StageResult
 from loadgen.report.columns import PAST_RUN_COLUMNS
+from loadgen.schema.result import StageResult
 from tui.catalog import PastRun
 from tui.panels.stages import cell_words, fitted, head_words
 from tui.widgets.rows import Row, Rows, Word, cropped, padded, spread, titled, wrapped

@@ -7,11 +7,11 @@ from datetime import datetime
 
 from loadgen import format as fmt
 from loadgen.errors import ProfileError
-from loadgen.metrics.finding import Finding
 from loadgen.plan.from_profile import stages_of
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
 from loadgen.report.examination import findings_count
+from loadgen.schema.finding import Finding
 from tui.catalog import Entry, Origin, PastRun
 from tui.panels.past import ago, best_words, state_word
 from tui.panels.startup import finding_rows

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from loadgen import format as fmt
-from loadgen.metrics.journal import SearchResult
 from loadgen.report.notes import account_words
+from loadgen.schema.journal import SearchResult
 from loadgen.searches import SEARCHES
 from tui.panels.comparison import baseline_row, published_stages
 from tui.panels.curve import curve

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from loadgen import format as fmt
-from loadgen.metrics.engine import EngineLatencyMs, EngineView
-from loadgen.metrics.snapshot import WINDOW_S
 from loadgen.report.served import LATENCIES, PERCENTILES, latency_title, latency_unit, mean, within
+from loadgen.schema.engine import EngineLatencyMs, EngineView
+from loadgen.schema.snapshot import WINDOW_S
 from tui.panels.frame import METRICS, Frame
 from tui.widgets.rows import GAP, Row, Rows, Word, beside, cropped, joined, padded, spread, titled, whole_groups
 

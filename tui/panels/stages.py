@@ -14,11 +14,11 @@ from typing import TypeVar
 import msgspec
 
 from loadgen import format as fmt
-from loadgen.metrics.result import CurvePoint
-from loadgen.metrics.snapshot import StageView
 from loadgen.report.columns import COCKPIT_COLUMNS, COCKPIT_GIVE_WAY, COCKPIT_IF_ROOM, CURVE, Measured, known
 from loadgen.report.served import SERVED
 from loadgen.report.tabular import Column
+from loadgen.schema.result import CurvePoint
+from loadgen.schema.snapshot import StageView
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, cropped, padded, target, titled
 

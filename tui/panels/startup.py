@@ -7,9 +7,9 @@ above the milestones.
 from __future__ import annotations
 
 from loadgen import format as fmt
-from loadgen.metrics.finding import Finding
-from loadgen.metrics.journal import Milestone
-from loadgen.metrics.snapshot import ServerView
+from loadgen.schema.finding import Finding
+from loadgen.schema.journal import Milestone
+from loadgen.schema.snapshot import ServerView
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, bar, cropped, padded, titled, whole_groups, wrapped, wrapped_to
 

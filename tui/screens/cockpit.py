@@ -15,9 +15,9 @@ from rich.cells import cached_cell_len
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
-from loadgen.metrics.snapshot import Phase, ReplayView, Snapshot
 from loadgen.run import operations
 from loadgen.run.operations import Abort, NextStage, Note, Pause, Resume, ShowProcesses, StartAnyway, Stop
+from loadgen.schema.snapshot import Phase, ReplayView, Snapshot
 from tui import keys
 from tui.charts.definitions import OVERVIEW_CHARTS
 from tui.charts.timeline import Timeline

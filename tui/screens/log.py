@@ -15,7 +15,7 @@ from textual.binding import BindingType
 from textual.events import Click, MouseScrollDown, MouseScrollUp
 
 from loadgen import format as fmt
-from loadgen.metrics.snapshot import ServerView
+from loadgen.schema.snapshot import ServerView
 from tui import keys
 from tui.panels.frame import Frame, Panel
 from tui.panels.messages import no_log

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 
-from loadgen.metrics.snapshot import Phase, Snapshot
 from loadgen.run.operations import Pause, Resume, SetConcurrency, SetRate, SetShape
+from loadgen.schema.snapshot import Phase, Snapshot
 from tui.panels.frame import RunControl, Wanted
 
 MOST_CONCURRENCY = 100_000

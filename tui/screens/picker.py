@@ -24,9 +24,9 @@ from textual.message import Message
 from textual.widgets import Input, OptionList
 
 from loadgen.errors import VrampError
-from loadgen.metrics.finding import Finding
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile
+from loadgen.schema.finding import Finding
 from loadgen.server.preflight.check import check_profile
 from loadgen.store.runs import run_folders
 from tui import keys

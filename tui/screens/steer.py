@@ -11,9 +11,9 @@ from textual.screen import Screen
 
 from loadgen import format as fmt
 from loadgen.errors import ProfileError
-from loadgen.metrics.snapshot import Phase, Snapshot
 from loadgen.plan.request import PlanRequest, parse_plan
 from loadgen.run.operations import FollowPlan, Restart
+from loadgen.schema.snapshot import Phase, Snapshot
 from loadgen.searches import SEARCHES
 from tui.panels.frame import RunControl
 from tui.screens.dialogs import AskChoice, AskLoad, AskParsed, ask

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from loadgen import format as fmt
-from loadgen.metrics.deltas import Summary
 from loadgen.report.columns import CURVE
 from loadgen.report.tabular import Column
+from loadgen.schema.deltas import Summary
 from tui.panels import details as panel
 from tui.panels.frame import METRICS, Frame
 from tui.panels.gpus import sample_of

@@ -21,14 +21,14 @@ import numpy as np
 import plotly.graph_objects as go
 
 from loadgen.format import exact, harmless
-from loadgen.metrics.deltas import Summary
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.result import CurvePoint, Result, StageResult
-from loadgen.metrics.slo import met_limits
-from loadgen.metrics.snapshot import CURVE_PERCENTS, SHORTEST_S
+from loadgen.record.slo import met_limits
 from loadgen.report.assessment import by_load, titles
 from loadgen.report.columns import LOGARITHMIC_FROM, NEAR, SHAPE, TOTAL_BY_E2E, Axes, PublishedPoint, load_words
 from loadgen.report.notes import LATENCY_TITLES, has_numbers
+from loadgen.schema.deltas import Summary
+from loadgen.schema.result import CurvePoint, Result, StageResult
+from loadgen.schema.snapshot import CURVE_PERCENTS, SHORTEST_S
 from loadgen.searches import SEARCHES
 
 ACCENT = "#2f7fc4"

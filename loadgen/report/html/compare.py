@@ -11,7 +11,6 @@ from itertools import cycle
 from typing import NamedTuple
 
 from loadgen.metrics.frontier import price_of
-from loadgen.metrics.result import Result, StageResult
 from loadgen.report.assessment import titles
 from loadgen.report.columns import EFFICIENCY, Measured, columns, known
 from loadgen.report.compare import RunComparison
@@ -30,6 +29,7 @@ from loadgen.report.html.page import Figures, bullets, grid, page, paragraph, pl
 from loadgen.report.notes import LATENCY_TITLES
 from loadgen.report.output import difference_columns
 from loadgen.report.tabular import Column, html_table, plain
+from loadgen.schema.result import Result, StageResult
 
 Named = tuple[str, Result]
 

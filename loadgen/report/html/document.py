@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from loadgen.format import UNKNOWN, Statistic, bounded, significant
-from loadgen.metrics.deltas import MAIN_LATENCIES, Summary
-from loadgen.metrics.result import Result, StageResult
-from loadgen.metrics.slo import met_limits
+from loadgen.record.slo import met_limits
 from loadgen.report.assessment import assessment, best_stage, measured_stages, titles
 from loadgen.report.columns import (
     CURVE,
@@ -24,6 +22,8 @@ from loadgen.report.html.timeline import timeline
 from loadgen.report.notes import LATENCY_TITLES, latencies, mfu_unknown
 from loadgen.report.served import LATENCY, MORE, NO_LOAD_NOTE, SERVED, latencies_of, watched, watched_notes
 from loadgen.report.tabular import html_table, plain
+from loadgen.schema.deltas import MAIN_LATENCIES, Summary
+from loadgen.schema.result import Result, StageResult
 
 _DEFINITIONS = (
     "TTFT is the time from the request's bytes to the first event with generated output; TPOT the time from there to "

@@ -13,10 +13,10 @@ import plotly.graph_objects as go
 
 from loadgen.format import Statistic, bounded, significant
 from loadgen.metrics.frontier import Point, frontier
-from loadgen.metrics.result import StageResult
 from loadgen.report.assessment import titles
 from loadgen.report.columns import Axes, columns, frontier_axes
 from loadgen.report.html.charts import ACCENT, chart_text, from_zero, hollow, load_name
+from loadgen.schema.result import StageResult
 
 RUN_COLOURS = (ACCENT, "#d0801f", "#3d9970", "#a05fb5", "#c0506e", "#7d8b2f")
 """One per run, repeating if there are more; readable on white and on black."""

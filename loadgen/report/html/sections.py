@@ -8,11 +8,6 @@ from collections.abc import Sequence
 from operator import attrgetter, itemgetter
 
 from loadgen.format import UNKNOWN, exact, exact_percent, gib, grouped, memory
-from loadgen.metrics.deltas import Summary
-from loadgen.metrics.finding import Finding, by_severity
-from loadgen.metrics.hardware_result import EnergyResult, GpuStage
-from loadgen.metrics.result import Result, RunEvent, StageResult
-from loadgen.metrics.samples import GpuStatic
 from loadgen.metrics.verdicts import POWER_LIMITS
 from loadgen.report.assessment import best_stage, titles
 from loadgen.report.columns import (
@@ -41,6 +36,11 @@ from loadgen.report.notes import (
 )
 from loadgen.report.output import answer_columns, is_of_output, output_verdicts, run_words, text_columns
 from loadgen.report.tabular import Bad, Column, Value, html_table
+from loadgen.schema.deltas import Summary
+from loadgen.schema.finding import Finding, by_severity
+from loadgen.schema.hardware_result import EnergyResult, GpuStage
+from loadgen.schema.result import Result, RunEvent, StageResult
+from loadgen.schema.samples import GpuStatic
 
 
 def stages_section(result: Result) -> str:

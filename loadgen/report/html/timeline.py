@@ -15,10 +15,10 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from loadgen.format import GIB
-from loadgen.metrics.hardware_result import Columns
-from loadgen.metrics.result import Result
 from loadgen.report.assessment import titles
 from loadgen.report.html.charts import ACCENT, BAD, SECOND, chart_text, coloured, log_axis, ramp, styled
+from loadgen.schema.hardware_result import Columns
+from loadgen.schema.result import Result
 
 _ROW_HEIGHT = 92
 _GAP = 34

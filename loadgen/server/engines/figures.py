@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from loadgen.metrics.engine import EngineLatencyMs, EngineStage, EngineView, SpecDecode
+from loadgen.schema.engine import EngineLatencyMs, EngineStage, EngineView, SpecDecode
 from loadgen.server.engines.names import LATENCIES
 from loadgen.server.engines.sample import EngineSample
 from loadgen.server.engines.window import EngineDelta, EngineLatency, delta, engine_doubts, intervals_s

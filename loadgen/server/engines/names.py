@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from loadgen.metrics.engine import EngineKind
+from loadgen.schema.engine import EngineKind
 
 
 class Series(NamedTuple):

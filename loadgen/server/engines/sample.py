@@ -19,7 +19,7 @@ import msgspec
 
 from loadgen.errors import ServerError
 from loadgen.format import harmless
-from loadgen.metrics.engine import EngineKind
+from loadgen.schema.engine import EngineKind
 from loadgen.server.engines.names import (
     BY_LABEL,
     COUNTERS,

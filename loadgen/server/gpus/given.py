@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from loadgen.metrics.samples import GpuStatic
 from loadgen.profile.schema import Server
+from loadgen.schema.samples import GpuStatic
 from loadgen.server.gpus.gpu import Gpu
 from loadgen.server.vllm.command import devices_each
 from loadgen.vendors import VENDORS, Platform, Vendor, vendor_of

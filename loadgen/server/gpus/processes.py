@@ -10,7 +10,7 @@ import msgspec
 
 from loadgen.format import user_name
 from loadgen.masking import shown_command
-from loadgen.metrics.samples import GpuProcess, GpuSample
+from loadgen.schema.samples import GpuProcess, GpuSample
 from loadgen.server.gpus.gpu import has_host_pids
 from loadgen.server.process import tree
 from loadgen.server.process.locks import listeners

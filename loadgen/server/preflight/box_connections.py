@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from loadgen.format import counted
-from loadgen.metrics.finding import Finding, Severity
 from loadgen.plan.stage import SLOW_TOKEN_S, most_workers, streams_of
+from loadgen.schema.finding import Finding, Severity
 from loadgen.server.preflight.facts import Setup, read_setting
 
 _SPARE_FILES = 64  # files that a process has open besides its connections

@@ -17,7 +17,7 @@ from loadgen.amd_kernel import text_in
 from loadgen.errors import ServerError
 from loadgen.format import memory, user_name
 from loadgen.masking import shown_command
-from loadgen.metrics.finding import ORPHANED, Finding
+from loadgen.schema.finding import ORPHANED, Finding
 from loadgen.server.gpus.given import server_gpus
 from loadgen.server.gpus.gpu import Gpu, Holder
 from loadgen.server.preflight.facts import Box, Setup, memory_share

@@ -14,7 +14,7 @@ from typing import Any
 
 from loadgen.amd_kernel import entries, text_in
 from loadgen.format import GIB, memory
-from loadgen.metrics.finding import Finding
+from loadgen.schema.finding import Finding
 from loadgen.server.gpus.given import server_devices
 from loadgen.server.gpus.gpu import Gpu, has_host_pids
 from loadgen.server.preflight.facts import Setup, read_setting

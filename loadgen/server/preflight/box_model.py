@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from loadgen.format import GIB, memory
-from loadgen.metrics.finding import Finding
 from loadgen.places import expanded
+from loadgen.schema.finding import Finding
 from loadgen.server.preflight.facts import Setup, hub_cache, hub_snapshots, model_facts
 
 _REFUSED = "vLLM refuses to start without it"

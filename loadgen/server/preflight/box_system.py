@@ -13,7 +13,7 @@ from pathlib import Path
 
 from loadgen.errors import ServerError
 from loadgen.format import GIB, memory
-from loadgen.metrics.finding import Finding, Severity
+from loadgen.schema.finding import Finding, Severity
 from loadgen.server.preflight.facts import Box, Setup, read_setting
 from loadgen.server.process.locks import require_free_port
 from loadgen.server.vllm.command import devices_each, find_container_program

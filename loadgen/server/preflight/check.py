@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from loadgen.errors import UNDECODABLE, ServerError, TelemetryError, VrampError
 from loadgen.format import harmless
-from loadgen.metrics.finding import Finding, by_severity
 from loadgen.places import cache_folder
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
+from loadgen.schema.finding import Finding, by_severity
 from loadgen.server.gpus.gpu import Gpu, read_gpus
 from loadgen.server.preflight import box_connections, box_gpus, box_hardware, box_model, box_system
 from loadgen.server.preflight.facts import Box, Setup, facts_of

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from loadgen.errors import UNDECODABLE
 from loadgen.format import harmless
-from loadgen.metrics.finding import Finding
 from loadgen.profile.schema import Server
+from loadgen.schema.finding import Finding
 from loadgen.server.preflight.installation import (
     FlagInfo,
     Installation,

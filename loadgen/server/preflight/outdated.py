@@ -17,7 +17,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from loadgen.build import Build, this_build
-from loadgen.metrics.finding import Finding, Severity
+from loadgen.schema.finding import Finding, Severity
 from loadgen.server.preflight.installation import installed_version, python_of, recorded_versions
 
 _DISTRIBUTION = "vramp"

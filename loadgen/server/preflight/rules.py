@@ -16,7 +16,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from loadgen.format import harmless, memory
-from loadgen.metrics.finding import Finding, Severity
+from loadgen.schema.finding import Finding, Severity
 from loadgen.server.preflight.attention import (
     FLASH,
     MHA_VARIABLE,

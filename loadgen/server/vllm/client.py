@@ -25,8 +25,8 @@ from msgspec.structs import replace
 
 from loadgen.errors import UNDECODABLE, ServerError
 from loadgen.masking import learn
-from loadgen.metrics.engine import OwnRequests
 from loadgen.profile.schema import Server
+from loadgen.schema.engine import OwnRequests
 from loadgen.server.process.log import clean_line, shortened
 from loadgen.until import is_set_within
 

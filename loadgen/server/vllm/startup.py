@@ -25,10 +25,10 @@ import psutil
 from msgspec.structs import replace
 
 from loadgen.errors import UNDECODABLE
-from loadgen.metrics.journal import Milestone
-from loadgen.metrics.snapshot import Liveness
 from loadgen.places import write_whole
 from loadgen.profile.schema import Profile
+from loadgen.schema.journal import Milestone
+from loadgen.schema.snapshot import Liveness
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 _DECIDING = {"engine", "platform", "model", "command", "docker", "instances", "args", "env"}

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from loadgen.metrics.deltas import Summary
+from loadgen.schema.deltas import Summary
 from loadgen.store.foreign.load import Asked, ForeignRun, Load
 
 KEYS = {"benchmarks"}

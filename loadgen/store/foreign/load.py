@@ -13,9 +13,9 @@ import msgspec
 
 import loadgen
 from loadgen.format import target
-from loadgen.metrics.deltas import LATENCIES, Summary
-from loadgen.metrics.journal import RunState
-from loadgen.metrics.result import (
+from loadgen.schema.deltas import LATENCIES, Summary
+from loadgen.schema.journal import RunState
+from loadgen.schema.result import (
     ClientResult,
     Concurrency,
     Requests,

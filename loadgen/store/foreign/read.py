@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from loadgen.metrics.result import Result
+from loadgen.schema.result import Result
 from loadgen.store.foreign import aiperf, genai_perf, guidellm, vllm_bench
 from loadgen.store.foreign.load import ForeignRun, as_result
 

@@ -14,8 +14,8 @@ from typing import Annotated, TypeVar
 import msgspec
 import numpy as np
 
-from loadgen.metrics.deltas import Summary
 from loadgen.metrics.histogram import Histogram
+from loadgen.schema.deltas import Summary
 from loadgen.store.foreign.load import Asked, ForeignRun, Load
 
 KEYS = {"completed", "duration", "total_output_tokens", "request_throughput", "output_throughput"}

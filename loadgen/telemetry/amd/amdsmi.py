@@ -18,7 +18,7 @@ import msgspec
 
 from loadgen.errors import TelemetryError
 from loadgen.format import harmless
-from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
+from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.amd import gpu_metrics
 from loadgen.telemetry.amd.amdsmi_library import Library, open_library
 from loadgen.telemetry.amd.gpu_metrics import ELSEWHERE, TWO_DIES, Residency, Table, counted_once, pair_dies

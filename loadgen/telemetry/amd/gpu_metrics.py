@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from loadgen.metrics.samples import GpuStatic
+from loadgen.schema.samples import GpuStatic
 from loadgen.telemetry.readings import Measured, Missing, amount, divided, first, mean, number, percent, total, watts
 
 TWO_DIES = frozenset({"0x7408", "0x740c"})  # device numbers of MI250X and MI250

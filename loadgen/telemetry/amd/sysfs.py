@@ -20,7 +20,7 @@ import msgspec
 from loadgen.amd_kernel import amd_cards, compute_nodes, held_bytes, socket_of
 from loadgen.errors import TelemetryError
 from loadgen.format import harmless
-from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
+from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.amd import gpu_metrics
 from loadgen.telemetry.amd.gpu_metrics import Residency, Table, counted_once, pair_dies
 from loadgen.telemetry.protocol import Backend, Opened

@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.journal import SearchResult
-from loadgen.metrics.result import Result
 from loadgen.report.html.charts import (
     distribution,
     has_curve,
@@ -21,6 +19,8 @@ from loadgen.report.html.charts import (
     throughput_curve,
     throughput_key,
 )
+from loadgen.schema.journal import SearchResult
+from loadgen.schema.result import Result
 from tests.report.test_table import result, stage
 
 replace = msgspec.structs.replace

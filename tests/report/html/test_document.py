@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from loadgen.format import harmless
-from loadgen.metrics.engine import EngineStage
-from loadgen.metrics.hardware_result import ComputeResult
-from loadgen.metrics.result import CostResult, Result
 from loadgen.report.html.document import html_report
+from loadgen.schema.engine import EngineStage
+from loadgen.schema.hardware_result import ComputeResult
+from loadgen.schema.result import CostResult, Result
 from tests.report.conftest import EVIL
 from tests.report.test_table import result, stage
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from loadgen.metrics.result import StageResult, Target
 from loadgen.report.html.frontier import Series, axes_of, frontier_figure
+from loadgen.schema.result import StageResult, Target
 from tests.report.test_table import stage
 
 replace = msgspec.structs.replace

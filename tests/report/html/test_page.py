@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.metrics.result import Result
 from loadgen.report.compare import compare_runs
 from loadgen.report.html.compare import compare_page
 from loadgen.report.html.document import html_report
+from loadgen.schema.result import Result
 from tests.chromium import Page, chromium
 
 pytestmark = [pytest.mark.chromium, pytest.mark.timeout(300)]

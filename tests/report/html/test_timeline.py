@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from loadgen.metrics.result import Result
 from loadgen.report.html.timeline import stage_starts_s, timeline
+from loadgen.schema.result import Result
 from tests.report.test_table import result
 
 replace = msgspec.structs.replace

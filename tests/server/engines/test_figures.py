@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen.metrics.engine import EngineStage, SpecDecode
+from loadgen.schema.engine import EngineStage, SpecDecode
 from loadgen.server.engines.figures import stage_of, view_of
 from loadgen.server.engines.sample import EngineSample
 from tests.server.engines.pages import page

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loadgen.errors import ServerError
 from loadgen.masking import masked
-from loadgen.metrics.engine import EngineStage, EngineView
+from loadgen.schema.engine import EngineStage, EngineView
 from loadgen.server.engines.figures import stage_of, view_of
 from loadgen.server.engines.names import BY_LABEL, COUNTERS, GAUGES, HISTOGRAMS, TITLES
 from loadgen.server.engines.sample import (

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.samples import GpuStatic
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Server
+from loadgen.schema.samples import GpuStatic
 from loadgen.server.gpus.given import given_indices, server_gpus
 from loadgen.server.gpus.gpu import read_gpus
 from loadgen.server.vllm.command import instance_servers

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.metrics.samples import GpuProcess, GpuSample
+from loadgen.schema.samples import GpuProcess, GpuSample
 from loadgen.server.gpus.processes import attached_pids, described
 
 _CODE = "import sys; print(flush=True); sys.stdin.read()"

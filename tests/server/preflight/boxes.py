@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loadgen.metrics.finding import Finding
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
+from loadgen.schema.finding import Finding
 from loadgen.server.preflight.check import look_at_box
 from loadgen.server.preflight.facts import Box
 from loadgen.vendors import Platform

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.finding import Severity
 from loadgen.profile.document import build_profile
+from loadgen.schema.finding import Severity
 from loadgen.server.preflight.box_connections import server_of_this_box_alone
 from loadgen.server.preflight.facts import Box, Setup
 from tests.server.gpu_trees import write

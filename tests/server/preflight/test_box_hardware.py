@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.finding import Finding
+from loadgen.schema.finding import Finding
 from loadgen.server.preflight.facts import Box
 from loadgen.vendors import Platform
 from tests.server.gpu_trees import add_process, initial_namespace, write

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.finding import Finding
 from loadgen.profile.schema import Profile
+from loadgen.schema.finding import Finding
 from loadgen.server.preflight.facts import Box
 from tests.server.gpu_trees import GIB, write
 from tests.server.preflight.boxes import check, healthy_box, ids, only, profile_of

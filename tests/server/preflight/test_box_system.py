@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.finding import Severity
+from loadgen.schema.finding import Severity
 from loadgen.vendors import Platform
 from tests.server.gpu_trees import add_amd_gpu, add_nvidia_smi, write
 from tests.server.preflight.boxes import check, healthy_box, ids, only, profile_of

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from loadgen.errors import ServerError
-from loadgen.metrics.finding import Finding
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile
+from loadgen.schema.finding import Finding
 from loadgen.server.preflight.check import blocked_words, check_profile, image_environment
 from loadgen.server.preflight.facts import Box
 from loadgen.vendors import Platform, platform_here

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.metrics.finding import ORPHANED, by_severity
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import load_document, load_profile, variant_names
+from loadgen.schema.finding import ORPHANED, by_severity
 from loadgen.server.preflight.check import look_at_box
 from loadgen.server.preflight.facts import Box, facts_of
 from loadgen.server.preflight.installation import recorded_versions

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.format import harmless
-from loadgen.metrics.finding import Finding
 from loadgen.profile.schema import Server
+from loadgen.schema.finding import Finding
 from loadgen.server.preflight.flags import (
     REMOVED_FLAGS,
     REMOVED_VARIABLES,

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from loadgen.errors import ServerError
-from loadgen.metrics.engine import OwnRequests
 from loadgen.profile.schema import Server
+from loadgen.schema.engine import OwnRequests
 from loadgen.server.process.locks import free_port
 from loadgen.server.vllm.client import ModelInfo, ServerClient, api_key, base_url, optional, pick_model
 from tests.conftest import Certificate

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.metrics.journal import Milestone
-from loadgen.metrics.snapshot import Liveness
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
+from loadgen.schema.journal import Milestone
+from loadgen.schema.snapshot import Liveness
 from loadgen.server.vllm.startup import (
     CpuTime,
     ExpectedStart,

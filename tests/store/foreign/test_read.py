@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ResultError
-from loadgen.metrics.result import Result, StageResult, Target
 from loadgen.report.csv import csv_report
 from loadgen.report.html.document import html_report
 from loadgen.report.markdown import markdown_report
 from loadgen.report.table import result_table
 from loadgen.report.vllm_json import vllm_documents
+from loadgen.schema.result import Result, StageResult, Target
 from loadgen.store.foreign.read import read_foreign
 from loadgen.store.runs import read_result
 

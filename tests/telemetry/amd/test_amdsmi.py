@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
+from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.backends import BackendOption
 from loadgen.telemetry.monitor import Monitor
 from tests.telemetry.amdsmi_stub.build import build_rocm

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import TelemetryError
-from loadgen.metrics.samples import GpuProcess, GpuSample, GpuStatic
+from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.amd.gpu_metrics import LAYOUTS
 from loadgen.telemetry.amd.sysfs import ecc_counts, highest_mhz, open_amd_sysfs, read_number, speed_gts
 from loadgen.telemetry.readings import Missing

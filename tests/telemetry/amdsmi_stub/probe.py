@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadgen.metrics.samples import GpuSample
+from loadgen.schema.samples import GpuSample
 from loadgen.telemetry.protocol import Opened, Refused, Sampled, TelemetryLine, decode_line
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import amdsmi
 
 from loadgen.errors import TelemetryError
-from loadgen.metrics.samples import GpuSample
+from loadgen.schema.samples import GpuSample
 from loadgen.telemetry.amd.amdsmi import open_amdsmi
 from loadgen.telemetry.amd.amdsmi_library import Library
 

@@ -6,9 +6,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.engine import EngineView
-from loadgen.metrics.result import RunEvent
-from loadgen.metrics.snapshot import Snapshot
+from loadgen.schema.engine import EngineView
+from loadgen.schema.result import RunEvent
+from loadgen.schema.snapshot import Snapshot
 from tests.tui.scenes import afternoon
 from tests.tui.scripted import running, with_gpus
 from tui.charts.marks import KINDS, MOST, Mark, Marks

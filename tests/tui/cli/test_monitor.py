@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from loadgen.metrics.result import Result
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.run.operations import SetConcurrency, Stop
 from loadgen.run.run import Run
+from loadgen.schema.result import Result
+from loadgen.schema.snapshot import Snapshot
 from loadgen.server.process.locks import driver_of, owner_of
 from tests.engines import MANAGED, NOBODY, Simulator, profile
 from tests.run.driving import finish, in_turn

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.metrics.journal import RunStarted, Ticked
+from loadgen.schema.journal import RunStarted, Ticked
 from loadgen.store.journal import read_journal
 from loadgen.store.runs import find_run, open_result, read_result, was_killed
 from tests.engines import simulator

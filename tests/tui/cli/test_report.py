@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from loadgen.metrics.result import StageResult
+from loadgen.schema.result import StageResult
 from loadgen.store.runs import write_result
 from tests.report.test_assessment import at
 from tests.report.test_table import result

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.metrics.result import Verdict
-from loadgen.metrics.snapshot import ErrorView, Snapshot
+from loadgen.schema.result import Verdict
+from loadgen.schema.snapshot import ErrorView, Snapshot
 from tests.tui.cli.test_main import ENVIRONMENT
 from tests.tui.cli.test_terminal import TOML
 from tests.tui.scripted import running, starting, with_gpus

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.baseline import baseline_of, with_baseline
-from loadgen.metrics.comparison import BaselineView, Comparison
+from loadgen.record.baseline import baseline_of, with_baseline
+from loadgen.schema.comparison import BaselineView, Comparison
 from tests.metrics.served import run_of, served
 from tests.tui.scripted import running
 from tui.panels.comparison import baseline, baseline_row, published

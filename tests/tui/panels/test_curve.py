@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadgen.metrics.comparison import Comparison
-from loadgen.metrics.journal import SearchResult
-from loadgen.metrics.result import CurvePoint
-from loadgen.metrics.snapshot import Snapshot, StageView
+from loadgen.schema.comparison import Comparison
+from loadgen.schema.journal import SearchResult
+from loadgen.schema.result import CurvePoint
+from loadgen.schema.snapshot import Snapshot, StageView
 from tests.tui.scripted import curve_point, running, stage
 from tui.charts.timeline import Timeline
 from tui.panels.curve import curve, points_of

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.samples import GpuProcess, GpuSample
-from loadgen.metrics.snapshot import GpuView, Snapshot
+from loadgen.schema.samples import GpuProcess, GpuSample
+from loadgen.schema.snapshot import GpuView, Snapshot
 from tests.tui.cockpit import Seat, seated
 from tests.tui.scenes import watch
 from tests.tui.scripted import LOOKED_S, host, running, starting, with_gpus, with_partitions

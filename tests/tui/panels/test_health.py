@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from loadgen.metrics.engine import EngineView
-from loadgen.metrics.snapshot import InstanceView, Snapshot
+from loadgen.schema.engine import EngineView
+from loadgen.schema.snapshot import InstanceView, Snapshot
 from tests.tui.panels.test_stage_state import at, lines
 from tests.tui.scenes import watching
 from tests.tui.scripted import running

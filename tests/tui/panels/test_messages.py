@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadgen.metrics.result import RunEvent
+from loadgen.schema.result import RunEvent
 from tests.tui.cockpit import seated
 from tests.tui.panels.test_stage_state import at, lines
 from tests.tui.scripted import running

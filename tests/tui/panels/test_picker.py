@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.finding import Finding
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
+from loadgen.schema.finding import Finding
 from tui.catalog import Entry, PastRun
 from tui.panels.past import ago, run_detail, run_head, run_row
 from tui.panels.picker import detail, entry_head, entry_row, load_words, preflight

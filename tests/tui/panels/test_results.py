@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from loadgen.metrics.comparison import Comparison
-from loadgen.metrics.journal import Diagnosis, SearchResult
-from loadgen.metrics.snapshot import Snapshot
+from loadgen.schema.comparison import Comparison
+from loadgen.schema.journal import Diagnosis, SearchResult
+from loadgen.schema.snapshot import Snapshot
 from tests.tui.scripted import running
 from tui.charts.timeline import Timeline
 from tui.panels.frame import Frame, Wanted

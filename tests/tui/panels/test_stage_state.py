@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadgen.metrics.engine import EngineView
-from loadgen.metrics.hardware_result import ComputeResult
-from loadgen.metrics.result import Verdict
-from loadgen.metrics.snapshot import Snapshot, StageView
+from loadgen.schema.engine import EngineView
+from loadgen.schema.hardware_result import ComputeResult
+from loadgen.schema.result import Verdict
+from loadgen.schema.snapshot import Snapshot, StageView
 from tests.tui.panels.test_curve import steps
 from tests.tui.scenes import watching
 from tests.tui.scripted import NO_REQUESTS, running, summary

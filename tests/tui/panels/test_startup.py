@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from loadgen.metrics.journal import Diagnosis
-from loadgen.metrics.snapshot import Snapshot
+from loadgen.schema.journal import Diagnosis
+from loadgen.schema.snapshot import Snapshot
 from tests.tui.cockpit import seated
 from tests.tui.panels.test_stage_state import at, lines
 from tests.tui.scripted import running, starting

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from loadgen.metrics.comparison import Comparison
-from loadgen.metrics.finding import Finding
-from loadgen.metrics.journal import Diagnosis, Milestone
-from loadgen.metrics.result import Verdict
-from loadgen.metrics.snapshot import Liveness, Snapshot
 from loadgen.run.operations import StartAnyway
+from loadgen.schema.comparison import Comparison
+from loadgen.schema.finding import Finding
+from loadgen.schema.journal import Diagnosis, Milestone
+from loadgen.schema.result import Verdict
+from loadgen.schema.snapshot import Liveness, Snapshot
 from tests.tui.cockpit import seated
 from tests.tui.scripted import FAILURES, host, running, starting, summary, with_gpus
 from tui.panels.frame import Panel

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.snapshot import ServerView
+from loadgen.schema.snapshot import ServerView
 from tests.tui.cockpit import seated
 from tests.tui.scripted import running
 from tui.screens.log import MOST, LogBook

@@ -12,9 +12,9 @@ from textual.events import MouseScrollUp
 from textual.geometry import Region
 from textual.strip import Strip
 
-from loadgen.metrics.result import RunEvent
-from loadgen.metrics.snapshot import ReplayView, ServerView, Snapshot
 from loadgen.run.operations import NextStage, Pause, Resume
+from loadgen.schema.result import RunEvent
+from loadgen.schema.snapshot import ReplayView, ServerView, Snapshot
 from tests.tui.cockpit import Seat, seated
 from tests.tui.scenes import afternoon, moment, watch
 from tests.tui.scripted import ScriptedRun, running, with_gpus

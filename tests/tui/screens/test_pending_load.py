@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadgen.metrics.snapshot import Snapshot
 from loadgen.run.operations import Pause, Resume, SetConcurrency, SetRate, SetShape
+from loadgen.schema.snapshot import Snapshot
 from tests.tui.scripted import ScriptedRun, running
 from tui.screens.pending_load import PATIENCE, PendingLoad
 

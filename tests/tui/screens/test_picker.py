@@ -13,10 +13,10 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from loadgen.errors import ProfileError
-from loadgen.metrics.finding import Finding
 from loadgen.profile.schema import Profile
 from loadgen.run.operations import Stop
 from loadgen.run.run import Run
+from loadgen.schema.finding import Finding
 from loadgen.store.runs import RESULT
 from tests.engines import simulator
 from tests.tui.cockpit import rows_of

@@ -1,0 +1,151 @@
+"""A stage compared with the stage of the same load in an earlier run: live, and in the result.
+
+The statistics are those of a comparison of two results (`loadgen.metrics.difference`), for figures that both measured
+under the same load and shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.metrics.difference import Estimate
+from loadgen.metrics.histogram import Histogram
+from loadgen.record.curve import recorded_distribution
+from loadgen.record.figures import (
+    FIGURES,
+    LoadShape,
+    compared,
+    figures_of,
+    load_asked,
+    load_of,
+    sound_stage,
+    stages_by_load,
+    without_words,
+)
+from loadgen.record.record import Record
+from loadgen.record.stage_result import stage_result
+from loadgen.schema.comparison import BaselineView, Compared, Difference
+from loadgen.schema.result import Result, StageHardware, StageResult
+from loadgen.schema.snapshot import Distribution
+
+_NAMED = 2
+_EVERY_S = 1.0
+
+
+class BaselineStage(msgspec.Struct, frozen=True):
+    """The baseline's measurements under one load."""
+
+    figures: dict[str, Estimate]
+    doubt: str | None  # why it is not evidence
+    measured: StageResult
+
+
+class Baseline(msgspec.Struct, frozen=True):
+    """The stages of an earlier run, by load."""
+
+    name: str
+    model: str | None
+    stages: dict[LoadShape, BaselineStage]
+
+
+def baseline_of(name: str, result: Result) -> Baseline:
+    """A result as a baseline; raises `ResultError` for histograms that cannot be read."""
+    stages = {}
+    for load, same in stages_by_load(result).items():
+        stage = sound_stage(same)
+        doubt = None if stage.doubt is None else f"the baseline is {stage.doubt}"
+        stages[load] = BaselineStage(figures_of(stage), doubt, stage)
+    return Baseline(name, result.environment.get("model"), stages)
+
+
+def with_baseline(result: Result, baseline: Baseline) -> Result:
+    """The result with each of its stages compared with the baseline."""
+    model = result.environment.get("model")
+    stages = [
+        replace(stage, baseline=_beside(baseline, stage, model) if stage.requests.completed else None)
+        for stage in result.stages
+    ]
+    return replace(result, stages=stages)
+
+
+def _beside(
+    baseline: Baseline, stage: StageResult, model: str | None, histograms: Mapping[str, Histogram] | None = None
+) -> BaselineView:
+    load = load_of(stage)
+    known = baseline.stages.get(load)
+    if known is None:
+        have = "; ".join(other.words for other in baseline.stages) or "nothing"
+        return BaselineView(name=baseline.name, verdict=f"it has no stage with {load.words}, but {have}")
+    found = compared(known.figures, figures_of(stage, histograms=histograms))
+    doubt = stage.doubt or known.doubt
+    if doubt is not None:
+        found = without_words(found)
+    words, bad = _verdict(found) if doubt is None else (f"no evidence: {doubt}", False)
+    if baseline.model != model:
+        words = f"of another model, {baseline.model}: {words}"
+    return BaselineView(name=baseline.name, verdict=words, bad=bad, load=load.words, figures=tuple(found))
+
+
+class BaselineWatch:
+    """Compares the running or last stage of a record with the baseline, once a second."""
+
+    def __init__(self, baseline: Baseline) -> None:
+        self._baseline = baseline
+        self._known: tuple[int, float, BaselineView] | None = None
+        self._distributions: dict[LoadShape, Distribution] = {}
+
+    def view(self, record: Record) -> BaselineView | None:
+        """The comparison as of now; None before the first stage has figures."""
+        stage = record.shown
+        if stage is None or record.last_tick is None or not stage.counters["completed"]:
+            return None
+        index, now_s = stage.started.index, record.last_tick.t_s
+        if self._known is not None and self._known[0] == index and now_s < self._known[1] + _EVERY_S:
+            return self._known[2]
+        nothing = StageHardware()  # energy is known only when the stage is over
+        result = stage_result(
+            stage,
+            started_at="",
+            now_s=now_s,
+            limits=record.limits,
+            urls=(),
+            machine=nothing,
+            canaries=record.canaries,
+            with_hdr=False,
+        )
+        model = record.server.model if record.server is not None else None
+        view = _beside(self._baseline, result, model, stage.metrics.latency)
+        self._known = (index, now_s, view)
+        return view
+
+    def distribution(self, record: Record) -> Distribution | None:
+        """The baseline's latency distributions under the same load; None if it has no such stage."""
+        load = load_asked(record.shown.started) if record.shown is not None else None
+        if load is None or load not in self._baseline.stages:
+            return None
+        if load not in self._distributions:
+            measured = self._baseline.stages[load].measured
+            self._distributions[load] = recorded_distribution(self._baseline.name, measured)
+        return self._distributions[load]
+
+
+def _verdict(figures: Sequence[Compared]) -> tuple[str, bool]:
+    """In words, the figures that are evidently worse, or else those that are better, the largest difference first."""
+    for word in ("worse", "better"):
+        found = [(one.figure, one.difference) for one in figures if one.difference and one.difference.word == word]
+        if found:
+            found.sort(key=lambda one: -abs(one[1].percent or 0.0))
+            named = ", ".join(_in_words(figure, difference) for figure, difference in found[:_NAMED])
+            more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+            return f"{word}: {named}{more}", word == "worse"
+    return "no evidence of a difference", False
+
+
+def _in_words(figure: str, difference: Difference) -> str:
+    words = f"{FIGURES[figure].title} {difference.percent or 0.0:+.1f} %"
+    if difference.low_percent is None or difference.high_percent is None:
+        return words
+    return f"{words} ({difference.low_percent:+.1f} to {difference.high_percent:+.1f})"

@@ -1,0 +1,343 @@
+"""The figures by which stages are compared, each with the interval of its true value.
+
+They are the same for a stage of a result and for a running one, so that a comparison on the screen and one of two files
+cannot disagree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+from pydantic import ValidationError
+
+from loadgen.errors import ResultError
+from loadgen.metrics.batch_means import PERCENTS
+from loadgen.metrics.difference import (
+    CONFIDENCE,
+    Estimate,
+    difference,
+    effective_sample_size,
+    mean_estimate,
+    percentile_estimate,
+    rate_estimate,
+    share_estimate,
+)
+from loadgen.metrics.frontier import Price
+from loadgen.metrics.histogram import Histogram
+from loadgen.profile.schema import Reference, ReferencePoint
+from loadgen.profile.values import slo_problem
+from loadgen.record.stage import StageRecord
+from loadgen.schema.comparison import Compared, Comparison, Precision
+from loadgen.schema.deltas import MAIN_LATENCIES, Summary
+from loadgen.schema.engine import EngineStage
+from loadgen.schema.hardware_result import ComputeResult
+from loadgen.schema.journal import DataFile, RunStarted, StageStarted
+from loadgen.schema.result import Result, StageResult
+
+_LATENCY = re.compile(r"(?P<metric>[a-z0-9]+)_(?:mean|p(?P<percent>\d+))_ms")
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One figure of a stage that can be better or worse."""
+
+    name: str  # as in `--fail-if`
+    title: str
+    unit: str
+    lower_is_better: bool
+
+
+class LoadShape(msgspec.Struct, frozen=True):
+    """A stage's load; stages with equal load and shape are comparable, and those without load by label."""
+
+    concurrency: int | None
+    rate: float | None
+    arrival: str | None
+    isl: int
+    osl: int
+    moves: str = ""  # the ends of a moving load; the label of a stage without load
+    pass_number: int | None = None
+
+    @property
+    def asked(self) -> tuple[int | None, float | None, str | None, str, int | None]:
+        return self.concurrency, self.rate, self.arrival, self.moves, self.pass_number
+
+    @property
+    def words(self) -> str:
+        if self.concurrency == 0:
+            return self.moves
+        rate = [f"rate {self.rate:g}/s"] if self.rate is not None else []
+        load = f"conc {self.concurrency}" if self.concurrency is not None else " ".join([*rate, self.arrival or ""])
+        again = f", pass {self.pass_number}" if self.pass_number is not None else ""
+        return f"{self.moves or load}, ISL {self.isl}, OSL {self.osl}{again}"
+
+
+def _all_figures() -> Iterator[Figure]:
+    yield Figure("output_tok_s", "output tok/s", "tok/s", lower_is_better=False)
+    yield Figure("total_tok_s", "total tok/s", "tok/s", lower_is_better=False)
+    yield Figure("req_s", "req/s", "req/s", lower_is_better=False)
+    for metric in MAIN_LATENCIES:
+        for statistic in ("mean", *PERCENTS):
+            yield Figure(f"{metric}_{statistic}", f"{metric.upper()} {statistic}", "ms", lower_is_better=True)
+    yield Figure("goodput", "good streams", "%", lower_is_better=False)
+    yield Figure("j_per_token", "J per output token", "J", lower_is_better=True)
+
+
+FIGURES = {figure.name: figure for figure in _all_figures()}  # by name, in the order of the tables
+
+
+def load_of(stage: StageResult) -> LoadShape:
+    """The load of a stage in a result."""
+    target = stage.target
+    if target.concurrency == 0:
+        return _no_load(stage.label)
+    moves = stage.label if stage.curve else ""
+    return LoadShape(target.concurrency, target.rate, target.arrival, stage.isl, stage.osl, moves, stage.pass_number)
+
+
+def load_asked(stage: StageStarted) -> LoadShape:
+    """The load of a running stage."""
+    if stage.no_load:
+        return _no_load(stage.label)
+    arrival = stage.arrival if stage.rate is not None else None
+    moves = stage.label if stage.steps else ""
+    return LoadShape(stage.concurrency, stage.rate, arrival, stage.isl, stage.osl, moves, stage.pass_number)
+
+
+def _no_load(label: str) -> LoadShape:
+    """A stage without load: what it would have sent does not matter."""
+    return LoadShape(0, None, None, 0, 0, label)
+
+
+def stages_by_load(result: Result) -> dict[LoadShape, list[StageResult]]:
+    """The stages with measurements; several may share a load, but each stage without load is by itself."""
+    found: dict[LoadShape, list[StageResult]] = {}
+    labels = Counter[str]()
+    for stage in result.stages:
+        if stage.target.concurrency == 0 and stage.measured_s:
+            labels[stage.label] += 1
+            again = f" ({labels[stage.label]})" if labels[stage.label] > 1 else ""
+            found[_no_load(stage.label + again)] = [stage]
+        elif stage.requests.completed or (stage.measured_s and stage.tokens.output):
+            found.setdefault(load_of(stage), []).append(stage)
+    return found
+
+
+def sound_stage(stages: Sequence[StageResult]) -> StageResult:
+    """The representative of several stages with one load: the last without problems, otherwise the last."""
+    return max(stages, key=lambda stage: (stage.doubt is None, stage.index))
+
+
+def figures_of(
+    stage: StageResult, confidence: float = CONFIDENCE, histograms: Mapping[str, Histogram] | None = None
+) -> dict[str, Estimate]:
+    """The figures of a stage, over or not; raises `ResultError` for an invalid histogram.
+
+    `histograms` are decoded from the result unless given. Without load, figures are the engine's own, whose percentiles
+    are intervals and are not compared.
+    """
+    if stage.target.concurrency == 0:
+        return _served(stage.engine) if stage.engine is not None else {}
+    summaries = {
+        name: summary
+        for name, summary in stage.latency_ms.items()
+        if name in MAIN_LATENCIES and (summary.count or summary.censored)
+    }
+    if histograms is None:
+        histograms = {name: Histogram.from_hdr(one.hdr) for name, one in summaries.items() if one.hdr is not None}
+    throughput, energy, goodput = stage.throughput, stage.energy, stage.goodput
+    joules = energy.joules_per_output_token if energy is not None else None
+    found = {
+        "output_tok_s": _rate(throughput.output_tokens_per_s, "output_tokens_per_s", stage.precision, confidence),
+        "total_tok_s": _rate(throughput.total_tokens_per_s, "total_tokens_per_s", stage.precision, confidence),
+        "req_s": _rate(throughput.requests_per_s, "requests_per_s", stage.precision, confidence),
+        # Power is steady compared with the tokens, so the error of the token rate is used.
+        "j_per_token": _rate(joules, "output_tokens_per_s", stage.precision, confidence),
+    }
+    if goodput is not None and goodput.share is not None:
+        count = _effective(stage.precision, "goodput", "share", confidence)
+        found["goodput"] = share_estimate(goodput.share, count, confidence)
+    for name, summary in summaries.items():
+        found |= _latencies(name, summary, histograms.get(name), stage.precision, confidence)
+    return {name: estimate for name in FIGURES if (estimate := found.get(name)) is not None}
+
+
+def _served(engine: EngineStage) -> dict[str, Estimate]:
+    known = {"output_tok_s": engine.generation_tokens_per_s, "req_s": engine.requests_per_s}
+    if engine.prompt_tokens_per_s is not None and engine.generation_tokens_per_s is not None:
+        known["total_tok_s"] = engine.prompt_tokens_per_s + engine.generation_tokens_per_s
+    known |= {f"{name}_mean": engine.latency_ms[name].mean for name in MAIN_LATENCIES if name in engine.latency_ms}
+    return {name: Estimate(value) for name in FIGURES if (value := known.get(name)) is not None}
+
+
+def _rate(value: float | None, name: str, precision: Precision | None, confidence: float) -> Estimate | None:
+    if value is None:
+        return None
+    if precision is None or name not in precision.error_percent:
+        return Estimate(value)
+    return rate_estimate(value, precision.error_percent[name], precision.blocks, confidence)
+
+
+def _latencies(
+    name: str, summary: Summary, histogram: Histogram | None, precision: Precision | None, confidence: float
+) -> Iterator[tuple[str, Estimate]]:
+    if summary.mean is None:
+        return
+    count = _effective(precision, name, "mean", confidence)
+    mean = mean_estimate(summary.mean, summary.stddev or 0.0, count, confidence)
+    yield f"{name}_mean", _as_known(mean, "mean", summary)
+    for statistic, percent in PERCENTS.items():
+        value = getattr(summary, statistic)
+        if value is None:  # in an edited result
+            continue
+        estimate = Estimate(value)
+        if histogram is not None:
+            count = _effective(precision, name, statistic, confidence)
+            estimate = percentile_estimate(estimate.value, histogram, percent, count, confidence)
+        yield f"{name}_{statistic}", _as_known(estimate, statistic, summary)
+
+
+def _as_known(estimate: Estimate, statistic: str, summary: Summary) -> Estimate:
+    """Open the interval upwards if the value is a lower bound."""
+    return Estimate(estimate.value, estimate.low, at_least=True) if statistic in summary.lower_bounds else estimate
+
+
+def _effective(precision: Precision | None, name: str, statistic: str, confidence: float) -> float:
+    """How many independent values to assume; 0 if the stage was too short to tell."""
+    if precision is None or statistic not in precision.effective.get(name, {}):
+        return 0.0
+    return effective_sample_size(precision.effective[name][statistic], precision.blocks, confidence)
+
+
+def compared(a: Mapping[str, Estimate], b: Mapping[str, Estimate]) -> list[Compared]:
+    """All figures that either has, in the order of `FIGURES`."""
+    return [_compared(figure, a.get(name), b.get(name)) for name, figure in FIGURES.items() if name in a or name in b]
+
+
+def without_words(figures: Sequence[Compared]) -> list[Compared]:
+    """The same figures without verdicts, for stages in doubt."""
+    differences = [one.difference and replace(one.difference, word="no evidence") for one in figures]
+    return [replace(one, difference=difference) for one, difference in zip(figures, differences, strict=True)]
+
+
+def _compared(figure: Figure, a: Estimate | None, b: Estimate | None) -> Compared:
+    found = None
+    if a is not None and b is not None:
+        found = difference(a, b, lower_is_better=figure.lower_is_better)
+    return Compared(
+        figure=figure.name,
+        unit=figure.unit,
+        a=a.value if a is not None else None,
+        b=b.value if b is not None else None,
+        difference=found,
+        a_at_least=a is not None and a.at_least,
+        b_at_least=b is not None and b.at_least,
+    )
+
+
+class _AskedPlan(msgspec.Struct, frozen=True):
+    goodput: float = 0.95
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """The parts of a profile that are needed here."""
+
+    slo: dict[str, float] | None = None
+    plan: _AskedPlan | None = None
+    cost: Price | None = None
+
+
+def published_reference(run: RunStarted) -> Reference | None:
+    """The published reference in a run's profile; raises `ResultError` if this version cannot read it."""
+    published = run.profile.get("reference")
+    try:
+        asked = msgspec.convert(run.profile, _Asked)
+        problem = next(filter(None, (slo_problem(name) for name in asked.slo or {} if name != "failed")), None)
+        if problem is None:
+            return Reference.model_validate(published) if published else None
+    except (msgspec.ValidationError, ValidationError) as error:
+        problem = str(error)
+    raise ResultError(f"{run.run_id}: this version of vramp cannot read the profile of this run: {problem}")
+
+
+def compare(
+    reference: Reference,
+    stage: StageRecord,
+    compute: ComputeResult | None = None,
+    earlier: Sequence[StageRecord] = (),
+) -> list[Comparison]:
+    """Every published figure for this stage's load, beside the measured one; `earlier` are the passes before it."""
+    load = {key: getattr(stage.started, key) for key in ("concurrency", "rate", "isl", "osl", "pass_number")}
+    same = [point for point in reference.points if all(getattr(point, key) in (None, load[key]) for key in load)]
+    return [
+        _comparison(point, figure, _measured(figure, stage, compute, earlier), stage.started.index)
+        for point in same
+        for figure in point.figures
+    ]
+
+
+def other_data(reference: Reference, data: DataFile | None) -> str | None:
+    """What the run sent instead of the published file; None if it sent that, or none is named."""
+    if not reference.data or (data is not None and data.sha256 == reference.data_sha256):
+        return None
+    sent = data.words if data is not None else "synthetic prompts"
+    return f"not the published data: this run sent {sent}; published with {reference.data}, which --data FILE sends"
+
+
+def _comparison(point: ReferencePoint, figure: str, measured: float | None, stage: int) -> Comparison:
+    published = point.figures[figure]
+    difference = None if measured is None or published == 0 else 100 * (measured - published) / published
+    return Comparison(
+        stage=stage,
+        of=point.of,
+        figure=figure,
+        published=published,
+        measured=measured,
+        difference_percent=None if difference is None else round(difference, 2),
+    )
+
+
+def _measured(
+    figure: str, stage: StageRecord, compute: ComputeResult | None, earlier: Sequence[StageRecord]
+) -> float | None:
+    if stage.counters["completed"] == 0:
+        return None
+    if figure == "mfu_percent":
+        return None if compute is None else compute.mfu_percent
+    if figure == "prefix_hit_percent":
+        return _prefix_hit_percent([*earlier, stage])
+    match = _LATENCY.fullmatch(figure)
+    if match is None:
+        return _plain_figures(stage)[figure]
+    histogram, digits = stage.histogram(match["metric"]), match["percent"]
+    if digits is None:
+        return histogram.mean_ms()
+    return histogram.percentile_ms(float(f"{digits[:2]}.{digits[2:] or 0}"))  # `50` is 50, `999` is 99.9
+
+
+def _prefix_hit_percent(passes: Sequence[StageRecord]) -> float | None:
+    """Over all passes, weighted by tokens: an engine's own rate counts since its start."""
+    engines = [stage.engine for stage in passes if stage.engine is not None]
+    known = [(one.prefix_hit_rate, one.prompt_tokens) for one in engines]
+    tokens = sum(count or 0 for _, count in known)
+    if len(engines) < len(passes) or not tokens or any(rate is None for rate, _ in known):
+        return None
+    return 100 * sum((rate or 0.0) * (count or 0) for rate, count in known) / tokens
+
+
+def _plain_figures(stage: StageRecord) -> dict[str, float | None]:
+    rate = stage.per_second("window_requests")
+    return {
+        "requests_per_s": rate,
+        "requests_per_min": None if rate is None else 60 * rate,
+        "input_tokens_per_s": stage.per_second("window_input_tokens"),
+        "output_tokens_per_s": stage.per_second("window_output_tokens"),
+        "total_tokens_per_s": stage.per_second("window_input_tokens", "window_output_tokens"),
+        "duration_s": stage.window_s,
+        "completed": stage.counters["completed"],
+        "input_tokens": stage.counters["input_tokens"],
+        "output_tokens": stage.counters["output_tokens"],
+    }

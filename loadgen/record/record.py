@@ -1,0 +1,419 @@
+"""The fold of a run's journal: every number on the screen and in the result comes from here.
+
+`Record.apply` takes one line after another, live or from a file; nothing else changes a record. So a killed run's
+journal can be folded into its result, and screen, table and JSON cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Literal
+
+import msgspec
+
+from loadgen.format import iso_time
+from loadgen.metrics.frontier import Price, price_of
+from loadgen.metrics.others import LAG_S, Traffic
+from loadgen.metrics.stage import ClientMetrics, StageMetrics
+from loadgen.placement import Placement
+from loadgen.profile.schema import Reference
+from loadgen.record.account import account_of_span
+from loadgen.record.canary_record import CanaryRecord
+from loadgen.record.curve import load_curve
+from loadgen.record.figures import compare, other_data, published_reference
+from loadgen.record.hardware import HardwareRecord
+from loadgen.record.slo import limits_of
+from loadgen.record.stage import StageRecord
+from loadgen.record.stage_result import (
+    client_result,
+    run_health,
+    stage_compute,
+    stage_hardware,
+    stage_result,
+    summarise_hardware,
+)
+from loadgen.record.timeline import Timeline
+from loadgen.schema.canary import CanaryTraffic
+from loadgen.schema.comparison import Comparison, ReferenceResult
+from loadgen.schema.engine import EngineView, OthersTraffic
+from loadgen.schema.finding import Finding
+from loadgen.schema.hosts import ClockMoved, HostFacts, HostsJoined
+from loadgen.schema.journal import (
+    CanaryMeasured,
+    Checked,
+    DevicesChosen,
+    EngineMeasured,
+    EnginesQuiet,
+    GpusSampled,
+    Happened,
+    HostSampled,
+    Line,
+    ReferenceDisturbed,
+    RunFinished,
+    RunStarted,
+    RunState,
+    SearchEnded,
+    SearchResult,
+    ServerChanged,
+    StageEnded,
+    StageSettled,
+    StageStarted,
+    TelemetryChanged,
+    Ticked,
+    WorkersPlaced,
+)
+from loadgen.schema.result import Limits, Result, RunEvent, StageResult
+
+_EVENTS_OF_A_KIND = 1_000
+_LONG_OVER_S = 60.0  # a stage that ended this long ago gets no more reports about its engine or GPUs
+
+
+class Record:
+    """A run, up to the last line of its journal."""
+
+    def __init__(self) -> None:
+        self.run: RunStarted | None = None
+        self.findings: tuple[Finding, ...] = ()
+        self.hardware = HardwareRecord()
+        self.server: ServerChanged | None = None
+        self.server_starts: list[ServerChanged] = []
+        self.server_since_s = 0.0  # since when the server has been in its state
+        self.placement: Placement | None = None
+        self.stages: dict[int, StageRecord] = {}
+        self.current: StageRecord | None = None
+        self._earlier: list[StageRecord] = []  # not summarised yet; the last two are shown, and not among them
+        self.total = StageMetrics()  # all stages together
+        self.client = ClientMetrics()
+        self.events: list[RunEvent] = []
+        """All events, but only the first few of a kind that repeats endlessly."""
+        self.timeline = Timeline()
+        self.last_tick: Ticked | None = None
+        self.finished: RunFinished | None = None
+        self.search: SearchResult | None = None
+        self.traffic = Traffic()
+        self.canaries = CanaryRecord()
+        self.hosts: tuple[HostFacts, ...] = ()  # of the cluster, if the load comes from one
+        self._reference: Reference | None = None
+        self._events_by_kind: Counter[str] = Counter()
+        self._begin_span()
+
+    def apply(self, line: Line) -> None:
+        match line:
+            case StageEnded() | StageSettled() | EngineMeasured() if line.index not in self.stages:
+                pass  # of a damaged journal that has lost the line with which the stage began
+            case Ticked():
+                self._tick(line)
+            case StageStarted():
+                self._begin_stage(line)
+            case StageEnded():
+                self._end_stage(line)
+            case GpusSampled():
+                self.hardware.sampled(line)
+            case HostSampled():
+                self.hardware.host_sampled(line)
+            case TelemetryChanged():
+                self.hardware.gpus, self.hardware.meta = line.gpus, line.meta
+            case DevicesChosen():
+                self.hardware.choose(line.devices)
+            case StageSettled():
+                self.stages[line.index].settled = line
+            case SearchEnded():
+                self.search = line.search
+            case EngineMeasured():
+                self._engine_measured(self.stages[line.index], line)
+            case EnginesQuiet():
+                self._end_span(line)
+            case CanaryMeasured():
+                self.canaries.apply(line)
+                if line.when != "before":
+                    self._span_canaries += line.traffic
+                if line.index in self.stages:
+                    self.stages[line.index].canaries += line.traffic
+            case ReferenceDisturbed():
+                self.canaries.disturbed(line)
+            case HostsJoined():
+                self.hosts = line.hosts
+            case ClockMoved():
+                if self.current is not None:
+                    self.current.clock_moves.append(line)
+            case Happened():
+                self._happened(line)
+            case ServerChanged():
+                self._server_changed(line)
+            case WorkersPlaced():
+                self.placement = line.placement
+            case Checked():
+                self.findings = line.findings
+            case RunStarted():
+                self.run = line
+                self.hardware.began_s = line.monotonic_s
+                self._reference = published_reference(line)
+            case RunFinished():
+                self.finished = line
+
+    def _server_changed(self, line: ServerChanged) -> None:
+        if self.server is None or self.server.state != line.state:
+            self.server_since_s = line.t_s
+        self.server = line
+        if line.state == "starting":
+            self._begin_span()
+            self.server_starts.append(line)
+            if line.engine not in ("attach", "none"):
+                self.hardware.keep_before_start()
+
+    def _begin_stage(self, line: StageStarted) -> None:
+        self._earlier = [stage for stage in list(self.stages.values())[:-1] if stage.hardware_figures is None]
+        for stage in self._earlier:  # streams of the last may still be in flight
+            stage.blocks.freeze()
+        stage = self.current = self.stages[line.index] = StageRecord(line)
+        stage.hardware_samples = self.hardware.begin_stage()
+        stage.server_command = self.server.command if self.server is not None else None
+        stage.alone = self.last_tick is None or not self.last_tick.open_stages
+
+    def _end_stage(self, line: StageEnded) -> None:
+        stage = self.stages[line.index]
+        stage.ended = line
+        # Each GPU's next sample is still needed, for the edge of the window.
+        stage.hardware_samples.until_s = self.hardware.began_s + line.t_s
+        self.current = None
+
+    def _engine_measured(self, stage: StageRecord, line: EngineMeasured) -> None:
+        stage.engine = line.engine
+        stage.others = self.traffic.of_stage(line.engine, stage.others_running)
+        for number, engine in enumerate(line.instances):
+            stage.part(number).engine = engine
+
+    def _begin_span(self) -> None:
+        """Count from now on what the engines are compared with at their next idle reading."""
+        self._span_canaries = CanaryTraffic()
+        self._span_client = dict(self.client.counters)
+
+    def _end_span(self, line: EnginesQuiet) -> None:
+        stages = [stage for index, stage in self.stages.items() if line.first <= index <= line.last]
+        if line.engine is not None and len(stages) == line.last - line.first + 1:
+            totals = {name: count - self._span_client[name] for name, count in self.client.counters.items()}
+            span = account_of_span(stages, line.engine, totals, self._span_canaries)
+            for stage in stages:
+                stage.span = span
+        self._begin_span()
+
+    def _summarise(self, before_s: float) -> None:
+        """Summarise a stage that ended before a moment with all its streams: its samples take memory.
+
+        One a tick, and not as a load ends, when there is enough to do.
+        """
+        for stage in self._earlier:
+            if stage.ended is not None and stage.ended.t_s < before_s and not stage.open_sent:
+                summarise_hardware(stage, self.hardware)
+                stage.thin()
+                self._earlier.remove(stage)
+                return
+
+    def _happened(self, line: Happened) -> None:
+        self._events_by_kind[line.kind] += 1
+        count, text = self._events_by_kind[line.kind], line.text
+        if count == _EVENTS_OF_A_KIND:
+            text = f"{count:,} events of this kind: this one and those to come are in the journal only"
+        if count <= _EVENTS_OF_A_KIND:
+            self.events.append(RunEvent(t_s=line.t_s, kind=line.kind, text=text))
+
+    def _tick(self, line: Ticked) -> None:
+        self.last_tick = line
+        for index, stage in self.stages.items():
+            stage.open_sent = line.open_sent.get(index, 0)
+        for number, deltas in enumerate(line.instances):
+            for index in deltas.keys() & self.stages.keys():
+                part = self.stages[index].part(number)
+                part.metrics.add(deltas[index])
+                part.add_answers(deltas[index], line.t_s)
+        self._add_hosts(line)
+        told = {index: StageMetrics.of(delta) for index, delta in line.stages.items()}
+        if self.current is not None:
+            self.current.workers = line.sharing or line.workers
+        for index, metrics in told.items():
+            if index in self.stages:
+                stage = self.stages[index]
+                stage.add(metrics)
+                stage.add_answers(line.stages[index], line.t_s)
+                stage.blocks.add(metrics, stage.window_s)
+                self.total.merge(metrics)
+        self.client.add(line.client)
+        self._see_others(line)
+        if self.current is not None:
+            self.current.add_client(line.client, span_s=line.span_s, workers=self.current.workers)
+            self.current.add_gauges(line.engine)
+        self.timeline.add(line, told.values(), running=self.current, others=self.others)
+        self._summarise(line.t_s - _LONG_OVER_S)
+
+    def _add_hosts(self, line: Ticked) -> None:
+        for number, (facts, tick) in enumerate(zip(self.hosts, line.hosts, strict=False)):
+            for index in tick.stages.keys() & self.stages.keys():
+                self.stages[index].host_part(number).metrics.add(tick.stages[index])
+            if self.current is not None:
+                self.current.add_host(number, facts.name, tick, line.span_s)
+
+    def _see_others(self, line: Ticked) -> None:
+        if self.traffic.tick(line) and self.current is not None and self.others is not None:
+            self.current.add_others(self.others)
+        for stage in list(self.stages.values())[-2:]:
+            told = stage.engine.between_s if stage.engine is not None else None
+            if stage.engine is not None and told is not None and line.t_s < told[1] + 2 * LAG_S:
+                # Ticks of the stage's last moments come after the engine's figures.
+                stage.others = self.traffic.of_stage(stage.engine, stage.others_running)
+
+    @property
+    def others(self) -> OthersTraffic | None:
+        """Others' traffic over the latest seconds; None if unknown."""
+        return self.traffic.others
+
+    @property
+    def shown(self) -> StageRecord | None:
+        """The running stage, otherwise the last; None before the first."""
+        return self.current or next(reversed(self.stages.values()), None)
+
+    @property
+    def workers(self) -> int:
+        """How many workers there were at the last tick; before the first, how many are planned."""
+        if self.last_tick is not None:
+            return self.last_tick.workers
+        return self.run.workers if self.run is not None else 0
+
+    @property
+    def limits(self) -> Limits:
+        """The profile's limits on each stage."""
+        return limits_of(self.run.profile) if self.run is not None else Limits()
+
+    @property
+    def price(self) -> Price:
+        """The price in the run's profile."""
+        return price_of(self.run.profile) if self.run is not None else Price()
+
+    @property
+    def engine(self) -> EngineView | None:
+        """The engine's gauges at the last tick; None if the server has been started anew since then."""
+        tick, starts = self.last_tick, self.server_starts
+        return tick.engine if tick is not None and (not starts or starts[-1].t_s <= tick.t_s) else None
+
+    @property
+    def open_streams(self) -> int:
+        """Streams that were open at the last tick."""
+        return self.last_tick.held if self.last_tick is not None else 0
+
+    @property
+    def timestamps(self) -> Literal["kernel", "user"] | None:
+        """The clock of the reads' timestamps (apart from stray ones); None before the first read."""
+        if self.client.counters["reads"] == 0:
+            return None
+        return "kernel" if self.client.counters["unstamped_reads"] < 0.01 * self.client.counters["reads"] else "user"
+
+    # The result.
+
+    def result(self, stages: list[StageResult] | None = None) -> Result:
+        """The result of the run, or of its part so far; `stages` are from `stage_result`, where they are known."""
+        run = self.run
+        assert run is not None, "a record begins with RunStarted"
+        finished_at: str | None = None
+        state: RunState = "failed"
+        reason = "the run was killed; this is what its journal holds"
+        if self.finished is not None:
+            state, reason = self.finished.state, self.finished.reason
+            finished_at = iso_time(self.finished.unix_s)
+        if stages is None:
+            stages = [self.stage_result(stage) for stage in self.stages.values()]
+        return Result(
+            vramp_version=run.vramp_version,
+            run_id=run.run_id,
+            kind="monitor" if self.stages and all(one.started.no_load for one in self.stages.values()) else "load",
+            started_at=iso_time(run.unix_s),
+            finished_at=finished_at,
+            state=state,
+            reason=reason,
+            profile=run.profile,
+            environment=run.environment | self._server_environment(),
+            client=client_result(
+                self.client,
+                list(self.stages.values()),
+                timestamps=self.timestamps,
+                workers=self.workers,
+                placement=self.placement,
+            ),
+            stages=stages,
+            series=self.timeline.series.columns(),
+            events=self.events,
+            findings=list(self.findings),
+            diagnosis=self.server.diagnosis if self.server is not None else None,
+            reference=self._reference_result(),
+            data=run.data,
+            telemetry_meta=self.hardware.meta,
+            gpus=list(self.hardware.gpus),
+            gpu_series=self.hardware.series(),
+            host_series=self.hardware.host_series(),
+            hosts=list(self.hosts),
+            verdicts=[*run_health(self.stages.values(), self.hardware), *self.canaries.run_verdicts()],
+            search=self.search,
+            curve=load_curve(self.stages.values()),
+            canary=self.canaries.result(self.total.counters["sent"] + self.total.counters["warmup"]),
+        )
+
+    def stage_result(self, stage: StageRecord) -> StageResult:
+        assert self.run is not None, "a record begins with RunStarted"
+        return stage_result(
+            stage,
+            started_at=iso_time(self.run.unix_s + stage.started.t_s),
+            now_s=self.timeline.points[-1].t_s if self.timeline.points else stage.started.t_s,
+            limits=self.limits,
+            price=self.price,
+            machine=stage_hardware(stage, self.hardware),
+            canaries=self.canaries,
+            urls=self.urls,
+            stages=self.stages.values(),
+        )
+
+    @property
+    def urls(self) -> list[str]:
+        """The URLs of the servers, if there are several."""
+        return [instance.url for instance in self.server.instances] if self.server is not None else []
+
+    def compared(self, stage: StageRecord) -> list[Comparison]:
+        """Published figures for the load of this stage, beside the measured ones."""
+        if self._reference is None:
+            return []
+        number, index = stage.started.pass_number or 1, stage.started.index
+        earlier = [one for one in self.stages.values() if index - number < one.started.index < index]
+        return compare(self._reference, stage, stage_compute(stage, self.hardware), earlier)
+
+    @property
+    def other_data(self) -> str | None:
+        """Why its figures are not comparable with the published ones: it sent other data; None if it did not."""
+        if self._reference is None or self.run is None:
+            return None
+        return other_data(self._reference, self.run.data)
+
+    def _reference_result(self) -> ReferenceResult | None:
+        if self._reference is None:
+            return None
+        compared = [comparison for stage in self.stages.values() for comparison in self.compared(stage)]
+        notes = [*([self.other_data] if self.other_data else []), *self._reference.notes]
+        return ReferenceResult(self._reference.source, notes, compared)
+
+    def _server_environment(self) -> dict[str, Any]:
+        server = self.server
+        if server is None:
+            return {}
+        environment: dict[str, Any] = {
+            "engine": server.engine,
+            "server_url": server.url,
+            "model": server.model,
+            "max_model_len": server.max_model_len,
+            "vllm_version": server.version,
+            "server_command": server.command,
+            "server_env": server.env,
+        }
+        if server.instances:
+            environment["server_instances"] = [msgspec.to_builtins(instance) for instance in server.instances]
+        if len(self.server_starts) > 1:
+            environment["server_starts"] = [
+                {"t_s": start.t_s, "variant": start.variant, "server_command": start.command}
+                for start in self.server_starts
+            ]
+        return environment

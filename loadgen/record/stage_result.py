@@ -1,0 +1,380 @@
+"""Turns the record of a stage, and of the client over all stages, into their parts of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from loadgen.metrics.bursts import buffered_words, on_host
+from loadgen.metrics.energy import sockets, window_energy
+from loadgen.metrics.frontier import Price, cost_of
+from loadgen.metrics.mfu import compute_of
+from loadgen.metrics.stage import ClientMetrics
+from loadgen.metrics.verdicts import StageFacts, error_verdicts, gpu_verdicts, memory_rate, stage_verdicts
+from loadgen.placement import Placement
+from loadgen.record.answers import answer_verdicts, kept
+from loadgen.record.canary_record import CanaryRecord
+from loadgen.record.crosscheck import truth_check, truth_verdicts
+from loadgen.record.curve import load_curve
+from loadgen.record.hardware import HardwareRecord, gpu_stages, host_means
+from loadgen.record.slo import judge
+from loadgen.record.stage import StageRecord
+from loadgen.record.token_verdicts import token_verdicts
+from loadgen.schema.deltas import LATENCIES, OUTCOMES
+from loadgen.schema.hardware_result import ComputeResult, EnergyResult, GpuFigure, GpuStage
+from loadgen.schema.journal import StageLoad
+from loadgen.schema.result import (
+    ClientResult,
+    Concurrency,
+    FirstWave,
+    HostResult,
+    InstanceResult,
+    Limits,
+    Requests,
+    StageHardware,
+    StageResult,
+    Target,
+    Throughput,
+    Tokens,
+    Verdict,
+)
+from loadgen.schema.samples import GpuStatic
+
+_NO_PRICE = Price()
+MOST_TAIL = 0.2  # of the window: beyond this, the figures are partly those of a lower load
+_REQUESTS = (*OUTCOMES, "sent", "warmup", "retried", "clock_steps", "carried_in", "carried_failed", "lost")
+
+
+def stage_result(
+    stage: StageRecord,
+    *,
+    started_at: str,
+    now_s: float,
+    limits: Limits,
+    urls: Sequence[str],
+    machine: StageHardware,
+    canaries: CanaryRecord,
+    price: Price = _NO_PRICE,
+    stages: Iterable[StageRecord] = (),
+    with_hdr: bool = True,
+) -> StageResult:
+    """The figures of a stage, over or not; `urls` are those of the servers, if there are several.
+
+    `stages` are all stages of its run, with which its answers are compared.
+    """
+    started, counters, why = stage.started, stage.counters, stage.limit()
+    judgement = judge(stage, limits)
+    truth = truth_check(stage, stage.engine) if stage.engine is not None else None
+    found = [*truth_verdicts(stage, truth), *canaries.stage_verdicts(started.index)]
+    found += [*_account_verdicts(stage), *token_verdicts(stage), *answer_verdicts(stage, stages, urls)]
+    end_s = stage.ended.t_s if stage.ended is not None else now_s
+    throughput = throughput_of(stage, sockets=price.gpus or machine.sockets)
+    return StageResult(
+        index=started.index,
+        label=started.label,
+        target=_target(started),
+        isl=started.isl,
+        osl=started.osl,
+        started_at=started_at,
+        duration_s=round(max(0.0, end_s - started.t_s), 3),
+        measured_s=stage.window_s,
+        stop_reason=stage.ended.reason if stage.ended is not None else "the run ended in this stage",
+        requests=requests_of(stage),
+        concurrency=Concurrency(mean=stage.held_mean, peak=stage.metrics.peak),
+        tokens=_tokens(stage),
+        throughput=throughput,
+        latency_ms=stage.summaries(*LATENCIES, with_hdr=with_hdr),
+        slo=judgement.slo,
+        engine=stage.engine,
+        limited=why is not None,
+        why=why,
+        # A server that took no part has zeros.
+        instances=[_instance_result(stage.part(number), url) for number, url in enumerate(urls)],
+        hosts=host_results(stage),
+        gpu=machine.gpu,
+        energy=machine.energy,
+        host=machine.host,
+        verdicts=[*machine.verdicts, *found],
+        truth=truth,
+        others=stage.others,
+        goodput=judgement.goodput,
+        failures=judgement.failures,
+        settled_s=stage.settled_s,
+        inconclusive=stage.inconclusive,
+        variant=started.variant,
+        pass_number=started.pass_number,
+        precision=stage.blocks.precision(),
+        first_wave=first_wave_of(stage),
+        tail_share=stage.tail_share,
+        open_loop=stage.open_loop,
+        tpot_parts=counters["tpot_parts"],
+        carried_share=stage.carried_share,
+        e2e_inconclusive=stage.e2e_inconclusive,
+        curve=load_curve([stage]) if started.steps else (),
+        compute=machine.compute,
+        canary=canaries.stage(started.index, counters["sent"] + counters["warmup"]),
+        cost=cost_of(throughput, price),
+        answers=kept(stage.answers),
+        bursts=on_host(stage.bursts, machine.host.get("cpu_percent")),
+    )
+
+
+def _target(load: StageLoad) -> Target:
+    arrival = load.arrival if load.rate is not None else None
+    return Target(concurrency=load.concurrency, rate=load.rate, arrival=arrival)
+
+
+def _instance_result(part: StageRecord, url: str) -> InstanceResult:
+    return InstanceResult(
+        url=url,
+        requests=requests_of(part),
+        throughput=throughput_of(part),
+        latency_ms=part.summaries("ttft", "tpot"),
+        engine=part.engine,
+        answers=kept(part.answers),
+    )
+
+
+def client_result(
+    client: ClientMetrics,
+    stages: Sequence[StageRecord],
+    *,
+    timestamps: Literal["kernel", "user"] | None,
+    workers: int,
+    placement: Placement | None,
+) -> ClientResult:
+    """How the load of a run was generated; `client` is that of all its stages."""
+    limits = [(stage.subject, why) for stage in stages if (why := stage.limit()) is not None]
+    realtime_ns = sum(stage.client.counters["realtime_ns"] for stage in stages)
+    span_ns = sum(stage.client_span_ns for stage in stages)  # summed over workers
+    return ClientResult(
+        timestamps=timestamps,
+        workers=workers,
+        cpu_s=round(client.counters["cpu_ns"] / 1e9, 3),
+        read_lag_ms=client.read_lag.summary(),
+        send_lag_ms=client.send_lag.summary(),
+        coalesced_reads=client.coalesced_share,
+        unstamped_reads=client.counters["unstamped_reads"],
+        connects=client.counters["connects"],
+        limited=bool(limits),
+        why="; ".join(f"{subject}: {why}" for subject, why in limits) or None,
+        realtime=min(1.0, realtime_ns / span_ns) if span_ns else None,
+        placement=placement,
+    )
+
+
+def host_results(stage: StageRecord) -> list[HostResult]:
+    """Each host's part; empty if the load came from the operator's machine."""
+    return [_host_result(stage, part) for part in stage.hosts]
+
+
+def _host_result(stage: StageRecord, part: StageRecord) -> HostResult:
+    sent, client, tick = stage.counters["sent"], part.client, part.host_tick
+    return HostResult(
+        name=part.host,
+        workers=tick.workers,
+        share=part.counters["sent"] / sent if sent else None,
+        held=part.held_mean,
+        requests=requests_of(part),
+        throughput=throughput_of(part),
+        latency_ms=part.summaries("ttft", "tpot"),
+        cpu_share=client.counters["cpu_ns"] / part.client_span_ns if part.client_span_ns else None,
+        read_lag_p99_ms=client.read_lag.percentile_ms(99),
+        send_lag_p99_ms=client.send_lag.percentile_ms(99),
+        rss_mib=tick.rss_bytes / 2**20,
+        offset_ms=tick.offset_ns / 1e6,
+        uncertainty_ms=tick.uncertainty_ns / 1e6,
+        rtt_ms=tick.rtt_ns / 1e6,
+        lost=part.host_lost,
+        why=part.limit(),
+    )
+
+
+def _tokens(stage: StageRecord) -> Tokens:
+    counters = stage.counters
+    completed = counters["completed"]
+    of = "" if stage.started.requests is not None else "window_"
+    known = completed - counters["unknown_input"]
+    return Tokens(
+        input=None if stage.misses_input and not known else counters[f"{of}input_tokens"],
+        input_requests=known,
+        output=counters[f"{of}output_tokens"],
+        source="events" if counters["counted_by_events"] else "usage",
+        input_per_request=counters["input_tokens"] / known if known else None,
+        output_per_request=counters["output_tokens"] / completed if completed else None,
+        hidden=counters["hidden_tokens"],
+    )
+
+
+def first_wave_of(stage: StageRecord) -> FirstWave | None:
+    """The streams that filled a closed loop at once; None if there were none."""
+    started, streams = stage.started, stage.counters["first_wave"]
+    if started.concurrency is None or started.no_load:
+        return None
+    if started.first_wave == "counted":
+        return FirstWave(streams=started.concurrency, counted=True, ttft_ms=None)
+    return FirstWave(streams, False, stage.histogram("first_wave_ttft").summary()) if streams else None
+
+
+def _account_verdicts(stage: StageRecord) -> Iterator[Verdict]:
+    """Verdicts on its own figures: requests that do not add up, clocks that were moved, a large tail."""
+    subject, counters = stage.subject, stage.counters
+    accounted = sum(counters[name] for name in OUTCOMES) + stage.open_sent
+    if accounted != counters["sent"]:
+        yield Verdict("accounting", subject, f"{counters['sent']} requests were sent, {accounted} are accounted for")
+    for move in stage.clock_moves:
+        words = f"the clock of {move.host} was moved by {move.by_ns / 1e6:+.1f} ms: its part of this stage is unsure"
+        yield Verdict("clock-moved", subject, words)
+    share = stage.tail_share
+    if share is not None and share > MOST_TAIL:
+        words = f"for {share:.0%} of its time fewer streams than asked for were open, because its requests ran out"
+        yield Verdict("tail", subject, f"{words}: give it more, or a duration", bad=False)
+
+
+def requests_of(stage: StageRecord) -> Requests:
+    metrics, unsent = stage.metrics, stage.counters["unsent"]
+    counts: dict[str, Any] = {name: stage.counters[name] for name in _REQUESTS}
+    counts |= {"scheduled": counts["sent"] + unsent, "unsent": unsent}
+    if unsent:
+        counts["unsent_longest_wait_s"] = round(metrics.unsent_wait_ns / 1e9, 3)
+    counts |= {name: dict(getattr(metrics, name)) for name in ("errors", "messages", "models", "finish_reasons")}
+    return Requests(**counts)
+
+
+def throughput_of(stage: StageRecord, *, sockets: int = 0) -> Throughput:
+    """The rates of its window; `sockets` are those of the server, 0 if unknown."""
+    output = stage.per_second("window_output_tokens")
+    total = stage.per_second("window_input_tokens", "window_output_tokens")
+    held = stage.held_mean
+    return Throughput(
+        requests_per_s=stage.per_second("window_requests"),
+        input_tokens_per_s=stage.per_second("window_input_tokens"),
+        output_tokens_per_s=output,
+        total_tokens_per_s=total,
+        output_tokens_per_s_per_user=output / held if output is not None and held else None,
+        output_tokens_per_s_per_gpu=output / sockets if output is not None and sockets else None,
+        total_tokens_per_s_per_gpu=total / sockets if total is not None and sockets else None,
+    )
+
+
+_BUSY_FROM_PERCENT = 5.0
+
+
+def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardware:
+    """All hardware figures over the window so far; empty without a window."""
+    if stage.hardware_figures is not None:
+        return stage.hardware_figures
+    start_ns, end_ns = stage.metrics.window_start_ns, stage.metrics.window_end_ns
+    if start_ns is None or end_ns is None:
+        return StageHardware()
+    start_s, end_s = start_ns / 1e9, end_ns / 1e9
+    samples = stage.hardware_samples
+    indices = {gpu.index for gpu in hardware.sockets_of(hardware.of_stage(samples))}
+    gpus = gpu_stages(hardware.gpus, samples.within(start_s, end_s), samples.by_gpu, of_server=indices)
+    host = host_means(stage.hardware_samples.host, start_s, end_s)
+    energy, compute = stage_energy(stage, hardware), stage_compute(stage, hardware)
+    facts = _facts(stage, gpus, hardware.gpus, host, compute)
+    verdicts = [*stage_verdicts(stage.subject, facts), *error_verdicts(stage.subject, gpus)]
+    return StageHardware(gpus, energy, compute, host, verdicts, sockets=server_sockets(stage, hardware))
+
+
+def summarise_hardware(stage: StageRecord, hardware: HardwareRecord) -> None:
+    """Replace the samples of a stage that is long over by its figures, which take a tenth of the memory."""
+    hardware.health |= _health(stage, hardware)
+    stage.hardware_figures = stage_hardware(stage, hardware)
+    stage.hardware_samples.forget()
+
+
+def run_health(stages: Iterable[StageRecord], hardware: HardwareRecord) -> list[Verdict]:
+    """Verdicts on the GPUs' health in any stage and now; of repeated ones, only the latest.
+
+    Past stages count, because GPUs that are idle again are neither hot nor slow.
+    """
+    found = dict(hardware.health)
+    for stage in stages:
+        if stage.hardware_figures is None:
+            found |= _health(stage, hardware)
+    return list((found | _by_subject(gpu_verdicts(hardware.facts()))).values())
+
+
+def _health(stage: StageRecord, hardware: HardwareRecord) -> dict[tuple[str, str], Verdict]:
+    start_ns, end_ns = stage.metrics.window_start_ns, stage.metrics.window_end_ns
+    if start_ns is None or end_ns is None:
+        return {}
+    return _by_subject(gpu_verdicts(hardware.facts_within(stage.hardware_samples, start_ns / 1e9, end_ns / 1e9)))
+
+
+def _by_subject(verdicts: Iterable[Verdict]) -> dict[tuple[str, str], Verdict]:
+    return {(verdict.id, verdict.subject): verdict for verdict in verdicts}
+
+
+def server_sockets(stage: StageRecord, hardware: HardwareRecord) -> int:
+    """How many GPUs the server was given, counting partitions of one GPU once; 0 if unknown."""
+    devices = hardware.of_stage(stage.hardware_samples)
+    return len(sockets(hardware.sockets_of(devices))) if devices.by != "all" else 0
+
+
+def stage_energy(stage: StageRecord, hardware: HardwareRecord) -> EnergyResult | None:
+    """The energy of the server's sockets over the window; None without GPUs, or before five seconds."""
+    start_ns, end_ns = stage.metrics.window_start_ns, stage.metrics.window_end_ns
+    if start_ns is None or end_ns is None or not hardware.gpus:
+        return None
+    samples = stage.hardware_samples.by_gpu
+    tokens = stage.counters["window_output_tokens"]
+    if stage.started.no_load and stage.engine is not None:
+        tokens = stage.engine.generation_tokens or 0
+    devices = hardware.of_stage(stage.hardware_samples)
+    used = window_energy(hardware.sockets_of(devices), samples, start_ns / 1e9, end_ns / 1e9, tokens)
+    return None if used is None else msgspec.structs.replace(used, devices_by=devices.by)
+
+
+def stage_compute(stage: StageRecord, hardware: HardwareRecord) -> ComputeResult | None:
+    """What the GPUs computed in a stage; None before the engine's figures for it are known."""
+    if stage.engine is None:
+        return None
+    gpus = hardware.sockets_of(hardware.of_stage(stage.hardware_samples))
+    return compute_of(stage.engine, stage.server_command, gpus)
+
+
+def _facts(
+    stage: StageRecord,
+    gpus: Sequence[GpuStage],
+    statics: Sequence[GpuStatic],
+    host: Mapping[str, float | None],
+    compute: ComputeResult | None,
+) -> StageFacts:
+    ours = [gpu for gpu in gpus if gpu.of_server]
+    busy = {gpu.index: gpu for gpu in ours if (_mean_of(gpu.gfx_percent) or 0.0) >= _BUSY_FROM_PERCENT}
+    rates = (
+        memory_rate(static, _mean_of(busy[static.index].dram_percent), _mean_of(busy[static.index].memory_percent))
+        for static in statics
+        if static.index in busy
+    )
+    engine = stage.engine
+    return StageFacts(
+        client_limit=stage.limit(),
+        buffered=buffered_words(on_host(stage.bursts, host.get("cpu_percent"))),
+        capped=stage.capped(),
+        others=stage.beside(stage.others),
+        waiting=stage.waiting_mean,
+        kv_usage=stage.kv_usage_max,
+        preemptions=engine.preemptions if engine is not None else None,
+        is_loaded=stage.is_loaded,
+        gfx_percent=_mean(_mean_of(gpu.gfx_percent) for gpu in busy.values()),
+        memory_rate_percent=_mean(rates),
+        mfu_percent=compute.mfu_percent if compute is not None else None,
+        host_percent=host.get("cpu_percent"),
+        busiest_core_percent=host.get("cpu_busiest_percent"),
+        steal_percent=host.get("cpu_steal_percent"),
+    )
+
+
+def _mean_of(figure: GpuFigure | None) -> float | None:
+    return None if figure is None else figure.mean
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

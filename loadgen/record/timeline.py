@@ -1,0 +1,114 @@
+"""The fold of a run's ticks into a time axis: points four times a second, and the latencies of the latest seconds."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from math import inf
+from typing import NamedTuple
+
+from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.series import TimeSeries
+from loadgen.metrics.stage import StageMetrics
+from loadgen.record.stage import StageRecord
+from loadgen.schema.deltas import MAIN_LATENCIES, Summary
+from loadgen.schema.engine import EngineView, OthersTraffic
+from loadgen.schema.journal import Ticked
+from loadgen.schema.snapshot import RECENT_S, WINDOW_S, SeriesPoint
+
+_COLUMNS = tuple(name for name in SeriesPoint.__struct_fields__ if name != "t_s")
+_CAPACITY = 6_000
+_KEPT_RAW = 1_200  # five minutes at four points a second
+_POINTS_KEPT = 31
+
+
+class _Tick(NamedTuple):
+    t_s: float
+    latency: dict[str, list[Histogram]]  # including warm-up
+    failed: int
+    completed: int
+
+
+class Timeline:
+    """A run over time, in bounded memory."""
+
+    def __init__(self) -> None:
+        self.points: list[SeriesPoint] = []  # the newest; `series` has all of them
+        self.series = TimeSeries(_COLUMNS, capacity=_CAPACITY, kept_raw=_KEPT_RAW)
+        self._recent: deque[_Tick] = deque()  # of the last `RECENT_S` seconds
+        self._heard_s: float | None = None
+
+    def add(
+        self,
+        line: Ticked,
+        metrics: Iterable[StageMetrics],
+        *,
+        running: StageRecord | None,
+        others: OthersTraffic | None,
+    ) -> None:
+        """Add a tick, with its figures for each stage and others' traffic at the time."""
+        if line.client.reads or not line.held or self._heard_s is None:
+            self._heard_s = line.t_s
+        latency: dict[str, list[Histogram]] = {name: [] for name in MAIN_LATENCIES}
+        for one in metrics:
+            for name, histograms in latency.items():
+                histograms += [one.latency[key] for key in (name, f"warmup_{name}") if key in one.latency]
+        self._recent.append(_Tick(line.t_s, latency, _failed(line), line.client.requests))
+        while self._recent[0].t_s <= line.t_s - RECENT_S:
+            self._recent.popleft()
+        point = self._point(line, running, others)
+        self.points = [*self.points[-_POINTS_KEPT:], point]
+        self.series.add(point.t_s, {name: getattr(point, name) for name in _COLUMNS})
+
+    @property
+    def quiet_s(self) -> float:
+        """How long nothing has arrived although streams are open; 0 otherwise."""
+        return self.points[-1].t_s - self._heard_s if self._heard_s is not None else 0.0
+
+    def recent(self) -> dict[str, Summary]:
+        """The statistics of the last `RECENT_S` seconds, in milliseconds: ttft, tpot, itl, e2e."""
+        return {name: self._over(name, -inf).summary() for name in MAIN_LATENCIES}
+
+    def recent_ends(self) -> tuple[int, int]:
+        """How many streams failed and how many completed in the last `RECENT_S` seconds, including warm-up."""
+        return sum(tick.failed for tick in self._recent), sum(tick.completed for tick in self._recent)
+
+    def _point(self, line: Ticked, running: StageRecord | None, others: OthersTraffic | None) -> SeriesPoint:
+        ttft, tpot = self._over("ttft", line.t_s - WINDOW_S), self._over("tpot", line.t_s - WINDOW_S)
+        engine = line.engine or EngineView()
+        return SeriesPoint(
+            t_s=round(line.t_s, 3),
+            held=line.held,
+            target=None if running is None else running.started.load_at(running.measured_s(line.t_s)),
+            output_tokens_per_s=round(line.client.output_tokens / line.span_s, 2) if line.span_s else None,
+            requests_per_s=round(line.client.requests / line.span_s, 2) if line.span_s else None,
+            ttft_p50_ms=ttft.percentile_ms(50),
+            ttft_p99_ms=ttft.percentile_ms(99),
+            tpot_p50_ms=tpot.percentile_ms(50),
+            tpot_p99_ms=tpot.percentile_ms(99),
+            errors=_failed(line),
+            engine_running=engine.running,
+            engine_waiting=engine.waiting,
+            kv_usage=engine.kv_usage,
+            others_tokens_per_s=_others_tokens_per_s(running, others),
+            read_lag_p99_ms=Histogram.decode(line.client.read_lag).percentile_ms(99),
+            client_rss_mb=round(line.rss_bytes / 1e6, 1) if line.rss_bytes else None,
+            client_cpu_percent=round(100 * line.client.cpu_ns / 1e9 / line.span_s, 1) if line.span_s else None,
+        )
+
+    def _over(self, name: str, after_s: float) -> Histogram:
+        """A latency over the ticks after a moment."""
+        total = Histogram()
+        for tick in self._recent:
+            for histogram in tick.latency[name] if tick.t_s > after_s else ():
+                total.add(histogram)
+        return total
+
+
+def _failed(line: Ticked) -> int:
+    return sum(delta.failed + delta.warmup_failed + delta.carried_failed for delta in line.stages.values())
+
+
+def _others_tokens_per_s(running: StageRecord | None, others: OthersTraffic | None) -> float | None:
+    watched = running is not None and running.started.no_load
+    return others.generation_tokens_per_s if others is not None and (others.seen or watched) else None

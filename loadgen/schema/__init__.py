@@ -1,0 +1,1 @@
+"""What is written or sent: the structs of journal, snapshot, result and samples, and nothing that computes them."""

@@ -1,0 +1,419 @@
+"""The lines of a run in order: written to disk during the run, and the source of its result.
+
+One JSON object per line, each with the seconds since the run began (monotonic). A line is complete or missing: a reader
+stops at a torn last line, which is all that a killed run can lose. Everything that the screen or the result shows is a
+fold over these lines (`loadgen.record.record`).
+
+The size of a line is bounded by the resolution of histograms, not by the load: a histogram has 23,552 counters, of
+which a tick touches a few hundred, and takes a byte or two per counter in use, 35 kB with all of them. At a step of
+10 ms an hour is 20 MB with 64 streams and 35 MB with 1,024; each GPU adds 2 MB. The older part of a long run is thinned
+(`loadgen.record.thinning`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from loadgen.format import counted
+from loadgen.placement import Placement
+from loadgen.schema.bounds import Whole
+from loadgen.schema.canary import CanaryKind, CanaryMoment, CanaryTraffic, ScoreMethod
+from loadgen.schema.deltas import ClientDelta, Count, StageDelta
+from loadgen.schema.engine import EngineStage, EngineView, OwnRequests
+from loadgen.schema.finding import Finding
+from loadgen.schema.hosts import ClockMoved, HostsJoined, HostTick
+from loadgen.schema.samples import GpuSample, GpuStatic, HostSample, ServerDevices
+from loadgen.searches import SearchName
+
+RunState = Literal["complete", "stopped", "server_died", "failed"]
+_UnixS = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+_RunS = Annotated[float, msgspec.Meta(ge=0, le=1e9)]  # within the range of valid dates
+
+Steps = tuple[tuple[float, float], ...]
+"""A moving load: (seconds into the measured time, concurrency or rate from then on), the first at 0."""
+
+
+def load_at(steps: Steps, measured_s: float) -> float:
+    return next((load for at_s, load in reversed(steps) if at_s <= max(0.0, measured_s)), steps[0][1])
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """What ended a server."""
+
+    cause: str  # stable, for scripts: `unknown-flag`, `kv-cache`; `unknown` if no known cause was found
+    title: str
+    evidence: tuple[str, ...]  # log lines, most significant first; short, without control sequences and credentials
+    remedy: str
+
+
+class SearchPoint(msgspec.Struct, frozen=True):
+    """One probe of a search; None is unknown."""
+
+    load: float  # the requested load
+    held: float | None
+    output_tokens_per_s: float | None
+    error_percent: float | None  # the standard error of `output_tokens_per_s`
+    verdict: Literal["met", "missed", "unresolved"]
+    """On the limits, with 95 % confidence; a search for the knee has none."""
+
+
+class SearchResult(msgspec.Struct, frozen=True):
+    """The outcome of a search."""
+
+    kind: SearchName
+    by: Literal["concurrency", "rate"]
+    found: float | None
+    """`slo`: the highest load that met the limits; `knee`: the load with the most power, throughput over latency."""
+    low: float | None
+    high: float | None
+    """`slo`: the highest load that surely met the limits and the lowest that surely missed them; `knee`: the 95 %
+    confidence interval."""
+    resolved: bool  # false: not found with 95 % confidence, or not within the bounds of the search
+    why: str
+    probes: Whole
+    points: tuple[SearchPoint, ...] = ()
+    """Every probe, in order; empty in older results."""
+
+
+class Milestone(msgspec.Struct, frozen=True):
+    """One step of the server's start."""
+
+    id: str
+    label: str
+    state: Literal["waiting", "running", "done"] = "waiting"
+    progress: float | None = None  # 0 to 1 where the log says how far it is
+    detail: str = ""
+    started_s: float | None = None
+    finished_s: float | None = None
+    expected_s: float | None = None  # how long it took in the last start of the same kind
+    elapsed_s: float | None = None  # since it began, while it runs
+
+
+class DataFile(msgspec.Struct, frozen=True):
+    """The file whose prompts a run sends, as it was at the start of the run."""
+
+    path: str
+    sha256: str
+    bytes: Whole
+    form: str
+    records: Whole
+    left_out: Whole  # conversations or rows of the file that are not sent
+    is_sample: bool  # whether it is the sample that comes with vramp
+    note: str | None = None  # for a trace: what it is, how much of it is sent and how fast, why rows are left out
+
+    @property
+    def words(self) -> str:
+        if self.is_sample:
+            return f"vramp's own sample of {self.records} synthetic conversations"
+        held = counted(self.records, "conversation" if self.form == "sharegpt" else "record")
+        left_out = f" ({self.left_out:,} left out)" if self.left_out else ""
+        return f"{self.path}: {self.note or f'{held}{left_out}'}, sha256 {self.sha256[:12]}"
+
+
+class RunStarted(msgspec.Struct, frozen=True, tag=True):
+    """The first line of a run."""
+
+    unix_s: _UnixS
+    run_id: str
+    vramp_version: str
+    profile: dict[str, Any]
+    environment: dict[str, Any]
+    workers: Whole
+    seed: int
+    stages_planned: Whole
+    monotonic_s: float = 0.0
+    """CLOCK_MONOTONIC at the start of the run: converts the times of samples to times of the run."""
+    data: DataFile | None = None  # None for synthetic prompts
+
+
+class Checked(msgspec.Struct, frozen=True, tag=True):
+    """What the preflight found."""
+
+    t_s: _RunS
+    findings: tuple[Finding, ...]
+
+
+class ServerInstance(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One of several servers: its address, how it was started and what it serves, as far as known."""
+
+    url: str
+    model: str | None = None
+    version: str | None = None
+    pid: Whole | None = None
+    command: list[str] | None = None
+    env: dict[str, str] | None = None
+
+
+class ServerChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """The server changed its state, or more is known about it."""
+
+    t_s: _RunS
+    state: Literal["starting", "ready", "stopping", "stopped", "died"]
+    engine: str
+    url: str
+    model: str | None = None
+    version: str | None = None
+    pid: Whole | None = None
+    max_model_len: Whole | None = None
+    command: list[str] | None = None
+    env: dict[str, str] | None = None
+    milestones: tuple[Milestone, ...] = ()
+    diagnosis: Diagnosis | None = None  # why it died
+    instances: tuple[ServerInstance, ...] = ()
+    """All servers, if there are several; `url`, `pid`, `command` and `env` are the first's."""
+    variant: str | None = None  # of the profile; None if it has none
+
+
+class WorkersPlaced(msgspec.Struct, frozen=True, tag=True):
+    """The CPUs of this machine on which the workers run; a later line replaces an earlier one."""
+
+    t_s: _RunS
+    placement: Placement
+
+
+class StageLoad(msgspec.Struct, frozen=True):
+    """One load and how long it holds; exactly one of `concurrency` and `rate` is set."""
+
+    concurrency: Count | None
+    rate: float | None
+    isl: Count
+    osl: Count  # mean lengths, if they are distributed
+    arrival: str = "poisson"
+    steps: Steps = ()  # of a moving load; `concurrency` is then its first value, and `rate` its mean
+    max_concurrency: Count | None = msgspec.field(default=None, name="most")  # the key in journals
+    """Open loop: the most streams at once; further requests are sent late."""
+    requests: Count | None = None  # measured requests, warm-up not counted
+    duration_s: float | None = None
+    """Measured time without warm-up. With `requests` too, whichever comes first; with neither, until stopped."""
+    warmup_requests: Count = 0
+    warmup_s: float = 0.0
+    label: str = ""
+    settle_s: float = 0.0
+    """Above zero: measurement begins when the transient is over, or after this long; the stage is bounded by time."""
+    min_completed: Count = msgspec.field(default=0, name="completed")
+    """Measured streams that must complete for a conclusion: a settled stage runs past its time for them."""
+    first_wave: Literal["apart", "counted"] = "counted"
+    """Whether the streams that fill a closed loop at once are in its statistics."""
+    pass_number: Count | None = None  # from 1, for a stage that is repeated with the same prompts
+
+    @property
+    def no_load(self) -> bool:
+        """Whether nothing is sent: engine, GPUs and host are watched under the load of others."""
+        return self.concurrency == 0
+
+
+class StageStarted(StageLoad, frozen=True, tag=True, kw_only=True):
+    """A stage began; with `settle_s`, or if it waits for something, it is measured from `StageSettled` on."""
+
+    t_s: _RunS
+    index: Count
+    manual: bool = False  # the operator asked for it
+    waits_for_drain: bool = msgspec.field(default=False, name="sheds")
+    """It waits until streams beyond its concurrency have ended."""
+    awaits_first_wave: bool = False  # it waits for the first tokens of many streams that begin at once
+    variant: str | None = None  # of the server that it ran on; None for a profile without any
+    random_prompts: bool = False  # synthetic prompts, not from a dataset
+    thinks: bool = False  # its conversations pause between turns, and hold no stream meanwhile
+    meant_hits: float = 0.0  # the largest share of prompt tokens that is meant to hit the prefix cache
+
+    def load_at(self, measured_s: float) -> float | None:
+        """The requested concurrency or rate at a moment."""
+        if self.steps:
+            return load_at(self.steps, measured_s)
+        return self.rate if self.concurrency is None else self.concurrency
+
+
+class StageSettled(msgspec.Struct, frozen=True, tag=True):
+    """The measured window of a stage was opened."""
+
+    t_s: _RunS
+    index: Count
+    settled: bool  # false: the transient did not end in time
+
+
+class TickNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What all workers did in a tick, and their open streams at its end."""
+
+    span_s: _RunS  # since the previous tick
+    stages: dict[int, StageDelta]
+    client: ClientDelta
+    held: Count
+    behind_s: float = 0.0  # age of the slowest worker's last report: on a busy machine more than a tick
+    open_sent: dict[int, Count] = {}
+    """Open streams that count in `sent`, by stage: the running one, or the previous one on workers that lag behind."""
+    queued: Count = 0
+    open_stages: dict[int, Count] = {}
+    rss_bytes: Count | None = None  # memory of all workers
+    sharing: Count = 0
+    """Live workers that share the running stage; 0 without load, and in older journals."""
+    instances: tuple[dict[int, StageDelta], ...] = ()
+    """`stages` per server, if there are several."""
+    hosts: tuple[HostTick, ...] = ()
+    """The part of each host of a cluster, in the order of `HostsJoined`."""
+
+
+class Ticked(TickNumbers, frozen=True, tag=True, kw_only=True):
+    """One tick, a quarter of a second, of all workers."""
+
+    t_s: _RunS
+    workers: Count = 1
+    engine: EngineView | None = None
+    own: OwnRequests = OwnRequests()  # beside the load
+    engine_again: bool = False  # in files only: `engine` is unchanged since the previous tick
+
+
+class StageEnded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """A stage is over; streams of it may still be open."""
+
+    t_s: _RunS
+    index: Whole
+    reason: str
+
+
+class EngineMeasured(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """The engine's own figures for a stage, read after its window closed."""
+
+    t_s: _RunS
+    index: Whole
+    engine: EngineStage  # of all servers together
+    instances: tuple[EngineStage | None, ...] = ()
+    """Per server, if there are several; None for one that could not be read."""
+
+
+class EnginesQuiet(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """The engines were read while nothing was open; `engine` is what they did since the last such reading."""
+
+    t_s: _RunS
+    first: Whole  # the stages that ran in between
+    last: Whole
+    engine: EngineStage | None = None  # of all servers together; None if they could not be read
+
+
+class CanaryMeasured(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """A canary was answered, or was not."""
+
+    t_s: _RunS
+    name: str  # of its text or prompt
+    kind: CanaryKind
+    when: CanaryMoment
+    index: Whole | None = None  # the stage in which it was sent and answered
+    instance: Whole = 0
+    method: ScoreMethod | None = None
+    score: float | None = None  # mean log probability in nats per token
+    scored_tokens: Whole = 0
+    answer: str | None = None  # of a greedy one
+    ttft_ms: float | None = None  # None for one that was not answered
+    input_tokens: Whole = 0
+    output_tokens: Whole = 0
+    problem: str = ""  # why it is unusable
+
+    @property
+    def traffic(self) -> CanaryTraffic:
+        if self.ttft_ms is None:
+            return CanaryTraffic()
+        return CanaryTraffic(1, self.input_tokens, self.output_tokens, self.ttft_ms)
+
+
+class ReferenceDisturbed(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Others used a server while it should have been idle for its canaries."""
+
+    t_s: _RunS
+    others: float  # their requests, running or waiting
+    instance: Whole = 0
+
+
+class TelemetryChanged(msgspec.Struct, frozen=True, tag=True):
+    """The telemetry and the GPUs that it found; a later line replaces an earlier one."""
+
+    t_s: _RunS
+    gpus: tuple[GpuStatic, ...]
+    meta: dict[str, Any]  # by vendor: what works, what failed and why, versions
+
+
+class DevicesChosen(msgspec.Struct, frozen=True, tag=True):
+    """The GPUs on which the server computes, None if unknown; a later line replaces an earlier one."""
+
+    t_s: _RunS
+    devices: ServerDevices | None
+
+
+class GpusSampled(msgspec.Struct, frozen=True, tag=True):
+    """A sample of GPUs; their own `t_s` are CLOCK_MONOTONIC."""
+
+    t_s: _RunS
+    gpus: tuple[GpuSample, ...]
+
+
+class HostSampled(msgspec.Struct, frozen=True, tag=True):
+    """A sample of the host; its own `t_s` is CLOCK_MONOTONIC."""
+
+    t_s: _RunS
+    host: HostSample
+
+
+class SearchEnded(msgspec.Struct, frozen=True, tag=True):
+    """A search is over, with or without an answer."""
+
+    t_s: _RunS
+    search: SearchResult
+
+
+class Happened(msgspec.Struct, frozen=True, tag=True):
+    """An event on the time axis."""
+
+    t_s: _RunS
+    kind: str
+    text: str
+
+
+class Continued(msgspec.Struct, frozen=True, tag=True):
+    """The first line of a file whose earlier lines are in other files (`loadgen.store.journal`)."""
+
+    t_s: _RunS
+    part: Annotated[int, msgspec.Meta(ge=1, le=9999)]  # how many came before
+
+
+class RunFinished(msgspec.Struct, frozen=True, tag=True):
+    """The last line of a run."""
+
+    t_s: _RunS
+    unix_s: _UnixS
+    state: RunState
+    reason: str
+
+
+Line = (
+    RunStarted
+    | Checked
+    | ServerChanged
+    | WorkersPlaced
+    | TelemetryChanged
+    | DevicesChosen
+    | StageStarted
+    | StageSettled
+    | Ticked
+    | GpusSampled
+    | HostSampled
+    | HostsJoined
+    | ClockMoved
+    | StageEnded
+    | EngineMeasured
+    | EnginesQuiet
+    | CanaryMeasured
+    | ReferenceDisturbed
+    | SearchEnded
+    | Happened
+    | Continued
+    | RunFinished
+)
+
+encode_line = msgspec.json.Encoder().encode
+decode_line: Callable[[bytes], Line] = msgspec.json.Decoder(Line).decode
+
+
+def time_of(line: Line) -> float:
+    """When a line was written, in seconds since the run began."""
+    return 0.0 if isinstance(line, RunStarted) else line.t_s

@@ -1,0 +1,438 @@
+"""The JSON document of a run, schema `vramp.result/1`.
+
+Numbers are numbers or null, never text or NaN; units are in the names. `result.schema.json` beside this file is
+generated from these structs (`python -m loadgen.schema.result`), and a test keeps both in step.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from loadgen.placement import Placement
+from loadgen.schema.canary import Answers, CanaryResult, CanaryStage
+from loadgen.schema.comparison import BaselineView, Precision, ReferenceResult
+from loadgen.schema.deltas import Summary
+from loadgen.schema.engine import EngineStage, OthersTraffic, TruthCheck
+from loadgen.schema.finding import Finding
+from loadgen.schema.hardware_result import Columns, ComputeResult, EnergyResult, GpuSeries, GpuStage
+from loadgen.schema.hosts import HostFacts
+from loadgen.schema.journal import DataFile, Diagnosis, RunState, SearchResult
+from loadgen.schema.samples import GpuStatic
+
+SCHEMA: Literal["vramp.result/1"] = "vramp.result/1"
+_NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+SCHEMA_PATH = Path(__file__).with_name("result.schema.json")
+
+
+class RunEvent(msgspec.Struct, frozen=True):
+    """Something that happened, on the run's time axis."""
+
+    t_s: float
+    kind: str  # `load` (the operator or the plan changed it), `pause`, `resume`, `server`, `error`, `note`, `clock`
+    text: str
+
+
+class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line on the health of a GPU or the limit of a stage, with the numbers behind it."""
+
+    id: str  # stable, for scripts: `throttled`, `pcie-below-maximum`, `kv-limited`
+    subject: str  # `gpu 5`, `stage 3`
+    text: str
+    bad: bool = True  # it needs attention; otherwise it only explains
+
+
+class CurvePoint(msgspec.Struct, frozen=True):
+    """What was measured while so many streams were held, or at one step of a moving load."""
+
+    isl: int
+    osl: int
+    load: float  # the concurrency, or in open loop the requests a second
+    direction: Literal["", "up", "down"]  # of a moving load; empty for a constant one
+    held: float  # mean open streams
+    measured_s: float
+    output_tokens_per_s: float | None
+    output_tokens_per_s_per_user: float | None
+    ttft_ms: Summary
+    itl_ms: Summary
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """A profile's limits on each stage."""
+
+    latency_ms: dict[str, float] = {}
+    failed: float = 0.0  # the share of the scheduled requests that may fail or stay unsent
+    goodput: float = 0.95  # the share of streams that must meet the per-stream limits
+
+
+class ClientResult(msgspec.Struct, frozen=True):
+    """How the load was generated, and whether the client's figures can be trusted."""
+
+    timestamps: Literal["kernel", "user"] | None  # None if nothing was read
+    workers: int
+    cpu_s: float  # all workers
+    read_lag_ms: Summary
+    """Delay from the kernel's stamp to the read, of one read in eight: the client's own delay; under TLS its loop's."""
+    send_lag_ms: Summary
+    """Sent minus intended; for requests that `max_concurrency` held back, minus the time when a slot was free."""
+    coalesced_reads: float | None  # the share of reads that carried more than one output event
+    unstamped_reads: int
+    connects: int
+    limited: bool
+    why: str | None
+    realtime: float | None = None
+    """The share of the stages' time in which workers had realtime priority; None in older results."""
+    placement: Placement | None = None  # the workers' CPUs; None without workers, and in older results
+
+
+class Target(msgspec.Struct, frozen=True):
+    """The load that a stage asked for."""
+
+    concurrency: int | None
+    rate: _NotNegative | None
+    arrival: str | None
+
+
+class Requests(msgspec.Struct, frozen=True):
+    """Outcomes of a stage's requests.
+
+    `scheduled = sent + unsent` and `sent = completed + failed + cancelled + unfinished + carried_over`. What older
+    results lack is null.
+    """
+
+    sent: int
+    completed: int
+    failed: int
+    unfinished: int
+    warmup: int
+    retried: int
+    clock_steps: int
+    errors: dict[str, int]  # by kind, over `failed` and `carried_failed`
+    messages: dict[str, list[str]]  # the first messages of each kind of error
+    cancelled: int = 0  # the client hung up as the profile asks: neither completed nor failed
+    models: dict[str, int] = {}  # requests sent by model; empty if there is only one
+    finish_reasons: dict[str, int] = {}  # of completed requests; `none` if the server gave none
+    scheduled: int | None = None
+    unsent: int | None = None  # arrivals that were due but not sent when the stage ended
+    unsent_longest_wait_s: float | None = None
+    carried_over: int | None = None  # streams that were open when the stage ended
+    carried_in: int | None = None  # streams of earlier stages that were open when it began
+    carried_failed: int | None = None  # those of them that failed in this stage
+    lost: int | None = None  # unfinished streams whose worker died or fell silent: the client's failure
+
+    @property
+    def failed_in_all(self) -> int:
+        """Requests that failed in this stage, whichever stage had sent them."""
+        return self.failed + (self.carried_failed or 0)
+
+
+class OpenLoop(msgspec.Struct, frozen=True):
+    """Open requests of an open loop while arrivals were due; the time after the last arrival is in none of it."""
+
+    due_s: float  # how long arrivals were due
+    open_halfway: float  # mean of the open requests in the fifth of that time around its middle
+    open_at_end: float  # mean in its last fifth
+    behind: bool | None  # whether more queued up than chance explains; null if its requests last too long to tell
+
+    def words(self, rate: float) -> str:
+        """How many requests a second were answered meanwhile, of how many."""
+        answered = rate - (self.open_at_end - self.open_halfway) / (0.4 * self.due_s)
+        return (
+            f"{answered:.1f} of {rate:g} requests/s were answered while they arrived: "
+            f"{self.open_halfway:.0f} were open halfway, {self.open_at_end:.0f} at the end"
+        )
+
+
+class Bursts(msgspec.Struct, frozen=True):
+    """Reads in the measured window that returned several output events of a stream at once."""
+
+    share: float  # of the output events that came in bursts
+    first_share: float  # of the first tokens that came in bursts
+    events_at_once: float  # in a burst, mean
+    gap_ms: float  # mean time since the stream's previous output, or since it was sent
+    overdue: float
+    """Share of the streams' time, or of their TTFT, in which output was overdue if events were evenly spaced before."""
+    client_busy: float | None  # share of the time in which vramp's workers were busy or waited for a core
+    held_back: bool | None
+    """Whether something before the client held the output back (`stream-buffered`); null where it is not known."""
+
+
+class Concurrency(msgspec.Struct, frozen=True):
+    """Streams that were open during the window."""
+
+    mean: float | None
+    peak: int  # the sum of the workers' peaks: exact in closed loop, an upper bound in open loop
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """Tokens that arrived in the measured window, those of a prompt with its first token.
+
+    For a stage bounded by requests: the tokens of its completed streams.
+    """
+
+    input: int | None  # over `input_requests`; null if the server reports no prompt tokens
+    output: int
+    source: Literal["usage", "events"]
+    input_per_request: float | None = None  # mean over `input_requests`
+    output_per_request: float | None = None  # mean over completed streams
+    input_requests: int | None = None  # completed streams whose prompt tokens are known
+    hidden: int = 0  # tokens of completed streams that the server generated, but did not stream
+
+
+class Throughput(msgspec.Struct, frozen=True):
+    """What arrived in the measured window, divided by its length."""
+
+    requests_per_s: float | None
+    input_tokens_per_s: float | None
+    output_tokens_per_s: float | None
+    total_tokens_per_s: float | None
+    output_tokens_per_s_per_user: float | None  # divided by the mean concurrency
+    output_tokens_per_s_per_gpu: float | None = None
+    """Divided by the sockets that the server was given; None if they are unknown."""
+    total_tokens_per_s_per_gpu: float | None = None
+
+
+class CostResult(msgspec.Struct, frozen=True):
+    """The cost of tokens at the price of an hour of each of the server's GPUs; no other cost is included."""
+
+    gpu_hour_usd: float
+    usd_per_million_output_tokens: float | None
+    usd_per_million_total_tokens: float | None  # prompts and answers
+    why: str = ""  # why both are unknown although tokens arrived
+
+
+SloVerdict = Literal["met", "missed", "unresolved"]
+
+
+class SloCheck(msgspec.Struct, frozen=True):
+    """One limit on a stage, and whether it was met."""
+
+    limit_ms: float
+    measured_ms: float | None
+    """None if nothing was measured, or if the percentile falls on failures and unsent arrivals."""
+    met: bool  # by the figures as they are
+    verdict: SloVerdict | None = None  # with 95 % confidence; None in older results, like the following
+    missed: int | None = None
+    """The streams that missed the limit: beyond it, failed, or never sent."""
+    population: int | None = None  # all streams judged: without those still open at the end and within the limit
+    needs: int | None = None  # while unresolved: at least so many more streams
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was no stream to judge; unknown, and False, in older results."""
+        return self.population == 0
+
+
+class InstanceResult(msgspec.Struct, frozen=True):
+    """One server's part in a shared stage; all parts add up to the stage."""
+
+    url: str
+    requests: Requests
+    throughput: Throughput
+    """Over the window of the whole stage, so that parts add up, except `output_tokens_per_s_per_user`."""
+    latency_ms: dict[str, Summary]  # `ttft` and `tpot`
+    engine: EngineStage | None
+    answers: Answers | None = None
+
+
+class HostResult(msgspec.Struct, frozen=True):
+    """One host's part in a stage of a cluster; all parts add up to the stage."""
+
+    name: str
+    workers: int  # alive at the end
+    share: float | None  # of the requests sent
+    held: float | None  # mean number of open streams
+    requests: Requests
+    throughput: Throughput
+    """Over the window of the whole stage, so that parts add up, except `output_tokens_per_s_per_user`."""
+    latency_ms: dict[str, Summary]  # `ttft` and `tpot`
+    cpu_share: float | None  # of one core for each worker
+    read_lag_p99_ms: float | None
+    send_lag_p99_ms: float | None
+    rss_mib: float
+    offset_ms: float
+    """Its CLOCK_MONOTONIC less the operator's, at the end of the stage."""
+    uncertainty_ms: float  # half the width of the interval that surely holds the offset
+    rtt_ms: float  # of the last message there and back
+    lost: bool = False  # it was lost in this stage
+    why: str | None = None  # why it was the limit; None if it was not
+
+
+class Goodput(msgspec.Struct, frozen=True):
+    """The streams that met every per-stream limit."""
+
+    limits_ms: dict[str, float]
+    good: int
+    determined: int  # streams that completed, failed, were never sent, or exceeded a limit by the end of the stage
+    share: float | None
+    requests_per_s: float | None  # good ones among the requests that completed in the window
+    wanted: float  # the share that the profile asks for
+    met: bool
+    verdict: SloVerdict | None = None  # with 95 % confidence; None in older results
+    needs: int | None = None  # while unresolved: at least so many more streams
+
+
+class FailureCheck(msgspec.Struct, frozen=True):
+    """How many requests failed or stayed unsent, against the share that `slo.failed` allows."""
+
+    count: int
+    unsent: int  # how many of them were unsent
+    scheduled: int
+    allowed: float
+    met: bool
+    verdict: SloVerdict
+
+
+class FirstWave(msgspec.Struct, frozen=True):
+    """The streams that filled a closed loop at once."""
+
+    streams: int
+    counted: bool  # whether they are in the statistics of the stage, as in `vllm bench`; otherwise only here
+    ttft_ms: Summary | None  # None if they are counted
+
+
+class StageHardware(msgspec.Struct, frozen=True):
+    """The hardware figures of a stage."""
+
+    gpu: list[GpuStage] = []
+    energy: EnergyResult | None = None
+    compute: ComputeResult | None = None
+    host: dict[str, float | None] = {}
+    verdicts: list[Verdict] = []
+    sockets: int = 0  # on which the server computed; 0 if unknown
+
+
+class StageResult(msgspec.Struct, frozen=True):
+    """The figures of one stage."""
+
+    index: int
+    label: str
+    target: Target
+    isl: int
+    osl: int
+    started_at: str
+    duration_s: float
+    measured_s: _NotNegative
+    stop_reason: str
+    requests: Requests
+    concurrency: Concurrency
+    tokens: Tokens
+    throughput: Throughput
+    latency_ms: dict[str, Summary]
+    slo: dict[str, SloCheck]
+    engine: EngineStage | None
+    limited: bool  # the client was the limit
+    why: str | None
+    instances: list[InstanceResult] = []  # each server's part, if there are several
+    hosts: list[HostResult] = []  # each host's part, if the load came from a cluster
+    gpu: list[GpuStage] = []  # each GPU over the measured window
+    energy: EnergyResult | None = None
+    host: dict[str, float | None] = {}  # means over the measured window
+    verdicts: list[Verdict] = []
+    truth: TruthCheck | None = None  # client against engine; None if the engine's figures are unknown
+    others: OthersTraffic | None = None  # others' traffic on the engine; None if unknown
+    goodput: Goodput | None = None  # None without per-stream limits
+    failures: FailureCheck | None = None  # None in older results
+    settled_s: float | None = None  # duration of its transient; None if it was measured from a fixed moment
+    inconclusive: str | None = None  # why its figures are inconclusive
+    variant: str | None = None  # the profile's variant that the server ran; None without variants
+    precision: Precision | None = None  # of its figures, for comparisons; None if it was too short to tell
+    baseline: BaselineView | None = None  # compared with an earlier run, if one was named
+    first_wave: FirstWave | None = None  # None if the load did not begin at once, and in older results
+    tail_share: float | None = None
+    """The share of the window in which fewer streams were open than asked for, because requests had run out."""
+    open_loop: OpenLoop | None = None  # null for a closed loop, a load that moves, a trace, and in older results
+    tpot_parts: int = 0  # how many values of `tpot` are of parts of streams
+    carried_share: float | None = None
+    """Streams carried over, as a share of those sent: the ones long enough to outlive the stage."""
+    e2e_inconclusive: str | None = None  # why E2E is unknown, and what it would take
+    curve: tuple[CurvePoint, ...] = ()  # by step, for a moving load
+    pass_number: int | None = None  # from 1, for a stage that is repeated with the same prompts
+    compute: ComputeResult | None = None  # None if the engine does not report its operations
+    cost: CostResult | None = None  # None without a price
+    answers: Answers | None = None  # None if none was sampled, and in older results
+    bursts: Bursts | None = None  # None if every read returned one output event at most, and in older results
+
+    @property
+    def doubt(self) -> str | None:
+        """Why its figures are not the engine's under its load; None if nothing speaks against them."""
+        if self.limited:
+            return f"client-limited: {self.why}"
+        if self.bursts is not None and self.bursts.held_back:
+            return "stream-buffered: something between the engine and vramp gathered the streams"
+        return None if self.inconclusive is None else f"inconclusive: {self.inconclusive}"
+
+    canary: CanaryStage | None = None  # None if none was sent in this stage
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """One run."""
+
+    schema: Literal["vramp.result/1"] = SCHEMA
+    vramp_version: str
+    run_id: str
+    kind: Literal["load", "monitor"] = "load"  # `monitor`: nothing was sent in any stage
+    started_at: str
+    finished_at: str | None
+    state: RunState
+    reason: str
+    profile: dict[str, Any]
+    environment: dict[str, Any]
+    client: ClientResult
+    stages: list[StageResult]
+    series: Columns
+    """Columns over one time axis, `t_s`. Older rows of a long run are merged: then `t_s` is the first moment of each, a
+    column `x` has the highest values and `x_min` the lowest (without `x_min` they are equal everywhere)."""
+    events: list[RunEvent]
+    telemetry_meta: dict[str, Any] | None = None
+    """What measured the GPUs, by vendor, and what was tried before and why it failed."""
+    gpus: list[GpuStatic] = []
+    gpu_series: list[GpuSeries] = []  # each on the run's time axis, about once a second
+    host_series: Columns = {}
+    hosts: list[HostFacts] = []  # from which the load came; empty if it came from this machine
+    verdicts: list[Verdict] = []  # on the health of the GPUs over the run
+    findings: list[Finding] = []  # of the preflight, most severe first
+    diagnosis: Diagnosis | None = None  # why the server died, if it did
+    reference: ReferenceResult | None = None
+    data: DataFile | None = None  # where the prompts came from; None for synthetic ones, and in older results
+    search: SearchResult | None = None
+    curve: tuple[CurvePoint, ...] = ()
+    """By streams held: all stages with one load combined, whatever led to it."""
+    measured_by: str | None = None  # the other tool and version that made this result; None for vramp
+    definitions: dict[str, str] = {}  # that tool's definitions, by latency, and `throughput`
+    canary: CanaryResult | None = None  # None if none was sent
+
+
+def json_schema() -> str:
+    """The JSON Schema of a result, a line for each property of a definition, so that a change is a short diff."""
+    schema = msgspec.json.schema(Result)
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = SCHEMA
+    for part in schema["$defs"].values():
+        # Before Python 3.13, docstrings keep their source indentation.
+        part["description"] = inspect.cleandoc(part.get("description", ""))
+    text = json.dumps(_in_one_order(schema), indent=1, sort_keys=True)
+    deeper = re.compile(r"\n {5,}|\n {4}(?=[}\]])")
+    return deeper.sub("", text) + "\n"
+
+
+def _in_one_order(node: object) -> object:
+    """The schema with every `anyOf` sorted, because msgspec's order depends on its version."""
+    if isinstance(node, list):
+        return [_in_one_order(part) for part in node]
+    if not isinstance(node, dict):
+        return node
+    parts = {key: _in_one_order(part) for key, part in node.items()}
+    choices = parts.get("anyOf")
+    if isinstance(choices, list):
+        parts["anyOf"] = sorted(choices, key=lambda part: json.dumps(part, sort_keys=True))
+    return parts
+
+
+if __name__ == "__main__":
+    SCHEMA_PATH.write_text(json_schema(), encoding="utf-8")
