@@ -26,6 +26,7 @@ from loadgen.server.gpus.memory import HeldSince, wait_back
 from loadgen.server.process import guard, guard_client, tree
 from loadgen.server.process.container import Container, container_of, remove_container
 from loadgen.server.process.guard_client import NOT_CHECKED, ProcessName, ServerExit, StopReport, end_without_guard
+from loadgen.server.process.listener import holders, is_of_root_or_us, shown_listeners
 from loadgen.server.process.locks import PortLock, claim_port
 from loadgen.server.process.log import LogTail
 from loadgen.server.process.records import VARIABLE, Mark, forget, id_file, new_mark, record_path
@@ -69,6 +70,7 @@ class ManagedServer:
         self._launched_s = time.monotonic()
         self._last_line_s: float | None = None
         self._cpu: CpuTime | None = None
+        self._others_on_port = ""  # who else listened on its port when it was last looked at
         self._lock: PortLock | None = None
         self._mark: Mark | None = None
         self._container: Container | None = None
@@ -126,14 +128,27 @@ class ManagedServer:
                 asyncio.timeout(limit_s),
                 ServerClient(self.base_url, api_key(self._server), api_key_env=self._server.api_key_env) as client,
             ):
-                if not await until_ready(client, self._ended_once):
+                if not await until_ready(client, self._ended_once, self._holds_port):
                     raise ServerError(self._explained(f"the server {self.exit} before it was ready", "starting"))
         except TimeoutError:
-            late = f"the server did not become ready within {limit_s:g} s"
+            late = f"the server did not become ready within {limit_s:g} s{self._others_on_port}"
             raise ServerError(self._explained(late, "starting")) from None
         if self.state == "starting":
             self.state = "ready"
         self._startup.finish(time.monotonic())
+
+    async def _holds_port(self) -> bool:
+        """Whether only this server can answer on its port: whatever else listens there must not get the API key."""
+        found = await asyncio.to_thread(holders, self._server.host, self.port)
+        if self._container is not None:
+            # Its daemon listens for it, or nobody does where the kernel forwards the port.
+            others = {pid for pid in found if pid is None or not is_of_root_or_us(pid)}
+        else:
+            assert self._guard is not None, "it has been started"
+            others = found - {info.id.pid for info in tree.descendants(self._guard.pid)}
+        only = "vramp sends requests only to the server that it started"
+        self._others_on_port = f"; its port is held by {shown_listeners(others)}, and {only}" if others else ""
+        return not others and (bool(found) or self._container is not None)
 
     def diagnose(self, phase: Phase) -> Diagnosis:
         self._read_log()

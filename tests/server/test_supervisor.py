@@ -99,6 +99,34 @@ async def test_never_ready_within_the_deadline(fake: FakeServer) -> None:
     fake.assert_gone(tree)
 
 
+async def test_the_key_goes_to_nobody_who_took_the_port(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY_OF_TEST", "sk-for-our-server-alone")
+    heads: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        writer.close()
+
+    profile = fake.profile("mute").model_copy(update={"api_key_env": "KEY_OF_TEST"})
+    async with ManagedServer(profile, log_path=fake.log) as server:
+        fake.processes(1)
+        async with await asyncio.start_server(answer, "127.0.0.1", server.port):
+            with pytest.raises(ServerError, match=rf"its port is held by pid {os.getpid()} .*only to the server"):
+                await server.wait_ready(1.5)
+        assert server.state == "starting"
+    assert heads
+    assert all(head.startswith(b"GET /health ") and b"sk-for" not in head for head in heads)
+
+
+async def test_the_key_goes_to_the_server_that_was_started(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY_OF_TEST", "sk-for-our-server-alone")
+    profile = fake.profile("locked").model_copy(update={"api_key_env": "KEY_OF_TEST"})
+    async with ManagedServer(profile, log_path=fake.log) as server:
+        with pytest.raises(ServerError, match="KEY_OF_TEST"):  # it was sent, and is refused
+            await server.wait_ready(PATIENCE_S)
+
+
 async def test_a_killed_server_is_noticed_and_its_orphans_end(fake: FakeServer) -> None:
     async with managed(fake, "children escape") as server:
         await server.wait_ready(PATIENCE_S)

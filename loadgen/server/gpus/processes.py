@@ -13,7 +13,7 @@ from loadgen.masking import shown_command
 from loadgen.schema.samples import GpuProcess, GpuSample
 from loadgen.server.gpus.gpu import has_host_pids
 from loadgen.server.process import tree
-from loadgen.server.process.locks import listeners
+from loadgen.server.process.listener import listeners
 from loadgen.stream.request import host_and_port
 
 

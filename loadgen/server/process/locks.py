@@ -16,7 +16,6 @@ import ipaddress
 import os
 import socket
 import struct
-from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Self
@@ -25,9 +24,8 @@ import psutil
 
 from loadgen.errors import ServerError
 from loadgen.format import user_name
-from loadgen.masking import shown_command
+from loadgen.server.process.listener import listeners, shown_listeners, shown_process
 from loadgen.server.process.records import list_servers
-from loadgen.server.process.tree import command_line
 
 _BACKLOG = 4096  # identifying the holder takes a place in its queue; when that is full, the holder cannot be identified
 _CREDENTIALS = struct.Struct("3i")  # pid, user, group
@@ -114,7 +112,7 @@ def _who(right: Right, host: str, port: int) -> str:
         since = f", since {started:%Y-%m-%d %H:%M:%S}"
     except psutil.Error:
         pass  # it has just ended, or is hidden: only the pid is known
-    return f"a vramp ({_described(pid)} of user {user_name(user)}{since})"
+    return f"a vramp ({shown_process(pid)} of user {user_name(user)}{since})"
 
 
 def _taken(right: Right, host: str, port: int) -> ServerError:
@@ -209,31 +207,8 @@ def require_free_port(host: str, port: int) -> int:
 
 def _why_not(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is taken{_listener(port)}; stop it, or set server.port = 0 to take a free port"
+        who = shown_listeners(listeners([port]))
+        return f"port {port} on {host} is taken by {who}; stop it, or set server.port = 0 to take a free port"
     if error.errno == errno.EADDRNOTAVAIL:
         return f"server.host = {host!r}: not an address of this machine"
     return f"cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}"
-
-
-def listeners(ports: Collection[int]) -> set[int]:
-    """The processes that listen on one of these ports, as far as this user can see."""
-    try:
-        connections = psutil.net_connections("tcp")
-    except (psutil.Error, OSError):  # not allowed in some sandboxes
-        return set()
-    return {
-        connection.pid
-        for connection in connections
-        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port in ports
-        if connection.pid is not None
-    }
-
-
-def _listener(port: int) -> str:
-    known = ", ".join(_described(pid) for pid in sorted(listeners([port])))
-    return f" by {known or 'a process that only its owner or root can see'}"
-
-
-def _described(pid: int) -> str:
-    words = command_line(pid)
-    return f"pid {pid} ({shown_command(words)})" if words else f"pid {pid}"

@@ -39,6 +39,7 @@ _METRICS_S = 5.0
 MAX_ANSWER_BYTES = 16 << 20  # the /metrics of 64 engines have 4 MiB, the tokens of the longest prompts 10 MiB
 MAX_MODEL_LEN = 2**40  # a longer context is no context
 _MODELS = "/v1/models"
+_HEALTH = "/health"
 NAME_MODEL = "; name the model with --model (server.model)"
 _BUSY = (502, 503, 504)  # what starts, or a proxy before it, answers
 _WRONG_BODY = (200, 400, 422, 500)  # what a server with another schema answers
@@ -164,6 +165,7 @@ class ServerClient:
         self.base_url = base_url.rstrip("/")
         self._api_key_env = api_key_env
         self._has_key = api_key is not None
+        self._authorization = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._open, self._ended = 0, OwnRequests()
         self._answer_s = _ANSWER_S
         self._schemas = dict(_SCHEMAS)
@@ -174,7 +176,6 @@ class ServerClient:
         except (httpx.InvalidURL, UnicodeError) as error:
             raise ServerError(f"{self.base_url}: no such host ({error}); check server.url") from error
         self._http = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             # The system's certificates and those in SSL_CERT_FILE.
             verify=ssl.create_default_context() if base_url.startswith("https") else False,
             timeout=httpx.Timeout(None, connect=_CONNECT_S),  # the rest is bounded as a whole
@@ -193,18 +194,21 @@ class ServerClient:
         """Close the connections: an open one can keep vLLM from stopping."""
         await self._http.aclose()
 
-    async def is_ready(self) -> bool:
+    async def is_ready(self, may_have_key: Callable[[], Awaitable[bool]] | None = None) -> bool:
         """Whether the server says that it is ready, or answers at all if it has no `/health`.
 
-        Raises `ServerError` if it refuses the key.
+        The key is sent only once `may_have_key` allows it. Raises `ServerError` if the server refuses the key.
         """
-        for path in ("/health", _MODELS):
-            found = await optional(self._send("GET", path))
-            if found.value is not None and found.value.status_code in _BUSY:
-                return False
-        if found.value is not None:
-            self._require_key(_MODELS, found.value)
-        return found.value is not None
+        health = await optional(self._send("GET", _HEALTH))
+        if health.value is not None and health.value.status_code in _BUSY:
+            return False
+        if may_have_key is not None and not await may_have_key():
+            return False
+        models = await optional(self._send("GET", _MODELS))
+        if models.value is None or models.value.status_code in _BUSY:
+            return False
+        self._require_key(_MODELS, models.value)
+        return True
 
     async def models(self, hint: str = "") -> list[ModelInfo]:
         """The models that the server lists; raises `ServerError`, with `hint` if it has no list."""
@@ -335,10 +339,12 @@ class ServerClient:
         import httpx
 
         first_s = None
+        # Whatever listens there is asked for its health, before it is known whose it is.
+        sent = {**({} if path == _HEALTH else self._authorization), **(headers or {})}
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                self._http.stream(method, self.base_url + path, json=body, headers=headers) as response,
+                self._http.stream(method, self.base_url + path, json=body, headers=sent) as response,
             ):
                 async for part in response.aiter_bytes():
                     first_s = first_s or time.monotonic()
@@ -484,11 +490,16 @@ def _told(content: bytes | bytearray) -> str:
     return shortened(clean_line(bytes(content[:1000]).replace(b"\n", b" ")), 200)
 
 
-async def until_ready(client: ServerClient, ended: asyncio.Event) -> bool:
-    """Wait for the server: True once it is ready, False once it has ended; raises `ServerError` for a refused key."""
+async def until_ready(
+    client: ServerClient, ended: asyncio.Event, may_have_key: Callable[[], Awaitable[bool]] | None = None
+) -> bool:
+    """Wait for the server: True once it is ready, False once it has ended.
+
+    The key is sent only once `may_have_key` allows it. Raises `ServerError` for a refused key.
+    """
     while not ended.is_set():
         try:
-            if await client.is_ready():
+            if await client.is_ready(may_have_key):
                 return True
         except ServerError:
             if await is_set_within(ended, 1.0):  # its end explains the error better

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from loadgen.errors import ServerError
 from loadgen.server.process import locks
+from loadgen.server.process.listener import listeners
 from loadgen.server.process.locks import (
     claim_port,
     drive_lock,
     driver_of,
     free_port,
     is_this_machine,
-    listeners,
     require_free_port,
 )
 from loadgen.server.process.tree import ProcessId

@@ -86,7 +86,8 @@ async def test_the_happy_path_under_a_prefix() -> None:
     bodies: list[dict[str, Any]] = []
 
     def answer(head: str, body: bytes) -> Answer:
-        assert "authorization: bearer k" in head.lower()
+        # Whatever listens there is asked for its health, before it is known whose it is.
+        assert ("authorization: bearer k" in head.lower()) is not head.startswith("GET /p/health ")
         if body:
             bodies.append(json.loads(body))
         return 200, {
