@@ -31,6 +31,7 @@ from textual.screen import Screen
 from textual.worker import Worker, WorkerFailed, WorkerState
 
 from loadgen.errors import VrampError
+from loadgen.format import harmless
 from loadgen.limits import map_large_blocks
 from loadgen.masking import masked_text
 from loadgen.run.operations import Stop
@@ -208,6 +209,10 @@ class Cockpit(App[None]):
     def on_resize(self, event: Resize) -> None:
         """Run before Textual's handler: whatever the terminal reports, what is drawn fits into memory."""
         event.size = Size(*usable_size(*event.size))
+
+    def notify(self, message: str, **options: Any) -> None:  # noqa: ANN401 - passed on
+        """Show a message, of which no control character reaches the terminal."""
+        super().notify(harmless(message), **options)
 
     def on_reads_again(self) -> None:
         self.screen.refresh()

@@ -153,7 +153,7 @@ class AskParsed(Dialog[Answer | None], Generic[Answer]):
     def compose(self) -> ComposeResult:
         """Compose the question, the field and, with a hint, room for a complaint."""
         with Vertical(classes="dialog"):
-            yield Static(self._question, markup=False, classes="question")
+            yield Static(fmt.harmless(self._question), markup=False, classes="question")
             yield Input(**self._field)
             if self.HINT:
                 yield Static(self.HINT, markup=False, id="complaint")
@@ -247,7 +247,7 @@ class AskChoice(Dialog[Answer | None], Generic[Answer]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Static(self._question, markup=False, classes="question")
+            yield Static(fmt.harmless(self._question), markup=False, classes="question")
             yield Choices(*[Option(Text(fmt.plain(words))) for _, words in self._choices])
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
@@ -280,7 +280,7 @@ class AskOrphans(AskChoice[Literal["end"]]):
             ("end", "e  end it: kill its processes, remove its container"),
             (None, "g  go on: it keeps running, and takes memory and time from the server to be measured"),
         )
-        super().__init__("\n".join(map(fmt.plain, lines)), choices)
+        super().__init__("\n".join(lines), choices)
 
 
 class Help(Dialog[None]):

@@ -19,6 +19,7 @@ from textual.widget import Widget
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from loadgen.format import plain
 from tui.keys import Hint
 from tui.widgets.rows import ROLES, Row, Rows, Word, target_at, width_of
 
@@ -152,7 +153,7 @@ class Painted(Widget):
     def _strip_of(self, y: int, styles: Mapping[str, Style]) -> Strip:
         """Render a row, padded to the width."""
         row = self._rows[y] if y < len(self._rows) else ()
-        segments = [Segment(text, styles[role]) for text, role in row if text]
+        segments = [Segment(shown(text), styles[role]) for text, role in row if text]
         padded = Strip(segments).adjust_cell_length(self._strip_width, styles["text"])
         return Line(padded, self._strip_width)
 
@@ -229,7 +230,12 @@ class RowList(OptionList):
 
 def text_of(row: Row, styles: Mapping[str, Style]) -> Text:
     """Return a row as rich text for a Textual widget; its words are not parsed as markup."""
-    return Text.assemble(*((text, styles[role]) for text, role in row), no_wrap=True)
+    return Text.assemble(*((shown(text), styles[role]) for text, role in row), no_wrap=True)
+
+
+def shown(text: str) -> str:
+    """Return a word as it may reach the terminal, whether or not its panel has thought of control characters."""
+    return text if text.isprintable() else plain(text)
 
 
 class Pane(Painted):

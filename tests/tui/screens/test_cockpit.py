@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal, get_origin, get_type_hints
+
 import msgspec
 import pytest
 from rich.cells import cell_len
 
+from loadgen.format import harmless
 from loadgen.run.operations import StartAnyway
 from loadgen.schema.comparison import Comparison
 from loadgen.schema.finding import Finding
@@ -16,6 +19,7 @@ from tests.tui.cockpit import seated
 from tests.tui.scripted import FAILURES, host, running, starting, summary, with_gpus
 from tui.panels.frame import Panel
 
+EVIL = "\x1b]0;t\x07\x1b[31mred\r\x9b2J\u202e<evil>"
 SIZES = [(80, 24), (120, 40), (160, 45), (240, 60)]
 
 
@@ -203,6 +207,35 @@ def full_of(hostile: str) -> Snapshot:
         errors=tuple(msgspec.structs.replace(error, kind=hostile, message=hostile) for error in FAILURES),
         events=tuple(msgspec.structs.replace(event, text=hostile) for event in plain.events),
     )
+
+
+async def test_no_text_of_a_snapshot_reaches_the_terminal_raw() -> None:
+    """A watched run sends any snapshot that it likes; every text in it is hostile here."""
+    snapshot = hostile(running(reference=(Comparison(3, "MI300X", "ttft_p50_ms", 1.0, None, None),)))
+    stage = msgspec.structs.replace(snapshot.stages[-1], waits_for=EVIL, slo_needs=EVIL, truth=EVIL, notes=(EVIL,))
+    waiting = msgspec.structs.replace(snapshot, stages=(*snapshot.stages[:-1], stage))
+    async with seated() as seat:
+        for shown, size in ((snapshot, SIZES[0]), (waiting, SIZES[1]), (waiting, SIZES[3])):
+            await seat.pilot.resize_terminal(*size)
+            await seat.show(shown)
+            for key in ("1", "2", "3", "4", "5", "6", "7", "8", "9", "d", "i"):
+                await seat.press(key)
+                assert not [row for row in seat.rows if harmless(row) != row]
+
+
+def hostile(value: Any) -> Any:
+    """A copy in which every text is hostile, except where only certain words can be decoded."""
+    match value:
+        case str():
+            return value + EVIL
+        case tuple() | list():
+            return type(value)(map(hostile, value))
+        case dict():
+            return {hostile(key): hostile(entry) for key, entry in value.items()}
+        case msgspec.Struct():
+            free = [name for name, kind in get_type_hints(type(value)).items() if get_origin(kind) is not Literal]
+            return msgspec.structs.replace(value, **{name: hostile(getattr(value, name)) for name in free})
+    return value
 
 
 async def test_wide_characters_move_nothing() -> None:

@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from loadgen.errors import ProfileError
+from loadgen.format import harmless
 from loadgen.profile.schema import Profile
 from loadgen.run.operations import Stop
 from loadgen.run.run import Run
@@ -25,6 +26,7 @@ from tui.app import Cockpit
 from tui.catalog import StartChoice
 from tui.cli.run import add_run_options, make_run
 from tui.screens.cockpit import CockpitScreen
+from tui.screens.dialogs import AskText
 from tui.screens.editor import EditorScreen
 from tui.screens.past_runs import PastScreen
 from tui.screens.picker import PickerScreen
@@ -112,6 +114,16 @@ async def test_a_size_that_is_outdated_is_not_drawn() -> None:
             seat.app.screen.post_message(Key("x", None))  # Textual merges sizes that follow each other
         await seat.pilot.pause()  # raises if the screen goes on drawing one after the other
         assert seat.app.screen.size == Size(80, 24)
+
+
+async def test_no_text_of_a_message_or_a_question_reaches_the_terminal_raw() -> None:
+    evil = "\x1b]0;t\x07\x1b[31mred\x9b2J\u202e<evil>"
+    async with desk() as seat:
+        seat.app.notify(evil, timeout=60, markup=False)
+        await seat.sees("<evil>")
+        await seat.app.push_screen(AskText(evil))
+        await seat.pilot.pause()
+        assert seat.text.count("<evil>") == 2 and harmless(seat.text) == seat.text
 
 
 async def test_the_cursor_begins_on_the_profile_that_was_used_last() -> None:
