@@ -1,6 +1,7 @@
-"""The user's XDG folders, in which vramp keeps what outlives one run, and safe reading and writing of files.
+"""The user's XDG folders; reading and writing of files that nobody can swap; and who is trusted.
 
-A folder may come from someone else: only regular files are read, and nothing is written through a link.
+A folder may come from someone else: only regular files are read, and nothing is written through a link. What decides
+which programs vramp starts, or where it writes, must belong to a trusted user; `trust_all_users` lifts that.
 
 Standard library only, because the guard imports it and must start fast.
 """
@@ -17,7 +18,59 @@ from pathlib import Path
 from typing import BinaryIO
 
 PRIVATE = 0o600
+TRUST = "--trust"
+"""The option that calls `trust_all_users`."""
 _MOST_BYTES = 256 << 20  # of a file that is read whole
+_trusts_all_users = False
+
+
+def trust_all_users() -> None:
+    """Use profiles, folders and sockets of any user, because the operator says so."""
+    global _trusts_all_users  # noqa: PLW0603 - set once, as the command line is read
+    _trusts_all_users = True
+
+
+def is_trusted(user: int) -> bool:
+    """Whether this user may decide what vramp runs: root, ourselves, who called sudo, and who owns vramp's code."""
+    if _trusts_all_users or user in (0, os.geteuid()):
+        return True
+    return str(user) == os.environ.get("SUDO_UID") or user == Path(__file__).stat().st_uid
+
+
+def require_trusted(found: os.stat_result, path: Path) -> None:
+    """Raise `PermissionError` if another user can change what was found at this path."""
+    if not is_trusted(found.st_uid):
+        raise _untrusted(path, f"it belongs to another user, {found.st_uid}; {TRUST} uses it all the same")
+    everybody_writes = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
+    if everybody_writes and not stat.S_ISLNK(found.st_mode) and not _trusts_all_users:
+        raise _untrusted(path, f"everybody can write to it; chmod o-w {path}")
+
+
+def require_own_folder(folder: Path) -> None:
+    """Raise `PermissionError` if another user can replace this folder, which may be missing, or one above it."""
+    there, target = folder.absolute(), folder.resolve()
+    for part in dict.fromkeys((there, *there.parents, target, *target.parents)):
+        with contextlib.suppress(FileNotFoundError):
+            require_trusted(part.lstat(), part)
+
+
+def open_private(path: str | Path, flags: int) -> int:
+    """Open a file for its owner alone: the `opener` of `open`.
+
+    Raises `OSError` for a link, a pipe, and a file of another user or with another name.
+    """
+    safe = flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(path, safe, mode=PRIVATE)
+    try:
+        found = os.fstat(descriptor)
+        if stat.S_ISFIFO(found.st_mode) or found.st_nlink > 1 or not is_trusted(found.st_uid):
+            raise OSError(errno.EPERM, "it is a pipe, has a second name, or belongs to another user", str(path))
+        if flags & os.O_TRUNC and stat.S_ISREG(found.st_mode):
+            os.ftruncate(descriptor, 0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def expanded(text: str) -> str:
@@ -48,11 +101,7 @@ def state_folder(name: str) -> Path:
     """
     ours = xdg_path("XDG_STATE_HOME", ".local/state", "")
     ours.parent.mkdir(parents=True, exist_ok=True)
-    for folder in ours.parent.resolve(), *ours.parent.resolve().parents:
-        mode = folder.stat().st_mode
-        # A user who may rename entries of a parent folder can replace ours.
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            raise _untrusted(folder, f"everybody can write to it; chmod o-w {folder}")
+    require_own_folder(ours.parent)  # a user who may rename entries of a parent folder can replace ours
     for part in ("", *Path(name).parts):
         ours /= part
         ours.mkdir(mode=0o700, exist_ok=True)

@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.places import cache_folder, expanded, state_folder, write_named, write_whole
+from loadgen.places import (
+    cache_folder,
+    expanded,
+    open_private,
+    require_own_folder,
+    state_folder,
+    trust_all_users,
+    write_named,
+    write_whole,
+)
 
 
 def test_the_folders_follow_the_xdg_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,3 +124,88 @@ def test_a_name_may_be_as_long_as_the_disk_takes(tmp_path: Path) -> None:
     path = tmp_path / ("x" * 255)
     write_whole(path, b"figures")
     assert path.read_bytes() == b"figures"
+
+
+OTHER_USER = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file to another user")
+
+
+@as_root
+def test_what_another_user_owns_is_refused_until_the_operator_trusts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, OTHER_USER, OTHER_USER)
+    with pytest.raises(PermissionError, match=f"another user, {OTHER_USER}; --trust"):
+        require_own_folder(theirs / "runs")
+    monkeypatch.setenv("SUDO_UID", str(OTHER_USER))
+    require_own_folder(theirs / "runs")
+    monkeypatch.delenv("SUDO_UID")
+    monkeypatch.setattr("loadgen.places._trusts_all_users", False)
+    trust_all_users()
+    require_own_folder(theirs / "runs")
+
+
+@as_root
+def test_a_link_of_another_user_is_refused_wherever_it_leads(tmp_path: Path) -> None:
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "ours")
+    require_own_folder(tmp_path / "link")
+    os.chown(tmp_path / "link", OTHER_USER, OTHER_USER, follow_symlinks=False)
+    with pytest.raises(PermissionError, match="another user"):
+        require_own_folder(tmp_path / "link")
+
+
+def test_a_folder_in_which_everybody_can_rename_is_refused(tmp_path: Path) -> None:
+    require_own_folder(tmp_path / "missing")
+    tmp_path.chmod(0o777)
+    with pytest.raises(PermissionError, match="everybody can write to it; chmod o-w"):
+        require_own_folder(tmp_path / "missing")
+    tmp_path.chmod(0o1777)
+    require_own_folder(tmp_path / "missing")
+
+
+def written(path: Path) -> None:
+    with open(path, "ab", opener=open_private) as file:
+        file.write(b"more\n")
+
+
+def test_a_private_file_is_for_its_owner_and_keeps_what_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    written(path)
+    written(path)
+    assert path.read_text() == "more\nmore\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with open(path, "wb", opener=open_private):
+        pass
+    assert path.read_bytes() == b""
+
+
+@pytest.mark.parametrize("trap", ["link", "dangling link", "second name", "pipe", "folder"])
+def test_a_private_file_is_not_what_somebody_put_there(tmp_path: Path, trap: str) -> None:
+    path, victim = tmp_path / "server.log", tmp_path / "victim"
+    if trap != "dangling link":
+        victim.write_text("as it was\n")
+    if "link" in trap:
+        path.symlink_to(victim)
+    elif trap == "second name":
+        path.hardlink_to(victim)
+    elif trap == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    with pytest.raises(OSError):
+        written(path)
+    with pytest.raises(OSError):
+        open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    assert not victim.exists() if trap == "dangling link" else victim.read_text() == "as it was\n"
+
+
+@as_root
+def test_a_private_file_is_not_another_users(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    written(path)
+    os.chown(path, OTHER_USER, OTHER_USER)
+    with pytest.raises(OSError, match="another user"):
+        written(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import json
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,7 @@ from pydantic_core import ErrorDetails
 
 from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.masking import learn
+from loadgen.places import require_trusted
 from loadgen.profile.schema import Profile, tables
 
 _TYPE = re.compile(r"(int|float|str|bool)$|constrained-|list\[")  # what pydantic tried, in the place of an error
@@ -31,9 +33,14 @@ def load_profile(path: Path, overrides: Iterable[str] = (), *, variant: str | No
 
 
 def load_document(path: Path) -> dict[str, Any]:
-    """Read a profile's TOML without validating it; its default name comes from the file. Raises `ProfileError`."""
+    """Read a profile's TOML without validating it; its default name comes from the file.
+
+    Raises `ProfileError`, also where another user can change it.
+    """
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        with path.open(encoding="utf-8-sig") as file:
+            _require_trusted_profile(os.fstat(file.fileno()), path)
+            document = tomllib.loads(file.read())
     except FileNotFoundError:
         raise ProfileError(_no_such_profile(path)) from None
     except OSError as error:
@@ -45,6 +52,14 @@ def load_document(path: Path) -> dict[str, Any]:
     _require_shallow(document, where=str(path))
     document.setdefault("name", default_name(path))
     return document
+
+
+def _require_trusted_profile(found: os.stat_result, path: Path) -> None:
+    try:
+        require_trusted(found, path)
+    except PermissionError as error:
+        why = "a profile names programs that vramp runs: read it first"
+        raise ProfileError(f"{path}: {error.strerror} ({why})") from None
 
 
 def default_name(path: Path) -> str:

@@ -19,9 +19,12 @@ from typing import Any
 import msgspec
 
 from loadgen.errors import UNDECODABLE, ResultError
+from loadgen.format import user_name
 from loadgen.metrics.series import TimeSeries
+from loadgen.places import TRUST, is_trusted
 from loadgen.run.operations import Operation
 from loadgen.schema.snapshot import SeriesPoint, Snapshot
+from loadgen.server.process.locks import peer_of
 
 SOCKET = "watch.sock"
 _FAREWELL_S = 1.0
@@ -144,10 +147,16 @@ class RemoteRun:
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         try:
             with _short_path(self._folder) as path:
-                return await asyncio.open_unix_connection(path, limit=_LONGEST_SNAPSHOT)
+                reader, writer = await asyncio.open_unix_connection(path, limit=_LONGEST_SNAPSHOT)
         except OSError as error:
             why = "nothing runs there" if isinstance(error, (FileNotFoundError, ConnectionError)) else error.strerror
             raise ResultError(f"{self._folder}: cannot be watched: {why}") from error
+        _, user = peer_of(writer.get_extra_info("socket"))
+        if not is_trusted(user):
+            writer.close()
+            words = f"its run belongs to another user, {user_name(user)}; {TRUST} watches it all the same"
+            raise ResultError(f"{self._folder}: is not watched: {words}")
+        return reader, writer
 
     def apply(self, operation: Operation) -> None:
         """Send the operation to the run, if this watcher may steer."""

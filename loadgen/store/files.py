@@ -21,9 +21,10 @@ from loadgen.errors import ResultError
 from loadgen.format import harmless
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.stage import StageMetrics
+from loadgen.places import open_private
 from loadgen.schema.deltas import LATENCIES, StreamRow
 from loadgen.schema.journal import Line, RunFinished, RunStarted, StageStarted, Ticked
-from loadgen.store.growing import GrowingFile, opened, writing
+from loadgen.store.growing import GrowingFile, writing
 from loadgen.store.journal import JOURNAL, Journal, OldParts
 
 HISTOGRAMS = "histograms.hlog"
@@ -147,7 +148,7 @@ class ParquetRows:
         hints = {"worker": int, **get_type_hints(StreamRow)}
         schema = pyarrow.schema([(name, kinds[(get_args(hint) or (hint,))[0]]) for name, hint in hints.items()])
         with writing(self.path, "the rows of streams"):
-            os.close(opened(str(self.path), os.O_WRONLY | os.O_CREAT))  # pyarrow cannot set file modes
+            os.close(open_private(str(self.path), os.O_WRONLY | os.O_CREAT))  # pyarrow cannot set file modes
             self._writer = pyarrow.parquet.ParquetWriter(self.path, schema, compression="zstd")
 
     def write(self, worker: int, rows: Iterable[StreamRow], model: str | None) -> None:

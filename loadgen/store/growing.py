@@ -6,14 +6,11 @@ import contextlib
 import errno
 import os
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from loadgen.errors import ResultError
-from loadgen.places import PRIVATE
-
-opened = partial(os.open, mode=PRIVATE)
+from loadgen.places import open_private
 
 
 @contextlib.contextmanager
@@ -31,7 +28,7 @@ class GrowingFile:
     def __init__(self, path: Path, what: str, mode: Literal["ab", "wb"]) -> None:
         self.path, self._what = path, what
         with writing(path, what):
-            self._file = open(path, mode, buffering=0, opener=opened)  # noqa: SIM115 - it stays open
+            self._file = open(path, mode, buffering=0, opener=open_private)  # noqa: SIM115 - it stays open
 
     def append(self, data: bytes) -> None:
         """Append all of it or nothing, even if the disk has room for a part."""

@@ -19,7 +19,7 @@ import msgspec
 
 from loadgen.errors import UNDECODABLE, ProfileError, ResultError
 from loadgen.masking import masked
-from loadgen.places import read_whole, state_folder, takes_bytes, write_named, write_whole
+from loadgen.places import read_whole, require_own_folder, state_folder, takes_bytes, write_named, write_whole
 from loadgen.schema.result import SCHEMA, Result
 from loadgen.store.foreign.read import TOOLS, read_foreign
 from loadgen.store.journal import JOURNAL, journal_is_held
@@ -203,7 +203,14 @@ def _folder() -> Path:
 
 
 def claim_folder(name: str, started: datetime) -> Path:
-    """Make `runs/<UTC time>-<name>/`; a second run in the same second gets a number. Raises `ResultError`."""
+    """Make `runs/<UTC time>-<name>/`; a second run in the same second gets a number.
+
+    Raises `ResultError`, also where another user could replace the folder and have files written elsewhere.
+    """
+    try:
+        require_own_folder(RUNS)
+    except PermissionError as error:
+        raise ResultError(f"{error.filename}: results go below it, but {error.strerror}") from None
     stem = f"{started.astimezone(UTC):%Y%m%dT%H%M%SZ}-{name}"
     for attempt in range(1, 1000):
         folder = RUNS / (stem if attempt == 1 else f"{stem}-{attempt}")

@@ -20,6 +20,7 @@ import msgspec
 
 from loadgen.errors import UNDECODABLE, TelemetryError
 from loadgen.format import harmless, signal_name
+from loadgen.places import open_private
 from loadgen.telemetry.protocol import Opened, Order, Refused, Sampled, decode_line
 
 OPEN_S = 60.0
@@ -154,7 +155,7 @@ async def start_child(command: Sequence[str], env: Mapping[str, str], log_path: 
 
 
 def _spawn(command: Sequence[str], env: Mapping[str, str], log_path: Path) -> tuple[subprocess.Popen[bytes], int]:
-    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = open_private(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         log_start = os.fstat(log).st_size
         process = subprocess.Popen(

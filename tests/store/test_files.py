@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import resource
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +27,7 @@ from loadgen.store.runs import read_result
 from tests.engines import Simulator, attach
 from tests.journal import STARTED
 from tests.run.driving import finish, flowing, in_turn, once
+from tests.store.full_disk import no_room
 from tests.store.test_histogram_log import read as read_histograms
 from tests.store.test_histogram_log import read_stages
 from tests.store.test_stream_rows import ROW
@@ -145,38 +144,23 @@ async def test_the_log_is_whole_when_the_plan_is_done_though_the_operator_may_go
     assert counts == [8]
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("journal.jsonl", "its lines wait in memory, where they would not survive a crash"),
-        ("histograms.hlog", "the log of histograms cannot be written"),
-        ("records.jsonl", "the rows of streams cannot be written"),
-    ],
-)
-def test_a_file_that_the_disk_does_not_take_is_told_once(tmp_path: Path, name: str, words: str) -> None:
-    (tmp_path / name).symlink_to("/dev/full")
+def test_files_that_the_disk_does_not_take_are_told_once_each(tmp_path: Path) -> None:
     files = SafeFiles(tmp_path, "jsonl")
-    problems = files.write(STARTED)
-    for _ in range(3):
-        problems += files.write(Happened(1.0, "note", ""))
-        problems += files.write_rows({0: [ROW], 1: [ROW]}, None)
-    problems += files.write(RunFinished(2.0, 1.7e9, "complete", ""))
+    with no_room(tmp_path / "records.jsonl", left=0):
+        problems = files.write(STARTED)
+        for _ in range(3):
+            problems += files.write(Happened(1.0, "note", ""))
+            problems += files.write_rows({0: [ROW], 1: [ROW]}, None)
+        problems += files.write(RunFinished(2.0, 1.7e9, "complete", ""))
     files.close()
-    ((kind, problem),) = problems
-    assert kind == "error"
-    assert words in problem
-    assert "No space left on device; the run goes on" in problem
-
-
-@contextlib.contextmanager
-def no_room(file: Path) -> Iterator[None]:
-    """No file of this process may grow beyond what this one has."""
-    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 10, most))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+    assert [kind for kind, _ in problems] == ["error"] * 3
+    for words in (
+        "its lines wait in memory, where they would not survive a crash",
+        "the log of histograms cannot be written",
+        "the rows of streams cannot be written",
+    ):
+        assert sum(words in problem for _, problem in problems) == 1
+    assert all("File too large; the run goes on" in problem for _, problem in problems)
 
 
 def test_the_journal_goes_on_without_a_gap_once_the_disk_has_room_again(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.errors import LoadError, ProfileError
 from loadgen.format import harmless
+from loadgen.places import TRUST
 from tui.cli.options import add_shared, parser_of, say, shown
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def ask_parser() -> argparse.ArgumentParser:
     parser = parser_of("vramp ask", "One typed prompt and its streamed answer.", _EPILOG)
     parser.add_argument("words", nargs="*", metavar="PROFILE", help="the profile (not with --url), then the prompt")
     parser.add_argument("--url", help="the server to ask")
-    add_shared(parser, "--model", "--api-key-env")
+    add_shared(parser, "--model", "--api-key-env", TRUST)
     parser.add_argument("--endpoint", choices=("chat", "completions"), help="(default: chat where the server has it)")
     parser.add_argument("--max-tokens", metavar="N", type=_count, default=_MAX_TOKENS, help="(default: %(default)s)")
     return parser

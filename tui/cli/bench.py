@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from loadgen.errors import ProfileError, ResultError
+from loadgen.places import TRUST
 from loadgen.profile.document import apply_variant, build_profile, load_document, unset_keys
 from loadgen.profile.schema import Profile
 from loadgen.report import bench_table
@@ -345,7 +346,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run")
     group.add_argument("--seed", type=int, help="makes the prompts and the schedule reproducible")
     group.add_argument("--workers", type=int, metavar="N", help="worker processes")
-    add_shared(group, "--set", "--unset")
+    add_shared(group, "--set", "--unset", TRUST)
     add_result_options(group)
 
 

@@ -58,7 +58,8 @@ def check(words: list[str]) -> int:
 def check_parser() -> argparse.ArgumentParser:
     parser = parser_of(
         "vramp check",
-        "What stands in the way of a profile on this box. It reads, and changes nothing.",
+        "What stands in the way of a profile on this box. It changes nothing, but runs what the profile names: its "
+        "server's Python, and docker.",
         f"exit codes: 0 nothing blocks; 2 usage or profile; {BLOCKED} something blocks",
     )
     add_profile_options(parser)

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any, get_args
 
 from loadgen.errors import ProfileError
+from loadgen.places import TRUST
 from loadgen.vendors import TelemetryMode
 from tui.cli.options import RUN_EXIT_CODES, add_result_options, add_shared, parser_of
 from tui.cli.run import run_headless, show_cockpit
@@ -41,7 +42,7 @@ def monitor_parser() -> argparse.ArgumentParser:
     parser = parser_of("vramp monitor", "The cockpit without load.", _EPILOG)
     parser.add_argument("urls", nargs="*", metavar="URL", help="engines that run already; several are added up")
     parser.add_argument("--server", dest="profile", metavar="PROFILE", help="start the server of this profile")
-    add_shared(parser, "--variant", "--model", "--api-key-env", "--set", "--unset")
+    add_shared(parser, "--variant", "--model", "--api-key-env", "--set", "--unset", TRUST)
     group = parser.add_argument_group("run")
     group.add_argument("--duration", metavar="30m", help="without a screen, for so long")
     group.add_argument("--every", metavar="10m", help="end a stage after this time and begin the next")

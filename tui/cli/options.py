@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from loadgen.errors import ProfileError, ResultError, VrampError
 from loadgen.format import harmless
 from loadgen.masking import masked_text
+from loadgen.places import TRUST, trust_all_users
 from loadgen.profile import BASE
 from loadgen.searches import PLAN_KEYS, SEARCHES
 
@@ -104,7 +105,15 @@ def parser_of(verb: str, description: str, epilog: str) -> argparse.ArgumentPars
     return Parser(prog=verb, description=description, epilog=epilog, formatter_class=form, allow_abbrev=False)
 
 
+class _Trust(argparse.Action):
+    """Takes effect as it is read: a profile is read next."""
+
+    def __call__(self, *_: object) -> None:
+        trust_all_users()
+
+
 _SHARED: dict[str, dict[str, Any]] = {
+    TRUST: {"action": _Trust, "nargs": 0, "help": "use profiles, folders and sockets of other users, too"},
     "--variant": {"metavar": "NAME", "help": "one of the profile's [variants]"},
     "--set": {"metavar": "KEY=VALUE", "action": "append", "default": [], "help": "override a profile key"},
     "--unset": {"metavar": "KEY", "action": "append", "default": [], "help": "leave out a profile key"},
@@ -122,7 +131,7 @@ def add_shared(parser: argparse._ActionsContainer, *flags: str) -> None:
 def add_profile_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose a profile and change it."""
     parser.add_argument("profile", nargs="?", metavar="PROFILE", help="a TOML file, or a profile's name")
-    add_shared(parser, "--variant", "--set", "--unset")
+    add_shared(parser, "--variant", "--set", "--unset", TRUST)
     server = parser.add_argument_group("server")
     server.add_argument("--url", help="attach to a server that is already running")
     add_shared(server, "--model", "--api-key-env")

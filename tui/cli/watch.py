@@ -15,12 +15,13 @@ from socket import socket
 
 from loadgen.errors import ProfileError, ResultError
 from loadgen.parent import signal_when_parent_dies
+from loadgen.places import TRUST
 from loadgen.run.remote import SOCKET, RemoteRun
 from loadgen.run.replay import FASTEST, SLOWEST, Replay
 from loadgen.run.run import Run
 from loadgen.store.journal import JOURNAL, journal_is_held
 from loadgen.store.runs import RUNS, find_run, open_journal, run_folders, was_killed
-from tui.cli.options import RUN_WORDS, document_of, is_loopback, parser_of, port_of, say
+from tui.cli.options import RUN_WORDS, add_shared, document_of, is_loopback, parser_of, port_of, say
 from tui.cli.progress import follow
 from tui.cli.run import add_run_options, conclude, make_run
 from tui.config import config_path, read_config
@@ -54,6 +55,7 @@ def watch_parser() -> argparse.ArgumentParser:
     run = "a folder, or a name in runs/ or its beginning (default: the newest live run)"
     parser.add_argument("run", nargs="?", metavar="RUN", help=run)
     parser.add_argument("--allow-control", action="store_true", help="let the keys change the load")
+    add_shared(parser, TRUST)
     return parser
 
 

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.parent import signal_when_parent_dies
+from loadgen.places import open_private
 from loadgen.server.process.tree import ProcessId, ProcessInfo, descendants, look_at, send_signal
 
 LEFTOVER_GRACE_S = 2.0  # after the main process has ended, the rest of the tree gets SIGTERM and this long
@@ -43,7 +44,6 @@ ORPHAN_KILL_WAIT_S = 2.0  # if vramp is gone: with the grace, under five seconds
 _LAST_S = 1.0  # a container removal still running this long before the guard gives up is killed
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
-_private = partial(os.open, mode=0o600)
 
 
 SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -231,7 +231,7 @@ class Guard:
         self._record |= facts
         new = self._record_path.with_suffix(".new")
         try:
-            with open(new, "w", opener=_private) as file:
+            with open(new, "w", opener=open_private) as file:
                 file.write(json.dumps(self._record))
             new.replace(self._record_path)
         except OSError as error:  # the server works without a record, and can still be found by its mark
@@ -267,7 +267,7 @@ def _start(
     order: dict[str, Any], argv: list[str], *, quiet: bool = False, preexec_fn: Callable[[], None] | None = None
 ) -> subprocess.Popen[bytes]:
     # The log may show the server's arguments, including API keys: only its owner may read it.
-    with open(order["log_path"], "ab", opener=_private) as log:
+    with open(order["log_path"], "ab", opener=open_private) as log:
         return subprocess.Popen(
             argv,
             env=order["env"],

@@ -23,6 +23,7 @@ import msgspec
 import loadgen
 from loadgen.errors import UNDECODABLE
 from loadgen.format import signal_name
+from loadgen.places import open_private
 from loadgen.server.process import guard, tree
 from loadgen.server.process.container import Container, remove_container
 from loadgen.server.process.records import ServerRecord, forget
@@ -87,7 +88,7 @@ class StopReport(msgspec.Struct, frozen=True):
 def start_guard(log_path: Path) -> subprocess.Popen[bytes]:
     """A guard that waits for its order; its own errors go to the server's log."""
     # Not asyncio's subprocess: that kills its child when the loop is closed, and the guard must outlive that.
-    with open(log_path, "ab", opener=partial(os.open, mode=0o600)) as log, _blocked(guard.SIGNALS):
+    with open(log_path, "ab", opener=open_private) as log, _blocked(guard.SIGNALS):
         return subprocess.Popen(
             [sys.executable, "-m", guard.__name__],
             stdin=subprocess.PIPE,

@@ -157,8 +157,14 @@ def _holder(right: Right, host: str, port: int) -> tuple[int, int] | None:
             return None
         except BlockingIOError:
             return 0, 0
-        pid, user, _ = _CREDENTIALS.unpack(asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-        return pid, user
+        return peer_of(asking)
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Pid and user of the process at the other end of a unix socket, pid 0 if it is not visible."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, user, _ = _CREDENTIALS.unpack(credentials)
+    return pid, user
 
 
 def _lock_name(right: Right, host: str, port: int) -> bytes:
