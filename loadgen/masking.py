@@ -10,6 +10,7 @@ Documents are masked before they are serialised, which escapes quotes, so that f
 
 from __future__ import annotations
 
+import base64
 import errno
 import json
 import operator
@@ -18,8 +19,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import Any, BinaryIO
+from urllib.parse import quote, quote_plus
 
 from loadgen.format import plain
 from loadgen.places import open_file, replacing
@@ -31,6 +32,7 @@ _SHORTEST_KNOWN = 8  # shorter values are masked only by name and form: `1` and 
 _SHORTEST_START = 6
 _LONGEST_LIST = 2000  # characters; without an end, a line of lists that are never closed would take minutes
 _LONGEST_LINE = 1 << 20
+_LONGEST_SECRET = 1 << 16  # characters, in a line that is longer than that
 _LONGEST_FILE = 1 << 30  # takes half a minute
 _DEEPEST = 64  # none of our documents is nested this deep; anything deeper is masked unseen
 
@@ -60,6 +62,24 @@ _PAIRS = (
     re.compile(rf"""(?i)(?<![\w.-])(?P<name>{_NAME})(?P<between> ?= ?|\\?["'] *: *)(?!={{1,2}}$)(?P<value>{_VALUE})"""),
     re.compile(rf"(?i)(?<![\w.-])(?P<name>--(?!-){_NAME})(?P<between> +)(?!-)(?P<value>{_VALUE})"),
 )
+# Without quotes a colon mostly follows a word of prose: only names that end in a word for a secret count.
+_LABEL = (
+    r"(?:[\w.-]{0,64}[_.-])?(?:secret|passw(?:or)?d|passphrase|credentials?)|(?:access|auth|refresh)token|"
+    r"[\w.-]{0,64}[_.-](?:token|auth|pat|pwd|pass)|[\w.-]{0,64}(?:[_.-]|api|access|private|secret)keys?"
+)
+_LABELLED = (
+    re.compile(
+        rf"(?im)^(?P<name>[ \t]*(?:- +)?(?:{_LABEL}|(?-i:token|TOKEN)))(?P<between> ?: +)"
+        rf"""(?P<value>[^\s,;"'\[{{][^\n,;]*)"""  # several words, as in YAML
+    ),
+    re.compile(rf"(?i)(?<![\w.-])(?P<name>{_LABEL})(?P<between> ?: *)(?![/:])(?P<value>{_VALUE})"),
+)
+_LABEL_ENDS = re.compile(r"(?:keys?|token|secret|passw(?:or)?d|passphrase|credentials?|auth|pat|pwd|pass) ?:")
+_PROSE = re.compile(
+    r"(?:^|[_.-])(?:inter|per|first|next|last|new|input|output|prompt|draft|generated|image|special|stop|eos|bos|pad|unk|"
+    r"cls|sep|mask|cache|missing|unexpected|public|primary|dict|sort|state)[_.-](?:token|key)s?$",
+    re.IGNORECASE,
+)
 _SCHEME = r"(?:basic|bearer|digest|token)\s+"
 _CREDENTIALS = (
     (re.compile(r'(?<=://)[^/\s?#"]+(?=@)'), MASK),
@@ -67,6 +87,7 @@ _CREDENTIALS = (
         re.compile(rf"(?i)((?:authorization\s*[:=]|api-key\s*:)\s*(?:{_SCHEME})?)(?!\*|{_SCHEME})[^\s\"',]+"),
         rf"\1{MASK}",
     ),
+    (re.compile(r"(?i)\b(cookie ?: ?)[^\s'\"].*"), rf"\1{MASK}"),
     (re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]+"), rf"\1{MASK}"),
     (re.compile(r"\b([Bb]asic\s+)(?=\S*[A-Z0-9=])[A-Za-z0-9+/]{6,}={0,2}"), rf"\1{MASK}"),
     (re.compile(r"\b(?:hf_|sk-|gh[a-z]_|github_pat_|glpat-|nvapi-)[\w-]{16,}"), MASK),  # keys in their issuers' formats
@@ -95,7 +116,7 @@ def masked_text(text: str) -> str:
     for secret in _known:
         if secret in text:
             text = text.replace(secret, MASK)
-        elif secret[:_SHORTEST_START] in text[-len(secret) :]:  # a text may have been cut in the middle of it
+        elif text.find(secret[:_SHORTEST_START], -len(secret)) >= 0:  # a text may have been cut in the middle of it
             start = text.rfind(secret[:_SHORTEST_START])
             text = text[:start] + MASK if secret.startswith(text[start:]) else text
     lowered = text.lower()
@@ -105,6 +126,9 @@ def masked_text(text: str) -> str:
         text = pattern.sub(replacement, text)
     for pairs in _PAIRS:
         text = pairs.sub(_masked_pair, text)
+    if _LABEL_ENDS.search(lowered):
+        for labelled in _LABELLED:
+            text = labelled.sub(_masked_labelled, text)
     return text
 
 
@@ -132,8 +156,30 @@ def mask_file(path: Path) -> None:
     if path.stat().st_size > _LONGEST_FILE:
         raise OSError(errno.EFBIG, f"it is larger than {_LONGEST_FILE >> 20} MiB", str(path))
     with open_file(path) as old, replacing(path) as new, new.open("wb") as clean:
-        for line in iter(partial(old.readline, _LONGEST_LINE), b""):
-            clean.write(masked_text(line.decode(errors="surrogateescape")).encode(errors="surrogateescape"))
+        rest = b""
+        for part in iter(partial(old.readline, _LONGEST_LINE), b""):
+            text = (rest + part).decode(errors="surrogateescape")
+            end = len(text) if len(part) < _LONGEST_LINE else _safe_end(text)
+            if end == 0:
+                text, end = f"{MASK}\n", len(MASK) + 1
+                _skip_line(old)
+            clean.write(masked_text(text[:end]).encode(errors="surrogateescape"))
+            rest = text[end:].encode(errors="surrogateescape")
+        clean.write(masked_text(rest.decode(errors="surrogateescape")).encode(errors="surrogateescape"))
+
+
+def _safe_end(text: str) -> int:
+    """The length of a first part of an overlong line that is masked alone as in the whole; 0 if there is none."""
+    whole = masked_text(text)
+    for end in range(len(text) - _LONGEST_SECRET, 0, -_LONGEST_LINE // 4):
+        if masked_text(text[:end]) + masked_text(text[end:]) == whole:
+            return end
+    return 0
+
+
+def _skip_line(file: BinaryIO) -> None:
+    while (part := file.readline(_LONGEST_LINE)) and not part.endswith(b"\n"):
+        pass
 
 
 def _masked(value: Any, name: str, depth: int) -> Any:  # noqa: ANN401 - any JSON, and structs
@@ -201,6 +247,10 @@ def _masked_pair(match: re.Match[str]) -> str:
     return f"{match['name']}{match['between']}{shown}"
 
 
+def _masked_labelled(match: re.Match[str]) -> str:
+    return match[0] if _PROSE.search(match["name"]) else _masked_pair(match)
+
+
 def _json_in(text: str) -> Any:  # noqa: ANN401 - any JSON
     """The parsed table or list of a JSON text, such as `--kv-transfer-config`'s; None for any other text."""
     if text[:1] not in ("{", "["):
@@ -242,10 +292,25 @@ def _secrets(name: str, text: str) -> list[str]:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """The forms in which a secret may appear: single lines in a log, escaped in JSON, quoted in a URL."""
+    """The forms in which a secret may appear: single lines in a log, escaped in JSON, quoted in a URL, encoded."""
     for part in {secret.strip(), *map(str.strip, secret.splitlines())}:
         if len(part) >= _SHORTEST_KNOWN:
-            yield from (part, json.dumps(part)[1:-1], quote(part, safe="", errors="surrogatepass"))
+            yield from (part, json.dumps(part)[1:-1], *_encoded(part.encode(errors="surrogatepass")))
+            for quoted in (
+                quote(part, "", errors="surrogatepass"),
+                quote(part, "/", errors="surrogatepass"),
+                quote_plus(part, errors="surrogatepass"),
+            ):
+                yield from (quoted, re.sub("%..", lambda code: code[0].lower(), quoted))
+
+
+def _encoded(secret: bytes) -> Iterator[str]:
+    """The hexadecimal form, and the base64 that any text with the secret in it has in common: one for each offset."""
+    yield secret.hex()
+    for before in range(3):
+        text = base64.b64encode(b"\0" * before + secret).decode().rstrip("=")
+        inner = text[-(-before * 8 // 6) : (before + len(secret)) * 8 // 6]
+        yield from (inner, inner.translate({43: "-", 47: "_"}))
 
 
 learn(os.environ)

@@ -1,13 +1,15 @@
 """Secrets out of documents, texts and command lines: by name, by value and by form."""
 
 import ast
+import base64
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies
 
-from loadgen.masking import learn, masked, masked_command, masked_text
+from loadgen.masking import learn, mask_file, masked, masked_command, masked_text
 from loadgen.schema.journal import Diagnosis
 
 ROOT = Path(__file__).parents[1]
@@ -134,12 +136,75 @@ def test_a_document_deeper_than_any_of_ours_ends_in_a_mask() -> None:
         ("X-API-Key: abc", "X-API-Key: ***"),
         ("Authorization: Basic dTpw", "Authorization: Basic ***"),
         ("authorization: abc", "authorization: ***"),
+        ("api_key: sk-abc", "api_key: ***"),
+        ("INFO using HF_TOKEN: hf_x, port: 1", "INFO using HF_TOKEN: ***, port: 1"),
+        (
+            "env:\n  - client_secret: a\n    password: b c\n    token: d",
+            "env:\n  - client_secret: ***\n    password: ***\n    token: ***",
+        ),
+        ("accessToken: a, X-Auth: b", "accessToken: ***, X-Auth: ***"),
+        ("> Cookie: a=b; c=d", "> Cookie: ***"),
         ("the token is hf_abcdefghijklmnopqrstuvwxyz", "the token is ***"),
     ],
 )
 def test_secrets_in_a_text(text: str, shown: str) -> None:
     assert masked_text(text) == shown
     assert masked_text(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Inter-token: slow",
+        "Time to First Token: slow",
+        "Token: slow",
+        "per-token: 5 ms",
+        "Total input tokens: 1024",
+        "max_tokens: 16, pad_token: </s>, eos-token: <|end|>",
+        "KeyError: model.layers.0",
+        "unexpected key: model.layers.0, missing_keys: lm_head.weight",
+        "cache_key: model-abc, kv_cache_dtype: fp8",
+        "keys: q quits, key: x, auth: on, passed: yes",
+        "api_key: None, api_key_env: VLLM_API_KEY",
+        "secret://vault/a, monkey: x, author: me, tokenizer: org/m",
+    ],
+)
+def test_a_colon_after_a_word_of_prose_masks_nothing(text: str) -> None:
+    assert masked_text(text) == text
+
+
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+@given(strategies.binary(max_size=5), strategies.binary(max_size=5))
+def test_a_known_value_is_masked_in_base64(encode: Callable[[bytes], bytes], before: bytes, after: bytes) -> None:
+    secret = b"a key/of+service? 1"
+    learn({"SERVICE_KEY": secret.decode()})
+    shown = masked_text(encode(before + secret + after).decode())
+    assert "***" in shown and len(shown) < 3 + 12 + 12
+
+
+def test_a_known_value_is_masked_in_urls_and_in_hexadecimal() -> None:
+    learn({"SERVICE_KEY": "a key/of+service? 1"})
+    for shown in ("a%20key%2Fof%2Bservice%3F%201", "a+key%2fof%2bservice%3f+1", "a%20key/of%2Bservice%3F%201"):
+        assert masked_text(f"GET /?q={shown}&n=1") == "GET /?q=***&n=1"
+    assert masked_text(b"a key/of+service? 1".hex()) == "***"
+
+
+def test_a_secret_without_an_end_takes_its_line_with_it(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("first\npassword='" + "x y " * (1 << 19) + "\nlast\n")
+    mask_file(log)
+    assert log.read_text() == "first\n***\nlast\n"
+
+
+@pytest.mark.parametrize("before", [(1 << 20) - 8, (1 << 20) - 70_000, (1 << 21) - 5])
+def test_a_secret_anywhere_on_an_endless_line_of_a_log_is_masked(tmp_path: Path, before: int) -> None:
+    learn({"SERVICE_KEY": "a key/of+service? 1"})
+    log = tmp_path / "server.log"
+    for secret in ("a key/of+service? 1", "api_key='some other value'"):
+        filled = "x" * (before - 1) + " "
+        log.write_text(f"{filled}{secret} {filled}\nend {secret}")
+        mask_file(log)
+        assert log.read_text() == f"{filled}{masked_text(secret)} {filled}\nend {masked_text(secret)}"
 
 
 def test_a_value_that_is_known_is_masked_wherever_it_turns_up() -> None:

@@ -14,12 +14,13 @@ from loadgen.record.stage import StageRecord
 from loadgen.schema.deltas import MAIN_LATENCIES, Summary
 from loadgen.schema.engine import EngineView, OthersTraffic
 from loadgen.schema.journal import Ticked
-from loadgen.schema.snapshot import RECENT_S, WINDOW_S, SeriesPoint
+from loadgen.schema.snapshot import RECENT_S, SNAPSHOT_S, WINDOW_S, SeriesPoint
 
 _COLUMNS = tuple(name for name in SeriesPoint.__struct_fields__ if name != "t_s")
 _CAPACITY = 6_000
 _KEPT_RAW = 1_200  # five minutes at four points a second
 _POINTS_KEPT = 31
+_MAX_RECENT = int(2 * RECENT_S / SNAPSHOT_S)  # a damaged or foreign journal may have any number of ticks at one moment
 
 
 class _Tick(NamedTuple):
@@ -35,7 +36,7 @@ class Timeline:
     def __init__(self) -> None:
         self.points: list[SeriesPoint] = []  # the newest; `series` has all of them
         self.series = TimeSeries(_COLUMNS, capacity=_CAPACITY, kept_raw=_KEPT_RAW)
-        self._recent: deque[_Tick] = deque()  # of the last `RECENT_S` seconds
+        self._recent: deque[_Tick] = deque(maxlen=_MAX_RECENT)  # of the last `RECENT_S` seconds
         self._heard_s: float | None = None
 
     def add(

@@ -31,6 +31,7 @@ from loadgen.store.growing import GrowingFile, writing
 
 JOURNAL = "journal.jsonl"
 PART_BYTES = 32 << 20
+_MAX_UNPACKED_BYTES = 2 * PART_BYTES  # of a thinned part: it is smaller than the part was
 _LINES_A_TICK = 4  # lines thinned with each tick, which itself brings one or two
 _MOST_WAITING = 64 << 20  # over an hour at a thousand streams
 _LONGEST_LINE = 64 << 20
@@ -231,7 +232,10 @@ def _lines(path: Path, file: BinaryIO, skipped: list[str] | None) -> Iterator[Li
     """The lines of one file, as `read_journal`, which masks them."""
     engine: EngineView | None = None
     damaged = 0
+    packed = isinstance(file, gzip.GzipFile)
     for number, text in enumerate(iter(partial(file.readline, _LONGEST_LINE), b""), start=1):
+        if packed and file.tell() > _MAX_UNPACKED_BYTES:
+            raise ResultError(f"{path}: the rest is left out: unpacked, it exceeds {_MAX_UNPACKED_BYTES >> 20} MiB")
         if not text.endswith(b"\n"):
             if len(text) == _LONGEST_LINE:
                 raise ResultError(f"{path}:{number}: not a journal: the line exceeds {_LONGEST_LINE >> 20} MiB")

@@ -42,7 +42,6 @@ class Configure(msgspec.Struct, frozen=True, tag=True):
     connect_timeout_s: float
     worker: int = 0
     source_addresses: tuple[str, ...] = ()  # connections are opened from these in turn; empty: the kernel chooses
-    verify_tls: bool = True
     cpus: tuple[int, ...] = ()  # run on these only; empty: wherever vramp itself may
     realtime_share: float = 0.0
     """Run at realtime priority, where the system allows it, while using no more than this share of a core; 0: never."""

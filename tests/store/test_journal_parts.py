@@ -84,6 +84,19 @@ def test_a_part_that_was_thinned_but_not_yet_deleted_is_read_once(tmp_path: Path
     assert list(read_journal(path)) == list(lines())
 
 
+def test_a_part_that_unpacks_without_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path)
+    whole = [time_of(line) for line in read_journal(path)]
+    packed = tmp_path / "journal-0002.jsonl.gz"
+    again = gzip.decompress(packed.read_bytes()).splitlines(keepends=True)[-1]
+    packed.write_bytes(packed.read_bytes() + gzip.compress(again * 100_000))
+    monkeypatch.setattr("loadgen.store.journal._MAX_UNPACKED_BYTES", 2 * PART_BYTES)
+    skipped: list[str] = []
+    cut = [time_of(line) for line in read_journal(path, skipped=skipped)]
+    assert len(whole) < len(cut) < len(whole) + 2 * PART_BYTES / len(again)
+    assert ["the rest is left out" in problem for problem in skipped] == [True]
+
+
 def test_it_is_held_throughout(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     journal = Journal(path, part_bytes=PART_BYTES)
