@@ -4,7 +4,6 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 INSTALLED_DEV = $(VENV)/.installed-dev
-CONSTRAINTS = $(VENV)/constraints.txt
 # Tests side by side: most wait for a socket or a process. A worker that has none left takes some of another.
 SIDE_BY_SIDE = -n $$(( 2 * $$(nproc) + 1 )) --dist worksteal
 
@@ -67,11 +66,12 @@ check: lint  ## the same, the lock and known vulnerabilities, and the tests with
 	$(BIN)/python .ci/lock.py
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --cov
 
-lock: $(VENV)/bin/python  ## the newest versions that pyproject.toml admits into requirements.lock, with their hashes
-	$(BIN)/pip install --quiet uv
-	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--no-emit-find-links --extra web --extra parquet --extra cluster --custom-compile-command 'make lock' \
-		pyproject.toml --output-file requirements.lock
+PIN = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-emit-find-links --custom-compile-command 'make lock'
+lock: $(INSTALLED_DEV)  ## the newest versions that pyproject.toml admits into the locks, with their hashes
+	$(PIN) --extra web --extra parquet --extra cluster --extra build pyproject.toml --output-file requirements.lock
+	$(PIN) --extra dev --constraint requirements.lock pyproject.toml --output-file requirements-dev.lock
+	echo ziglang | $(PIN) - --output-file requirements-cc.lock
 
 dist: $(INSTALLED_DEV)  ## what a release consists of, in dist/: sdist, wheel, SBOM, licences, checksums
 	$(BIN)/python .ci/release.py
@@ -110,10 +110,9 @@ fuzz: $(INSTALLED_DEV)  ## a million damaged inputs to each reader of bytes from
 	$(BIN)/python -m tests.fuzz.campaign --extremes $(FUZZ)
 	$(BIN)/python -m tests.fuzz.campaign --inputs 1000000 $(FUZZ)
 
-test-lowest:  ## the tests with the oldest versions that pyproject.toml admits
+test-lowest: $(INSTALLED_DEV)  ## the tests with the oldest versions that pyproject.toml admits
 	$(PYTHON) -m venv .venv-lowest
-	.venv-lowest/bin/pip install --quiet uv
-	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python --resolution lowest-direct -e '.[dev]'
+	$(BIN)/uv pip install --quiet --python .venv-lowest/bin/python --resolution lowest-direct -e '.[dev]'
 	.venv-lowest/bin/python -m pytest $(SIDE_BY_SIDE)
 
 schema: $(INSTALLED)  ## write the JSON Schema of the result anew
@@ -122,18 +121,17 @@ schema: $(INSTALLED)  ## write the JSON Schema of the result anew
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-# The versions of a release; their hashes would be asked of the checkout itself, too.
-$(CONSTRAINTS): $(VENV)/bin/python requirements.lock
-	sed -n 's/ *\\$$//; /==/p' requirements.lock > $@
+PIP_INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
-$(INSTALLED): $(CONSTRAINTS) pyproject.toml
-	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) -e .
+$(INSTALLED): $(VENV)/bin/python requirements.lock pyproject.toml
+	$(PIP_INSTALL) --require-hashes --requirement requirements.lock
+	$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	touch $@
 
-$(INSTALLED_DEV): $(INSTALLED)
-	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) -e '.[dev]'
+$(INSTALLED_DEV): $(INSTALLED) requirements-dev.lock requirements-cc.lock
+	$(PIP_INSTALL) --require-hashes --requirement requirements-dev.lock
 	# A compiler, for the stand-ins of GPU libraries. Its first library takes long, as it compiles its own runtime then.
-	command -v cc >/dev/null || { $(BIN)/pip install --quiet ziglang && \
+	command -v cc >/dev/null || { $(PIP_INSTALL) --require-hashes --requirement requirements-cc.lock && \
 		echo 'int nothing;' | $(BIN)/python -m ziglang cc -shared -x c - -o $(VENV)/.compiled; }
 	touch $@
 

@@ -1,4 +1,4 @@
-"""Checks requirements.lock against pyproject.toml and what is installed here, and audits it for vulnerabilities.
+"""Checks the locks against pyproject.toml and what is installed here, and audits requirements.lock for vulnerabilities.
 
 Exit code 1 if something does not agree, is known to be vulnerable, or pip-audit itself fails. Only the audit needs a
 network; if the vulnerability database cannot be reached, the last line says so, and that is no failure.
@@ -20,7 +20,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "requirements.lock"
-EXTRAS = ("web", "parquet", "cluster")  # covered by the lock in addition to the dependencies
+DEV_LOCK = ROOT / "requirements-dev.lock"
+EXTRAS = ("web", "parquet", "cluster", "build")  # covered by the lock in addition to the dependencies
 _AUDIT_TIMEOUT_S = 120
 _UNREACHED = "NOT audited: the vulnerability database cannot be reached from here"
 
@@ -49,30 +50,30 @@ def read_lock(path: Path = LOCK) -> list[Pin]:
     return [Pin(Requirement(pinned), hashes=rest.count("sha256:")) for pinned, _, rest in entries]
 
 
-def own_requirements(path: Path = ROOT / "pyproject.toml") -> list[Requirement]:
-    project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    return [
-        Requirement(line) for line in (*project["dependencies"], *(each for name in EXTRAS for each in extras[name]))
-    ]
+def own_requirements(*extras: str) -> list[Requirement]:
+    """The dependencies of pyproject.toml, and those of these extras."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = [*project["dependencies"], *(each for name in extras for each in project["optional-dependencies"][name])]
+    return [Requirement(line) for line in lines]
 
 
-def problems(pins: Sequence[Pin], asked: Sequence[Requirement]) -> Iterator[str]:
+def problems(lock: Path, asked: Sequence[Requirement]) -> Iterator[str]:
     """Yield a line for each problem; `make lock` fixes those of the lock, a new environment those of packages."""
+    pins = read_lock(lock)
     for pin in pins:
         if not pin.hashes:
-            yield f"requirements.lock: {pin.name} has no hash"
+            yield f"{lock.name}: {pin.name} has no hash"
     here = {pin.name: pin for pin in pins if pin.here}
     for requirement, by in _closure(asked, here):
         found = here.get(canonicalize_name(requirement.name))
         if found is None:
-            yield f"requirements.lock: {requirement.name} is missing, which {by} needs"
+            yield f"{lock.name}: {requirement.name} is missing, which {by} needs"
         elif not requirement.specifier.contains(found.version, prereleases=True):
-            yield f"requirements.lock: {found.name} {found.version}, but {by} needs {requirement.specifier}"
+            yield f"{lock.name}: {found.name} {found.version}, but {by} needs {requirement.specifier}"
     for pin in here.values():
         version = _installed(pin.name)
         if version != pin.version:
-            yield f"installed: {pin.name} {version or 'not at all'}, but requirements.lock has {pin.version}"
+            yield f"installed: {pin.name} {version or 'not at all'}, but {lock.name} has {pin.version}"
 
 
 def _closure(asked: Sequence[Requirement], here: dict[str, Pin]) -> Iterator[tuple[Requirement, str]]:
@@ -134,14 +135,13 @@ def audit() -> tuple[str, bool]:
 
 
 def main() -> int:
-    pins = read_lock()
-    wrong = list(problems(pins, own_requirements()))
+    wrong = [*problems(LOCK, own_requirements(*EXTRAS)), *problems(DEV_LOCK, own_requirements("dev"))]
     told, failed = audit()
     print(*wrong, sep="\n", end="\n" if wrong else "")
     if wrong:
-        print("make lock rewrites the lock; make clean, and then make, installs what is in it")
+        print("make lock rewrites the locks; make clean, and then make, installs what is in it")
     else:
-        print(f"requirements.lock: {len(pins)} pins with hashes agree with pyproject.toml and with what is installed")
+        print("requirements.lock, requirements-dev.lock: agree with pyproject.toml and with what is installed")
     print(told)
     return 1 if wrong or failed else 0
 

@@ -1,6 +1,7 @@
 """The check of requirements.lock, which `make check` makes."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -8,13 +9,15 @@ from types import ModuleType
 import pytest
 from packaging.requirements import Requirement
 
+ROOT = Path(__file__).parents[1]
+_FETCHES = re.compile(r"(?:pip|pipx|uv tool) install (?!.*--no-index)(?:-\S+ )*['\"]?vramp\b(?!-)")
 _HASH = "--hash=sha256:" + "0" * 64
 
 
 @pytest.fixture(scope="module")
 def lock() -> ModuleType:
     """The script, which is no module of a package."""
-    spec = importlib.util.spec_from_file_location("lock", Path(__file__).parents[1] / ".ci" / "lock.py")
+    spec = importlib.util.spec_from_file_location("lock", ROOT / ".ci" / "lock.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["lock"] = module
@@ -25,7 +28,7 @@ def lock() -> ModuleType:
 def told(lock: ModuleType, folder: Path, text: str, *asked: str) -> list[str]:
     path = folder / "requirements.lock"
     path.write_text(text.replace("HASH", _HASH))
-    return list(lock.problems(lock.read_lock(path), [Requirement(each) for each in asked]))
+    return list(lock.problems(path, [Requirement(each) for each in asked]))
 
 
 @pytest.fixture
@@ -60,10 +63,42 @@ def test_what_does_not_agree_is_a_line(lock: ModuleType, tmp_path: Path, text: s
 
 def test_the_lock_covers_what_the_project_asks_for(lock: ModuleType) -> None:
     """Of the environment nothing is asked here: that is `make check`."""
-    pins = {pin.name: pin for pin in lock.read_lock()}
-    for requirement in lock.own_requirements():
-        assert requirement.specifier.contains(pins[requirement.name.lower()].version), requirement
-    assert all(pin.hashes for pin in pins.values())
+    for path, extras in ((lock.LOCK, lock.EXTRAS), (lock.DEV_LOCK, ("dev",))):
+        pins = {pin.name: pin for pin in lock.read_lock(path)}
+        for requirement in lock.own_requirements(*extras):
+            assert requirement.specifier.contains(pins[requirement.name.lower()].version), requirement
+        assert all(pin.hashes for pin in pins.values())
+
+
+@pytest.mark.parametrize(
+    "name", ["Makefile", "Containerfile", "README.md", "docs/index.md", "docs/install.md", "docs/cluster.md"]
+)
+def test_whatever_is_installed_is_pinned_by_a_hash(name: str) -> None:
+    commands = re.findall(r"(?m)^[^#\n]*(?:pip install|PIP_INSTALL\)) ((?:[^#&\n]|\\\n)*)", (ROOT / name).read_text())
+    assert commands
+    assert [
+        words
+        for words in commands
+        if not re.search("--require-hashes|--no-deps|--no-index|lowest|^--quiet --disable-pip-version-check$", words)
+    ] == []
+
+
+def test_nobody_is_told_to_fetch_a_name_that_nobody_owns() -> None:
+    """Nobody owns `vramp` on a package index: whoever takes it would be installed."""
+    files = [
+        path
+        for folder in ("loadgen", "tui", "docs")
+        for path in (ROOT / folder).rglob("*.*")
+        if path.suffix in (".py", ".md", ".1")
+    ]
+    texts = {path: path.read_text() for path in (*files, ROOT / "README.md", ROOT / "CHANGELOG.md")}
+    found = [path for path, text in texts.items() for line in text.splitlines() if _FETCHES.search(line)]
+    assert found == []
+
+
+def test_the_base_image_is_pinned_by_its_digest() -> None:
+    (base,) = re.findall(r"(?m)^ARG BASE=(.*)$", (ROOT / "Containerfile").read_text())
+    assert re.fullmatch(r"docker\.io/library/python:[\w.-]+@sha256:[0-9a-f]{64}", base)
 
 
 @pytest.mark.parametrize(

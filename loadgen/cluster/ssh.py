@@ -140,7 +140,7 @@ def _no_vramp(python: str | None, status: int | None, complaint: str) -> str:
 
 
 def how_to_install() -> str:
-    return f"pip install 'vramp[cluster]=={loadgen.__version__}'"
+    return f"pip install '.[cluster]' in a checkout of vramp {loadgen.__version__}"
 
 
 def another_vramp(version: str) -> str:

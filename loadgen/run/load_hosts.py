@@ -24,7 +24,7 @@ from loadgen.stream.request import ServerAddress
 
 def no_cluster_extra(error: ModuleNotFoundError) -> ClusterError:
     return ClusterError(
-        f"load from other hosts needs {error.name}: pip install 'vramp[cluster]', here and on every host"
+        f"load from other hosts needs {error.name}: pip install '.[cluster]' in a checkout, here and on every host"
     )
 
 

@@ -199,7 +199,7 @@ def require_format(form: RowsFormat | None) -> None:
     """Raise `ResultError` if the format needs a package that is not installed."""
     if form == "parquet" and importlib.util.find_spec("pyarrow") is None:
         raise ResultError(
-            "--records parquet: needs pyarrow, which the extra `parquet` brings: pip install 'vramp[parquet]'; "
+            "--records parquet: needs pyarrow, of the extra `parquet`: pip install '.[parquet]' in a checkout; "
             "--records jsonl needs nothing"
         )
 

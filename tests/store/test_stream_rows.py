@@ -95,7 +95,7 @@ def test_jsonl_leaves_no_half_of_a_row(tmp_path: Path) -> None:
 
 def test_without_pyarrow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ResultError, match=r"pip install 'vramp\[parquet\]'"):
+    with pytest.raises(ResultError, match=r"pip install '\.\[parquet\]'"):
         require_format("parquet")
     require_format("jsonl")
     require_format(None)

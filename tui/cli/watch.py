@@ -127,7 +127,7 @@ def web(words: list[str]) -> int:
     if options.watch is not None and options.profile is not None:
         raise ProfileError("vramp web: either a PROFILE for a new run, or --watch RUN for a live one")
     if find_spec("textual_serve") is None:
-        raise ProfileError("vramp web: needs the extra `web`: pip install 'vramp[web]'")
+        raise ProfileError("vramp web: needs the extra `web`: pip install '.[web]' in a checkout of vramp")
     from tui.web.server import listen
 
     # Before anything else: if the port is taken, no run must have been started.

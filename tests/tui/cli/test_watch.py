@@ -169,7 +169,7 @@ def test_without_a_live_run_it_says_so() -> None:
 
 def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "textual_serve", None)
-    with pytest.raises(ProfileError, match=r"pip install 'vramp\[web\]'"):
+    with pytest.raises(ProfileError, match=r"pip install '\.\[web\]'"):
         web([])
 
 
