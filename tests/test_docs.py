@@ -16,7 +16,7 @@ def test_links_of_the_pages_outside_the_manual(page: str) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))])
+@pytest.mark.parametrize("page", [*sorted(ROOT.glob("[CRS]*.md")), *sorted((ROOT / "docs").glob("*.md"))])
 def test_files_that_a_page_names_exist(page: Path) -> None:
     missing = [path for path in _PATH.findall(page.read_text()) if not (ROOT / path).exists()]
     assert not missing

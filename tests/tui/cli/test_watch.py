@@ -22,11 +22,13 @@ from loadgen.errors import ProfileError, ResultError, ServerError
 from loadgen.run.operations import Stop
 from loadgen.run.remote import SOCKET
 from loadgen.run.run import Run
+from loadgen.simulator.__main__ import main_parser
 from loadgen.store.journal import JOURNAL
 from tests.engines import Simulator, attach
 from tests.run.driving import finish, flowing, once
 from tests.tui.pseudo_terminal import in_a_terminal
-from tui.cli.watch import _shown, live_folder, watch, web
+from tui.cli.run import cockpit_parser
+from tui.cli.watch import _shown, live_folder, watch, web, web_parser
 from tui.web.server import listen
 
 ROOT = Path(__file__).parents[3]
@@ -194,3 +196,9 @@ async def test_listening_on_a_network_is_warned_about(
             output = capsys.readouterr()
     assert f"warning: 0.0.0.0 is open to other machines: anyone who can sniff that network can {can}" in output.err
     assert output.out == ""
+
+
+def test_what_listens_is_reached_from_this_machine_alone_unless_told_otherwise() -> None:
+    assert web_parser().parse_args([]).host == "127.0.0.1"
+    assert cockpit_parser().parse_args([]).metrics_host == "127.0.0.1"
+    assert main_parser().parse_args([]).host == "127.0.0.1"
