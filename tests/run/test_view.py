@@ -13,7 +13,7 @@ from loadgen.schema.deltas import ClientDelta, StageDelta
 from loadgen.schema.engine import EngineView
 from loadgen.schema.journal import DevicesChosen, Milestone, ServerChanged, TelemetryChanged, Ticked
 from loadgen.schema.samples import GpuStatic, ServerDevices
-from loadgen.schema.snapshot import ClientView, Snapshot
+from loadgen.schema.snapshot import RECENT_S, SNAPSHOT_S, ClientView, Snapshot
 from tests.engines import MANAGED, profile
 from tests.metrics.served import started
 from tests.run.driving import finish
@@ -114,6 +114,15 @@ def test_only_recent_ends_count_as_failing() -> None:
         record.apply(Ticked(t_s=t_s, span_s=1.0, stages={0: delta}, client=ClientDelta(requests=completed), held=4))
         ends = record.timeline.recent_ends()
         assert ends == ((0, 2) if t_s > 10 else (50, 0) if t_s < 2 else (53, 1))
+
+
+def test_any_number_of_ticks_at_one_moment_costs_no_more_than_a_window_of_them() -> None:
+    """A journal from others may say so; before, each tick summed all before it."""
+    record = Record()
+    record.apply(started())
+    for _ in range(1000):
+        record.apply(Ticked(t_s=1.0, span_s=0.25, stages={}, client=ClientDelta(requests=1), held=4))
+    assert record.timeline.recent_ends()[1] == 2 * RECENT_S / SNAPSHOT_S
 
 
 def test_the_share_of_the_peak_is_that_of_the_servers_gpus() -> None:
