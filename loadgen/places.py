@@ -88,10 +88,12 @@ def home_folder() -> Path:
 
 def cache_folder(name: str) -> Path:
     """The folder for what can be recomputed, see `state_folder`; it may be missing if it cannot be created."""
-    folder = xdg_path("XDG_CACHE_HOME", ".cache", name)
+    ours = xdg_path("XDG_CACHE_HOME", ".cache", "")
     with contextlib.suppress(OSError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
+        ours.parent.mkdir(parents=True, exist_ok=True)
+        ours.mkdir(mode=0o700, exist_ok=True)
+        (ours / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    return ours / name
 
 
 def state_folder(name: str) -> Path:

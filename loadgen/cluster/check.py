@@ -11,9 +11,10 @@ from collections.abc import AsyncIterator, Sequence
 import distributed
 
 from loadgen.cluster.clock import ClockOffset
-from loadgen.cluster.facts import connect
-from loadgen.cluster.start import host_and_port, started
+from loadgen.cluster.facts import Reached
+from loadgen.cluster.start import ask, host_and_port, started
 from loadgen.errors import ClusterError
+from loadgen.format import harmless
 from loadgen.plan.stage import SLOW_TOKEN_S, Stage, streams_of
 from loadgen.profile.schema import Profile
 from loadgen.schema.finding import Finding
@@ -35,6 +36,12 @@ async def check_hosts(profile: Profile, plan: Sequence[Stage]) -> list[Finding]:
         async with started(profile.cluster) as there:
             streams = max((streams_of(stage, SLOW_TOKEN_S) for stage in plan), default=0) // len(there.workers)
             found = []
+            if profile.cluster.exposed is not None:
+                fix = "have the scheduler listen at tls://, with certificates (distributed.comm.tls)"
+                why = "keys and orders travel there"
+                found.append(
+                    Finding("host-plain", "warns", profile.cluster.exposed, "keys and orders travel there", fix)
+                )
             for facts, address in there.workers:
                 found += limit_findings(facts, streams)
                 found += await _looked_at(there.client, facts, address, profile.server.attached)
@@ -67,7 +74,7 @@ async def _looked_at(client: distributed.Client, facts: HostFacts, address: str,
     try:
         async with asyncio.timeout(_ANSWER_S):
             return [one async for one in _measured(client, facts, address, urls)]
-    except (OSError, KeyError, TimeoutError) as error:
+    except (OSError, KeyError, TimeoutError, ValueError) as error:
         why = f"no answer within {_ANSWER_S:g} s" if isinstance(error, TimeoutError) else str(error)
         seen = f"{facts.name}: answered at first, and no longer does ({why})"
         return [Finding("host", "blocks", seen, "a host that is lost ends its share of the load", "see what ended it")]
@@ -79,23 +86,23 @@ async def _measured(
     clock, rtt_ns = ClockOffset(), []
     for _ in range(_PROBES):
         sent_ns = time.monotonic_ns()
-        there_ns = (await client.run(time.monotonic_ns, workers=[address]))[address]
+        there_ns = await ask(client, address, int, "monotonic_ns")
         back_ns = time.monotonic_ns()
         clock.add(sent_ns, there_ns, there_ns, back_ns)
         rtt_ns.append(back_ns - sent_ns)
     began_s = time.monotonic()
-    await client.run(len, os.urandom(_PAYLOAD_BYTES), workers=[address])
+    await ask(client, address, int, "length", os.urandom(_PAYLOAD_BYTES))
     megabytes_per_s = _PAYLOAD_BYTES / 1e6 / (time.monotonic() - began_s)
     reached = []
     for url in urls:
-        took = (await client.run(connect, *host_and_port(url), workers=[address]))[address]
-        if isinstance(took, str):
-            seen = f"{facts.name}: cannot connect to {url} ({took})"
+        there = await ask(client, address, Reached, "connect", *host_and_port(url))
+        if there.problem:
+            seen = f"{facts.name}: cannot connect to {url} ({harmless(there.problem)})"
             yield Finding(
                 "host-server", "blocks", seen, "it sends its load there", "give a URL that every host reaches"
             )
         else:
-            reached.append(f"connects to {url} in {took:.2f} ms")
+            reached.append(f"connects to {url} in {there.ms:.2f} ms")
     seen = (
         f"{facts.name} ({facts.address}): {facts.cores:g} cores, {facts.open_files} open files, {facts.ports} local "
         f"ports; round trip {min(rtt_ns) / 1e6:.2f} ms and {megabytes_per_s:.0f} MB/s through Dask; clock "

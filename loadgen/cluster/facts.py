@@ -12,7 +12,9 @@ import platform
 import resource
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -21,7 +23,7 @@ from loadgen.cores import usable_cores
 from loadgen.schema.hosts import HostFacts
 
 _CONNECT_S = 5.0
-_MEASURING = ("stream", "worker", "workload", "metrics", "plan")
+_MEASURING = ("stream", "worker", "workload", "schema", "metrics", "plan")
 """The folders of vramp whose code decides what is sent, how it is timed, and how figures are merged."""
 
 
@@ -63,14 +65,27 @@ def definitions(package: Path = Path(loadgen.__file__).parent) -> str:
     return digest.hexdigest()[:12]
 
 
-def connect(host: str, port: int) -> float | str:
-    """The time to connect there from this machine, in milliseconds, or the reason why it cannot."""
+def as_json(name: str, *words: Any) -> bytes:  # noqa: ANN401 - the arguments of any of them
+    """What one of the functions that are called on hosts returns, as JSON: what a host sends is never unpickled."""
+    return msgspec.json.encode(_CALLED_ON_HOSTS[name](*words))
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """How long it took to connect somewhere, or why that failed."""
+
+    ms: float = 0.0
+    problem: str = ""
+
+
+def connect(host: str, port: int) -> Reached:
+    """Connect there from this machine."""
     began_s = time.monotonic()
     try:
         socket.create_connection((host, port), timeout=_CONNECT_S).close()
     except OSError as error:
-        return "no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
-    return (time.monotonic() - began_s) * 1000.0
+        why = "no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
+        return Reached(problem=why)
+    return Reached((time.monotonic() - began_s) * 1000.0)
 
 
 def _identity() -> str:
@@ -82,6 +97,14 @@ def _identity() -> str:
 def _local_ports() -> int:
     least, most = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     return int(most) - int(least) + 1
+
+
+_CALLED_ON_HOSTS: dict[str, Callable[..., Any]] = {
+    "connect": connect,
+    "facts": host_facts,
+    "length": len,
+    "monotonic_ns": time.monotonic_ns,
+}
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ for python in ${{named:+"$named"}} "$@"; do
   version=$("$python" -c 'import loadgen; print(loadgen.__version__)' 2>/dev/null </dev/null) || continue
   echo "vramp-python $python"
   echo "vramp-version $version"
-  exec "$python" -m loadgen.cluster.facts </dev/null
+  exec "$python" -P -m loadgen.cluster.facts </dev/null
 done
 echo "$tried" >&2
 exit {_NO_PYTHON}
@@ -160,7 +160,7 @@ class HostProcess:
     @classmethod
     async def start(cls, host: SshHost) -> HostProcess:
         """Start it; raises `ClusterError`."""
-        words = [host.python, "-m", "loadgen.cluster.dask_worker"]
+        words = [host.python, "-P", "-m", "loadgen.cluster.dask_worker"]
         try:
             async with asyncio.timeout(_COMMAND_S):
                 return cls(host, await host.connection.create_process(f"exec {shlex.join(words)}"))

@@ -9,24 +9,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pickle
 import socket
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import dask
 import distributed
+import msgspec
 from distributed.comm.addressing import get_address_host
 from msgspec.structs import replace
 
 from loadgen.cluster.dask_worker import QUIET, Orders
-from loadgen.cluster.facts import connect, host_facts
+from loadgen.cluster.facts import Reached, as_json, host_facts
 from loadgen.cluster.handshakes import bound_handshakes
+from loadgen.cluster.pickles import restrict_pickles
 from loadgen.cluster.ssh import HostProcess, SshHost, another_vramp, connected_to, how_to_install, look_at
 from loadgen.cluster.tls import make_certificate, security_of
-from loadgen.errors import ClusterError
+from loadgen.errors import UNDECODABLE, ClusterError
+from loadgen.format import harmless
 from loadgen.profile.cluster import Cluster
 from loadgen.schema.hosts import HostFacts
 
@@ -49,6 +53,7 @@ class StartedHosts:
 @contextlib.asynccontextmanager
 async def started(settings: Cluster, urls: Sequence[str] = ()) -> AsyncIterator[StartedHosts]:
     """The hosts of the settings, from each of which all `urls` can be reached; raises `ClusterError`."""
+    restrict_pickles()
     with dask.config.set(QUIET):
         opened = _by_ssh(settings) if settings.scheduler is None else _by_scheduler(settings.scheduler)
         async with opened as hosts:
@@ -214,11 +219,32 @@ async def _client(
     return client
 
 
+async def ask(client: distributed.Client, address: str, kind: type[T], name: str, *words: Any) -> T:  # noqa: ANN401
+    """What a function of `facts.as_json` returns on a host, checked to be of this kind.
+
+    Raises `OSError`, or `ValueError` for any other answer.
+    """
+    try:
+        answers = await client.run(as_json, name, *words, workers=[address])
+    except pickle.UnpicklingError as error:
+        raise ValueError(str(error)) from None
+    return _decoded(answers[address], kind)
+
+
+def _decoded(said: object, kind: type[T]) -> T:
+    if not isinstance(said, bytes):
+        raise ValueError(f"it answered with {type(said).__name__}, not with JSON")
+    try:
+        return msgspec.json.decode(said, type=kind)
+    except UNDECODABLE as error:
+        raise ValueError(f"it answered with what vramp cannot read: {error}") from None
+
+
 async def _answers(client: distributed.Client, facts: HostFacts, address: str) -> None:
     """Raise `ClusterError` if the Dask worker cannot be reached from here."""
     try:
         async with asyncio.timeout(_CALL_S):
-            await client.run(host_facts, workers=[address])
+            await ask(client, address, HostFacts, "facts")
     except (OSError, TimeoutError, ValueError) as error:
         port = address.rpartition(":")[2]
         raise ClusterError(
@@ -288,8 +314,8 @@ async def _facts_by_worker(client: distributed.Client, scheduler: str) -> dict[s
     """The facts of each Dask worker's machine, by the worker's address; raises `ClusterError`."""
     try:
         async with asyncio.timeout(_CALL_S):
-            found: dict[str, HostFacts] = await client.run(host_facts, on_error="return")
-    except (OSError, TimeoutError) as error:
+            found = await client.run(as_json, "facts", on_error="return")
+    except (OSError, TimeoutError, pickle.UnpicklingError) as error:
         raise ClusterError(f"{scheduler}: its workers do not answer: {_why(error)}") from None
     if not found:
         raise ClusterError(f"{scheduler}: has no workers yet; start some, and try again")
@@ -301,7 +327,10 @@ async def _facts_by_worker(client: distributed.Client, scheduler: str) -> dict[s
     ]
     if problems:
         raise ClusterError("\n".join(dict.fromkeys(problems)))
-    return found
+    try:
+        return {address: _decoded(said, HostFacts) for address, said in found.items()}
+    except ValueError as error:
+        raise ClusterError(f"{scheduler}: a worker does not answer as vramp's: {error}") from None
 
 
 def _one_a_host(found: dict[str, HostFacts]) -> tuple[tuple[HostFacts, str], ...]:
@@ -334,14 +363,15 @@ async def _require_urls(client: distributed.Client, facts: HostFacts, address: s
     for url in urls:  # one by one, as the Dask worker tries them: each has the whole time limit
         try:
             async with asyncio.timeout(_CALL_S):
-                problem = (await client.run(connect, *host_and_port(url), workers=[address]))[address]
+                reached = await ask(client, address, Reached, "connect", *host_and_port(url))
         except (OSError, TimeoutError, ValueError) as error:
             raise ClusterError(
                 f"{facts.name}: no longer answers ({_why(error)}): see whether it still runs and can be reached, "
                 "and start again"
             ) from None
-        if isinstance(problem, str):
+        if reached.problem:
+            why = harmless(reached.problem)
             raise ClusterError(
-                f"{facts.name}: cannot connect to {url} ({problem}): give a URL that every host can reach; "
+                f"{facts.name}: cannot connect to {url} ({why}): give a URL that every host can reach; "
                 "127.0.0.1 and localhost are each machine's own"
             )

@@ -41,6 +41,17 @@ class Cluster(Table):
         """Whether the load comes from other machines."""
         return bool(self.hosts) or self.scheduler is not None
 
+    @property
+    def exposed(self) -> str | None:
+        """Why others on the network can read and change what goes to the hosts; None if they cannot."""
+        scheduler = self.scheduler or ""
+        host = scheduler.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+        if not scheduler.startswith("tcp://") or host in ("localhost", "::1") or host.startswith("127."):
+            return None
+        return (
+            f"{scheduler} is not encrypted: anybody on that network can read the API key and give orders to the hosts"
+        )
+
     @model_validator(mode="after")
     def _hosts_or_a_scheduler(self) -> Self:
         if self.hosts and self.scheduler is not None:

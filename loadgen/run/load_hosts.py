@@ -60,6 +60,8 @@ class LoadHosts:
         log_path = self._writer.folder / "cluster.log"
         hosts, self._reach = await self._open.enter_async_context(connected(self._settings, urls, log_path))
         self.each, self._joined = hosts, True
+        if self._settings.exposed is not None:
+            self._writer.event("error", self._settings.exposed)
         self._writer.log(HostsJoined(t_s=self._writer.clock_s(), hosts=tuple(host.facts for host in hosts)))
 
     async def require_reachable(self, urls: Sequence[str]) -> None:

@@ -111,7 +111,7 @@ def another_python(path: Path, **facts: str) -> Path:
     changes = "".join(f'-e \'s/"{name}":"[^"]*"/"{name}":"{value}"/\' ' for name, value in facts.items())
     ours = shlex.quote(sys.executable)
     path.write_text(
-        f'#!/bin/sh\nif [ "$2" = loadgen.cluster.facts ]; then {ours} "$@" | sed {changes or "-n p"}\n'
+        f'#!/bin/sh\nif [ "$3" = loadgen.cluster.facts ]; then {ours} "$@" | sed {changes or "-n p"}\n'
         f'else exec {ours} "$@"; fi\n'
     )
     path.chmod(0o755)

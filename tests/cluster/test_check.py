@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import Any
 
+import distributed
 import pytest
 from msgspec.structs import replace
 
 from loadgen.cluster import check
 from loadgen.cluster.check import check_hosts, limit_findings
 from loadgen.cluster.facts import host_facts
+from loadgen.cluster.start import ask
+from loadgen.profile.cluster import Cluster
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
 from tests.cluster.ssh_server import SshServer
@@ -47,9 +51,13 @@ async def test_a_server_that_it_cannot_reach(server: SshServer) -> None:
 
 
 async def test_a_host_that_is_lost_meanwhile(server: SshServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    # In the place of what connects to the server from there.
-    monkeypatch.setattr(check, "connect", os._exit)
-    monkeypatch.setattr(check, "host_and_port", lambda _: (1,))
+
+    async def ends(client: distributed.Client, address: str, kind: type, name: str, *words: Any) -> Any:
+        if name == "connect":  # in the place of what connects to the server from there
+            await client.run(os._exit, 1, workers=[address])
+        return await ask(client, address, kind, name, *words)
+
+    monkeypatch.setattr(check, "ask", ends)
     (found,) = await check_hosts(profile_of("http://127.0.0.1:1", server.name), [])
     assert (found.id, found.severity) == ("host", "blocks")
     assert found.seen.startswith(f"{server.name}: answered at first, and no longer does (")
@@ -67,3 +75,20 @@ def test_limits_that_a_share_of_the_streams_exceeds() -> None:
     facts = replace(host_facts(), open_files=1024, ports=1000)
     assert limit_findings(facts, 900) == []
     assert [one.id for one in limit_findings(facts, 2000)] == ["host-open-files", "host-ports"]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "exposed"),
+    [
+        ("tcp://10.0.0.1:8786", True),
+        ("tcp://[fd00::1]:8786", True),
+        ("tcp://127.0.0.1:8786", False),
+        ("tcp://[::1]:8786", False),
+        ("tls://10.0.0.1:8786", False),
+        (None, False),
+    ],
+)
+def test_a_scheduler_without_encryption_is_warned_of_beyond_the_loopback(
+    scheduler: str | None, *, exposed: bool
+) -> None:
+    assert (Cluster(scheduler=scheduler).exposed is not None) is exposed

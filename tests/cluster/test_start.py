@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -214,7 +215,7 @@ async def test_a_full_disk(server: SshServer, tmp_path: Path) -> None:
 
 async def test_a_python_that_dies(server: SshServer, tmp_path: Path) -> None:
     broken = tmp_path / "python"
-    dies = 'if [ "$2" = loadgen.cluster.dask_worker ]; then echo out of luck >&2; exit 1; fi'
+    dies = 'if [ "$3" = loadgen.cluster.dask_worker ]; then echo out of luck >&2; exit 1; fi'
     broken.write_text(f'#!/bin/sh\n{dies}\nexec {sys.executable} "$@"\n')
     broken.chmod(0o755)
     assert "its Dask worker ended at once: out of luck" in await refused(server, python=broken)
@@ -272,18 +273,45 @@ def test_versions_that_do_not_matter() -> None:
 # A cluster that runs already.
 
 
+_WORKER = """
+import sys
+from distributed.cli.dask_worker import main
+sys.argv = ["dask worker", sys.argv[1], "--no-nanny", "--no-dashboard"]
+main()
+"""
+_WITHOUT_VRAMP = "import sys\nsys.modules['loadgen'] = None\n" + _WORKER
+
+
+@contextlib.asynccontextmanager
+async def dask_worker(scheduler: distributed.Scheduler, code: str) -> AsyncIterator[None]:
+    """A Dask worker in a process of its own: in this one, pickles are restricted."""
+    before = len(scheduler.workers)
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, scheduler.address, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        async with distributed.Client(scheduler.address, asynchronous=True) as client:
+            await client.wait_for_workers(before + 1)
+        yield
+    finally:
+        worker.kill()
+        await worker.wait()
+
+
 async def test_a_scheduler_gives_one_worker_of_each_machine_and_keeps_running() -> None:
     async with (
         distributed.Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler,
-        distributed.Worker(scheduler.address, dashboard_address="127.0.0.1:0") as one,
-        distributed.Worker(scheduler.address, dashboard_address="127.0.0.1:0") as other,
+        dask_worker(scheduler, _WORKER),
+        dask_worker(scheduler, _WORKER),
     ):
+        both = set(scheduler.workers)
         async with started(Cluster(scheduler=scheduler.address)) as hosts:
             ((facts, address),) = hosts.workers
             assert not hosts.owned
             assert facts == replace(host_facts(), address="127.0.0.1")
-            assert address in (one.address, other.address)
-        assert set(scheduler.workers) == {one.address, other.address}
+            assert address in both
+        assert set(scheduler.workers) == both
+        assert len(both) == 2
 
 
 async def test_a_scheduler_without_workers() -> None:
@@ -304,26 +332,11 @@ async def test_what_listens_there_is_no_scheduler(http_port: int, protocol: str)
     assert "\n" not in told
 
 
-_WITHOUT_VRAMP = """
-import sys
-sys.modules["loadgen"] = None
-from distributed.cli.dask_worker import main
-sys.argv = ["dask worker", sys.argv[1], "--no-nanny", "--no-dashboard"]
-main()
-"""
-
-
 async def test_workers_that_cannot_load_vramp() -> None:
-    async with distributed.Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler:
-        worker = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", _WITHOUT_VRAMP, scheduler.address, stderr=asyncio.subprocess.DEVNULL
-        )
-        try:
-            async with distributed.Client(scheduler.address, asynchronous=True) as client:
-                await client.wait_for_workers(1)
-            told = await refusal(Cluster(scheduler=scheduler.address))
-        finally:
-            worker.kill()
-            await worker.wait()
+    async with (
+        distributed.Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler,
+        dask_worker(scheduler, _WITHOUT_VRAMP),
+    ):
+        told = await refusal(Cluster(scheduler=scheduler.address))
     assert told.startswith("127.0.0.1: its Dask worker cannot load vramp")
     assert "pip install" in told

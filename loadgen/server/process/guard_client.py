@@ -90,7 +90,7 @@ def start_guard(log_path: Path) -> subprocess.Popen[bytes]:
     # Not asyncio's subprocess: that kills its child when the loop is closed, and the guard must outlive that.
     with open(log_path, "ab", opener=open_private) as log, _blocked(guard.SIGNALS):
         return subprocess.Popen(
-            [sys.executable, "-m", guard.__name__],
+            [sys.executable, "-P", "-m", guard.__name__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

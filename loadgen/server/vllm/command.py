@@ -42,7 +42,7 @@ def server_command(server: Server, *, port: int, known_by: Sequence[str] = ()) -
 
 def _head(server: Server, port: int, known_by: Sequence[str]) -> list[str]:
     if server.engine == "simulator":
-        return [sys.executable, "-m", "loadgen.simulator"]
+        return [sys.executable, "-P", "-m", "loadgen.simulator"]
     assert server.model is not None, "a profile with engine vllm or docker has a model"
     model = expanded(server.model)
     if server.docker is not None:

@@ -31,9 +31,9 @@ def vramp(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def start(folder: Path, *words: str) -> "subprocess.Popen[str]":
+def start(folder: Path, *words: str, environment: dict[str, str] = ENVIRONMENT) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [*VRAMP, *words], cwd=folder, env=ENVIRONMENT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*VRAMP, *words], cwd=folder, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
 
 
