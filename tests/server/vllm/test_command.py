@@ -40,7 +40,7 @@ from loadgen.server.vllm.command import (
 )
 def test_args_become_flags(args: dict[str, Any], words: list[str]) -> None:
     command = server_command(Server(engine="simulator", args=args), port=8000)
-    assert command == [sys.executable, "-m", "loadgen.simulator", "--host", "127.0.0.1", "--port", "8000", *words]
+    assert command == [sys.executable, "-P", "-m", "loadgen.simulator", "--host", "127.0.0.1", "--port", "8000", *words]
 
 
 @pytest.mark.parametrize("flag", ["host", "port", "served-model-name", "--port"])
