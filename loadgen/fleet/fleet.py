@@ -356,6 +356,7 @@ class Fleet:
                 merge_clients(ticks, workers_lost=len(died)), stood_still_ns=self._take_standstill(ticks)
             ),
             held=sum(tick.held for tick in last),
+            most_held=sum(part.most_held for part in parts),
             queued=sum(tick.queued for tick in last),
             open_stages=dict(open_stages),
             open_sent=dict(open_sent),

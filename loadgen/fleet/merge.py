@@ -25,10 +25,12 @@ class WorkerTicks(msgspec.Struct, frozen=True):
     stages: dict[int, StageDelta]
     last: Tick | None  # its latest tick ever, if it is alive
     shares: bool  # whether it is alive and shares the running stage
+    most_held: int  # open streams in the new ticks and the one before: ticks of two workers may lie one apart
 
 
 def new_ticks(worker: Worker, *, shares: bool) -> WorkerTicks:
     """What a worker did since the last call; `shares`: whether it was given a share of the running stage."""
+    before = worker.reported
     ticks, lost = worker.take()
     return WorkerTicks(
         instance=worker.instance,
@@ -37,6 +39,7 @@ def new_ticks(worker: Worker, *, shares: bool) -> WorkerTicks:
         stages=merge_stages([*(tick.stages for tick in ticks), lost]),
         last=worker.last if worker.ready else None,
         shares=shares and worker.ready,
+        most_held=max((tick.most_held for tick in (*before, *ticks)), default=0),
     )
 
 

@@ -33,6 +33,7 @@ class Worker:
         self.death: str | None = None  # why it died, until `take_death`
         self._pipe = pipe
         self._ticks: list[Tick] = []
+        self.reported: list[Tick] = []  # the latest that was taken, if any
         self._lost: dict[int, StageDelta] = {}
         self._on_change = on_change
         self._moments: dict[tuple[int, str], int] = {}  # window times by stage and field, on our clock
@@ -70,6 +71,7 @@ class Worker:
     def take(self) -> tuple[list[Tick], dict[int, StageDelta]]:
         """The ticks since the last call, and by stage the streams lost when it died."""
         taken = self._ticks, self._lost
+        self.reported = self._ticks[-1:] or self.reported
         self._ticks, self._lost = [], {}
         return taken
 

@@ -37,12 +37,16 @@ class WindowGain(NamedTuple):
 
 
 def window_energy(
-    gpus: Sequence[GpuStatic], samples: Mapping[int, Sequence[GpuSample]], start_s: float, end_s: float, tokens: int = 0
+    gpus: Sequence[GpuStatic],
+    samples: Mapping[int, Sequence[GpuSample]],
+    start_s: float,
+    end_s: float,
+    tokens: int | None = None,
 ) -> EnergyResult | None:
     """The energy from `start_s` to `end_s` (CLOCK_MONOTONIC); None without devices or if the window is too short.
 
     `gpus` are those to count; their `samples`, by number, should reach beyond both ends of the window. `tokens` are
-    the output tokens of the window.
+    the output tokens of the window, None if unknown.
     """
     leaders = sockets(gpus)
     window_s = end_s - start_s
@@ -57,8 +61,8 @@ def window_energy(
         source=source if joules is not None else None,
         distrusted=any(part.distrusted for part in parts),
         window_s=window_s,
-        joules_per_output_token=joules / tokens if joules is not None and tokens > 0 else None,
-        tokens_per_s_per_w=tokens / joules if joules else None,
+        joules_per_output_token=joules / tokens if joules is not None and tokens else None,
+        tokens_per_s_per_w=tokens / joules if joules and tokens is not None else None,
         sockets=parts,
     )
 

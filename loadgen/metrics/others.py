@@ -35,7 +35,7 @@ class OwnTraffic:
     """vramp's own streams over the run: cumulative counts at each tick."""
 
     def __init__(self) -> None:
-        self._series = TimeSeries((*_COUNTS, "open", "told_s"), capacity=_CAPACITY, kept_raw=_KEPT_RAW)
+        self._series = TimeSeries((*_COUNTS, "open", "most_open", "told_s"), capacity=_CAPACITY, kept_raw=_KEPT_RAW)
         self._totals = dict.fromkeys(_COUNTS, 0)
         self._told_s = 0.0  # up to here, all workers have reported
         self.told_late = False
@@ -49,9 +49,10 @@ class OwnTraffic:
         prompt_tokens: int,
         generation_tokens: int,
         held: int,
+        most_held: int = 0,
         behind_s: float = 0.0,
     ) -> None:
-        """Add a tick: what arrived since the last one, and the open streams.
+        """Add a tick: what arrived since the last one, the open streams, and the most since the last one.
 
         Events of the last `behind_s` may be missing: the slowest worker's report is that old.
         """
@@ -61,7 +62,7 @@ class OwnTraffic:
         totals["prompt_tokens"] += prompt_tokens
         totals["generation_tokens"] += generation_tokens
         self.told_late |= totals["generation_tokens"] > 0 and not totals["prompt_tokens"]
-        self._series.add(t_s, {**totals, "open": held, "told_s": self._told_s})
+        self._series.add(t_s, {**totals, "open": held, "most_open": max(held, most_held), "told_s": self._told_s})
 
     def reaches(self, t_s: float) -> bool:
         """Whether everything that happened until `t_s` has been reported."""
@@ -84,9 +85,10 @@ class OwnTraffic:
         first = max(0, min(first, len(series)) - 1)
         row = series.rows["open"]
         lows, highs = series.lows[row, first:last], series.highs[row, first:last]
+        most = series.highs[series.rows["most_open"], first:last]
         if not len(lows):
             return Bounds(0.0, 0.0, 0.0)
-        return Bounds(float(lows.min()), float((lows.mean() + highs.mean()) / 2), float(highs.max()))
+        return Bounds(float(lows.min()), float((lows.mean() + highs.mean()) / 2), float(most.max()))
 
     @property
     def _told(self) -> Floats:
@@ -144,7 +146,8 @@ class Traffic:
             prompt_tokens=line.client.input_tokens + own.input_tokens,
             generation_tokens=line.client.output_tokens + own.output_tokens,
             behind_s=line.behind_s,
-            held=line.held + max(own.open, own.requests),
+            held=line.held + own.open,
+            most_held=max(line.held, line.most_held) + own.open + own.requests,
         )
 
     def of_stage(self, engine: EngineStage, running: float | None) -> OthersTraffic | None:

@@ -34,7 +34,8 @@ from loadgen.record.stage import StageRecord
 from loadgen.schema.result import FailureCheck, Goodput, Limits, SloCheck, SloVerdict, StageResult
 
 _TELLING = 5  # from so many misses on, their share predicts how it will go on
-_HOPELESS = 1_000_000
+_MAX_NAMED = 100_000  # further requests: nobody waits for more
+_FAR = 10.0  # times below or above its limit: nobody asks how sure that is
 _CENSORED = {"ttft": "ttft_censored", "ttft_from_intended": "ttft_censored", "e2e": "e2e_censored"}
 """The histograms of streams that were still open: their times are at least as long as that."""
 _FAILED = {"ttft": "ttft_failed", "ttft_from_intended": "ttft_from_intended_failed"}
@@ -86,22 +87,40 @@ def is_known(stage: Judgement) -> bool:
 
 
 def needed_words(stage: Judgement) -> str:
-    """What a sure verdict takes for the most demanding limit: "ttft_p99 needs 120 more streams"; empty if sure."""
-    name, needs = _most_needed(stage)
-    if needs > _HOPELESS:
+    """What a sure verdict takes for the most demanding limit: "ttft_p99 needs 120 more requests"; empty if sure.
+
+    Limits that are far away are left out.
+    """
+    needs = {name: check.needs or 0 for name, check in stage.slo.items() if not _is_far(check)}
+    name, most = _most_needed(needs, stage.goodput if needs or not stage.slo else None)
+    if most > _MAX_NAMED:
         return f"{name} is too near its limit to be sure of it"
-    return f"{name} needs {needs:,} more streams" if needs else ""
+    return f"{name} needs {most:,} more requests" if most else ""
+
+
+def sure_words(check: SloCheck) -> str:
+    """What a sure verdict on a limit takes: "sure with 120 more requests"; empty if it is sure or far from it."""
+    if not check.needs or _is_far(check):
+        return ""
+    if check.needs > _MAX_NAMED:
+        return "too near the limit to be sure"
+    return f"sure with {check.needs:,} more requests"
+
+
+def _is_far(check: SloCheck) -> bool:
+    measured_ms = check.measured_ms
+    return measured_ms is not None and not check.limit_ms / _FAR < measured_ms < check.limit_ms * _FAR
 
 
 def still_needed(stage: Judgement) -> int:
     """The least number of further streams for a sure verdict on every limit."""
-    return _most_needed(stage)[1]
-
-
-def _most_needed(stage: Judgement) -> tuple[str, int]:
     needs = {name: check.needs or 0 for name, check in stage.slo.items()}
-    needs["goodput"] = (stage.goodput.needs or 0) if stage.goodput is not None else 0
-    return max(needs.items(), key=lambda item: item[1])
+    return _most_needed(needs, stage.goodput)[1]
+
+
+def _most_needed(needs: Mapping[str, int], goodput: Goodput | None) -> tuple[str, int]:
+    of_goodput = (goodput.needs or 0) if goodput is not None else 0
+    return max([*needs.items(), ("goodput", of_goodput)], key=lambda item: item[1])
 
 
 def judge(stage: StageRecord, limits: Limits, confidence: float = SLO_CONFIDENCE) -> Judgement:

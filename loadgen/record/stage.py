@@ -61,6 +61,7 @@ class StageRecord:
     kv_usage_max: float | None = None
     _open_areas: list[tuple[int, int]] = field(default_factory=list)
     """Of an open loop while arrivals are due: ns since the window began, open requests integrated until then."""
+    _watched_tokens: float | None = None
     _others_running: float = 0.0
     _others_looks: int = 0
     _waiting: float = 0.0  # requests in the engine's queue, summed
@@ -137,6 +138,20 @@ class StageRecord:
             degenerate = Counter(before.degenerate) + Counter(delta.degenerate)
             loops = Counter(before.loops) + Counter(delta.loops)
             self.answer_blocks[block] = Answers(before.read + delta.answers, dict(degenerate), dict(loops))
+
+    def watch_tokens(self, view: EngineView | None, span_s: float) -> None:
+        """Add what the engine generated for others in a tick of `span_s` without load of ours."""
+        if self.started.no_load and view is not None and view.generation_tokens_per_s is not None:
+            self._watched_tokens = (self._watched_tokens or 0.0) + view.generation_tokens_per_s * span_s
+
+    @property
+    def generated_tokens(self) -> int | None:
+        """The output tokens of its window; without load of ours those of others, None if the engine counts none."""
+        if not self.started.no_load:
+            return self.counters["window_output_tokens"]
+        if self.engine is not None:
+            return self.engine.generation_tokens
+        return None if self._watched_tokens is None else round(self._watched_tokens)
 
     def add_gauges(self, view: EngineView | None) -> None:
         """Add the engine's gauges at a tick, if there are any."""

@@ -322,11 +322,9 @@ def stage_energy(stage: StageRecord, hardware: HardwareRecord) -> EnergyResult |
     if start_ns is None or end_ns is None or not hardware.gpus:
         return None
     samples = stage.hardware_samples.by_gpu
-    tokens = stage.counters["window_output_tokens"]
-    if stage.started.no_load and stage.engine is not None:
-        tokens = stage.engine.generation_tokens or 0
     devices = hardware.of_stage(stage.hardware_samples)
-    used = window_energy(hardware.sockets_of(devices), samples, start_ns / 1e9, end_ns / 1e9, tokens)
+    ours = hardware.sockets_of(devices)
+    used = window_energy(ours, samples, start_ns / 1e9, end_ns / 1e9, stage.generated_tokens)
     return None if used is None else msgspec.structs.replace(used, devices_by=devices.by)
 
 

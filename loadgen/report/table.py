@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from loadgen.format import UNKNOWN, exact, exact_percent, fixed, signed_percent
 from loadgen.record.figures import FIGURES
+from loadgen.record.slo import sure_words
 from loadgen.report.columns import (
     PUBLISHED,
     NamedSummary,
@@ -153,8 +154,8 @@ def _checked(check: SloCheck) -> str:
         return "not measured"
     word, missed = "met" if check.met else "MISSED", not check.met and check.missed
     streams = f"; {check.missed} of {check.population} beyond it" if missed else ""
-    sure = f"; sure with {check.needs} more streams" if check.needs else ""
-    return f"{word} ({fixed(check.measured_ms, 3)}{streams}{sure})"
+    sure = sure_words(check)
+    return f"{word} ({fixed(check.measured_ms, 3)}{streams}{'; ' if sure else ''}{sure})"
 
 
 def _engine_lines(stage: StageResult) -> list[str]:

@@ -312,7 +312,8 @@ def _certain(judgement: Judgement, record: StageRecord, measured_s: float, max_d
         return f"it was not sure within {max_duration_s:g} s"
     per_s = record.counters["completed"] / measured_s
     if still_needed(judgement) > per_s * (max_duration_s - measured_s):
-        return f"it cannot be sure within {max_duration_s:g} s: {needed_words(judgement)}"
+        needs = needed_words(judgement)
+        return f"it cannot be sure within {max_duration_s:g} s{': ' if needs else ''}{needs}"
     return None
 
 

@@ -241,6 +241,8 @@ class TickNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
     stages: dict[int, StageDelta]
     client: ClientDelta
     held: Count
+    most_held: Count = 0
+    """The most open streams of each worker in this tick or the one before, added up; 0 in older journals."""
     behind_s: float = 0.0  # age of the slowest worker's last report: on a busy machine more than a tick
     open_sent: dict[int, Count] = {}
     """Open streams that count in `sent`, by stage: the running one, or the previous one on workers that lag behind."""

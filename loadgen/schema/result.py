@@ -220,7 +220,7 @@ class SloCheck(msgspec.Struct, frozen=True):
     missed: int | None = None
     """The streams that missed the limit: beyond it, failed, or never sent."""
     population: int | None = None  # all streams judged: without those still open at the end and within the limit
-    needs: int | None = None  # while unresolved: at least so many more streams
+    needs: int | None = None  # while unresolved: at least so many more requests
 
     @property
     def is_empty(self) -> bool:
@@ -274,7 +274,7 @@ class Goodput(msgspec.Struct, frozen=True):
     wanted: float  # the share that the profile asks for
     met: bool
     verdict: SloVerdict | None = None  # with 95 % confidence; None in older results
-    needs: int | None = None  # while unresolved: at least so many more streams
+    needs: int | None = None  # while unresolved: at least so many more requests
 
 
 class FailureCheck(msgspec.Struct, frozen=True):

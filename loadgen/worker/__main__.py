@@ -149,6 +149,7 @@ def _collect(driver: Driver, worker: int, number: int, client: ClientDelta, rss_
         first_wave_waiting=current.samples.first_wave_waiting if current is not None else 0,
         finished=current.command.index if current is not None and current.finished else None,
         rss_bytes=rss_bytes,
+        most_held=driver.take_most_open(),
         rows=rows.copy(),
     )
     rows.clear()

@@ -58,6 +58,7 @@ class Driver:
         self.rows: list[StreamRow] | None = [] if settings.rows else None
         """A row per ended stream, until the next tick takes them; None if rows are not wanted."""
         self.open: set[Channel] = set()  # channels that carry a stream
+        self._most_open = 0  # at the same time, since the last tick
         self.stages: dict[int, StageRun] = {}
         self.current: StageRun | None = None
         self._coming: StageRun | None = None  # a closed-loop stage that begins once its first requests can be sent
@@ -68,6 +69,11 @@ class Driver:
         self._preparing = False
         self.sampler = AnswerSampler(wanted=settings.sample_answers)
         self._slot_free_ns = 0  # when a stream last ended while `max_concurrency` held the open loop back
+
+    def take_most_open(self) -> int:
+        """The most streams open at the same time since the last call."""
+        taken, self._most_open = self._most_open, len(self.open)
+        return taken
 
     # Commands.
 
@@ -247,6 +253,7 @@ class Driver:
         stream.deadline_s = now_s + self._settings.timeout_s
         stream.quiet_since_s = now_s
         self.open.add(channel)
+        self._most_open = max(self._most_open, len(self.open))
         if self.current is not None:
             self.current.window.held_changed(len(self.open))
         channel.begin(stream)

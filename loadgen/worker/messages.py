@@ -107,6 +107,7 @@ class Tick(msgspec.Struct, frozen=True):
     first_wave_waiting: int  # streams of its first wave without a first token, sent or to be sent
     finished: int | None  # the running stage, if it is bounded by requests and all are answered
     rss_bytes: int
+    most_held: int = 0  # open at the same time since the last tick
     rows: list[StreamRow] = []  # of the streams that ended since the last tick, if rows are wanted
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from loadgen.metrics.others import LAG_S, OwnTraffic, others_now, others_of
 from loadgen.record.record import Record
 from loadgen.schema.deltas import ClientDelta, StageDelta
-from loadgen.schema.engine import EngineStage, EngineView, OthersTraffic
+from loadgen.schema.engine import EngineStage, EngineView, OthersTraffic, OwnRequests
 from loadgen.schema.journal import EngineMeasured, Line, StageEnded, Ticked
 from tests.metrics.served import started
 
@@ -137,6 +137,23 @@ def test_slow_readings_of_a_server_do_not_look_like_other_traffic() -> None:
     engine = EngineView(requests_per_s=fastest, between_s=(10.0, 16.0), span_s=4.0)
     seen = others_now(engine, told(own, 0.3))
     assert seen is not None and seen.requests_per_s == 0.0
+
+
+@pytest.mark.parametrize(("others", "seen"), [(0, 0.0), (3, 5.0)])
+def test_streams_shorter_than_a_tick_are_ours(others: int, seen: float) -> None:
+    """Two were open while the engine was read, and none at the end of any tick."""
+    own = OwnTraffic()
+    for number in range(80):
+        own.add(number * TICK_S, requests=1, prompt_tokens=10, generation_tokens=4, held=0, most_held=2)
+    engine = EngineView(running=2.0 + others, waiting=0.0, between_s=(10.0, 15.0), span_s=5.0)
+    assert others_now(engine, own) == OthersTraffic(running=seen)
+
+
+def test_a_canary_that_ended_and_one_that_began_in_a_tick_are_both_ours() -> None:
+    canaries = OwnRequests(open=1, requests=1)
+    ticks = [replace(tick(n * TICK_S, engine=engine_at(n * TICK_S, 0.0, 2.0)), own=canaries) for n in range(1, 40)]
+    others = record_of(started(), *ticks).others
+    assert others is not None and others.running == 0.0
 
 
 def test_without_any_of_our_own_everything_is_theirs() -> None:
@@ -270,3 +287,19 @@ def test_the_state_of_now_waits_for_ours_and_ends_with_the_engines_word() -> Non
     seen.append(record.others)
     record.apply(tick(6.0, held=2))
     assert [*seen, record.others] == [None, OthersTraffic(running=4.0, generation_tokens_per_s=100.0), None]
+
+
+def test_tokens_of_others_count_while_they_are_watched() -> None:
+    """Without load of ours, energy is per token of theirs, and nothing is known of an engine without metrics."""
+    watched = record_of(
+        started(concurrency=0, settle_s=0.0),
+        *(tick(n * TICK_S, engine=engine_at(n * TICK_S, 400.0, 4.0)) for n in range(1, 41)),
+    )
+    unseen = record_of(started(concurrency=0, settle_s=0.0), *(tick(n * TICK_S) for n in range(1, 41)))
+    assert watched.stages[0].generated_tokens == pytest.approx(4000, abs=100)
+    assert unseen.stages[0].generated_tokens is None
+
+
+def test_our_own_tokens_are_those_of_the_window() -> None:
+    loaded = record_of(started(concurrency=4), *(tick(n * TICK_S, held=4) for n in range(1, 9)))
+    assert loaded.stages[0].generated_tokens == 0

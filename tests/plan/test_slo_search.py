@@ -101,7 +101,7 @@ def unsure_near(limit: float, band: float) -> Callable[[Stage], Measured]:
 
     def measure(stage: Stage) -> Measured:
         met, near = stage.load <= limit, abs(stage.load - limit) <= band * limit
-        needs = "ttft_p99 needs 99 more streams" if near else ""
+        needs = "ttft_p99 needs 99 more requests" if near else ""
         return Measured(stage=stage, met=met, verdict="unresolved" if near else "met" if met else "missed", needs=needs)
 
     return measure
@@ -142,7 +142,7 @@ def test_what_stays_unsure_is_unresolved_and_says_what_it_would_take() -> None:
     found, loads = search(unsure_near(100, 0.5), plan={"search": "slo"}, slo=SLO)
     assert found.found is not None and not found.resolved
     assert "not with 95 % confidence: at concurrency" in found.why
-    assert found.why.endswith("ttft_p99 needs 99 more streams")
+    assert found.why.endswith("ttft_p99 needs 99 more requests")
     assert len(loads) <= 20
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from loadgen.metrics.difference import streams_needed
 from loadgen.metrics.histogram import Histogram
 from loadgen.profile.values import limit_of, slo_problem
-from loadgen.record.slo import Judgement, is_known, judge, limits_of, met_limits, needed_words
+from loadgen.record.slo import Judgement, is_known, judge, limits_of, met_limits, needed_words, still_needed, sure_words
 from loadgen.record.stage import StageRecord
 from loadgen.schema.deltas import StageDelta
-from loadgen.schema.result import Limits
+from loadgen.schema.result import FailureCheck, Limits, SloCheck
 from tests.metrics.served import result_of, served, started
 
 WINDOW = StageDelta(window_start_ns=0, window_end_ns=10**10, held_area_ns=10**10, window_requests=50)
@@ -195,7 +195,7 @@ def test_a_stage_that_is_too_short_to_tell_is_taken_at_its_worst() -> None:
     assert judged(record(*flawless), ttft_p99=50.0).verdict == "met"
     few = judged(holding(16, record(*flawless[:20])), ttft_p50=50.0)
     # Four streams one after another, before it can be told how they vary.
-    assert (few.verdict, needed_words(few)) == ("unresolved", "ttft_p50 needs 44 more streams")
+    assert (few.verdict, needed_words(few)) == ("unresolved", "ttft_p50 needs 44 more requests")
     assert judged(holding(16, record(*flawless)), ttft_p99=50.0).verdict == "unresolved"
     # What is hopeless shows all the same.
     assert judged(holding(100, record(*[90.0] * 400)), ttft_p99=50.0).verdict == "missed"
@@ -216,9 +216,24 @@ def test_a_flawless_p99_is_sure_from_381_streams_on() -> None:
     assert 380 < streams_needed(0.99) < 381
     assert streams_needed(0.95) < streams_needed(0.95, 1) < streams_needed(0.95, 2)
     found = judged(record(*[10] * 261), ttft_p99=50.0, ttft_p50=50.0)
-    assert needed_words(found) == "ttft_p99 needs 120 more streams"
+    assert needed_words(found) == "ttft_p99 needs 120 more requests"
     assert needed_words(judged(record(*[10] * 381), ttft_p99=50.0)) == ""
-    assert needed_words(judged(record(), ttft_p99=50.0)) == "ttft_p99 needs 381 more streams"
+    assert needed_words(judged(record(), ttft_p99=50.0)) == "ttft_p99 needs 381 more requests"
+
+
+@pytest.mark.parametrize(("measured_ms", "words"), [(1.0, ""), (49.0, "sure with 281 more requests"), (900.0, "")])
+def test_nobody_asks_how_sure_a_limit_far_away_is(measured_ms: float, words: str) -> None:
+    """A hundredth of the limit, or many times as much, is no close call, however few requests there were."""
+    check = SloCheck(limit_ms=50.0, measured_ms=measured_ms, met=measured_ms < 50, verdict="unresolved", needs=281)
+    assert sure_words(check) == words
+    judgement = Judgement({"ttft_p99": check}, None, FailureCheck(0, 0, 100, 0.0, True, "met"))
+    assert needed_words(judgement) == words.replace("sure with", "ttft_p99 needs")
+    assert still_needed(judgement) == 281
+
+
+def test_more_requests_than_anybody_waits_for_are_not_named() -> None:
+    check = SloCheck(limit_ms=50.0, measured_ms=49.9, met=True, verdict="unresolved", needs=2_790_342)
+    assert sure_words(check) == "too near the limit to be sure"
 
 
 def test_what_misses_as_often_as_it_may_is_never_sure() -> None:

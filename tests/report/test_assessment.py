@@ -192,8 +192,10 @@ def test_a_search_is_judged_by_its_answer_and_not_by_its_probes() -> None:
     assert len(shortcomings(probes)) == 2
     found = SearchResult("slo", "concurrency", 8.0, 8.0, 16.0, True, "sure", 3)
     assert shortcomings(replace(probes, search=found)) == []
-    unsure = replace(found, resolved=False, why="ttft_p99 needs 120 more streams")
-    assert shortcomings(replace(probes, search=unsure)) == ["the search is unresolved: ttft_p99 needs 120 more streams"]
+    unsure = replace(found, resolved=False, why="ttft_p99 needs 120 more requests")
+    assert shortcomings(replace(probes, search=unsure)) == [
+        "the search is unresolved: ttft_p99 needs 120 more requests"
+    ]
 
 
 def test_a_run_in_which_nothing_was_completed_is_no_success() -> None:

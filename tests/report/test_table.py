@@ -143,7 +143,7 @@ def test_a_limit_says_what_missed_it_and_how_sure_that_is() -> None:
     table = result_table(result(msgspec.structs.replace(stage(80), slo=checks, failures=failures)))
     for line in [
         "SLO ttft_p99 <= 25 ms:                      MISSED (-; 30 of 90 beyond it)",
-        "SLO tpot_p99 <= 25 ms:                      met (20.000; sure with 291 more streams)",
+        "SLO tpot_p99 <= 25 ms:                      met (20.000; sure with 291 more requests)",
         "SLO failed or unsent <= 1 %:                MISSED (30 of 90)",
     ]:
         assert line in table.splitlines()

@@ -277,7 +277,7 @@ def test_what_a_plan_decides_by() -> None:
     assert (measured.held, measured.output_tokens_per_s) == (7.0, 40.0)
     # Seven at a time, and nothing said about how they vary: at worst they are 43.
     assert (measured.met, measured.verdict) == (True, "unresolved")
-    assert measured.needs == "ttft_p99 needs 81 more streams"
+    assert measured.needs == "ttft_p99 needs 81 more requests"
     assert measured.error_percent is None
 
 

@@ -46,9 +46,9 @@ def load_lines(snapshot: Snapshot, width: int, height: int) -> list[str]:
 def test_a_strip_says_it_in_its_title() -> None:
     assert WAITS in load_lines(with_stage(waits_for=WAITS), 80, 4)[0]
     assert "─ E2E needs 10 s more: e  by plan" in load_lines(with_stage(e2e_needs_s=9.2), 80, 4)[0]
-    both = with_stage(e2e_needs_s=9.2, slo_needs="ttft_p99 needs 120 more streams", requests=CARRIED_IN)
+    both = with_stage(e2e_needs_s=9.2, slo_needs="ttft_p99 needs 120 more requests", requests=CARRIED_IN)
     assert (
-        "E2E needs 10 s more: e  ttft_p99 needs 120 more streams  56 carried in  by plan" in load_lines(both, 90, 4)[0]
+        "E2E needs 10 s more: e  ttft_p99 needs 120 more requests  56 carried in  by plan" in load_lines(both, 90, 4)[0]
     )
     assert load_lines(both, 80, 4)[0].endswith("by plan")
     assert load_lines(with_stage(), 80, 4)[0].endswith("─ by plan")
