@@ -196,7 +196,8 @@ def _stage(situation: Situation) -> Iterator[Line]:
     seconds = SECONDS + situation.drain_s
     for number in range(round(seconds / TICK_S)):
         yield _tick(situation, number)
-    yield EngineMeasured(BEGIN_S + seconds, 0, _measured(situation, seconds))
+    if situation.engine is not None:
+        yield EngineMeasured(BEGIN_S + seconds, 0, _measured(situation, seconds))
     yield StageEnded(BEGIN_S + seconds, 0, "its time was up")
 
 
@@ -345,7 +346,9 @@ SITUATIONS = {
     "no metrics of the engine": Situation(view=dict.fromkeys(_GAUGES), without=(EngineMeasured,)),
     "no host": Situation(without=(HostSampled,)),
     "one look at GPUs and host": Situation(looks=1),
-    "nothing but the client": Situation(without=(TelemetryChanged, GpusSampled, HostSampled, EngineMeasured)),
+    "nothing but the client": Situation(
+        without=(TelemetryChanged, GpusSampled, HostSampled, EngineMeasured), view=dict.fromkeys(_GAUGES)
+    ),
 }
 
 

@@ -1,9 +1,11 @@
 """Every judgement in every situation: what is said is what was reviewed, and nothing contradicts anything else."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from loadgen.schema.journal import EngineMeasured, GpusSampled, HostSampled, TelemetryChanged
 from tests.report.situations import SITUATIONS, said
 
 REVIEWED = Path(__file__).with_name("situations.md")
@@ -58,3 +60,17 @@ def test_a_box_is_healthy_unless_a_verdict_or_a_failure_says_why_not(name: str) 
         assert f": {line.partition(': ')[2]}" in healthy
     if of_gpus:
         assert healthy.startswith("Healthy? No")
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_without_gpus_host_and_engine_nothing_is_said_of_them(name: str) -> None:
+    situation = SITUATIONS[name]
+    blind = replace(
+        situation,
+        without=(*situation.without, TelemetryChanged, GpusSampled, HostSampled, EngineMeasured),
+        view=dict.fromkeys(("running", "waiting", "kv_usage", "preemptions", "requests_per_s")),
+    )
+    lines = list(said(blind))
+    assert not [line for line in lines if ", gpu " in line or "host-limited" in line or "bound: " in line]
+    assert not [line for line in lines if "waited in the engine" in line or "0 requests of others" in line]
+    assert not [line for line in lines if "queued in the engine" in line]
