@@ -1,4 +1,4 @@
-"""Model FLOPs utilization (MFU): the operations that the engine reports as a share of its GPUs' peak.
+"""Model FLOPs utilization (MFU) and the share of HBM bandwidth: what the engine reports, against its GPUs' peaks.
 
 The engine estimates its operations from the model's shapes; vLLM does with `--enable-mfu-metrics`. The peak is the data
 sheet's, dense, in the precision that the server's command states. If either is unknown there is no share, and the
@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from loadgen.schema.engine import EngineSpan
 from loadgen.schema.hardware_result import ComputeResult
@@ -23,52 +25,65 @@ _QUANTIZED_MODEL = re.compile(r"fp8|fp4|int8|int4|w[48]a|awq|gptq", re.IGNORECAS
 
 
 class _Peak(NamedTuple):
-    """The dense peaks of one GPU in TFLOP/s."""
+    """The peaks of one GPU by its data sheet: dense TFLOP/s, and its memory's GB/s."""
 
     name: re.Pattern[str]  # matches the name in the vendor's library
     sixteen_bit: float
     fp8: float | None  # None if its matrix cores have no FP8
+    hbm_gb_per_s: float
 
 
-def _peak(name: str, sixteen_bit: float, fp8: float | None) -> _Peak:
-    return _Peak(re.compile(name), sixteen_bit, fp8)
+def _peak(name: str, sixteen_bit: float, fp8: float | None, hbm_gb_per_s: float) -> _Peak:
+    return _Peak(re.compile(name), sixteen_bit, fp8, hbm_gb_per_s)
 
 
 _PEAKS = (
     # Data sheets of AMD Instinct MI210, MI300X and MI325X, and the MI355X brochure: rows without sparsity.
-    _peak(r"\bMI210\b", 181.0, None),
-    _peak(r"\bMI300X\b", 1307.4, 2614.9),
-    _peak(r"\bMI325X\b", 1307.4, 2614.9),
-    _peak(r"\bMI355X\b", 2516.6, 5033.2),
+    _peak(r"\bMI210\b", 181.0, None, 1638.0),
+    _peak(r"\bMI300X\b", 1307.4, 2614.9, 5300.0),
+    _peak(r"\bMI325X\b", 1307.4, 2614.9, 6000.0),
+    _peak(r"\bMI355X\b", 2516.6, 5033.2, 8000.0),
     # Data sheets of NVIDIA A100, H100, H200 and HGX B200; from H100 on they print peaks with sparsity: half of these.
-    _peak(r"\bA100\b", 312.0, None),
-    _peak(r"\bH100 PCIe\b", 756.5, 1513.0),
-    _peak(r"\bH[12]00 NVL\b", 835.5, 1670.5),
-    _peak(r"\bH100\b.*\bHBM3\b", 989.5, 1979.0),
-    _peak(r"\bH200\b", 989.5, 1979.0),
-    _peak(r"\bB200\b", 2250.0, 4500.0),
+    _peak(r"\bA100\b.*\b40GB\b", 312.0, None, 1555.0),
+    _peak(r"\bA100 80GB PCIe\b", 312.0, None, 1935.0),
+    _peak(r"\bA100-SXM4-80GB\b", 312.0, None, 2039.0),
+    _peak(r"\bH100 PCIe\b", 756.5, 1513.0, 2000.0),
+    _peak(r"\bH100 NVL\b", 835.5, 1670.5, 3900.0),
+    _peak(r"\bH200 NVL\b", 835.5, 1670.5, 4800.0),
+    _peak(r"\bH100\b.*\bHBM3\b", 989.5, 1979.0, 3350.0),
+    _peak(r"\bH200\b", 989.5, 1979.0, 4800.0),
+    _peak(r"\bB200\b", 2250.0, 4500.0, 8000.0),
+    # Data sheets of NVIDIA L40 and L40S, which print both peaks: the first of each pair. Their memory is GDDR6.
+    _peak(r"\bL40\b", 181.05, 362.0, 864.0),
+    _peak(r"\bL40S\b", 362.05, 733.0, 864.0),
     # The simulator's GPUs behave like MI300X.
-    _peak(r"^Simulated GPU$", 1307.4, 2614.9),
+    _peak(r"^Simulated GPU$", 1307.4, 2614.9, 5300.0),
 )
 
 
 def compute_of(engine: EngineSpan, command: Sequence[str] | None, gpus: Sequence[GpuStatic]) -> ComputeResult | None:
     """What each of these GPUs computed for the server with this command; None if the engine does not report it."""
-    tflops_per_gpu, hbm_bytes_per_s = engine.tflops_per_gpu, engine.hbm_bytes_per_s
-    if tflops_per_gpu is None:
+    if engine.tflops_per_gpu is None:
         return None
+    found = ComputeResult(tflops_per_gpu=engine.tflops_per_gpu, hbm_bytes_per_s=engine.hbm_bytes_per_s)
     try:
+        peak = _peak_of(gpus)
+        found = _with_hbm(found, 1e9 * peak.hbm_gb_per_s)
         precision = _precision(command)
-        peak_tflops = _peak_tflops(gpus, precision)
+        return _with_mfu(found, precision, _peak_tflops(peak, gpus[0].name, precision))
     except _UnknownError as unknown:
-        return ComputeResult(tflops_per_gpu=tflops_per_gpu, hbm_bytes_per_s=hbm_bytes_per_s, why=str(unknown))
-    return ComputeResult(
-        tflops_per_gpu=tflops_per_gpu,
-        precision=precision,
-        peak_tflops=peak_tflops,
-        mfu_percent=100 * tflops_per_gpu / peak_tflops,
-        hbm_bytes_per_s=hbm_bytes_per_s,
-    )
+        return replace(found, why=str(unknown))
+
+
+def _with_hbm(compute: ComputeResult, peak_bytes_per_s: float) -> ComputeResult:
+    used = compute.hbm_bytes_per_s
+    percent = None if used is None else 100 * used / peak_bytes_per_s
+    return replace(compute, peak_hbm_bytes_per_s=peak_bytes_per_s, hbm_bandwidth_percent=percent)
+
+
+def _with_mfu(compute: ComputeResult, precision: str, peak_tflops: float) -> ComputeResult:
+    percent = 100 * compute.tflops_per_gpu / peak_tflops
+    return replace(compute, precision=precision, peak_tflops=peak_tflops, mfu_percent=percent)
 
 
 class _UnknownError(Exception):
@@ -98,7 +113,7 @@ def _model(command: Sequence[str], flags: Mapping[str, str]) -> str:
     return flags.get("model") or next(iter(after_serve), "")
 
 
-def _peak_tflops(gpus: Sequence[GpuStatic], precision: str) -> float:
+def _peak_of(gpus: Sequence[GpuStatic]) -> _Peak:
     names = {gpu.name for gpu in gpus}
     if len(names) != 1:
         raise _UnknownError(f"the box has GPUs of {len(names)} kinds" if names else "no GPU is measured")
@@ -108,7 +123,11 @@ def _peak_tflops(gpus: Sequence[GpuStatic], precision: str) -> float:
     known = next((peak for peak in _PEAKS if peak.name.search(name)), None)
     if known is None:
         raise _UnknownError(f"no peak is known of {name}")
-    found = known.fp8 if precision == "fp8" else known.sixteen_bit
+    return known
+
+
+def _peak_tflops(peak: _Peak, name: str, precision: str) -> float:
+    found = peak.fp8 if precision == "fp8" else peak.sixteen_bit
     if found is None:
         raise _UnknownError(f"{name} has no matrix cores for {precision}")
     return found

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from statistics import fmean
 from typing import NamedTuple
 
-from loadgen.format import Statistic, percent, signed_percent
+from loadgen.format import Statistic, gib, percent, signed_percent
 from loadgen.record.slo import met_limits
 from loadgen.report.assessment import titles
 from loadgen.report.notes import LATENCY_TITLES, has_numbers, latencies, request_counts
 from loadgen.report.tabular import Column, Value, text_lines
 from loadgen.schema.comparison import Comparison
 from loadgen.schema.deltas import Summary
+from loadgen.schema.hardware_result import GpuStage
 from loadgen.schema.result import CurvePoint, HostResult, InstanceResult, Result, StageResult
 from loadgen.schema.snapshot import StageView
 
@@ -50,6 +52,24 @@ def _per_megawatt(row: Measured) -> Value:
 def _hbm_gb_per_s(row: Measured) -> Value:
     bytes_per_s = figure("compute", "hbm_bytes_per_s")(row)
     return bytes_per_s / 1e9 if isinstance(bytes_per_s, float) else None
+
+
+def _gpus(row: Measured) -> list[GpuStage]:
+    """The GPUs that the server computes on; all of the box where those are unknown."""
+    found = row.gpu if isinstance(row, StageResult) else []
+    return [gpu for gpu in found if gpu.of_server] or found
+
+
+def gpu_mean(name: str, row: Measured) -> float | None:
+    """The mean of one figure over the window and over the server's GPUs."""
+    figures = [figure for gpu in _gpus(row) if (figure := getattr(gpu, name)) is not None]
+    return fmean(figure.mean for figure in figures) if figures else None
+
+
+def _hbm_used_gib(row: Measured) -> float | None:
+    """The most that was in use in the window, as a mean over the server's GPUs."""
+    used = [gpu.hbm_used_bytes_max for gpu in _gpus(row) if gpu.hbm_used_bytes_max is not None]
+    return gib(fmean(used)) if used else None
 
 
 def _met(row: Measured) -> bool | None:
@@ -127,11 +147,22 @@ _COLUMNS: dict[str, Column[Measured]] = {
         "total tok/s per GPU", figure("throughput", "total_tokens_per_s_per_gpu"), decimals=0
     ),
     "interactivity_tokens_per_s": Column(
-        "interactivity tok/s", _interactivity, short="1/TPOT", group="tok/s", under="1/TPOT p50", decimals=1, width=7
+        "decode tok/s per stream",
+        _interactivity,
+        short="decode tok/s",
+        group="tok/s",
+        under="decode, per stream",
+        decimals=1,
+        width=13,
     ),
     "output_tokens_per_s_per_mw": Column(
-        "tok/s per MW", _per_megawatt, short="/MW", group="tok/s", under="per MW", decimals=0, width=6
+        "tok/s per MW", _per_megawatt, short="tok/s/MW", group="tok/s", under="per MW", decimals=0, width=9
     ),
+    "gpu_gfx_percent": Column(
+        "GPU activity %", partial(gpu_mean, "gfx_percent"), group="GPUs, mean", under="activity %", decimals=0
+    ),
+    "gpu_hbm_used_gib": Column("HBM used GiB", _hbm_used_gib, group="GPUs, mean", under="HBM used GiB", decimals=1),
+    "gpu_power_w": Column("GPU power W", partial(gpu_mean, "power_w"), group="GPUs, mean", under="power W", decimals=0),
     "joules_per_output_token": Column("J/token", figure("energy", "joules_per_output_token"), short="J/tok", width=6),
     "usd_per_million_output_tokens": Column(
         "$ per million output tokens",
@@ -163,6 +194,13 @@ _COLUMNS: dict[str, Column[Measured]] = {
     ),
     "hbm_gb_per_s_per_gpu": Column(
         "HBM GB/s per GPU", _hbm_gb_per_s, group="per GPU, by the engine", under="HBM GB/s", decimals=0
+    ),
+    "hbm_bandwidth_percent": Column(
+        "HBM bandwidth %",
+        figure("compute", "hbm_bandwidth_percent"),
+        group="per GPU, by the engine",
+        under="HBM bandwidth %",
+        decimals=1,
     ),
     "met_limits": Column("limits", _met, short="SLO", words=True, width=6),
 }
@@ -263,7 +301,7 @@ LIMITS_MET = columns("met_limits")
 EFFICIENCY = columns(
     "output_tokens_per_s_per_user interactivity_tokens_per_s output_tokens_per_s_per_gpu output_tokens_per_s_per_mw "
     "joules_per_output_token usd_per_million_output_tokens usd_per_million_total_tokens "
-    "tflops_per_gpu mfu_percent hbm_gb_per_s_per_gpu"
+    "gpu_gfx_percent gpu_hbm_used_gib gpu_power_w tflops_per_gpu mfu_percent hbm_gb_per_s_per_gpu hbm_bandwidth_percent"
 )
 """The figures for comparing boxes, in a table of their own."""
 

@@ -7,8 +7,9 @@ Columns are only ever added at the end, so that scripts may use positions; unkno
 `<name>_<statistic>_ms` for the names of a result and mean, stddev, min, p50, p90, p95, p99, p999, max. For `ttft` and
 `ttft_from_intended`, `<name>_lower_bounds` names the statistics that are only lower bounds, and `<name>_censored`
 counts the streams that still waited. `engine_` columns are the engine's own figures, `others_` the part of other
-clients in them, `gpu_` columns means over all GPUs; `met_limits` is `true`, `false`, or empty if there is no limit.
-Texts that a spreadsheet would take for a formula begin with an apostrophe.
+clients in them, `gpu_` columns means over the server's GPUs, or over all where those are unknown; `met_limits` is
+`true`, `false`, or empty if there is no limit. Texts that a spreadsheet would take for a formula begin with an
+apostrophe.
 """
 
 from __future__ import annotations
@@ -17,11 +18,10 @@ import csv
 import io
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from statistics import fmean
 
 from loadgen.errors import ResultError
 from loadgen.format import Statistic, harmless
-from loadgen.report.columns import Measured, columns
+from loadgen.report.columns import Measured, columns, gpu_mean
 from loadgen.report.configuration import engine_of, hardware_of, model_of
 from loadgen.report.notes import failed_words, latencies, took_part
 from loadgen.report.served import watched
@@ -112,11 +112,6 @@ def _engine_bounds(latency: str, percentile: str) -> dict[str, Source]:
     return {f"engine_{latency}_{percentile}_{end}_ms": partial(bound, place) for end, place in ends.items()}
 
 
-def _gpu_mean(name: str, stage: StageResult) -> float | None:
-    figures = [figure for gpu in stage.gpu if (figure := getattr(gpu, name)) is not None]
-    return fmean(figure.mean for figure in figures) if figures else None
-
-
 def _bounds(name: str) -> dict[str, Source]:
     def summary(stage: StageResult) -> Summary:
         return latencies(stage).get(name, Summary(count=0))
@@ -155,7 +150,7 @@ _COLUMNS: dict[str, Source] = {
     **_measured("joules_per_output_token"),
     "tokens_per_s_per_w": "energy.tokens_per_s_per_w",
     **{
-        f"gpu_{name}": partial(_gpu_mean, name)
+        f"gpu_{name}": partial(gpu_mean, name)
         for name in ("gfx_percent", "memory_percent", "power_w", "temperature_hotspot_c", "gfx_clock_mhz")
     },
     "client_limited": "limited",
@@ -186,6 +181,7 @@ _COLUMNS: dict[str, Source] = {
     **_engine_bounds("tpot", "p50"),
     **_engine_bounds("tpot", "p99"),
     **_part("canary", "sent scores drift perplexity answers same agreement", "canary_"),
+    **_measured("gpu_hbm_used_gib hbm_bandwidth_percent"),
 }
 
 

@@ -108,3 +108,5 @@ class ComputeResult(msgspec.Struct, frozen=True):
     mfu_percent: float | None = None  # the share of the peak
     why: str = ""  # why the peak is unknown
     hbm_bytes_per_s: float | None = None  # read and written by each GPU, by the same estimate
+    peak_hbm_bytes_per_s: float | None = None  # of one GPU; null where the peak is unknown, and in older results
+    hbm_bandwidth_percent: float | None = None  # the share of that peak

@@ -34,6 +34,8 @@ def computed(command: list[str] | None, found: list[GpuStatic]) -> ComputeResult
         ("NVIDIA H200 NVL", 835.5, 1670.5),
         ("NVIDIA H200", 989.5, 1979.0),
         ("NVIDIA B200", 2250.0, 4500.0),
+        ("NVIDIA L40", 181.05, 362.0),
+        ("NVIDIA L40S", 362.05, 733.0),
     ],
 )
 def test_a_gpu_has_the_peak_of_its_name_and_precision(name: str, sixteen_bit: float, fp8: float) -> None:
@@ -80,3 +82,25 @@ def test_a_gpu_in_one_piece_is_whole() -> None:
 def test_flags_have_their_values() -> None:
     command = ["docker", "run", "--rm", "image", "vllm", "serve", "m", "--dtype=half", "--cuda", "1", "2", "--eager"]
     assert flags_of(command) == {"rm": "image vllm serve m", "dtype": "half", "cuda": "1 2", "eager": ""}
+
+
+@pytest.mark.parametrize(
+    ("name", "percent"),
+    [
+        ("AMD Instinct MI300X", 100 * 2000 / 5300),
+        ("NVIDIA H200 NVL", 100 * 2000 / 4800),
+        ("NVIDIA A100-SXM4-80GB", 100 * 2000 / 2039),
+        ("NVIDIA A100-PCIE-40GB", 100 * 2000 / 1555),
+        ("NVIDIA L40S", 100 * 2000 / 864),
+        ("NVIDIA H20", None),
+    ],
+)
+def test_the_share_of_hbm_bandwidth_needs_no_precision(name: str, percent: float | None) -> None:
+    attached = computed(None, gpus(name))
+    assert attached.hbm_bandwidth_percent == pytest.approx(percent)
+    assert attached.mfu_percent is None and attached.why
+
+
+def test_an_engine_that_does_not_report_its_memory_traffic_has_no_share_of_bandwidth() -> None:
+    compute = compute_of(EngineStage(tflops_per_gpu=100.0), BF16, gpus("AMD Instinct MI300X"))
+    assert compute is not None and compute.mfu_percent is not None and compute.hbm_bandwidth_percent is None

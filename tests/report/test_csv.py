@@ -33,7 +33,7 @@ LAST = """
     others_prompt_tokens_per_s others_generation_tokens_per_s engine_ttft_p50_at_least_ms engine_ttft_p50_at_most_ms
     engine_ttft_p99_at_least_ms engine_ttft_p99_at_most_ms engine_tpot_p50_at_least_ms engine_tpot_p50_at_most_ms
     engine_tpot_p99_at_least_ms engine_tpot_p99_at_most_ms canary_sent canary_scores canary_drift canary_perplexity
-    canary_answers canary_same canary_agreement
+    canary_answers canary_same canary_agreement gpu_hbm_used_gib hbm_bandwidth_percent
 """.split()
 
 
@@ -63,6 +63,26 @@ def test_gpu_columns_are_means_over_the_gpus() -> None:
     gpus = [GpuStage(index=index, name="x", looks=9, power_w=GpuFigure(*[power] * 5)) for index, power in watts]
     (row,) = rows(result(msgspec.structs.replace(stage(80), gpu=gpus)))
     assert (row["gpu_power_w"], row["gpu_gfx_percent"]) == ("650.0", "")
+
+
+def test_gpu_columns_are_of_the_servers_gpus_where_those_are_known() -> None:
+    held = ((True, 150.0, 600.0, 96), (True, 170.0, 700.0, 98), (False, 4.0, 140.0, 0), (False, None, None, 0))
+    gpus = [
+        GpuStage(
+            index=index,
+            name="x",
+            looks=9,
+            of_server=of_server,
+            hbm_used_bytes_max=None if used_gib is None else int(used_gib * 1024**3),
+            power_w=None if power_w is None else GpuFigure(*[power_w] * 5),
+            gfx_percent=GpuFigure(*[activity] * 5),
+        )
+        for index, (of_server, used_gib, power_w, activity) in enumerate(held)
+    ]
+    (row,) = rows(result(msgspec.structs.replace(stage(80), gpu=gpus)))
+    assert (row["gpu_power_w"], row["gpu_gfx_percent"], row["gpu_hbm_used_gib"]) == ("650.0", "97.0", "160.0")
+    (row,) = rows(result(msgspec.structs.replace(stage(80), gpu=gpus[3:])))
+    assert (row["gpu_power_w"], row["gpu_hbm_used_gib"], row["hbm_bandwidth_percent"]) == ("", "", "")
 
 
 def test_nothing_sent_is_nothing_to_write() -> None:

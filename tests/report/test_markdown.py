@@ -27,7 +27,7 @@ def test_one_row_a_stage() -> None:
         "| conc 8 | 4096/1024 | 80 | 0 | 171.00 | 0.47 | 479.07 | 2,394.07 | **missed** |",
     ]
     assert efficiency == [
-        "| load | tok/s per user | interactivity tok/s |",
+        "| load | tok/s per user | decode tok/s per stream |",
         "| :-- | --: | --: |",
         "| conc 8 | 59.9 | 50.0 |",
     ]

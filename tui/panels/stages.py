@@ -40,7 +40,6 @@ STAGE: tuple[Column[StageView], ...] = (
     Column("stage", lambda stage: stage.number, short="#", width=4),
     Column("load", _load, width=7),
 )
-_CURVE = [replace(column, short="of") if column.label == "count" else column for column in CURVE[1:]]
 
 
 def stages(frame: Frame, width: int, height: int) -> Rows:
@@ -126,7 +125,7 @@ def loads(frame: Frame, width: int, height: int) -> Rows:
     points = frame.snapshot.curve
     if not tells_more(frame):
         return stages(frame, width, height)
-    figures = fitted(_CURVE, width - _LOAD, gap=1)
+    figures = fitted(CURVE[1:], width - _LOAD, gap=1)
     heads: Row = ((f"{'load':>{_LOAD}}", "dim"), *head_words(figures, gap=1))
     title = titled("everything measured at each load", ((f"{len(points)} loads", "dim"),), width)
     top = [heads] if height < _TITLED_FROM else [title, heads]

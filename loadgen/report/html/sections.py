@@ -212,12 +212,12 @@ def _giga(value: float | None) -> float | None:
 
 _GPU: tuple[Column[GpuStage], ...] = (
     Column("GPU", lambda gpu: f"{gpu.index}  {gpu.name}", words=True),
-    Column("busy %", lambda gpu: getattr(gpu.gfx_percent, "mean", None), decimals=0),
-    Column("memory busy %", lambda gpu: getattr(gpu.memory_percent, "mean", None), decimals=0),
-    Column("SM busy %", lambda gpu: getattr(gpu.sm_percent, "mean", None), decimals=0),
+    Column("activity %", lambda gpu: getattr(gpu.gfx_percent, "mean", None), decimals=0),
+    Column("memory activity %", lambda gpu: getattr(gpu.memory_percent, "mean", None), decimals=0),
+    Column("SM activity %", lambda gpu: getattr(gpu.sm_percent, "mean", None), decimals=0),
     Column("DRAM bandwidth %", lambda gpu: getattr(gpu.dram_percent, "mean", None), decimals=0),
     Column("HBM GiB, most", lambda gpu: gib(gpu.hbm_used_bytes_max), decimals=1),
-    Column("of", lambda gpu: gib(gpu.hbm_total_bytes), decimals=1),
+    Column("HBM GiB, total", lambda gpu: gib(gpu.hbm_total_bytes), decimals=1),
     Column("power W", lambda gpu: getattr(gpu.power_w, "mean", None), decimals=0),
     Column("hotspot \N{DEGREE SIGN}C, most", lambda gpu: getattr(gpu.temperature_hotspot_c, "max", None), decimals=0),
     Column("clock MHz", lambda gpu: getattr(gpu.gfx_clock_mhz, "mean", None), decimals=0),

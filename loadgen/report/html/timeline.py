@@ -105,8 +105,8 @@ def _gpu_rows(result: Result) -> list[Row]:
 
     throttled = any(any(gpu.columns.get("throttled_percent", [])) for gpu in result.gpu_series)
     return [
-        Row("GPU busy, %", each("gfx_percent"), most=100),
-        Row("GPU memory controllers busy, %", each("memory_percent"), most=100),
+        Row("GPU activity, %", each("gfx_percent"), most=100),
+        Row("GPU memory controllers, activity %", each("memory_percent"), most=100),
         Row("HBM in use, GiB", each("hbm_used_bytes", 1 / GIB)),
         Row("GPU power, W", each("power_w")),
         Row("GPU hotspot, \N{DEGREE SIGN}C", each("temperature_hotspot_c")),

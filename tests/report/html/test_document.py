@@ -100,7 +100,7 @@ def test_what_tokens_took_and_why_no_share_of_the_peak_is_known(measured: Result
     text = Page(html_report(replace(measured, stages=stages))).text
     section = text[text.index("Tokens by user, GPU, power and money") :]
     assert "MFU is not known: counted with a flag only; no peak is known of it." in section
-    heads = ("per user", "1/TPOT p50", "$ per million tokens", "per GPU, by the engine", "TFLOP/s", "HBM GB/s")
+    heads = ("per user", "decode, per stream", "$ per million tokens", "per GPU, by the engine", "TFLOP/s", "HBM GB/s")
     assert all(head in section for head in heads)
     assert "\n2,500\n" in section and "\n1.250\n0.500\n" in section
 

@@ -18,7 +18,17 @@ def rows(measured: Result) -> list[str]:
 
 def test_only_what_is_known_has_a_row(measured: Result) -> None:
     found = " ".join(rows(measured))
-    for title in ("Load", "Output, tok/s", "TTFT", "Engine", "KV cache", "GPU busy", "HBM", "GPU power", "Host CPU"):
+    for title in (
+        "Load",
+        "Output, tok/s",
+        "TTFT",
+        "Engine",
+        "KV cache",
+        "GPU activity",
+        "HBM",
+        "GPU power",
+        "Host CPU",
+    ):
         assert f"<b>{title}" in found
     assert "Failed" not in found
     bare = " ".join(rows(replace(measured, gpu_series=[], host_series={})))

@@ -68,7 +68,7 @@ def test_a_ramp_has_no_e2e() -> None:
 
 def test_under_it_is_a_row_for_each_load_with_its_counts_and_a_mark_at_now() -> None:
     heads, *rows = table(view_of(ramped()), height=5)
-    assert heads.split() == "load held tok/s /user TTFT p50 p99 of ITL p50 p99 of".split()
+    assert heads.split() == "load held tok/s /user TTFT p50 p99 count ITL p50 p99 count".split()
     assert [row.split()[0:2] for row in rows] == [["8", "▼"], ["▸", "16"], ["32", "▼"], ["8", "▲"]]
     assert rows[0].split()[-1] == "100"
     assert "6 loads" in table(view_of(ramped()), height=9)[0]
