@@ -135,8 +135,8 @@ EDITOR = _bindings(
 DIALOG = _bindings("dialog", ("back", "escape", "dismiss(None)", "back", "Close without changing anything"))
 LEAVE = DIALOG + _bindings(
     "leave",
-    ("stop", "f", "dismiss('stop')", "finish and keep", "End the load, keep the result"),
-    ("abort", "a", "dismiss('abort')", "abort now", "Cut streams, kill the server"),
+    ("stop", "f", "dismiss('stop')", "finish and keep", "End the run, keep the result"),
+    ("abort", "a", "dismiss('abort')", "abort now", "End the run at once"),
     ("go_on", "g", "dismiss(None)", "go on", "Back to the run"),
 )
 ORPHANS = DIALOG + _bindings(

@@ -396,6 +396,8 @@ class Session:
             version=harmless(served.version or "") or None if served is not None else None,
             variant=self.variant,
             pid=servers.pid,
+            is_own=servers.ours and servers.pid is not None and servers.state not in ("stopped", "died"),
+            stays=settings.on_exit == "leave",
             uptime_s=servers.clock_s - self._began_s if self._began_s is not None else None,
             milestones=servers.milestones,
             log_tail=servers.log_lines,

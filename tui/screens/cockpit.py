@@ -17,7 +17,7 @@ from textual.binding import BindingType
 
 from loadgen.run import operations
 from loadgen.run.operations import Abort, NextStage, Note, Pause, Resume, ShowProcesses, StartAnyway, Stop
-from loadgen.schema.snapshot import Phase, ReplayView, Snapshot
+from loadgen.schema.snapshot import Phase, ReplayView, ServerView, Snapshot
 from tui import keys
 from tui.charts.definitions import OVERVIEW_CHARTS
 from tui.charts.timeline import Timeline
@@ -43,6 +43,7 @@ from tui.screens.steer import Steer, phases_for
 from tui.widgets.painted import Ground, KeyBar
 
 _ASK_EVERY_S = 5.0
+_NO_SERVER = ServerView(engine="none", url="", state="stopped")  # before the first snapshot
 _HAND = {"load": load.load, "server": health.server, "client": health.client, "host": health.host}
 _STARTUP = {"findings": startup.findings, "milestones": startup.startup, "startup-log": messages.log}
 _TABLES = {"gpus": gpus.gpus, "hosts": hosts.hosts, "latency": latency.latency, "stages": stages.stages}
@@ -363,7 +364,9 @@ class CockpitScreen(FullScreen[None]):
         if self.over or self._watching:
             self.app.exit()
         elif not isinstance(self.app.screen, AskLeave):
-            self.app.push_screen(AskLeave(), self._leave)
+            now = self.snapshot
+            server, streams = (now.server, now.load.held) if now is not None else (_NO_SERVER, 0)
+            self.app.push_screen(AskLeave(server, open_streams=streams), self._leave)
 
     def interrupt(self) -> None:
         """Handle Ctrl+C: finish first, then abort, then leave whatever the run does."""

@@ -5,7 +5,7 @@ Esc closes each of them without changing anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -24,6 +24,7 @@ from textual.widgets.option_list import Option
 from loadgen import format as fmt
 from loadgen.errors import ProfileError, VrampError
 from loadgen.profile.document import build_profile
+from loadgen.schema.snapshot import ServerView
 from loadgen.server.vllm.client import ServerClient, api_key, pick_model
 from tui import keys
 from tui.config import keymap_of
@@ -254,18 +255,28 @@ class AskChoice(Dialog[Answer | None], Generic[Answer]):
         self.dismiss(self._choices[event.option_index][0])
 
 
+def _listed(parts: Iterable[str | Literal[False]]) -> str:
+    return ", ".join(part for part in parts if part)
+
+
 class AskLeave(AskChoice[Leave]):
     """Asks how to end a live run."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(keys.LEAVE)
 
-    def __init__(self) -> None:
-        choices: tuple[tuple[Leave | None, str], ...] = (
-            ("stop", "f  finish and keep: end the load, stop the server, write the result"),
-            ("abort", "a  abort now: cut streams, kill the server, write what there is"),
-            (None, "g  go on"),
-        )
-        super().__init__("A run is live", choices)
+    def __init__(self, server: ServerView, *, open_streams: int) -> None:
+        """Offer what can happen: only a server that vramp started is ended, and only a load that there is."""
+        sends = open_streams > 0
+        ends_server = server.is_own and not server.stays
+        finish = (sends and "end the load", ends_server and "stop the server", "write the result")
+        abort = (sends and "cut streams", server.is_own and "kill the server", "write what there is")
+        choices: list[tuple[Leave | None, str]] = [("stop", f"f  finish and keep: {_listed(finish)}")]
+        if sends or server.is_own:
+            choices.append(("abort", f"a  abort now: {_listed(abort)}"))
+        question = "A run is live"
+        if server.state == "ready" and not ends_server:
+            question += f"; the server at {server.url} goes on when vramp has left"
+        super().__init__(question, [*choices, (None, "g  go on")])
 
 
 class AskOrphans(AskChoice[Literal["end"]]):
