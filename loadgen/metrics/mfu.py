@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -66,11 +67,11 @@ def compute_of(engine: EngineSpan, command: Sequence[str] | None, gpus: Sequence
     if engine.tflops_per_gpu is None:
         return None
     found = ComputeResult(tflops_per_gpu=engine.tflops_per_gpu, hbm_bytes_per_s=engine.hbm_bytes_per_s)
+    with suppress(_UnknownError):  # which is why there is no MFU either
+        found = _with_hbm(found, 1e9 * _peak_of(gpus).hbm_gb_per_s)
     try:
-        peak = _peak_of(gpus)
-        found = _with_hbm(found, 1e9 * peak.hbm_gb_per_s)
         precision = _precision(command)
-        return _with_mfu(found, precision, _peak_tflops(peak, gpus[0].name, precision))
+        return _with_mfu(found, precision, _peak_tflops(_peak_of(gpus), gpus[0].name, precision))
     except _UnknownError as unknown:
         return replace(found, why=str(unknown))
 
