@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from loadgen.format import counted
 from loadgen.metrics.batch_means import BatchMeans
-from loadgen.metrics.bursts import bursts_of
-from loadgen.metrics.client_limit import ClientFacts, cap_held_back, client_limit
+from loadgen.metrics.bursts import bursts_of, is_buffered
+from loadgen.metrics.client_limit import FEWEST_FOR_SHARE, MOST_COALESCED, ClientFacts, cap_held_back, client_limit
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.open_loop import open_loop_of, thinned
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
@@ -303,7 +303,20 @@ class StageRecord:
             lost = self.counters["lost"]
             return f"it was lost, and {counted(lost, 'stream') if lost else 'what it had open'} with it"
         of_hosts = (f"{part.host}: {why}" for part in self.hosts if (why := part.limit()) is not None)
-        return next(of_hosts, None) or client_limit(self._client_facts())
+        return next(of_hosts, None) or client_limit(self._client_facts()) or self._own_path_limit()
+
+    def _own_path_limit(self) -> str | None:
+        """Why this host's own way to the server was the limit; None if it was not, or other hosts fare the same."""
+        if self._whole is None or not is_buffered(self.bursts):
+            return None
+        others = (part for part in self._whole.hosts if part.client.counters["reads"] >= FEWEST_FOR_SHARE)
+        smooth = next((part.host for part in others if (part.client.coalesced_share or 0.0) <= MOST_COALESCED), None)
+        if smooth is None:
+            return None
+        return (
+            f"{self.client.coalesced_share:.1%} of its reads carried several events, unlike those of {smooth}: packets "
+            "were lost or held back on its own way to the server"
+        )
 
     @property
     def bursts(self) -> Bursts | None:

@@ -142,3 +142,28 @@ def test_the_client_is_blamed_for_bursts_only_where_it_can_have_caused_them() ->
     assert stage(0.1).limit() is None
     assert "carried several events because they were late" in (stage(0.7).limit() or "")
     assert stage(0.1, burst_moments=1).limit() is None  # not known whose they are
+
+
+def of_hosts(*coalesced_reads: int) -> StageRecord:
+    """A stage of hosts whose every read, or none, carried several events."""
+    whole = client(first_tokens=0)
+    for number, reads in enumerate(coalesced_reads):
+        part = stage(0.1)
+        part.host, part._whole = f"host-{'abc'[number]}", whole
+        if not reads:
+            part.metrics.counters |= dict.fromkeys(HELD, 0)
+            part.client.counters |= {"coalesced_reads": 0, "coalesced_ttfts": 0}
+        whole.hosts.append(part)
+    return whole
+
+
+def test_a_host_that_alone_gets_bursts_is_named_with_its_own_path() -> None:
+    whole = of_hosts(0, 120, 0)
+    words = "100.0% of its reads carried several events, unlike those of host-a: packets were lost or held back"
+    assert (whole.limit() or "").startswith(f"host-b: {words}")
+    assert [part.limit() is None for part in whole.hosts] == [True, False, True]
+
+
+def test_hosts_that_all_get_bursts_are_not_the_cause() -> None:
+    assert of_hosts(120, 120, 120).limit() is None
+    assert of_hosts(120).limit() is None
