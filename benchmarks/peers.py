@@ -25,8 +25,8 @@ from benchmarks.environments import last_reason
 from benchmarks.running import simulator
 from benchmarks.truth import fetch_truth
 from benchmarks.watched import OUTPUT, Ended, Looks, Others, run_watched
-from loadgen.cores import usable_cores
 from loadgen.errors import ResultError
+from loadgen.system import usable_cores
 
 STREAMS = (64, 256, 1024)
 ROUNDS = 2

@@ -10,7 +10,7 @@ from loadgen.plan.stage import Stage
 from loadgen.profile.document import load_document, load_profile, variant_names
 from loadgen.profile.schema import Profile
 from loadgen.server.preflight.check import check_profile
-from loadgen.server.preflight.installation import recorded_versions
+from loadgen.server.vllm.installation import recorded_versions
 
 FOLDER = Path(__file__).parents[1] / "profiles"
 FILES = sorted(FOLDER.glob("*.toml"))

@@ -32,7 +32,6 @@ from textual.worker import Worker, WorkerFailed, WorkerState
 
 from loadgen.errors import VrampError
 from loadgen.format import harmless
-from loadgen.limits import map_large_blocks
 from loadgen.masking import masked_text
 from loadgen.run.operations import Stop
 from loadgen.run.remote import RemoteRun
@@ -42,6 +41,7 @@ from loadgen.schema.snapshot import Snapshot
 from loadgen.server.process.guard_client import stop_server
 from loadgen.server.process.records import ServerRecord, orphan_words
 from loadgen.store.journal import JOURNAL
+from loadgen.system import map_large_blocks
 from tui.catalog import StartChoice
 from tui.config import DEFAULTS, Config
 from tui.exhausted import give_up_where_callbacks_fail

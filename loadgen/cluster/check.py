@@ -12,13 +12,14 @@ import distributed
 
 from loadgen.cluster.clock import ClockOffset
 from loadgen.cluster.facts import Reached
-from loadgen.cluster.start import ask, host_and_port, started
+from loadgen.cluster.start import ask, started
 from loadgen.errors import ClusterError
 from loadgen.format import harmless
 from loadgen.plan.stage import SLOW_TOKEN_S, Stage, streams_of
 from loadgen.profile.schema import Profile
 from loadgen.schema.finding import Finding
 from loadgen.schema.hosts import HostFacts
+from loadgen.stream.request import host_and_port
 
 _ANSWER_S = 30.0
 _PROBES = 20

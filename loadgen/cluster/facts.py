@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 import loadgen
-from loadgen.cores import usable_cores
 from loadgen.schema.hosts import HostFacts
+from loadgen.system import usable_cores
 
 _CONNECT_S = 5.0
 _MEASURING = ("stream", "worker", "workload", "schema", "metrics", "plan")

@@ -33,6 +33,7 @@ from loadgen.errors import UNDECODABLE, ClusterError
 from loadgen.format import harmless
 from loadgen.profile.cluster import Cluster
 from loadgen.schema.hosts import HostFacts
+from loadgen.stream.request import host_and_port
 
 T = TypeVar("T")
 
@@ -352,11 +353,6 @@ def _one_a_host(found: dict[str, HostFacts]) -> tuple[tuple[HostFacts, str], ...
 async def require_reachable(hosts: StartedHosts, urls: Sequence[str]) -> None:
     """Raise `ClusterError` with a line for each host that cannot connect to one of the URLs."""
     await all_of(_require_urls(hosts.client, facts, address, urls) for facts, address in hosts.workers)
-
-
-def host_and_port(url: str) -> tuple[str, int]:
-    parts = urlsplit(url)
-    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
 async def _require_urls(client: distributed.Client, facts: HostFacts, address: str, urls: Sequence[str]) -> None:

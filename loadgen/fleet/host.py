@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from loadgen.cores import usable_cores
 from loadgen.fleet.pipe import LocalPipe, Pipe
+from loadgen.system import usable_cores
 
 
 class Host(Protocol):

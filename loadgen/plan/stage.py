@@ -12,12 +12,12 @@ from typing import Literal
 
 import msgspec
 
-from loadgen.cores import usable_cores
 from loadgen.distributions import REPLAY
 from loadgen.errors import ProfileError
 from loadgen.format import NO_LOAD, setting
 from loadgen.schema.journal import SearchPoint, SearchResult, StageLoad, load_at
 from loadgen.schema.result import Limits, SloVerdict
+from loadgen.system import usable_cores
 from loadgen.workload.work import Work
 
 SLOW_TOKEN_S = 0.05

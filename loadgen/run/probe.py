@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from loadgen.cores import usable_cores
 from loadgen.errors import UNDECODABLE, ServerError
 from loadgen.plan.stage import Stage
 from loadgen.profile.load import Load
@@ -39,6 +38,7 @@ from loadgen.stream.request import (
     own_fields,
     request_template,
 )
+from loadgen.system import usable_cores
 from loadgen.worker.messages import Configure, Vocabulary, prompts_of
 from loadgen.worker.realtime import realtime_budget
 from loadgen.workload.prompts import ANCHOR, FALLBACK_IDS, WORDS, text_prompts

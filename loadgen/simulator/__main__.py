@@ -20,12 +20,12 @@ from typing import NoReturn
 import uvloop
 
 from loadgen.errors import ProfileError, ServerError
-from loadgen.limits import map_large_blocks, raise_open_files
 from loadgen.simulator.api import Api
 from loadgen.simulator.faults import parse_fault
 from loadgen.simulator.http import HttpServer
 from loadgen.simulator.physics import PRESETS, Physics
 from loadgen.simulator.service import Service, log_throughput
+from loadgen.system import map_large_blocks, raise_open_files
 from loadgen.until import until
 
 SHARDS = 4

@@ -5,13 +5,12 @@ A separate module, which only a report imports: numpy would take a third of the 
 
 from array import array
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from loadgen.simulator.ground_truth import ServedStream
+from loadgen.simulator.served_stream import ServedStream
 
 PART_TOKENS = 8  # a part of a stream with fewer tokens has no time per output token
 
@@ -21,7 +20,7 @@ _Int64 = NDArray[np.int64]
 class ServedEvents:
     """The events of some streams, concatenated in flat arrays."""
 
-    def __init__(self, streams: "Sequence[ServedStream]", since_ns: int, until_ns: int) -> None:
+    def __init__(self, streams: Sequence[ServedStream], since_ns: int, until_ns: int) -> None:
         lengths = np.array([len(each.stamps) for each in streams], dtype=np.int64)
         self._stream = np.repeat(np.arange(len(streams)), lengths)
         self._received = _flat([each.received_ns] for each in streams)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import get_args
 
 from loadgen.errors import VrampError
-from loadgen.parent import signal_when_parent_dies
+from loadgen.system import signal_when_parent_dies
 from loadgen.telemetry.child import Orders, Output, serve
 from loadgen.telemetry.protocol import Backend, Refused
 from loadgen.vendors import VENDORS, BackendName, VendorName

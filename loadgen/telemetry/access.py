@@ -9,10 +9,10 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from loadgen.amd_kernel import rocm_version
 from loadgen.build import version_words
 from loadgen.format import user_name
 from loadgen.schema.samples import DeviceFile
+from loadgen.telemetry.amd.kernel import rocm_version
 from loadgen.telemetry.backends import package_version
 from loadgen.vendors import VENDORS, Vendor, matched
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from loadgen.amd_kernel import number_in, text_in
 from loadgen.schema.samples import HostSample, Reading, gained, rate
+from loadgen.system import number_in, text_in
 
 _FREQUENCY_EVERY_S = 10.0
 _FREQUENCY_CORES = 8

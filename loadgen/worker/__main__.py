@@ -22,10 +22,9 @@ import psutil
 import uvloop
 
 from loadgen.errors import VrampError, WorkerError
-from loadgen.limits import raise_open_files
-from loadgen.parent import signal_when_parent_dies
 from loadgen.placement import format_cpus
 from loadgen.schema.deltas import ClientDelta, StageDelta
+from loadgen.system import raise_open_files, signal_when_parent_dies
 from loadgen.worker import messages
 from loadgen.worker.driver import Driver
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick, prompts_of

@@ -15,7 +15,6 @@ from zlib import crc32
 
 import msgspec
 
-from loadgen.amd_kernel import compute_nodes, held_bytes, pci_location, rocm_version, xgmi_peers
 from loadgen.masking import shown_command
 from loadgen.placement import format_cpus, parse_cpus, read_topology
 from loadgen.server.gpus.amd import read_amd
@@ -25,6 +24,7 @@ from loadgen.server.process import container, records, tree
 from loadgen.server.vllm.diagnosis import read_oom_kills
 from loadgen.telemetry import child
 from loadgen.telemetry.amd import gpu_metrics, sysfs
+from loadgen.telemetry.amd.kernel import compute_nodes, held_bytes, pci_location, rocm_version, xgmi_peers
 from loadgen.telemetry.host import read_frequency
 from loadgen.telemetry.readings import Missing
 from tests.fuzz.checks import require_amounts, require_same, require_showable, scratch, written

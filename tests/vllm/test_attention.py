@@ -9,7 +9,7 @@ import pytest
 
 from loadgen.server.preflight.attention import attention_backend
 from loadgen.server.preflight.facts import Facts, ModelFacts
-from loadgen.server.preflight.installation import python_of
+from loadgen.server.vllm.installation import python_of
 from tests.vllm.engine import VLLM
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]

@@ -8,7 +8,7 @@ from loadgen.errors import ServerError
 from loadgen.plan.from_profile import stages_of
 from loadgen.run.run import Run
 from loadgen.server.preflight.check import check_profile
-from loadgen.server.preflight.installation import ask_installation, python_of, recorded_installation
+from loadgen.server.vllm.installation import ask_installation, python_of, recorded_installation
 from tests.vllm.engine import VLLM, engine_processes, here, over
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from loadgen.errors import ProfileError, VrampError
-from loadgen.limits import raise_open_files, start_lean
+from loadgen.system import raise_open_files, start_lean
 from tui.cli.options import INTERRUPTED, READER_GONE, end_by_signals, lose_stdout, say
 from tui.exhausted import give_up, lacks
 

@@ -12,8 +12,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from loadgen.format import count, interval, percent, significant, target
-from loadgen.limits import map_large_blocks
 from loadgen.run.operations import Abort, Stop
+from loadgen.system import map_large_blocks
 from tui.cli.options import shown
 from tui.cli.spoken import Spoken
 from tui.exhausted import give_up_where_callbacks_fail

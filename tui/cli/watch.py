@@ -14,13 +14,13 @@ from pathlib import Path
 from socket import socket
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.parent import signal_when_parent_dies
 from loadgen.places import TRUST
 from loadgen.run.remote import SOCKET, RemoteRun
 from loadgen.run.replay import FASTEST, SLOWEST, Replay
 from loadgen.run.run import Run
 from loadgen.store.journal import JOURNAL, journal_is_held
 from loadgen.store.runs import RUNS, find_run, open_journal, run_folders, was_killed
+from loadgen.system import signal_when_parent_dies
 from tui.cli.options import RUN_WORDS, add_shared, document_of, is_loopback, parser_of, port_of, say
 from tui.cli.progress import follow
 from tui.cli.run import add_run_options, conclude, make_run

@@ -33,7 +33,7 @@ from textual_serve.download_manager import DownloadManager
 from textual_serve.server import Server, to_int
 
 from loadgen.errors import UNDECODABLE, ServerError
-from loadgen.limits import own_variables
+from loadgen.system import own_variables
 
 MAX_VISITORS = 16  # each is a process
 MAX_STRANGERS = 64

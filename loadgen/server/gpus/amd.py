@@ -8,19 +8,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from loadgen.amd_kernel import (
-    ComputeNode,
-    amd_cards,
-    compute_nodes,
-    held_bytes,
-    number_in,
-    socket_of,
-    text_in,
-    xgmi_peers,
-)
 from loadgen.errors import TelemetryError
 from loadgen.server.gpus.gpu import Gpu, named_holders, with_expected_links
 from loadgen.server.process.log import clean_line
+from loadgen.system import number_in, text_in
+from loadgen.telemetry.amd.kernel import ComputeNode, amd_cards, compute_nodes, held_bytes, socket_of, xgmi_peers
 
 
 def read_amd(sysfs: Path, proc: Path, _path: str | None) -> list[Gpu]:

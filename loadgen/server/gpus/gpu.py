@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.amd_kernel import text_in
 from loadgen.errors import TelemetryError
 from loadgen.server.process.log import clean_line
+from loadgen.system import text_in
 from loadgen.vendors import VENDORS, Platform, is_partition
 
 

@@ -16,10 +16,10 @@ from subprocess import DEVNULL, PIPE, STDOUT
 
 from msgspec.structs import replace
 
-from loadgen.amd_kernel import entries, text_in
 from loadgen.errors import TelemetryError
 from loadgen.server.gpus.gpu import Gpu, named_holders, with_expected_links
 from loadgen.server.process.log import clean_line
+from loadgen.system import entries, text_in
 from loadgen.vendors import NVIDIA
 
 _TIMEOUT_S = 5.0

@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from loadgen.amd_kernel import text_in
 from loadgen.errors import ServerError
 from loadgen.format import memory, user_name
 from loadgen.masking import shown_command
@@ -21,10 +20,11 @@ from loadgen.schema.finding import ORPHANED, Finding
 from loadgen.server.gpus.given import server_gpus
 from loadgen.server.gpus.gpu import Gpu, Holder
 from loadgen.server.preflight.facts import Box, Setup, memory_share
-from loadgen.server.preflight.flags import normal_args
 from loadgen.server.process.records import ServerRecord, find_servers, list_servers, orphan_words, servers_folder
 from loadgen.server.process.tree import ProcessInfo, command_line, look_at
 from loadgen.server.vllm.command import devices_each, find_container_program
+from loadgen.server.vllm.flags import normal_args
+from loadgen.system import text_in
 
 _IDLE_SHARE = 0.05  # of a GPU's memory: an idle driver takes less
 _SHOWN = 3  # how many processes of a GPU or server are named

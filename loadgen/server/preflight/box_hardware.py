@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadgen.amd_kernel import entries, text_in
 from loadgen.format import GIB, memory
 from loadgen.schema.finding import Finding
 from loadgen.server.gpus.given import server_devices
 from loadgen.server.gpus.gpu import Gpu, has_host_pids
 from loadgen.server.preflight.facts import Setup, read_setting
-from loadgen.server.preflight.flags import normal_args
 from loadgen.server.vllm.command import devices_each
+from loadgen.server.vllm.flags import normal_args
+from loadgen.system import entries, text_in
 from loadgen.vendors import vendor_of
 
 _DATA_PARALLEL = "data-parallel-size"

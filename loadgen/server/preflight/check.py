@@ -23,10 +23,10 @@ from loadgen.schema.finding import Finding, by_severity
 from loadgen.server.gpus.gpu import Gpu, read_gpus
 from loadgen.server.preflight import box_connections, box_gpus, box_hardware, box_model, box_system
 from loadgen.server.preflight.facts import Box, Setup, facts_of
-from loadgen.server.preflight.flags import flag_findings
-from loadgen.server.preflight.installation import ask_installation, newest_recorded, python_of, recorded_installation
 from loadgen.server.preflight.rules import rule_findings
 from loadgen.server.vllm.command import find_container_program, find_vllm
+from loadgen.server.vllm.flags import flag_findings
+from loadgen.server.vllm.installation import ask_installation, newest_recorded, python_of, recorded_installation
 from loadgen.vendors import Platform, platform_here, vendor_of
 
 _JUDGED_ENGINES = ("vllm", "docker")  # whose flags and variables are checked

@@ -26,7 +26,7 @@ from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
 from loadgen.server.gpus.given import server_gpus
 from loadgen.server.gpus.gpu import Gpu
-from loadgen.server.preflight.flags import normal_args
+from loadgen.server.vllm.flags import normal_args
 from loadgen.vendors import Platform
 
 MANY_STREAMS = 64  # from here on a plan aims at throughput: the concurrency that publications call scale

@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 
 from loadgen.build import Build, this_build
 from loadgen.schema.finding import Finding, Severity
-from loadgen.server.preflight.installation import installed_version, python_of, recorded_versions
+from loadgen.server.vllm.installation import installed_version, python_of, recorded_versions
 
 _DISTRIBUTION = "vramp"
 _OLD_AFTER = timedelta(days=270)  # vLLM has a release every two weeks; by then its flags and metrics have moved

@@ -32,9 +32,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from loadgen.parent import signal_when_parent_dies
 from loadgen.places import open_private
 from loadgen.server.process.tree import ProcessId, ProcessInfo, descendants, look_at, send_signal
+from loadgen.system import signal_when_parent_dies
 
 LEFTOVER_GRACE_S = 2.0  # after the main process has ended, the rest of the tree gets SIGTERM and this long
 KILL_WAIT_S = 15.0  # a killed process that held a GPU takes seconds to go; later it is reported as left

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import ProfileError, ServerError
-from loadgen.limits import inherited_environment
 from loadgen.places import expanded
 from loadgen.profile.schema import Docker, Server
-from loadgen.server.preflight.flags import list_form
+from loadgen.server.vllm.flags import list_form
+from loadgen.system import inherited_environment
 from loadgen.vendors import Vendor, vendor_of
 
 _OWN_FLAGS = {"host": "server.host", "port": "server.port", "served-model-name": "server.served_model_name"}

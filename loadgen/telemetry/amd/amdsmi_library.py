@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadgen.amd_kernel import rocm_version
 from loadgen.errors import TelemetryError
+from loadgen.telemetry.amd.kernel import rocm_version
 from loadgen.telemetry.backends import BackendOption, package_version
 from loadgen.telemetry.readings import ODD_FAILURES, Missing
 

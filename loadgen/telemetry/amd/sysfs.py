@@ -17,12 +17,12 @@ from typing import Any
 
 import msgspec
 
-from loadgen.amd_kernel import amd_cards, compute_nodes, held_bytes, socket_of
 from loadgen.errors import TelemetryError
 from loadgen.format import harmless
 from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.amd import gpu_metrics
 from loadgen.telemetry.amd.gpu_metrics import Residency, Table, counted_once, pair_dies
+from loadgen.telemetry.amd.kernel import amd_cards, compute_nodes, held_bytes, socket_of
 from loadgen.telemetry.protocol import Backend, Opened
 from loadgen.telemetry.readings import Measured, Missing, amount, divided, first, number, percent, split, value_of
 

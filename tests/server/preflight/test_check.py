@@ -16,7 +16,7 @@ from loadgen.server.preflight.facts import Box
 from loadgen.vendors import Platform, platform_here
 from tests.server.gpu_trees import add_amd_gpu, add_process, write
 from tests.server.preflight.boxes import check, healthy_box, ids, only, profile_of
-from tests.server.preflight.test_installation import FakeEnvironment
+from tests.server.vllm.test_installation import FakeEnvironment
 
 
 async def findings(recorded: str | None = None, **server: Any) -> list[Finding]:

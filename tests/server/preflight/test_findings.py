@@ -19,8 +19,8 @@ from loadgen.profile.document import load_document, load_profile, variant_names
 from loadgen.schema.finding import ORPHANED, by_severity
 from loadgen.server.preflight.check import look_at_box
 from loadgen.server.preflight.facts import Box, facts_of
-from loadgen.server.preflight.installation import recorded_versions
 from loadgen.server.preflight.rules import rule_findings
+from loadgen.server.vllm.installation import recorded_versions
 from loadgen.vendors import platform_here
 from tests.server.preflight.boxes import DESCRIBED, described_box
 

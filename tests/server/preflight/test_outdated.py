@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from loadgen.build import Build
-from loadgen.server.preflight.installation import recorded_versions
 from loadgen.server.preflight.outdated import _components, _newer_vllm, _packages, _python, _vramp, outdated
+from loadgen.server.vllm.installation import recorded_versions
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
 from loadgen.server.gpus.gpu import Gpu
 from loadgen.server.preflight.facts import Box, Facts, ModelFacts, Setup, facts_of, model_facts
-from loadgen.server.preflight.flags import normal_args
-from loadgen.server.preflight.installation import newest_recorded
 from loadgen.server.preflight.rules import RULES, Rule, rule_findings
+from loadgen.server.vllm.flags import normal_args
+from loadgen.server.vllm.installation import newest_recorded
 from loadgen.vendors import Platform
 
 AITER = {"VLLM_ROCM_USE_AITER": "1"}

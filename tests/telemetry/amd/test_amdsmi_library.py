@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.amd_kernel import rocm_version
 from loadgen.telemetry.amd.amdsmi_library import Found, mismatch
+from loadgen.telemetry.amd.kernel import rocm_version
 from loadgen.telemetry.protocol import Opened, Refused, Sampled, decode_line
 from tests.telemetry.amdsmi_stub.build import build_rocm
 from tests.telemetry.amdsmi_stub.probe import environment, probe

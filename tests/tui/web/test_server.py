@@ -15,7 +15,7 @@ import aiohttp
 import psutil
 import pytest
 
-from loadgen import limits
+from loadgen import system
 from loadgen.errors import ServerError
 from tui.web.server import MAX_COLUMNS, listen, serving
 
@@ -102,7 +102,7 @@ async def test_no_word_of_the_command_means_anything_to_a_shell_and_it_ends_with
 
 
 async def test_what_vramp_has_set_for_itself_is_not_taken_for_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "_chosen", {"OPENBLAS_NUM_THREADS"})
+    monkeypatch.setattr(system, "_chosen", {"OPENBLAS_NUM_THREADS"})
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
     monkeypatch.setenv("PYDANTIC_DISABLE_PLUGINS", "__all__")
     said = "(os.getenv('OPENBLAS_NUM_THREADS', '-') + os.getenv('PYDANTIC_DISABLE_PLUGINS', '-') + '...').encode()"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from loadgen.system import decimal, entries, number_in, text_in
 from loadgen.vendors import AMD
 
 _XGMI = "11"  # a kind of link
@@ -43,9 +44,9 @@ def compute_nodes(sysfs: Path) -> list[ComputeNode]:
         if gpu_id in ("", "0") or not folder.name.isdecimal():  # a CPU, or a GPU that this container may not use
             continue
         values = _properties(folder)
-        location, domain = _number(values.get("location_id", "")), _number(values.get("domain", "0"))
+        location, domain = decimal(values.get("location_id", "")), decimal(values.get("domain", "0"))
         if location is not None and domain is not None:
-            arch = _arch(_number(values.get("gfx_target_version", "")) or 0)
+            arch = _arch(decimal(values.get("gfx_target_version", "")) or 0)
             found.append(ComputeNode(int(folder.name), gpu_id, domain, location, arch))
     return sorted(found)
 
@@ -53,7 +54,7 @@ def compute_nodes(sysfs: Path) -> list[ComputeNode]:
 def xgmi_peers(sysfs: Path, node: int) -> set[int]:
     """The numbers of the nodes that a node reaches over XGMI."""
     links = map(_properties, entries(sysfs / f"class/kfd/kfd/topology/nodes/{node}/io_links"))
-    peers = {_number(link.get("node_to", "")) for link in links if link.get("type") == _XGMI}
+    peers = {decimal(link.get("node_to", "")) for link in links if link.get("type") == _XGMI}
     return {peer for peer in peers if peer is not None}
 
 
@@ -104,25 +105,3 @@ def socket_of(address: str) -> tuple[int, int] | None:
 def rocm_version(folder: Path) -> str:
     """The version of the ROCm in this folder, such as 7.0.2; empty if it does not say."""
     return text_in(folder / ".info/version").partition("-")[0]
-
-
-def number_in(path: Path) -> int | None:
-    return _number(text_in(path))
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
-
-
-def text_in(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def entries(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from loadgen.format import harmless
 from loadgen.profile.schema import Server
 from loadgen.schema.finding import Finding
-from loadgen.server.preflight.flags import (
+from loadgen.server.vllm.flags import (
     REMOVED_FLAGS,
     REMOVED_VARIABLES,
     WELL_KNOWN_VARIABLES,
@@ -17,7 +17,7 @@ from loadgen.server.preflight.flags import (
     list_form,
     normal_args,
 )
-from loadgen.server.preflight.installation import newest_recorded, recorded_installation, recorded_versions
+from loadgen.server.vllm.installation import newest_recorded, recorded_installation, recorded_versions
 
 KNOWN = recorded_installation("0.32.0")
 

@@ -17,7 +17,7 @@ from loadgen.errors import UNDECODABLE
 from loadgen.format import harmless
 from loadgen.profile.schema import Server
 from loadgen.schema.finding import Finding
-from loadgen.server.preflight.installation import (
+from loadgen.server.vllm.installation import (
     FlagInfo,
     Installation,
     newest_recorded,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from loadgen.errors import ServerError
-from loadgen.server.preflight.installation import (
+from loadgen.server.vllm.installation import (
     _RECORDED,
     FlagInfo,
     Installation,
@@ -154,7 +154,7 @@ async def test_a_python_without_vllm(environment: FakeEnvironment, tmp_path: Pat
 
 async def test_an_answer_can_be_recorded(environment: FakeEnvironment, tmp_path: Path) -> None:
     known = await ask_installation(environment.python, cache=tmp_path)
-    command = (sys.executable, "-m", "loadgen.server.preflight.installation", str(environment.python))
+    command = (sys.executable, "-m", "loadgen.server.vllm.installation", str(environment.python))
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     recorded, _ = await process.communicate()
     assert msgspec.json.decode(recorded, type=Installation) == known

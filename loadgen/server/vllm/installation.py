@@ -4,7 +4,7 @@ Both change with every release, and vLLM takes ten seconds to report an unknown 
 once: its own Python imports it and describes the real parser; the answer is cached until the installation changes.
 Installations that cannot be queried (in a container, on another machine) are judged by records, made with
 
-    python -m loadgen.server.preflight.installation PYTHON > loadgen/server/preflight/installations/VERSION.json
+    python -m loadgen.server.vllm.installation PYTHON > loadgen/server/vllm/installations/VERSION.json
 
 where PYTHON belongs to an installation. A version without a build for this machine is recorded from its wheel: unpack
 it into a folder, name that folder in PYTHONPATH, and let PYTHON belong to the version before. The records are of the
