@@ -20,8 +20,8 @@ from loadgen.placement import format_cpus, parse_cpus, read_topology
 from loadgen.server.gpus.amd import read_amd
 from loadgen.server.gpus.nvidia import parse_gpus, parse_holders, parse_links
 from loadgen.server.preflight import box_hardware, box_model
-from loadgen.server.vllm import installation
 from loadgen.server.process import container, records, tree
+from loadgen.server.vllm import installation
 from loadgen.server.vllm.diagnosis import read_oom_kills
 from loadgen.telemetry import child
 from loadgen.telemetry.amd import gpu_metrics, sysfs
