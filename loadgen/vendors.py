@@ -52,6 +52,7 @@ class Vendor(msgspec.Struct, frozen=True):
     label: str
     platform: Platform  # the word for it in profiles and rules
     pci_id: str  # as sysfs writes it
+    arch_prefix: str  # how the names of its architectures begin
     device_files: tuple[str, ...]  # through which its GPUs are reached; the first says that a server can compute on it
     backends: tuple[BackendEntry, ...]  # the best first
     gpu_reader: str  # `module:function` that reads the GPUs without a library, at one look
@@ -103,6 +104,7 @@ AMD = Vendor(
     label="AMD",
     platform="rocm",
     pci_id="0x1002",
+    arch_prefix="gfx",
     device_files=("kfd", "dri/renderD*"),
     backends=(
         BackendEntry(
@@ -132,6 +134,7 @@ NVIDIA = Vendor(
     label="NVIDIA",
     platform="cuda",
     pci_id="0x10de",
+    arch_prefix="sm_",
     device_files=("nvidia[0-9]*",),
     backends=(BackendEntry("nvml", "loadgen.telemetry.nvml:open_nvml", "the library of NVIDIA's driver"),),
     gpu_reader="loadgen.server.gpus.nvidia:read_nvidia",
@@ -158,6 +161,11 @@ def is_partition(mode: str | None) -> bool:
 def vendor_of(platform: str | None) -> Vendor | None:
     """The vendor of a platform; None for one without GPUs."""
     return next((vendor for vendor in VENDORS if vendor.platform == platform), None)
+
+
+def platform_of(arch: str) -> Platform | None:
+    """The platform of an architecture such as gfx942; None for other words."""
+    return next((vendor.platform for vendor in VENDORS if arch.startswith(vendor.arch_prefix)), None)
 
 
 def platform_here(dev: Path = Path("/dev")) -> Platform:

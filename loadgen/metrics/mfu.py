@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from loadgen.parts import Part, part_called
 from loadgen.schema.engine import EngineSpan
 from loadgen.schema.hardware_result import ComputeResult
 from loadgen.schema.samples import GpuStatic
@@ -25,53 +25,16 @@ _FP8_QUANTIZATIONS = ("fp8", "fbgemm_fp8", "ptpc_fp8")
 _QUANTIZED_MODEL = re.compile(r"fp8|fp4|int8|int4|w[48]a|awq|gptq", re.IGNORECASE)
 
 
-class _Peak(NamedTuple):
-    """The peaks of one GPU by its data sheet: dense TFLOP/s, and its memory's GB/s."""
-
-    name: re.Pattern[str]  # matches the name in the vendor's library
-    sixteen_bit: float
-    fp8: float | None  # None if its matrix cores have no FP8
-    hbm_gb_per_s: float
-
-
-def _peak(name: str, sixteen_bit: float, fp8: float | None, hbm_gb_per_s: float) -> _Peak:
-    return _Peak(re.compile(name), sixteen_bit, fp8, hbm_gb_per_s)
-
-
-_PEAKS = (
-    # Data sheets of AMD Instinct MI210, MI300X and MI325X, and the MI355X brochure: rows without sparsity.
-    _peak(r"\bMI210\b", 181.0, None, 1638.0),
-    _peak(r"\bMI300X\b", 1307.4, 2614.9, 5300.0),
-    _peak(r"\bMI325X\b", 1307.4, 2614.9, 6000.0),
-    _peak(r"\bMI355X\b", 2516.6, 5033.2, 8000.0),
-    # Data sheets of NVIDIA A100, H100, H200 and HGX B200; from H100 on they print peaks with sparsity: half of these.
-    _peak(r"\bA100\b.*\b40GB\b", 312.0, None, 1555.0),
-    _peak(r"\bA100 80GB PCIe\b", 312.0, None, 1935.0),
-    _peak(r"\bA100-SXM4-80GB\b", 312.0, None, 2039.0),
-    _peak(r"\bH100 PCIe\b", 756.5, 1513.0, 2000.0),
-    _peak(r"\bH100 NVL\b", 835.5, 1670.5, 3900.0),
-    _peak(r"\bH200 NVL\b", 835.5, 1670.5, 4800.0),
-    _peak(r"\bH100\b.*\bHBM3\b", 989.5, 1979.0, 3350.0),
-    _peak(r"\bH200\b", 989.5, 1979.0, 4800.0),
-    _peak(r"\bB200\b", 2250.0, 4500.0, 8000.0),
-    # Data sheets of NVIDIA L40 and L40S, which print both peaks: the first of each pair. Their memory is GDDR6.
-    _peak(r"\bL40\b", 181.05, 362.0, 864.0),
-    _peak(r"\bL40S\b", 362.05, 733.0, 864.0),
-    # The simulator's GPUs behave like MI300X.
-    _peak(r"^Simulated GPU$", 1307.4, 2614.9, 5300.0),
-)
-
-
 def compute_of(engine: EngineSpan, command: Sequence[str] | None, gpus: Sequence[GpuStatic]) -> ComputeResult | None:
     """What each of these GPUs computed for the server with this command; None if the engine does not report it."""
     if engine.tflops_per_gpu is None:
         return None
     found = ComputeResult(tflops_per_gpu=engine.tflops_per_gpu, hbm_bytes_per_s=engine.hbm_bytes_per_s)
     with suppress(_UnknownError):  # which is why there is no MFU either
-        found = _with_hbm(found, 1e9 * _peak_of(gpus).hbm_gb_per_s)
+        found = _with_hbm(found, 1e9 * _part_of(gpus).hbm_gb_per_s)
     try:
         precision = _precision(command)
-        return _with_mfu(found, precision, _peak_tflops(_peak_of(gpus), gpus[0].name, precision))
+        return _with_mfu(found, precision, _peak_tflops(_part_of(gpus), gpus[0].name, precision))
     except _UnknownError as unknown:
         return replace(found, why=str(unknown))
 
@@ -114,21 +77,21 @@ def _model(command: Sequence[str], flags: Mapping[str, str]) -> str:
     return flags.get("model") or next(iter(after_serve), "")
 
 
-def _peak_of(gpus: Sequence[GpuStatic]) -> _Peak:
+def _part_of(gpus: Sequence[GpuStatic]) -> Part:
     names = {gpu.name for gpu in gpus}
     if len(names) != 1:
         raise _UnknownError(f"the box has GPUs of {len(names)} kinds" if names else "no GPU is measured")
     if any(is_partition(gpu.compute_partition) for gpu in gpus):
         raise _UnknownError("these devices are partitions of a GPU, whose peak is not known")
     (name,) = names
-    known = next((peak for peak in _PEAKS if peak.name.search(name)), None)
+    known = part_called(name)
     if known is None:
         raise _UnknownError(f"no peak is known of {name}")
     return known
 
 
-def _peak_tflops(peak: _Peak, name: str, precision: str) -> float:
-    found = peak.fp8 if precision == "fp8" else peak.sixteen_bit
+def _peak_tflops(part: Part, name: str, precision: str) -> float:
+    found = part.fp8 if precision == "fp8" else part.sixteen_bit
     if found is None:
         raise _UnknownError(f"{name} has no matrix cores for {precision}")
     return found

@@ -42,17 +42,27 @@ def findings_json(findings: Sequence[Finding]) -> str:
 
 
 def findings_text(findings: Sequence[Finding]) -> str:
-    """Each finding in a few lines, and a last line with counts."""
-    blocks = [_finding(finding) for finding in by_severity(findings)]
-    return "\n\n".join([*blocks, findings_count(findings)])
+    """Each finding in a few lines, what was not checked, and a last line with counts."""
+    blocks = [_finding(finding) for finding in by_severity(findings) if not finding.skipped]
+    return "\n\n".join([*blocks, *_not_checked(findings), findings_count(findings)])
+
+
+def _not_checked(findings: Sequence[Finding]) -> Iterator[str]:
+    """One block, with a paragraph for each reason."""
+    rules: defaultdict[str, list[str]] = defaultdict(list)
+    for one in (one for finding in findings for one in finding.skipped):
+        rules[one.reason].append(one.rule)
+    lines = [_wrapped(f"not checked: {', '.join(names)} - {reason}", "  ") for reason, names in rules.items()]
+    yield from ["\n".join(lines)] if lines else []
 
 
 def findings_count(findings: Sequence[Finding]) -> str:
-    """How many findings there are of each severity."""
-    if not findings:
-        return "nothing found"
-    counts = {severity: sum(finding.severity == severity for finding in findings) for severity in _SEVERITIES}
-    return ", ".join(f"{count} {_SEVERITIES[severity][count > 1]}" for severity, count in counts.items() if count)
+    """How many findings there are of each severity, and how many rules were not checked."""
+    shown = [finding.severity for finding in findings if not finding.skipped]
+    counts = {severity: shown.count(severity) for severity in _SEVERITIES}
+    words = [f"{count} {_SEVERITIES[severity][count > 1]}" for severity, count in counts.items() if count]
+    skipped = sum(len(finding.skipped) for finding in findings)
+    return ", ".join([*(words or ["nothing found"]), *([f"{skipped} not checked"] if skipped else [])])
 
 
 def _finding(finding: Finding) -> str:

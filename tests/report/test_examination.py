@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from loadgen.report.examination import doctor_text, findings_count, findings_json, findings_text, verdict
 from loadgen.report.tabular import json_text
-from loadgen.schema.finding import Finding, Severity, by_severity
+from loadgen.schema.finding import Finding, Severity, Skipped, by_severity, not_checked
 from loadgen.schema.samples import (
     DeviceFile,
     Examination,
@@ -203,6 +203,7 @@ def test_json_has_each_gpu_apart() -> None:
 BLOCKS = Finding("unknown-flag", "blocks", "--swap-space", "vLLM would not start", "remove server.args.swap-space")
 WARNS = Finding("numa-balancing", "warns", "kernel.numa_balancing is 1", "it can hang GPUs", source="AMD's guide")
 INFO = Finding("governor", "info", "governor performance", "")
+SKIPPED = not_checked([Skipped("port", "elsewhere"), Skipped("eager", "no GPUs"), Skipped("clock", "elsewhere")])
 
 
 def test_the_worst_comes_first_and_what_is_empty_is_left_out() -> None:
@@ -222,10 +223,44 @@ def test_the_worst_comes_first_and_what_is_empty_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "words"), [([], "nothing found"), ([INFO, INFO], "2 notes"), ([BLOCKS, BLOCKS], "2 block")]
+    ("found", "words"),
+    [
+        ([], "nothing found"),
+        ([INFO, INFO], "2 notes"),
+        ([BLOCKS, BLOCKS], "2 block"),
+        (SKIPPED, "nothing found, 3 not checked"),
+        ([INFO, *SKIPPED], "1 note, 3 not checked"),
+    ],
 )
 def test_the_count(found: list[Finding], words: str) -> None:
     assert findings_count(found) == words
+
+
+def test_what_was_not_checked_is_one_block_with_a_line_for_each_reason() -> None:
+    assert findings_text([*SKIPPED, INFO]) == (
+        "info   governor: governor performance\n"
+        "\n"
+        "not checked: port, clock - elsewhere\n"
+        "not checked: eager - no GPUs\n"
+        "\n"
+        "1 note, 3 not checked"
+    )
+    assert json.loads(findings_json(SKIPPED)) == [
+        {
+            "id": "not-checked",
+            "severity": "info",
+            "seen": "port, clock: could not be checked",
+            "why": "elsewhere",
+            "skipped": [{"rule": "port", "reason": "elsewhere"}, {"rule": "clock", "reason": "elsewhere"}],
+        },
+        {
+            "id": "not-checked",
+            "severity": "info",
+            "seen": "eager: could not be checked",
+            "why": "no GPUs",
+            "skipped": [{"rule": "eager", "reason": "no GPUs"}],
+        },
+    ]
 
 
 def test_json_has_what_the_text_has() -> None:

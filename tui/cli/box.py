@@ -26,10 +26,10 @@ from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile
 from loadgen.report.examination import doctor_text, findings_json, findings_text
 from loadgen.report.tabular import json_text
-from loadgen.schema.finding import Finding
+from loadgen.schema.finding import Finding, Skipped, not_checked
 from loadgen.schema.samples import Examination
 from loadgen.server.gpus.processes import described
-from loadgen.server.preflight.check import check_profile
+from loadgen.server.preflight.check import NEEDS_BOX, check_profile
 from loadgen.server.preflight.outdated import outdated
 from loadgen.server.process.guard_client import stop_server
 from loadgen.server.process.locks import driver_of, owner_of
@@ -48,9 +48,10 @@ def check(words: list[str]) -> int:
 
     profile, _ = profile_of(options)
     plan = stages_of(profile)
-    findings = asyncio.run(check_profile(profile, plan, recorded=options.installation))
-    if profile.cluster.remote and options.installation is None:
-        findings += _check_hosts(profile, plan)
+    findings = asyncio.run(check_profile(profile, plan, recorded=options.installation, box=options.box))
+    if profile.cluster.remote:
+        here = options.installation is None and options.box is None
+        findings += _check_hosts(profile, plan) if here else not_checked([Skipped("hosts", NEEDS_BOX)])
     show(findings_json(findings) if options.json else findings_text(findings))
     return BLOCKED if any(finding.severity == "blocks" for finding in findings) else 0
 
@@ -67,6 +68,12 @@ def check_parser() -> argparse.ArgumentParser:
     group.add_argument("--json", action="store_true", help="findings as a JSON list")
     group.add_argument(
         "--installation", metavar="0.32.0", help="check against what is recorded of this vLLM version, not this box"
+    )
+    group.add_argument(
+        "--box",
+        metavar="[COUNTx]PART",
+        help="check for these GPUs, such as 4xl40s or mi300x, not for this box (default COUNT: the usual board of 8; "
+        "for cards, as many as the profile needs)",
     )
     return parser
 

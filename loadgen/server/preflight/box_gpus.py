@@ -118,7 +118,7 @@ def _holding(setup: Setup, pids: Collection[int]) -> str:
     return f", holding {memory(held_bytes)} of GPU memory" if held_bytes else ""
 
 
-def leftover_findings(setup: Setup) -> Iterator[Finding]:
+def leftover_servers(setup: Setup) -> Iterator[Finding]:
     groups = leftovers(setup.box)
     records: list[ServerRecord] = []
     if groups:

@@ -87,7 +87,7 @@ def port(setup: Setup) -> Iterator[Finding]:
 def gpu_devices(setup: Setup) -> Iterator[Finding]:
     """The device files of the platform, for a server that opens them as this user."""
     dev, vendor = setup.box.dev, vendor_of(setup.platform)
-    if setup.server.engine != "vllm" or vendor is None or vendor.on_windows(dev):
+    if vendor is None or vendor.on_windows(dev):
         return
     for pattern in vendor.device_files:
         paths = sorted(dev.glob(pattern))
@@ -144,15 +144,30 @@ def _has_gpus_flag(box: Box) -> bool:
     return NVIDIA.computes_here(box.dev) or (runtime is not None and AMD.computes_here(box.dev))
 
 
+def other_platform(setup: Setup) -> Iterator[Finding]:
+    """A profile for other GPUs than those that were named; on the box itself, their device files are missed."""
+    wanted = setup.server.platform
+    if wanted not in (None, setup.platform):
+        seen = f"server.platform = {wanted}, and {setup.gpus[0].name} computes with {setup.platform}"
+        why = "this recipe's vLLM and flags are made for other GPUs"
+        yield Finding("other-platform", "blocks", seen, why, "name a box for this recipe, or take another recipe")
+
+
 def shared_memory(setup: Setup) -> Iterator[Finding]:
+    docker = setup.server.docker
+    if devices_each(setup.server.args) > 1 and (docker is None or docker.ipc == "host"):
+        free_bytes = shutil.disk_usage(setup.box.dev / "shm").free
+        fix = "sudo mount -o remount,size=16g /dev/shm"
+        yield from _little(f"{memory(free_bytes)} free in /dev/shm", free_bytes, fix)
+
+
+def container_memory(setup: Setup) -> Iterator[Finding]:
+    """The shared memory that a container gets of its own."""
     several = devices_each(setup.server.args) > 1
     docker = setup.server.docker
     if docker is None or docker.ipc == "host":
-        if several:
-            free_bytes = shutil.disk_usage(setup.box.dev / "shm").free
-            fix = "sudo mount -o remount,size=16g /dev/shm"
-            yield from _little(f"{memory(free_bytes)} free in /dev/shm", free_bytes, fix)
-    elif docker.shm_size is not None:
+        return
+    if docker.shm_size is not None:
         size = re.fullmatch(r"(\d+(?:\.\d+)?)([bkmg]?)b?", docker.shm_size.strip().lower())
         if several and size is not None:
             size_bytes = int(float(size[1]) * _UNITS[size[2]])

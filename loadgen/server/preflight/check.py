@@ -1,91 +1,147 @@
 """The whole preflight: finds what would make a run fail or its figures less meaningful, here or on a recorded vLLM.
 
 It only reads, within a fraction of a second once vLLM's flags are cached, and writes nothing but that cache. Each check
-is a function; the tables say which checks an engine needs. What cannot be read is reported as such and never prevents
-the other checks.
+is a function; the tables say which checks an engine needs, and what a check has to know. What cannot be checked is
+reported with the reason and never prevents the other checks.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from loadgen.errors import UNDECODABLE, ServerError, TelemetryError, VrampError
 from loadgen.format import harmless
+from loadgen.parts import named_box
 from loadgen.places import cache_folder
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
-from loadgen.schema.finding import Finding, by_severity
+from loadgen.schema.finding import Finding, Skipped, by_severity, not_checked
 from loadgen.server.gpus.gpu import Gpu, read_gpus
 from loadgen.server.preflight import box_connections, box_gpus, box_hardware, box_model, box_system
 from loadgen.server.preflight.facts import Box, Setup, facts_of
-from loadgen.server.preflight.rules import rule_findings
-from loadgen.server.vllm.command import find_container_program, find_vllm
+from loadgen.server.preflight.rules import rule_findings, skipped_rules
+from loadgen.server.vllm.command import devices_each, find_container_program, find_vllm
 from loadgen.server.vllm.flags import flag_findings
 from loadgen.server.vllm.installation import ask_installation, newest_recorded, python_of, recorded_installation
-from loadgen.vendors import Platform, platform_here, vendor_of
+from loadgen.vendors import Platform, platform_here, platform_of, vendor_of
 
+NEEDS_BOX = "needs the box itself"
 _JUDGED_ENGINES = ("vllm", "docker")  # whose flags and variables are checked
-_Check = Callable[[Setup], Iterator[Finding]]
-_CLIENT: dict[str, _Check] = {
-    "servers of vramps that were killed": box_gpus.orphans,
-    "the limit of open files": box_connections.open_files,
-    "the local ports": box_connections.local_ports,
-    "the source addresses": box_connections.source_addresses,
-    "the CPU governor": box_system.governor,
-    "the clock": box_system.clock,
-    "the way from the hosts to the server": box_connections.server_of_this_box_alone,
-}
-_VLLM: dict[str, _Check] = {
-    "the port": box_system.port,
-    "the container": box_system.container,
-    "the GPU's device files": box_system.gpu_devices,
-    "the devices of the instances": box_system.shared_gpus,
-    "the model's folder": box_model.local_model,
-    "the model in the hub's cache": box_model.hub_model,
-    "free disk space": box_model.disk_space,
-    "shared memory": box_system.shared_memory,
-    "the GPU's memory": box_gpus.gpu_memory,
-    "the number of GPUs": box_hardware.enough_devices,
-    "partitions of the GPUs": box_hardware.partitions,
-    "the GPUs' power caps": box_hardware.power_caps,
-    "links between the GPUs": box_hardware.links,
-    "the fabric of the NVSwitches": box_hardware.fabric,
-    "the IOMMU": box_hardware.iommu,
-    "ACS between the GPUs": box_hardware.access_control,
-    "the limit of locked memory": box_hardware.locked_memory,
-    "other vLLM processes": box_gpus.leftover_findings,
-    "NUMA balancing": box_system.numa_balancing,
-    "huge pages": box_system.huge_pages,
-}
-_CHECKS: dict[str, dict[str, _Check]] = {
+
+
+def _box(setup: Setup) -> str | None:
+    return NEEDS_BOX if setup.elsewhere else None
+
+
+def _platform(setup: Setup) -> str | None:
+    return None if setup.platform is not None else setup.no_gpus
+
+
+def _gpus(setup: Setup) -> str | None:
+    return None if setup.gpus or setup.platform == "cpu" else setup.no_gpus
+
+
+class _Check(NamedTuple):
+    sees: Callable[[Setup], Iterator[Finding]]
+    needs: tuple[Callable[[Setup], str | None], ...] = ()
+    """Each says why something that the check needs is unknown; None if it is known."""
+
+    @property
+    def name(self) -> str:
+        return self.sees.__name__.replace("_", "-")
+
+
+_PORT = _Check(box_system.port, (_box,))
+_CLIENT = (
+    _Check(box_gpus.orphans, (_box,)),
+    _Check(box_connections.open_files, (_box,)),
+    _Check(box_connections.local_ports, (_box,)),
+    _Check(box_connections.source_addresses, (_box,)),
+    _Check(box_system.governor, (_box,)),
+    _Check(box_system.clock, (_box,)),
+    _Check(box_connections.server_of_this_box_alone),
+)
+_VLLM = (
+    _PORT,
+    _Check(box_system.other_platform, (_platform,)),
+    _Check(box_system.shared_gpus, (_platform,)),
+    _Check(box_model.local_model, (_box,)),
+    _Check(box_model.hub_model, (_box,)),
+    _Check(box_model.disk_space, (_box,)),
+    _Check(box_system.shared_memory, (_box,)),
+    _Check(box_gpus.gpu_memory, (_box, _gpus)),
+    _Check(box_hardware.enough_devices, (_gpus,)),
+    _Check(box_hardware.partitions, (_box, _gpus)),
+    _Check(box_hardware.power_caps, (_box, _gpus)),
+    _Check(box_hardware.links, (_box, _gpus)),
+    _Check(box_hardware.fabric, (_box,)),
+    _Check(box_hardware.iommu, (_box,)),
+    _Check(box_hardware.access_control, (_box,)),
+    _Check(box_hardware.locked_memory, (_box,)),
+    _Check(box_gpus.leftover_servers, (_box,)),
+    _Check(box_system.numa_balancing, (_box,)),
+    _Check(box_system.huge_pages, (_box,)),
+)
+_CHECKS = {
     "attach": _CLIENT,
     "none": _CLIENT,
-    "simulator": {"the port": box_system.port, **_CLIENT},
-    "vllm": _VLLM | _CLIENT,
-    "docker": _VLLM | _CLIENT,
+    "simulator": (_PORT, *_CLIENT),
+    "vllm": (_Check(box_system.gpu_devices, (_box,)), *_VLLM, *_CLIENT),
+    "docker": (_Check(box_system.container, (_box,)), _Check(box_system.container_memory), *_VLLM, *_CLIENT),
 }
 
 
-async def check_profile(profile: Profile, plan: Sequence[Stage], *, recorded: str | None = None) -> list[Finding]:
-    """All findings, the worst first.
+async def check_profile(
+    profile: Profile, plan: Sequence[Stage], *, recorded: str | None = None, box: str | None = None
+) -> list[Finding]:
+    """All findings, the worst first; what could not be checked is among them.
 
-    With `recorded`, a version such as 0.32.0, profile and plan are checked against the records of that version, without
-    looking at this box. Raises `ServerError` if that version is not recorded.
+    With `recorded`, a version such as 0.32.0, or `box`, GPUs such as `8xh100-sxm`, this box is not looked at. Raises
+    `ServerError` if that version is not recorded, and `ProfileError` if no such GPUs are known.
     """
-    judged = profile.server.engine in _JUDGED_ENGINES
-    if recorded is not None:
-        installation = recorded_installation(recorded)
-        found = flag_findings(profile.server, installation) if judged else []
-        setup = Setup(profile, plan, Box(), profile.server.platform, vllm=installation.version)
-        return by_severity([*found, *_rules(setup)])
-    found, version = await _flags_here(profile.server) if judged else ([], None)
-    found += await asyncio.to_thread(_box_and_rules, profile, plan, version)
-    return by_severity(found)
+    if recorded is not None or box is not None:
+        found, version = _flags_elsewhere(profile.server, recorded)
+        setup = _setup_elsewhere(profile, plan, version, box)
+    else:
+        found, version = await _flags_here(profile.server)
+        setup = await asyncio.to_thread(_setup_here, profile, plan, version)
+    return by_severity([*found, *await asyncio.to_thread(judged, setup)])
+
+
+def judged(setup: Setup) -> list[Finding]:
+    """What checks and rules find, and what they could not judge."""
+    found, skipped = box_findings(setup)
+    if setup.server.engine in _JUDGED_ENGINES:
+        facts = facts_of(setup)
+        found += rule_findings(facts)
+        skipped += skipped_rules(facts)
+    return [*found, *not_checked(skipped)]
+
+
+def _setup_here(profile: Profile, plan: Sequence[Stage], vllm: str | None) -> Setup:
+    platform = profile.server.platform or platform_here(Box().dev)
+    return look_at_box(profile, plan, Box(), platform, vllm=vllm, image=image_environment(profile.server))
+
+
+def _setup_elsewhere(profile: Profile, plan: Sequence[Stage], vllm: str | None, box: str | None) -> Setup:
+    platform, gpus = profile.server.platform, () if box is None else _named_gpus(box, profile.server)
+    if gpus and platform != "cpu":
+        platform = platform_of(gpus[0].arch or "")
+    why = "the GPUs are unknown: name them with --box"
+    return Setup(profile, plan, Box(), platform, gpus, vllm, elsewhere=True, no_gpus=why)
+
+
+def _named_gpus(box: str, server: Server) -> Sequence[Gpu]:
+    part, count = named_box(box)
+    gpu = Gpu(name=part.word.upper(), arch=part.arch, hbm_bytes=part.hbm_mib << 20)
+    return [replace(gpu, index=index) for index in range(count or devices_each(server.args) * server.instances)]
 
 
 def blocked_words(blocking: Sequence[Finding]) -> str:
@@ -93,8 +149,10 @@ def blocked_words(blocking: Sequence[Finding]) -> str:
     return "\n".join(["the preflight found that the start would fail (--force starts anyway):", *lines])
 
 
-async def _flags_here(server: Server) -> tuple[list[Finding], str]:
-    """Check flags against the vLLM that will be started; returns findings and its version."""
+async def _flags_here(server: Server) -> tuple[list[Finding], str | None]:
+    """Check flags against the vLLM that will be started, if one is; returns findings and its version."""
+    if server.engine not in _JUDGED_ENGINES:
+        return [], None
     if server.engine == "docker":
         return _judged_by_record(server, "the vLLM inside a container cannot be queried before it runs")
     try:
@@ -114,23 +172,23 @@ async def _flags_here(server: Server) -> tuple[list[Finding], str]:
     return flag_findings(server, installation), installation.version
 
 
-def _judged_by_record(server: Server, why: str) -> tuple[list[Finding], str]:
+def _flags_elsewhere(server: Server, recorded: str | None) -> tuple[list[Finding], str | None]:
+    """Check flags against the version that was named, if any; this machine's environment is not inherited there."""
+    installation = None if recorded is None else recorded_installation(recorded)
+    if server.engine not in _JUDGED_ENGINES:
+        return [], None
+    if installation is None:
+        return _judged_by_record(server, "--installation was not given: the version of that vLLM is unknown", {})
+    return flag_findings(server, installation, {}), installation.version
+
+
+def _judged_by_record(server: Server, why: str, inherited: Mapping[str, str] = os.environ) -> tuple[list[Finding], str]:
     """Check flags against a recorded version; nothing blocks, because the real one may differ."""
     installation = newest_recorded()
-    found = flag_findings(server, installation)
+    found = flag_findings(server, installation, inherited)
     doubted = [replace(one, severity="warns") if one.severity == "blocks" else one for one in found]
     seen = f"flags were compared with those of vLLM {installation.version}"
     return [Finding("installation-unknown", "info", seen, why), *doubted], installation.version
-
-
-def _box_and_rules(profile: Profile, plan: Sequence[Stage], vllm: str | None) -> list[Finding]:
-    platform = profile.server.platform or platform_here(Box().dev)
-    setup, found = look_at_box(profile, plan, Box(), platform, vllm=vllm, image=image_environment(profile.server))
-    return [*found, *_rules(setup)]
-
-
-def _rules(setup: Setup) -> list[Finding]:
-    return rule_findings(facts_of(setup)) if setup.server.engine in _JUDGED_ENGINES else []
 
 
 def image_environment(server: Server) -> dict[str, str] | None:
@@ -155,30 +213,30 @@ def look_at_box(
     *,
     vllm: str | None = None,
     image: Mapping[str, str] | None = None,
-) -> tuple[Setup, list[Finding]]:
-    """The facts that were gathered, and findings about the box; `platform` is where the server is to compute."""
-    gpus: Sequence[Gpu] = ()
+) -> Setup:
+    """What is to be checked on a box; `platform` is where the server is to compute."""
+    setup = Setup(profile, plan, box, platform, (), vllm, image)
+    if profile.server.engine not in _JUDGED_ENGINES or vendor_of(platform) is None:
+        return setup
+    try:
+        gpus = read_gpus(sysfs=box.sys, proc=box.proc, path=box.environ.get("PATH"), platform=platform)
+        return replace(setup, gpus=gpus)
+    except TelemetryError as error:
+        return replace(setup, no_gpus=str(error))
+
+
+def box_findings(setup: Setup) -> tuple[list[Finding], list[Skipped]]:
+    """What the checks find, and those that could not be made."""
     found: list[Finding] = []
-    unread: dict[str, list[str]] = {}  # checks that could not be made, by reason
-    vendor = vendor_of(platform)
-    if profile.server.engine in _JUDGED_ENGINES and vendor is not None:
+    skipped: list[Skipped] = []
+    for check in _CHECKS[setup.server.engine]:
+        why = next(filter(None, (need(setup) for need in check.needs)), None)
         try:
-            gpus = read_gpus(sysfs=box.sys, proc=box.proc, path=box.environ.get("PATH"), platform=platform)
-        except TelemetryError as error:
-            # If there is no device file either, the check of those reports it.
-            if vendor.computes_here(box.dev):
-                unread[str(error)] = ["the GPUs and what is in use of their memory"]
-    setup = Setup(profile, plan, box, platform, gpus, vllm, image)
-    for name, check in _CHECKS[profile.server.engine].items():
-        try:
-            found += list(check(setup))
+            found += list(check.sees(setup)) if why is None else []
         except OSError as error:
             why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-            unread.setdefault(why, []).append(name)
         except (VrampError, *UNDECODABLE) as error:  # such as an argument that is not a number, or a malformed file
-            unread.setdefault(str(error), []).append(name)
-    return setup, [*(_not_checked(names, why) for why, names in unread.items()), *found]
-
-
-def _not_checked(names: Sequence[str], why: str) -> Finding:
-    return Finding("not-checked", "info", f"{', '.join(names)}: could not be checked", harmless(why))
+            why = str(error)
+        if why is not None:
+            skipped.append(Skipped(check.name, harmless(why)))
+    return found, skipped

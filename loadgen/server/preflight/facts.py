@@ -87,6 +87,10 @@ class Setup(msgspec.Struct, frozen=True):
     """Version of the queried installation, or of the record used instead."""
     image: Mapping[str, str] | None = None
     """The variables that the container's image sets; None is unknown."""
+    elsewhere: bool = False
+    """Whether the server will run on another box, of which only the GPUs may be known."""
+    no_gpus: str = "the GPUs are unknown"
+    """Why there are none in `gpus`."""
 
     @property
     def server(self) -> Server:
@@ -95,7 +99,8 @@ class Setup(msgspec.Struct, frozen=True):
     @property
     def environment(self) -> Mapping[str, str]:
         """The variables that the server will see; a container gets those of its image and profile, none of vramp's."""
-        around = self.box.environ if self.server.docker is None else self.image
+        here = {} if self.elsewhere else self.box.environ
+        around = here if self.server.docker is None else self.image
         return {**(around or {}), **self.server.env}
 
     @property
@@ -114,7 +119,7 @@ def read_setting(path: Path) -> str | None:
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a rule may use; None is unknown, and rules that need it stay silent."""
+    """Everything that a rule may use; None is unknown, and rules that need it are not judged."""
 
     args: Mapping[str, Any] = {}  # flags by long name, see `flags.normal_args`
     env: Mapping[str, str] = {}  # the environment of the server
@@ -122,6 +127,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     platform: Platform | None = None
     model: ModelFacts | None = None
     gpus: tuple[Gpu, ...] = ()  # of the box; empty is unknown
+    no_gpus: str = "the GPUs are unknown"  # why
     archs: frozenset[str] = frozenset()  # of the GPUs that the server will use; empty is unknown
     vllm: str | None = None  # version of the installation, or of the record used instead
     instances: int = 1
@@ -197,6 +203,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return min(seqs, self.number("max-num-batched-tokens", seqs) or seqs)
 
     @property
+    def max_model_len(self) -> int | None:
+        """As set, or the model's own."""
+        return self.number("max-model-len", self.model.max_model_len if self.model is not None else None)
+
+    @property
     def goal(self) -> Literal["throughput", "latency"] | None:
         """What the plan aims at: throughput if there are many streams, latency if there is one."""
         if self.peak_streams is None:
@@ -225,13 +236,15 @@ def memory_share(args: Mapping[str, Any], vllm: str | None) -> float:
 
 def facts_of(setup: Setup) -> Facts:
     server, plan, environment = setup.server, setup.plan, setup.environment
+    files_of = setup.box.environ if setup.elsewhere else environment  # whatever this machine has of the model
     return Facts(
         args=normal_args(server.args),
         env=environment,
         env_whole=server.docker is None or setup.image is not None,
         platform=setup.platform,
-        model=model_facts(server.model, environment) if server.model is not None else None,
+        model=model_facts(server.model, files_of) if server.model is not None else None,
         gpus=tuple(setup.gpus),
+        no_gpus=setup.no_gpus,
         archs=_archs(setup),
         vllm=setup.vllm,
         instances=server.instances,

@@ -2,9 +2,10 @@
 
 A rule describes what it sees in the facts of a run, or returns None. Its name is the finding's id, its docstring is
 shown as the reason, and its decorator has the remedy and the scope: `on` names platforms or GPU architectures, `vllm`
-versions. Advice for MI300X does not hold for MI210, nor advice for the V0 engine today; where architecture or version
-is unknown, such a rule is silent. A rule never blocks for taste: only what vLLM itself refuses to start with, or to
-answer, `blocks`. Flags that vLLM has removed are in `flags`.
+versions, `needs` the facts without which it cannot be judged. Advice for MI300X does not hold for MI210, nor advice for
+the V0 engine today; where architecture, version or a needed fact is unknown, the rule is skipped, with the reason. A
+rule never blocks for taste: only what vLLM itself refuses to start with, or to answer, `blocks`. Flags that vLLM has
+removed are in `flags`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from loadgen.format import harmless, memory
-from loadgen.schema.finding import Finding, Severity
+from loadgen.schema.finding import Finding, Severity, Skipped
 from loadgen.server.preflight.attention import (
     FLASH,
     MHA_VARIABLE,
@@ -27,6 +28,7 @@ from loadgen.server.preflight.attention import (
     rules_out_rocm_attn,
 )
 from loadgen.server.preflight.facts import Facts
+from loadgen.vendors import platform_of
 
 _BENCHMARKS = "GPT-OSS 120B on one MI300X: launch and three benchmarks"
 _FLAGS = "GPT-OSS 120B on one MI300X: every flag and variable"
@@ -46,8 +48,11 @@ _AITER = "VLLM_ROCM_USE_AITER"
 _FP8_BMM = "VLLM_ROCM_USE_AITER_FP8BMM"
 _QUICK_REDUCE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
 _QUICK_REDUCE_GROUPS = (2, 4, 8)
+_CHANNELS = "NCCL_MIN_NCHANNELS"
 
 _Sees = Callable[[Facts], str | None]
+_Need = Callable[[Facts], str | None]
+"""Why something that a rule needs is unknown; None if it is known."""
 
 
 class Rule(NamedTuple):
@@ -55,6 +60,7 @@ class Rule(NamedTuple):
     sees: _Sees
     on: tuple[str, ...]  # platforms or architectures; empty: all
     vllm: str  # a version range as in pip; empty: all
+    needs: tuple[_Need, ...]
     tunes: bool  # following it would change a published recipe
 
 
@@ -63,34 +69,100 @@ RULES: list[Rule] = []
 
 def rule_findings(facts: Facts) -> list[Finding]:
     """The findings of all rules that apply to this box and vLLM, in order of definition."""
-    found = ((rule.finding, rule.sees(facts)) for rule in RULES if _holds(rule, facts))
+    judged = (rule for rule in RULES if _applies(rule, facts) and _unknown(rule, facts) is None)
+    found = ((rule.finding, rule.sees(facts)) for rule in judged)
     return [replace(finding, seen=harmless(seen)) for finding, seen in found if seen is not None]
 
 
-def _holds(rule: Rule, facts: Facts) -> bool:
-    here = not rule.on or facts.platform in rule.on or (facts.archs and facts.archs <= {*rule.on})
-    return bool(here) and (not rule.vllm or facts.runs(rule.vllm)) and not (rule.tunes and facts.published)
+def skipped_rules(facts: Facts) -> list[Skipped]:
+    """The rules that apply as far as is known, but cannot be judged."""
+    unknown = ((rule.finding.id, _unknown(rule, facts)) for rule in RULES if _applies(rule, facts))
+    return [Skipped(name, why) for name, why in unknown if why is not None]
+
+
+def _applies(rule: Rule, facts: Facts) -> bool:
+    """Whether nothing that is known rules it out."""
+    versions = not rule.vllm or facts.runs(rule.vllm) or not facts.runs(">=0")
+    return _may_be_on(rule.on, facts) and versions and not (rule.tunes and facts.published)
+
+
+def _may_be_on(on: tuple[str, ...], facts: Facts) -> bool:
+    if not on or facts.platform in on:
+        return True
+    return facts.archs <= {*on} if facts.archs else facts.platform in (None, *map(platform_of, on))
+
+
+def _unknown(rule: Rule, facts: Facts) -> str | None:
+    """Why it cannot be judged; None if it can."""
+    if rule.on and facts.platform not in rule.on and not facts.archs:
+        return _gpus(facts) or "the architecture of these GPUs is unknown"
+    if rule.vllm and not facts.runs(">=0"):
+        return "the version of vLLM is unknown"
+    return next(filter(None, (need(facts) for need in rule.needs)), None)
+
+
+def _gpus(facts: Facts) -> str | None:
+    return None if facts.gpus else facts.no_gpus
+
+
+def _memory(facts: Facts) -> str | None:
+    return _gpus(facts) or ("the memory of these GPUs is unknown" if facts.hbm_bytes is None else None)
+
+
+def _model(facts: Facts) -> str | None:
+    return None if facts.model is not None else "nothing is known of the model while its config.json is not here"
+
+
+def _weights(facts: Facts) -> str | None:
+    known = facts.model is not None and facts.model.weight_bytes is not None
+    return None if known else _model(facts) or "the size of the model's weights is unknown"
+
+
+def _seqs(facts: Facts) -> str | None:
+    if facts.streams_each is None or facts.max_num_seqs is not None:
+        return None
+    return _memory(facts) or "max-num-seqs is unknown"
+
+
+def _own_length(facts: Facts) -> str | None:
+    known = facts.model is not None and facts.model.max_model_len is not None
+    return None if known else _model(facts) or "the model's longest sequence is unknown"
+
+
+def _length(facts: Facts) -> str | None:
+    return None if facts.max_model_len is not None else _own_length(facts)
+
+
+def _variable(name: str) -> _Need:
+    return lambda facts: None if facts.knows(name) else "what variables the container's image sets is unknown"
 
 
 def _rule(
-    severity: Severity, fix: str, source: str, *, on: tuple[str, ...] = (), vllm: str = "", tunes: bool = False
+    severity: Severity,
+    fix: str,
+    source: str,
+    *,
+    on: tuple[str, ...] = (),
+    vllm: str = "",
+    needs: tuple[_Need, ...] = (),
+    tunes: bool = False,
 ) -> Callable[[_Sees], _Sees]:
     """Register a function as a row of RULES."""
 
     def add(sees: _Sees) -> _Sees:
         id, why = sees.__name__.replace("_", "-"), inspect.cleandoc(sees.__doc__ or "").replace("\n", " ")
-        RULES.append(Rule(Finding(id, severity, "", why, fix, source), sees, on, vllm, tunes))
+        RULES.append(Rule(Finding(id, severity, "", why, fix, source), sees, on, vllm, needs, tunes))
         return sees
 
     return add
 
 
-@_rule("warns", f'{_AITER} = "1"', _FLAGS, on=_MI300_AND_LATER, vllm=">=0.8.5")
+@_rule("warns", f'{_AITER} = "1"', _FLAGS, on=_MI300_AND_LATER, vllm=">=0.8.5", needs=(_variable(_AITER),))
 def aiter_unused(facts: Facts) -> str | None:
     """without AITER's kernels, matrix products, experts, norms and MLA are computed by generic ones: the publication
     expects 30 to 50 % less throughput. It says so of attention, too, which since 0.19 no longer depends on this
     variable: ROCM_ATTN is preferred either way"""
-    return f"{_AITER} is not 1" if not facts.aiter and facts.knows(_AITER) else None
+    return f"{_AITER} is not 1" if not facts.aiter else None
 
 
 @_rule("info", "take them out", "vLLM pull request 36702", on=_WITHOUT_AITER, vllm=">=0.19")
@@ -102,13 +174,12 @@ def mi300_variable_elsewhere(facts: Facts) -> str | None:
     return f"{', '.join(named)} on {', '.join(sorted(facts.archs))}" if named else None
 
 
-@_rule("warns", f'{_AITER} = "1"', _FLAGS, on=_MI300_AND_LATER)
+@_rule("warns", f'{_AITER} = "1"', _FLAGS, on=_MI300_AND_LATER, needs=(_variable(_AITER),))
 def aiter_part_alone(facts: Facts) -> str | None:
     """AITER's switches for single kernels do nothing without the master switch"""
     parts = [name for name in facts.env if name.startswith(("VLLM_ROCM_USE_AITER_", "VLLM_USE_AITER_"))]
     on = [name for name in parts if facts.on(name)]
-    alone = on and not facts.aiter and facts.knows(_AITER)
-    return f"{', '.join(on)} without {_AITER}=1" if alone else None
+    return f"{', '.join(on)} without {_AITER}=1" if on and not facts.aiter else None
 
 
 def _shared_heads(facts: Facts) -> str | None:
@@ -118,7 +189,7 @@ def _shared_heads(facts: Facts) -> str | None:
     return f"{model.attention_heads} attention heads share {model.kv_heads} KV heads"
 
 
-@_rule("warns", f'{MHA_VARIABLE} = "0", or compare the answers', _FLAGS, on=_MI300X)
+@_rule("warns", f'{MHA_VARIABLE} = "0", or compare the answers', _FLAGS, on=_MI300X, needs=(_model,))
 def aiter_mha_grouped(facts: Facts) -> str | None:
     """the publication warns of wrong results and instability of AITER's MHA kernel (the backend ROCM_AITER_FA) at some
     lengths with grouped-query attention; this variable, on by default, is what lets vLLM choose it"""
@@ -130,7 +201,7 @@ def aiter_mha_grouped(facts: Facts) -> str | None:
     return "; ".join([f"vLLM {facts.vllm} chooses {FLASH}", said, *([preferred] if preferred else []), shared])
 
 
-@_rule("info", "compare the answers, or take attention-backend out", _FLAGS, on=_MI300X, tunes=True)
+@_rule("info", "compare the answers, or take attention-backend out", _FLAGS, on=_MI300X, needs=(_model,), tunes=True)
 def aiter_flash_grouped(facts: Facts) -> str | None:
     """the publication warns of wrong results of AITER's MHA kernel at some lengths with grouped-query attention;
     "Scaling AI Inference Performance with vLLM on AMD Instinct MI355X GPUs" uses it for Qwen3-235B and Llama-3.3-70B"""
@@ -163,13 +234,19 @@ def aiter_all_reduce(facts: Facts) -> str | None:
     return "VLLM_ROCM_USE_AITER_CUSTOM_AR is not 0, tensor-parallel-size = 8" if taken and wide else None
 
 
-@_rule("info", f'{_FP8_BMM} = "1", to compare with older figures', _ENGINE, on=_MI300_AND_LATER, vllm=">=0.33")
+@_rule(
+    "info",
+    f'{_FP8_BMM} = "1", to compare with older figures',
+    _ENGINE,
+    on=_MI300_AND_LATER,
+    vllm=">=0.33",
+    needs=(_model, _variable(_FP8_BMM)),
+)
 def aiter_mla_unquantized(facts: Facts) -> str | None:
     """up to vLLM 0.32 AITER quantised the KV projections of MLA to FP8 while loading (BF16 ones on MI355X to FP4, by
     VLLM_ROCM_USE_AITER_FP4BMM), whatever the checkpoint said; since 0.33 only if asked to"""
     latent = facts.model is not None and facts.model.latent_attention
-    unset = latent and _FP8_BMM not in facts.env and facts.knows(_FP8_BMM)
-    return f"{_FP8_BMM} is not set" if facts.aiter and unset else None
+    return f"{_FP8_BMM} is not set" if facts.aiter and latent and _FP8_BMM not in facts.env else None
 
 
 @_rule("warns", "take them out", _FLAGS, on=("cuda", "cpu"))
@@ -208,11 +285,11 @@ def _quick_reduce(facts: Facts) -> str | None:
     return None if value.upper() == "NONE" else f"{_QUICK_REDUCE}={value}"
 
 
-@_rule("info", f'{_AITER} = "1"', _FLAGS, on=_MI300_AND_LATER)
+@_rule("info", f'{_AITER} = "1"', _FLAGS, on=_MI300_AND_LATER, needs=(_variable(_AITER),))
 def quick_reduce_without_aiter(facts: Facts) -> str | None:
     """the publication makes AITER its condition; vLLM 0.33.0 itself asks only for a group of 2, 4 or 8 GPUs"""
     seen = _quick_reduce(facts)
-    return f"{seen} without {_AITER}=1" if seen and not facts.aiter and facts.knows(_AITER) else None
+    return f"{seen} without {_AITER}=1" if seen and not facts.aiter else None
 
 
 @_rule("info", "", _ENGINE, on=_MI300_AND_LATER)
@@ -223,10 +300,18 @@ def quick_reduce_nothing(facts: Facts) -> str | None:
     return f"{seen} with tensor-parallel-size = {facts.tensor_parallel}" if idle else None
 
 
-@_rule("info", f'{_QUICK_REDUCE} = "INT4"', _FLAGS, on=_MI300_AND_LATER, vllm=">=0.9.2", tunes=True)
+@_rule(
+    "info",
+    f'{_QUICK_REDUCE} = "INT4"',
+    _FLAGS,
+    on=_MI300_AND_LATER,
+    vllm=">=0.9.2",
+    needs=(_variable(_QUICK_REDUCE),),
+    tunes=True,
+)
 def quick_reduce_off(facts: Facts) -> str | None:
     """all-reduce moves 16-bit activations; INT4 moves a quarter of the bytes, and costs some accuracy"""
-    usable = facts.aiter and facts.tensor_parallel in _QUICK_REDUCE_GROUPS and facts.knows(_QUICK_REDUCE)
+    usable = facts.aiter and facts.tensor_parallel in _QUICK_REDUCE_GROUPS
     return f"{_QUICK_REDUCE} is not set" if usable and _QUICK_REDUCE not in facts.env else None
 
 
@@ -245,12 +330,18 @@ def kernel_arguments(facts: Facts) -> str | None:
     return "HIP_FORCE_DEV_KERNARG is 0" if off else None
 
 
-@_rule("info", 'NCCL_MIN_NCHANNELS = "112"', f"{_BEST_PRACTICES}, case 5", on=_MI300X, tunes=True)
+@_rule(
+    "info",
+    f'{_CHANNELS} = "112"',
+    f"{_BEST_PRACTICES}, case 5",
+    on=_MI300X,
+    needs=(_variable(_CHANNELS),),
+    tunes=True,
+)
 def nccl_channels(facts: Facts) -> str | None:
     """on MI300X, 112 channels gave a slight gain in communication between GPUs"""
-    unset = "NCCL_MIN_NCHANNELS" not in facts.env and facts.knows("NCCL_MIN_NCHANNELS")
-    seen = f"NCCL_MIN_NCHANNELS is not set, tensor-parallel-size = {facts.tensor_parallel}"
-    return seen if unset and facts.tensor_parallel > 1 else None
+    seen = f"{_CHANNELS} is not set, tensor-parallel-size = {facts.tensor_parallel}"
+    return seen if _CHANNELS not in facts.env and facts.tensor_parallel > 1 else None
 
 
 def _fp8_cache(facts: Facts) -> bool:
@@ -264,7 +355,14 @@ def kv_cache_fp8(facts: Facts) -> str | None:
     return f"kv-cache-dtype = {facts.args['kv-cache-dtype']}" if _fp8_cache(facts) else None
 
 
-@_rule("info", 'kv-cache-dtype = "fp8", if the engine reports preemptions', _FLAGS, on=_WITH_FP8, tunes=True)
+@_rule(
+    "info",
+    'kv-cache-dtype = "fp8", if the engine reports preemptions',
+    _FLAGS,
+    on=_WITH_FP8,
+    needs=(_seqs,),
+    tunes=True,
+)
 def kv_cache_wide(facts: Facts) -> str | None:
     """FP8 would hold twice the sequences; without it, long streams at this number are preempted and begin anew"""
     at_once = min(facts.max_num_seqs or 0, facts.streams_each or 0)
@@ -312,7 +410,14 @@ def prefix_caching_random(facts: Facts) -> str | None:
     return "enable-prefix-caching is on, which is the default, and every prompt is random" if on else None
 
 
-@_rule("info", "a lower tensor-parallel-size, and more instances", f"{_BEST_PRACTICES}, case 7", on=_GPUS, tunes=True)
+@_rule(
+    "info",
+    "a lower tensor-parallel-size, and more instances",
+    f"{_BEST_PRACTICES}, case 7",
+    on=_GPUS,
+    needs=(_memory, _weights),
+    tunes=True,
+)
 def tensor_parallel_throughput(facts: Facts) -> str | None:
     """communication grows and each GPU has less to do: several instances give more throughput"""
     weights = facts.model.weight_bytes if facts.model is not None else None
@@ -326,7 +431,14 @@ def tensor_parallel_throughput(facts: Facts) -> str | None:
     return f"tensor-parallel-size = {facts.tensor_parallel} for {facts.peak_streams} streams, where {held}"
 
 
-@_rule("info", "tensor-parallel-size = the number of GPUs", f"{_BEST_PRACTICES}, case 7", on=_GPUS, tunes=True)
+@_rule(
+    "info",
+    "tensor-parallel-size = the number of GPUs",
+    f"{_BEST_PRACTICES}, case 7",
+    on=_GPUS,
+    needs=(_gpus,),
+    tunes=True,
+)
 def tensor_parallel_latency(facts: Facts) -> str | None:
     """the lowest latency comes from splitting each layer over all GPUs of the box"""
     used = facts.tensor_parallel * (facts.number("pipeline-parallel-size") or 1) * facts.instances
@@ -359,6 +471,7 @@ def remote_code(facts: Facts) -> str | None:
     "warns",
     "raise max-num-seqs, to 512 and above if memory allows, or lower the concurrency",
     f"{_BEST_PRACTICES}, case 8",
+    needs=(_seqs,),
 )
 def streams_queue(facts: Facts) -> str | None:
     """what exceeds it waits inside the engine: TTFT will measure the queue"""
@@ -378,7 +491,7 @@ def stream_too_long(facts: Facts) -> str | None:
     return f"max-model-len = {limit} for {facts.longest_stream} tokens of prompt and answer" if short else None
 
 
-@_rule("blocks", "lower max-model-len, or shorten isl or osl", _ENGINE)
+@_rule("blocks", "lower max-model-len, or shorten isl or osl", _ENGINE, needs=(_own_length,))
 def beyond_model(facts: Facts) -> str | None:
     """vLLM does not go beyond the length in the model's config.json"""
     limit = facts.model.max_model_len if facts.model is not None else None
@@ -387,11 +500,10 @@ def beyond_model(facts: Facts) -> str | None:
     return f"{wanted} tokens, and the model was made for {limit}" if limit and not free and wanted > limit else None
 
 
-@_rule("blocks", "take out max-num-batched-tokens, or lower max-model-len", _ENGINE)
+@_rule("blocks", "take out max-num-batched-tokens, or lower max-model-len", _ENGINE, needs=(_length,))
 def batch_below_length(facts: Facts) -> str | None:
     """without chunks a whole prompt must fit into one step, and vLLM refuses to start"""
-    batch = facts.number("max-num-batched-tokens")
-    length = facts.number("max-model-len", facts.model.max_model_len if facts.model is not None else None)
+    batch, length = facts.number("max-num-batched-tokens"), facts.max_model_len
     short = not _chunked(facts) and batch is not None and length is not None and batch < length
     return f"max-num-batched-tokens = {batch} below max-model-len = {length}, unchunked" if short else None
 
@@ -404,7 +516,7 @@ def batch_below_seqs(facts: Facts) -> str | None:
     return f"max-num-batched-tokens = {batch} below max-num-seqs = {seqs}" if short else None
 
 
-@_rule("blocks", "raise tensor-parallel-size", _FLAGS)
+@_rule("blocks", "raise tensor-parallel-size", _FLAGS, on=_GPUS, needs=(_memory, _weights))
 def weights_too_large(facts: Facts) -> str | None:
     """the model does not fit into the memory that vLLM may use"""
     weights = facts.model.weight_bytes if facts.model is not None else None

@@ -102,10 +102,15 @@ WELL_KNOWN_VARIABLES: list[str] = """
 """Variables of other libraries that recipes set; a name close to one of them counts as misspelt."""
 
 
-def flag_findings(server: Server, installation: Installation) -> list[Finding]:
-    """What in `server.args` and the environment this installation would refuse, ignore or misinterpret."""
+def flag_findings(
+    server: Server, installation: Installation, inherited: Mapping[str, str] = os.environ
+) -> list[Finding]:
+    """What in `server.args` and the environment this installation would refuse, ignore or misinterpret.
+
+    Variables are `inherited` by a server that is no container.
+    """
     flags = [finding for key, value in server.args.items() for finding in _judged(key, value, installation)]
-    return [*flags, *_variable_findings(server, installation)]
+    return [*flags, *_variable_findings(server, installation, inherited if server.engine == "vllm" else {})]
 
 
 def list_form(installation: Installation | None, flag: str) -> Literal["json", "repeat", "several"]:
@@ -247,9 +252,8 @@ def _keys(value: Any) -> list[str]:  # noqa: ANN401 - any of TOML's types
     return list(value) if isinstance(value, dict) else []
 
 
-def _variable_findings(server: Server, installation: Installation) -> Iterator[Finding]:
+def _variable_findings(server: Server, installation: Installation, inherited: Mapping[str, str]) -> Iterator[Finding]:
     strict = normal_args(server.args, installation).get("fail-on-environ-validation") is True
-    inherited = os.environ if server.engine == "vllm" else {}
     ours = [name for name in inherited if name.startswith("VLLM_") and name not in server.env]
     for name in [*server.env, *ours]:
         own = f"server.env.{harmless(name)}"

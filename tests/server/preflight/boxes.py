@@ -14,8 +14,8 @@ from typing import Any
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
-from loadgen.schema.finding import Finding
-from loadgen.server.preflight.check import look_at_box
+from loadgen.schema.finding import Finding, not_checked
+from loadgen.server.preflight.check import box_findings, look_at_box
 from loadgen.server.preflight.facts import Box
 from loadgen.vendors import Platform
 from tests.server.gpu_trees import (
@@ -110,7 +110,8 @@ def profile_of(tmp_path: Path, *overrides: str, **server: Any) -> Profile:
 
 
 def check(box: Box, profile: Profile, platform: Platform = "cpu") -> list[Finding]:
-    return look_at_box(profile, stages_of(profile), box, platform)[1]
+    found, skipped = box_findings(look_at_box(profile, stages_of(profile), box, platform))
+    return [*not_checked(skipped), *found]
 
 
 def only(box: Box, profile: Profile, platform: Platform = "cpu") -> Finding:

@@ -14,7 +14,7 @@ import pytest
 
 from loadgen.plan.from_profile import stages_of
 from loadgen.server.preflight.box_gpus import is_vllm, leftovers
-from loadgen.server.preflight.check import look_at_box
+from loadgen.server.preflight.check import box_findings, look_at_box
 from loadgen.server.preflight.facts import Box
 from loadgen.server.process.records import new_mark, record_path, servers_folder
 from loadgen.server.process.tree import look_at
@@ -257,7 +257,8 @@ def test_a_container_that_was_left_is_found_whatever_path_the_image_has(
     with fake_docker(tmp_path) as docker:
         docker.run(f"vramp-{record_path(mark).stem}", f"vramp.server={mark}")
         image = {"PATH": "/opt/venv/bin"}
-        _, findings = look_at_box(profile, stages_of(profile), healthy_box(tmp_path), "cpu", image=image)
+        setup = look_at_box(profile, stages_of(profile), healthy_box(tmp_path), "cpu", image=image)
+        findings, _ = box_findings(setup)
     assert [(finding.id, finding.fix) for finding in findings] == [("orphaned-server", "vramp stop 18766")]
 
 

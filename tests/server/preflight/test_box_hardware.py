@@ -173,7 +173,7 @@ def test_acs_that_only_root_may_see_is_not_checked(tmp_path: Path) -> None:
     box = described_box(tmp_path, "mi210")
     bridge_above(box, 0b11101, size=64)
     (finding,) = found(box, "mi210")
-    assert (finding.id, finding.seen) == ("not-checked", "ACS between the GPUs: could not be checked")
+    assert (finding.id, finding.seen) == ("not-checked", "access-control: could not be checked")
     assert finding.why.endswith("0000:80:01.1/config: only root may read it whole")
     assert found(box, "mi210", {}) == []
 

@@ -84,7 +84,7 @@ def test_an_index_that_is_none(tmp_path: Path) -> None:
     profile = profile_of(tmp_path)
     write(tmp_path / "model/model.safetensors.index.json", '{"weight_map": [')
     finding = only(healthy_box(tmp_path), profile)
-    assert (finding.id, finding.seen) == ("not-checked", "the model's folder: could not be checked")
+    assert (finding.id, finding.seen) == ("not-checked", "local-model: could not be checked")
 
 
 @pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])

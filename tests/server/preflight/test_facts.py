@@ -186,7 +186,7 @@ def test_the_facts_of_the_described_boxes(
     tmp_path: Path, name: str, platform: Platform, arch: str, devices: int
 ) -> None:
     profile, box = profile_of(tmp_path), described_box(tmp_path, name)
-    facts = facts_of(look_at_box(profile, stages_of(profile), box, platform)[0])
+    facts = facts_of(look_at_box(profile, stages_of(profile), box, platform))
     assert facts.archs == {arch}
     assert facts.devices == devices
 

@@ -12,7 +12,7 @@ from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
 from loadgen.server.gpus.gpu import Gpu
 from loadgen.server.preflight.facts import Box, Facts, ModelFacts, Setup, facts_of, model_facts
-from loadgen.server.preflight.rules import RULES, Rule, rule_findings
+from loadgen.server.preflight.rules import RULES, Rule, rule_findings, skipped_rules
 from loadgen.server.vllm.flags import normal_args
 from loadgen.server.vllm.installation import newest_recorded
 from loadgen.vendors import Platform
@@ -391,6 +391,57 @@ def test_no_rule_speaks_where_its_row_does_not_name_the_box_or_the_version(rule:
 
 def _is_one_of(version: str | None, versions: str) -> bool:
     return version not in (None, "?") and SpecifierSet(versions).contains(version or "", prereleases=True)
+
+
+GPUS_UNKNOWN: dict[str, Any] = {"no_gpus": "look there"}
+
+
+@pytest.mark.parametrize(
+    ("seen", "rule", "reason"),
+    [
+        (Facts(platform="rocm", vllm="0.32.0", **GPUS_UNKNOWN), "aiter-unused", "look there"),
+        (Facts(vllm="0.32.0", **GPUS_UNKNOWN), "eager", "look there"),
+        (
+            Facts(platform="rocm", vllm="0.32.0", gpus=(Gpu(name="?"),)),
+            "aiter-unused",
+            "the architecture of these GPUs",
+        ),
+        (mi300x(vllm="?"), "aiter-unused", "the version of vLLM is unknown"),
+        (mi300x(env_whole=False), "aiter-unused", "what variables the container's image sets is unknown"),
+        (llama(gpus=(), **GPUS_UNKNOWN), "weights-too-large", "look there"),
+        (llama(gpus=(Gpu(name="?"),)), "weights-too-large", "the memory of these GPUs is unknown"),
+        (llama(model=None), "weights-too-large", "nothing is known of the model"),
+        (llama(model=GROUPED), "weights-too-large", "the size of the model's weights is unknown"),
+        (llama(model=GROUPED), "beyond-model", "the model's longest sequence is unknown"),
+        (mi300x(peak_streams=64, **GPUS_UNKNOWN), "streams-queue", "look there"),
+    ],
+)
+def test_what_a_rule_has_to_know_and_does_not_is_said(seen: Facts, rule: str, reason: str) -> None:
+    assert rule not in ids(seen)
+    (skipped,) = [skipped for skipped in skipped_rules(seen) if skipped.rule == rule]
+    assert skipped.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("seen", "rule"),
+    [
+        (Facts(platform="cuda", vllm="0.32.0"), "aiter-unused"),  # there is no such GPU of NVIDIA's
+        (cpu(), "weights-too-large"),
+        (mi300x(vllm="0.7.0", env_whole=False), "aiter-unused"),
+        (mi300x({"VLLM_ROCM_USE_AITER": "0"}, env_whole=False), "aiter-unused"),
+        (llama(model=None, published=True, peak_streams=64), "tensor-parallel-throughput"),
+        (mi300x(peak_streams=64, args={"max-num-seqs": 8}), "streams-queue"),
+        (mi300x(), "streams-queue"),  # all open loop
+        (llama(), "weights-too-large"),
+    ],
+)
+def test_a_rule_that_does_not_apply_or_knows_enough_is_not_skipped(seen: Facts, rule: str) -> None:
+    assert rule not in [skipped.rule for skipped in skipped_rules(seen)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_rule_that_speaks_is_not_skipped(name: str) -> None:
+    assert [seen for seen in CASES[name][0] if name in [skipped.rule for skipped in skipped_rules(seen)]] == []
 
 
 def test_a_rule_of_an_architecture_is_silent_on_a_box_that_has_others_too() -> None:

@@ -3,6 +3,7 @@
 import json
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,3 +79,123 @@ def test_no_shipped_profile_is_blocked(path: Path, variant: str | None, capsys: 
     chosen = ["--variant", variant] if variant is not None else []
     code, out = check(capsys, str(path), "--installation", "0.32.0", "--json", *chosen)
     assert (code, [finding["id"] for finding in json.loads(out) if finding["severity"] == "blocks"]) == (0, [])
+
+
+HF_CONFIG = '{"num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 131072}'
+LARGE = """
+[server]
+engine = "vllm"
+model = "{model}"
+"""
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> str:
+    """A model of 120 billion parameters in BF16 on one GPU, of whose weights only the size is there."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(HF_CONFIG)
+    with (folder / "model.safetensors").open("wb") as file:
+        file.truncate(240_000_000_000)
+    path = tmp_path / "large.toml"
+    path.write_text(LARGE.format(model=folder))
+    return str(path)
+
+
+def found_for(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any], dict[str, str]]:
+    """The exit code, the findings by id, and why rules were skipped."""
+    code, out = check(capsys, *words, "--json")
+    findings = json.loads(out)
+    skipped = {one["rule"]: one["reason"] for finding in findings for one in finding.get("skipped", [])}
+    return code, {finding["id"]: finding for finding in findings}, skipped
+
+
+def test_what_does_not_fit_into_a_named_box_is_found_from_elsewhere(
+    large: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found, _ = found_for(capsys, large, "--box", "l40s", "--installation", "0.32.0")
+    assert (code, found["weights-too-large"]["severity"]) == (3, "blocks")
+    assert found["weights-too-large"]["seen"] == "223.5 GiB of weights a GPU in 41.4 GiB"
+    code, found, _ = found_for(
+        capsys, large, "--box", "mi300x", "--installation", "0.32.0", "--set", "server.args.tensor-parallel-size=2"
+    )
+    assert (code, "weights-too-large" in found) == (0, False)
+
+
+@pytest.mark.parametrize(("box", "code"), [("4xmi300x", 3), ("mi300x", 0), ("16xmi300x", 0)])
+def test_the_number_of_gpus_is_that_of_the_box(
+    large: str, box: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("--set", "server.args.tensor-parallel-size=8", "--box", box, "--installation", "0.32.0")
+    ended, found, skipped = found_for(capsys, large, *asked)
+    assert (ended, "too-few-gpus" in found) == (code, code == 3)
+    assert "enough-devices" not in skipped
+
+
+def test_cards_are_as_many_as_the_profile_needs(large: str, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("--set", "server.args.tensor-parallel-size=6", "--box", "l40s", "--installation", "0.32.0")
+    _, found, _ = found_for(capsys, large, *asked)
+    assert not {"too-few-gpus", "weights-too-large"} & found.keys()
+
+
+def test_what_only_the_box_can_tell_is_listed_and_blocks_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("mi300x-gpt-oss-120b", "--box", "mi300x", "--installation", "0.32.0")
+    code, found, skipped = found_for(capsys, *words)
+    assert (code, list(found)) == (0, ["not-checked"])
+    assert set(skipped.values()) == {"needs the box itself"}
+    assert {"port", "gpu-memory", "numa-balancing", "hub-model", "clock"} <= skipped.keys()
+    assert not {"enough-devices", "weights-too-large", "aiter-unused"} & skipped.keys()
+    code, out = check(capsys, *words)
+    assert out.startswith("not checked: gpu-devices, port, ")
+    assert " ".join(out.split()).endswith(f"clock - needs the box itself nothing found, {len(skipped)} not checked")
+
+
+def test_without_a_box_what_needs_its_gpus_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, skipped = found_for(capsys, "mi300x-gpt-oss-120b", "--installation", "0.32.0")
+    for rule in ("enough-devices", "aiter-unused", "weights-too-large"):
+        assert skipped[rule] == "the GPUs are unknown: name them with --box"
+    # These are of other platforms, or read nothing but the profile.
+    assert not {"rocm-variable-elsewhere", "chunked-prefill-off-cuda", "eager", "batch-below-seqs"} & skipped.keys()
+
+
+def test_a_recipe_for_other_gpus_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found, _ = found_for(capsys, "mi300x-gpt-oss-120b", "--box", "h100-sxm", "--installation", "0.32.0")
+    assert (code, found["other-platform"]["severity"]) == (3, "blocks")
+    code, found, _ = found_for(capsys, "vllm-cpu-tiny", "--box", "mi300x", "--installation", "0.32.0")
+    assert (code, "other-platform" in found) == (0, False)
+
+
+def test_without_a_version_flags_are_doubted(profile: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found, _ = found_for(capsys, profile, "--box", "mi300x")
+    assert (code, found["unknown-flag"]["severity"]) == (0, "warns")
+    assert "--installation was not given" in found["installation-unknown"]["why"]
+
+
+def test_the_environment_of_this_machine_is_not_that_of_the_box(
+    large: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("VLLM_NO_SUCH_VARIABLE", "1")
+    asked = ("--set", "server.args.tensor-parallel-size=8", "--box", "h100-sxm", "--installation", "0.32.0")
+    code, found, _ = found_for(capsys, large, *asked)
+    assert (code, {"too-few-gpus", "unknown-variable"} & found.keys()) == (0, set())
+
+
+def test_an_unknown_part_is_exit_code_2(profile: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["check", profile, "--box", "8xh100"])
+    assert ended.value.code == 2
+    assert "such as h100-pcie, h100-nvl, h100-sxm" in capsys.readouterr().err
+
+
+def test_hosts_are_not_asked_for_another_box(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, skipped = found_for(capsys, "simulator", "--hosts", "no.such.host", "--box", "mi300x")
+    assert (code, skipped["hosts"]) == (3, "needs the box itself")
+
+
+def test_a_box_without_gpus_lists_what_needs_them(
+    large: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    _, _, skipped = found_for(capsys, large, "--set", "server.platform=cuda")
+    assert skipped["weights-too-large"] == skipped["gpu-memory"] == "no GPU can be read here: nvidia-smi is not on PATH"
