@@ -1,5 +1,7 @@
 """GPUs by their data sheets: found by what their libraries call them, and by what an operator does."""
 
+from pathlib import Path
+
 import pytest
 
 from loadgen.errors import ProfileError
@@ -47,6 +49,11 @@ def test_an_unknown_part_is_refused_with_the_nearest(text: str, nearest: str) ->
         named_box(text)
     assert str(refused.value).startswith(f"--box {text}: ")
     assert nearest in str(refused.value)
+
+
+def test_the_manual_names_every_part() -> None:
+    manual = (Path(__file__).parents[1] / "docs/server.md").read_text(encoding="utf-8")
+    assert [part.word for part in PARTS if f"`{part.word}`" not in manual] == []
 
 
 def test_a_library_calls_the_simulated_gpu_by_its_own_name() -> None:

@@ -44,16 +44,15 @@ def findings_json(findings: Sequence[Finding]) -> str:
 def findings_text(findings: Sequence[Finding]) -> str:
     """Each finding in a few lines, what was not checked, and a last line with counts."""
     blocks = [_finding(finding) for finding in by_severity(findings) if not finding.skipped]
-    return "\n\n".join([*blocks, *_not_checked(findings), findings_count(findings)])
+    return "\n\n".join(filter(None, [*blocks, _not_checked(findings), findings_count(findings)]))
 
 
-def _not_checked(findings: Sequence[Finding]) -> Iterator[str]:
+def _not_checked(findings: Sequence[Finding]) -> str:
     """One block, with a paragraph for each reason."""
     rules: defaultdict[str, list[str]] = defaultdict(list)
     for one in (one for finding in findings for one in finding.skipped):
         rules[one.reason].append(one.rule)
-    lines = [_wrapped(f"not checked: {', '.join(names)} - {reason}", "  ") for reason, names in rules.items()]
-    yield from ["\n".join(lines)] if lines else []
+    return "\n".join(_wrapped(f"not checked: {', '.join(names)} - {reason}", "  ") for reason, names in rules.items())
 
 
 def findings_count(findings: Sequence[Finding]) -> str:
