@@ -145,6 +145,11 @@ def gib(count_bytes: float | None) -> float | None:
     return None if count_bytes is None else count_bytes / GIB
 
 
+def mb(count_bytes: float | None) -> float | None:
+    """Bytes in megabytes."""
+    return None if count_bytes is None else count_bytes / 1e6
+
+
 def memory(count_bytes: float) -> str:
     """An amount of memory in words: 1.5 GiB."""
     return f"{count_bytes / GIB:.1f} GiB"

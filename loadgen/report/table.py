@@ -82,21 +82,30 @@ def _stage_lines(stage: StageResult, reference: ReferenceResult | None) -> list[
 
 
 def _watched_lines(stage: StageResult, notes: Sequence[Note]) -> list[str]:
-    """A stage without load: what others sent."""
-    engine, others = stage.engine or EngineStage(), stage.others or OthersTraffic()
+    """A stage without load: what the engine served to others, and what the GPUs drew."""
     return [
         f"{f' stage {stage.index + 1}: {stage.label} ':=^{_WIDTH}}",
         _line("Duration (s)", stage.measured_s),
-        _line("Requests of others, mean in the engine", others.running),
-        _line("Requests that ended", engine.requests),
-        _line("Request throughput (req/s)", engine.requests_per_s),
-        _line("Input token throughput (tok/s)", engine.prompt_tokens_per_s),
-        _line("Output token throughput (tok/s)", engine.generation_tokens_per_s),
+        *_served_lines(stage),
         *text_lines(LATENCY, latencies_of(stage.engine), fixed),
         *(_line(note.subject, note.text) for note in notes),
         *_energy_lines(stage),
         *(_line("Verdict", verdict.text) for verdict in stage.verdicts),
         *(_line(note.subject, note.text) for note in stage_notes(stage)),
+    ]
+
+
+def _served_lines(stage: StageResult) -> list[str]:
+    """What the engine did meanwhile; nothing where there is no engine."""
+    if stage.engine is None and stage.others is None:
+        return []
+    engine, others = stage.engine or EngineStage(), stage.others or OthersTraffic()
+    return [
+        _line("Requests of others, mean in the engine", others.running),
+        _line("Requests that ended", engine.requests),
+        _line("Request throughput (req/s)", engine.requests_per_s),
+        _line("Input token throughput (tok/s)", engine.prompt_tokens_per_s),
+        _line("Output token throughput (tok/s)", engine.generation_tokens_per_s),
     ]
 
 
@@ -210,8 +219,14 @@ def _energy_lines(stage: StageResult) -> list[str]:
     if energy is None or energy.joules is None:
         return []
     source = f"{energy.source}{', counters distrusted' if energy.distrusted else ''}, {len(energy.sockets)} sockets"
-    return [
+    lines = [
         _line("Energy (J)", f"{energy.joules:.0f} ({source})"),
+        _line("Mean power (W)", f"{energy.joules / energy.window_s:.0f}"),
+    ]
+    if energy.joules_per_output_token is None:
+        return lines
+    return [
+        *lines,
         _line("Energy per output token (J)", energy.joules_per_output_token),
         _line("Output tok/s per W", energy.tokens_per_s_per_w),
     ]

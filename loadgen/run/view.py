@@ -90,12 +90,20 @@ def snapshot_of(
     client = client_view(record, workers)
     found = gpu_verdicts(record.hardware.facts())
     verdicts = _verdicts(record, found)
-    if phase == "running":
+    has_server = server.engine != "none"
+    if phase == "running" and not has_server:
+        text, healthy = _box_headline(verdicts, len(record.hardware.gpus))
+    elif phase == "running":
         text, healthy = _running_headline(record, client, server, verdicts)
     else:
         state = record.finished.state if record.finished is not None else ending
         text, healthy = phase_headline(
-            phase, server.milestones, state=state, reason=reason.partition("\n")[0], waiting_for=waiting_for
+            phase,
+            server.milestones,
+            state=state,
+            reason=reason.partition("\n")[0],
+            waiting_for=waiting_for,
+            has_server=has_server,
         )
         if phase == "draining" and (quiet := _quiet_words(record)):
             text, healthy = f"draining: {quiet}", False
@@ -270,14 +278,15 @@ def phase_headline(
     state: RunState | None = None,
     reason: str = "",
     waiting_for: Sequence[str] = (),
+    has_server: bool = True,
 ) -> tuple[str, bool]:
     """One line for the header that says what a run that sends no load is doing, and whether all is well."""
     waits = f"stopping: waits for {', '.join(waiting_for)}" if waiting_for else ""
     words: dict[Phase, str] = {
         "checking": "preflight: looking at profile, installation and box",
         "blocked": "preflight: the start would fail",
-        "starting": f"server starting: {_milestone_words(milestones)}",
-        "probing": "server ready: asking what it serves",
+        "starting": f"server starting: {_milestone_words(milestones)}" if has_server else "starting: no server",
+        "probing": "server ready: asking what it serves" if has_server else "starting: no server",
         "paused": "paused",
         "draining": "draining: waiting for the streams on their way",
         "holding": "the plan is done, the server is up",
@@ -315,6 +324,15 @@ def _running_headline(
         return wrong_output, False
     text, healthy = load_headline(client, engine, failed=failed, completed=completed, errors=errors)
     return f"{text}, not alone" if healthy and others is not None and others.seen else text, healthy
+
+
+def _box_headline(verdicts: Sequence[Verdict], gpus: int) -> tuple[str, bool]:
+    """The header's line of a run without a server: the worst of GPUs and host, and whether all is well."""
+    bad = [verdict for verdict in verdicts if verdict.bad]
+    if bad:
+        more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
+        return f"{bad[0].subject}: {bad[0].text}{more}", False
+    return (f"nothing bad on {counted(gpus, 'GPU')}" if gpus else "no GPUs measured"), True
 
 
 def _silent_words(server: ServerView) -> str:

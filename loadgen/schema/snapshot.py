@@ -277,3 +277,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Points before `point` that no snapshot contained: in a replay, or for a watcher that joins late."""
     replay: ReplayView | None = None  # None for a live run
     result_path: str | None = None  # set once the result is on disk
+
+    @property
+    def has_server(self) -> bool:
+        """Whether the run has a server at all; otherwise it monitors GPUs and host alone."""
+        return self.server.engine != "none"

@@ -15,6 +15,7 @@ from loadgen.schema.comparison import Comparison
 from loadgen.schema.deltas import Summary
 from loadgen.schema.engine import EngineLatencyMs, EngineStage, EngineView, OthersTraffic, SpecDecode
 from loadgen.schema.finding import Finding
+from loadgen.schema.hardware_result import EnergyResult
 from loadgen.schema.journal import SearchResult
 from loadgen.schema.result import HostResult, RunEvent, Throughput
 from loadgen.schema.snapshot import (
@@ -25,11 +26,12 @@ from loadgen.schema.snapshot import (
     GpuView,
     LoadView,
     SeriesPoint,
+    ServerView,
     Snapshot,
     StageView,
 )
 from tests.tui.cockpit import Seat
-from tests.tui.scripted import LADDER, NO_REQUESTS, STAGE_S, running, with_gpus
+from tests.tui.scripted import LADDER, NO_REQUESTS, STAGE_S, host, running, with_gpus
 
 SNAPSHOT_S = 0.25
 END_S = 238.0
@@ -124,6 +126,33 @@ def moment(t_s: float, *, gpus: int = 8, **changes: Any) -> Snapshot:
         "point": msgspec.structs.replace(now.point, errors=int(130 < t_s < 133)),
     }
     return msgspec.structs.replace(now, **(fields | changes))
+
+
+def without_server(t_s: float) -> Snapshot:
+    """A moment of a burn-in: no server, eight GPUs of which one is held back, and the host."""
+    now = watching(t_s)
+    drawn = EnergyResult(4_960.0 * t_s, "counter", False, t_s or 1.0, None, None, ())
+    stage = msgspec.structs.replace(now.stages[0], others=None, engine=None, energy=drawn)
+    return msgspec.structs.replace(
+        now,
+        profile="monitor",
+        headline="no load: nothing bad on GPUs and host",
+        server=ServerView(engine="none", url="", state="ready"),
+        point=SeriesPoint(t_s),
+        engine=None,
+        others=None,
+        stages=(stage,),
+        host=host(
+            server_cpu_percent=None,
+            cpu_percent=12.0 + 10 * math.sin(t_s / 20),
+            network_in_bytes_per_s=2.4e6,
+            network_out_bytes_per_s=0.3e6 * (1 + t_s / 100),
+            disk_read_bytes_per_s=140e6,
+            disk_write_bytes_per_s=0.0,
+            cpu_mhz=3_100.0,
+            cpu_mhz_min=2_400.0,
+        ),
+    )
 
 
 @lru_cache

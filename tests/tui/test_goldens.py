@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.tui.cockpit import seated
-from tests.tui.scenes import ERRORS, HOSTS, SNAPSHOT_S, watch, watching
+from tests.tui.scenes import ERRORS, HOSTS, SNAPSHOT_S, watch, watching, without_server
 from tests.tui.scripted import running, starting
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -79,3 +80,15 @@ async def test_hosts_of_a_cluster(size: str) -> None:
         compare(f"hosts-{size}", seat.rows)
         await seat.press("9")
         compare(f"hosts-verdicts-{size}", seat.rows)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_box_without_a_server(size: str) -> None:
+    """GPUs and host over time; nothing of a server, which there is not."""
+    async with seated(SIZES[size]) as seat:
+        for n in range(int(200 / SNAPSHOT_S)):
+            seat.screen.gather(without_server(n * SNAPSHOT_S))
+        await seat.show(without_server(200.0))
+        compare(f"box-{size}", seat.rows)
+        await seat.show(msgspec.structs.replace(without_server(200.25), gpus=()))
+        compare(f"box-no-gpus-{size}", seat.rows)

@@ -81,9 +81,39 @@ ENGINE_CHARTS = {
     ),
 }
 
+BOX_CHARTS = {
+    "box-busy": Chart(
+        "GPUs busy %",
+        (Series("gpu_busy_least", "least", "p99", "dots"), Series("gpu_busy_most", "most", "busy")),
+        most=100.0,
+    ),
+    "box-power": Chart("GPU power W", (Series("gpu_power_w", "all", "power"),)),
+    "box-heat": Chart(
+        "GPU hotspot C", (Series("gpu_coolest_c", "coolest", "p99", "dots"), Series("gpu_hottest_c", "hottest", "heat"))
+    ),
+    "box-cpu": Chart(
+        "CPU %",
+        (Series("cpu_busiest_percent", "busiest core", "p99", "dots"), Series("cpu_percent", "all", "p50")),
+        most=100.0,
+    ),
+    "box-memory": Chart("host memory GiB", (Series("memory_used_gib", "used", "hbm", "area"),)),
+    "box-network": Chart(
+        "network MB/s",
+        (Series("network_out_mb_per_s", "out", "p99", "dots"), Series("network_in_mb_per_s", "in", "p50")),
+    ),
+    "box-disk": Chart(
+        "disk MB/s",
+        (Series("disk_write_mb_per_s", "write", "p99", "dots"), Series("disk_read_mb_per_s", "read", "p50")),
+    ),
+}
+"""The overview of a box without a server: the first four if it has GPUs, else the last four."""
+
 COLUMNS = tuple(
     dict.fromkeys(
-        series.column for chart in (*OVERVIEW_CHARTS.values(), *ENGINE_CHARTS.values()) for series in chart.series
+        series.column
+        for charts in (OVERVIEW_CHARTS, ENGINE_CHARTS, BOX_CHARTS)
+        for chart in charts.values()
+        for series in chart.series
     )
 )
 """The columns that the history keeps."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
+from loadgen import format as fmt
 from loadgen.metrics.series import Floats, Ints, TimeSeries, changes
 from loadgen.schema.comparison import Comparison
 from loadgen.schema.engine import EngineView
@@ -103,7 +104,8 @@ class Timeline:
                 self.history.add(point.t_s, _values_of(point))
             point = snapshot.point
             engine = self._engine_values(snapshot.engine, point.t_s)
-            self.history.add(point.t_s, _values_of(point) | engine | _watched_values(snapshot))
+            box = _box_values(snapshot) if not snapshot.has_server else {}
+            self.history.add(point.t_s, _values_of(point) | engine | _watched_values(snapshot) | box)
             self._add_look(snapshot)
         self.marks.see(snapshot)
         self._see_errors(snapshot)
@@ -189,6 +191,34 @@ def _watched_values(snapshot: Snapshot) -> dict[str, float | tuple[float, float]
             if column in COLUMNS and getattr(point, column) is None:
                 found[column] = (low, math.inf if high is None else high)
     return found
+
+
+def _box_values(snapshot: Snapshot) -> dict[str, float | None]:
+    """Return GPUs and host now, for a box without a server."""
+    samples = [gpu.sample for gpu in snapshot.gpus if gpu.sample is not None]
+    busy, power, heat = (
+        [value for sample in samples if (value := getattr(sample, name)) is not None]
+        for name in ("gfx_percent", "power_w", "temperature_hotspot_c")
+    )
+    found: dict[str, float | None] = {
+        "gpu_busy_least": min(busy, default=None),
+        "gpu_busy_most": max(busy, default=None),
+        "gpu_power_w": sum(power) if power else None,
+        "gpu_coolest_c": min(heat, default=None),
+        "gpu_hottest_c": max(heat, default=None),
+    }
+    host = snapshot.host
+    if host is None:
+        return found
+    return found | {
+        "cpu_percent": host.cpu_percent,
+        "cpu_busiest_percent": host.cpu_busiest_percent,
+        "memory_used_gib": fmt.gib(host.memory_used_bytes),
+        "network_in_mb_per_s": fmt.mb(host.network_in_bytes_per_s),
+        "network_out_mb_per_s": fmt.mb(host.network_out_bytes_per_s),
+        "disk_read_mb_per_s": fmt.mb(host.disk_read_bytes_per_s),
+        "disk_write_mb_per_s": fmt.mb(host.disk_write_bytes_per_s),
+    }
 
 
 def _values_of(point: SeriesPoint) -> dict[str, float | None]:

@@ -247,10 +247,13 @@ def _energy(frame: Frame) -> Row:
     ours = [gpu for gpu in frame.snapshot.gpus if gpu.of_server and gpu.static.partition == 0]
     watts = [sample_of(gpu).power_w for gpu in ours]
     known = [value for value in watts if value is not None]
-    return facts(
-        "   ",
+    per_token = (
         ("J/token", f"{fmt.number(joules):>5}", "strong"),
         ("tok/s/W", f"{fmt.number(per_watt):>5}", "text"),
+    )
+    return facts(
+        "   ",
+        *(per_token if frame.snapshot.has_server else ()),
         ("all", f"{fmt.number(sum(known) if known else None):>5} W", "text"),
     )
 

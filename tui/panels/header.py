@@ -45,6 +45,12 @@ def _beside_verdict(frame: Frame, items: list[_Item], width: int) -> Row:
 def _identity(frame: Frame) -> list[_Item]:
     snapshot, server = frame.snapshot, frame.snapshot.server
     state_role = {"ready": "good", "died": "bad"}.get(server.state, "warn")
+    if not snapshot.has_server:
+        return [
+            (0, (("vramp", "title"),)),
+            (0, ((fmt.plain(snapshot.profile), "strong"),)),
+            (2, (("no server", "dim"),)),
+        ]
     attached = server.engine == "attach"
     kind = snapshot.engine.kind if attached and snapshot.engine is not None else None
     engine = " ".join(fmt.plain(text) for text in (kind or server.engine, server.version) if text)

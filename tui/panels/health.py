@@ -9,6 +9,7 @@ from loadgen.metrics.verdicts import HOST_FULL_PERCENT
 from loadgen.report.notes import mfu_words
 from loadgen.schema.engine import EngineView
 from loadgen.schema.result import Verdict
+from loadgen.schema.samples import HostSample
 from loadgen.schema.snapshot import InstanceView
 from tui.panels import served
 from tui.panels.frame import Frame
@@ -138,7 +139,7 @@ def host(frame: Frame, width: int, height: int) -> Rows:
         " ",
         ("cpu", f"{fmt.count(mean):>3}%", "warn" if (mean or 0) >= HOST_FULL_PERCENT else "text"),
         ("max", f"{fmt.count(busiest):>3}%", "text"),
-        ("server", f"{fmt.count(server):>4}%", "text"),  # of one core
+        *([("server", f"{fmt.count(server):>4}%", "text")] if frame.snapshot.has_server else []),  # of one core
     )
     used, total, load = (now.memory_used_bytes, now.memory_total_bytes, now.load_1min) if now else (None,) * 3
     gib = f"{fmt.count(fmt.gib(used)):>4}/{fmt.count(fmt.gib(total))}"
@@ -150,7 +151,23 @@ def host(frame: Frame, width: int, height: int) -> Rows:
     slowed: Row = ((words, "warn"),) if words else ()
     if height == 1:
         return [cropped(((" host   ", "dim"), *cpu, *memory, ("  ", "dim"), *slowed), width)]
-    return [titled("host", slowed, width), cropped(cpu, width), cropped(memory, width)]
+    rows = [titled("host", slowed, width), cropped(cpu, width), cropped(memory, width)]
+    return [*rows, *_host_traffic(now, width)][: max(3, height)]
+
+
+def _host_traffic(now: HostSample | None, width: int) -> Rows:
+    """Return what there is room for where no server takes it: network, disk and the cores' clock."""
+    if now is None:
+        return []
+    moved = {
+        "network in": now.network_in_bytes_per_s,
+        "network out": now.network_out_bytes_per_s,
+        "disk read": now.disk_read_bytes_per_s,
+        "disk written": now.disk_write_bytes_per_s,
+    }
+    rows = [(label, f"{fmt.number(fmt.mb(value))} MB/s") for label, value in moved.items()]
+    rows.append(("clock, least", f"{fmt.count(now.cpu_mhz)}, {fmt.count(now.cpu_mhz_min)} MHz"))
+    return [spread(((f" {label}", "dim"),), ((text, "text"),), width - 1) for label, text in rows]
 
 
 def verdicts(frame: Frame, width: int, height: int) -> Rows:

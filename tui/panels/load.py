@@ -51,7 +51,7 @@ def load(frame: Frame, width: int, height: int) -> Rows:
 def _watching(frame: Frame, width: int, height: int) -> Rows:
     """Draw other clients' traffic, as we send no load, and the keys that begin one."""
     title = titled("load", ((fmt.NO_LOAD, "strong"),), width)
-    if frame.snapshot.server.engine == "none":
+    if not frame.snapshot.has_server:
         return [title, ((" no server: GPUs and host only", "dim"),), _stage_row(frame, width)]
     others = frame.snapshot.others or OthersTraffic()
     label = "others running" if width >= _WORDY else "others"

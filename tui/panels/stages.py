@@ -17,6 +17,7 @@ from loadgen import format as fmt
 from loadgen.report.columns import COCKPIT_COLUMNS, COCKPIT_GIVE_WAY, COCKPIT_IF_ROOM, CURVE, Measured, known
 from loadgen.report.served import SERVED
 from loadgen.report.tabular import Column
+from loadgen.schema.hardware_result import EnergyResult
 from loadgen.schema.result import CurvePoint
 from loadgen.schema.snapshot import StageView
 from tui.panels.frame import Frame
@@ -41,6 +42,20 @@ STAGE: tuple[Column[StageView], ...] = (
     Column("load", _load, width=7),
 )
 
+DRAWN: tuple[Column[StageView], ...] = (
+    Column("time", lambda stage: fmt.duration(stage.elapsed_s), width=9),
+    Column("mean W", lambda stage: _drawn_w(stage.energy), decimals=0, width=9, role="power"),
+    Column("kJ", lambda stage: _drawn_kj(stage.energy), decimals=1, width=9),
+)
+
+
+def _drawn_w(energy: EnergyResult | None) -> float | None:
+    return energy.joules / energy.window_s if energy is not None and energy.joules is not None else None
+
+
+def _drawn_kj(energy: EnergyResult | None) -> float | None:
+    return energy.joules / 1000 if energy is not None and energy.joules is not None else None
+
 
 def stages(frame: Frame, width: int, height: int) -> Rows:
     found = frame.snapshot.stages
@@ -54,16 +69,18 @@ def stages(frame: Frame, width: int, height: int) -> Rows:
 
 
 def _watched(frame: Frame, width: int, height: int) -> Rows:
-    """The stages by all that the engine served in them."""
-    title = titled("stages: what the engine served", (), width)
-    top: Rows = [((f"{'#':>4} {'load':<{_NAME}}", "dim"), *head_words(SERVED))]
+    """The stages by all that the engine served in them; without a server, by what the GPUs drew."""
+    has_server = frame.snapshot.has_server
+    title = titled(f"stages: what {'the engine served' if has_server else 'the GPUs drew'}", (), width)
+    figures = SERVED if has_server else DRAWN
+    top: Rows = [((f"{'#':>4} {'load':<{_NAME}}", "dim"), *head_words(figures))]
     top = top if height < _TITLED_FROM else [title, *top]
     rows: Rows = []
     for stage in frame.snapshot.stages[-max(1, height - len(top)) :]:
         role = "strong" if stage.running else "text"
         words: Word = (f"{stage.number:>4} {padded(fmt.plain(stage.label), _NAME)}", role)
         named = (target(f"stage {stage.number}"), *_marked([words], stage.running))
-        rows.append((*named, *cell_words(SERVED, [stage], role)))
+        rows.append((*named, *cell_words(figures, [stage], role)))
     return [cropped(row, width) for row in (*top, *rows)]
 
 

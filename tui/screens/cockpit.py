@@ -19,7 +19,7 @@ from loadgen.run import operations
 from loadgen.run.operations import Abort, NextStage, Note, Pause, Resume, ShowProcesses, StartAnyway, Stop
 from loadgen.schema.snapshot import Phase, ReplayView, ServerView, Snapshot
 from tui import keys
-from tui.charts.definitions import OVERVIEW_CHARTS
+from tui.charts.definitions import BOX_CHARTS, OVERVIEW_CHARTS
 from tui.charts.timeline import Timeline
 from tui.config import keymap_of
 from tui.keys import OVERVIEW, Hint, Operator
@@ -95,7 +95,7 @@ class CockpitScreen(FullScreen[None]):
         yield Panel(header.header, id="header")
         with Ground(id="top"):
             yield Ground(*panels(_HAND), id="hand")
-            yield Ground(*chart_panels(OVERVIEW_CHARTS), id="charts")
+            yield Ground(*chart_panels(OVERVIEW_CHARTS | BOX_CHARTS), id="charts")
             yield Ground(*panels(_STARTUP), id="startup")
             yield from compose(self._log_book)
         with Ground(id="lower"):
