@@ -182,16 +182,19 @@ _OTHER_HINTS = (("window", "window"), ("full", "full screen"), *((id, id) for id
 _BY_ID = {str(binding.id): binding for binding in COCKPIT}
 
 
-def cockpit_hints(operator: Operator, page: str, keymap: Mapping[str, str], height: int) -> list[list[Hint]]:
+def cockpit_hints(
+    operator: Operator, page: str, keymap: Mapping[str, str], height: int, *, has_server: bool = True
+) -> list[list[Hint]]:
     """Return the rows of the key bar: the views, on their own row if there are two, and the keys that apply here."""
 
     def hint(ids: str, label: str, role: str = "dim") -> Hint:
         bindings = [_BY_ID[f"cockpit.{id}"] for id in ids.split()]
         return Hint(tuple((written(binding, keymap), binding.action) for binding in bindings), label, role)
 
-    note = [hint("note", "note"), hint("no_load", "no load")] if operator in ("owner", "guest") else []
+    note = [hint("note", "note"), *([hint("no_load", "no load")] if has_server else [])]
+    note = note if operator in ("owner", "guest") else []
     views = [hint(each.name, each.name, "strong" if each.name == page else "dim") for each in PAGES]
-    own = [hint(*item) for item in _OWN_HINTS.get(operator, _LOAD_HINTS)]
+    own = [hint(*item) for item in _OWN_HINTS.get(operator, _LOAD_HINTS if has_server else ())]
     leave = [hint(*item) for item in _LEAVE_HINTS]
     rest = [Hint(((PALETTE.key, PALETTE.action),), PALETTE.description), *(hint(*item) for item in _OTHER_HINTS)]
     if height < 2:

@@ -92,3 +92,12 @@ async def test_a_box_without_a_server(size: str) -> None:
         compare(f"box-{size}", seat.rows)
         await seat.show(msgspec.structs.replace(without_server(200.25), gpus=()))
         compare(f"box-no-gpus-{size}", seat.rows)
+
+
+async def test_load_keys_without_a_server() -> None:
+    async with seated(SIZES["120x40"]) as seat:
+        await seat.show(without_server(5.0))
+        await seat.press("+", "right_square_bracket", "0", "n", "s")
+        assert not seat.calls
+        assert {note.message for note in seat.app._notifications} == {"This run has no server to send load to"}
+        assert "one" not in seat.rows[-1]

@@ -115,8 +115,10 @@ class CockpitScreen(FullScreen[None]):
         self._log_book.see(snapshot.server)
 
     def take(self, snapshot: Snapshot) -> None:
-        over = self.over
+        over, had_server = self.over, self._has_server
         self.snapshot = snapshot
+        if self._has_server != had_server:
+            self.query_one(KeyBar).draw()
         self._arrived_s = monotonic()
         self._pending.see(snapshot)
         self._steer.see(snapshot)
@@ -178,7 +180,11 @@ class CockpitScreen(FullScreen[None]):
         return self._metric if self._page == "curve" or self._metric in METRICS else "tpot"
 
     def _hints(self, height: int) -> list[list[Hint]]:
-        return keys.cockpit_hints(self._operator, self._page, keymap_of(self.app), height)
+        return keys.cockpit_hints(self._operator, self._page, keymap_of(self.app), height, has_server=self._has_server)
+
+    @property
+    def _has_server(self) -> bool:
+        return self.snapshot is None or self.snapshot.has_server
 
     def _show(self, page: str) -> None:
         """Switch to a view; the log gets the focus, for the keys that move in it."""
@@ -210,6 +216,9 @@ class CockpitScreen(FullScreen[None]):
         phase = "starting" if self.snapshot is None else self.snapshot.phase
         if self._replayed is not None:
             self.notify("This is a replay: its keys are in the last row", timeout=3, markup=False)
+            return False
+        if not self._has_server:
+            self.notify("This run has no server to send load to", severity="warning", timeout=3, markup=False)
             return False
         if phase in phases and not self._ending:
             return True
