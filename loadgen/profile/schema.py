@@ -200,8 +200,9 @@ class Cost(Table):
 class Canary(Table):
     """Checks that the output is right, with short texts to score and prompts to answer, sent along with the load."""
 
-    enabled: bool = True
-    """Canaries appear in no figure of the load, but the engine does the work for them; `vramp bench` sends none."""
+    enabled: bool | None = None
+    """Canaries appear in no figure of the load, but the engine does the work for them. Default: sent, but not by `vramp
+    bench`, nor with a profile that has a `[reference]`, so that it measures what was published."""
     interval_s: Seconds = 2.0
     """The shortest time from one canary of a server to the next; longer with few streams: see [Output](output.md)."""
 
@@ -233,6 +234,23 @@ class ReferencePoint(Table):
         return self
 
 
+class ReferenceSystem(Table):
+    """What a publication measured with; a run compares itself with each key that is given."""
+
+    model: str = ""
+    """The model, as `server.model`."""
+    version: str = ""
+    """The server's version, such as `0.6.2` of vLLM."""
+    image: str = ""
+    """The container's image with its tag or digest; `--image published` runs it."""
+    gpu: str = ""
+    """The part, such as `MI300X`."""
+    gpus: int | None = Field(default=None, ge=1)
+    """How many of them the server had."""
+    requests: int | None = Field(default=None, ge=1)
+    """Requests of each stage."""
+
+
 class Reference(Table):
     """What a publication measured with this recipe; a run shows it next to its own figures."""
 
@@ -244,6 +262,8 @@ class Reference(Table):
     """The file of prompts it was measured with, and where to get it; a run that sent another file says so."""
     data_sha256: str = Field(default="", pattern="^([0-9a-f]{64})?$")
     """The checksum of that file."""
+    system: ReferenceSystem = ReferenceSystem()
+    """What it was measured with."""
     points: list[ReferencePoint] = []
     """Its figures, by load."""
 
@@ -280,6 +300,11 @@ class Profile(Table):
     def first_wave(self) -> Literal["apart", "counted"]:
         """What becomes of the streams that fill a closed loop all at once."""
         return self.load.first_wave or ("apart" if self.reference is None else "counted")
+
+    @property
+    def sends_canaries(self) -> bool:
+        """Whether the run checks the server's output."""
+        return self.reference is None if self.canary.enabled is None else self.canary.enabled
 
     @model_validator(mode="after")
     def _slo_names_are_metrics(self) -> Self:

@@ -282,6 +282,10 @@ class CanaryRecord:
             found.append(f"{part.changed} of {of} leave {reference} within its first quarter")
         return "; ".join(found)
 
+    @property
+    def sent(self) -> int:
+        return self._total.sent
+
     def result(self, load_requests: int) -> CanaryResult | None:
         """The canaries of the run, whose load had `load_requests`; None if there were none."""
         if not self._total.sent:

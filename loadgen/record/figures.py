@@ -35,7 +35,7 @@ from loadgen.schema.comparison import Compared, Comparison, Precision
 from loadgen.schema.deltas import MAIN_LATENCIES, Summary
 from loadgen.schema.engine import EngineStage
 from loadgen.schema.hardware_result import ComputeResult
-from loadgen.schema.journal import DataFile, RunStarted, StageStarted
+from loadgen.schema.journal import RunStarted, StageStarted
 from loadgen.schema.result import Result, StageResult
 
 _LATENCY = re.compile(r"(?P<metric>[a-z0-9]+)_(?:mean|p(?P<percent>\d+))_ms")
@@ -277,14 +277,6 @@ def compare(
         for point in same
         for figure in point.figures
     ]
-
-
-def other_data(reference: Reference, data: DataFile | None) -> str | None:
-    """What the run sent instead of the published file; None if it sent that, or none is named."""
-    if not reference.data or (data is not None and data.sha256 == reference.data_sha256):
-        return None
-    sent = data.words if data is not None else "synthetic prompts"
-    return f"not the published data: this run sent {sent}; published with {reference.data}, which --data FILE sends"
 
 
 def _comparison(point: ReferencePoint, figure: str, measured: float | None, stage: int) -> Comparison:

@@ -19,8 +19,9 @@ from loadgen.placement import Placement
 from loadgen.profile.schema import Reference
 from loadgen.record.account import account_of_span
 from loadgen.record.canary_record import CanaryRecord
+from loadgen.record.conditions import conditions
 from loadgen.record.curve import load_curve
-from loadgen.record.figures import compare, other_data, published_reference
+from loadgen.record.figures import compare, published_reference
 from loadgen.record.hardware import HardwareRecord
 from loadgen.record.slo import limits_of
 from loadgen.record.stage import StageRecord
@@ -34,7 +35,7 @@ from loadgen.record.stage_result import (
 )
 from loadgen.record.timeline import Timeline
 from loadgen.schema.canary import CanaryTraffic
-from loadgen.schema.comparison import Comparison, ReferenceResult
+from loadgen.schema.comparison import Comparison, Condition, ReferenceResult
 from loadgen.schema.engine import EngineView, OthersTraffic
 from loadgen.schema.finding import Finding
 from loadgen.schema.hosts import ClockMoved, HostFacts, HostsJoined
@@ -384,18 +385,25 @@ class Record:
         return compare(self._reference, stage, stage_compute(stage, self.hardware), earlier)
 
     @property
-    def other_data(self) -> str | None:
-        """Why its figures are not comparable with the published ones: it sent other data; None if it did not."""
+    def conditions(self) -> tuple[Condition, ...]:
+        """The conditions of the publication beside those of this run; empty without a publication."""
         if self._reference is None or self.run is None:
-            return None
-        return other_data(self._reference, self.run.data)
+            return ()
+        return conditions(
+            self._reference,
+            profile=self.run.profile,
+            data=self.run.data,
+            server=self.server,
+            gpus=self.hardware.of_server(),
+            stages=[stage.started for stage in self.stages.values()],
+            canaries=self.canaries.sent,
+        )
 
     def _reference_result(self) -> ReferenceResult | None:
         if self._reference is None:
             return None
         compared = [comparison for stage in self.stages.values() for comparison in self.compared(stage)]
-        notes = [*([self.other_data] if self.other_data else []), *self._reference.notes]
-        return ReferenceResult(self._reference.source, notes, compared)
+        return ReferenceResult(self._reference.source, list(self._reference.notes), compared, self.conditions)
 
     def _server_environment(self) -> dict[str, Any]:
         server = self.server

@@ -24,7 +24,15 @@ from loadgen.report.columns import (
     published_columns,
 )
 from loadgen.report.configuration import engine_of, hardware_of, model_of
-from loadgen.report.notes import failed_words, foreign_notes, latency_titles, published_nowhere, stage_notes, took_part
+from loadgen.report.notes import (
+    failed_words,
+    foreign_notes,
+    latency_titles,
+    published_nowhere,
+    reference_notes,
+    stage_notes,
+    took_part,
+)
 from loadgen.report.served import MORE, NO_LOAD_NOTE, SERVED, watched, watched_notes
 from loadgen.report.tabular import Column, escaped, markdown_table
 from loadgen.schema.result import Result, StageResult
@@ -112,7 +120,7 @@ def _published(result: Result) -> str:
         return ""
     source = f"Published: {escaped(reference.source)}"
     table = markdown_table(published_columns(result.stages), reference.comparisons)
-    notes = "\n".join(f"- {escaped(note)}" for note in (*reference.notes, published_nowhere(result)) if note)
+    notes = "\n".join(f"- {escaped(note)}" for note in (*reference_notes(reference), published_nowhere(result)) if note)
     return "\n\n".join(block for block in (source, table, notes) if block)
 
 

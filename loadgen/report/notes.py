@@ -5,13 +5,14 @@ Every table takes its words from here, so that terminal, Markdown and HTML say t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from loadgen.format import counted, significant
 from loadgen.report.output import output_words
+from loadgen.schema.comparison import Condition, ReferenceResult
 from loadgen.schema.deltas import OUTCOMES, Summary
 from loadgen.schema.hardware_result import ComputeResult
 from loadgen.schema.result import FirstWave, Requests, Result, StageResult
@@ -112,6 +113,26 @@ def published_nowhere(result: Result) -> str:
     if found is None or found.comparisons or not (isinstance(published, dict) and published.get("points")):
         return ""
     return "no stage of this run has the load of a published figure"
+
+
+def reference_notes(reference: ReferenceResult) -> list[str]:
+    """What differs from the conditions of the publication, and what it says without figures."""
+    return [*condition_words(reference.conditions), *reference.notes]
+
+
+def condition_words(found: Sequence[Condition]) -> Iterator[str]:
+    """What differs from the publication, what is not known, or that nothing differs."""
+    differing = [f"{one.name}: {one.here}, published: {one.published}" for one in found if one.same is False]
+    unknown = [one.name for one in found if one.same is None]
+    same = [one.name for one in found if one.same]
+    if not found:
+        yield "the profile names no conditions of the publication: none were compared"
+    if differing:
+        yield f"not as published: {'; '.join(differing)}"
+    if unknown:
+        yield f"not known whether as published: {', '.join(unknown)}"
+    if same:
+        yield f"as published: {', '.join(same)}"
 
 
 def stage_notes(stage: StageResult) -> list[Note]:

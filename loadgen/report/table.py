@@ -23,6 +23,7 @@ from loadgen.report.notes import (
     foreign_notes,
     has_numbers,
     mfu_unknown,
+    reference_notes,
     request_counts,
     stage_notes,
     took_part,
@@ -53,7 +54,8 @@ def result_table(result: Result) -> str:
     groups, notes = [], watched_notes(result.stages)
     for stage in result.stages:
         if stage.target.concurrency == 0:
-            groups += _watched_lines(stage, notes[stage.index])
+            served = [] if result.environment.get("engine") == "none" else _served_lines(stage)
+            groups += _watched_lines(stage, served, notes[stage.index])
         elif took_part(stage):
             groups += _stage_lines(stage, result.reference)
     curve = curve_lines(run_curve(result))
@@ -61,7 +63,11 @@ def result_table(result: Result) -> str:
         groups += [f"{' all stages, by the streams held ':=^{_WIDTH}}", *curve]
     reference = result.reference
     if reference is not None:
-        groups += ["-" * _WIDTH, f"published: {reference.source}", *(f"  {note}" for note in reference.notes)]
+        groups += [
+            "-" * _WIDTH,
+            f"published: {reference.source}",
+            *(f"  {note}" for note in reference_notes(reference)),
+        ]
     return "\n".join([*groups, *_footer(result)])
 
 
@@ -81,12 +87,12 @@ def _stage_lines(stage: StageResult, reference: ReferenceResult | None) -> list[
     ]
 
 
-def _watched_lines(stage: StageResult, notes: Sequence[Note]) -> list[str]:
+def _watched_lines(stage: StageResult, served: Sequence[str], notes: Sequence[Note]) -> list[str]:
     """A stage without load: what the engine served to others, and what the GPUs drew."""
     return [
         f"{f' stage {stage.index + 1}: {stage.label} ':=^{_WIDTH}}",
         _line("Duration (s)", stage.measured_s),
-        *_served_lines(stage),
+        *served,
         *text_lines(LATENCY, latencies_of(stage.engine), fixed),
         *(_line(note.subject, note.text) for note in notes),
         *_energy_lines(stage),
@@ -96,9 +102,7 @@ def _watched_lines(stage: StageResult, notes: Sequence[Note]) -> list[str]:
 
 
 def _served_lines(stage: StageResult) -> list[str]:
-    """What the engine did meanwhile; nothing where there is no engine."""
-    if stage.engine is None and stage.others is None:
-        return []
+    """What the engine did meanwhile."""
     engine, others = stage.engine or EngineStage(), stage.others or OthersTraffic()
     return [
         _line("Requests of others, mean in the engine", others.running),

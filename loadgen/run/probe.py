@@ -446,6 +446,6 @@ def worker_settings(
         source_addresses=tuple(load.source_addresses),
         cpus=tuple(sorted(cpus)),
         realtime_share=realtime_budget(usable_cores(), workers) if load.realtime else 0.0,
-        sample_answers=profile.canary.enabled,
+        sample_answers=profile.sends_canaries,
         rows=rows,
     )

@@ -221,7 +221,7 @@ class Session:
     def _start_canaries(self, served: Served, accepted: Accepted) -> None:
         """Send canaries to the idle engines while the workers start."""
         settings, writer = self.profile.canary, self._writer
-        if settings.enabled and self._canaries is None:
+        if self.profile.sends_canaries and self._canaries is None:
             self._canaries = CanaryWatch(
                 self._clients,
                 writer.record,

@@ -128,7 +128,7 @@ def snapshot_of(
         events=tuple(record.events),
         findings=record.findings,
         reference=_references(record, phase),
-        other_data=record.other_data is not None,
+        not_as_published=tuple(one.name for one in record.conditions if one.same is False),
         verdicts=verdicts,
         gpus=_gpu_views(record.hardware, found),
         host=record.hardware.host,

@@ -110,8 +110,6 @@ class RunWriter:
                 data=None if data is None else msgspec.convert(data, DataFile, from_attributes=True),
             )
         )
-        if self.record.other_data is not None:
-            self.event("note", self.record.other_data)
 
     def server_changed(
         self, servers: Servers, served_by_each: Sequence[Served | None], state: ServerState, variant: str | None

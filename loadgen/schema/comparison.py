@@ -18,12 +18,22 @@ class Comparison(msgspec.Struct, frozen=True):
     difference_percent: float | None  # measured against published; None if either is missing
 
 
+class Condition(msgspec.Struct, frozen=True):
+    """One condition of the published measurement, and whether this run has the same."""
+
+    name: str
+    published: str
+    here: str | None  # None if unknown
+    same: bool | None  # None if unknown
+
+
 class ReferenceResult(msgspec.Struct, frozen=True):
     """The publication of the profile, and every comparison with it."""
 
     source: str
     notes: list[str]
     comparisons: list[Comparison]
+    conditions: tuple[Condition, ...] = ()
 
 
 Word = Literal["better", "worse", "no evidence"]

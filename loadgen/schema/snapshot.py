@@ -265,7 +265,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     curve: tuple[CurvePoint, ...] = ()  # by streams held, over all stages
     reference: tuple[Comparison, ...] = ()
     """Published figures beside those of the running or last stage; of all stages once the run is done."""
-    other_data: bool = False  # the run sends other data than the publication
+    not_as_published: tuple[str, ...] = ()  # what differs from the conditions of the publication: model, data
     baseline: BaselineView | None = None  # of the running or last stage; None without a baseline
     recent: dict[str, Summary] = {}  # the latencies of the last `RECENT_S` seconds: ttft, tpot, itl, e2e
     distributions: tuple[Distribution, ...] = ()  # of the running or last stage, then of the one before it

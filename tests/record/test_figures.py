@@ -13,7 +13,6 @@ from loadgen.record.figures import (
     figures_of,
     load_asked,
     load_of,
-    other_data,
     sound_stage,
     stages_by_load,
     without_words,
@@ -22,7 +21,7 @@ from loadgen.record.stage import StageRecord
 from loadgen.schema.comparison import Comparison
 from loadgen.schema.deltas import StageDelta
 from loadgen.schema.engine import EngineStage
-from loadgen.schema.journal import DataFile, StageStarted
+from loadgen.schema.journal import StageStarted
 from loadgen.schema.result import Goodput, Limits
 from tests.metrics.served import result_of, run_of, running_figures, served
 
@@ -202,22 +201,3 @@ def test_prefix_hits_are_of_all_passes_so_far(rates: list[float | None], measure
     *earlier, last = [passed(number, rate) for number, rate in enumerate(rates, start=1)]
     found = compare(Reference(source="a publication", points=[point]), last, earlier=earlier)
     assert [one.measured for one in found] == ([] if len(rates) == 1 else [measured])
-
-
-FILE = DataFile("/d/x.json", "ab" * 32, 7, "sharegpt", 94_145, 3, is_sample=False)
-
-
-def test_other_data_than_published_is_said() -> None:
-    published = Reference(source="a publication", data="x.json of a hub", data_sha256=FILE.sha256)
-    sample = msgspec.structs.replace(FILE, sha256="cd" * 32, records=64, is_sample=True)
-    other = msgspec.structs.replace(FILE, sha256="cd" * 32)
-    assert other_data(published, FILE) is None
-    assert other_data(Reference(source="a publication"), sample) is None
-    for data, sent in [
-        (None, "synthetic prompts"),
-        (sample, "vramp's own sample of 64 synthetic conversations"),
-        (other, "/d/x.json: 94,145 conversations (3 left out), sha256 cdcdcdcdcdcd"),
-    ]:
-        assert other_data(published, data) == (
-            f"not the published data: this run sent {sent}; published with x.json of a hub, which --data FILE sends"
-        )

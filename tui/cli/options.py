@@ -135,6 +135,7 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
     server = parser.add_argument_group("server")
     server.add_argument("--url", help="attach to a server that is already running")
     add_shared(server, "--model", "--api-key-env")
+    server.add_argument("--image", metavar="IMAGE", help="of the container; published: what the publication ran")
     load = parser.add_argument_group("load")
     load.add_argument("--endpoint", choices=("completions", "chat", "responses"))
     load.add_argument("--isl", metavar="SPEC", help="input tokens of a request: 4096, normal:512:128, uniform:64:512")
@@ -217,6 +218,22 @@ def profile_from(document: Mapping[str, Any], where: str, options: argparse.Name
     return build_profile(chosen, where=where, overrides=options.set)
 
 
+def _set_image(document: dict[str, Any], image: str) -> None:
+    """Run another image; raises `ProfileError` if the profile runs none, or none was published."""
+    server = document["server"]
+    if server.get("engine") != "docker" or not isinstance(server.get("docker"), dict):
+        raise ProfileError(
+            f"--image: engine {server.get('engine')!r} runs no container; with --variant docker, many profiles do"
+        )
+    if image == "published":
+        reference = document.get("reference")
+        system = reference.get("system") if isinstance(reference, dict) else None
+        image = system.get("image", "") if isinstance(system, dict) else ""
+        if not image:
+            raise ProfileError("--image published: the profile's [reference.system] names none")
+    server["docker"]["image"] = image
+
+
 def _is_in_tables(document: Mapping[str, Any]) -> bool:
     tables = [document.get(name, {}) for name in ("server", "load", "plan", "cluster")]
     stages = document.get("stages", [])
@@ -236,6 +253,8 @@ def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
         server["model"] = options.model
     if options.api_key_env is not None:
         server["api_key_env"] = options.api_key_env
+    if getattr(options, "image", None) is not None:  # `vramp monitor` has no such option
+        _set_image(document, options.image)
     chosen = {name: text for name, text in vars(options).items() if name in Load.model_fields and text is not None}
     lengths = {"requests", "duration"} if chosen.keys() & {"requests", "duration"} else set()
     asked = _plan_of(options)

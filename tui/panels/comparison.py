@@ -61,7 +61,8 @@ def published_stages(frame: Frame, width: int, height: int) -> Rows:
 
 
 def _title(frame: Frame, of: str) -> str:
-    other = " (other data than here)" if frame.snapshot.other_data else ""
+    differing = ", ".join(frame.snapshot.not_as_published)
+    other = f" (with other {fmt.plain(differing)})" if differing else ""
     return f"published{f' {fmt.plain(of)}' if of else ''}{other}"
 
 

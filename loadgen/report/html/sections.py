@@ -31,6 +31,7 @@ from loadgen.report.notes import (
     has_numbers,
     latency_titles,
     published_nowhere,
+    reference_notes,
     stage_notes,
     took_part,
 )
@@ -158,7 +159,7 @@ def published_section(result: Result) -> str:
         "Published and measured",
         paragraph(published_nowhere(result)),
         html_table(published_columns(result.stages), reference.comparisons),
-        bullets(reference.notes),
+        bullets(reference_notes(reference)),
         note=reference.source,
     )
 

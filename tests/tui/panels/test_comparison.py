@@ -47,8 +47,8 @@ def test_the_row_takes_the_place_of_a_publication_that_is_not_there() -> None:
     alone = view(baseline=beside(), reference=())
     assert published(alone, 120) == baseline_row(alone, 120) != ()
     assert published(view(reference=()), 120) == ()
-    other = view(reference=(figure,), other_data=True)
-    assert texts([published(other, 120)])[0].startswith("published (other data than here)  TTFT p50 834")
+    other = view(reference=(figure,), not_as_published=("data",))
+    assert texts([published(other, 120)])[0].startswith("published (with other data)  TTFT p50 834")
 
 
 def test_a_load_that_the_baseline_has_not_says_so() -> None:
