@@ -86,7 +86,7 @@ def _download(setup: Setup, name: str, cache: Path) -> Iterator[Finding]:
         why = "if the model is gated, the hub refuses it without a token of an account that was granted access"
         # A container gets none of our variables, but a mounted folder can hold the token of a login.
         fix = "hf auth login, or set HF_TOKEN" if setup.server.docker is None else "hf auth login"
-        yield Finding("no-hub-token", "info", "no token for the hub is set", why, fix)
+        yield Finding("hub-token-missing", "info", "no token for the hub is set", why, fix)
     facts = model_facts(name, {"HF_HUB_CACHE": str(cache)})
     known = facts.weight_bytes if facts is not None else None
     needed_bytes = known or 50 * GIB

@@ -130,7 +130,7 @@ def test_a_model_that_is_to_be_fetched(tmp_path: Path, files: tuple[str, ...]) -
 
 def test_a_gated_model_needs_a_token(tmp_path: Path) -> None:
     box = healthy_box(tmp_path)
-    assert ids(box, profile_of(tmp_path, model=HUB)) == ["model-download", "no-hub-token"]
+    assert ids(box, profile_of(tmp_path, model=HUB)) == ["model-download", "hub-token-missing"]
     write(box.home / ".cache/huggingface/token", "secret")
     assert ids(box, profile_of(tmp_path, model=HUB)) == ["model-download"]
 
