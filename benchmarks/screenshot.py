@@ -146,7 +146,7 @@ async def finished(profile: Profile) -> Result:
 async def take_frontier(folder: Path) -> None:
     runs = []
     for name, args in VARIANTS.items():
-        server = {"engine": "simulator", "served_model_name": "simulated-8b", "args": args}
+        server = {"engine": "simulator", "served_model_name": "simulated-70b", "args": args}
         document = {"name": name, "server": server, "telemetry": "sim", "load": STEPS, "cost": {"gpu_hour": 2.1}}
         runs.append((name, await finished(build_profile(document, where="screenshot"))))
     (_, a), (_, b) = runs

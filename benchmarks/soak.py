@@ -35,7 +35,7 @@ telemetry = "sim"
 
 [server]
 engine = "simulator"
-served_model_name = "simulated-8b"
+served_model_name = "simulated-70b"
 
 [load]
 isl = 512

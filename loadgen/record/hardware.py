@@ -257,10 +257,12 @@ class HardwareRecord:
         used = tuple(gpu.index for gpu in self.gpus if self._holds_a_model(gpu, samples.get(gpu.index, ())))
         return ServerDevices(used, "hbm") if used else ServerDevices(tuple(gpu.index for gpu in self.gpus), "all")
 
-    def of_server(self) -> list[GpuStatic] | None:
-        """The GPUs on which the server computes; None where that is only a guess."""
+    def server_names(self) -> list[str] | None:
+        """The name of each GPU on which the server computes; None where these are only a guess."""
         devices = self.now()
-        return None if devices.by in ("hbm", "all") else self.sockets_of(devices)
+        if devices.by in ("hbm", "all"):
+            return None
+        return [*{socket_of(gpu): gpu.name for gpu in self.sockets_of(devices)}.values()]
 
     def sockets_of(self, devices: ServerDevices) -> list[GpuStatic]:
         """All devices on the sockets of `devices`, because a socket's figures are on its first device."""

@@ -19,7 +19,7 @@ from loadgen.placement import Placement
 from loadgen.profile.schema import Reference
 from loadgen.record.account import account_of_span
 from loadgen.record.canary_record import CanaryRecord
-from loadgen.record.conditions import conditions
+from loadgen.record.conditions import NO_CONTAINER, Here, conditions
 from loadgen.record.curve import load_curve
 from loadgen.record.figures import compare, published_reference
 from loadgen.record.hardware import HardwareRecord
@@ -66,6 +66,31 @@ from loadgen.schema.journal import (
 from loadgen.schema.result import Limits, Result, RunEvent, StageResult
 
 _EVENTS_OF_A_KIND = 1_000
+
+
+class _AskedImage(msgspec.Struct, frozen=True):
+    image: str
+
+
+class _AskedServer(msgspec.Struct, frozen=True):
+    engine: str = ""
+    model: str | None = None
+    docker: _AskedImage | None = None
+
+    @property
+    def image(self) -> str | None:
+        """Unknown for a server that vramp did not start."""
+        if self.engine == "attach":
+            return None
+        return self.docker.image if self.docker is not None else NO_CONTAINER
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """The parts of a run's profile that are needed here."""
+
+    server: _AskedServer = _AskedServer()
+
+
 _LONG_OVER_S = 60.0  # a stage that ended this long ago gets no more reports about its engine or GPUs
 
 
@@ -389,14 +414,19 @@ class Record:
         """The conditions of the publication beside those of this run; empty without a publication."""
         if self._reference is None or self.run is None:
             return ()
+        asked = msgspec.convert(self.run.profile, _Asked).server
+        served = [self.server.model] if self.server is not None and self.server.model else []
         return conditions(
             self._reference,
-            profile=self.run.profile,
-            data=self.run.data,
-            server=self.server,
-            gpus=self.hardware.of_server(),
-            stages=[stage.started for stage in self.stages.values()],
-            canaries=self.canaries.sent,
+            Here(
+                models=[*([asked.model] if asked.model else []), *served],
+                version=self.server.version if self.server is not None else None,
+                image=asked.image,
+                gpus=self.hardware.server_names(),
+                requests=[one.started.requests for one in self.stages.values() if not one.started.no_load],
+                data=self.run.data,
+                canaries=self.canaries.sent,
+            ),
         )
 
     def _reference_result(self) -> ReferenceResult | None:

@@ -114,7 +114,7 @@ def spawn_children(count: int) -> "list[subprocess.Popen[bytes]]":
 
 def main_parser() -> argparse.ArgumentParser:
     """Flags like those of `vllm serve`, one per field of `Physics`, and faults."""
-    flags = argparse.ArgumentParser(prog="python -m loadgen.simulator", allow_abbrev=False)
+    flags = argparse.ArgumentParser(prog="vramp simulate", allow_abbrev=False)
     flags.add_argument("model", nargs="?", default="simulator", help="a name; nothing is loaded")
     flags.add_argument("--host", default="127.0.0.1")
     flags.add_argument("--port", type=int, default=8000, help="0: any, see the log")
@@ -128,7 +128,10 @@ def main_parser() -> argparse.ArgumentParser:
     )
     flags.add_argument("--enable-prefix-caching", dest="prefix_caching", action=argparse.BooleanOptionalAction)
     flags.add_argument("--enable-mfu-metrics", dest="mfu_metrics", action=argparse.BooleanOptionalAction)
-    flags.add_argument("--dtype", default="auto", help="accepted and ignored")
+    # So that a recipe can be tried without its GPUs: `--set server.engine="simulator"`.
+    for flag in ("--dtype", "--kv-cache-dtype", "--gpu-memory-utilization"):
+        flags.add_argument(flag, help="accepted and ignored")
+    flags.add_argument("--enable-chunked-prefill", action=argparse.BooleanOptionalAction, help="accepted and ignored")
     for field in fields(Physics):
         if field.name not in ("prefix_caching", "mfu_metrics"):
             flag = "--" + field.name.replace("_", "-")

@@ -118,7 +118,8 @@ class Metrics:
             ',source="local_cache_hit"': engine.cached_tokens,
             ',source="external_kv_transfer"': 0,
         }
-        flops = engine.computed_tokens * physics.gflop_per_token * 1e9 if physics.mfu_metrics else 0.0
+        counted_tokens = engine.computed_tokens if physics.mfu_metrics else 0
+        flops = counted_tokens * physics.gflop_per_token * 1e9 / physics.tensor_parallel_size
         return [
             ("num_requests_running", "gauge", {"": len(engine.running)}),
             ("num_requests_waiting", "gauge", {"": len(engine.waiting)}),

@@ -31,6 +31,7 @@ class Physics:
     kv_blocks: int = 25_000  # blocks in the KV pool
     block_size: int = 16  # tokens in a block
     gflop_per_token: float = 16.0  # per computed token: twice its active parameters
+    tensor_parallel_size: int = 1  # GPUs that share the operations
     mfu_metrics: bool = False  # whether the operations are counted for /metrics
     prefix_caching: bool = True  # whether prompts share blocks with earlier ones
     eos_mean_tokens: float = 0.0
@@ -43,7 +44,8 @@ class Physics:
         for field in fields(self):
             if getattr(self, field.name) < 0:
                 raise ProfileError(f"{field.name}: {getattr(self, field.name)} is below zero")
-        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_blocks", "block_size"):
+        sizes = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_blocks", "block_size")
+        for name in (*sizes, "tensor_parallel_size"):
             if getattr(self, name) < 1:
                 raise ProfileError(f"{name}: must be at least 1")
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -75,7 +77,7 @@ _ROOMY: dict[str, Any] = {
     "prefix_caching": False,
 }
 PRESETS = {
-    # An 8B model on one GPU: base cost and batch cost are equal at 75 streams, so throughput bends around there.
+    # Base cost and batch cost are equal at 75 streams, so throughput bends around there.
     "default": Physics(jitter=0.03, startup_s=3.0),
     # The server for comparing clients: one token per stream and step, nothing else in the way.
     "bench": Physics(step_ms=10.0, first_token_ms=50.0, **_ROOMY),

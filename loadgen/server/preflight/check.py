@@ -24,7 +24,7 @@ from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
 from loadgen.schema.finding import Finding, Skipped, by_severity, not_checked
 from loadgen.server.gpus.gpu import Gpu, read_gpus
-from loadgen.server.preflight import box_connections, box_gpus, box_hardware, box_model, box_system
+from loadgen.server.preflight import box_connections, box_gpus, box_hardware, box_model, box_system, publication
 from loadgen.server.preflight.facts import Box, Setup, facts_of
 from loadgen.server.preflight.rules import rule_findings, skipped_rules
 from loadgen.server.vllm.command import devices_each, find_container_program, find_vllm
@@ -88,6 +88,7 @@ _VLLM = (
     _Check(box_gpus.leftover_servers, (_box,)),
     _Check(box_system.numa_balancing, (_box,)),
     _Check(box_system.huge_pages, (_box,)),
+    _Check(publication.unlike_publication),
 )
 _CHECKS = {
     "attach": _CLIENT,

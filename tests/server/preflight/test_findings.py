@@ -30,6 +30,7 @@ OF_THIS_MACHINE = (
     *("port-taken", "no-container-program", "server-unknown", "disk-space", "shared-memory"),
     *(ORPHANED, "server-unknown", "state-folder", "leftover-server"),
     *("model-missing", "model-incomplete", "model-not-cached", "model-not-kept", "model-download", "hub-token-missing"),
+    "unlike-publication",  # every recipe, by its version
 )
 HEADER = f"""\
 # What the preflight says of each shipped profile on each described box (described/), with vLLM {VLLM}. A variant has a
