@@ -21,7 +21,7 @@ from loadgen.profile.document import build_profile, load_profile
 from loadgen.profile.schema import Profile
 from loadgen.report.compare import compare_runs
 from loadgen.report.html.compare import compare_page
-from loadgen.report.html.document import html_report
+from loadgen.report.html.run_page import html_report
 from loadgen.run.operations import Stop
 from loadgen.run.remote import RemoteRun
 from loadgen.run.run import Run

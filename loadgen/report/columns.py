@@ -49,6 +49,11 @@ def _per_megawatt(row: Measured) -> Value:
     return 1e6 * per_watt if isinstance(per_watt, float) else None
 
 
+def _kilojoules(row: Measured) -> Value:
+    joules = figure("energy", "joules")(row)
+    return joules / 1000 if isinstance(joules, float) else None
+
+
 def _hbm_gb_per_s(row: Measured) -> Value:
     bytes_per_s = figure("compute", "hbm_bytes_per_s")(row)
     return bytes_per_s / 1e9 if isinstance(bytes_per_s, float) else None
@@ -182,6 +187,7 @@ _COLUMNS: dict[str, Column[Measured]] = {
         decimals=3,
         width=7,
     ),
+    "energy_kj": Column("kJ", _kilojoules, decimals=1),
     "tflops_per_gpu": Column(
         "TFLOP/s per GPU",
         figure("compute", "tflops_per_gpu"),
@@ -290,18 +296,16 @@ COCKPIT_GIVE_WAY = columns(
 )
 """Columns of the cockpit's tables that go after those, if there is still too little room, the least important first."""
 PAST_RUN_COLUMNS = columns("requests_per_s output_tokens_per_s ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms")
-PAGE_COLUMNS = columns(
-    "completed failed requests_per_s output_tokens_per_s total_tokens_per_s output_tokens_per_s_per_user "
-    "ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms e2e_p50_ms e2e_p99_ms"
-)
-MARKDOWN_COLUMNS = columns(
-    "shape completed failed measured_s requests_per_s output_tokens_per_s total_tokens_per_s", decimals=2
+THROUGHPUT = columns(
+    "shape concurrency_mean completed failed measured_s requests_per_s output_tokens_per_s total_tokens_per_s",
+    decimals=2,
 )
 LIMITS_MET = columns("met_limits")
 EFFICIENCY = columns(
     "output_tokens_per_s_per_user interactivity_tokens_per_s output_tokens_per_s_per_gpu output_tokens_per_s_per_mw "
     "joules_per_output_token usd_per_million_output_tokens usd_per_million_total_tokens "
-    "gpu_gfx_percent gpu_hbm_used_gib gpu_power_w tflops_per_gpu mfu_percent hbm_gb_per_s_per_gpu hbm_bandwidth_percent"
+    "energy_kj gpu_gfx_percent gpu_hbm_used_gib gpu_power_w tflops_per_gpu mfu_percent "
+    "hbm_gb_per_s_per_gpu hbm_bandwidth_percent"
 )
 """The figures for comparing boxes, in a table of their own."""
 

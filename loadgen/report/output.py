@@ -12,13 +12,13 @@ from statistics import fmean
 
 import msgspec
 
-from loadgen.format import counted, plain, significant
+from loadgen.format import counted, percent, plain, significant
 from loadgen.metrics.difference import student_t
 from loadgen.record.canary_record import agreement
-from loadgen.report.tabular import Column, cut, text_lines
+from loadgen.report.tabular import Column, cut
 from loadgen.schema.canary import Answers, CanaryResult, CanaryStage, GreedyAnswer, ScoredText
 from loadgen.schema.comparison import Word
-from loadgen.schema.result import Result, Verdict
+from loadgen.schema.result import Result, StageResult, Verdict
 
 LEAST_NATS = 0.001
 """A smaller difference between two runs is never evidence: 0.1 % of perplexity."""
@@ -98,16 +98,35 @@ def _share(share: float | None) -> str | None:
     return None if share is None else f"{share:.0%}"
 
 
-def output_lines(result: Result) -> list[str]:
-    """The canaries of a run as text; empty if there were none."""
-    canary = result.canary
-    if canary is None:
-        return []
-    return [
-        *text_lines(text_columns(canary.texts), canary.texts),
-        *text_lines(answer_columns(canary.answers), canary.answers),
-        *(f"output: {words}" for words in run_words(canary)),
+def checked_columns(stages: Sequence[StageResult]) -> list[Column[StageResult]]:
+    """What the checks of the output saw under each load, as far as they were made."""
+    shown: list[Column[StageResult]] = [
+        Column("score drift, nats/token", lambda stage: _drift(stage.canary)),
+        Column("scores", lambda stage: _count(stage.canary, "scores")),
+        Column("greedy answers as idle", lambda stage: _as_idle(stage.canary)),
+        Column("differ from character", lambda stage: _count(stage.canary, "first_difference")),
+        Column("degenerate answers", lambda stage: _degenerate(stage.answers)),
+        Column("canaries", lambda stage: _count(stage.canary, "sent")),
+        Column("failed", lambda stage: _count(stage.canary, "failed"), alarm=True),
+        Column("of all requests", lambda stage: percent(stage.canary.share) if stage.canary is not None else None),
     ]
+    return [column for column in shown if any(column.value(stage) not in (None, 0) for stage in stages)]
+
+
+def _drift(canary: CanaryStage | None) -> str | None:
+    return None if canary is None or canary.drift is None else f"{canary.drift:+.3f}"
+
+
+def _count(canary: CanaryStage | None, name: str) -> int | None:
+    return getattr(canary, name, None)
+
+
+def _as_idle(canary: CanaryStage | None) -> str | None:
+    return None if canary is None or not canary.answers else f"{canary.same} of {canary.answers}"
+
+
+def _degenerate(answers: Answers | None) -> str | None:
+    return None if answers is None else f"{sum(answers.degenerate.values())} of {answers.read}"
 
 
 def output_verdicts(result: Result) -> list[Verdict]:

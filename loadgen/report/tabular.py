@@ -94,7 +94,7 @@ def text_lines(
     if not rows:
         return []
     lines = [[(short and column.short) or column.label for column in columns]] if head else []
-    lines += [[column.report(row, form) for column in columns] for row in rows]
+    lines += [[one_line(column.report(row, form)) for column in columns] for row in rows]
     for place, column in enumerate(columns):
         gap = 0 if place == 0 else 2
         width = max(column.width, gap + max(len(line[place]) for line in lines))
@@ -102,6 +102,11 @@ def text_lines(
             text = " " * gap + line[place]
             line[place] = f"{text:<{width}}" if column.words else f"{line[place]:>{width}}"
     return ["".join(line).rstrip() for line in lines]
+
+
+def one_line(text: str) -> str:
+    """A text from outside as one line, without control characters."""
+    return fmt.harmless(text).replace("\n", " ")
 
 
 def markdown_table(columns: Sequence[Column[_Row]], rows: Sequence[_Row], *, short: bool = False) -> str:
@@ -120,7 +125,7 @@ def _markdown_cell(column: Column[_Row], text: str) -> str:
 
 def escaped(text: str) -> str:
     """A text as one line of Markdown that shows exactly this text."""
-    return _SPECIAL.sub(r"\\\1", fmt.harmless(text).replace("\n", " "))
+    return _SPECIAL.sub(r"\\\1", one_line(text))
 
 
 def html_table(columns: Sequence[Column[_Row]], rows: Sequence[_Row]) -> str:

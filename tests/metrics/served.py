@@ -17,7 +17,7 @@ from loadgen.record.stage import StageRecord
 from loadgen.record.stage_result import stage_result
 from loadgen.schema.journal import StageEnded, StageStarted
 from loadgen.schema.result import Limits, Result, StageHardware, StageResult
-from tests.report.test_table import result
+from tests.report.test_text import result
 
 NO_LIMITS = Limits()
 TICK_S = 0.25

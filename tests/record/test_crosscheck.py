@@ -16,7 +16,7 @@ from loadgen.schema.engine import EngineLatencyMs, EngineStage, OthersTraffic, S
 from loadgen.schema.journal import EngineMeasured, Line, StageStarted, Ticked
 from loadgen.schema.result import StageResult
 from tests.journal import STARTED
-from tests.report.test_table import counted
+from tests.report.test_text import counted
 
 
 def latency(mean: float, count: int = 64) -> EngineLatencyMs:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from loadgen.report.assessment import assessment, best_stage, missed_words, shortcomings, titles
-from loadgen.report.table import result_table
+from loadgen.report.text import text_report
 from loadgen.schema.hardware_result import Columns
 from loadgen.schema.journal import Diagnosis, SearchResult
 from loadgen.schema.result import (
@@ -18,7 +18,7 @@ from loadgen.schema.result import (
     Throughput,
     Verdict,
 )
-from tests.report.test_table import result, stage
+from tests.report.test_text import result, stage
 
 replace = msgspec.structs.replace
 QUEUEING = Verdict("queueing", "stage 2", "queueing: 7.0 requests waiting on average", bad=False)
@@ -82,9 +82,9 @@ def test_streams_of_an_earlier_stage_that_failed_are_failures_too() -> None:
     requests = replace(first.requests, carried_in=64, carried_failed=64, errors={"reset": 64})
     failing = result(first, replace(at(8, 900.0, index=1), requests=requests))
     assert answers(failing)["Healthy?"] == "No: 64 of 160 requests failed."
-    table = result_table(failing)
+    table = text_report(failing)
     assert "64 (open at the beginning, 64 of them failed)" in table
-    assert "\n  reset: " in table
+    assert "\nreset " in table
 
 
 def test_a_limited_client_comes_before_any_word_on_the_server() -> None:

@@ -15,7 +15,7 @@ from loadgen.report.bench_table import (
     trust_lines,
 )
 from loadgen.schema.result import Concurrency, FirstWave, Goodput, StageResult, Target, Throughput
-from tests.report.test_table import result, stage, summary_of
+from tests.report.test_text import result, stage, summary_of
 
 LATENCIES = ("ttft", "ttft_from_intended", "tpot", "itl", "chunk_gap", "e2e", "normalized")
 

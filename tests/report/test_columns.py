@@ -8,13 +8,13 @@ import msgspec
 from loadgen.report.columns import CURVE, SHAPE, curve_lines, moving_points, run_curve
 from loadgen.report.csv import csv_report
 from loadgen.report.html.charts import held_key, latency_by_held, throughput_by_held
-from loadgen.report.html.sections import stages_section
+from loadgen.report.html.run_page import html_report
 from loadgen.report.markdown import markdown_report
-from loadgen.report.table import result_table
 from loadgen.report.tabular import html_table
+from loadgen.report.text import text_report
 from loadgen.report.vllm_json import vllm_documents
 from loadgen.schema.result import CurvePoint, Result, StageResult, Target
-from tests.report.test_table import result, stage, summary_of
+from tests.report.test_text import result, stage, summary_of
 
 replace = msgspec.structs.replace
 
@@ -47,22 +47,21 @@ def both() -> Result:
 
 
 def test_a_ramp_is_a_table_by_the_streams_held() -> None:
-    lines = result_table(both()).splitlines()
-    (row,) = (line.split() for line in lines if line.startswith("64 up"))
-    assert row == "64 up 64.0 2,560.0 40.0 164.0 164.0 3 16.40 16.40 5".split()
-    assert sum(line.startswith("64 down") for line in lines) == 1
-    assert not any(line.startswith(("E2EL", "TTFT (ms)")) for line in lines)
-    assert max(len(line) for line in lines if not line.startswith("Load:")) <= 80
+    lines = text_report(both()).splitlines()
+    (row,) = (line.split() for line in lines if line.startswith("512/128  64 up"))
+    assert row == "512/128 64 up 64.0 2560.0 40.0 164.0 164.0 3 16.40 16.40 5".split()
+    assert sum("64 down" in line for line in lines) == 1
+    assert not any(line.startswith(("E2E", "TTFT")) for line in lines)
 
 
 def test_a_run_by_hand_has_one_row_for_each_load() -> None:
     again = [replace(stage(8), index=index, target=Target(load, None, None)) for index, load in enumerate((8, 16, 8))]
     by_hand = replace(result(*again), curve=(point(8), point(16)))
     assert run_curve(by_hand) == moving_points(by_hand) == by_hand.curve
-    assert "all stages, by the streams held" in result_table(by_hand)
+    assert "By the streams held" in text_report(by_hand)
     ladder = replace(by_hand, stages=by_hand.stages[:2])
     assert run_curve(ladder) == moving_points(ladder) == ()
-    assert "by the streams held" not in result_table(ladder)
+    assert "By the streams held" not in text_report(ladder)
     assert run_curve(both()) == () and moving_points(both()) == both().curve
 
 
@@ -80,7 +79,7 @@ def test_markdown_and_page_have_it_too() -> None:
     assert "E2E p50" not in text
     assert "<td class='text'>64 down</td>" in html_table([*SHAPE, *CURVE], moving_points(both()))
     assert html_table([*SHAPE, *CURVE], moving_points(result(stage(8)))) == ""
-    assert "it moves: see the figures by the streams held" in stages_section(both())
+    assert "it moves: see the figures by the streams held" in html_report(both())
 
 
 def test_a_script_reads_a_row_for_each_step() -> None:

@@ -10,7 +10,7 @@ from loadgen.errors import ResultError
 from loadgen.report.csv import csv_report
 from loadgen.schema.hardware_result import GpuFigure, GpuStage
 from loadgen.schema.result import Result
-from tests.report.test_table import result, stage
+from tests.report.test_text import result, stage
 
 COLUMNS = """
     run_id started_at state model engine hardware stage label concurrency rate_per_s arrival isl osl measured_s sent

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from loadgen.report.markdown import markdown_report
 from loadgen.report.tabular import escaped
 from loadgen.schema.result import Result
-from tests.report.test_table import result, stage
+from tests.report.test_text import result, stage
 
 UNESCAPED_PIPE = re.compile(r"(?<!\\)\|")
 
@@ -20,28 +20,30 @@ def tables(text: str) -> list[list[str]]:
 
 
 def test_one_row_a_stage() -> None:
-    throughput, efficiency, latency = tables(markdown_report(result(stage(80))))
+    throughput, efficiency, latency, limits, engine = tables(markdown_report(result(stage(80))))
     assert throughput == [
-        "| load | ISL/OSL | completed | failed | duration s | req/s | output tok/s | total tok/s | limits |",
-        "| :-- | :-- | --: | --: | --: | --: | --: | --: | :-- |",
-        "| conc 8 | 4096/1024 | 80 | 0 | 171.00 | 0.47 | 479.07 | 2,394.07 | **missed** |",
+        "| load | ISL/OSL | held | completed | failed | duration s | req/s | output tok/s | total tok/s | limits |",
+        "| :-- | :-- | --: | --: | --: | --: | --: | --: | --: | :-- |",
+        "| conc 8 | 4096/1024 | 8.00 | 80 | 0 | 171.00 | 0.47 | 479.07 | 2,394.07 | **missed** |",
     ]
     assert efficiency == [
         "| load | tok/s per user | decode tok/s per stream |",
         "| :-- | --: | --: |",
         "| conc 8 | 59.9 | 50.0 |",
     ]
-    assert latency[2].startswith("| conc 8 | 20.00 | 20.02 | 30.00 | 30.00 | 20.00 |")
+    assert latency[2].startswith("| TTFT | conc 8 | 3 | 20.00 | 20.02 | 30.00 | 30.00 | 30.00 |")
+    assert limits[2] == "| conc 8 | **30** |"
+    assert engine[2].startswith("| conc 8 | 20.1 | 19.5 | 0.6 |")
 
 
 def test_a_stage_in_which_everything_failed_has_no_numbers() -> None:
-    _, _, requests, latency = tables(markdown_report(result(stage(0, reset=3))))
-    assert requests[2] == "| conc 8 | 3 | reset 3 |"
-    assert set(latency[2].replace("conc 8", "").split()) == {"|", "-"}
+    found = tables(markdown_report(result(stage(0, reset=3))))
+    assert [r"| reset | 3 | connection lost |"] in [table[2:] for table in found]
+    assert not any("TTFT" in line for table in found for line in table)
 
 
 def test_published_beside_measured(measured: Result) -> None:
-    *_, published = tables(markdown_report(measured))
+    (published,) = (table for table in tables(markdown_report(measured)) if "published" in table[0])
     assert len(published) == 2 + 4
     assert published[2].startswith(r"| conc 2 | ttft\_p50\_ms | 40.00 |")
 

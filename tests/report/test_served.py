@@ -10,14 +10,14 @@ import pytest
 
 from loadgen.report.assessment import assessment, shortcomings
 from loadgen.report.csv import csv_report
-from loadgen.report.html.document import html_report
+from loadgen.report.html.run_page import html_report
 from loadgen.report.markdown import markdown_report
 from loadgen.report.served import LATENCIES, LATENCY, SERVED, latencies_of, served_notes, served_part
-from loadgen.report.table import result_table
+from loadgen.report.text import text_report
 from loadgen.schema.engine import EngineLatencyMs, EngineStage, OthersTraffic, SpecDecode
 from loadgen.schema.result import Concurrency, Requests, Result, StageResult, Target, Throughput, Tokens
 from tests.report.conftest import EVIL
-from tests.report.test_table import result, stage
+from tests.report.test_text import result, stage
 
 ENGINE = EngineStage(
     requests=120,
@@ -70,29 +70,25 @@ def test_the_part_of_the_figures_that_is_kept_has_all_that_the_table_shows() -> 
     assert None not in shown[0]
 
 
-def test_the_table_of_a_monitor_has_the_engines_word_and_nothing_of_ours() -> None:
-    table = result_table(monitor(watched("fan at full speed")))
-    for line in [
-        " stage 1: fan at full speed ",
-        "Requests of others, mean in the engine:     3.50",
-        "Requests that ended:                        120",
-        "Request throughput (req/s):                 2.00",
-        "Output token throughput (tok/s):            250.00",
-        "TTFT (ms)              120       93.00        80-100       100-250         >640k",
-        "E2E (s)                120        2.10          <2.5             -             -",
-        "Errors by status:                           4xx 2, 503 1",
-        "Speculative decoding:                       50% of the drafted tokens accepted, 3.00 tokens a step; "
-        "by position 90% 60%",
-        "Not reported:                               prefill: SGLang has no such histogram",
+def test_the_report_of_a_monitor_has_the_engines_word_and_nothing_of_ours() -> None:
+    text = text_report(monitor(watched("fan at full speed")))
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    for words in [
+        "fan at full speed 60.00 3.5 2.00 1000 250 80-100 >640k - - <2.5 - 120 3",
+        "TTFT (ms) 120 93.00 80-100 100-250 >640k",
+        "E2E (s) 120 2.10 <2.5 - -",
+        "Errors by status: 4xx 2, 503 1",
+        "Speculative decoding: 50% of the drafted tokens accepted, 3.00 tokens a step; by position 90% 60%",
+        "Not reported: prefill: SGLang has no such histogram",
     ]:
-        assert line in table
-    assert "Successful requests" not in table and "\x1b" not in table
+        assert any(words in line for line in lines), words
+    assert "completed" not in text and "\x1b" not in text
 
 
 def test_what_an_engine_lacks_is_told_once_and_what_is_others_each_time() -> None:
-    table = result_table(monitor(watched(), msgspec.structs.replace(watched("again"), index=1)))
-    assert table.count("Not reported:") == 1
-    assert table.count("Of others:                                  3.50 running, 2.00 req/s, 1.00k tok/s in") == 2
+    text = text_report(monitor(watched(), msgspec.structs.replace(watched("again"), index=1)))
+    assert text.count("Not reported:") == 1
+    assert text.count("Of others: 3.50 running, 2.00 req/s, 1.00k tok/s in") == 2
 
 
 def test_a_monitor_is_healthy_although_nothing_was_measured_by_us() -> None:
@@ -113,9 +109,10 @@ def test_pages_show_the_intervals_and_keep_texts_harmless(report: object) -> Non
 
 def test_a_load_and_a_pause_of_it_stand_in_their_own_tables() -> None:
     pause = msgspec.structs.replace(watched(), index=1)
-    table = result_table(result(stage(80), pause))
-    assert "Successful requests:                        80" in table
-    assert "Requests that ended:                        120" in table
+    text = text_report(result(stage(80), pause))
+    load, _, without = text.partition("Throughput ---")[2].partition("Without load ---")
+    assert "conc 8 " in load and "no load " not in load
+    assert "no load " in without and "conc 8 " not in without
     lines = markdown_report(result(stage(80), pause)).splitlines()
     assert [line.count("80-100") for line in lines if line.startswith("| no load ")] == [1]
     assert not any("80-100" in line for line in lines if line.startswith("| conc 8 "))
@@ -134,7 +131,8 @@ def test_what_the_engine_does_not_say_is_unknown() -> None:
         "-",
         "-",
     ]
-    assert "Request throughput (req/s):                 -" in result_table(monitor(silent))
+    (row,) = (line for line in text_report(monitor(silent)).splitlines() if line.startswith("no load "))
+    assert row.split() == ["no", "load", "60.00", *["-"] * 12]
 
 
 def test_csv_has_a_row_for_what_was_watched_with_the_bounds_as_numbers() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from loadgen.report.sweep_table import Outcome, sweep_json, sweep_rows, sweep_table
 from loadgen.schema.result import StageResult, Throughput
-from tests.report.test_table import result, stage, summary_of
+from tests.report.test_text import result, stage, summary_of
 
 
 def fast(output: float, *, ttft_ms: float = 10.0, label: str = "conc 8", failed: int = 0) -> StageResult:

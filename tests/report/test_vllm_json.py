@@ -10,7 +10,7 @@ import pytest
 from loadgen.metrics.histogram import Histogram
 from loadgen.report.vllm_json import vllm_documents, vllm_file_names
 from loadgen.schema.result import Goodput, Result, StageResult, Target
-from tests.report.test_table import result, stage
+from tests.report.test_text import result, stage
 
 replace = msgspec.structs.replace
 KEYS = """

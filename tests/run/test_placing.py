@@ -9,8 +9,8 @@ import pytest
 
 from loadgen.errors import ProfileError
 from loadgen.placement import Placement, parse_cpus
-from loadgen.report.html.sections import client_section
-from loadgen.report.table import result_table
+from loadgen.report.html.run_page import html_report
+from loadgen.report.text import text_report
 from loadgen.run.run import Run
 from tests.engines import Simulator, attach, profile, simulator
 from tests.run.driving import finish, flowing, left_behind, once, processes_of_ours
@@ -33,8 +33,8 @@ async def placed(run: Run) -> tuple[Placement, set[frozenset[int]]]:
     result = await finish(run, once(flowing, look))
     assert run.error is None
     assert result.client.placement is not None
-    assert result_table(result).count("workers on CPUs") == result.client.placement.pinned
-    assert result.client.placement.words in html.unescape(client_section(result))
+    assert (result.client.placement.words in text_report(result)) == result.client.placement.pinned
+    assert (result.client.placement.words in html.unescape(html_report(result))) == result.client.placement.pinned
     return result.client.placement, allowed
 
 

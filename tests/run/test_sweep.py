@@ -21,7 +21,7 @@ from loadgen.run.sweep import (
     resume_sweep,
 )
 from loadgen.store.runs import write_result
-from tests.report.test_table import result, stage
+from tests.report.test_text import result, stage
 
 DOCUMENT: dict[str, Any] = {
     "name": "p",

@@ -24,7 +24,7 @@ from loadgen.report.configuration import hardware_of, model_of
 from loadgen.report.csv import csv_report
 from loadgen.report.junit import compare_suite
 from loadgen.report.markdown import markdown_report
-from loadgen.report.table import result_table
+from loadgen.report.text import text_report
 from loadgen.report.vllm_json import vllm_documents, vllm_file_names
 from loadgen.schema.result import Result
 from loadgen.store.recover import recover as recovered
@@ -90,12 +90,12 @@ def _report_text(results: list[Result], options: argparse.Namespace) -> str:
         return csv_report(results)
     if options.markdown:
         return markdown_report(results[0]) + "\n"
-    tables = [result_table(results[0]), serving_curve_table(results[0])]
+    tables = [text_report(results[0]), serving_curve_table(results[0])]
     return shown("".join(f"{table}\n" for table in tables if table))
 
 
 def _html(result: Result, run: str, out: Path | None) -> int:
-    from loadgen.report.html.document import html_report
+    from loadgen.report.html.run_page import html_report
 
     return _put_page(html_report(result), "report.html", run, out)
 
@@ -155,7 +155,7 @@ def recover(words: list[str]) -> int:
     path = recovered(open_journal(options.run).parent, force=options.force)
     result = read_result(path)
     if result.stages:
-        show(result_table(result))
+        show(text_report(result))
     say(f"result: {path}")
     return 0
 
@@ -188,7 +188,7 @@ def baseline(words: list[str]) -> int:
         case "remove":
             remove_baseline(options.name)
         case "show":
-            show(result_table(read_result(require_baseline(options.name))))
+            show(text_report(read_result(require_baseline(options.name))))
         case _:
             _list_baselines()
     return 0

@@ -280,9 +280,9 @@ def conclude(run: Run, options: argparse.Namespace, *, interrupted: bool, table:
 
 def _measured_words(result: Result, table: Table | None) -> str:
     from loadgen.report.bench_table import is_rate_ladder, serving_curve_table
-    from loadgen.report.table import result_table
+    from loadgen.report.text import text_report
 
-    tables = [(table or result_table)(result)] if result.stages else []
+    tables = [(table or text_report)(result)] if result.stages else []
     tables += [serving_curve_table(result)] if table is None and is_rate_ladder(result) else []
     return "".join(f"{shown(text)}\n" for text in tables)
 

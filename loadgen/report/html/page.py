@@ -70,7 +70,7 @@ def section(title: str, *parts: str, note: str = "") -> str:
 
 
 def subsection(title: str, body: str) -> str:
-    return f"<h3>{plain(title)}</h3>\n{body}" if body else ""
+    return (f"<h3>{plain(title)}</h3>\n{body}" if title else body) if body else ""
 
 
 def paragraph(text: str, kind: str = "") -> str:

@@ -21,7 +21,7 @@ from loadgen.report.html.charts import (
 )
 from loadgen.schema.journal import SearchResult
 from loadgen.schema.result import Result
-from tests.report.test_table import result, stage
+from tests.report.test_text import result, stage
 
 replace = msgspec.structs.replace
 

@@ -7,7 +7,7 @@ from loadgen.report.compare import compare_runs
 from loadgen.report.html.compare import compare_page, short_names
 from loadgen.schema.result import CostResult, Result
 from tests.report.conftest import EVIL
-from tests.report.html.test_document import TAGS, Page
+from tests.report.html.test_run_page import TAGS, Page
 
 replace = msgspec.structs.replace
 

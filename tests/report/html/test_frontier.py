@@ -6,7 +6,7 @@ import msgspec
 
 from loadgen.report.html.frontier import Series, axes_of, frontier_figure
 from loadgen.schema.result import StageResult, Target
-from tests.report.test_table import stage
+from tests.report.test_text import stage
 
 replace = msgspec.structs.replace
 

@@ -7,7 +7,7 @@ import pytest
 
 from loadgen.report.compare import compare_runs
 from loadgen.report.html.compare import compare_page
-from loadgen.report.html.document import html_report
+from loadgen.report.html.run_page import html_report
 from loadgen.schema.result import Result
 from tests.chromium import Page, chromium
 

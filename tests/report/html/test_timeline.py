@@ -5,7 +5,7 @@ import pytest
 
 from loadgen.report.html.timeline import stage_starts_s, timeline
 from loadgen.schema.result import Result
-from tests.report.test_table import result
+from tests.report.test_text import result
 
 replace = msgspec.structs.replace
 

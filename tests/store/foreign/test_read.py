@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from loadgen.errors import ResultError
 from loadgen.report.csv import csv_report
-from loadgen.report.html.document import html_report
+from loadgen.report.html.run_page import html_report
 from loadgen.report.markdown import markdown_report
-from loadgen.report.table import result_table
+from loadgen.report.text import text_report
 from loadgen.report.vllm_json import vllm_documents
 from loadgen.schema.result import Result, StageResult, Target
 from loadgen.store.foreign.read import read_foreign
@@ -32,7 +32,7 @@ ENDPOINTS = {
     "genai_perf_0.0.8.json": "chat",
 }
 FORMS: list[Callable[[Result], str]] = [
-    result_table,
+    text_report,
     markdown_report,
     html_report,
     lambda result: csv_report([result]),
@@ -243,7 +243,7 @@ def test_a_damaged_file_is_a_result_or_refused(name: str, data: st.DataObject) -
     except (msgspec.DecodeError, ValueError, OverflowError, RecursionError):
         return
     if result is not None:
-        result_table(result)
+        text_report(result)
         assert msgspec.json.decode(msgspec.json.encode(result), type=Result).stages
 
 

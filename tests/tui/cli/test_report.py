@@ -11,7 +11,7 @@ import pytest
 from loadgen.schema.result import StageResult
 from loadgen.store.runs import write_result
 from tests.report.test_assessment import at
-from tests.report.test_table import result
+from tests.report.test_text import result
 from tui.cli.__main__ import main
 
 NAME = "20260101T000000Z-box"
@@ -40,7 +40,7 @@ def test_the_table_by_any_name_of_the_run(capsys: pytest.CaptureFixture[str]) ->
         assert report(word) == 0
         texts.add(capsys.readouterr().out)
     (text,) = texts
-    assert text.count("Successful requests:") == 2
+    assert text.count("\nTTFT ") == 2
     assert text.endswith("s of CPU\n")
 
 

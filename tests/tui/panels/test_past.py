@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.report.test_table import stage
+from tests.report.test_text import stage
 from tests.tui.panels.test_stage_state import lines
 from tui.catalog import PastRun
 from tui.panels.past import run_detail

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from loadgen.format import UNKNOWN, Statistic, bounded, significant
 from loadgen.record.slo import met_limits
-from loadgen.report.assessment import assessment, best_stage, measured_stages, titles
+from loadgen.report import document
+from loadgen.report.assessment import best_stage, titles
 from loadgen.report.columns import (
-    CURVE,
-    EFFICIENCY,
-    SHAPE,
     TOTAL_BY_E2E,
-    known,
-    load_column,
     moving_points,
 )
-from loadgen.report.configuration import engine_of, hardware_of, model_of
+from loadgen.report.configuration import hardware_of, model_of
 from loadgen.report.html import charts, sections
 from loadgen.report.html.frontier import PALE_NOTE, Series, axes_of, frontier_figure
-from loadgen.report.html.page import Figures, grid, legend, page, pairs, placed, section, subsection
+from loadgen.report.html.page import Figures, grid, legend, page, placed, section
+from loadgen.report.html.sections import rendered
 from loadgen.report.html.timeline import timeline
-from loadgen.report.notes import LATENCY_TITLES, latencies, mfu_unknown
-from loadgen.report.served import LATENCY, MORE, NO_LOAD_NOTE, SERVED, latencies_of, watched, watched_notes
+from loadgen.report.notes import LATENCY_TITLES, latencies, took_part
 from loadgen.report.tabular import html_table, plain
 from loadgen.schema.deltas import MAIN_LATENCIES, Summary
 from loadgen.schema.result import Result, StageResult
@@ -32,23 +28,35 @@ _DEFINITIONS = (
     "no statistic. Throughput is what arrived in the measured window; energy is that of the GPU sockets."
 )
 
+_OF_STAGES = (
+    document.throughput,
+    document.requests,
+    document.limits,
+    document.notes,
+    document.efficiency,
+    document.baseline,
+)
+
 
 def html_report(result: Result) -> str:
     figures: Figures = {}
+    stages = [stage for stage in result.stages if took_part(stage)]
     parts = [
         _opening(result),
         _curve(result, figures),
-        sections.published_section(result),
+        rendered(document.published(result)),
         _by_held(result, figures),
-        sections.stages_section(result),
-        _efficiency(result),
-        _without_load(result),
+        *(rendered(each(stages)) for each in _OF_STAGES),
+        rendered(document.verdicts(result)),
+        rendered(document.search(result)),
+        rendered(document.without_load(result)),
         _distributions(result, figures),
         _time(result, figures),
         sections.output_section(result),
         sections.gpu_section(result),
-        sections.engine_section(result),
-        sections.client_section(result),
+        rendered(document.client_and_engine(result)),
+        rendered(document.parts(result)),
+        rendered(document.client(result)),
         sections.findings_section(result),
         sections.configuration_section(result),
         f"<footer>{plain(_DEFINITIONS)}</footer>",
@@ -57,17 +65,15 @@ def html_report(result: Result) -> str:
 
 
 def _opening(result: Result) -> str:
-    finished = "" if result.state == "complete" else f", {result.state.replace('_', ' ')}"
-    words = f"{engine_of(result)}, {result.started_at[:10]} {result.started_at[11:16]} UTC{finished}"
-    words += f"; sent {result.data.words}" if result.data is not None else ""
+    head = document.heading(result)
     answers = "\n".join(
         f"<dt>{plain(one.question)}</dt><dd{' class=bad' if one.bad else ''}>{plain(one.text)}</dd>"
-        for one in assessment(result)
+        for one in head.answers
     )
     return f"""<header>
 <p class='kicker'>vramp {plain(result.vramp_version)} \N{MIDDLE DOT} {plain(result.run_id)}</p>
 <h1>{plain(model_of(result))} <span>on {plain(hardware_of(result))}</span></h1>
-<p class='note'>{plain(words)}</p>
+<p class='note'>{plain(head.facts)}</p>
 <dl class='answers'>
 {answers}
 </dl>
@@ -151,36 +157,7 @@ def _by_held(result: Result, figures: Figures) -> str:
         "All that was measured while so many streams were held, however the load came there; up and down are apart. "
         "Times are of the gaps and first tokens of those moments: E2E belongs to no load."
     )
-    return section("By the streams held", places, html_table([*SHAPE, *CURVE], points), note=note)
-
-
-def _without_load(result: Result) -> str:
-    """What others sent in stages without load."""
-    stages = watched(result.stages)
-    if not stages:
-        return ""
-    names, notes = titles(result.stages), watched_notes(result.stages)
-    parts = [
-        subsection(
-            names[stage.index],
-            html_table(LATENCY, latencies_of(stage.engine))
-            + pairs({note.subject: note.text for note in notes[stage.index]}),
-        )
-        for stage in stages
-    ]
-    energy = known(EFFICIENCY, stages)
-    table = html_table([load_column(stages), *SERVED, *MORE, *energy], stages)
-    return section("Without load", table, *parts, note=NO_LOAD_NOTE)
-
-
-def _efficiency(result: Result) -> str:
-    """Efficiency figures by stage, and why MFU is unknown."""
-    stages = measured_stages(result)
-    shown = known(EFFICIENCY, stages)
-    table = html_table([load_column(stages), *shown], stages) if shown else ""
-    whys = dict.fromkeys(filter(None, map(mfu_unknown, stages)))
-    note = f"MFU is not known: {'; '.join(whys)}." if whys else ""
-    return section("Tokens by user, GPU, power and money", table, note=note)
+    return rendered(document.by_streams_held(result)._replace(about=note), places)
 
 
 def _distributions(result: Result, figures: Figures) -> str:
@@ -190,15 +167,12 @@ def _distributions(result: Result, figures: Figures) -> str:
         for metric, figure in found.items()
         if figure is not None
     ]
+    table = document.latency(result.stages, "count mean stddev min p50 p90 p95 p99 p999 max")
     if not places:
-        return ""
-    return section(
-        "Latency distributions",
-        legend({name: colour for name, (_, colour) in charts.drawn_stages(result).items()}),
-        grid(*places, columns=2),
-        sections.latency_table(result),
-        note="By percentile, each nine as wide as the one before; a line ends where the stage has no more streams.",
-    )
+        return rendered(table)
+    about = "By percentile, each nine as wide as the one before; a line ends where the stage has no more streams."
+    key = legend({name: colour for name, (_, colour) in charts.drawn_stages(result).items()})
+    return rendered(table._replace(about=about), key, grid(*places, columns=2))
 
 
 def _time(result: Result, figures: Figures) -> str:

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from loadgen.format import harmless
-from loadgen.report.html.document import html_report
+from loadgen.report.html.run_page import html_report
 from loadgen.schema.engine import EngineStage
 from loadgen.schema.hardware_result import ComputeResult
 from loadgen.schema.result import CostResult, Result
 from tests.report.conftest import EVIL
-from tests.report.test_table import result, stage
+from tests.report.test_text import result, stage
 
 replace = msgspec.structs.replace
 
@@ -76,12 +76,12 @@ def test_answers_and_numbers_come_first(page: Page, measured: Result) -> None:
     for words in ("Healthy?", "Saturated?", "What was the limit?", "Missed at 2 of 2 stages", "output tok/s"):
         assert words in beginning
     for title in (
-        "Stages",
+        "Throughput",
         "Published and measured",
-        "Latency distributions",
+        "Latency",
         "What happened when",
         "Client and engine",
-        "The client's own health",
+        "Client",
         "Configuration",
     ):
         assert f"\n{title}\n" in page.text
@@ -99,7 +99,7 @@ def test_what_tokens_took_and_why_no_share_of_the_peak_is_known(measured: Result
     ]
     text = Page(html_report(replace(measured, stages=stages))).text
     section = text[text.index("Tokens by user, GPU, power and money") :]
-    assert "MFU is not known: counted with a flag only; no peak is known of it." in section
+    assert "unknown: counted with a flag only; unknown: no peak is known of it" in section
     heads = ("per user", "decode, per stream", "$ per million tokens", "per GPU, by the engine", "TFLOP/s", "HBM GB/s")
     assert all(head in section for head in heads)
     assert "\n2,500\n" in section and "\n1.250\n0.500\n" in section

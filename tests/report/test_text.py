@@ -1,4 +1,4 @@
-"""The table, from a result that a run could have left."""
+"""The report as text, from a result that a run could have left."""
 
 import msgspec
 import numpy as np
@@ -6,7 +6,7 @@ import numpy as np
 from loadgen.metrics.histogram import Histogram
 from loadgen.record.crosscheck import truth_check
 from loadgen.record.stage import StageRecord
-from loadgen.report.table import result_table
+from loadgen.report.text import text_report
 from loadgen.schema.engine import EngineStage
 from loadgen.schema.journal import StageStarted
 from loadgen.schema.result import (
@@ -106,32 +106,36 @@ def result(*stages: StageResult, state: str = "complete") -> Result:
     )
 
 
-def test_the_published_lines() -> None:
-    table = result_table(result(stage(80)))
+def rows(text: str) -> list[str]:
+    """The lines of a report with single blanks."""
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_heading_and_a_row_a_stage() -> None:
+    lines = rows(text_report(result(stage(80))))
+    assert lines[2] == "Healthy? Yes: 80 requests completed, none failed; no GPU was measured."
     for line in [
-        "Successful requests:                        80",
-        "Benchmark duration (s):                     171.00",
-        "Total input tokens:                         327463",
-        "Total generated tokens:                     81920",
-        "Request throughput (req/s):                 0.47",
-        "Output token throughput (tok/s):            479.07",
-        "Total token throughput (tok/s):             2394.07",
-        "TTFT (ms)              20.00       20.02       30.00       30.00       30.00",
-        "SLO ttft_p99 <= 25 ms:                      MISSED (30.000)",
-        "Mean TTFT of all streams (ms):              20.12",
-        "The engine's own of the same (ms):          19.50",
-        "Mean TTFT outside the engine (ms):          0.62",
-        "client: not limited; kernel timestamps, read lag p99 0.40 ms, 1.5 s of CPU",
+        "load ISL/OSL held completed fail duration s req/s tok/s total tok/s SLO",
+        "conc 8 4096/1024 8.00 80 0 171.00 0.47 479.07 2394.07 missed",
+        "ms load count mean median p90 p99 max",
+        "TTFT conc 8 3 20.00 20.02 30.00 30.00 30.00",
+        "conc 8 20.1 19.5 0.6 - - - yes",
+        "conc 8 30",
+        "not limited; kernel timestamps, read lag p99 0.40 ms; 1 worker, 1.5 s of CPU",
     ]:
-        assert line in table.splitlines()
-    assert max(len(line) for line in table.splitlines()) <= 80
+        assert line in lines
+
+
+def test_six_stages_fit_on_two_screens() -> None:
+    ladder = [msgspec.structs.replace(stage(80), index=index, label=f"conc {2**index}") for index in range(6)]
+    assert len(text_report(result(*ladder)).splitlines()) <= 90
 
 
 def test_an_engine_that_speaks_of_other_streams_is_not_shown() -> None:
     other = truth_check(SAME, EngineStage(ttft_mean_ms=19.5, ttft_count=90, idle_around=False))
-    table = result_table(result(msgspec.structs.replace(stage(80), truth=other)))
-    [line] = [line for line in table.splitlines() if "Engine's own" in line]
-    assert line.endswith("- (TTFT and totals not compared: the server was not idle when its figures were read)")
+    lines = rows(text_report(result(msgspec.structs.replace(stage(80), truth=other))))
+    assert "conc 8 - - - - - - not compared" in lines
+    assert "conc 8: TTFT and totals not compared: the server was not idle when its figures were read" in lines
 
 
 def test_a_limit_says_what_missed_it_and_how_sure_that_is() -> None:
@@ -140,18 +144,18 @@ def test_a_limit_says_what_missed_it_and_how_sure_that_is() -> None:
         "tpot_p99": SloCheck(25.0, 20.0, met=True, verdict="unresolved", missed=0, population=90, needs=291),
     }
     failures = FailureCheck(count=30, unsent=0, scheduled=90, allowed=0.01, met=False, verdict="missed")
-    table = result_table(result(msgspec.structs.replace(stage(80), slo=checks, failures=failures)))
-    for line in [
-        "SLO ttft_p99 <= 25 ms:                      MISSED (-; 30 of 90 beyond it)",
-        "SLO tpot_p99 <= 25 ms:                      met (20.000; sure with 291 more requests)",
-        "SLO failed or unsent <= 1 %:                MISSED (30 of 90)",
-    ]:
-        assert line in table.splitlines()
+    lines = rows(text_report(result(msgspec.structs.replace(stage(80), slo=checks, failures=failures))))
+    assert "load ttft_p99 <= 25 ms tpot_p99 <= 25 ms failed or unsent <= 1 %" in lines
+    assert "conc 8 -; 30 of 90 beyond it 20; sure with 291 more requests 30 of 90" in lines
+
+
+def test_limits_that_are_surely_met_have_no_table_of_their_own() -> None:
+    met = {"ttft_p99": SloCheck(limit_ms=250.0, measured_ms=30.0, met=True)}
+    assert "Limits" not in text_report(result(msgspec.structs.replace(stage(80), slo=met)))
 
 
 def test_a_stage_in_which_everything_failed_is_no_table_of_zeros() -> None:
-    table = result_table(result(stage(0, reset=3, stall=1), state="server_died"))
-    assert "Failed requests:                            4" in table
-    assert "  reset: connection lost" in table
-    assert "TTFT" not in table
-    assert "run: server_died: the server was killed" in table
+    text = text_report(result(stage(0, reset=3, stall=1), state="server_died"))
+    assert "reset 3 connection lost" in rows(text)
+    assert "TTFT" not in text
+    assert ", server died: the server was killed, measured with vramp" in text

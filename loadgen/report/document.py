@@ -1,0 +1,462 @@
+"""A result as a document: a heading with the answers, then sections of tables and notes.
+
+Terminal, Markdown and HTML render these, so all say the same in the same words; the HTML page adds figures and what
+only a page has room for. A new section is one function here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple
+
+from loadgen.format import counted, exact, exact_percent, fixed, grouped, signed_percent
+from loadgen.record.figures import FIGURES
+from loadgen.record.slo import sure_words
+from loadgen.report.assessment import Answer, assessment, best_stage, titles
+from loadgen.report.columns import (
+    CURVE,
+    EFFICIENCY,
+    LIMITS_MET,
+    SHAPE,
+    THROUGHPUT,
+    NamedSummary,
+    columns,
+    figure,
+    host_columns,
+    instance_columns,
+    known,
+    load_column,
+    moving_points,
+    outcome_columns,
+    published_columns,
+    statistic_columns,
+)
+from loadgen.report.configuration import engine_of, hardware_of, model_of
+from loadgen.report.notes import (
+    Note,
+    foreign_notes,
+    has_numbers,
+    latency_titles,
+    mfu_unknown,
+    published_nowhere,
+    reference_notes,
+    stage_notes,
+    took_part,
+)
+from loadgen.report.output import checked_columns, is_of_output, run_words
+from loadgen.report.served import LATENCY, MORE, NO_LOAD_NOTE, SERVED, latencies_of, watched, watched_notes
+from loadgen.report.tabular import Bad, Column, Value
+from loadgen.schema.comparison import Compared
+from loadgen.schema.deltas import Summary
+from loadgen.schema.engine import EngineStage
+from loadgen.schema.journal import SearchPoint
+from loadgen.schema.result import Result, SloCheck, StageResult
+
+_ABOVE = ("Successful requests", "Failed requests")  # already in the table of throughput
+_MIN_HITS = 0.01  # of the prompt tokens: random prompts share a few
+_IN_TABLES = ("MFU", "Output")  # notes that a table says
+_WITH_A_BASELINE = ("output_tok_s", "req_s", "ttft", "tpot", "goodput", "j_per_token")
+"""The figures shown with those of a baseline; `vramp compare` shows all."""
+
+
+class Heading(NamedTuple):
+    """What was measured, and the first questions of a reader."""
+
+    title: str
+    facts: str
+    answers: Sequence[Answer]
+
+
+class Table(NamedTuple):
+    """Rows under their columns."""
+
+    columns: Sequence[Column[Any]]
+    rows: Sequence[Any]
+    title: str = ""
+
+
+class Section(NamedTuple):
+    """One subject: tables, notes below them, and what the figures are of."""
+
+    title: str
+    tables: Sequence[Table] = ()
+    notes: Sequence[Note] = ()
+    about: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.notes and not any(table.rows for table in self.tables)
+
+
+def heading(result: Result) -> Heading:
+    ended = "" if result.state == "complete" else f", {result.state.replace('_', ' ')}: {_first_line(result.reason)}"
+    words = f"{engine_of(result)}, run {result.run_id}, started {result.started_at}{ended}"
+    data = f", sent {result.data.words}" if result.data is not None else ""
+    facts = f"{words}, measured with vramp {result.vramp_version}{data}"
+    return Heading(f"{model_of(result)} on {hardware_of(result)}", facts, assessment(result))
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0].rstrip(".")
+
+
+def sections(result: Result) -> list[Section]:
+    """Everything that every format shows, without empty sections."""
+    stages = [stage for stage in result.stages if took_part(stage)]
+    found = [
+        throughput(stages),
+        efficiency(stages),
+        latency(stages),
+        limits(stages),
+        requests(stages),
+        client_and_engine(result),
+        parts(result),
+        without_load(result),
+        by_streams_held(result),
+        verdicts(result),
+        notes(stages),
+        search(result),
+        published(result),
+        baseline(stages),
+        output(result),
+        client(result),
+    ]
+    return [section for section in found if not section.is_empty]
+
+
+def throughput(stages: Sequence[StageResult]) -> Section:
+    return Section("Throughput", [Table([load_column(stages), *THROUGHPUT, *known(LIMITS_MET, stages)], stages)])
+
+
+def efficiency(stages: Sequence[StageResult]) -> Section:
+    """Tokens by user, GPU, power and money."""
+    shown = known(EFFICIENCY, stages)
+    unknown = [f"unknown: {why}" for why in map(mfu_unknown, stages) if why]
+    peaks = [
+        f"of {grouped(one.peak_tflops, 0)} TFLOP/s in {one.precision}, dense, by the engine's own estimate"
+        for one in (stage.compute for stage in stages)
+        if one is not None and one.mfu_percent is not None
+    ]
+    energies = [one.energy for one in stages if one.energy is not None and one.energy.joules is not None]
+    sources = [
+        f"of {len(one.sockets)} sockets, by {one.source}{', as their counters deviate from it' * one.distrusted}"
+        for one in energies
+    ]
+    return Section(
+        "Tokens by user, GPU, power and money",
+        [Table([load_column(stages), *shown], stages if shown else [])],
+        [*_notes("MFU", [*unknown, *peaks]), *_notes("Energy", sources)],
+    )
+
+
+def _notes(subject: str, texts: Iterable[str]) -> list[Note]:
+    """Each text once."""
+    return [Note(subject, text) for text in dict.fromkeys(texts)]
+
+
+def latency(stages: Sequence[StageResult], statistics: str = "count mean p50 p90 p99 max") -> Section:
+    """A row for each latency under each load; none for moving loads, whose latencies belong to no single load."""
+    measured = [stage for stage in stages if has_numbers(stage) and not stage.curve]
+    names = titles(stages)
+    rows = [
+        NamedSummary(title, stage.latency_ms.get(name, Summary(count=0)), names[stage.index])
+        for name, title in latency_titles(measured).items()
+        for stage in measured
+        if name != "e2e" or stage.e2e_inconclusive is None
+    ]
+    named: list[Column[NamedSummary]] = [
+        Column("ms", attrgetter("title"), words=True),
+        Column("load", attrgetter("load"), words=True),
+    ]
+    return Section("Latency", [Table([*named, *statistic_columns(statistics)], rows)])
+
+
+def limits(stages: Sequence[StageResult]) -> Section:
+    """The measured value for each limit, unless all are surely met, as the table of throughput says."""
+    found = {name: check.limit_ms for stage in stages for name, check in stage.slo.items()}
+    failures = [one for stage in stages if (one := stage.failures) is not None and (one.allowed or not one.met)]
+    goodput = next((stage.goodput for stage in stages if stage.goodput is not None), None)
+    shown: list[Column[StageResult]] = [
+        Column(f"{name} <= {exact(limit_ms)} ms", lambda stage, name=name: _checked(stage.slo.get(name)), words=True)  # type: ignore[misc]
+        for name, limit_ms in found.items()
+    ]
+    if goodput is not None:
+        each = ", ".join(f"{name} <= {exact(limit_ms)} ms" for name, limit_ms in goodput.limits_ms.items())
+        shown.append(Column(f"{exact_percent(goodput.wanted)} of streams: {each}", _good_share, words=True))
+    if failures:
+        shown.append(Column(f"failed or unsent <= {100 * failures[0].allowed:g} %", _failures, words=True))
+    is_clear = not any(_is_doubtful(stage) for stage in stages)
+    return Section("Limits", [] if is_clear else [Table([load_column(stages), *shown], stages)])
+
+
+def _is_doubtful(stage: StageResult) -> bool:
+    checks = stage.slo.values()
+    others = [one.met for one in (stage.failures, stage.goodput) if one is not None]
+    return not all(others) or any(not check.met or sure_words(check) for check in checks)
+
+
+def _checked(check: SloCheck | None) -> Value:
+    if check is None:
+        return None
+    if check.is_empty:
+        return "not measured"
+    streams = f"; {check.missed} of {check.population} beyond it" if not check.met and check.missed else ""
+    sure = sure_words(check)
+    words = f"{exact(check.measured_ms)}{streams}{'; ' if sure else ''}{sure}"
+    return words if check.met else Bad(words)
+
+
+def _failures(stage: StageResult) -> Value:
+    failures = stage.failures
+    if failures is None:
+        return None
+    words = f"{failures.count:,} of {failures.scheduled:,}"
+    return words if failures.met else Bad(words)
+
+
+def _good_share(stage: StageResult) -> Value:
+    goodput = stage.goodput
+    if goodput is None:
+        return None
+    words = exact_percent(goodput.share)
+    return words if goodput.met else Bad(words)
+
+
+def requests(stages: Sequence[StageResult]) -> Section:
+    """Requests that did not succeed, a column per outcome that occurred, and the first message of each kind."""
+    outcomes = [replace(one, label=one.label.lower()) for one in outcome_columns(stages) if one.label not in _ABOVE]
+    return Section(
+        "Requests",
+        [
+            Table([load_column(stages), *outcomes], stages if outcomes else []),
+            Table(_ERRORS, _errors(stages)),
+        ],
+    )
+
+
+_ERRORS: tuple[Column[tuple[str, int, str]], ...] = (
+    Column("failed with", itemgetter(0), words=True),
+    Column("count", itemgetter(1)),
+    Column("first message", itemgetter(2), words=True),
+)
+
+
+def _errors(stages: Sequence[StageResult]) -> list[tuple[str, int, str]]:
+    """Each kind of error, its count, and its first message; most frequent first."""
+    counts: Counter[str] = Counter()
+    messages: dict[str, str] = {}
+    for stage in stages:
+        counts.update(stage.requests.errors)
+        for kind, texts in stage.requests.messages.items():
+            messages.setdefault(kind, texts[0] if texts else "")
+    return [(kind, count, messages.get(kind, "")) for kind, count in counts.most_common()]
+
+
+def client_and_engine(result: Result) -> Section:
+    """The engine's own figures with the client's; stages that are compared together have one row."""
+    names = titles(result.stages)
+    compared = {stage.index: stage.truth.over or names[stage.index] for stage in result.stages if stage.truth}
+    rows = {compared[stage.index]: stage for stage in result.stages if stage.truth}
+    whys: dict[str, list[str]] = {}
+    for stage in rows.values():
+        whys.setdefault(stage.truth.why if stage.truth else "", []).append(compared[stage.index])
+    of = Column[StageResult]("of", lambda stage: compared[stage.index], words=True)
+    return Section(
+        "Client and engine",
+        [
+            Table([of, *_CHECKED], [*rows.values()]),
+            Table([load_column(result.stages), *_CACHE], [stage for stage in result.stages if any(_cache(stage))]),
+        ],
+        [Note(", ".join(of_whom), why) for why, of_whom in whys.items() if why],
+        about="Mean times to first token, as both saw the same requests, and where the engine's own were spent.",
+    )
+
+
+def _cache(stage: StageResult) -> tuple[int | None, str | None]:
+    """Preemptions, and the share of prompt tokens in the prefix cache if it is worth mentioning."""
+    engine = stage.engine or EngineStage()
+    hits = engine.prefix_hit_rate or 0.0
+    return engine.preemptions or None, f"{hits:.1%}" if hits >= _MIN_HITS else None
+
+
+_CACHE: tuple[Column[StageResult], ...] = (
+    Column("preemptions", lambda stage: _cache(stage)[0]),
+    Column("prefix hits", lambda stage: _cache(stage)[1]),
+)
+_AGREES = {True: "yes", False: Bad("no"), None: "not compared"}
+_TTFT, _ENGINE = "TTFT, ms", "in the engine, ms"
+_CHECKED: tuple[Column[StageResult], ...] = (
+    Column("client", figure("truth", "ttft_client_ms"), group=_TTFT, decimals=1),
+    Column("engine", figure("truth", "ttft_server_ms"), group=_TTFT, decimals=1),
+    Column("between", figure("truth", "ttft_outside_ms"), group=_TTFT, decimals=1),
+    Column("queue", figure("truth", "queue_ms"), group=_ENGINE, decimals=1),
+    Column("prefill", figure("truth", "prefill_ms"), group=_ENGINE, decimals=1),
+    Column("front end", figure("truth", "frontend_ms"), group=_ENGINE, decimals=1),
+    Column("agree", lambda stage: _AGREES[getattr(stage.truth, "agrees", None)], words=True),
+)
+
+
+def parts(result: Result) -> Section:
+    """Each server's and each host's part of the best stage, if there are several."""
+    stage = best_stage(result)
+    if stage is None:
+        return Section("Servers and hosts")
+    return Section(
+        "Servers and hosts",
+        [Table(instance_columns(decimals=2), stage.instances), Table(host_columns(decimals=2), stage.hosts)],
+        about=f"At {titles(result.stages)[stage.index]}.",
+    )
+
+
+def without_load(result: Result) -> Section:
+    """Stages in which nothing was sent: the engine's figures for what others sent, and what the GPUs drew."""
+    stages, names = watched(result.stages), titles(result.stages)
+    has_server = result.environment.get("engine") != "none"
+    energy = known(EFFICIENCY, stages)
+    shown: list[Column[Any]] = [load_column(stages), *columns("measured_s")]
+    shown += [*([*SERVED, *MORE] if has_server else []), *energy]
+    tables = [Table(shown, stages)]
+    tables += [Table(LATENCY, latencies_of(stage.engine), names[stage.index]) for stage in stages]
+    told = [Note(names[index], "; ".join(map(str, found))) for index, found in watched_notes(result.stages).items()]
+    about = NO_LOAD_NOTE if has_server else "No load was sent in these stages."
+    return Section("Without load", tables, [note for note in told if note.text], about if stages else "")
+
+
+def by_streams_held(result: Result) -> Section:
+    return Section("By the streams held", [Table([*SHAPE, *CURVE], moving_points(result))])
+
+
+def verdicts(result: Result) -> Section:
+    """What limited each stage, and what is wrong with the GPUs; the output has its own section."""
+    stages = [stage for stage in result.stages if _verdict_words(stage)]
+    names = titles(result.stages)
+    rows = [(names[stage.index], _verdict_words(stage)) for stage in stages]
+    rows += [(one.subject, Bad(one.text) if one.bad else one.text) for one in result.verdicts if not is_of_output(one)]
+    return Section("Verdicts", [Table(_VERDICTS, rows)])
+
+
+_VERDICTS: tuple[Column[tuple[str, str]], ...] = (
+    Column("of", itemgetter(0), words=True),
+    Column("verdict", itemgetter(1), words=True),
+)
+
+
+def _verdict_words(stage: StageResult) -> str:
+    found = [verdict for verdict in stage.verdicts if not is_of_output(verdict)]
+    words = "; ".join(verdict.text for verdict in found)
+    return Bad(words) if any(verdict.bad for verdict in found) else words
+
+
+def notes(stages: Sequence[StageResult]) -> Section:
+    """What the figures of each stage do and do not cover."""
+    names = titles(stages)
+    told = [(names[stage.index], _note_words(stage)) for stage in stages]
+    return Section("What the figures cover", notes=[Note(name, text) for name, text in told if text])
+
+
+def _note_words(stage: StageResult) -> str:
+    return "; ".join(str(note) for note in stage_notes(stage) if note.subject not in _IN_TABLES)
+
+
+def search(result: Result) -> Section:
+    found = result.search
+    if found is None:
+        return Section("Search")
+    at = "nothing" if found.found is None else f"{found.by} {found.found:g}"
+    bounds = f" ({found.low:g} to {found.high:g})" if found.low is not None and found.high is not None else ""
+    resolved = "" if found.resolved else "UNRESOLVED: "
+    words = Note(found.kind, f"{resolved}{at}{bounds}, {found.probes} probes; {found.why}")
+    points = [point for point in found.points if found.kind == "knee" and point.held is not None]
+    return Section("Search", [Table(_KNEE_CURVE, sorted(points, key=attrgetter("load")))], [words])
+
+
+_KNEE_CURVE: tuple[Column[SearchPoint], ...] = (
+    Column("streams held", attrgetter("held")),
+    Column("output tok/s", attrgetter("output_tokens_per_s")),
+    Column("error %", attrgetter("error_percent")),
+)
+
+
+def published(result: Result) -> Section:
+    """Published figures with the measured ones, and what of the publication's conditions is the same."""
+    reference = result.reference
+    if reference is None:
+        return Section("Published and measured")
+    words = filter(None, [*reference_notes(reference), published_nowhere(result)])
+    return Section(
+        "Published and measured",
+        [Table(published_columns(result.stages), reference.comparisons)],
+        [Note("", text) for text in words],
+        about=reference.source,
+    )
+
+
+def baseline(stages: Sequence[StageResult]) -> Section:
+    """Each stage with the stage of the same load in the baseline."""
+    names = titles(stages)
+    compared = [(names[stage.index], stage.baseline) for stage in stages if stage.baseline is not None]
+    rows = [(name, one) for name, view in compared for one in view.figures if one.figure.startswith(_WITH_A_BASELINE)]
+    told = [Note(name, view.verdict) for name, view in compared]
+    return Section(f"Against baseline {compared[0][1].name}" if compared else "", [Table(_BASELINE, rows)], told)
+
+
+def _difference(row: tuple[str, Compared]) -> Value:
+    found = row[1].difference
+    return signed_percent(found.percent if found is not None else None)
+
+
+def _difference_word(row: tuple[str, Compared]) -> Value:
+    found = row[1].difference
+    return "" if found is None or found.word == "no evidence" else found.word
+
+
+_BASELINE: tuple[Column[tuple[str, Compared]], ...] = (
+    Column("load", itemgetter(0), words=True),
+    Column("figure", lambda row: FIGURES[row[1].figure].title, words=True),
+    Column("baseline", lambda row: row[1].a),
+    Column("measured", lambda row: row[1].b),
+    Column("difference", _difference),
+    Column("", _difference_word, words=True),
+)
+
+
+def output(result: Result) -> Section:
+    """Whether the output is right: a row for each stage in which it was checked."""
+    stages = [stage for stage in result.stages if stage.canary is not None or stage.answers is not None]
+    if not stages and result.canary is None:
+        return Section("Output")
+    of_run = [Note(one.subject, one.text) for one in result.verdicts if is_of_output(one)]
+    words = run_words(result.canary) if result.canary is not None else ()
+    return Section(
+        "Output",
+        [Table([load_column(stages), *checked_columns(stages)], stages)],
+        [*of_run, *(Note("", text) for text in words)],
+    )
+
+
+def client(result: Result) -> Section:
+    """Whether the client kept up; for another tool's result, how it measured."""
+    foreign = foreign_notes(result)
+    if foreign:
+        return Section("How it was measured", notes=foreign)
+    return Section("Client", notes=[Note("", words) for words in _client_words(result)])
+
+
+def _client_words(result: Result) -> Iterator[str]:
+    if result.kind == "monitor":
+        yield "sent nothing"
+        return
+    state, placed = result.client, result.client.placement
+    trust = f"LIMITED: {state.why}" if state.limited else "not limited"
+    lag = fixed(state.read_lag_ms.p99)
+    realtime = "" if state.realtime is None else f", {state.realtime:.0%} of it ahead of other processes"
+    where = f" on {placed.words}" if placed is not None and placed.pinned else ""
+    workers = f"{counted(state.workers, 'worker')}{where}, {state.cpu_s:.1f} s of CPU{realtime}"
+    yield f"{trust}; {state.timestamps or 'no'} timestamps, read lag p99 {lag} ms; {workers}"
+    late, several = state.send_lag_ms, state.coalesced_reads
+    if late.count:
+        reads = "" if several is None else f"; {several:.2%} of the reads carried several events"
+        yield f"sent late by {fixed(late.mean)} ms on average, p99 {fixed(late.p99)} ms{reads}"

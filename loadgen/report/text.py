@@ -1,0 +1,29 @@
+"""The document of a result for a terminal or a log: plain text, numbers without thousands, nothing wrapped."""
+
+from __future__ import annotations
+
+from loadgen.format import fixed
+from loadgen.report.document import Section, heading, sections
+from loadgen.report.tabular import one_line, text_lines
+from loadgen.schema.result import Result
+
+_WIDTH = 78
+
+
+def text_report(result: Result) -> str:
+    """Heading, answers, and every section."""
+    head = heading(result)
+    lines = [head.title, head.facts, *(f"{one.question} {one.text}" for one in head.answers)]
+    lines = [one_line(line) for line in lines]
+    for section in sections(result):
+        lines += section_lines(section)
+    return "\n".join(lines)
+
+
+def section_lines(section: Section) -> list[str]:
+    lines = [f"{f'{section.title} ':-<{_WIDTH}}", *([section.about] if section.about else [])]
+    for table in section.tables:
+        lines += [table.title] if table.title and table.rows else []
+        lines += text_lines(table.columns, table.rows, fixed)
+    notes = (f"{note.subject}: {note.text}" if note.subject else note.text for note in section.notes)
+    return [*lines, *map(one_line, notes)]
