@@ -13,14 +13,12 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from textual import work
 from textual.app import App, SystemCommand
-from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
@@ -155,16 +153,8 @@ class Cockpit(App[None]):
         self.runs: list[Run] = [run] if isinstance(run, Run) else []  # those started here; only the last may be live
         self.failure: BaseException | None = None  # what broke the feed or the screen, for the caller to raise
         self.register_theme(COCKPIT_OF_16 if self._few_colours else COCKPIT)
-        self._begin_with(config.theme)
+        self.theme = config.theme
         self.set_keymap(config.keys)
-
-    def _begin_with(self, theme: str) -> None:
-        """Set the theme before anything is drawn: assigning it would parse every style sheet a second time."""
-        self.set_reactive(App.theme, theme)
-        self.stylesheet.set_variables(self.get_css_variables())
-        dark = self.current_theme.dark
-        self.update_classes({"-dark-mode": dark, "-light-mode": not dark}, update=False)
-        self._refresh_truecolor_filter(self.ansi_theme)
 
     def on_mount(self) -> None:
         self.set_interval(_AGE_CHECK_S, self._check_age)
@@ -224,28 +214,6 @@ class Cockpit(App[None]):
         self.failure = self.failure or (error.error if isinstance(error, WorkerFailed) else error)
         for run in self.runs:
             run.fail(f"the cockpit broke: {type(self.failure).__name__}")
-
-    def pop_screen(self) -> AwaitComplete:
-        """Pop the screen and draw the one below only once: afterwards, with the latest snapshot.
-
-        Textual would draw it at once, and again after the screen above is gone.
-        """
-        with ExitStack() as stack:
-            stack.enter_context(self.batch_update())
-            popped = super().pop_screen()
-            batch = stack.pop_all()
-
-        def draw() -> None:
-            batch.close()
-            self.screen.refresh()
-
-        async def wait() -> None:
-            try:
-                await popped
-            finally:
-                self.call_later(draw)
-
-        return AwaitComplete(wait()).call_next(self)
 
     # The run on display.
 

@@ -16,8 +16,8 @@ from tui.charts.chart import chart_rows
 from tui.charts.definitions import Chart
 from tui.charts.timeline import Timeline
 from tui.keys import Operator, key_of
-from tui.widgets.painted import Painted
 from tui.widgets.rows import Rows, Word, in_role
+from tui.widgets.rows_widgets import RowsWidget
 
 if TYPE_CHECKING:
     from loadgen.run.operations import Operation
@@ -108,7 +108,7 @@ def _paint_chart(chart: Chart, frame: Frame, width: int, height: int) -> Rows:
     return chart_rows(chart, timeline.history, timeline.span(), timeline.marks.all, width, height)
 
 
-class Panel(Painted):
+class Panel(RowsWidget):
     """Draws the rows that its function makes of the latest frame."""
 
     @dataclass
@@ -123,17 +123,9 @@ class Panel(Painted):
         self._paint = paint
         self._frame: Frame | None = None
 
-    def show(self, frame: Frame, *, resizes: bool = False) -> None:
-        """Draw the frame if the panel is visible; if `resizes`, only after the layout that is about to happen."""
+    def show(self, frame: Frame) -> None:
         self._frame = frame
-        in_sight = self.is_on_screen and all(node.display for node in self.ancestors_with_self)
-        if not in_sight:
-            self.forget()
-        elif resizes:
-            self.draw_later()
-            self.refresh()
-        else:
-            self.draw()
+        self.draw()
 
     def on_click(self, event: Click) -> None:
         event.stop()

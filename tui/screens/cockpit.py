@@ -14,6 +14,7 @@ from typing import ClassVar, Literal
 from rich.cells import cached_cell_len
 from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.containers import Container
 
 from loadgen.run import operations
 from loadgen.run.operations import Abort, NextStage, Note, Pause, Resume, ShowProcesses, StartAnyway, Stop
@@ -40,7 +41,7 @@ from tui.screens.log import LogBook, LogView
 from tui.screens.pages import COPIES, PANEL_PAGES, compose, set_classes, shown_classes
 from tui.screens.pending_load import STEERABLE, PendingLoad
 from tui.screens.steer import Steer, phases_for
-from tui.widgets.painted import Ground, KeyBar
+from tui.widgets.rows_widgets import KeyBar
 
 _ASK_EVERY_S = 5.0
 _NO_SERVER = ServerView(engine="none", url="", state="stopped")  # before the first snapshot
@@ -93,14 +94,14 @@ class CockpitScreen(FullScreen[None]):
     def compose(self) -> ComposeResult:
         """Compose all panels; the style sheet decides which are shown."""
         yield Panel(header.header, id="header")
-        with Ground(id="top"):
-            yield Ground(*panels(_HAND), id="hand")
-            yield Ground(*chart_panels(OVERVIEW_CHARTS | BOX_CHARTS), id="charts")
-            yield Ground(*panels(_STARTUP), id="startup")
+        with Container(id="top"):
+            yield Container(*panels(_HAND), id="hand")
+            yield Container(*chart_panels(OVERVIEW_CHARTS | BOX_CHARTS), id="charts")
+            yield Container(*panels(_STARTUP), id="startup")
             yield from compose(self._log_book)
-        with Ground(id="lower"):
-            yield Ground(*panels(_TABLES), id="tables")
-            yield Ground(*panels(_TEXTS), id="texts")
+        with Container(id="lower"):
+            yield Container(*panels(_TABLES), id="tables")
+            yield Container(*panels(_TEXTS), id="texts")
         yield Panel(load.notice, id="notice")
         yield KeyBar(self._hints, id="keys")
 
@@ -143,10 +144,10 @@ class CockpitScreen(FullScreen[None]):
             self._draw()
 
     def on_screen_resume(self) -> None:
-        self._draw(anew=True)
+        self._draw()
 
-    def _draw(self, *, anew: bool = False) -> None:
-        """Draw all panels from the present state; `anew` if Textual is about to ask for the whole screen.
+    def _draw(self) -> None:
+        """Draw all panels from the present state.
 
         Nothing is drawn under a dialog: Textual would blend the whole screen again for each message to this screen
         (measured: 60 % of a core). For the same reason, snapshots are posted to the app and not to this screen.
@@ -154,9 +155,9 @@ class CockpitScreen(FullScreen[None]):
         if self.snapshot is None or not self._panels or not self.is_current or self.app.screen is not self:
             return
         frame = self._frame_of(self.snapshot)
-        resizes = set_classes(self, shown_classes(frame, self._page, full=self._full, width=self.size.width))
+        set_classes(self, shown_classes(frame, self._page, full=self._full, width=self.size.width))
         for panel in self._panels:
-            panel.show(frame, resizes=resizes or anew)
+            panel.show(frame)
 
     def _frame_of(self, snapshot: Snapshot) -> Frame:
         return Frame(

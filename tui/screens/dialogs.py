@@ -14,10 +14,8 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
-from textual.events import Resize, ScreenResume
-from textual.geometry import Region, Size
+from textual.geometry import Size
 from textual.screen import ModalScreen, Screen
-from textual.strip import Strip
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -29,8 +27,8 @@ from loadgen.server.vllm.client import ServerClient, api_key, pick_model
 from tui import keys
 from tui.config import keymap_of
 from tui.screens.pending_load import MOST_CONCURRENCY, MOST_RATE
-from tui.widgets.painted import KeyBar, Pane, blank_lines
 from tui.widgets.rows import ROLE_CLASSES, Row, Rows, width_of, wrapped
+from tui.widgets.rows_widgets import KeyBar, Pane
 
 Leave = Literal["stop", "abort"]
 Answer = TypeVar("Answer")
@@ -46,46 +44,11 @@ def ask(screen: Screen[Any], dialog: Screen[Answer | None], then: Callable[[Answ
     screen.app.push_screen(dialog, answered)
 
 
-class LeanScreen(Screen[Answer]):
-    """A screen that is styled, laid out and painted once where Textual would do so twice."""
-
-    def _on_screen_resume(self, event: ScreenResume) -> None:
-        """Run before Textual's handler: when the screen first appears, its widgets were just styled on mounting."""
-        event.refresh_styles = event.refresh_styles and self.stack_updates > 0
-
-    def on_resize(self, event: Resize) -> None:
-        """Run before Textual's handler, which answers each size with an event of that size: two would never end."""
-        if event.size != self.app.size:
-            event.prevent_default()
-
-    def _on_timer_update(self) -> None:
-        """Avoid a second layout, which Textual would do to paint something that was out of sight.
-
-        Also avoid a full repaint after the layout, which has painted everything already.
-        """
-        if self._layout_required and self.is_current and not self.app._batch_count:
-            self._dirty_widgets.intersection_update(self._compositor.visible_widgets)
-            if self._repaint_required:
-                self._repaint_required = False
-                self._dirty_widgets.add(self)
-        super()._on_timer_update()
-
-
-class FullScreen(LeanScreen[Answer]):
-    """Base of the screens below the dialogs: the roles that `Painted` needs, the help, and leaving."""
+class FullScreen(Screen[Answer]):
+    """Base of the screens below the dialogs: the roles that `RowsWidget` needs, the help, and leaving."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = set(ROLE_CLASSES)
     HELP_KEYS: ClassVar[Sequence[Binding]] = ()
-
-    def on_compose(self) -> None:
-        """Set the size classes before anything is styled: Textual would set them later and style everything again."""
-        width, height = self.app.size
-        points = [(width, self.app.HORIZONTAL_BREAKPOINTS or []), (height, self.app.VERTICAL_BREAKPOINTS or [])]
-        for cells, breakpoints in points:
-            self.add_class(*[name for least, name in breakpoints if cells >= least][-1:], update=False)
-
-    def render_lines(self, crop: Region) -> list[Strip]:
-        return blank_lines(self, crop)
 
     def key_bar(self) -> KeyBar:
         return KeyBar(lambda _: [keys.hints(self.HELP_KEYS, keymap_of(self.app))], id="hints")
@@ -101,43 +64,10 @@ class FullScreen(LeanScreen[Answer]):
         self.app.exit()
 
 
-class Dialog(LeanScreen[Answer], ModalScreen[Answer]):
-    """A modal screen; the screen below it is not redrawn until it is gone."""
+class Dialog(ModalScreen[Answer]):
+    """A modal screen with the keys of a dialog."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(keys.DIALOG)
-    # Empty, because with the app's breakpoints it would be styled twice. mypy reads them as instance variables.
-    HORIZONTAL_BREAKPOINTS: list[tuple[int, str]] | None = []  # noqa: RUF012
-    VERTICAL_BREAKPOINTS: list[tuple[int, str]] | None = []  # noqa: RUF012
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._below: tuple[Size, list[Strip]] | None = None
-
-    def _on_screen_resume(self, event: ScreenResume) -> None:
-        """Lay out and paint once, after everything is mounted: Textual would also do so when the dialog appears."""
-        if self.stack_updates == 0:
-            self._size = self.app.size
-            self.refresh(layout=True)
-
-    def _screen_resized(self, size: Size) -> None:
-        """Lay out the screen below first: it shows around this one."""
-        self._screen_below._screen_resized(size)
-        super()._screen_resized(size)
-
-    @property
-    def _screen_below(self) -> Screen[Any]:
-        stack = self.app.screen_stack
-        return stack[stack.index(self) - 1]
-
-    def render_lines(self, crop: Region) -> list[Strip]:
-        """The screen below, taken once: Textual would draw it anew whenever a letter is typed."""
-        below = self._screen_below._compositor
-        if below.size != self.size:
-            return blank_lines(self, crop)
-        if self._below is None or self._below[0] != self.size:
-            self._below = (self.size, below.render_strips(self.size))
-        columns = crop.column_span
-        return [strip.crop(*columns) for strip in self._below[1][crop.y : crop.bottom]]
 
 
 class AskParsed(Dialog[Answer | None], Generic[Answer]):

@@ -30,8 +30,8 @@ from loadgen.profile.document import build_profile, default_name, variant_names
 from tui import keys
 from tui.catalog import Origin, StartChoice, origin_of
 from tui.screens.dialogs import AskChoice, AskText, FullScreen, ask
-from tui.widgets.painted import Pane
 from tui.widgets.rows import Row, Rows, cropped, spread, wrapped
+from tui.widgets.rows_widgets import Pane
 
 _FROM_WHERE: dict[Origin, str] = {
     "yours": "",

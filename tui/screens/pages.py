@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from textual.containers import Container
 from textual.screen import Screen
 from textual.widget import Widget
 
@@ -18,7 +19,6 @@ from tui.panels.frame import Frame, Panel, chart_panels
 from tui.panels.stages import loads
 from tui.screens import tables
 from tui.screens.log import LogBook, LogView
-from tui.widgets.painted import Ground
 
 COPIES: Mapping[str, Callable[[Frame], str]] = {
     OVERVIEW: tables.stages,
@@ -58,7 +58,7 @@ def compose(book: LogBook) -> Iterator[Widget]:
     yield _page("curve", Panel(curve.curve, id="curve"), Panel(loads, id="curve-stages"))
     yield _page("latency", Panel(latency.distribution, id="distribution"))
     yield _page("gpus", Panel(gpus.grid, id="gpu-grid"))
-    charts = Ground(*chart_panels(ENGINE_CHARTS), id="engine-charts")
+    charts = Container(*chart_panels(ENGINE_CHARTS), id="engine-charts")
     yield _page("engine", charts, Panel(health.engine, id="engine-table"))
     yield _page("log", LogView(book, id="log-view"))
     yield _page("errors", Panel(messages.failures, id="failures"))
@@ -74,8 +74,8 @@ def compose(book: LogBook) -> Iterator[Widget]:
     yield _page("results", Panel(results.results, id="results"))
 
 
-def _page(name: str, *panels: Widget) -> Ground:
-    return Ground(*panels, id=f"page-{name}", classes="page")
+def _page(name: str, *panels: Widget) -> Container:
+    return Container(*panels, id=f"page-{name}", classes="page")
 
 
 def shown_classes(frame: Frame, page: str, *, full: bool, width: int) -> Mapping[str, bool]:

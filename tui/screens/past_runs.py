@@ -23,7 +23,7 @@ from tui import keys
 from tui.catalog import PastRun, past_run
 from tui.panels import past as panel
 from tui.screens.dialogs import AskChoice, FullScreen, ask
-from tui.widgets.painted import Pane, RowList, blank
+from tui.widgets.rows_widgets import Pane, RowList, blank
 
 _ENDED = ("complete", "stopped", "failed", "server_died")
 _AT_ONCE = 20  # runs that are read before the list is filled

@@ -35,8 +35,8 @@ from tui.panels import picker as panel
 from tui.screens.dialogs import AskChoice, AskUrl, FullScreen, ask
 from tui.screens.editor import EditorScreen
 from tui.screens.past_runs import PastScreen
-from tui.widgets.painted import Pane, RowList, blank
 from tui.widgets.rows import Row, Rows
+from tui.widgets.rows_widgets import Pane, RowList, blank
 
 _DEBOUNCE_S = 0.25  # so that a cursor that only passes a profile does not check the box
 _AS_IT_IS = ""

@@ -1,4 +1,4 @@
-"""A screen is laid out and painted once, whatever has changed on it."""
+"""Dialogs over a cockpit: the layout of what is on them and under them."""
 
 from __future__ import annotations
 
@@ -8,27 +8,10 @@ from typing import Any
 
 import pytest
 from textual._compositor import Compositor
-from textual.screen import Screen
 
 from tests.server.fakes import eventually
 from tests.tui.cockpit import Seat, seated
-from tests.tui.scripted import running, starting, with_gpus
-from tui.app import Cockpit
-
-
-@pytest.fixture
-def painted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Each frame that is written, by the kind of the screen that it is of."""
-    frames: list[str] = []
-    display = Cockpit._display
-
-    def displaying(self: Cockpit, screen: Screen[Any], update: Any) -> None:
-        if update is not None:
-            frames.append(type(screen).__name__)
-        display(self, screen, update)
-
-    monkeypatch.setattr(Cockpit, "_display", displaying)
-    return frames
+from tests.tui.scripted import with_gpus
 
 
 @pytest.fixture
@@ -43,16 +26,6 @@ def laid_out(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(Compositor, "_arrange_root", arranging)
     return layouts
-
-
-async def test_what_lies_under_a_dialog_is_painted_once_when_it_goes(painted: list[str]) -> None:
-    async with seated() as seat:
-        await seat.show(with_gpus())
-        for opens, closes in (("question_mark", "escape"), ("n", "escape"), ("q", "g")):
-            await seat.press(opens)
-            painted.clear()
-            await seat.press(closes)
-            assert painted == ["CockpitScreen"]
 
 
 def laid_out_at(seat: Seat, size: tuple[int, int]) -> bool:
@@ -73,23 +46,6 @@ async def test_the_terminal_is_resized_under_a_dialog(key: str) -> None:
             await seat.pilot.resize_terminal(*size)
             await eventually(partial(laid_out_at, seat, size))
         assert seat.app.failure is None and len(seat.app.screen_stack) == 2
-
-
-async def test_panels_that_come_into_sight_are_laid_out_and_painted_once(
-    painted: list[str], laid_out: list[str]
-) -> None:
-    async with seated() as seat:
-        await seat.show(starting())
-        painted.clear()
-        laid_out.clear()
-        await seat.show(running())
-        assert painted == laid_out == ["CockpitScreen"]
-
-        for view in "3468":
-            painted.clear()
-            laid_out.clear()
-            await seat.press(view)
-            assert painted == laid_out == ["CockpitScreen"]
 
 
 async def test_rows_know_their_height_while_they_are_laid_out_first(laid_out: list[str]) -> None:

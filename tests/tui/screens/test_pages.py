@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import AsyncIterator
-from itertools import islice
 
 import msgspec
 import pytest
@@ -226,34 +224,6 @@ def test_the_gpus_history_begins_anew_with_other_gpus() -> None:
     assert len(timeline.gpus) == 0 or timeline.gpus.last("1 busy") is not None
 
 
-async def test_what_was_drawn_is_freed_at_once() -> None:
-    # The garbage collector comes by once in an hour or so: a strip that holds itself stays until then.
-    shots = iter(afternoon()[100:])
-    async with seated() as seat:
-        for shot in islice(shots, 20):
-            await seat.show(shot)
-        gc.collect()
-        gc.disable()
-        try:
-            before = strips_alive()
-            for shot in islice(shots, 40):
-                await seat.show(shot)
-            assert strips_alive() < before + 100
-        finally:
-            gc.enable()
-
-
-async def test_a_view_that_was_left_keeps_no_lines() -> None:
-    async with seated((160, 45)) as seat:
-        await watch(seat)
-        for page in (*PAGES, PAGES[0]):
-            await seat.press(page.key)
-        await seat.show(running())
-        gc.collect()
-        lines = sum(panel.size.height for panel in seat.screen.query(Panel) if panel.is_on_screen)
-        assert strips_alive() < 1.5 * lines
-
-
 async def test_another_theme_colours_everything_and_so_does_the_first_again() -> None:
     async with seated((160, 45)) as seat:
         await watch(seat)
@@ -271,10 +241,6 @@ async def test_another_theme_colours_everything_and_so_does_the_first_again() ->
         seat.app.theme = "nord"
         await watch(seat)
         assert seat.app.export_screenshot() == second
-
-
-def strips_alive() -> int:
-    return sum(isinstance(each, Strip) for each in gc.get_objects())
 
 
 @pytest.mark.parametrize("size", [(64, 20), (80, 20), (80, 24), (120, 24), (120, 30), (149, 36), (160, 30)])

@@ -30,7 +30,7 @@ from tui.screens.dialogs import AskText
 from tui.screens.editor import EditorScreen
 from tui.screens.past_runs import PastScreen
 from tui.screens.picker import PickerScreen
-from tui.widgets.painted import RowList
+from tui.widgets.rows_widgets import RowList
 
 FINDINGS = [
     Finding("port-taken", "blocks", "port 8000 is taken", "the server could not listen", "vramp stop 8000"),

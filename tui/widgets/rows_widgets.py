@@ -1,19 +1,15 @@
-"""Widgets that draw rows: `Painted` itself, a pane as high as its rows, a list, the key bar; and their background."""
+"""Widgets that draw rows: `RowsWidget` itself, a pane as high as its rows, a list, the key bar."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakSet
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
-from textual.containers import Container
 from textual.events import Click
 from textual.geometry import Region, Size
-from textual.reactive import Reactive
-from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import OptionList
@@ -24,78 +20,18 @@ from tui.keys import Hint
 from tui.widgets.rows import ROLES, Row, Rows, Word, target_at, width_of
 
 
-class _Styles(NamedTuple):
-    """The style of each role on a screen, and what the styles were made from."""
-
-    theme: str
-    rules: tuple[object, ...]
-    by_role: Mapping[str, Style]
-
-
-_STYLES: WeakKeyDictionary[Screen[Any], _Styles] = WeakKeyDictionary()
-_RESTYLED: WeakSet[Screen[Any]] = WeakSet()
-"""Screens whose styles may have changed."""
-
-
-def filtered(widget: Widget, style: Style) -> Style:
-    """Return a style as the terminal can show it: in greys under NO_COLOR."""
-    segments = [Segment(" ", style)]
-    for line_filter in widget.get_line_filters():
-        segments = line_filter.apply(segments, widget.background_colors[1])
-    return segments[0].style or style
-
-
-class Line(Strip):
-    """A strip that is freed with its last reference.
-
-    Textual's own caches itself when it is divided and stays whole: a reference cycle, and with some hundred of them a
-    second a large heap before the garbage collector runs.
-    """
-
-    __slots__ = ()
-
-    def divide(self, cuts: Iterable[int]) -> Sequence[Strip]:
-        """Return its parts up to each of these cells."""
-        ends = list(cuts)
-        return [self] if ends == [self.cell_length] else super().divide(ends)
-
-
-def blank_lines(widget: Widget, crop: Region) -> list[Strip]:
-    """Return lines of the background colour, for a widget without border, padding or title.
-
-    Textual would look for those on each line after every layout. One strip serves for all lines, because it caches how
-    it was last divided around the widgets on it.
-    """
-    style = filtered(widget, Style(bgcolor=widget.background_colors[1].rich_color))
-    return [Line.blank(crop.width, style)] * crop.height
-
-
-class Ground(Container):
-    """The background for other widgets."""
-
-    # Nothing scrolls: by Textual's default, each new size would lay out and paint the whole screen once more.
-    virtual_size = Reactive(Size(0, 0), repaint=False)
-
-    def render_lines(self, crop: Region) -> list[Strip]:
-        return blank_lines(self, crop)
-
-
-class Painted(Widget):
+class RowsWidget(Widget):
     """A widget of rows: new rows refresh only the lines that they change, without a new layout.
 
     Its screen must have `ROLE_CLASSES` as component classes.
     """
 
     ALLOW_MAXIMIZE = True
-    virtual_size = Reactive(Size(0, 0), repaint=False)  # as on `Ground`
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self._rows: Rows = []  # including those below the edge
-        self._drawn_size: Size | None = None  # of the rows; None: they must be made again
-        self._strips: dict[int, Strip] = {}  # by row, as they were rendered
-        self._strip_width = 0
-        self._strip_styles: Mapping[str, Style] = {}
+        self._drawn_size: Size | None = None  # of the rows
 
     def rows(self, width: int, height: int) -> Rows:
         """Return what to draw now, at this size."""
@@ -103,85 +39,31 @@ class Painted(Widget):
 
     def draw(self) -> None:
         """Draw the present rows; those below the edge are cut."""
-        size = self.size
-        changed = self._take_rows(size)
+        before, size = self._rows, self.size
+        self._make_rows(size)
+        if not size and before:  # out of sight now: nothing old may show when it comes back
+            self.refresh()
+        changed = [y for y, (old, new) in enumerate(zip_longest(before, self._rows)) if old != new and y < size.height]
         if changed:
             self.refresh(*[Region(0, y, size.width, 1) for y in changed])
 
-    def draw_later(self) -> None:
-        """Draw when its lines are asked for next, as it is about to get another size."""
-        self._drawn_size = None
-
-    def forget(self) -> None:
-        """Free the memory of a widget that is out of sight; its lines are made again when they are asked for."""
-        self._drawn_size, self._rows = None, []
-        self._strips.clear()
-
-    def _take_rows(self, size: Size) -> list[int]:
-        """Make the rows for this size; return which visible lines have changed."""
-        before = self._rows
+    def _make_rows(self, size: Size) -> None:
         self._drawn_size = size
         self._rows = self.rows(*size) if size else []
-        changed = [
-            y
-            for y in range(max(len(before), len(self._rows)))
-            if y >= len(before) or y >= len(self._rows) or before[y] != self._rows[y]
-        ]
-        for y in changed:
-            self._strips.pop(y, None)
-        return [y for y in changed if y < size.height]
 
-    def render_lines(self, crop: Region) -> list[Strip]:
-        """Return the rows, most from the cache: Textual asks for all of them whenever a cell of the screen changes.
-
-        Textual would look on each row for borders, padding, opacity and links, which these widgets do not have. Its
-        resize message comes only after a frame, which would be empty: therefore rows are made here.
-        """
-        size = self.size  # Textual looks it up in its map of the screen each time
-        if self._drawn_size != size:
-            self._take_rows(size)
-        width, styles = size.width, self._styles_by_role()
-        if width != self._strip_width or styles is not self._strip_styles:
-            self._strip_width, self._strip_styles = width, styles
-            self._strips.clear()
-        for y in crop.line_range:
-            if y not in self._strips:
-                self._strips[y] = self._strip_of(y, styles)
-        strips = [self._strips[y] for y in crop.line_range]
-        return strips if crop.column_span == (0, width) else [strip.crop(*crop.column_span) for strip in strips]
-
-    def _strip_of(self, y: int, styles: Mapping[str, Style]) -> Strip:
-        """Render a row, padded to the width."""
+    def render_line(self, y: int) -> Strip:
+        """Return a row, padded to the width."""
+        size = self.size
+        if self._drawn_size != size:  # Textual's resize message comes only after a frame, which would be empty
+            self._make_rows(size)
         row = self._rows[y] if y < len(self._rows) else ()
-        segments = [Segment(shown(text), styles[role]) for text, role in row if text]
-        padded = Strip(segments).adjust_cell_length(self._strip_width, styles["text"])
-        return Line(padded, self._strip_width)
+        style_of = self.screen.get_component_rich_style
+        segments = [Segment(shown(text), style_of(f"role-{role}")) for text, role in row if text]
+        return Strip(segments).adjust_cell_length(size.width, style_of("role-text"))
 
     def target_at(self, x: int, y: int) -> str:
         """Return the target at a cell, as named by `rows.target`; empty if there is none."""
         return target_at(self._rows[y], x) if 0 <= y < len(self._rows) else ""
-
-    def notify_style_update(self) -> None:
-        """Mark the screen, because its styles may have changed."""
-        if self.is_attached:
-            _RESTYLED.add(self.screen)
-        super().notify_style_update()
-
-    def _styles_by_role(self) -> Mapping[str, Style]:
-        """Return the screen's styles, cached for all its widgets; Textual drops its own cache at every refresh."""
-        screen, theme = self.screen, self.app.theme
-        known = _STYLES.get(screen)
-        if known is not None and known.theme == theme and screen not in _RESTYLED:
-            return known.by_role
-        _RESTYLED.discard(screen)
-        of_roles = [screen.get_component_styles(f"role-{role}") for role in ROLES]
-        rules = (screen.background_colors, *((each.color, each.text_style) for each in of_roles))
-        # A screen that comes back is styled again, most often with the same rules.
-        if known is None or known.theme != theme or known.rules != rules:
-            of_role = screen.get_component_rich_style
-            by_role = {role: filtered(self, of_role(f"role-{role}")) for role in ROLES}
-            known = _STYLES[screen] = _Styles(theme, rules, by_role)
-        return known.by_role
 
 
 RowsAtWidth = Callable[[int], Rows]
@@ -238,7 +120,7 @@ def shown(text: str) -> str:
     return text if text.isprintable() else plain(text)
 
 
-class Pane(Painted):
+class Pane(RowsWidget):
     """A widget as high as its rows, for a container that scrolls."""
 
     def __init__(self, *, id: str) -> None:
@@ -270,7 +152,7 @@ class Pane(Painted):
         return max(1, len(self.rows(width, 0)))
 
 
-class KeyBar(Painted):
+class KeyBar(RowsWidget):
     """Shows keys and takes clicks on them."""
 
     def __init__(self, hints: Callable[[int], Sequence[Sequence[Hint]]], *, id: str) -> None:
