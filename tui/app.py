@@ -208,7 +208,8 @@ class Cockpit(App[None]):
         self.screen.refresh()
 
     def _handle_exception(self, error: Exception) -> None:
-        """Leave the error to the caller of `open_cockpit`: Textual's traceback shows all locals, API keys included."""
+        """Leave the error to the caller of `open_cockpit`."""
+        # The one override of a private method: Textual's traceback shows all locals, API keys included.
         super()._handle_exception(error)
         self._exit_renderables.clear()
         self.failure = self.failure or (error.error if isinstance(error, WorkerFailed) else error)

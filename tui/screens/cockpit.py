@@ -38,7 +38,7 @@ from tui.panels.frame import (
 )
 from tui.screens.dialogs import AskLeave, AskLoad, AskText, FullScreen, Leave, ask
 from tui.screens.log import LogBook, LogView
-from tui.screens.pages import COPIES, PANEL_PAGES, compose, set_classes, shown_classes
+from tui.screens.pages import COPIES, PANEL_PAGES, compose, shown_classes
 from tui.screens.pending_load import STEERABLE, PendingLoad
 from tui.screens.steer import Steer, phases_for
 from tui.widgets.rows_widgets import KeyBar
@@ -155,7 +155,7 @@ class CockpitScreen(FullScreen[None]):
         if self.snapshot is None or not self._panels or not self.is_current or self.app.screen is not self:
             return
         frame = self._frame_of(self.snapshot)
-        set_classes(self, shown_classes(frame, self._page, full=self._full, width=self.size.width))
+        self.update_classes(shown_classes(frame, self._page, full=self._full, width=self.size.width))
         for panel in self._panels:
             panel.show(frame)
 

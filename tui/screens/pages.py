@@ -6,10 +6,8 @@ All panels are composed once; a view is shown by CSS class. The overview is the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from textual.containers import Container
-from textual.screen import Screen
 from textual.widget import Widget
 
 from tui.charts.definitions import ENGINE_CHARTS
@@ -102,23 +100,3 @@ def shown_classes(frame: Frame, page: str, *, full: bool, width: int) -> Mapping
         "-some-gpus": _FEW_GPUS < count <= _SOME_GPUS,
         "-no-gpus": not count and snapshot.telemetry not in ("", "off"),
     }
-
-
-def set_classes(screen: Screen[Any], wanted: Mapping[str, bool]) -> bool:
-    """Set classes of the screen, and restyle only what depends on them, because restyling everything takes 40 ms.
-
-    Returns whether any class changed.
-    """
-    changed = {name for name, is_set in wanted.items() if is_set != screen.has_class(name)}
-    if not changed:
-        return False
-    screen.update_classes(wanted, update=False)
-    rules = [
-        rule
-        for rule in screen.app.stylesheet.rules
-        if any(part.name in changed for selectors in rule.selector_set for part in selectors.selectors)
-    ]
-    styled = {name for rule in rules for name in rule.selector_names}
-    if styled:
-        screen.app.stylesheet.update_nodes(set(screen.query(", ".join(styled))))
-    return True
