@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
+from itertools import islice, zip_longest
 
 from rich.segment import Segment
 from rich.style import Style
@@ -41,11 +41,12 @@ class RowsWidget(Widget):
         """Draw the present rows; those below the edge are cut."""
         before, size = self._rows, self.size
         self._make_rows(size)
-        if not size and before:  # out of sight now: nothing old may show when it comes back
+        if before and not size:  # out of sight now: no old line may show when it comes back
             self.refresh()
-        changed = [y for y, (old, new) in enumerate(zip_longest(before, self._rows)) if old != new and y < size.height]
+        pairs = islice(zip_longest(before, self._rows), size.height)
+        changed = [Region(0, y, size.width, 1) for y, (old, new) in enumerate(pairs) if old != new]
         if changed:
-            self.refresh(*[Region(0, y, size.width, 1) for y in changed])
+            self.refresh(*changed)
 
     def _make_rows(self, size: Size) -> None:
         self._drawn_size = size
