@@ -49,7 +49,7 @@ def test_a_run_from_the_picker_prints_its_table_at_the_end(tmp_path: Path) -> No
         terminal.read_rest()
         assert terminal.wait() == 0
     assert_clean(terminal)
-    assert b"stage 2: conc 4" in terminal.seen
+    assert b"\nconc 4 " in terminal.seen
     assert b"result: runs/" in terminal.seen
 
 

@@ -77,7 +77,7 @@ def test_a_killed_run_has_everything_but_its_last_second(capsys: pytest.CaptureF
         assert was_killed(folder)
         assert recover("last") == 0
     printed = capsys.readouterr()
-    assert "stage 1: conc 4, ISL 16, OSL 8" in printed.out
+    assert "\nconc 4  16/8 " in printed.out
     assert f"result: {folder}/result.json" in printed.err
     result = read_result(folder / "result.json")
     (stage,) = result.stages

@@ -55,7 +55,7 @@ def test_a_session_leaves_the_terminal_clean_and_the_table_on_it(tmp_path: Path)
     # Out of the alternate screen, the cursor back, the mouse off; then text and nothing but text.
     assert b"\x1b[?25h" in after
     assert b"\x1b[?1000l" in terminal.seen
-    table = after[after.index(b"stage 1: conc 2") :]
+    table = after[after.index(b"Throughput ---") :]
     assert b"\x1b" not in table
     assert b"result: " in table
     document = json.loads((tmp_path / "o.json").read_text())
