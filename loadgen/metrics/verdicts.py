@@ -22,6 +22,8 @@ POWER_LIMITS = frozenset({"power", "current"})  # reasons that throttle every GP
 AT_CAP = 0.95  # of the power cap: a GPU that is held back by it draws no less
 SLOWER_THAN_SIBLINGS = 0.9  # of the siblings' median clock: with tensor parallelism all wait for the slowest
 HOTTER_THAN_SIBLINGS_C = 10.0
+LOW_CLOCK = 0.5
+"""Of the highest clock. A busy GPU that is slower and gives no reason is held back by a locked clock or a setting."""
 USED_BEFORE_START_BYTES = 2 * 1024**3  # driver and firmware use less than this
 BUSY_PERCENT = 90.0
 IDLE_BELOW_PERCENT = 70.0  # activity below which a GPU often waits
@@ -238,6 +240,17 @@ def _slower(gpu: GpuFacts) -> str | None:
     return f"straggler: clock {change:+.0%} of its siblings" if clock < SLOWER_THAN_SIBLINGS * others else None
 
 
+def _low_clock(gpu: GpuFacts) -> str | None:
+    clock, most = gpu.now.gfx_clock_mhz, gpu.static.gfx_clock_max_mhz
+    power, cap = gpu.now.power_w, gpu.now.power_cap_w
+    is_at_cap = power is not None and cap is not None and power >= AT_CAP * cap
+    if clock is None or not most or clock >= LOW_CLOCK * most or (gpu.now.gfx_percent or 0.0) < BUSY_PERCENT:
+        return None
+    if is_at_cap or _held_back(gpu, lambda reason: True)[0]:
+        return None
+    return f"clock {clock:.0f} of {most:.0f} MHz under load, and no reason given"
+
+
 def _hotter(gpu: GpuFacts) -> str | None:
     heat, others = gpu.now.temperature_hotspot_c, gpu.siblings_temperature_c
     if heat is None or others is None or heat - others <= HOTTER_THAN_SIBLINGS_C:
@@ -306,6 +319,7 @@ _GPU_RULES: tuple[tuple[str, bool, Callable[[GpuFacts], str | None]], ...] = (
     ("throttled", True, _throttled),
     ("power-capped", False, _power_capped),
     ("straggler", True, _slower),
+    ("low-clock", True, _low_clock),
     ("hotter-than-siblings", True, _hotter),
     ("pcie-below-maximum", True, _below_pcie),
     ("link-down", True, _link_down),

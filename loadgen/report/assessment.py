@@ -146,7 +146,7 @@ def titles(stages: Sequence[StageResult]) -> dict[int, str]:
 def _healthy(result: Result) -> Answer:
     problems = [
         *_run_problems(result),
-        *_by_text(one for one in result.verdicts if one.bad and not is_of_output(one)),
+        *by_text(one for one in result.verdicts if one.bad and not is_of_output(one)),
     ]
     completed = sum(stage.requests.completed for stage in result.stages)
     if problems:
@@ -159,7 +159,7 @@ def _healthy(result: Result) -> Answer:
     return Answer("Healthy?", f"Yes: {completed:,} requests completed, none failed; {_looked_at(result)}.{stopped}")
 
 
-def _by_text(verdicts: Iterable[Verdict]) -> list[str]:
+def by_text(verdicts: Iterable[Verdict]) -> list[str]:
     """What is wrong, each once, with all its subjects: `gpu 0-7: THROTTLED thermal 18%`."""
     subjects: dict[str, list[str]] = {}
     for verdict in verdicts:
@@ -217,12 +217,26 @@ def _run_problems(result: Result) -> list[str]:
 def _search_words(result: Result) -> str:
     search = result.search
     if search is None:
-        return ""
+        return interrupted_search(result)
     what, low, high = SEARCHES[search.kind].label, search.low, search.high
     if search.found is None or not search.resolved:
         return f"The search for the {what} is unresolved: {search.why}. "
     bounds = "" if low is None or high is None else f" ({low:g} to {high:g})"
     return f"The {what} is at {search.by} {search.found:g}{bounds}. "
+
+
+def interrupted_search(result: Result) -> str:
+    """What a search had found when it was interrupted; empty without such a search."""
+    kind = SEARCHES.get((result.profile.get("plan") or {}).get("search") or "")
+    probes = measured_stages(result)
+    if kind is None or result.search is not None or not probes:
+        return ""
+    met, missed = ([one.target.load for one in probes if met_limits(one) is within] for within in (True, False))
+    found = [f"{max(met):g} met the limits"] if met else []
+    above = [load for load in missed if not met or load > max(met)]
+    found += [f"{min(above):g} did not"] if above else []
+    words = f": {', '.join(found)}" if found and kind.needs_limits else ""
+    return f"The search for the {kind.label} was interrupted after {counted(len(probes), 'probe')}{words}. "
 
 
 def _queue_words(result: Result, stages: Sequence[StageResult]) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from loadgen.format import counted, exact, exact_percent, fixed, grouped, signed_percent
 from loadgen.record.figures import FIGURES
 from loadgen.record.slo import sure_words
-from loadgen.report.assessment import Answer, assessment, best_stage, titles
+from loadgen.report.assessment import Answer, assessment, best_stage, interrupted_search, titles
 from loadgen.report.columns import (
     CURVE,
     EFFICIENCY,
@@ -364,13 +364,14 @@ def _note_words(stage: StageResult) -> str:
 def search(result: Result) -> Section:
     found = result.search
     if found is None:
-        return Section("Search")
+        words = interrupted_search(result).strip()
+        return Section("Search", notes=[Note("", words)] if words else [])
     at = "nothing" if found.found is None else f"{found.by} {found.found:g}"
     bounds = f" ({found.low:g} to {found.high:g})" if found.low is not None and found.high is not None else ""
     resolved = "" if found.resolved else "UNRESOLVED: "
-    words = Note(found.kind, f"{resolved}{at}{bounds}, {found.probes} probes; {found.why}")
+    result_of_it = Note(found.kind, f"{resolved}{at}{bounds}, {found.probes} probes; {found.why}")
     points = [point for point in found.points if found.kind == "knee" and point.held is not None]
-    return Section("Search", [Table(_KNEE_CURVE, sorted(points, key=attrgetter("load")))], [words])
+    return Section("Search", [Table(_KNEE_CURVE, sorted(points, key=attrgetter("load")))], [result_of_it])
 
 
 _KNEE_CURVE: tuple[Column[SearchPoint], ...] = (

@@ -20,6 +20,7 @@ from loadgen.record.record import Record
 from loadgen.record.stage import StageRecord
 from loadgen.record.stage_result import host_results
 from loadgen.record.token_verdicts import token_verdicts
+from loadgen.report.assessment import by_text
 from loadgen.report.output import is_of_output, output_words
 from loadgen.run.stage_views import StageViews, distributions, whole_view
 from loadgen.schema.comparison import Comparison
@@ -323,16 +324,34 @@ def _running_headline(
     if wrong_output is not None and not _is_failing(failed, completed):
         return wrong_output, False
     text, healthy = load_headline(client, engine, failed=failed, completed=completed, errors=errors)
+    bad = _bad_words(verdicts)
+    if healthy and bad:
+        subject = record.current.subject if record.current is not None else ""
+        return bad.removeprefix(f"{subject}: "), False
+    if text == "ok":
+        text = _behind_words(record) or text
     return f"{text}, not alone" if healthy and others is not None and others.seen else text, healthy
 
 
 def _box_headline(verdicts: Sequence[Verdict], gpus: int) -> tuple[str, bool]:
-    """The header's line of a run without a server: the worst of GPUs and host, and whether all is well."""
-    bad = [verdict for verdict in verdicts if verdict.bad]
-    if bad:
-        more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
-        return f"{bad[0].subject}: {bad[0].text}{more}", False
-    return (f"nothing bad on {counted(gpus, 'GPU')}" if gpus else "no GPUs measured"), True
+    """The header's line of a run without a server: the worst of the GPUs, and whether all is well."""
+    bad = _bad_words(verdicts)
+    return bad or (f"nothing bad on {counted(gpus, 'GPU')}" if gpus else "no GPUs measured"), not bad
+
+
+def _bad_words(verdicts: Sequence[Verdict]) -> str:
+    """The first of the bad verdicts, with all its subjects, and how many others there are."""
+    first, *others = by_text(verdict for verdict in verdicts if verdict.bad) or [""]
+    return f"{first}, and {len(others)} more" if others else first
+
+
+def _behind_words(record: Record) -> str:
+    """By how much an open loop falls behind its rate; empty if it does not, or it is not known yet."""
+    stage = record.current
+    if stage is None or stage.started.rate is None:
+        return ""
+    loop = stage.open_loop
+    return loop.words(stage.started.rate) if loop is not None and loop.behind else ""
 
 
 def _silent_words(server: ServerView) -> str:

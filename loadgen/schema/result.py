@@ -97,6 +97,11 @@ class Target(msgspec.Struct, frozen=True):
     rate: _NotNegative | None
     arrival: str | None
 
+    @property
+    def load(self) -> float:
+        """Streams of a closed loop, requests per second of an open one."""
+        return float((self.rate if self.concurrency is None else self.concurrency) or 0.0)
+
 
 class Requests(msgspec.Struct, frozen=True):
     """Outcomes of a stage's requests.

@@ -113,6 +113,11 @@ def gpu(static: dict[str, Any] | None = None, now: dict[str, Any] | None = None,
             "at its power limit at most 42% of the time",
         ),
         (gpu(siblings_clock_mhz=2400.0), "straggler", "straggler: clock -13% of its siblings"),
+        (
+            gpu({"gfx_clock_max_mhz": 2100.0}, {"gfx_clock_mhz": 900.0, "power_w": 300.0}),
+            "low-clock",
+            "clock 900 of 2100 MHz under load, and no reason given",
+        ),
         (gpu(siblings_temperature_c=60.0), "hotter-than-siblings", "18 C hotter than its siblings"),
         (gpu(now={"pcie_width": 8}), "pcie-below-maximum", "PCIe x8 of x16"),
         (gpu(now={"pcie_speed_gts": 16.0}), "pcie-below-maximum", "PCIe 16 of 32 GT/s"),
@@ -150,6 +155,9 @@ def test_a_gpu_that_is_not_well(facts: GpuFacts, id: str, text: str) -> None:
         gpu({"vendor": "nvidia", "compute_partition": "1g.10gb"}),
         gpu(now={"xids": 0, "bad_pages": 0, "rows_remapped": 0, "remap_pending": False, "remap_failed": False}),
         gpu({"partition": 3, "links_total": None}, siblings_links=(7, 7)),
+        gpu({"gfx_clock_max_mhz": 2100.0}, {"gfx_clock_mhz": 900.0, "gfx_percent": 40.0}),  # idle GPUs save power
+        gpu({"gfx_clock_max_mhz": 2100.0}, {"gfx_clock_mhz": 900.0, "power_w": 740.0}),  # held by its power cap
+        gpu({"gfx_clock_max_mhz": None}, {"gfx_clock_mhz": 900.0}),
     ],
 )
 def test_a_gpu_that_is_well_or_says_nothing(facts: GpuFacts) -> None:

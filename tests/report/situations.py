@@ -18,6 +18,8 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.record.record import Record
 from loadgen.report.assessment import assessment
+from loadgen.run.stage_views import StageViews
+from loadgen.run.view import snapshot_of
 from loadgen.schema.canary import CanaryMoment
 from loadgen.schema.engine import EngineStage, EngineView, OwnRequests
 from loadgen.schema.journal import (
@@ -37,6 +39,7 @@ from loadgen.schema.journal import (
     Ticked,
 )
 from loadgen.schema.samples import GpuSample, GpuStatic, HostSample, ServerDevices
+from loadgen.schema.snapshot import LoadView, ServerView
 
 GIB = 1024**3
 GPUS = range(8)
@@ -249,7 +252,7 @@ def _tick(situation: Situation, number: int) -> Ticked:
         held=held,
         workers=2,
         sharing=2,
-        engine=_view(situation, held, BEGIN_S + start_s),
+        engine=_view(situation, held, done / TICK_S, BEGIN_S + start_s),
         own=OwnRequests(),
     )
 
@@ -260,10 +263,10 @@ def _histogram(value_ms: float, count: int) -> Histogram:
     return histogram
 
 
-def _view(situation: Situation, held: int, t_s: float) -> EngineView | None:
+def _view(situation: Situation, held: int, answered_per_s: float, t_s: float) -> EngineView | None:
     if situation.engine is None:
         return None
-    rate = _rate(situation) + situation.others
+    rate = answered_per_s + situation.others
     admitted = float(held if situation.admits is None else situation.admits)
     usual: dict[str, Any] = {
         "kind": "vllm",
@@ -352,10 +355,29 @@ SITUATIONS = {
 }
 
 
+def header(record: Record, situation: Situation) -> str:
+    """The cockpit's header as the stage ends."""
+    snapshot = snapshot_of(
+        record,
+        StageViews(),
+        t_s=BEGIN_S + SECONDS,
+        phase="running",
+        server=ServerView(situation.engine or "none", URL, "ready"),
+        workers=2,
+        unix_s=0.0,
+        profile="matrix",
+        load=LoadView(1, 1, situation.streams, situation.rate, 0, 0, ISL, OSL),
+        telemetry="",
+    )
+    return f"{'' if snapshot.healthy else 'bad: '}{snapshot.headline}"
+
+
 def said(situation: Situation) -> Iterator[str]:
-    """What the report says first, and every verdict with its subject."""
+    """The header while it runs, what the report says first, and every verdict with its subject."""
     record = Record()
     for line in journal(situation):
+        if isinstance(line, StageEnded | RunFinished) and not record.stages[0].ended:
+            yield f"Header: {header(record, situation)}"
         record.apply(line)
     result = record.result()
     for answer in assessment(result):

@@ -187,6 +187,19 @@ def test_a_limit_that_nothing_was_measured_for_is_said_to_be_so() -> None:
     assert missed_words(older) == ["ttft_p99 -, limit 25 ms"]
 
 
+def test_an_interrupted_search_says_what_it_had_found() -> None:
+    probes = [at(load, 900.0, index=index) for index, load in enumerate((8, 64, 32, 16))]
+    within = [stage_that(probe, met=load <= 16) for probe, load in zip(probes, (8, 64, 32, 16), strict=True)]
+    stopped = replace(result(*within, state="stopped"), profile={"plan": {"search": "slo"}})
+    words = "The search for the highest load within the limits was interrupted after 4 probes: "
+    assert answers(stopped)["Saturated?"].startswith(f"{words}16 met the limits, 32 did not.")
+    assert "interrupted" not in answers(replace(stopped, profile={}))["Saturated?"]
+
+
+def stage_that(stage: StageResult, *, met: bool) -> StageResult:
+    return replace(stage, slo={"ttft_p99": SloCheck(limit_ms=25.0, measured_ms=20.0 if met else 30.0, met=met)})
+
+
 def test_a_search_is_judged_by_its_answer_and_not_by_its_probes() -> None:
     probes = replace(ladder(), stages=[*ladder().stages, replace(failing(30), index=2)])
     assert len(shortcomings(probes)) == 2

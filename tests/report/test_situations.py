@@ -26,7 +26,7 @@ def reviewed() -> dict[str, list[str]]:
 
 def verdicts(lines: list[str]) -> dict[str, str]:
     """The lines of verdicts by their id; answers end their first word with a question mark."""
-    found = (line.partition(",") for line in lines if "? " not in line.partition(",")[0])
+    found = (line.partition(",") for line in lines if "? " not in line.partition(",")[0] and line[:8] != "Header: ")
     return {name.removesuffix(" (information)"): text for name, _, text in found}
 
 
@@ -60,6 +60,15 @@ def test_a_box_is_healthy_unless_a_verdict_or_a_failure_says_why_not(name: str) 
         assert f": {line.partition(': ')[2]}" in healthy
     if of_gpus:
         assert healthy.startswith("Healthy? No")
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_the_header_is_not_ok_where_something_is_bad(name: str) -> None:
+    lines = reviewed()[name]
+    (header,) = (line for line in lines if line.startswith("Header: "))
+    bad = [line for line in lines if ": " in line and "? " not in line and " (information)" not in line]
+    if [line for line in bad if line != header]:
+        assert header.startswith("Header: bad: ")
 
 
 @pytest.mark.parametrize("name", SITUATIONS)

@@ -78,6 +78,11 @@ _ROWS = (
     _Explained(
         ("straggler",), "its clock is below 90 % of its siblings'", "with tensor parallelism, every GPU waits for it"
     ),
+    _Explained(
+        ("low-clock",),
+        "a busy GPU runs below half of its highest clock, and neither heat nor its power cap is the reason",
+        "look for a locked clock or a performance level: `rocm-smi --showperflevel`, `nvidia-smi -q -d CLOCK`",
+    ),
     _Explained(("hotter-than-siblings",), "more than 10 C hotter than its siblings", "cooling"),
     _Explained(
         ("pcie-below-maximum", "link-down"),
