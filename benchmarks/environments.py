@@ -13,7 +13,7 @@ from pathlib import Path
 from loadgen.masking import MASK
 from loadgen.places import cache_folder
 
-_MOST_S = 1800.0
+_MAX_S = 1800.0
 _PLACES = re.compile(r"\S*://\S+|host='[^']*'|(?<![\w.])/[\w.+/-]+")
 VLLM = Path(__file__).parents[1] / "tests/vllm/install.sh"
 
@@ -48,7 +48,7 @@ def on_path(program: str, why: str) -> Path | str:
 
 def _failure(command: Sequence[str]) -> str | None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_MOST_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_MAX_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return last_reason(str(error))
     return last_reason(done.stdout + done.stderr) if done.returncode else None

@@ -32,7 +32,7 @@ import psutil
 
 from tui.keys import PAGES
 
-_MOST_S = 120.0
+_MAX_S = 120.0
 _SILENT_S = 30.0
 """After so long without output the benchmark fails: a live cockpit writes four times a second."""
 _VIEW_S = 8.0
@@ -131,7 +131,7 @@ def run_in_terminal(arguments: list[str], *, columns: int, rows: int) -> ScreenC
     began_s = time.monotonic()
     count, cpu_s, flowing_s = 0, 0.0, 0.0
     before = (began_s, 0.0)
-    while time.monotonic() - began_s < _MOST_S:
+    while time.monotonic() - began_s < _MAX_S:
         read = cockpit.read()
         if not read:
             break
@@ -270,7 +270,7 @@ class _Relay:
     def wait_for(self, words: bytes, began_s: float) -> float:
         """Return the milliseconds from `began_s` until the reader has these words."""
         while words not in self._shown:
-            if time.monotonic() - began_s > _MOST_S:
+            if time.monotonic() - began_s > _MAX_S:
                 sys.exit(f"bench: never showed {words!r}")
             self.pump(0.001)
         return (time.monotonic() - began_s) * 1000

@@ -21,7 +21,7 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 REPLAY = "replay"  # the arrival of a recorded schedule
-MOST_TOKENS = 10_000_000
+MAX_TOKENS = 10_000_000
 FROM_DATA = "data"
 _TAIL = 4.0  # standard deviations after which a distribution without bounds is cut off
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
@@ -73,8 +73,8 @@ def _single(text: str) -> Lengths:
     kind, *words = text.split(":")
     if kind.isdecimal() and kind.isascii() and not words:
         tokens = int(kind)
-        if not 1 <= tokens <= MOST_TOKENS:
-            raise ValueError(f"a length must be greater than or equal to 1 and at most {MOST_TOKENS} tokens")
+        if not 1 <= tokens <= MAX_TOKENS:
+            raise ValueError(f"a length must be greater than or equal to 1 and at most {MAX_TOKENS} tokens")
         return Lengths(lambda _: tokens, tokens, tokens)
     if not all(_NUMBER.fullmatch(word) for word in words):
         raise ValueError(_EXPECTED)
@@ -124,10 +124,8 @@ def _mixture(weights: list[float], parts: list[Lengths]) -> Lengths:
 
 
 def _bounds(low: float, high: float) -> tuple[int, int]:
-    if not (1 <= low <= high <= MOST_TOKENS):
-        raise ValueError(
-            f"bounds must be tokens from 1 to {MOST_TOKENS}, the lower one first, not {low:g} and {high:g}"
-        )
+    if not (1 <= low <= high <= MAX_TOKENS):
+        raise ValueError(f"bounds must be tokens from 1 to {MAX_TOKENS}, the lower one first, not {low:g} and {high:g}")
     return int(low), int(high)
 
 

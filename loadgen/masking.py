@@ -28,13 +28,13 @@ from loadgen.places import open_file, replacing
 MASK = "***"
 
 _MAX_COMMAND_CHARS = 120
-_SHORTEST_KNOWN = 8  # shorter values are masked only by name and form: `1` and `true` appear everywhere
-_SHORTEST_START = 6
-_LONGEST_LIST = 2000  # characters; without an end, a line of lists that are never closed would take minutes
-_LONGEST_LINE = 1 << 20
-_LONGEST_SECRET = 1 << 16  # characters, in a line that is longer than that
-_LONGEST_FILE = 1 << 30  # takes half a minute
-_DEEPEST = 64  # none of our documents is nested this deep; anything deeper is masked unseen
+_MIN_KNOWN = 8  # shorter values are masked only by name and form: `1` and `true` appear everywhere
+_MIN_START = 6
+_MAX_LIST = 2000  # characters; without an end, a line of lists that are never closed would take minutes
+_MAX_LINE = 1 << 20
+_MAX_SECRET = 1 << 16  # characters, in a line that is longer than that
+_MAX_FILE = 1 << 30  # takes half a minute
+_MAX_DEPTH = 64  # none of our documents is nested this deep; anything deeper is masked unseen
 
 _CERTAIN = re.compile(
     r"KEY(?!BOARD|RING)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE"
@@ -55,7 +55,7 @@ _NAME = r"[\w.-]{0,64}(?:key|token|secret|pass|pwd|[_-]pat|auth|credential|cooki
 _CUT = r"\\?\Z"  # where the closing quote would be: what was cut off is a value, too
 _VALUE = (
     rf""""(?s:[^"\\]|\\.)*(?:"|{_CUT})|'(?s:[^'\\]|\\.)*(?:'|{_CUT})|"""
-    rf"""\[[^\]\n]{{0,{_LONGEST_LIST}}}\]|[^\s,;&"'(){{}}\[\]]+"""
+    rf"""\[[^\]\n]{{0,{_MAX_LIST}}}\]|[^\s,;&"'(){{}}\[\]]+"""
 )
 _PAIRS = (
     # What looks like a name, followed by base64 padding at the end of a text, is part of a histogram.
@@ -108,7 +108,7 @@ def learn(document: object) -> None:
 
 def masked(value: Any, name: str = "") -> Any:  # noqa: ANN401 - any JSON, and structs
     """A document with its secrets replaced at any depth; `name` is the key under which it is stored."""
-    return _masked(value, name, _DEEPEST)
+    return _masked(value, name, _MAX_DEPTH)
 
 
 def masked_text(text: str) -> str:
@@ -116,8 +116,8 @@ def masked_text(text: str) -> str:
     for secret in _known:
         if secret in text:
             text = text.replace(secret, MASK)
-        elif text.find(secret[:_SHORTEST_START], -len(secret)) >= 0:  # a text may have been cut in the middle of it
-            start = text.rfind(secret[:_SHORTEST_START])
+        elif text.find(secret[:_MIN_START], -len(secret)) >= 0:  # a text may have been cut in the middle of it
+            start = text.rfind(secret[:_MIN_START])
             text = text[:start] + MASK if secret.startswith(text[start:]) else text
     lowered = text.lower()
     if not any(map(lowered.__contains__, _SUSPICIOUS)):
@@ -153,13 +153,13 @@ def shown_command(words: Sequence[str]) -> str:
 
 def mask_file(path: Path) -> None:
     """Mask secrets, line by line, in a text file that is no longer written to; raises `OSError`."""
-    if path.stat().st_size > _LONGEST_FILE:
-        raise OSError(errno.EFBIG, f"it is larger than {_LONGEST_FILE >> 20} MiB", str(path))
+    if path.stat().st_size > _MAX_FILE:
+        raise OSError(errno.EFBIG, f"it is larger than {_MAX_FILE >> 20} MiB", str(path))
     with open_file(path) as old, replacing(path) as new, new.open("wb") as clean:
         rest = b""
-        for part in iter(partial(old.readline, _LONGEST_LINE), b""):
+        for part in iter(partial(old.readline, _MAX_LINE), b""):
             text = (rest + part).decode(errors="surrogateescape")
-            end = len(text) if len(part) < _LONGEST_LINE else _safe_end(text)
+            end = len(text) if len(part) < _MAX_LINE else _safe_end(text)
             if end == 0:
                 text, end = f"{MASK}\n", len(MASK) + 1
                 _skip_line(old)
@@ -171,14 +171,14 @@ def mask_file(path: Path) -> None:
 def _safe_end(text: str) -> int:
     """The length of a first part of an overlong line that is masked alone as in the whole; 0 if there is none."""
     whole = masked_text(text)
-    for end in range(len(text) - _LONGEST_SECRET, 0, -_LONGEST_LINE // 4):
+    for end in range(len(text) - _MAX_SECRET, 0, -_MAX_LINE // 4):
         if masked_text(text[:end]) + masked_text(text[end:]) == whole:
             return end
     return 0
 
 
 def _skip_line(file: BinaryIO) -> None:
-    while (part := file.readline(_LONGEST_LINE)) and not part.endswith(b"\n"):
+    while (part := file.readline(_MAX_LINE)) and not part.endswith(b"\n"):
         pass
 
 
@@ -269,7 +269,7 @@ def _is_secret(name: str, value: str) -> bool:
     return _TOKEN.search(name) is not None and _NUMBER.fullmatch(value) is None
 
 
-def _texts(document: object, name: str = "", depth: int = _DEEPEST) -> Iterator[tuple[str, str]]:
+def _texts(document: object, name: str = "", depth: int = _MAX_DEPTH) -> Iterator[tuple[str, str]]:
     """Every text of a document with its key, down to the depth below which `masked` hides everything."""
     match document:
         case str():
@@ -294,7 +294,7 @@ def _secrets(name: str, text: str) -> list[str]:
 def _forms(secret: str) -> Iterator[str]:
     """The forms in which a secret may appear: single lines in a log, escaped in JSON, quoted in a URL, encoded."""
     for part in {secret.strip(), *map(str.strip, secret.splitlines())}:
-        if len(part) >= _SHORTEST_KNOWN:
+        if len(part) >= _MIN_KNOWN:
             yield from (part, json.dumps(part)[1:-1], *_encoded(part.encode(errors="surrogatepass")))
             for quoted in (
                 quote(part, "", errors="surrogatepass"),

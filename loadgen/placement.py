@@ -20,7 +20,7 @@ Cpus = frozenset[int]
 
 ALL_CPUS = "all"
 """`load.cpus` for workers that are not pinned."""
-_MOST_CPUS = 8192  # the most for which any Linux kernel is built
+_MAX_CPUS = 8192  # the most for which any Linux kernel is built
 _RANGE = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", re.ASCII)
 
 
@@ -30,7 +30,7 @@ def parse_cpus(text: str) -> Cpus:
     for part in filter(None, text.strip().split(",")):
         match = _RANGE.fullmatch(part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match is not None else (1, 0)
-        if not first <= last < _MOST_CPUS:
+        if not first <= last < _MAX_CPUS:
             raise ValueError(f"{part.strip()!r}: expected CPUs as Linux lists them, such as 0-7,16")
         cpus.update(range(first, last + 1))
     return frozenset(cpus)

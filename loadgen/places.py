@@ -20,7 +20,7 @@ from typing import BinaryIO
 PRIVATE = 0o600
 TRUST = "--trust"
 """The option that calls `trust_all_users`."""
-_MOST_BYTES = 256 << 20  # of a file that is read whole
+_MAX_BYTES = 256 << 20  # of a file that is read whole
 _trusts_all_users = False
 
 
@@ -139,9 +139,9 @@ def open_file(path: Path) -> BinaryIO:
 def read_whole(path: Path) -> bytes:
     """Read a whole file; raises `OSError`, also for one that is larger than any that vramp writes."""
     with open_file(path) as file:
-        if os.fstat(file.fileno()).st_size > _MOST_BYTES:
-            raise OSError(errno.EFBIG, f"it is larger than {_MOST_BYTES >> 20} MiB", str(path))
-        return file.read(_MOST_BYTES)
+        if os.fstat(file.fileno()).st_size > _MAX_BYTES:
+            raise OSError(errno.EFBIG, f"it is larger than {_MAX_BYTES >> 20} MiB", str(path))
+        return file.read(_MAX_BYTES)
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ VERBS = (
 )
 READ = (JOURNAL, RESULT, "server.log")
 WRITTEN = (RESULT, HISTOGRAMS, "report.html", "server.log")
-MOST_MEMORY = 3 << 30
+MAX_MEMORY = 3 << 30
 
 
 def vramp(*words: str) -> str:
@@ -152,7 +152,7 @@ def _newlines(path: Path) -> None:
 def little_memory() -> Iterator[None]:
     """What would need more than this much fails instead."""
     before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, before[1]))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_AS, before)
 

@@ -17,8 +17,8 @@ FILES = sorted(FOLDER.glob("*.toml"))
 PUBLISHED = [path for path in FILES if path.stem not in ("simulator", "vllm-cpu-tiny")]
 ALL = [(path.stem, variant) for path in FILES for variant in [None, *variant_names(load_document(path))]]
 
-MOST_COLUMNS = 120
-MOST_LINES = 90
+MAX_COLUMNS = 120
+MAX_LINES = 90
 """More would not be read from top to bottom."""
 
 SHAPES = [(1024, 1024), (1024, 8192), (8192, 1024)]
@@ -65,8 +65,8 @@ def test_every_recorded_vllm_knows_all_flags_and_variables(
 def test_it_can_be_read_from_top_to_bottom(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     assert lines[0].startswith("# ")
-    assert len(lines) <= MOST_LINES
-    assert [line for line in lines if len(line) > MOST_COLUMNS] == []
+    assert len(lines) <= MAX_LINES
+    assert [line for line in lines if len(line) > MAX_COLUMNS] == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -35,7 +35,7 @@ PROFILE_FOLDERS: tuple[tuple[Path, Origin], ...] = (
     *((folder, "shipped") for folder in SHIPPED_FOLDERS),
 )
 """The folders in which profiles are looked up by name, in this order."""
-_MOST_BYTES = 4 << 20  # of a listed profile; a larger one can be started by its path
+_MAX_BYTES = 4 << 20  # of a listed profile; a larger one can be started by its path
 
 State = Literal["complete", "stopped", "failed", "server_died", "goes on", "killed", "unreadable"]
 
@@ -122,8 +122,8 @@ def entry_of(path: Path) -> Entry:
     origin = origin_of(path)
     document: dict[str, Any] = {}
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ProfileError(f"{path}: is larger than {_MOST_BYTES >> 20} MiB: not a profile")
+        if path.stat().st_size > _MAX_BYTES:
+            raise ProfileError(f"{path}: is larger than {_MAX_BYTES >> 20} MiB: not a profile")
         document = load_document(path)
         return Entry(path, document, build_profile(document, where=str(path)), origin=origin)
     except OSError as error:

@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TextIO
 
-MOST_WAITING = 128 * 1024  # characters: a few full screens of a large terminal
+MAX_WAITING = 128 * 1024  # characters: a few full screens of a large terminal
 MAX_COLUMNS, MAX_ROWS = 1000, 400  # a larger screen stays blank beyond: three 4K displays in a small font show no more
-_LEAST_COLUMNS, _LEAST_ROWS = 60, 16  # below this the cockpit would show less than the progress lines do
+_MIN_COLUMNS, _MIN_ROWS = 60, 16  # below this the cockpit would show less than the progress lines do
 _DEFAULT_COLUMNS, _DEFAULT_ROWS = 80, 24
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LAST_WORDS_S = 1.0  # how long `close` waits for the reader to take the rest
@@ -54,8 +54,8 @@ def plain_reason() -> str | None:
     if os.environ.get("TERM") == "dumb":
         return "TERM=dumb: this terminal cannot position text"
     columns, rows = usable_size(*shutil.get_terminal_size())
-    if columns < _LEAST_COLUMNS or rows < _LEAST_ROWS:
-        return f"the terminal has {columns}x{rows} cells, and the cockpit needs {_LEAST_COLUMNS}x{_LEAST_ROWS}"
+    if columns < _MIN_COLUMNS or rows < _MIN_ROWS:
+        return f"the terminal has {columns}x{rows} cells, and the cockpit needs {_MIN_COLUMNS}x{_MIN_ROWS}"
     return None
 
 
@@ -84,7 +84,7 @@ class NonBlockingWriter:
     def write(self, text: str) -> None:
         """Queue a text, which is written as a whole or not at all."""
         with self._changed:
-            if self._size > MOST_WAITING:
+            if self._size > MAX_WAITING:
                 self._waiting.clear()
                 self._size = 0
                 self._lost = True

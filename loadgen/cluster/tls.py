@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 from distributed import Security
 
 _CLOCKS_DIFFER = timedelta(days=1)
-_LONGEST_RUN = timedelta(days=90)
+_MAX_RUN = timedelta(days=90)
 
 
 def make_certificate() -> str:
@@ -30,7 +30,7 @@ def make_certificate() -> str:
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCKS_DIFFER)
-        .not_valid_after(now + _LONGEST_RUN)
+        .not_valid_after(now + _MAX_RUN)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )

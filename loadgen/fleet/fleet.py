@@ -42,7 +42,7 @@ from loadgen.worker.realtime import waited_ns
 from loadgen.worker.timing import standstill_ns
 from loadgen.workload.arrivals import share_of
 
-_LONGEST_CHECK_S = 2 * TICK_NS / 1e9
+_MAX_CHECK_S = 2 * TICK_NS / 1e9
 _ENOUGH_TOKENS = 100  # to estimate the time per token
 _ANSWERED = "all requests were answered"
 
@@ -191,7 +191,7 @@ class Fleet:
     def _check_silence(self) -> None:
         """Kill the workers that have been silent for too long."""
         before_s, self._checked_s = self._checked_s, time.monotonic()
-        span_s = min(self._checked_s - before_s, _LONGEST_CHECK_S)
+        span_s = min(self._checked_s - before_s, _MAX_CHECK_S)
         for worker in self._workers:
             worker.check_silence(span_s)
 

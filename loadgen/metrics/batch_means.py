@@ -7,7 +7,7 @@ their count, a percentile the count below it over all, a throughput tokens over 
 a ratio estimator (Cochran, Sampling Techniques, section 6.3), covers all. The variance of independent values divided by
 this one is the effective share of them.
 
-Bounded: a stage has at most `MOST_BLOCKS`; beyond that, neighbouring blocks are joined.
+Bounded: a stage has at most `MAX_BLOCKS`; beyond that, neighbouring blocks are joined.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from loadgen.schema.comparison import Precision
 from loadgen.schema.deltas import MAIN_LATENCIES
 
 PERCENTS = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
-MOST_BLOCKS = 32
-LEAST_BLOCKS = 4  # fewer do not show the variance between them
+MAX_BLOCKS = 32
+MIN_BLOCKS = 4  # fewer do not show the variance between them
 
 _RATES = {
     "requests_per_s": ("window_requests",),
@@ -78,7 +78,7 @@ class BatchMeans:
             return
         if not self._blocks or self._blocks[-1].ticks == self._ticks:
             complete = self._blocks[-1:]
-            if len(self._blocks) == MOST_BLOCKS:
+            if len(self._blocks) == MAX_BLOCKS:
                 complete = self._blocks = _joined(self._blocks, 2)
                 self._ticks *= 2
             for block in complete:
@@ -109,7 +109,7 @@ class BatchMeans:
             return None
         block_s = self._window_s / len(self._blocks)
         blocks = _joined(self._blocks, max(1, -int(-e2e_ms / 1000 // block_s)))
-        if len(blocks) < LEAST_BLOCKS:
+        if len(blocks) < MIN_BLOCKS:
             return None
         known = [name for name in MAIN_LATENCIES if _total(blocks, name).count]
         effective = {name: _effective_latency(name, blocks) for name in known}
@@ -189,7 +189,7 @@ def _independent(count: int, variance: float, error: float, blocks: int) -> floa
 def _errors_percent(blocks: Sequence[Block]) -> dict[str, float]:
     windows = [block for block in blocks if block.window_s > 0]
     seconds = [block.window_s for block in windows]
-    if len(windows) < LEAST_BLOCKS:
+    if len(windows) < MIN_BLOCKS:
         return {}
     errors = {}
     for name, counters in _RATES.items():

@@ -12,7 +12,7 @@ Each measured value gets an interval of its own, and two of them make the interv
 
 These hold for independent values, which streams of one engine are not: `effective_sample_size` gives the number of
 independent values they are worth. Differences between two starts of the same server do not show in a single run;
-`LEAST_PERCENT` keeps small ones from counting as evidence, and repeating a run shows the rest.
+`MIN_PERCENT` keeps small ones from counting as evidence, and repeating a run shows the rest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from loadgen.schema.result import Limits
 
 CONFIDENCE = 0.99  # of each interval: in a hundred comparisons of equal runs, about one may show a difference
 SLO_CONFIDENCE = 0.95  # of a verdict on a limit
-LEAST_PERCENT = 2.0
+MIN_PERCENT = 2.0
 """A smaller difference is never evidence, however narrow its interval: two starts of one server differ as much."""
 
 
@@ -218,7 +218,7 @@ def rank_bounds(count: int, share: float, confidence: float) -> tuple[int, int]:
 
 
 def _word(percent: float | None, low: float, high: float, *, lower_is_better: bool) -> Word:
-    small = percent is not None and abs(percent) < LEAST_PERCENT
+    small = percent is not None and abs(percent) < MIN_PERCENT
     if small or low <= 0 <= high:
         return "no evidence"
     return "better" if (high < 0) is lower_is_better else "worse"

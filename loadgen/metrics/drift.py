@@ -16,12 +16,12 @@ FALSE_ALARMS = 0.001
 """Upper bound of the probability that a healthy run is accused: half for the tests, half for the unknown noise."""
 TOLERANCE = 0.02
 """Nats per token by which scores beside a load may differ: another batch size sums in another order."""
-LEAST_NOISE = 0.02  # the assumed noise of a score is at least this, even if the idle engine repeats itself exactly
-MOST_GAIN = math.log(1000.0)  # of one score: none raises the alarm alone
-MOST_CHANGED = 0.25
+MIN_NOISE = 0.02  # the assumed noise of a score is at least this, even if the idle engine repeats itself exactly
+MAX_GAIN = math.log(1000.0)  # of one score: none raises the alarm alone
+MAX_CHANGED = 0.25
 """The largest share of healthy greedy answers that differ from the idle one within its first quarter: near ties are
 rarer, and fall anywhere."""
-_STEPS = tuple(0.25 * 2**power / LEAST_NOISE for power in range(6))
+_STEPS = tuple(0.25 * 2**power / MIN_NOISE for power in range(6))
 _RATES = (0.35, 0.5, 0.7, 0.9, 0.99)
 
 
@@ -68,16 +68,16 @@ class ScoreDrift(Evidence):
 
     def __init__(self, noise: float, tolerance: float) -> None:
         super().__init__(2 * len(_STEPS))
-        self._noise = max(noise, LEAST_NOISE)
+        self._noise = max(noise, MIN_NOISE)
         self._tolerance = tolerance
 
     def add(self, difference: float) -> None:
         """Add a score minus the idle one of its text, in nats per token."""
-        steps = [step * LEAST_NOISE / self._noise for step in _STEPS]
+        steps = [step * MIN_NOISE / self._noise for step in _STEPS]
         self.gain([self._gain(side * difference, step) for side in (-1, 1) for step in steps])
 
     def _gain(self, beyond: float, step: float) -> float:
-        return min(MOST_GAIN, step * (beyond - self._tolerance) - (step * self._noise) ** 2 / 2)
+        return min(MAX_GAIN, step * (beyond - self._tolerance) - (step * self._noise) ** 2 / 2)
 
 
 class AnswerDrift(Evidence):
@@ -90,7 +90,7 @@ class AnswerDrift(Evidence):
 
     def add(self, *, changed: bool) -> None:
         """`changed`: it differs from the idle answer within the first quarter."""
-        pairs = ((rate, MOST_CHANGED) if changed else (1 - rate, 1 - MOST_CHANGED) for rate in _RATES)
+        pairs = ((rate, MAX_CHANGED) if changed else (1 - rate, 1 - MAX_CHANGED) for rate in _RATES)
         self.gain([math.log(bet / odds) for bet, odds in pairs])
 
 

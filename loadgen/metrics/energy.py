@@ -20,13 +20,13 @@ from loadgen.metrics.series import Floats
 from loadgen.schema.hardware_result import EnergyResult, EnergySource, SocketEnergy
 from loadgen.schema.samples import GpuSample, GpuStatic
 
-SHORTEST_WINDOW_S = 4.9
+MIN_WINDOW_S = 4.9
 """Sensors average over up to a second, so the edges of a shorter window would weigh too much. Just under five seconds,
 because the window of a five-second stage ends with its last token."""
 _CHECKED_FROM_S = 10.0
 _TRUSTED_WITHIN = 0.1
 _COVERED = 0.9
-_LONGEST_GAP_S = 15.0  # of samples once a second; after four hours a stage keeps only every sixteenth
+_MAX_GAP_S = 15.0  # of samples once a second; after four hours a stage keeps only every sixteenth
 
 
 class WindowGain(NamedTuple):
@@ -50,7 +50,7 @@ def window_energy(
     """
     leaders = sockets(gpus)
     window_s = end_s - start_s
-    if not leaders or window_s < SHORTEST_WINDOW_S:
+    if not leaders or window_s < MIN_WINDOW_S:
         return None
     parts = tuple(_socket(gpu, samples.get(gpu.index, []), start_s, end_s) for gpu in leaders)
     known = [part.joules for part in parts if part.joules is not None]
@@ -88,7 +88,7 @@ def _socket(gpu: GpuStatic, samples: Sequence[GpuSample], start_s: float, end_s:
     joules_so_far = np.array([sample.energy_j for sample in samples], dtype=np.float64)
     watts = np.array([sample.power_w for sample in samples], dtype=np.float64)
     counter = _whole(increase(times_s, joules_so_far, start_s, end_s), window_s)
-    longest_gap_s = max(_LONGEST_GAP_S, 2 * float(np.median(np.diff(times_s)))) if len(times_s) > 1 else 0.0
+    longest_gap_s = max(_MAX_GAP_S, 2 * float(np.median(np.diff(times_s)))) if len(times_s) > 1 else 0.0
     power = _whole(integral(times_s, watts, start_s, end_s, longest_gap_s=longest_gap_s), window_s)
     distrusted = False
     if window_s >= _CHECKED_FROM_S and counter is not None and power is not None:

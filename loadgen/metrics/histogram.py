@@ -38,7 +38,7 @@ _TOP_US = int(_SHAPE.get_value_from_index(HISTOGRAM_LENGTH - 1))
 _NOT_HDR = (HdrCookieException, HdrLengthException, IndexError, OverflowError, RuntimeError, ValueError, zlib.error)
 # In the payload of the V2 encoding: digits, lowest and highest value, then the counters of at most nine bytes each.
 _OUR_KIND = struct.pack(">iqq", SIGNIFICANT_DIGITS, LOWEST_US, HIGHEST_US)
-_LONGEST_PAYLOAD = 40 + 9 * HISTOGRAM_LENGTH
+_MAX_PAYLOAD = 40 + 9 * HISTOGRAM_LENGTH
 _NO_COUNTS: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 _SUMS = ("count", "sum_us", "sum_squares_us", "min_us", "max_us", "clipped")
 EXPORTED_BOUNDS_US = tuple((4 + quarter << octave - 2) - 1 for octave in range(7, 32) for quarter in range(4))
@@ -336,8 +336,8 @@ def _loose(indices: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[int, 
 
 def _require_ours(text: str) -> None:
     """Raise `ValueError` for a foreign histogram, before the codec unpacks or allocates an unlimited amount."""
-    payload = zlib.decompressobj().decompress(base64.b64decode(text, validate=True)[8:], _LONGEST_PAYLOAD + 1)
-    if len(payload) > _LONGEST_PAYLOAD or payload[12:32] != _OUR_KIND:
+    payload = zlib.decompressobj().decompress(base64.b64decode(text, validate=True)[8:], _MAX_PAYLOAD + 1)
+    if len(payload) > _MAX_PAYLOAD or payload[12:32] != _OUR_KIND:
         raise ValueError("of another kind")
 
 

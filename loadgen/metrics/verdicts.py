@@ -17,7 +17,7 @@ from loadgen.schema.result import Verdict
 from loadgen.schema.samples import GpuSample, GpuStatic
 from loadgen.vendors import VENDORS, is_partition
 
-MOST_THROTTLED_PERCENT = 5.0  # share of the time that a GPU may be throttled for one reason before it is mentioned
+MAX_THROTTLED_PERCENT = 5.0  # share of the time that a GPU may be throttled for one reason before it is mentioned
 POWER_LIMITS = frozenset({"power", "current"})  # reasons that throttle every GPU under full load, by design
 AT_CAP = 0.95  # of the power cap: a GPU that is held back by it draws no less
 SLOWER_THAN_SIBLINGS = 0.9  # of the siblings' median clock: with tensor parallelism all wait for the slowest
@@ -222,14 +222,14 @@ def _power_capped(gpu: GpuFacts) -> str | None:
     if percent <= most:
         return f"at its {reason} limit {percent:.0f}% of the time"
     # NVML's counter runs on between bursts of work: an H200 that drew 273 W of 700 on average counted 99 % of the time.
-    return f"at its power limit at most {most:.0f}% of the time" if most >= MOST_THROTTLED_PERCENT else None
+    return f"at its power limit at most {most:.0f}% of the time" if most >= MAX_THROTTLED_PERCENT else None
 
 
 def _held_back(gpu: GpuFacts, counts: Callable[[str], bool]) -> tuple[str, float]:
     """The most frequent of these reasons for throttling; empty if none is worth mentioning."""
     shares = [(percent, reason) for reason, percent in gpu.throttled_percent.items() if counts(reason)]
     percent, reason = max(shares, default=(0.0, ""))
-    return (reason, percent) if percent >= MOST_THROTTLED_PERCENT else ("", 0.0)
+    return (reason, percent) if percent >= MAX_THROTTLED_PERCENT else ("", 0.0)
 
 
 def _slower(gpu: GpuFacts) -> str | None:

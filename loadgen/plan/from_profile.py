@@ -26,8 +26,8 @@ OPEN_LOOP_S = 30.0  # length of an open-loop stage that nothing bounds
 SETTLED_S = 10.0  # measured time of a settled stage that nothing bounds
 SEARCH_SETTLE_S = 30.0
 SEARCH_COMPLETED = 50  # enough for a first estimate; the probes that bound the answer continue until they are sure
-_SHORTEST_S = 1.0
-_SHORTEST_PIECE_S = 0.001
+_MIN_S = 1.0
+_MIN_PIECE_S = 0.001
 
 
 def stages_of(profile: Profile) -> list[Stage]:
@@ -215,7 +215,7 @@ def _rate(load: Load, own: StageSettings, points: tuple[tuple[float, float], ...
 def _repeated(stage: Stage, every_s: float) -> list[Stage]:
     """A stage cut into pieces of `every_s`; a stage without an end is one piece, repeated by its plan."""
     whole, rest_s = divmod(stage.duration_s or every_s, every_s)
-    lengths = [every_s] * int(whole) + ([rest_s] if rest_s > _SHORTEST_PIECE_S else [])
+    lengths = [every_s] * int(whole) + ([rest_s] if rest_s > _MIN_PIECE_S else [])
     return [msgspec.structs.replace(stage, duration_s=length_s) for length_s in lengths]
 
 
@@ -239,7 +239,7 @@ def _bounded(stage: Stage) -> Stage:
 def _settled(stage: Stage, plan: PlanSettings) -> Stage:
     """The stage bounded by time; its number of requests, if any, becomes the minimum to complete."""
     assert plan.settle is not None
-    duration_s = stage.duration_s or (SETTLED_S if stage.requests is None else _SHORTEST_S)
+    duration_s = stage.duration_s or (SETTLED_S if stage.requests is None else _MIN_S)
     return msgspec.structs.replace(
         stage,
         requests=None,

@@ -33,7 +33,7 @@ from loadgen.schema.journal import SearchResult
 FALLEN = 0.75  # power has clearly fallen below this share of the best; at four times the knee it is 0.64 of it
 REFINEMENTS = 3
 CONFIDENCE = 0.95
-_FEWEST = 4
+_MIN_POINTS = 4
 _CURVED = 0.99  # confidence that the curve bends up, required for a third coefficient
 _PRECISE = 0.1
 _NEAR = 4.0
@@ -84,7 +84,7 @@ def _wanted(latest: dict[float, Measured], points: list[Point], plan: PlanSettin
         return plan.least
     highest = max(latest)
     powers = [point.power for point in points]
-    fallen = len(points) >= _FEWEST and powers[-1] < FALLEN * max(powers)
+    fallen = len(points) >= _MIN_POINTS and powers[-1] < FALLEN * max(powers)
     if not fallen and highest < plan.most and points:
         return min(plan.most, 2 * highest)
     refined = sum(load != plan.most and not math.log2(load / plan.least).is_integer() for load in latest)
@@ -98,10 +98,10 @@ def _wanted(latest: dict[float, Measured], points: list[Point], plan: PlanSettin
 
 def knee_of(points: Sequence[Point]) -> Knee | None:
     """The knee of the curve fitted to the points; None if it has none."""
-    if len(points) < _FEWEST - 1:
+    if len(points) < _MIN_POINTS - 1:
         return None
     fit = _Fit(points, 1)
-    if len(points) > _FEWEST:
+    if len(points) > _MIN_POINTS:
         curved = _Fit(points, 2)
         if bool((curved.coefficients > 0).all()) and curved.betters(fit):
             fit = curved

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from loadgen.errors import ProfileError
-from loadgen.profile.values import MOST_RATE, parse_duration_s
+from loadgen.profile.values import MAX_RATE, parse_duration_s
 from loadgen.searches import SEARCHES, SearchName
 
 _RAMP = re.compile(r"(?:(?P<start>\S+)\s+to\s+)?(?P<to>\S+)\s+in\s+(?P<over>.+)")
@@ -66,6 +66,6 @@ def _positive(text: str) -> float:
     except ValueError:
         wrong = f"{text.strip()}: not a number" if text.strip() else "a load is missing"
         raise ValueError(f"{wrong}; type loads, such as 8, 16, 32") from None
-    if not 0 < value <= MOST_RATE:
-        raise ValueError(f"{text.strip()}: not a load; expected a number above 0, up to {MOST_RATE:,.0f}")
+    if not 0 < value <= MAX_RATE:
+        raise ValueError(f"{text.strip()}: not a load; expected a number above 0, up to {MAX_RATE:,.0f}")
     return value

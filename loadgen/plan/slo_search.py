@@ -16,7 +16,7 @@ from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile.load import PlanSettings
 from loadgen.schema.journal import SearchResult
 
-MOST_PROBES = 40
+MAX_PROBES = 40
 NEAR = 0.3  # the most distance between the loads that surely meet and surely miss, as a share of the answer
 _FARTHER = (0.1, 0.2)
 """Distances, as shares of the answer, at which to measure if the verdict on a bound itself stays unsure."""
@@ -35,7 +35,7 @@ def slo_search(plan: PlanSettings, start: float, probe: Probe) -> Plan:
     def following(done: Sequence[Measured]) -> Stage | SearchResult:
         kept = [point for point in done if not point.abandoned]
         points = {point.stage.load: point for point in kept}
-        if len(kept) >= MOST_PROBES:
+        if len(kept) >= MAX_PROBES:
             return _found(points, plan, kept)
         asked = _wanted(points, plan, start)
         if asked is not None:

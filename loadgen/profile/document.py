@@ -21,7 +21,7 @@ from loadgen.places import require_trusted
 from loadgen.profile.schema import Profile, tables
 
 _TYPE = re.compile(r"(int|float|str|bool)$|constrained-|list\[")  # what pydantic tried, in the place of an error
-_DEEPEST = 32  # tables and lists within each other; a profile has 6, and what walks a document has a frame for each
+_MAX_DEPTH = 32  # tables and lists within each other; a profile has 6, and what walks a document has a frame for each
 
 
 def load_profile(path: Path, overrides: Iterable[str] = (), *, variant: str | None = None) -> Profile:
@@ -101,12 +101,12 @@ def _texts_wanted(error: ValidationError, values: list[tuple[list[str], str]]) -
 
 def _require_shallow(document: Mapping[str, Any], *, where: str) -> None:
     level: list[Any] = [document]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         entries = [entry for table in level for entry in (table.values() if isinstance(table, Mapping) else table)]
         level = [entry for entry in entries if isinstance(entry, Mapping | list)]
         if not level:
             return
-    raise ProfileError(f"{where}: more than {_DEEPEST} tables or lists within each other")
+    raise ProfileError(f"{where}: more than {_MAX_DEPTH} tables or lists within each other")
 
 
 def variant_names(document: Mapping[str, Any]) -> list[str]:

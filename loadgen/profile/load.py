@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from loadgen.profile.values import (
-    MOST_CONCURRENCY,
+    MAX_CONCURRENCY,
     AddressText,
     ArrivalText,
     Concurrencies,
@@ -301,7 +301,7 @@ class PlanSettings(Table):
         if self.ramp is not None:
             loads += [("ramp.start", self.ramp.start), ("ramp.end", self.ramp.end)]
         for name, value in loads:
-            if value != round(value) or value > MOST_CONCURRENCY:
-                kind = f"a concurrency, a whole number up to {MOST_CONCURRENCY}"
+            if value != round(value) or value > MAX_CONCURRENCY:
+                kind = f"a concurrency, a whole number up to {MAX_CONCURRENCY}"
                 raise ValueError(f'{name}: {value:g} is not {kind}; a rate needs by = "rate"')
         return self

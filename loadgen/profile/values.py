@@ -17,10 +17,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from loadgen.distributions import REPLAY, burstiness_of, check_lengths_text
 from loadgen.placement import ALL_CPUS, parse_cpus
 
-MOST_CONCURRENCY = 100_000
-MOST_REQUESTS = 1_000_000_000
-LEAST_RATE, MOST_RATE = 0.001, 1_000_000.0
-_LONGEST_S = 1e9  # as in a journal
+MAX_CONCURRENCY = 100_000
+MAX_REQUESTS = 1_000_000_000
+MIN_RATE, MAX_RATE = 0.001, 1_000_000.0
+_MAX_S = 1e9  # as in a journal
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:e-[0-9]+)?")
 _DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h)\s*")
@@ -36,16 +36,16 @@ def parse_duration_s(value: object) -> float:
         seconds = float(match[1]) * _UNITS_S[match[2]]
     else:
         raise ValueError("expected a duration such as 30s, 500ms or 2m")
-    if not abs(seconds) <= _LONGEST_S:
-        raise ValueError(f"expected a duration of at most {_LONGEST_S:g} s")
+    if not abs(seconds) <= _MAX_S:
+        raise ValueError(f"expected a duration of at most {_MAX_S:g} s")
     return float(seconds)
 
 
 def _parse_warmup(value: object) -> object:
     """An int is a number of requests; a text is a time, returned as text in seconds."""
     number = value if isinstance(value, int) and not isinstance(value, bool) else parse_duration_s(value)
-    if not 0 <= number <= MOST_REQUESTS:
-        raise ValueError(f"expected up to {MOST_REQUESTS:,} requests, or a time such as 5s")
+    if not 0 <= number <= MAX_REQUESTS:
+        raise ValueError(f"expected up to {MAX_REQUESTS:,} requests, or a time such as 5s")
     return number if isinstance(number, int) else f"{number}s"
 
 
@@ -104,8 +104,8 @@ def _check_rate_points(points: list[tuple[float, float]]) -> list[tuple[float, f
         raise ValueError("expected at least two points, such as [[0, 1], [60, 10]]")
     if any(later <= earlier for (earlier, _), (later, _) in pairwise(points)):
         raise ValueError("expected points in ascending time")
-    if points and mean_rate(points) < LEAST_RATE:
-        raise ValueError(f"expected a mean rate of {LEAST_RATE:g} at least")
+    if points and mean_rate(points) < MIN_RATE:
+        raise ValueError(f"expected a mean rate of {MIN_RATE:g} at least")
     return points
 
 
@@ -156,17 +156,17 @@ Seconds = Annotated[float, BeforeValidator(parse_duration_s), Field(gt=0), reads
 Milliseconds = Annotated[float, BeforeValidator(_parse_slo_ms)]
 Share = Annotated[float, BeforeValidator(parse_share), reads('share: `"1%"` or `0.01`')]
 Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
-Concurrency = Annotated[int, Field(ge=1, le=MOST_CONCURRENCY)]
-Held = Annotated[int, Field(ge=0, le=MOST_CONCURRENCY)]
+Concurrency = Annotated[int, Field(ge=1, le=MAX_CONCURRENCY)]
+Held = Annotated[int, Field(ge=0, le=MAX_CONCURRENCY)]
 Concurrencies = Annotated[
     list[Held],
     BeforeValidator(_as_list),
     Field(min_length=1),
-    reads(f"integer from 0 to {MOST_CONCURRENCY:,}, or a list of them"),
+    reads(f"integer from 0 to {MAX_CONCURRENCY:,}, or a list of them"),
 ]
-Requests = Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
-Rate = Annotated[float, Field(ge=LEAST_RATE, le=MOST_RATE)]
-Rates = Annotated[list[Rate], BeforeValidator(_as_list), reads(f"number from {LEAST_RATE:g}, or a list of them")]
+Requests = Annotated[int, Field(ge=1, le=MAX_REQUESTS)]
+Rate = Annotated[float, Field(ge=MIN_RATE, le=MAX_RATE)]
+Rates = Annotated[list[Rate], BeforeValidator(_as_list), reads(f"number from {MIN_RATE:g}, or a list of them")]
 Warmup = Annotated[int | str, BeforeValidator(_parse_warmup), reads("requests, or a duration")]
 Ladder = Annotated[
     Concurrency | list[Rate], BeforeValidator(_check_ladder), reads("integer from 1, or a list of loads")
@@ -180,7 +180,7 @@ AddressText = Annotated[str, AfterValidator(_check_address)]
 CpusText = Annotated[str, AfterValidator(_check_cpus), reads(f'CPUs: `"8-15,24-31"`, or `"{ALL_CPUS}"`')]
 Moment = Annotated[float, BeforeValidator(parse_duration_s), Field(ge=0), reads("duration")]
 RatePoints = Annotated[
-    list[tuple[Moment, Annotated[float, Field(ge=0, le=MOST_RATE)]]],
+    list[tuple[Moment, Annotated[float, Field(ge=0, le=MAX_RATE)]]],
     AfterValidator(_check_rate_points),
     reads("list of [duration, requests a second]"),
 ]

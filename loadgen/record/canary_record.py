@@ -26,10 +26,10 @@ from loadgen.schema.canary import CanaryCount, CanaryResult, CanaryStage, Greedy
 from loadgen.schema.journal import CanaryMeasured, ReferenceDisturbed
 from loadgen.schema.result import Verdict
 
-MOST_PERPLEXITY = 1000.0
+MAX_PERPLEXITY = 1000.0
 """No trained model has a higher perplexity on plain text in a language it knows; an untrained one has that of its whole
 vocabulary."""
-_FEWEST_SCORES = 3  # for a verdict on perplexity
+_MIN_SCORES = 3  # for a verdict on perplexity
 _PROBLEMS_KEPT = 20
 _EARLY = 0.25  # of an answer
 _NOISY = 0.1  # nats per token: if the smallest detectable drift exceeds this, the result says so
@@ -263,8 +263,8 @@ class CanaryRecord:
             words = self._drift_words(instance, part, share_of_alarms(stage.number, instance))
             if words:
                 yield Verdict("output-drift", subject, f"{where}wrong output {when}: {words}")
-            perplexity = _perplexity(part.log_probability / part.scores) if part.scores >= _FEWEST_SCORES else 0.0
-            if perplexity > MOST_PERPLEXITY:
+            perplexity = _perplexity(part.log_probability / part.scores) if part.scores >= _MIN_SCORES else 0.0
+            if perplexity > MAX_PERPLEXITY:
                 yield Verdict("output-broken", subject, f"{where}{_broken_words(perplexity, when)}")
 
     def _drift_words(self, instance: int, part: _Part, false_alarms: float) -> str:
@@ -358,7 +358,7 @@ def _perplexity(mean: float) -> float:
 def _broken_words(perplexity: float, when: str) -> str:
     return (
         f"broken output {when}: plain text has a perplexity of {perplexity:,.0f}, with no trained model more than "
-        f"{MOST_PERPLEXITY:,.0f}; weights, their scales or a kernel are wrong"
+        f"{MAX_PERPLEXITY:,.0f}; weights, their scales or a kernel are wrong"
     )
 
 

@@ -27,7 +27,7 @@ _SERIES_RAW = 600  # ten minutes at one sample a second
 _SERVER_GROWTH_BYTES = 512 * 1024**2
 _SERVER_SHARE = 0.1
 _RECENT_LOOKS = 10
-_MOST_SAMPLES = 1000
+_MAX_SAMPLES = 1000
 _LISTED_S = 25.0  # how long a list of processes counts as current: they are listed every ten seconds, or not at all
 _MEASURED = tuple(field.name for field in msgspec.structs.fields(GpuStage) if field.type == GpuFigure | None)
 _ERRORS = (
@@ -120,7 +120,7 @@ class Spaced(Generic[Sample]):
             self.samples.pop()
         self.samples.append(sample)
         self._count += 1
-        if len(self.samples) > _MOST_SAMPLES:
+        if len(self.samples) > _MAX_SAMPLES:
             del self.samples[1:-1:2]
             self._step *= 2
 

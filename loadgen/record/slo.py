@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from loadgen.metrics.batch_means import LEAST_BLOCKS, PERCENTS
-from loadgen.metrics.client_limit import MOST_SEND_LAG_MS
+from loadgen.metrics.batch_means import MIN_BLOCKS, PERCENTS
+from loadgen.metrics.client_limit import MAX_SEND_LAG_MS
 from loadgen.metrics.difference import (
     SLO_CONFIDENCE,
     chance_of_misses,
@@ -233,7 +233,7 @@ def _never_answered(stage: StageRecord) -> int:
 
 def _unsent(stage: StageRecord) -> int:
     """Arrivals that were never sent; one that became due as the stage ended was not late yet."""
-    return stage.counters["unsent"] if stage.metrics.unsent_wait_ns > MOST_SEND_LAG_MS * 1e6 else 0
+    return stage.counters["unsent"] if stage.metrics.unsent_wait_ns > MAX_SEND_LAG_MS * 1e6 else 0
 
 
 def _streams(stage: StageRecord, metric: str, values: Histogram) -> int:
@@ -285,7 +285,7 @@ def _evidence(stage: StageRecord, metrics: Iterable[str], statistic: str, count:
 def _at_worst(stage: StageRecord, count: int) -> _Evidence:
     """As if all concurrent streams were one, until there are blocks."""
     held = max(1.0, stage.held_mean or float(stage.started.concurrency or 1))
-    return _Evidence(count, count / held, least=math.ceil(LEAST_BLOCKS * held) if held > 1 else 0)
+    return _Evidence(count, count / held, least=math.ceil(MIN_BLOCKS * held) if held > 1 else 0)
 
 
 def _known(stage: StageRecord, metric: str, verdict: SloVerdict) -> SloVerdict:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from loadgen.format import counted
 from loadgen.metrics.batch_means import BatchMeans
 from loadgen.metrics.bursts import bursts_of, is_buffered
-from loadgen.metrics.client_limit import FEWEST_FOR_SHARE, MOST_COALESCED, ClientFacts, cap_held_back, client_limit
+from loadgen.metrics.client_limit import MAX_COALESCED, MIN_FOR_SHARE, ClientFacts, cap_held_back, client_limit
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.open_loop import open_loop_of, thinned
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
@@ -24,7 +24,7 @@ from loadgen.schema.result import Bursts, OpenLoop, StageHardware
 
 E2E_WINDOWS = 3.0  # how many times E2E a window must last to know it
 ANSWERS_BLOCK_S = 30.0
-MOST_FAILED = 0.01  # of the streams, while all of a closed loop must be held
+MAX_FAILED = 0.01  # of the streams, while all of a closed loop must be held
 _NO_TICK, _NO_CANARIES = HostTick(), CanaryTraffic()
 
 
@@ -309,8 +309,8 @@ class StageRecord:
         """Why this host's own way to the server was the limit; None if it was not, or other hosts fare the same."""
         if self._whole is None or not is_buffered(self.bursts):
             return None
-        others = (part for part in self._whole.hosts if part.client.counters["reads"] >= FEWEST_FOR_SHARE)
-        smooth = next((part.host for part in others if (part.client.coalesced_share or 0.0) <= MOST_COALESCED), None)
+        others = (part for part in self._whole.hosts if part.client.counters["reads"] >= MIN_FOR_SHARE)
+        smooth = next((part.host for part in others if (part.client.coalesced_share or 0.0) <= MAX_COALESCED), None)
         if smooth is None:
             return None
         return (
@@ -372,7 +372,7 @@ class StageRecord:
         streams fail, since the client then waits before it sends the next.
         """
         started, counters = self.started, self.counters
-        pauses = started.thinks or counters["failed"] > MOST_FAILED * counters["sent"]
+        pauses = started.thinks or counters["failed"] > MAX_FAILED * counters["sent"]
         stands = started.requests is None and not started.steps
         return stands and not pauses and self.window_s > 1 and self._whole is None
 

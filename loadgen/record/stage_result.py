@@ -43,7 +43,7 @@ from loadgen.schema.result import (
 from loadgen.schema.samples import GpuStatic
 
 _NO_PRICE = Price()
-MOST_TAIL = 0.2  # of the window: beyond this, the figures are partly those of a lower load
+MAX_TAIL = 0.2  # of the window: beyond this, the figures are partly those of a lower load
 _REQUESTS = (*OUTCOMES, "sent", "warmup", "retried", "clock_steps", "carried_in", "carried_failed", "lost")
 
 
@@ -228,7 +228,7 @@ def _account_verdicts(stage: StageRecord) -> Iterator[Verdict]:
         words = f"the clock of {move.host} was moved by {move.by_ns / 1e6:+.1f} ms: its part of this stage is unsure"
         yield Verdict("clock-moved", subject, words)
     share = stage.tail_share
-    if share is not None and share > MOST_TAIL:
+    if share is not None and share > MAX_TAIL:
         words = f"for {share:.0%} of its time fewer streams than asked for were open, because its requests ran out"
         yield Verdict("tail", subject, f"{words}: give it more, or a duration", bad=False)
 

@@ -20,7 +20,7 @@ from loadgen.schema.samples import DeviceFile, Examination, GpuExam, GpuProcess,
 
 _WIDTH = 100
 _COLUMN = 16
-_MOST_PROCESSES = 5
+_MAX_PROCESSES = 5
 _COUNTED = {
     **dict.fromkeys(("pcie_replays", "links_up", "ecc_correctable", "ecc_uncorrectable", "ecc_deferred"), ""),
     **dict.fromkeys(("bad_pages", "rows_remapped", "xids"), ""),
@@ -187,9 +187,9 @@ def _processes(exams: Sequence[GpuExam]) -> Iterator[str]:
     holders: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for exam in exams:
         processes = exam.sample.processes or ()
-        more = [f"{len(processes) - _MOST_PROCESSES} more"] if len(processes) > _MOST_PROCESSES else []
+        more = [f"{len(processes) - _MAX_PROCESSES} more"] if len(processes) > _MAX_PROCESSES else []
         if processes:
-            holders[(*map(_process, processes[:_MOST_PROCESSES]), *more)].append(exam.gpu.index)
+            holders[(*map(_process, processes[:_MAX_PROCESSES]), *more)].append(exam.gpu.index)
     for listed, indices in holders.items():
         yield from _entries(f"on GPU {ranges(indices)}", *listed)
 

@@ -19,7 +19,7 @@ from loadgen.schema.result import FirstWave, Requests, Result, StageResult
 from loadgen.schema.snapshot import StageView
 
 LATENCY_TITLES = {"ttft": "TTFT", "ttft_from_intended": "TTFT from due", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
-_LEAST_TAIL = 0.01  # of the window: a shorter tail is not mentioned
+_MIN_TAIL = 0.01  # of the window: a shorter tail is not mentioned
 
 
 class Note(NamedTuple):
@@ -204,7 +204,7 @@ def notes_of(
         yield Note("TPOT", f"{tpot_parts:,} of {tpot.count:,} are parts of streams")
     if first_wave is not None:
         yield _first_wave(first_wave)
-    if tail_share is not None and tail_share >= _LEAST_TAIL:
+    if tail_share is not None and tail_share >= _MIN_TAIL:
         yield Note("Tail", f"for {tail_share:.0%} of the time fewer streams than asked for, as the requests ran out")
     if capped is not None:
         yield Note("Cap", capped)

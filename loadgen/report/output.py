@@ -20,7 +20,7 @@ from loadgen.schema.canary import Answers, CanaryResult, CanaryStage, GreedyAnsw
 from loadgen.schema.comparison import Word
 from loadgen.schema.result import Result, StageResult, Verdict
 
-LEAST_NATS = 0.001
+MIN_NATS = 0.001
 """A smaller difference between two runs is never evidence: 0.1 % of perplexity."""
 _ANSWER_CELLS = 48
 
@@ -218,7 +218,7 @@ def _mean(found: Sequence[TextDifference], error: float) -> TextDifference:
 
 def _judged(name: str, a: float, b: float, half: float) -> TextDifference:
     difference = b - a
-    evident = abs(difference) > max(half, LEAST_NATS)
+    evident = abs(difference) > max(half, MIN_NATS)
     word: Word = ("better" if difference > 0 else "worse") if evident else "no evidence"
     return TextDifference(name, a, b, difference, difference - half, difference + half, word)
 

@@ -4,7 +4,7 @@ Each server has its own canaries. Before the load, while the server is idle, eve
 one after another, while each prompt is answered `IDLE_ANSWERS` times, with at most four requests open; after the load,
 each is sent once more. This begins while the workers start, and delays the load by at most `IDLE_S`. During the load,
 each server has at most one canary open, scores and answers alternating, spaced so that on average canaries hold at
-most `MOST_STREAMS` streams, or `MOST_SHARE` of the load's streams if that is more.
+most `MAX_STREAMS` streams, or `MAX_SHARE` of the load's streams if that is more.
 
 Canaries use connections of this process, so they are in no worker's figures; their X-Request-Id begins with
 `CANARY_ID`.
@@ -38,7 +38,7 @@ from loadgen.server.vllm.client import Answer, ServerClient
 IDLE_SCORES, IDLE_ANSWERS = 3, 2
 IDLE_S = 3.0
 FIRST_S = 20.0  # for the first score: it may compile kernels, which should not happen under load either
-MOST_STREAMS, MOST_SHARE = 0.1, 0.02
+MAX_STREAMS, MAX_SHARE = 0.1, 0.02
 _TIMEOUT_S = 60.0
 _LOOKS_APART_S = 0.1  # between the two checks for other clients' requests
 
@@ -198,7 +198,7 @@ class _Server:
             await self._loaded.wait()
             async with self.turn:
                 took_s = await self._take_turn(*next(turns))
-            most = max(MOST_STREAMS, MOST_SHARE * self._record.open_streams)
+            most = max(MAX_STREAMS, MAX_SHARE * self._record.open_streams)
             await asyncio.sleep(max(interval_s - took_s, took_s * (1 / most - 1)))
 
     async def _take_turn(self, kind: CanaryKind, name: str) -> float:

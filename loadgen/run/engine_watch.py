@@ -30,7 +30,7 @@ from loadgen.server.vllm.client import ServerClient
 _PERIOD_S = 1.0
 _AT_ONCE_S = 0.1  # a reading between two stages serves as their boundary if the next one begins within this time
 _UNSURE = 1 / 3  # the largest uncertain part of a rate's span: a slow reading may be from any moment of its duration
-_SHORTEST_LIFE_S = 10.0  # no server restarts faster: counters that fall again sooner are not from one server
+_MIN_LIFE_S = 10.0  # no server restarts faster: counters that fall again sooner are not from one server
 _RESTARTED = "the engine was restarted: its counters began anew"
 _SEVERAL = "the engine's counters fall again and again: several servers answer at this address, or it miscounts"
 
@@ -96,7 +96,7 @@ class _Server:
     def _restarted(self) -> None:
         now_s = self._clock_s()
         if not self.is_several:
-            self.is_several = bool(self.restarts_s) and now_s - self.restarts_s[-1] < _SHORTEST_LIFE_S
+            self.is_several = bool(self.restarts_s) and now_s - self.restarts_s[-1] < _MIN_LIFE_S
             self._event(f"{self._client.base_url}: {_SEVERAL if self.is_several else _RESTARTED}")
         self._before = self._total
         self.restarts_s.append(now_s)

@@ -45,8 +45,8 @@ from loadgen.workload.prompts import ANCHOR, FALLBACK_IDS, WORDS, text_prompts
 
 TemplatesOf = Callable[[Stage], Sequence[RequestTemplate]]  # the request templates of a stage, one per server
 _REPEATS = 8
-_FEWEST_WORDS = 4
-_FEWEST_IDS = 32
+_MIN_WORDS = 4
+_MIN_IDS = 32
 _CALIBRATIONS = 4
 
 _MAX_TEMPLATE_TOKENS = 8192  # more than any chat template with its system prompt
@@ -185,11 +185,11 @@ async def _id_vocabulary(client: ServerClient, model: str) -> Accepted:
     """Ids of ordinary text in the server's own vocabulary: never special tokens, never out of range."""
     found = await optional(client.tokenize_text(model, " ".join(WORDS)))
     ids = set(found.value or [])
-    if 0 < len(ids) < _FEWEST_IDS:
+    if 0 < len(ids) < _MIN_IDS:
         # If the tokenizer yields too few distinct tokens for words, letters will do.
         letters = await optional(client.tokenize_text(model, " ".join("abcdefghijklmnopqrstuvwxyz0123456789,.:;!?")))
         ids |= set(letters.value or [])
-    if len(ids) >= _FEWEST_WORDS:
+    if len(ids) >= _MIN_WORDS:
         return Accepted(Vocabulary(ids=tuple(sorted(ids))))
     why = found.why or f"/tokenize knows only {len(ids)} tokens"
     note = f"the vocabulary is unknown: {why}; prompts are made of the token ids 300 to 999"
@@ -212,7 +212,7 @@ async def _text_vocabulary(client: ServerClient, model: str) -> Accepted:
     """Words that are one token in any position, after the tokens of `ANCHOR`."""
     anchor = await optional(client.tokenize_text(model, ANCHOR))
     words = await optional(_one_token_words(client, model, len(anchor.value))) if anchor.value else anchor
-    if isinstance(words.value, tuple) and len(words.value) >= _FEWEST_WORDS:
+    if isinstance(words.value, tuple) and len(words.value) >= _MIN_WORDS:
         return Accepted(Vocabulary(words=words.value, overhead=len(anchor.value or [])))
     why = words.why or "hardly any word is one token in this vocabulary"
     note = f"the tokens of words are unknown: {why}; each counts as one token, the real ISL is the server's usage"

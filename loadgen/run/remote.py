@@ -29,7 +29,7 @@ from loadgen.server.process.locks import peer_of
 SOCKET = "watch.sock"
 _FAREWELL_S = 1.0
 _TURNS_TO_VISIT = 6  # of the event loop: asyncio takes four from a connection to the visit
-_LONGEST_SNAPSHOT = 1 << 26
+_MAX_SNAPSHOT = 1 << 26
 _SAME_MOMENT_S = 1e-3
 operations: msgspec.json.Decoder[Operation] = msgspec.json.Decoder(Operation)
 
@@ -147,7 +147,7 @@ class RemoteRun:
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         try:
             with _short_path(self._folder) as path:
-                reader, writer = await asyncio.open_unix_connection(path, limit=_LONGEST_SNAPSHOT)
+                reader, writer = await asyncio.open_unix_connection(path, limit=_MAX_SNAPSHOT)
         except OSError as error:
             why = "nothing runs there" if isinstance(error, (FileNotFoundError, ConnectionError)) else error.strerror
             raise ResultError(f"{self._folder}: cannot be watched: {why}") from error

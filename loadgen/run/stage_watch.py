@@ -26,23 +26,23 @@ from loadgen.schema.journal import StageLoad, StageStarted
 from loadgen.schema.result import Limits
 
 _WAVE_SHARE = 0.1  # of a stage's streams: if fewer begin at once, they are ordinary requests
-LONGEST_FILL_S = 30.0
+MAX_FILL_S = 30.0
 """How long a stage without an end waits for its first wave at most; any other waits for as long as it is measured."""
 JUDGED_AFTER_S = 10.0  # no stage is judged earlier
-FEWEST_ENDED = 20
+MIN_ENDED = 20
 UNSERVED = 0.05  # the least share of unanswered arrivals
 READING_S = 1.0
 _SURE = 4.0  # student's t beyond 99.9 % with ten increments, with few false alarms even if tested every second
-_FEWEST_INCREMENTS = 5
+_MIN_INCREMENTS = 5
 _RISEN = 1.5
-FEWEST_TICKS = 12
+MIN_TICKS = 12
 _HELD_SHARE = 0.02
 _KEPT = 4  # the rule needs so many points to the right of a cut
 INTERIM = 0.9973  # the confidence of three standard deviations
-_SHORTEST_PROBE_S = 2.0
+_MIN_PROBE_S = 2.0
 _QUIET_S = 2.0
-_FEWEST_FAILURES = 10
-_MOST_FAILURES = 200
+_MIN_FAILURES = 10
+_MAX_FAILURES = 200
 
 
 class StageWatch:
@@ -99,7 +99,7 @@ class StageWatch:
         filled = tick.first_wave_waiting == 0 or not self.waits_for_first_wave
         drained = tick.held <= (self._stage.concurrency or 0) or not self.waits_for_drain
         self._ready = self._ready or (tick.first_wave_waiting is not None and filled and drained)
-        self.late = self.waits_for_first_wave and not self._ready and t_s > (self._stage.duration_s or LONGEST_FILL_S)
+        self.late = self.waits_for_first_wave and not self._ready and t_s > (self._stage.duration_s or MAX_FILL_S)
 
     @property
     def waits(self) -> bool:
@@ -166,7 +166,7 @@ class OverloadDetector:
         """Why the stage should end: its queue grows without bound; None if it does not."""
         half = len(self._times_s) // 2
         times_s, values = self._times_s[half:], self._in_flight[half:]
-        if len(values) <= _FEWEST_INCREMENTS or times_s[-1] < JUDGED_AFTER_S or ended < FEWEST_ENDED or not e2e_mean_s:
+        if len(values) <= _MIN_INCREMENTS or times_s[-1] < JUDGED_AFTER_S or ended < MIN_ENDED or not e2e_mean_s:
             return None
         span_s = times_s[-1] - times_s[0]
         unserved = (values[-1] - values[0]) / span_s / self._rate
@@ -230,7 +230,7 @@ class Transient:
     @property
     def over(self) -> bool:
         """Whether every slot has turned over once, and the series are stationary."""
-        if len(self._held) < FEWEST_TICKS or not self._turned_over():
+        if len(self._held) < MIN_TICKS or not self._turned_over():
             return False
         return all(at_rest(series) for series in (self._held, self._ttft_ms, self._tokens))
 
@@ -253,7 +253,7 @@ def ttft_of(delta: StageDelta | None) -> float | None:
 
 def at_rest(series: list[float]) -> bool:
     """Whether the best cut of a series lies in its first half; False for one that is too short."""
-    if len(series) < FEWEST_TICKS // 2:
+    if len(series) < MIN_TICKS // 2:
         return False
     return int(np.argmin(cut_errors(series))) <= len(series) // 2
 
@@ -292,7 +292,7 @@ def enough(stage: Stage, record: StageRecord, measured_s: float, max_duration_s:
     """
     if stage.duration_s is None:
         return None
-    if stage.judged is not None and measured_s >= min(_SHORTEST_PROBE_S, stage.duration_s):
+    if stage.judged is not None and measured_s >= min(_MIN_PROBE_S, stage.duration_s):
         verdict = judge(record, stage.judged, INTERIM).verdict
         if verdict != "unresolved":
             return f"it is sure: the limits are {verdict}"
@@ -337,7 +337,7 @@ class CircuitBreaker:
             self._successes, self._failures_then, self._since_s = successes, failures, now_s
             return None
         row = failures - self._failures_then
-        wanted = min(_MOST_FAILURES, max(_FEWEST_FAILURES, 2 * (current.started.concurrency or 0)))
+        wanted = min(_MAX_FAILURES, max(_MIN_FAILURES, 2 * (current.started.concurrency or 0)))
         if row < wanted or now_s - self._since_s < _QUIET_S:
             return None
         return f"nothing but failures: the last {row} requests failed, {_most_frequent(record)}"

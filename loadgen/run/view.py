@@ -43,7 +43,7 @@ from loadgen.schema.snapshot import (
 
 _CPU_POINTS = 8
 _QUIET_S = 10.0  # longer than most prefills
-_MOST_FAILED = 0.1  # of the streams that ended in the last seconds; with more, the run is failing
+_MAX_FAILED = 0.1  # of the streams that ended in the last seconds; with more, the run is failing
 
 
 class RunFields(TypedDict, total=False):
@@ -381,7 +381,7 @@ def load_headline(
 
 
 def _is_failing(failed: int, completed: int) -> bool:
-    return failed > 0 and failed >= _MOST_FAILED * (failed + completed)
+    return failed > 0 and failed >= _MAX_FAILED * (failed + completed)
 
 
 def _limit_of(engine: EngineView | None) -> str | None:

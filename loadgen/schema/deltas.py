@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 HISTOGRAM_LENGTH = 23_552  # counters of a histogram of 1 us to an hour with three digits, as HdrHistogram numbers them
 _ABOVE_US = 1 << 32  # the first value beyond the last counter
-_MOST = 1 << 40
+_MAX_COUNT = 1 << 40
 _FIRST = struct.Struct("<H")
-_LONGEST_PACKED = 4 + HISTOGRAM_LENGTH * (2 + 8)
+_MAX_PACKED = 4 + HISTOGRAM_LENGTH * (2 + 8)
 _EXACT = 1 << 53  # up to here a float holds every integer
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=_EXACT)]
@@ -59,7 +59,7 @@ class EncodedHistogram(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         within = steps.max(initial=0) < HISTOGRAM_LENGTH and steps.sum() < HISTOGRAM_LENGTH
         if len(steps) != len(counts) or not in_order or not within:
             raise ValueError(f"a histogram whose counters are not {HISTOGRAM_LENGTH} in order")
-        if counts.min(initial=1) < 1 or counts.max(initial=0) > _MOST or int(counts.sum()) != self.count:
+        if counts.min(initial=1) < 1 or counts.max(initial=0) > _MAX_COUNT or int(counts.sum()) != self.count:
             raise ValueError("a histogram whose counts do not add up")
         if not self.sum_us**2 <= self.sum_squares_us * self.count <= (self.max_us * self.count) ** 2 or self.sum_us < 0:
             raise ValueError("a histogram whose sums contradict each other")
@@ -246,7 +246,7 @@ def unpack_counters(packed: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]
     """The first index with the distances from each to the next, and the counts; raises `ValueError` for other bytes."""
     unpacking = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
     try:
-        raw = unpacking.decompress(packed, _LONGEST_PACKED)
+        raw = unpacking.decompress(packed, _MAX_PACKED)
         of_steps, of_counts = raw[0], raw[1]
         number, rest = divmod(len(raw) - 4 + of_steps, of_steps + of_counts)
         counts_at = len(raw) - number * of_counts

@@ -22,7 +22,7 @@ from loadgen.schema.samples import GpuSample, GpuStatic, HostSample
 SNAPSHOT_S = 0.25  # the interval between snapshots
 WINDOW_S = 5.0  # the span of the percentiles in a `SeriesPoint`
 RECENT_S = 10.0  # the span of `Snapshot.recent`
-SHORTEST_S = 0.25
+MIN_S = 0.25
 """A load held for less time, such as on the way to another, is not drawn; tables have it."""
 CURVE_PERCENTS = (
     *(0.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 75.0, 80.0, 85.0, 90.0),

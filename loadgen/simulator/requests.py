@@ -7,7 +7,7 @@ import msgspec
 
 from loadgen.errors import UNDECODABLE
 from loadgen.simulator import tokens
-from loadgen.simulator.scores import MOST_TOP, Scores
+from loadgen.simulator.scores import MAX_TOP, Scores
 
 Body = TypeVar("Body")
 
@@ -61,8 +61,8 @@ class Generate(msgspec.Struct):
         """The log probabilities to return; never for a stream, unlike vLLM."""
         asked = {"prompt_logprobs": self.prompt_logprobs, "logprobs": self.logprobs if completion else None}
         for name, top in asked.items():
-            if top is not None and not 0 <= top <= MOST_TOP:
-                text = f"Requested {name} of {top}, which is not within 0 and the max allowed: {MOST_TOP}"
+            if top is not None and not 0 <= top <= MAX_TOP:
+                text = f"Requested {name} of {top}, which is not within 0 and the max allowed: {MAX_TOP}"
                 raise RequestRefused(400, text, param=name)
         if self.stream and self.prompt_logprobs:
             text = "`prompt_logprobs` are not available when `stream=True`."

@@ -17,7 +17,7 @@ from loadgen.simulator import tokens
 
 MEAN_NATS = 1.8
 UNTRAINED_NATS = math.log(tokens.VOCABULARY)  # nats per token of an untrained model
-MOST_TOP = 20  # vLLM's --max-logprobs
+MAX_TOP = 20  # vLLM's --max-logprobs
 _STEPS = 1 << 20
 
 

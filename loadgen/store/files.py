@@ -28,7 +28,7 @@ from loadgen.store.growing import GrowingFile, writing
 from loadgen.store.journal import JOURNAL, Journal, OldParts
 
 HISTOGRAMS = "histograms.hlog"
-_SHORTEST_S = 1.0
+_MIN_S = 1.0
 _SHARE_OF_RUN = 0.01
 _LOGGED = (*LATENCIES, "ttft_censored", "ttft_from_intended_censored")
 _HEAD = """\
@@ -117,7 +117,7 @@ class HistogramLog(GrowingFile):
                 interval.end_s = line.t_s
                 interval.latency.setdefault(name, Histogram()).add(seen[name])
         oldest_s = min((interval.start_s for interval in self._intervals.values()), default=line.t_s)
-        if line.t_s - oldest_s >= max(_SHORTEST_S, _SHARE_OF_RUN * line.t_s):
+        if line.t_s - oldest_s >= max(_MIN_S, _SHARE_OF_RUN * line.t_s):
             self.flush()
 
 

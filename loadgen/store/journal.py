@@ -33,9 +33,9 @@ JOURNAL = "journal.jsonl"
 PART_BYTES = 32 << 20
 _MAX_UNPACKED_BYTES = 2 * PART_BYTES  # of a thinned part: it is smaller than the part was
 _LINES_A_TICK = 4  # lines thinned with each tick, which itself brings one or two
-_MOST_WAITING = 64 << 20  # over an hour at a thousand streams
-_LONGEST_LINE = 64 << 20
-_MOST_DAMAGED = 10_000
+_MAX_WAITING = 64 << 20  # over an hour at a thousand streams
+_MAX_LINE = 64 << 20
+_MAX_DAMAGED = 10_000
 
 
 class _Encoder:
@@ -80,7 +80,7 @@ class Journal(GrowingFile):
     @property
     def is_lost(self) -> bool:
         """Whether so many bytes wait that the run must continue without a journal."""
-        return self._waiting_bytes > _MOST_WAITING
+        return self._waiting_bytes > _MAX_WAITING
 
     def write(self, line: Line) -> None:
         """Append the lines that wait and this one; raises `ResultError` when the disk fails, and keeps the rest."""
@@ -233,12 +233,12 @@ def _lines(path: Path, file: BinaryIO, skipped: list[str] | None) -> Iterator[Li
     engine: EngineView | None = None
     damaged = 0
     packed = isinstance(file, gzip.GzipFile)
-    for number, text in enumerate(iter(partial(file.readline, _LONGEST_LINE), b""), start=1):
+    for number, text in enumerate(iter(partial(file.readline, _MAX_LINE), b""), start=1):
         if packed and file.tell() > _MAX_UNPACKED_BYTES:
             raise ResultError(f"{path}: the rest is left out: unpacked, it exceeds {_MAX_UNPACKED_BYTES >> 20} MiB")
         if not text.endswith(b"\n"):
-            if len(text) == _LONGEST_LINE:
-                raise ResultError(f"{path}:{number}: not a journal: the line exceeds {_LONGEST_LINE >> 20} MiB")
+            if len(text) == _MAX_LINE:
+                raise ResultError(f"{path}:{number}: not a journal: the line exceeds {_MAX_LINE >> 20} MiB")
             return
         try:
             line = decode_line(text)
@@ -247,8 +247,8 @@ def _lines(path: Path, file: BinaryIO, skipped: list[str] | None) -> Iterator[Li
             if skipped is None:
                 raise ResultError(problem) from error
             damaged += 1
-            if damaged > _MOST_DAMAGED:
-                raise ResultError(f"{path}: not a journal: over {_MOST_DAMAGED:,} damaged lines") from error
+            if damaged > _MAX_DAMAGED:
+                raise ResultError(f"{path}: not a journal: over {_MAX_DAMAGED:,} damaged lines") from error
             skipped.append(problem)
             engine = None  # the damaged line may have changed it
             continue

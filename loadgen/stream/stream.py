@@ -16,7 +16,7 @@ from loadgen.stream.ending import Failure, worse_reason
 from loadgen.stream.events import Choice, Usage, output_bytes
 from loadgen.stream.samples import StageSamples
 
-LEAST_PART_TOKENS = 8  # a shorter part of a stream has no TPOT
+MIN_PART_TOKENS = 8  # a shorter part of a stream has no TPOT
 MAX_HELD_EVENTS = 3
 """Output events in a row without growing usage; with more, usage does not count the tokens of each event."""
 _UNCOUNTED_TOKENS = 1  # by which usage may differ from the events all the same: the end-of-sequence token has none
@@ -213,7 +213,7 @@ class Stream:
         """Record the TPOT of the part within the window, if it is long enough and its tokens are known."""
         samples, tokens = self.samples, self.tokens - self.part_tokens
         known = self.counted or (samples.events_are_tokens and not self.usage_fell)
-        if known and not self.muted and self.part_ns and tokens >= LEAST_PART_TOKENS:
+        if known and not self.muted and self.part_ns and tokens >= MIN_PART_TOKENS:
             samples.tpot_ns.append((self.last_ns - self.part_ns) // tokens)
             samples.tpot_parts += 1
 

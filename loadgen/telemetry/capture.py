@@ -59,7 +59,7 @@ _COUNTERS = (
     *("energy_j", "pcie_replays", "link_read_bytes", "link_write_bytes"),
     *("ecc_correctable", "ecc_uncorrectable", "ecc_deferred", "bad_pages", "rows_remapped", "xids"),
 )
-_MOST_GAINED = 1e18  # the most that a counter may grow per round
+_MAX_GAINED = 1e18  # the most that a counter may grow per round
 _LATE_S = 1.0  # samples due longer ago than this, because the process was stopped, are skipped
 
 _decoder: msgspec.json.Decoder[CaptureLine] = msgspec.json.Decoder(CaptureLine)
@@ -220,7 +220,7 @@ def _gains(samples: Sequence[Sampled], period_s: float) -> dict[int, dict[str, f
             if value is not None:
                 first_s, first_value = first.setdefault((gpu.index, name), (gpu.t_s, value))
                 pace = max(0.0, value - first_value) / (gpu.t_s - first_s) if gpu.t_s > first_s else 0.0
-                gains.setdefault(gpu.index, {})[name] = min(pace * period_s, _MOST_GAINED)
+                gains.setdefault(gpu.index, {})[name] = min(pace * period_s, _MAX_GAINED)
     return gains
 
 

@@ -52,8 +52,8 @@ _GIB = 1024.0**3
 _ENERGY_WITHIN = 0.25
 """Sensors average over up to a second, which is much of the time watched; a wrong unit is off by far more."""
 Describe = Callable[[GpuSample], GpuSample]
-_SHORTEST_S = 1.0
-_LONGEST_GAP_S = 5.0
+_MIN_S = 1.0
+_MAX_GAP_S = 5.0
 
 
 class _Range(NamedTuple):
@@ -237,7 +237,7 @@ def _energy(samples: Sequence[GpuSample]) -> Iterator[tuple[str, float, _Range]]
         return
     window_s = max(energy_times_s[0], power_times_s[0]), min(energy_times_s[-1], power_times_s[-1])
     counter = increase(times_s, joules, *window_s)
-    power = integral(times_s, watts, *window_s, longest_gap_s=_LONGEST_GAP_S)
-    if min(counter.covered_s, power.covered_s) >= _SHORTEST_S:
+    power = integral(times_s, watts, *window_s, longest_gap_s=_MAX_GAP_S)
+    if min(counter.covered_s, power.covered_s) >= _MIN_S:
         around = _Range(power.amount * (1 - _ENERGY_WITHIN), power.amount * (1 + _ENERGY_WITHIN), "J")
         yield "energy_j against power", counter.amount, around

@@ -34,7 +34,7 @@ _GPM_METRICS = (
     pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC,
 )
 _GPM_FIELDS = ("sm_percent", "dram_percent", "pcie_bytes_per_s")
-_MOST_EVENTS = 64  # taken per poll; the others wait
+_MAX_EVENTS = 64  # taken per poll; the others wait
 
 
 def reason_of(error: pynvml.NVMLError) -> str:
@@ -130,7 +130,7 @@ class Xids:
     def look(self) -> set[int]:
         """Take pending events without waiting; returns the addresses of their GPUs."""
         new: set[int] = set()
-        for _ in range(_MOST_EVENTS if self._seen else 0):
+        for _ in range(_MAX_EVENTS if self._seen else 0):
             event = read(pynvml.nvmlEventSetWait_v2, self._events, 0)
             if isinstance(event, Missing):  # usually a timeout: no event
                 break

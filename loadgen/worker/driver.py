@@ -31,7 +31,7 @@ _SLICE = 16
 _PREPARE_S = 5.0  # a stage begins so long after its connections could all be open, even if some are missing
 _EARLY_S = 0.005  # no timer of the loop ends earlier than that
 _PREPARED_OPEN_LOOP = 64
-MOST_UNSENT_BYTES = 64 * 1024 * 1024
+MAX_UNSENT_BYTES = 64 * 1024 * 1024
 """A closed loop sends nothing more while the kernel has yet to take this much: long prompts add up to gigabytes."""
 
 
@@ -194,7 +194,7 @@ class Driver:
         self._note_held()
 
     def _wants_more(self, run: StageRun) -> bool:
-        if self.sockets.unsent_bytes > MOST_UNSENT_BYTES:
+        if self.sockets.unsent_bytes > MAX_UNSENT_BYTES:
             return False
         taken = len(self.open) + len(self._connections.opening) + self._back_off.places + run.thinking
         return run.concurrency is not None and taken < run.concurrency and not run.exhausted

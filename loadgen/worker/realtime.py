@@ -24,8 +24,8 @@ _SCHED_FLAG_KEEP_POLICY = 0x08
 _SLICE_NS = 100_000  # the shortest that Linux grants
 _pack_sched_attr = struct.Struct("IIQiIQQQ").pack
 
-_MOST_OF_CORES = 0.25  # for all workers together: the rest is the engine's
-_MOST_OF_A_CORE = 0.7  # a worker that needs more than this is about to be too slow, realtime or not
+_MAX_OF_CORES = 0.25  # for all workers together: the rest is the engine's
+_MAX_OF_A_CORE = 0.7  # a worker that needs more than this is about to be too slow, realtime or not
 _SMOOTHING_NS = 1_000_000_000  # time constant of the CPU share: shorter bursts do not count in full
 _STUCK_US = 1_000_000
 """CPU time without blocking after which the kernel sends SIGXCPU, upon which the worker gives up realtime priority."""
@@ -44,7 +44,7 @@ def ask_for_short_slices() -> None:
 
 def realtime_budget(cores: float, workers: int) -> float:
     """The share of a core that each of `workers` may use at realtime priority."""
-    return min(_MOST_OF_A_CORE, _MOST_OF_CORES * cores / workers)
+    return min(_MAX_OF_A_CORE, _MAX_OF_CORES * cores / workers)
 
 
 def within_budget(cpu_share: float, budget: float, *, realtime: bool) -> bool:

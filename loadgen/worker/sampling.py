@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from loadgen.metrics.degenerate import LEAST_EVENTS
+from loadgen.metrics.degenerate import MIN_EVENTS
 from loadgen.stream.channel import Channel
 from loadgen.stream.events import text_of
 from loadgen.stream.samples import StageSamples
 from loadgen.stream.stream import Stream
 
 EVENTS = 256
-_MOST_DUE = 4
+_MAX_DUE = 4
 
 
 class _Followed(NamedTuple):
@@ -42,7 +42,7 @@ class AnswerSampler:
 
     def tick(self) -> None:
         """Check the complete answers; failed streams and those that outlived their stage say nothing about a load."""
-        self.due = min(self.due + self._wanted, _MOST_DUE)
+        self.due = min(self.due + self._wanted, _MAX_DUE)
         self._followed = [followed for followed in self._followed if not _judged(followed)]
 
 
@@ -56,6 +56,6 @@ def _judged(followed: _Followed) -> bool:
         return False
     stream.pieces = None
     texts = [text_of(piece) for piece in pieces[:EVENTS]]
-    if within and (stream.completed or not over) and len(texts) >= LEAST_EVENTS and None not in texts:
+    if within and (stream.completed or not over) and len(texts) >= MIN_EVENTS and None not in texts:
         samples.note_answer("".join(filter(None, texts)))
     return True

@@ -20,14 +20,14 @@ _TFD_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
 _TFD_TIMER_ABSTIME = 1
 _pack_itimerspec = struct.Struct("qqqq").pack
 
-_LONGEST_LEAD_NS = 100_000  # the 90th percentile of wake-up latency on the machine where it was measured
-_MOST_SPUN = 0.1  # the largest share of time spent spinning
+_MAX_LEAD_NS = 100_000  # the 90th percentile of wake-up latency on the machine where it was measured
+_MAX_SPUN = 0.1  # the largest share of time spent spinning
 _LAG_EVERY_NS = 10_000_000
 
 
 def timer_lead_ns(rate: float) -> int:
     """How early to wake, in nanoseconds, at this many wake-ups a second."""
-    return min(_LONGEST_LEAD_NS, int(_MOST_SPUN * 1e9 / rate))
+    return min(_MAX_LEAD_NS, int(_MAX_SPUN * 1e9 / rate))
 
 
 class PreciseTimer:
@@ -119,7 +119,7 @@ def standstill_ns(due_ns: int, busy_ns: int) -> int:
 STEP_NS = 100_000  # a step that visibly moves TTFT and gaps; smaller ones are not detected
 _TIGHT_NS = 5_000  # precise enough to stop trying; an undisturbed reading takes 0.3 us
 _READINGS = 4
-_MOST_READINGS = 100  # if the machine interrupts them all, detection waits for the next call
+_MAX_READINGS = 100  # if the machine interrupts them all, detection waits for the next call
 
 
 class _Offset(NamedTuple):
@@ -161,7 +161,7 @@ class ClockWatch:
 
     def _measure(self) -> _Offset:
         best = self._read()
-        for count in range(1, _MOST_READINGS):
+        for count in range(1, _MAX_READINGS):
             if count >= _READINGS and best.width_ns <= _TIGHT_NS:
                 break
             best = min(best, self._read(), key=lambda offset: offset.width_ns)

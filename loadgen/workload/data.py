@@ -36,7 +36,7 @@ from loadgen.workload.traces import TraceOptions, TraceReader, TraceRow, hash_id
 SAMPLE = "sample"  # `load.data = "sample"` is the dataset that comes with vramp
 _SAMPLE_PATH = Path(__file__).with_name("sharegpt_sample.json")
 _CHUNK_BYTES = 1 << 18
-_LONGEST_RECORD_BYTES = 64 * 1024 * 1024
+_MAX_RECORD_BYTES = 64 * 1024 * 1024
 _OPENING = re.compile(r"\ufeff?\s*\[")
 _SPACE = re.compile(r"[\s,]*")
 _KEPT_MESSAGE = 400
@@ -225,8 +225,8 @@ def _index_folder() -> Path:
 
 def _line_records(file: BinaryIO, path: Path) -> Iterator[_Raw]:
     offset = 0
-    for number, content in enumerate(iter(partial(file.readline, _LONGEST_RECORD_BYTES), b""), start=1):
-        if len(content) >= _LONGEST_RECORD_BYTES:
+    for number, content in enumerate(iter(partial(file.readline, _MAX_RECORD_BYTES), b""), start=1):
+        if len(content) >= _MAX_RECORD_BYTES:
             raise _malformed(path, number, "expected a line of less than 64 MiB")
         stripped = content.strip(b"\xef\xbb\xbf \t\r\n") if offset == 0 else content.strip()
         if stripped:
@@ -270,7 +270,7 @@ class _Window:
     def grow(self) -> bool:
         """Read more, at least doubling the text; False at the end of the file."""
         self.text, self.at = self.text[self.at :], 0
-        if len(self.text) > _LONGEST_RECORD_BYTES:
+        if len(self.text) > _MAX_RECORD_BYTES:
             raise _malformed(self._path, self.line, "expected records of less than 64 MiB")
         read = self._file.read(max(_CHUNK_BYTES, len(self.text)))
         whole = self._rest + read

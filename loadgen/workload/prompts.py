@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 _REQUESTS_A_STAGE = 2**24
-_MOST_PIECES = 2**96  # per stage; large, because pieces of a trace take their numbers from the trace
+_MAX_PIECES = 2**96  # per stage; large, because pieces of a trace take their numbers from the trace
 STAGES_A_RUN = 2**12
-_SHORTEST_TEXT = 2**16
+_MIN_TEXT = 2**16
 _STRIDE = 40_503  # odd, so that the windows of 65,536 consecutive requests begin at different places
 
 FALLBACK_IDS = tuple(range(300, 1000))
@@ -97,7 +97,7 @@ class _RandomText:
     def __init__(self, entries: Sequence[bytes], seed: int) -> None:
         self._entries = list(entries)
         self._seed = seed
-        self._extend(2 * _SHORTEST_TEXT)
+        self._extend(2 * _MIN_TEXT)
 
     def _extend(self, length: int) -> None:
         generator = np.random.Generator(np.random.Philox(self._seed))
@@ -110,14 +110,14 @@ class _RandomText:
     def prompt(self, stage: int, index: int, length: int) -> bytes:
         """`length` entries: the request's number, then a window on the text."""
         base = len(self._entries)
-        limit = _REQUESTS_A_STAGE if index < _REQUESTS_A_STAGE else _MOST_PIECES
+        limit = _REQUESTS_A_STAGE if index < _REQUESTS_A_STAGE else _MAX_PIECES
         number = _digits(index, base, limit) + _digits(stage, base, STAGES_A_RUN)
         header = b"".join([self._entries[digit] for digit in number[:length]])
         rest = max(0, length - len(number))
-        if rest + _SHORTEST_TEXT > self._length:
+        if rest + _MIN_TEXT > self._length:
             # A longer draw begins with the shorter one, so prompts written earlier would come out the same.
-            self._extend(rest + _SHORTEST_TEXT)
-        first = (index * _STRIDE + stage) % _SHORTEST_TEXT
+            self._extend(rest + _MIN_TEXT)
+        first = (index * _STRIDE + stage) % _MIN_TEXT
         return header + self._text[self._starts[first] : self._starts[first + rest]]
 
 

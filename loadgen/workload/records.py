@@ -20,15 +20,15 @@ from msgspec import UNSET, UnsetType
 TextFormat = Literal["sharegpt", "jsonl", "text"]
 
 CHARACTERS_A_TOKEN = 4  # an estimate, used only to get token counts from text
-_FEWEST_TOKENS, _MOST_PROMPT_TOKENS, _MOST_TOKENS = 4, 1024, 2048
+_MIN_TOKENS, _MAX_PROMPT_TOKENS, _MAX_TOKENS = 4, 1024, 2048
 """Limits for ShareGPT conversations, as in `vllm bench`: for prompt and answer each, the prompt, and their sum."""
-_LONGEST_ANSWER = 10_000_000  # tokens, as in a profile
+_MAX_ANSWER = 10_000_000  # tokens, as in a profile
 _NO_TEXT = "without text"
 _NOT_TEXT = "with images or other parts that are not text"
 _FEW_TURNS = "with fewer than two turns"
-_SHORT = f"with a turn of fewer than {_FEWEST_TOKENS} tokens"
-_LONG_PROMPT = f"with a prompt of more than {_MOST_PROMPT_TOKENS} tokens"
-_LONG = f"with more than {_MOST_TOKENS} tokens in all"
+_SHORT = f"with a turn of fewer than {_MIN_TOKENS} tokens"
+_LONG_PROMPT = f"with a prompt of more than {_MAX_PROMPT_TOKENS} tokens"
+_LONG = f"with more than {_MAX_TOKENS} tokens in all"
 
 _ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant", "bot": "assistant"}
 _TOOLS = ("tool", "function")  # their turns belong to calls, which are not sent
@@ -110,8 +110,8 @@ def _prompt(prompt: str, osl: int | None = None) -> DatasetRecord:
 
 def _parsed(record: _Record) -> DatasetRecord | str:
     osl = record.output_tokens if record.output_tokens is not None else record.output_length
-    if osl is not None and not 1 <= osl <= _LONGEST_ANSWER:
-        raise ValueError(f"expected output_tokens of at least 1 and at most {_LONGEST_ANSWER}, not {osl}")
+    if osl is not None and not 1 <= osl <= _MAX_ANSWER:
+        raise ValueError(f"expected output_tokens of at least 1 and at most {_MAX_ANSWER}, not {osl}")
     if record.prompt and record.messages:
         raise ValueError(f"expected {_SHAPE}, one of them and not both")
     if record.prompt:
@@ -161,11 +161,11 @@ def _conversation(turns: Sequence[_Turn], osl: int | None) -> DatasetRecord | st
 
 def _unfit(isl: int, osl: int) -> str | None:
     """Why `vllm bench` would leave out a conversation of these lengths; None if it would not."""
-    if min(isl, osl) < _FEWEST_TOKENS:
+    if min(isl, osl) < _MIN_TOKENS:
         return _SHORT
-    if isl > _MOST_PROMPT_TOKENS:
+    if isl > _MAX_PROMPT_TOKENS:
         return _LONG_PROMPT
-    return _LONG if isl + osl > _MOST_TOKENS else None
+    return _LONG if isl + osl > _MAX_TOKENS else None
 
 
 def _role(turn: _Turn) -> str:

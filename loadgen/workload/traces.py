@@ -22,11 +22,11 @@ import msgspec
 from loadgen.errors import UNDECODABLE
 from loadgen.format import counted, duration, harmless, percent
 
-_MOST_TOKENS = 2**31 - 1
-_MOST_SECONDS = 1e11  # thousands of years: more is not a valid time
-_MOST_IDS = 2**64  # ids may be 64-bit hashes
-_MOST_DISORDER = 0.01  # share of rows out of order above which the file is refused
-_MOST_PREFIXES = 2**21  # distinct prefixes remembered to compute the shared part of prompts, some 200 MB
+_MAX_TOKENS = 2**31 - 1
+_MAX_SECONDS = 1e11  # thousands of years: more is not a valid time
+_MAX_IDS = 2**64  # ids may be 64-bit hashes
+_MAX_DISORDER = 0.01  # share of rows out of order above which the file is refused
+_MAX_PREFIXES = 2**21  # distinct prefixes remembered to compute the shared part of prompts, some 200 MB
 _SHOWN_COLUMNS = 200
 
 _EMPTY_PROMPT = "without prompt tokens"
@@ -106,7 +106,7 @@ class _Sharing:
         if not row.hash_ids:
             return
         self.any = True
-        if len(self._prefixes) > _MOST_PREFIXES:
+        if len(self._prefixes) > _MAX_PREFIXES:
             return
         prefix, repeated = 0, 0
         for place, block in enumerate(row.hash_ids, start=1):
@@ -120,7 +120,7 @@ class _Sharing:
     @property
     def most_hits(self) -> float | None:
         """The share of prompt tokens that an unlimited prefix cache would hit; None where unknown."""
-        if not self.any or len(self._prefixes) > _MOST_PREFIXES:
+        if not self.any or len(self._prefixes) > _MAX_PREFIXES:
             return None
         return self._repeated_tokens / self._prompt_tokens
 
@@ -198,7 +198,7 @@ class TraceReader:
     @property
     def disordered(self) -> bool:
         """Whether so many rows are out of order that leaving them out would make it another trace."""
-        return self._left_out[_DISORDER] > _MOST_DISORDER * self._rows
+        return self._left_out[_DISORDER] > _MAX_DISORDER * self._rows
 
     @property
     def shares(self) -> bool:
@@ -274,9 +274,9 @@ def _csv_parser(csv: _Csv, names: list[str]) -> Callable[[bytes], TraceRow]:
             why = "is the file cut off?" if len(fields) < len(names) else "no value may have a comma in it"
             raise ValueError(f"expected {counted(len(names), 'column')} as in the header, found {len(fields)}; {why}")
         return TraceRow(
-            _value(csv.at, fields[at], csv.seconds, csv.time, _MOST_SECONDS),
-            int(_value(csv.isl, fields[isl], int, "a whole number of tokens", _MOST_TOKENS)),
-            int(_value(csv.osl, fields[osl], int, "a whole number of tokens", _MOST_TOKENS)),
+            _value(csv.at, fields[at], csv.seconds, csv.time, _MAX_SECONDS),
+            int(_value(csv.isl, fields[isl], int, "a whole number of tokens", _MAX_TOKENS)),
+            int(_value(csv.osl, fields[osl], int, "a whole number of tokens", _MAX_TOKENS)),
         )
 
     return parse
@@ -298,10 +298,10 @@ def _json_row(block_size: int, line: bytes) -> TraceRow:
     except msgspec.DecodeError as error:
         raise ValueError(f"expected {_JSON}; {error}") from None
     at_s = row.timestamp_s if row.timestamp is None else row.timestamp / 1000
-    if at_s is None or not 0 <= at_s <= _MOST_SECONDS:
+    if at_s is None or not 0 <= at_s <= _MAX_SECONDS:
         raise ValueError(f"expected {_JSON}; timestamp is {'missing' if at_s is None else 'not a time'}")
     for name, tokens in (("input_length", row.input_length), ("output_length", row.output_length)):
-        if not 0 <= tokens <= _MOST_TOKENS:
+        if not 0 <= tokens <= _MAX_TOKENS:
             raise ValueError(f"{name}: expected a number of tokens, not {tokens}")
     ids = row.hash_ids or ()
     blocks = row.input_length / block_size
@@ -310,6 +310,6 @@ def _json_row(block_size: int, line: bytes) -> TraceRow:
             f"hash_ids: {counted(len(ids), 'block')} of {block_size} tokens cannot be a prompt of {row.input_length}; "
             "if the blocks of this trace have another size, give it as load.trace.block_size"
         )
-    if ids and max(ids) >= _MOST_IDS:
+    if ids and max(ids) >= _MAX_IDS:
         raise ValueError("hash_ids: expected numbers below 2^64")
     return TraceRow(at_s, row.input_length, row.output_length, ids)

@@ -342,7 +342,7 @@ async def test_one_that_stops_while_it_starts_is_left_behind(
     try:
         await start(fleet, engine, 2)
         os.kill(fleet.pids[0], signal.SIGSTOP)
-        monkeypatch.setattr(fleet_module, "_LONGEST_CHECK_S", 20.0)
+        monkeypatch.setattr(fleet_module, "_MAX_CHECK_S", 20.0)
         await until_one_is_ready(fleet)
         monkeypatch.setattr(worker, "START_S", 0.5)
         await fleet.wait_ready()

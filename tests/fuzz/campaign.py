@@ -23,10 +23,10 @@ from typing import NamedTuple
 from tests.fuzz.mutator import Mutator
 from tests.fuzz.readers import READERS, Reader, corpus_of, folder_of, outcome_of
 
-MOST_CPU_S = 2.0  # for an input of at most 64 KiB
-_MOST_MEMORY = 6 << 30
+MAX_CPU_S = 2.0  # for an input of at most 64 KiB
+_MAX_MEMORY = 6 << 30
 _SHRINKING_S = 5.0
-_MOST_KEPT = 20
+_MAX_KEPT = 20
 _KEPT_BYTES = 20_000
 
 
@@ -44,12 +44,12 @@ class Hang(BaseException):
 
 
 def _stop(*_: object) -> None:
-    raise Hang(f"took more than {MOST_CPU_S:g} s")
+    raise Hang(f"took more than {MAX_CPU_S:g} s")
 
 
 def failure_of(reader: Reader, data: bytes) -> tuple[str, str]:
     """The outcome, and the kind of failure if it is one."""
-    signal.setitimer(signal.ITIMER_PROF, MOST_CPU_S)
+    signal.setitimer(signal.ITIMER_PROF, MAX_CPU_S)
     try:
         return outcome_of(reader, data), ""
     except (Exception, Hang) as error:  # noqa: BLE001 - whatever a reader may not raise
@@ -119,7 +119,7 @@ def main(words: Sequence[str] | None = None) -> int:
     chosen = options.parse_args(words)
     signal.signal(signal.SIGPROF, _stop)
     warnings.simplefilter("error")  # as in the suite: a user would see it
-    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     gc.freeze()
     print(
         f"| reader | inputs | CPU s | outcomes | failures |   seed {chosen.seed}\n|---|---:|---:|---:|---|", flush=True
@@ -130,7 +130,7 @@ def main(words: Sequence[str] | None = None) -> int:
         damaged = Mutator(corpus_of(reader.name), reader.words)
         inputs = damaged.extremes() if chosen.extremes else islice(damaged.inputs(chosen.seed), chosen.inputs)
         done = run(reader, inputs, chosen.seconds, partial(print, file=sys.stderr, flush=True))
-        for failure, data in list(done.failures.items())[:_MOST_KEPT]:
+        for failure, data in list(done.failures.items())[:_MAX_KEPT]:
             name = keep(reader, shrunk(reader, data, failure))
             print(f"{reader.name}: {failure}: kept as {name}", file=sys.stderr, flush=True)
         failed = failed or bool(done.failures)

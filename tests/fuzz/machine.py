@@ -31,7 +31,7 @@ from loadgen.telemetry.readings import Missing
 from tests.fuzz.checks import require_amounts, require_same, require_showable, scratch, written
 from tests.server.gpu_trees import GIB, add_amd_gpu, add_kfd_node, add_kfd_process
 
-_LONGEST_ORDER = 512
+_MAX_ORDER = 512
 
 # What tools print.
 
@@ -218,7 +218,7 @@ def weight_index(data: bytes) -> int:
 def telemetry_orders(data: bytes) -> object:
     """What a child that measures GPUs is told, a byte at a time: an order has 20 of them."""
     orders = child.Orders()
-    path = written("orders", data[:_LONGEST_ORDER])
+    path = written("orders", data[:_MAX_ORDER])
     with (
         path.open("rb") as file,
         contextlib.redirect_stderr(io.StringIO()),

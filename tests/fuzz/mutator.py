@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import TypeVar
 
-MOST_BYTES = 1 << 16
+MAX_BYTES = 1 << 16
 _Item = TypeVar("_Item")
-_MOST_REPEATED = 4096
+_MAX_REPEATED = 4096
 _LITERAL = re.compile(rb'-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|"[^"\n]{0,200}"|\b(?:true|false|null)\b')
 
 EXTREMES = (
@@ -74,7 +74,7 @@ class Mutator:
         while True:
             data = _pick(self._corpus, random)
             for _ in range(_pick(_STEPS, random)):
-                data = _pick(_WAYS, random)(self, data, random)[:MOST_BYTES]
+                data = _pick(_WAYS, random)(self, data, random)[:MAX_BYTES]
             yield data
 
     def _flip(self, data: bytes, random: Random) -> bytes:
@@ -115,7 +115,7 @@ class Mutator:
     def _repeat(self, data: bytes, random: Random) -> bytes:
         low, high = _span(data, random)
         times = _pick((1, 2, 3, 10, 100), random)
-        return data[:low] + data[low:high][:_MOST_REPEATED] * times + data[low:]
+        return data[:low] + data[low:high][:_MAX_REPEATED] * times + data[low:]
 
     def _splice(self, data: bytes, random: Random) -> bytes:
         other = _pick(self._corpus, random)

@@ -8,7 +8,7 @@ from tests.fuzz.readers import CORPUS, READERS, Reader, outcome_of
 
 _BY_NAME = {reader.name: reader for reader in READERS}
 _KEPT = sorted(CORPUS.glob("*/*"))
-_MOST_BYTES = 250_000
+_MAX_BYTES = 250_000
 
 
 @pytest.mark.parametrize("path", _KEPT, ids=lambda path: f"{path.parent.name}/{path.name}")
@@ -24,4 +24,4 @@ def test_every_reader_has_seeds_of_which_it_reads_one(reader: Reader) -> None:
 
 
 def test_the_corpus_stays_small() -> None:
-    assert sum(path.stat().st_size for path in _KEPT) < _MOST_BYTES
+    assert sum(path.stat().st_size for path in _KEPT) < _MAX_BYTES

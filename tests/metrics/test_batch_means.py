@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.batch_means import LEAST_BLOCKS, MOST_BLOCKS, BatchMeans, ratio_variance
+from loadgen.metrics.batch_means import MAX_BLOCKS, MIN_BLOCKS, BatchMeans, ratio_variance
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.stage import StageMetrics
 from loadgen.record.figures import compared
@@ -57,7 +57,7 @@ def test_a_slower_server_is_found_though_its_streams_go_in_step() -> None:
 
 def test_blocks_are_as_long_as_a_stream() -> None:
     found = precision_of(1, seconds=20.0)
-    assert found.block_s >= 1.0 and LEAST_BLOCKS <= found.blocks <= MOST_BLOCKS
+    assert found.block_s >= 1.0 and MIN_BLOCKS <= found.blocks <= MAX_BLOCKS
 
 
 @given(st.integers(1, 300))
@@ -68,7 +68,7 @@ def test_the_number_of_blocks_is_bounded_and_nothing_is_lost(ticks: int) -> None
         metrics.counters["window_requests"] = 1
         blocks.add(metrics, 0.25 * (tick + 1))
     kept = blocks._blocks
-    assert len(kept) <= MOST_BLOCKS
+    assert len(kept) <= MAX_BLOCKS
     assert sum(block.counters["window_requests"] for block in kept) == ticks
     assert sum(block.window_s for block in kept) == pytest.approx(0.25 * ticks)
     assert all(block.ticks == other.ticks for block, other in pairwise(kept[:-1]))

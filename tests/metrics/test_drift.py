@@ -8,8 +8,8 @@ import pytest
 
 from loadgen.metrics.drift import (
     FALSE_ALARMS,
-    LEAST_NOISE,
-    MOST_CHANGED,
+    MAX_CHANGED,
+    MIN_NOISE,
     TOLERANCE,
     AnswerDrift,
     ScoreDrift,
@@ -41,7 +41,7 @@ def test_an_hour_of_scores_that_only_noise_moves_raises_no_alarm(mean: float) ->
     for seed in range(8):
         random, test = Random(seed), ScoreDrift(0.0, TOLERANCE)
         for _ in range(AN_HOUR):
-            test.add(random.gauss(mean, LEAST_NOISE))
+            test.add(random.gauss(mean, MIN_NOISE))
         assert not test.is_enough(FALSE_ALARMS)
 
 
@@ -64,7 +64,7 @@ def test_near_ties_of_an_hour_raise_no_alarm_and_ten_changed_answers_do() -> Non
     for seed in range(6):
         random, test = Random(seed), AnswerDrift()
         for _ in range(AN_HOUR):
-            test.add(changed=random.random() < 0.9 * MOST_CHANGED)
+            test.add(changed=random.random() < 0.9 * MAX_CHANGED)
         assert not test.is_enough(FALSE_ALARMS)
     wrong = AnswerDrift()
     for _ in range(10):

@@ -223,7 +223,7 @@ async def test_a_line_without_an_end_is_no_snapshot(tmp_path: Path, monkeypatch:
         writer.close()
         await writer.wait_closed()
 
-    monkeypatch.setattr(remote, "_LONGEST_SNAPSHOT", 1000)
+    monkeypatch.setattr(remote, "_MAX_SNAPSHOT", 1000)
     async with (
         await asyncio.start_unix_server(endless, tmp_path / SOCKET),
         aclosing(RemoteRun(tmp_path).snapshots()) as snapshots,

@@ -19,7 +19,7 @@ from loadgen.record.record import Record
 from loadgen.record.slo import judge
 from loadgen.record.stage import StageRecord
 from loadgen.run.stage_watch import (
-    FEWEST_TICKS,
+    MIN_TICKS,
     CircuitBreaker,
     OverloadDetector,
     StageWatch,
@@ -188,8 +188,8 @@ def test_it_comes_to_rest_once_the_transient_is_a_small_part() -> None:
 
 
 def test_too_few_points_say_nothing() -> None:
-    assert not at_rest([1.0] * (FEWEST_TICKS // 2 - 1))
-    assert at_rest([1.0] * FEWEST_TICKS)
+    assert not at_rest([1.0] * (MIN_TICKS // 2 - 1))
+    assert at_rest([1.0] * MIN_TICKS)
 
 
 def by_definition(series: list[float]) -> list[float]:
@@ -214,7 +214,7 @@ def test_the_sums_from_the_end_are_the_definition(series: list[float]) -> None:
 
 def test_every_slot_must_have_turned_over() -> None:
     transient = Transient(concurrency=8)
-    for tick in range(3 * FEWEST_TICKS):
+    for tick in range(3 * MIN_TICKS):
         transient.observe(held=8, delta=delta(8 if tick == 0 else 0, 50.0), output_tokens=100)
     assert not transient.over
     transient.observe(held=8, delta=delta(8, 50.0), output_tokens=100)
@@ -223,14 +223,14 @@ def test_every_slot_must_have_turned_over() -> None:
 
 def test_streams_of_the_stage_before_must_have_gone() -> None:
     transient = Transient(concurrency=8)
-    for _ in range(3 * FEWEST_TICKS):
+    for _ in range(3 * MIN_TICKS):
         transient.observe(held=32, delta=delta(4, 50.0), output_tokens=100)
     assert not transient.over
 
 
 def test_open_loop_waits_until_as_many_have_gone_as_are_open() -> None:
     transient = Transient(concurrency=None)
-    for _ in range(2 * FEWEST_TICKS):
+    for _ in range(2 * MIN_TICKS):
         transient.observe(held=20, delta=delta(1, 50.0), output_tokens=100)
     assert not transient.over
     for _ in range(20):

@@ -179,7 +179,7 @@ def test_the_journal_goes_on_without_a_gap_once_the_disk_has_room_again(tmp_path
 
 
 def test_a_journal_that_would_fill_the_memory_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadgen.store.journal._MOST_WAITING", 1000)  # it is 64 MiB
+    monkeypatch.setattr("loadgen.store.journal._MAX_WAITING", 1000)  # it is 64 MiB
     files = SafeFiles(tmp_path)
     events = files.write(STARTED)
     with no_room(tmp_path / "journal.jsonl"):

@@ -4,7 +4,7 @@ import pytest
 
 from loadgen.schema.deltas import StageDelta
 from loadgen.stream.samples import StageSamples, StreamLimits
-from loadgen.stream.stream import LEAST_PART_TOKENS, Stream
+from loadgen.stream.stream import MIN_PART_TOKENS, Stream
 from tests.stream.test_channel import DONE, END, MS, Wire, event, head, text, us
 
 
@@ -51,7 +51,7 @@ def test_each_stage_has_the_gaps_and_the_part_that_lie_in_it() -> None:
 def test_a_short_part_has_no_tpot() -> None:
     wire = Wire()
     wire.read(head(), 40)
-    last_ms = events(wire, first=1, count=LEAST_PART_TOKENS, at_ms=50)
+    last_ms = events(wire, first=1, count=MIN_PART_TOKENS, at_ms=50)
     ended, _ = next_stage(wire, last_ms + 5)
     assert "tpot" not in ended.latency and ended.tpot_parts == 0
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tui.terminal import MOST_WAITING, NonBlockingWriter, plain_reason
+from tui.terminal import MAX_WAITING, NonBlockingWriter, plain_reason
 
 PATIENCE_S = 30.0
 
@@ -63,13 +63,13 @@ def test_what_fits_arrives_in_order(texts: list[str]) -> None:
 def test_nobody_waits_for_a_reader_and_what_is_lost_is_lost_in_whole() -> None:
     line = "0123456789" * 100 + "\n"
     with writer_into_a_pipe() as (writer, reader):
-        for _ in range(20 * MOST_WAITING // len(line)):
+        for _ in range(20 * MAX_WAITING // len(line)):
             writer.write(line)
         writer.write("the last\n")
         seen = reader.read_until(b"the last\n")
         assert reader.caught_up.wait(PATIENCE_S)
         # All that waited at any time: what the pipe held, one write in the thread's hand, and what was within bounds.
-        assert len(seen) < 2 * MOST_WAITING
+        assert len(seen) < 2 * MAX_WAITING
         assert set(seen.decode().splitlines(keepends=True)) == {line, "the last\n"}
 
 
@@ -90,14 +90,14 @@ def test_a_reader_that_is_gone_is_told_once_and_costs_nothing() -> None:
         writer.write("hello\n")
         assert reader.gone.acquire(timeout=PATIENCE_S)
         for _ in range(100):
-            writer.write("x" * MOST_WAITING)
+            writer.write("x" * MAX_WAITING)
         writer.close()
         assert not reader.gone.acquire(blocking=False)
 
 
 def test_a_close_does_not_wait_for_good() -> None:
     with writer_into_a_pipe() as (writer, reader):
-        writer.write("x" * 10 * MOST_WAITING)
+        writer.write("x" * 10 * MAX_WAITING)
         writer.close()
     # The reader went after the close: whoever closed does not want to hear of it.
     assert not reader.gone.acquire(blocking=False)

@@ -108,7 +108,7 @@ def finished(driver: Driver) -> bool:
 
 async def test_long_prompts_are_sent_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody reads at first: what the kernel does not take stays in memory, but not of all streams."""
-    monkeypatch.setattr(driver_module, "MOST_UNSENT_BYTES", 20_000_000)
+    monkeypatch.setattr(driver_module, "MAX_UNSENT_BYTES", 20_000_000)
     reads = asyncio.Event()
     sizes: list[int] = []
 

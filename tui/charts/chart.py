@@ -21,7 +21,7 @@ from tui.charts.scale import Scale, Span, linear, logarithmic
 from tui.charts.timeline import Folded, History
 from tui.widgets.rows import Row, Rows, Word, in_cells, joined, titled, width_of
 
-_LEAST_NOTE = 4
+_MIN_NOTE = 4
 
 MarkColumns = dict[int, list[Mark]]  # by cell column, the most important first
 
@@ -102,7 +102,7 @@ def _squeeze(words: list[Word], column: int, sign: str, role: str) -> None:
 
 def _put_note(words: list[Word], column: int, label: str, role: str) -> None:
     free = next((n for n, word in enumerate(words[column:]) if word != ("─", "rule") and n), len(words) - column)
-    if free > _LEAST_NOTE:
+    if free > _MIN_NOTE:
         cells = [*in_cells(label, free - 1), " "]
         words[column : column + len(cells)] = [(cell, role) for cell in cells]
 

@@ -1,7 +1,7 @@
 """Marks on the time axis: the events of the run, and those inferred from its numbers.
 
 Preemptions, throttling and failures come in bursts, and only the beginning of one is marked. There are never more than
-`MOST` marks: the least important and oldest are dropped first. Kinds differ by their sign, so that none needs a colour.
+`MAX_MARKS`: the least important and oldest are dropped first. Kinds differ by their sign, so that none needs a colour.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from loadgen import format as fmt
 from loadgen.schema.result import RunEvent
 from loadgen.schema.snapshot import SeriesPoint, Snapshot, StageView
 
-MOST = 400
+MAX_MARKS = 400
 BURST_S = 10.0  # after so long without another one, the next begins a new burst
 _LABEL = 24
 
@@ -84,7 +84,7 @@ class Marks:
                 found.append(Mark(event.t_s, event.kind, label))
         found += self._failures((*snapshot.past, snapshot.point))
         self.all += [*found, *self._preempted(snapshot), *self._throttled(snapshot)]
-        while len(self.all) > MOST:
+        while len(self.all) > MAX_MARKS:
             self.all.remove(max(self.all, key=lambda mark: (mark.how.rank, -mark.t_s)))
 
     def _failures(self, points: Sequence[SeriesPoint]) -> list[Mark]:

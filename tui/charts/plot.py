@@ -18,7 +18,7 @@ from tui.charts.canvas import CORNER, GUTTER, SAMPLES, Canvas, Ink, cell_across,
 from tui.charts.scale import Scale, linear, logarithmic
 from tui.widgets.rows import Row, Rows, Word, joined, titled, width_of
 
-_LEAST_COLUMNS, _LEAST_ROWS = 8, 3
+_MIN_COLUMNS, _MIN_ROWS = 8, 3
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ def plot_rows(plot: Plot, width: int, height: int) -> Rows:
     """Title with legend, plot, axis and its ticks; the title alone where there is no room."""
     title = titled(plot.title, _legend(plot, width - len(plot.title) - 1), width)
     columns, rows = width - GUTTER, height - 3
-    if columns < _LEAST_COLUMNS or rows < _LEAST_ROWS:
+    if columns < _MIN_COLUMNS or rows < _MIN_ROWS:
         return [title]
     canvas = Canvas(columns, rows)
     shares = plot.y.shares(np.array([limit.value for limit in plot.limits], dtype=np.float64)).tolist()

@@ -14,7 +14,7 @@ from loadgen.metrics.series import Floats
 
 _ROUND = (1.0, 2.0, 2.5, 5.0, 10.0)
 _LOG_ROUND = (1.0, 2.0, 5.0, 10.0)
-_SHORTEST_SPAN_S = 30.0
+_MIN_SPAN_S = 30.0
 _TINIEST, _HUGEST = 1e-9, 1e15
 
 
@@ -75,7 +75,7 @@ def logarithmic(lowest: float, highest: float, most_ticks: int) -> Scale:
 
 def span(first_s: float, last_s: float, window_s: float | None) -> Span:
     """Return the whole run, or its last `window_s`; the end moves in steps, so that drawn dots stay where they are."""
-    length = max(_SHORTEST_SPAN_S, last_s - first_s if window_s is None else window_s)
+    length = max(_MIN_SPAN_S, last_s - first_s if window_s is None else window_s)
     quantum = next((step for limit, step in ((120, 5), (600, 15), (1800, 60), (7200, 120)) if length <= limit), 600)
     if window_s is None or last_s - first_s < window_s:
         return Span(first_s, first_s + math.ceil(length / quantum - 1e-9) * quantum)

@@ -21,7 +21,7 @@ from tui.charts.scale import Span, span
 CAPACITY = 6_000
 _KEPT_RAW = 2_400  # ten minutes at four points a second
 _GPU_CAPACITY, _GPU_RAW = 2_000, 600  # at one sample a second, ten minutes are kept as they came
-_MOST_PUBLISHED = 1_000
+_MAX_PUBLISHED = 1_000
 _WINDOWS: tuple[tuple[float | None, str], ...] = (
     (None, "the whole run"),
     (60.0, "the last minute"),
@@ -109,9 +109,9 @@ class Timeline:
             self._add_look(snapshot)
         self.marks.see(snapshot)
         self._see_errors(snapshot)
-        if snapshot.reference and len(self.published) < _MOST_PUBLISHED:
+        if snapshot.reference and len(self.published) < _MAX_PUBLISHED:
             self.published |= {(one.stage, one.of, one.figure): one for one in snapshot.reference}
-        if snapshot.baseline is not None and snapshot.stages and len(self.baseline) < _MOST_PUBLISHED:
+        if snapshot.baseline is not None and snapshot.stages and len(self.baseline) < _MAX_PUBLISHED:
             known = {one.figure: one.a for one in snapshot.baseline.figures if one.a is not None}
             self.baseline[snapshot.stages[-1].number] = known
 

@@ -19,12 +19,12 @@ from loadgen.metrics.frontier import Point, frontier
 from loadgen.report.columns import NEAR, TOTAL_BY_E2E, frontier_axes
 from loadgen.schema.deltas import Summary
 from loadgen.schema.journal import SearchResult
-from loadgen.schema.snapshot import SHORTEST_S, Snapshot, StageView
+from loadgen.schema.snapshot import MIN_S, Snapshot, StageView
 from tui.charts.plot import Curve, Plot, PlotLimit, plot_rows, scale_of
 from tui.panels.frame import Frame
 from tui.widgets.rows import Rows, beside, titled, widths_of
 
-_LEAST_WIDTH = 52
+_MIN_WIDTH = 52
 _OUTPUT, _TOTAL, _FRONTIER = "output", "total", "frontier"
 _THROUGHPUTS = (_OUTPUT, _TOTAL)
 _BY_HELD = " by streams held"
@@ -60,7 +60,7 @@ def curve(frame: Frame, width: int, height: int) -> Rows:
     total = [_TOTAL] if any(math.isfinite(one.total_by_e2e[0]) for one in points) else []
     first = [*total, "e2e"] if frame.metric == "e2e" else [frame.metric]
     others = [_FRONTIER, _OUTPUT, *total, "itl", "ttft"]
-    shown = list(dict.fromkeys((*first, *others)))[: max(1, min(4, width // _LEAST_WIDTH))]
+    shown = list(dict.fromkeys((*first, *others)))[: max(1, min(4, width // _MIN_WIDTH))]
     widths = widths_of(width, len(shown))
     plots = [
         (_frontier(frame, each, height) if name == _FRONTIER else _plot(frame, points, name, each, height), each)
@@ -75,7 +75,7 @@ def points_of(snapshot: Snapshot) -> list[LoadPoint]:
     latest = {(stage.isl, stage.osl, stage.concurrency): stage for stage in standing}
     found = []
     for point in snapshot.curve:
-        if point.measured_s < SHORTEST_S:
+        if point.measured_s < MIN_S:
             continue
         same = latest.get((point.isl, point.osl, round(point.load))) if not point.direction else None
         known = {**(same.latency_ms if same is not None else {}), "ttft": point.ttft_ms, "itl": point.itl_ms}

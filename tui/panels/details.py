@@ -18,7 +18,7 @@ from tui.panels.stages import stage_columns
 from tui.widgets.rows import GAP, Row, Rows, beside, cropped, padded, titled, widths_of, wrapped
 
 _LABEL, _CELL, _INDENT = 26, 8, 10
-_LEAST = 46  # cells of a column of values
+_MIN_CELLS = 46  # cells of a column of values
 
 
 def items(snapshot: Snapshot) -> list[str]:
@@ -146,7 +146,7 @@ def _value(value: str | float) -> str:
 def _columns(known: Iterable[tuple[str, str]], width: int) -> Rows:
     """Lay out labels and values in as many columns as fit."""
     rows: Rows = [((f" {padded(label, _LABEL)}", "dim"), (fmt.plain(value), "text")) for label, value in known]
-    count = max(1, (width + GAP) // (_LEAST + GAP))
+    count = max(1, (width + GAP) // (_MIN_CELLS + GAP))
     each = -(-len(rows) // count)
     widths = widths_of(width, count)
     return beside([(rows[n * each : (n + 1) * each], widths[n]) for n in range(count)], each)

@@ -46,10 +46,10 @@ _BAR = 8
 _BUSY = _BAR + 6
 _FLAGS = 24  # cells that are always left for them
 _TITLED_FROM = 5  # rows; with fewer, the heads replace the title
-_LEAST_WIDTH, _MOST_COLUMNS = 36, 4  # of a cell; of the grid
-_LEAST_ROWS, _ROOMY = 2, 5  # of a cell: a title and a strip; a title and all strips
-_GUTTER, _FEWEST_CELLS = 18, 2  # cells left of a strip; cells of the strip itself
-_FEWEST_HOLDERS = 3  # rows for processes with their title; more, up to a quarter of the view
+_MIN_WIDTH, _MAX_COLUMNS = 36, 4  # of a cell; of the grid
+_MIN_ROWS, _ROOMY = 2, 5  # of a cell: a title and a strip; a title and all strips
+_GUTTER, _MIN_CELLS = 18, 2  # cells left of a strip; cells of the strip itself
+_MIN_HOLDERS = 3  # rows for processes with their title; more, up to a quarter of the view
 
 
 class _GpuLine(NamedTuple):
@@ -273,7 +273,7 @@ def grid(frame: Frame, width: int, height: int) -> Rows:
     """Draw all GPUs as cells, or the table if they do not fit."""
     found, span = frame.snapshot.gpus, frame.timeline.span()
     listed = holders(found, width)
-    room = max(0, min(len(listed), max(_FEWEST_HOLDERS, height // 4)))
+    room = max(0, min(len(listed), max(_MIN_HOLDERS, height // 4)))
     shape = _shape_of(len(found), width, height - 2 - room)
     if shape is None:
         table = gpus(frame, width, height)
@@ -326,13 +326,13 @@ def _holder(on: Sequence[tuple[int, GpuProcess]], hbm_bytes: int | None, width: 
 
 def _shape_of(count: int, width: int, height: int) -> tuple[int, int] | None:
     """Return the columns of the grid and the rows of a cell: the fewest columns that leave room for all strips."""
-    if not count or width < _GUTTER + _FEWEST_CELLS:
+    if not count or width < _GUTTER + _MIN_CELLS:
         return None
-    most = max(1, min(_MOST_COLUMNS, (width + GAP) // (_LEAST_WIDTH + GAP)))
+    most = max(1, min(_MAX_COLUMNS, (width + GAP) // (_MIN_WIDTH + GAP)))
     shapes = [(columns, height // -(-count // columns)) for columns in range(1, most + 1)]
     fewest = next((shape for shape in shapes[1:] or shapes if shape[1] >= _ROOMY), shapes[-1])
     best = shapes[0] if count == 1 else fewest
-    return best if best[1] >= _LEAST_ROWS else None
+    return best if best[1] >= _MIN_ROWS else None
 
 
 def _cell(gpu: GpuView, folded: Folded, lined: Sequence[int], width: int, height: int) -> Rows:

@@ -30,7 +30,7 @@ _REMEDIES = {
     "empty": "streams ended without a token: max_tokens, stop words, chat template, or an unknown form",
 }
 _INDENT = 10
-_MOST_EVENTS = 2_000
+_MAX_EVENTS = 2_000
 _HEAD = re.compile(
     r"(?:\([^()]*pid=\d+\) )?(?:(?P<level>[A-Z]+) (?:\d\d-\d\d )?(?P<time>\d\d:\d\d:\d\d) (?:\[[^\]]+\] )?)?"
 )
@@ -116,7 +116,7 @@ def happened(frame: Frame) -> list[RunEvent]:
     """Return the run's events and those inferred from the numbers, by time, if they pass the filter."""
     marks = [RunEvent(mark.t_s, mark.kind, mark.text) for mark in frame.timeline.marks.all if mark.text]
     wanted = frame.event_filter.casefold()
-    events = (*frame.snapshot.events[-_MOST_EVENTS:], *marks)
+    events = (*frame.snapshot.events[-_MAX_EVENTS:], *marks)
     found = [event for event in events if wanted in event.kind.casefold() or wanted in event.text.casefold()]
     return sorted(found, key=lambda event: event.t_s)
 

@@ -14,7 +14,7 @@ from tui.panels.frame import Frame
 from tui.panels.stages import stages
 from tui.widgets.rows import Row, Rows, Word, cropped, spread, titled, width_of
 
-_LEAST_CURVE = 9  # rows below which a curve says nothing
+_MIN_CURVE = 9  # rows below which a curve says nothing
 _TABLE_HEADS = 2
 _COMMANDS = (
     ("vramp report {}", "the tables; with --html, a page to share"),
@@ -33,7 +33,7 @@ def results(frame: Frame, width: int, height: int) -> Rows:
     room = max(0, height - len(above) - len(below))
     table = min(room, len(frame.snapshot.stages) + _TABLE_HEADS)
     plot = room - table
-    if plot > _LEAST_CURVE and frame.snapshot.stages:
+    if plot > _MIN_CURVE and frame.snapshot.stages:
         above += [*curve(frame, width, plot - 1), ()]
     return [*above, *stages(frame, width, max(1, table))[: max(1, table)], *below][:height]
 

@@ -22,7 +22,7 @@ _INDENT = 11
 _SIGNS: dict[str, Word] = {"done": (" ✓ ", "good"), "running": (" ▸ ", "key"), "waiting": (" · ", "dim")}
 _BAR = 24
 _MARK = 3  # cells of ` ! `
-_MOST = 3  # rows of what is the matter, and of what to do
+_MAX_ROWS = 3  # rows of what is the matter, and of what to do
 
 
 def findings(frame: Frame, width: int, height: int) -> Rows:
@@ -63,13 +63,13 @@ def _death(frame: Frame, width: int) -> Rows:
     server, headline = frame.snapshot.server, frame.snapshot.headline
     if server.state != "died":
         return []
-    first, *others = wrapped_to(headline, width, "bad", _MOST, _MARK) or [((" ", "bad"),)]
+    first, *others = wrapped_to(headline, width, "bad", _MAX_ROWS, _MARK) or [((" ", "bad"),)]
     rows: Rows = [((" ! ", "bad"), *first[1:]), *others]
     cause = server.diagnosis
     if cause is not None:
         title = "" if cause.title in headline else cause.title
-        rows += wrapped_to(title, width, "strong", _MOST, _MARK)
-        rows += wrapped_to(f"→ {cause.remedy}", width, "key", _MOST, _MARK)
+        rows += wrapped_to(title, width, "strong", _MAX_ROWS, _MARK)
+        rows += wrapped_to(f"→ {cause.remedy}", width, "key", _MAX_ROWS, _MARK)
         rows += [((f"   {fmt.plain(line)}", "dim"),) for line in cause.evidence]
     return [*rows, ()]
 

@@ -26,7 +26,7 @@ from loadgen.schema.snapshot import ServerView
 from loadgen.server.vllm.client import ServerClient, api_key, pick_model
 from tui import keys
 from tui.config import keymap_of
-from tui.screens.pending_load import MOST_CONCURRENCY, MOST_RATE
+from tui.screens.pending_load import MAX_CONCURRENCY, MAX_RATE
 from tui.widgets.rows import ROLE_CLASSES, Row, Rows, width_of, wrapped
 from tui.widgets.rows_widgets import KeyBar, Pane
 
@@ -121,7 +121,7 @@ class AskLoad(AskParsed[float]):
 
 
 def _parse_load(text: str, *, open_loop: bool) -> float:
-    expected, most = ("a number above 0", MOST_RATE) if open_loop else ("a whole number from 0", MOST_CONCURRENCY)
+    expected, most = ("a number above 0", MAX_RATE) if open_loop else ("a whole number from 0", MAX_CONCURRENCY)
     try:
         value = float(text)
     except ValueError:

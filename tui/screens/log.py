@@ -1,6 +1,6 @@
 """The log view: thousands of lines of the server's log, with filter, follow, scroll and search.
 
-A snapshot has only the last lines; the book keeps earlier ones, up to `MOST`, and says where some were lost because
+A snapshot has only the last lines; the book keeps up to `MAX_LINES`, and says where some were lost because
 they came too fast. Lines are scanned again only when the filter changes.
 """
 
@@ -22,15 +22,15 @@ from tui.panels.messages import no_log
 from tui.screens.dialogs import AskText, ask
 from tui.widgets.rows import Row, Rows, Word, titled
 
-MOST = 20_000
+MAX_LINES = 20_000
 
 
 class LogBook:
     """The lines of a log, and a window on those that pass the filter."""
 
     def __init__(self) -> None:
-        self._lines: deque[str] = deque(maxlen=MOST)
-        self._passing: deque[str] = deque(maxlen=MOST)
+        self._lines: deque[str] = deque(maxlen=MAX_LINES)
+        self._passing: deque[str] = deque(maxlen=MAX_LINES)
         self._filter = ""
         self._total = 0
         self._last: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class LogBook:
     def _append(self, lines: list[str]) -> None:
         self._lines.extend(lines)
         passed = self._passed(lines)
-        dropped = max(0, len(self._passing) + len(passed) - MOST)  # at the top, which must not move the window
+        dropped = max(0, len(self._passing) + len(passed) - MAX_LINES)  # at the top, which must not move the window
         if self.end is not None:
             self.end = max(0, self.end - dropped)
         if self._hit is not None:
@@ -79,7 +79,7 @@ class LogBook:
         """Keep only lines with this text, past and future, and follow again."""
         if text != self._filter:
             self._filter = text
-            self._passing = deque(self._passed(self._lines), maxlen=MOST)
+            self._passing = deque(self._passed(self._lines), maxlen=MAX_LINES)
             self.follow()
 
     # The window.

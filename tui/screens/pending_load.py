@@ -13,9 +13,9 @@ from loadgen.run.operations import Pause, Resume, SetConcurrency, SetRate, SetSh
 from loadgen.schema.snapshot import Phase, Snapshot
 from tui.panels.frame import RunControl, Wanted
 
-MOST_CONCURRENCY = 100_000
-MOST_RATE = 100_000.0
-LEAST_RATE = 0.01
+MAX_CONCURRENCY = 100_000
+MAX_RATE = 100_000.0
+MIN_RATE = 0.01
 PATIENCE = 8  # snapshots, two seconds
 STEERABLE: frozenset[Phase] = frozenset({"running", "paused", "draining", "holding"})
 """Phases in which the load can be changed."""
@@ -67,13 +67,13 @@ class PendingLoad:
     def scale(self, factor: float) -> None:
         value = self.wanted.value
         if value != 0:
-            self.ask(max(LEAST_RATE if self.wanted.open_loop else 1.0, (value or 1.0) * factor))
+            self.ask(max(MIN_RATE if self.wanted.open_loop else 1.0, (value or 1.0) * factor))
 
     def ask(self, value: float, *, open_loop: bool | None = None) -> None:
         """A target, in the unit of the present loop unless told; one that changes nothing of a load is not sent."""
         now = self.wanted
         open_loop = now.open_loop if open_loop is None else open_loop
-        value = _rounded_rate(value) if open_loop else float(min(max(0, int(value)), MOST_CONCURRENCY))
+        value = _rounded_rate(value) if open_loop else float(min(max(0, int(value)), MAX_CONCURRENCY))
         if (value, open_loop) == (now.value, now.open_loop) and not self._idle:
             return
         self._asked, self._waited = (value, open_loop), 0
@@ -104,5 +104,5 @@ def _target_of(snapshot: Snapshot) -> Wanted:
 
 def _rounded_rate(value: float) -> float:
     """Round to three significant digits, so that the number shown is the number sent."""
-    value = min(max(value, LEAST_RATE), MOST_RATE)
+    value = min(max(value, MIN_RATE), MAX_RATE)
     return round(value, 2 - math.floor(math.log10(value)))

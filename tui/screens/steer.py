@@ -19,7 +19,7 @@ from tui.panels.frame import RunControl
 from tui.screens.dialogs import AskChoice, AskLoad, AskParsed, ask
 from tui.screens.pending_load import STEERABLE, PendingLoad
 
-LARGEST_LENGTH = 10_000_000
+MAX_LENGTH = 10_000_000
 _RESTARTABLE: frozenset[Phase] = STEERABLE | {"checking", "blocked", "starting", "probing", "failed"}
 
 
@@ -34,8 +34,8 @@ def parse_shape(text: str) -> tuple[int, int]:
     if not (isl.strip().isdecimal() and osl.strip().isdecimal()):
         raise ProfileError("two whole numbers, such as 4096/1024")
     shape = int(isl), int(osl)
-    if not all(0 < length <= LARGEST_LENGTH for length in shape):
-        raise ProfileError(f"from 1 up to {LARGEST_LENGTH:,} tokens each")
+    if not all(0 < length <= MAX_LENGTH for length in shape):
+        raise ProfileError(f"from 1 up to {MAX_LENGTH:,} tokens each")
     return shape
 
 

@@ -28,7 +28,7 @@ from loadgen.report.columns import LOGARITHMIC_FROM, NEAR, SHAPE, TOTAL_BY_E2E, 
 from loadgen.report.notes import LATENCY_TITLES, has_numbers
 from loadgen.schema.deltas import Summary
 from loadgen.schema.result import CurvePoint, Result, StageResult
-from loadgen.schema.snapshot import CURVE_PERCENTS, SHORTEST_S
+from loadgen.schema.snapshot import CURVE_PERCENTS, MIN_S
 from loadgen.searches import SEARCHES
 
 ACCENT = "#2f7fc4"
@@ -324,7 +324,7 @@ def held_key(points: Sequence[CurvePoint]) -> dict[str, str]:
 def _parts(points: Sequence[CurvePoint]) -> Iterator[tuple[list[CurvePoint], str]]:
     """The points of each shape and direction, with the shape's colour."""
     colours = _shape_colours((point.isl, point.osl) for point in points)
-    drawn = (point for point in points if point.measured_s >= SHORTEST_S)
+    drawn = (point for point in points if point.measured_s >= MIN_S)
     ordered = sorted(drawn, key=lambda point: (point.isl, point.osl, point.direction, point.held))
     for (isl, osl, _), part in groupby(ordered, key=lambda point: (point.isl, point.osl, point.direction)):
         yield list(part), colours[isl, osl]

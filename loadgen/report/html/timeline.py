@@ -23,9 +23,9 @@ from loadgen.schema.result import Result
 _ROW_HEIGHT = 92
 _GAP = 34
 _TOP, _BOTTOM, _LEFT = 44, 40, 48
-_MOST_NAMED_STAGES = 14
-_MOST_NAMED_LINES = 3
-_LONGEST_NAME = 24
+_MAX_NAMED_STAGES = 14
+_MAX_NAMED_LINES = 3
+_MAX_NAME = 24
 _MARKED = {"note": ACCENT, "error": BAD}  # kinds of events drawn across all rows, besides the starts of stages
 
 
@@ -121,7 +121,7 @@ def _is_known(line: Line) -> bool:
 
 def _row_title(row: Row, number: int) -> dict[str, Any]:
     # Explain the colours; many lines are GPUs, from light to strong.
-    named = row.lines if 1 < len(row.lines) <= _MOST_NAMED_LINES else []
+    named = row.lines if 1 < len(row.lines) <= _MAX_NAMED_LINES else []
     names = ", ".join(coloured(line.name, line.colour) for line in named)
     text = f"<b>{chart_text(row.title)}</b>" + (f" \N{EN DASH} {names}" if names else "")
     return _above(text, x=0, yshift=3) | {"xref": "paper", "yref": f"y{number if number > 1 else ''} domain"}
@@ -171,10 +171,10 @@ def stage_starts_s(result: Result) -> dict[int, float]:
 
 def _stage_names(result: Result) -> list[dict[str, Any]]:
     starts, names = stage_starts_s(result), titles(result.stages)
-    if len(starts) > _MOST_NAMED_STAGES:
+    if len(starts) > _MAX_NAMED_STAGES:
         names = {index: str(index + 1) for index in starts}
     cut = {
-        index: name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
+        index: name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
         for index, name in names.items()
     }
     extra = {"yref": "paper", "font": {"size": 11}}

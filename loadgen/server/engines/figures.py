@@ -11,7 +11,7 @@ from loadgen.server.engines.names import LATENCIES
 from loadgen.server.engines.sample import EngineSample
 from loadgen.server.engines.window import EngineDelta, EngineLatency, delta, engine_doubts, intervals_s
 
-_SHORTEST_SPAN_S = 0.5  # for a rate: a stage boundary may be read right after a poll, and one step is no rate
+_MIN_SPAN_S = 0.5  # for a rate: a stage boundary may be read right after a poll, and one step is no rate
 _SUCCESS = ("1", "2", "3")  # first digits of statuses that are not errors
 
 
@@ -23,7 +23,7 @@ def view_of(
         return None
     change = (delta(before, sample) if before is not None else None) or EngineDelta()
     known = before.engines if before is not None else {}
-    span_s = span_s if span_s >= _SHORTEST_SPAN_S else 0.0
+    span_s = span_s if span_s >= _MIN_SPAN_S else 0.0
     rate = partial(_rate, span_s=span_s)
     return EngineView(
         running=sample.running,

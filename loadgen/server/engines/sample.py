@@ -36,9 +36,9 @@ from loadgen.server.engines.names import (
 
 _Latency = TypeVar("_Latency")
 _Part = TypeVar("_Part")
-_MOST_LINES = 50_000  # 64 engines have 13,000; these take a second
-_MOST_PARTS = 1024  # a label with more values than this does not stand for engines, statuses or positions
-_LONGEST_LABEL = 64
+_MAX_LINES = 50_000  # 64 engines have 13,000; these take a second
+_MAX_PARTS = 1024  # a label with more values than this does not stand for engines, statuses or positions
+_MAX_LABEL = 64
 _BEYOND = 1e30  # no engine counts this far
 _NOTHING = 1e-15  # nor this little: a mean over it would overflow
 _STARTED = Names((Series("process_start_time_seconds", {}),))
@@ -152,7 +152,7 @@ def _page(lines: Sequence[str], kind: EngineKind) -> _Page:
     # Parsing is slow, and most of the page is about Python and HTTP: only the engine's lines are parsed.
     families = _families(kind)
     ours = [line for line in lines if line.startswith(families)]
-    if len(ours) > _MOST_LINES:
+    if len(ours) > _MAX_LINES:
         raise ServerError(f"the server's /metrics has {len(ours):,} lines of {TITLES[kind]}: no engine has so many")
     # Imported late: it loads web servers, and no page is read before the cockpit is shown.
     from prometheus_client.parser import text_string_to_metric_families
@@ -240,9 +240,9 @@ def _parts(page: _Page, names: Names) -> dict[str, float] | None:
 
 def _part(parts: dict[str, _Part], label: str, new: _Part) -> _Part:
     """The part for a label value, created if new; values are external input, so their number is limited."""
-    if len(parts) > _MOST_PARTS:
-        raise ServerError(f"the server's /metrics has more than {_MOST_PARTS} engines, or parts of one figure")
-    return parts.setdefault(harmless(label[:_LONGEST_LABEL]), new)
+    if len(parts) > _MAX_PARTS:
+        raise ServerError(f"the server's /metrics has more than {_MAX_PARTS} engines, or parts of one figure")
+    return parts.setdefault(harmless(label[:_MAX_LABEL]), new)
 
 
 def _histogram(page: _Page, names: Names) -> EngineHistogram | None:

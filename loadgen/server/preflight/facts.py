@@ -263,7 +263,7 @@ def _archs(setup: Setup) -> frozenset[str]:
     return frozenset(gpu.arch for gpu in gpus if gpu.arch is not None)
 
 
-_MOST = 1 << 53
+_MAX_COUNT = 1 << 53
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
@@ -372,4 +372,4 @@ def _longest(config: dict[str, Any]) -> int | None:
 
 def _count(config: Mapping[str, Any], key: str) -> int | None:
     value = config.get(key)
-    return value if isinstance(value, int) and 0 < value < _MOST else None
+    return value if isinstance(value, int) and 0 < value < _MAX_COUNT else None

@@ -26,8 +26,8 @@ from loadgen.schema.result import (
     Tokens,
 )
 
-_LEAST_HELD = 1e-6  # fewer streams count as none
-_LEAST_S = 1e-6  # a shorter load counts as none
+_MIN_HELD = 1e-6  # fewer streams count as none
+_MIN_S = 1e-6  # a shorter load counts as none
 _LAST_UNIX_S = 2.5e11  # the year 9892
 
 
@@ -166,7 +166,7 @@ def _throughput(load: Load) -> Throughput:
         output_tokens_per_s=output,
         total_tokens_per_s=total,
         output_tokens_per_s_per_user=output / held
-        if output is not None and held is not None and held > _LEAST_HELD
+        if output is not None and held is not None and held > _MIN_HELD
         else None,
     )
 
@@ -174,7 +174,7 @@ def _throughput(load: Load) -> Throughput:
 def _held(load: Load) -> float | None:
     """The mean number of open requests; by Little's law if the tool does not report it."""
     e2e_ms = load.latency_ms.get("e2e", Summary(count=0)).mean
-    if load.held_mean is not None or e2e_ms is None or load.duration_s < _LEAST_S:
+    if load.held_mean is not None or e2e_ms is None or load.duration_s < _MIN_S:
         return load.held_mean
     return load.completed * e2e_ms / 1000 / load.duration_s
 

@@ -11,7 +11,7 @@ from loadgen.schema.result import RunEvent
 from loadgen.schema.snapshot import Snapshot
 from tests.tui.scenes import afternoon
 from tests.tui.scripted import running, with_gpus
-from tui.charts.marks import KINDS, MOST, Mark, Marks
+from tui.charts.marks import KINDS, MAX_MARKS, Mark, Marks
 
 
 def seen(*snapshots: Snapshot) -> list[Mark]:
@@ -61,14 +61,14 @@ def test_one_mark_for_a_burst_and_one_for_gpus_that_throttle_together() -> None:
     assert [mark.t_s for mark in seen(*engine) if mark.kind == "preemption"] == [1.0, 20.0]
 
 
-@given(st.lists(st.tuples(st.floats(0, 1e5), st.sampled_from([*KINDS, "odd"])), max_size=MOST * 2))
+@given(st.lists(st.tuples(st.floats(0, 1e5), st.sampled_from([*KINDS, "odd"])), max_size=MAX_MARKS * 2))
 def test_there_are_never_too_many_and_the_important_ones_stay(found: list[tuple[float, str]]) -> None:
     events = tuple(RunEvent(t_s, kind, "x") for t_s, kind in sorted(found))
     marks = seen(running(stages=(), events=events[:200]), running(stages=(), events=events))
-    assert len(marks) <= MOST
+    assert len(marks) <= MAX_MARKS
     kept = [mark for mark in marks if mark.kind == "note"]
-    assert len(kept) == min(MOST, sum(event.kind == "note" for event in events if event.kind != "load")) or (
-        len(marks) == MOST and all(mark.how.rank <= KINDS["note"].rank for mark in marks)
+    assert len(kept) == min(MAX_MARKS, sum(event.kind == "note" for event in events if event.kind != "load")) or (
+        len(marks) == MAX_MARKS and all(mark.how.rank <= KINDS["note"].rank for mark in marks)
     )
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loadgen.schema.snapshot import ServerView
 from tests.tui.cockpit import seated
 from tests.tui.scripted import running
-from tui.screens.log import MOST, LogBook
+from tui.screens.log import MAX_LINES, LogBook
 from tui.widgets.rows import Rows
 
 WIDTH = 24
@@ -62,11 +62,11 @@ def test_a_tail_that_nobody_counts_is_taken_as_it_is() -> None:
 
 
 def test_it_is_bounded_and_a_window_that_stands_does_not_move() -> None:
-    book = book_of(MOST)
+    book = book_of(MAX_LINES)
     book.scroll(-50, 10, WIDTH)
     before = book.window(10)
-    book.see(server(MOST + 150))
-    assert len(book) == MOST and book.window(10) == before
+    book.see(server(MAX_LINES + 150))
+    assert len(book) == MAX_LINES and book.window(10) == before
 
 
 @given(st.lists(st.integers(-40, 40), max_size=30), st.integers(1, 20), st.integers(0, 60))
@@ -136,10 +136,10 @@ def test_what_was_found_is_in_sight_whatever_rows_its_neighbours_take() -> None:
 
 
 def test_a_search_goes_on_from_its_line_though_lines_drop_off_above() -> None:
-    book = book_of(MOST)
+    book = book_of(MAX_LINES)
     for n in (10009, 10008):
         assert book.find("line 1000", -1, 5, WIDTH) and f"line {n}" in book.window(5)
-    book.see(server(MOST + 150))
+    book.see(server(MAX_LINES + 150))
     assert book.find("line 1000", -1, 1, WIDTH) and book.window(1) == ["line 10007"]
 
 

@@ -16,7 +16,7 @@ from loadgen.schema.snapshot import ReplayView, ServerView, Snapshot
 from tests.tui.cockpit import Seat, seated
 from tests.tui.scenes import afternoon, moment, watch
 from tests.tui.scripted import ScriptedRun, running, with_gpus
-from tui.charts.marks import MOST
+from tui.charts.marks import MAX_MARKS
 from tui.charts.timeline import CAPACITY, Timeline
 from tui.keys import PAGES, Page
 from tui.panels.frame import Panel
@@ -212,7 +212,7 @@ def test_a_day_of_it_is_bounded() -> None:
         points = tuple(msgspec.structs.replace(past, t_s=t_s - 1_000 + m, errors=int(m % 60 == 0)) for m in range(900))
         timeline.add(msgspec.structs.replace(shot, t_s=t_s, past=points, point=msgspec.structs.replace(past, t_s=t_s)))
     assert len(timeline.history) <= CAPACITY and len(timeline.gpus) <= 2_000
-    assert 200 < len(timeline.marks.all) <= MOST
+    assert 200 < len(timeline.marks.all) <= MAX_MARKS
     times = timeline.history.times
     assert times[0] < 600 and times[-1] == 80_000.0 and (times[1:] > times[:-1]).all()
 
