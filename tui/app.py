@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from textual import work
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from tui.screens.picker import PickerScreen
 
 _AGE_CHECK_S = 0.5
+MAX_TOASTS = 3
 _OVER = (WorkerState.SUCCESS, WorkerState.ERROR)
 MakeRun = Callable[[StartChoice], Run]  # turns the operator's choice into a run; raises `VrampError`
 
@@ -147,6 +149,7 @@ class Cockpit(App[None]):
         self._api_key_env = api_key_env
         self._orphans = orphans
         self.config = config
+        self._toasts: dict[str, float] = {}  # the messages on the screen, and until when
         # The screen of the run on display.
         self._run_screen = CockpitScreen(run, watching=watching, read_only=read_only) if run is not None else None
         self._feed: Worker[None] | None = None
@@ -200,9 +203,20 @@ class Cockpit(App[None]):
         """Run before Textual's handler: whatever the terminal reports, what is drawn fits into memory."""
         event.size = Size(*usable_size(*event.size))
 
-    def notify(self, message: str, **options: Any) -> None:  # noqa: ANN401 - passed on
-        """Show a message, of which no control character reaches the terminal."""
-        super().notify(harmless(message), **options)
+    def notify(self, message: str, *, timeout: float | None = None, **options: Any) -> None:  # noqa: ANN401 - passed on
+        """Show a message as plain text, unless it is on the screen already; too many make room for it."""
+        text, now_s = harmless(message), monotonic()
+        self._toasts = {shown: until_s for shown, until_s in self._toasts.items() if until_s > now_s}
+        if text in self._toasts:
+            return
+        if len(self._toasts) >= MAX_TOASTS:
+            self.clear_notifications()
+        self._toasts[text] = now_s + (self.NOTIFICATION_TIMEOUT if timeout is None else timeout)
+        super().notify(text, timeout=timeout, **options)
+
+    def clear_notifications(self) -> None:
+        self._toasts.clear()
+        super().clear_notifications()
 
     def on_reads_again(self) -> None:
         self.screen.refresh()

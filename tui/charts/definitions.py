@@ -141,6 +141,13 @@ GPU_STRIPS = (
         lambda static, now: f"{fmt.count(now.gfx_percent)} %",
     ),
     GpuStrip(
+        "HBM",
+        "hbm",
+        100.0,
+        lambda static, now: _percent_of(now.hbm_used_bytes, static.hbm_total_bytes),
+        lambda static, now: f"{of_most(fmt.gib(now.hbm_used_bytes), fmt.gib(static.hbm_total_bytes))} G",
+    ),
+    GpuStrip(
         "power",
         "power",
         100.0,
@@ -153,13 +160,6 @@ GPU_STRIPS = (
         110.0,
         lambda static, now: now.temperature_hotspot_c,
         lambda static, now: f"{fmt.count(now.temperature_hotspot_c)} C",
-    ),
-    GpuStrip(
-        "HBM",
-        "hbm",
-        100.0,
-        lambda static, now: _percent_of(now.hbm_used_bytes, static.hbm_total_bytes),
-        lambda static, now: f"{of_most(fmt.gib(now.hbm_used_bytes), fmt.gib(static.hbm_total_bytes))} G",
     ),
 )
 """The most needed first."""

@@ -1,0 +1,30 @@
+"""Messages that come and go in the corner: once each, and few at a time."""
+
+from __future__ import annotations
+
+from tests.tui.cockpit import Seat, seated
+from tests.tui.scripted import running
+from tui.app import MAX_TOASTS
+
+
+def shown(seat: Seat) -> list[str]:
+    return [note.message for note in seat.app._notifications]
+
+
+async def test_a_message_is_shown_once_at_a_time() -> None:
+    async with seated() as seat:
+        await seat.show(running())
+        for _ in range(5):
+            seat.app.notify("the run is over\x1b[2J", timeout=60)
+        await seat.settle()
+        assert shown(seat) == ["the run is over[2J"]
+
+
+async def test_too_many_messages_make_room_for_the_newest() -> None:
+    async with seated() as seat:
+        await seat.show(running())
+        for number in range(MAX_TOASTS + 1):
+            seat.app.notify(f"message {number}", timeout=60)
+            await seat.settle()
+            assert len(shown(seat)) <= MAX_TOASTS
+        assert shown(seat)[-1] == f"message {MAX_TOASTS}"
