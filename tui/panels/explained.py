@@ -81,7 +81,7 @@ _ROWS = (
     _Explained(
         ("low-clock",),
         "a busy GPU runs below half of its highest clock, and neither heat nor its power cap is the reason",
-        "look for a locked clock or a performance level: `rocm-smi --showperflevel`, `nvidia-smi -q -d CLOCK`",
+        "look for a locked clock or a performance level: rocm-smi --showperflevel, nvidia-smi -q -d CLOCK",
     ),
     _Explained(("hotter-than-siblings",), "more than 10 C hotter than its siblings", "cooling"),
     _Explained(

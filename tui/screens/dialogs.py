@@ -11,9 +11,10 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from rich.text import Text
 from textual import work
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
+from textual.events import Resize
 from textual.geometry import Size
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList, Static
@@ -44,11 +45,20 @@ def ask(screen: Screen[Any], dialog: Screen[Answer | None], then: Callable[[Answ
     screen.app.push_screen(dialog, answered)
 
 
+def drop_outdated(app: App[Any], event: Resize) -> None:
+    """Run before Textual's handler, which answers each size with an event of that size: two would never end."""
+    if event.size != app.size:
+        event.prevent_default()
+
+
 class FullScreen(Screen[Answer]):
     """Base of the screens below the dialogs: the roles that `RowsWidget` needs, the help, and leaving."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = set(ROLE_CLASSES)
     HELP_KEYS: ClassVar[Sequence[Binding]] = ()
+
+    def on_resize(self, event: Resize) -> None:
+        drop_outdated(self.app, event)
 
     def key_bar(self) -> KeyBar:
         return KeyBar(lambda _: [keys.hints(self.HELP_KEYS, keymap_of(self.app))], id="hints")
@@ -68,6 +78,9 @@ class Dialog(ModalScreen[Answer]):
     """A modal screen with the keys of a dialog."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(keys.DIALOG)
+
+    def on_resize(self, event: Resize) -> None:
+        drop_outdated(self.app, event)
 
 
 class AskParsed(Dialog[Answer | None], Generic[Answer]):

@@ -179,7 +179,7 @@ async def test_in_a_replay_the_keys_of_the_load_steer_the_time() -> None:
         await seat.press("space", "+", "n")
         assert seat.calls == [("set_speed", 8.0), ("set_speed", 2.0), Pause(), NextStage(), Resume()]
         assert all("This is a replay" in note.message for note in seat.app._notifications) and seat.dialog is None
-        assert len(seat.app._notifications) == 2
+        assert len(seat.app._notifications) == 1
 
 
 async def test_the_results_come_by_themselves_and_go_with_one() -> None:
