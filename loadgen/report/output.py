@@ -172,7 +172,9 @@ def compare_output(a: CanaryResult | None, b: CanaryResult | None, confidence: f
     both = [name for name in scores_a if name in scores_b]
     alike = [name for name in both if scores_a[name].tokens == scores_b[name].tokens and a.method == b.method]
     error = _error(a, b, confidence)
-    found = [_difference(name, scores_a[name], scores_b[name], error) for name in alike]
+    # Of several texts that are the same, any may be far off by chance: all together keep the confidence (Bonferroni).
+    error_of_each = _error(a, b, 1 - (1 - confidence) / max(1, len(alike)))
+    found = [_difference(name, scores_a[name], scores_b[name], error_of_each) for name in alike]
     texts_a, texts_b = ({one.name: one.text for one in reversed(run.answers)} for run in (a, b))
     prompts = [name for name in texts_a if name in texts_b]
     differing = {name: agreement(texts_a[name], texts_b[name])[1] for name in prompts}
