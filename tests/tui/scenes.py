@@ -136,7 +136,9 @@ def without_server(t_s: float) -> Snapshot:
     return msgspec.structs.replace(
         now,
         profile="monitor",
-        headline="no load: nothing bad on GPUs and host",
+        headline="gpu 5: THROTTLED thermal 18%, and 1 more",
+        healthy=False,
+        verdicts=tuple(verdict for verdict in now.verdicts if verdict.bad),
         server=ServerView(engine="none", url="", state="ready"),
         point=SeriesPoint(t_s),
         engine=None,
