@@ -78,7 +78,7 @@ def finish(process: subprocess.Popen[str], folder: Path) -> dict[str, Any]:
     os.kill(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=30)
     assert psutil.wait_procs(tree, timeout=10)[1] == []
-    assert "stage 1: conc 2" in output and "\x1b" not in output
+    assert "Throughput ---" in output and "\x1b" not in output
     document: dict[str, Any] = json.loads((folder / "o.json").read_text())
     return document
 
