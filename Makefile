@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 INSTALLED_DEV = $(VENV)/.installed-dev
-# Tests side by side: most wait for a socket or a process. A worker that has none left takes some of another.
+# Tests run in parallel, more than there are cores: most wait for a socket or a process.
 SIDE_BY_SIDE = -n $$(( 2 * $$(nproc) + 1 )) --dist worksteal
 
 # Strict: a link to a page or a heading that is not there fails.

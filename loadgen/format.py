@@ -44,15 +44,15 @@ def number(value: float | None) -> str:
 
 
 class Bounded(Protocol):
-    """The statistics of something, of which some are only known to be at least what is written."""
+    """A summary of statistics, some of which may only be lower bounds."""
 
     @property
     def lower_bounds(self) -> tuple[str, ...]:
-        """Their names."""
+        """The names of the statistics that are lower bounds."""
 
 
 class Statistic(NamedTuple):
-    """One of them."""
+    """One statistic, which may be a lower bound."""
 
     value: float | None
     at_least: bool = False

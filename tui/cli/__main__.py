@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from loadgen.errors import ProfileError, VrampError
 from loadgen.system import raise_open_files, start_lean
-from tui.cli.options import INTERRUPTED, READER_GONE, end_by_signals, lose_stdout, say
+from tui.cli.options import INTERRUPTED, READER_GONE, discard_stdout, end_by_signals, print_status
 from tui.exhausted import give_up, lacks
 
 if TYPE_CHECKING:
@@ -90,11 +90,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         finally:
             sys.stdout.flush()
     except VrampError as error:
-        say(f"vramp: {error}")
+        print_status(f"vramp: {error}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         # Silently: the terminal may be the reason for the interrupt, and take no more output.
-        _say_no_more()
+        _ignore_more_signals()
         sys.exit(INTERRUPTED)
     except (MemoryError, RuntimeError) as error:
         if (what := lacks(error)) is None:
@@ -105,15 +105,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             give_up(what)
         # Errors about our own files have a filename; without one, it is standard output.
         if error.errno in _NO_ROOM and error.filename is None:
-            sys.exit(lose_stdout(error))
+            sys.exit(discard_stdout(error))
         if error.errno not in READER_GONE:
             raise
         # The reader of our output or the terminal is gone: nobody is left to read a message.
-        _say_no_more()
+        _ignore_more_signals()
         sys.exit(INTERRUPTED)
 
 
-def _say_no_more() -> None:
+def _ignore_more_signals() -> None:
     """Redirect stdout and stderr to /dev/null, so that nothing is written at exit, either."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(1, 2)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from loadgen.errors import LoadError, ProfileError
 from loadgen.format import harmless
 from loadgen.places import TRUST
-from tui.cli.options import add_shared, parser_of, say, shown
+from tui.cli.options import add_shared, parser_of, print_status, printable
 
 if TYPE_CHECKING:
     from loadgen.run.ask import Answered
@@ -117,15 +117,15 @@ async def _ask(url: str, prompt: str, options: argparse.Namespace) -> int:
         )
     sys.stdout.write("\n")
     sys.stdout.flush()
-    say(_figures(served.model, answered))
+    print_status(_figures(served.model, answered))
     if answered.failed is not None:
-        say(f"vramp: the answer is not complete: {answered.failed}")
+        print_status(f"vramp: the answer is not complete: {answered.failed}")
         return LoadError.exit_code
     return 0
 
 
 def _print_part(text: str) -> None:
-    sys.stdout.write(shown(text))
+    sys.stdout.write(printable(text))
     sys.stdout.flush()
 
 

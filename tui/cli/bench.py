@@ -23,7 +23,7 @@ from loadgen.run.run import Run
 from loadgen.schema.result import Result
 from loadgen.store.runs import require_writable
 from tui.catalog import find_profile
-from tui.cli.options import RUN_EXIT_CODES, Parser, add_result_options, add_shared, port_of, say
+from tui.cli.options import RUN_EXIT_CODES, Parser, add_result_options, add_shared, port_of, print_status
 from tui.cli.progress import follow
 from tui.cli.run import conclude, metrics_port_of
 
@@ -111,7 +111,7 @@ def bench(words: list[str]) -> int:
     options = bench_parser().parse_args(words)
     for flag, why in _NOT_NEEDED.items():
         if _given(options, flag) is not None:
-            say(f"vramp: {flag} is not needed: {why}")
+            print_status(f"vramp: {flag} is not needed: {why}")
     profile, where = profile_of(options)
     try:
         if options.junit is not None:

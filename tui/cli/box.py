@@ -37,7 +37,7 @@ from loadgen.server.process.records import ServerRecord, find_servers, remains
 from loadgen.telemetry.capture import write_capture
 from loadgen.telemetry.examine import DUMP_PACE, BackendTrial, Pace, capture_header, examine
 from loadgen.vendors import BackendName
-from tui.cli.options import INTERRUPTED, add_profile_options, parser_of, profile_of, say, show
+from tui.cli.options import INTERRUPTED, add_profile_options, parser_of, print_status, print_text, profile_of
 
 BLOCKED = 3  # the server could not be started: the exit code that a run would have
 
@@ -52,7 +52,7 @@ def check(words: list[str]) -> int:
     if profile.cluster.remote:
         here = options.installation is None and options.box is None
         findings += _check_hosts(profile, plan) if here else not_checked([Skipped("hosts", NEEDS_BOX)])
-    show(findings_json(findings) if options.json else findings_text(findings))
+    print_text(findings_json(findings) if options.json else findings_text(findings))
     return BLOCKED if any(finding.severity == "blocks" for finding in findings) else 0
 
 
@@ -103,7 +103,7 @@ def doctor(words: list[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     found = masked(replace(found, outdated=tuple(outdated(found.versions))))
-    show(json_text(found) if options.json else doctor_text(found))
+    print_text(json_text(found) if options.json else doctor_text(found))
     if options.dump is not None:
         _dump(options.dump, found, trials)
     return TelemetryError.exit_code if found.unmeasured else 0
@@ -112,7 +112,7 @@ def doctor(words: list[str]) -> int:
 def _dump(path: Path, found: Examination, trials: list[BackendTrial]) -> None:
     header = capture_header(found, os.environ, datetime.now(UTC).isoformat(timespec="seconds"))
     write_capture(path, header, trials)
-    say(f"capture: {path}")
+    print_status(f"capture: {path}")
 
 
 def _require_writable(path: Path) -> None:
@@ -150,9 +150,9 @@ def stop(words: list[str]) -> int:
             raise
         servers, doubts = [], [str(error)]
     for doubt in doubts:
-        say(doubt)
+        print_status(doubt)
     if options.list:
-        show("\n".join(_line(record) for record in servers))
+        print_text("\n".join(_line(record) for record in servers))
         return 0
     clean = [_stop_one(record, options.timeout) for record in _chosen(servers, options)]
     return 0 if all(clean) else ServerError.exit_code
@@ -183,9 +183,9 @@ def _chosen(servers: list[ServerRecord], options: argparse.Namespace) -> list[Se
         listed = "\n".join(f"  {_line(record)}" for record in servers)
         raise ProfileError(f"several servers are running; name a port, or use --all:\n{listed}")
     for record in used:
-        say(f"not touched: {_line(record)}")
+        print_status(f"not touched: {_line(record)}")
     if not chosen:
-        say("no server that vramp left is running")
+        print_status("no server that vramp left is running")
     return chosen
 
 
@@ -211,9 +211,9 @@ def _use(record: ServerRecord) -> str:
 
 
 def _stop_one(record: ServerRecord, timeout_s: float) -> bool:
-    say(f"stopping {_line(record)}")
+    print_status(f"stopping {_line(record)}")
     report = asyncio.run(stop_server(record, timeout_s=timeout_s))
-    say(report.sentence)
+    print_status(report.sentence)
     return report.clean
 
 

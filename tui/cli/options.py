@@ -54,46 +54,46 @@ def end_soon() -> None:
     signal.alarm(_ENDS_WITHIN_S)
 
 
-def say(text: str) -> None:
-    """A line to stderr: stdout is for data."""
-    print(shown(text), file=sys.stderr, flush=True)
+def print_status(text: str) -> None:
+    """Print a line to stderr, as stdout is for data."""
+    print(printable(text), file=sys.stderr, flush=True)
 
 
-def show(text: str) -> None:
-    """Data to stdout."""
-    print(shown(text))
+def print_text(text: str) -> None:
+    """Print data to stdout."""
+    print(printable(text))
 
 
-def offer(text: str) -> int:
-    """Data to stdout, as it is, with more to do after it; the exit code if nothing else fails."""
+def print_output(text: str) -> int:
+    """Write data to stdout as it is, and return the exit code: the caller goes on if that fails."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except OSError as error:
-        return lose_stdout(error)
+        return discard_stdout(error)
     return 0
 
 
-def lose_stdout(error: OSError) -> int:
-    """Write nothing more to a stdout that failed, which without room for the data is an error; the exit code."""
+def discard_stdout(error: OSError) -> int:
+    """Discard what is still written to a stdout that failed, and return the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if error.errno in READER_GONE:
         return 0
-    say(f"vramp: standard output cannot be written: {error.strerror}")
+    print_status(f"vramp: standard output cannot be written: {error.strerror}")
     return VrampError.exit_code
 
 
-def shown(text: str) -> str:
-    """Any text as a terminal may have it: nothing that moves the cursor, and no secret."""
+def printable(text: str) -> str:
+    """Return a text without control characters and secrets."""
     return masked_text(harmless(text))
 
 
 class Parser(argparse.ArgumentParser):
-    """One that repeats what it cannot take without the secrets in it."""
+    """A parser whose error messages have no secrets in them."""
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """Say why, and end the process."""
-        super().exit(status, shown(message) if message is not None else None)
+        super().exit(status, printable(message) if message is not None else None)
 
 
 def parser_of(verb: str, description: str, epilog: str) -> argparse.ArgumentParser:

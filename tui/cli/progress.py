@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from loadgen.format import count, interval, percent, significant, target
 from loadgen.run.operations import Abort, Stop
 from loadgen.system import map_large_blocks
-from tui.cli.options import shown
+from tui.cli.options import printable
 from tui.cli.spoken import Spoken
 from tui.exhausted import give_up_where_callbacks_fail
 from tui.terminal import NonBlockingWriter
@@ -39,7 +39,7 @@ async def follow(run: Run, *, spoken: bool = False) -> bool:
         nonlocal interrupts
         interrupts += 1
         if interrupts == 1:
-            say("finishing: the result is kept; again to abort")
+            print_status("finishing: the result is kept; again to abort")
             run.apply(Stop())
         else:
             run.apply(Abort())
@@ -51,17 +51,17 @@ async def follow(run: Run, *, spoken: bool = False) -> bool:
     loop = asyncio.get_running_loop()
     writer = NonBlockingWriter(
         sys.stderr,
-        caught_up=lambda: say("lines are missing here: they were not read in time"),
+        caught_up=lambda: print_status("lines are missing here: they were not read in time"),
         gone=lambda: loop.call_soon_threadsafe(finish_unread),
     )
 
-    def say(text: str) -> None:
-        writer.write(shown(text) + "\n")
+    def print_status(text: str) -> None:
+        writer.write(printable(text) + "\n")
 
     # Explicitly: a shell starts background jobs with SIGINT ignored.
     for caught in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(caught, interrupt)
-    progress = Spoken(say) if spoken else _Progress(say)
+    progress = Spoken(print_status) if spoken else _Progress(print_status)
     try:
         async for snapshot in run.snapshots():
             progress.show(snapshot)

@@ -39,7 +39,7 @@ from loadgen.store.runs import (
     require_baseline,
     save_baseline,
 )
-from tui.cli.options import RUN_WORDS, offer, parser_of, say, show, shown, write_junit
+from tui.cli.options import RUN_WORDS, parser_of, print_output, print_status, print_text, printable, write_junit
 
 _STDOUT = Path("-")
 _RUN_IS = f"RUN is {RUN_WORDS}"
@@ -91,7 +91,7 @@ def _report_text(results: list[Result], options: argparse.Namespace) -> str:
     if options.markdown:
         return markdown_report(results[0]) + "\n"
     tables = [text_report(results[0]), serving_curve_table(results[0])]
-    return shown("".join(f"{table}\n" for table in tables if table))
+    return printable("".join(f"{table}\n" for table in tables if table))
 
 
 def _html(result: Result, run: str, out: Path | None) -> int:
@@ -103,12 +103,12 @@ def _html(result: Result, run: str, out: Path | None) -> int:
 def _put_page(text: str, name: str, run: str, out: Path | None) -> int:
     """To `out`, or else under its name into the folder of the run; the exit code."""
     if out == _STDOUT:
-        return offer(text)
+        return print_output(text)
     found = find_run(run)
     folder = found.parent if found.is_file() else found
     path = folder / name if out is None else out
     _put(text, path, mode=PRIVATE if out is None else None)
-    say(f"report: {path}")
+    print_status(f"report: {path}")
     return 0
 
 
@@ -124,7 +124,7 @@ def _vllm_json(result: Result, folder: Path | None) -> int:
         raise ResultError(f"--out {folder}: must be a folder for --vllm-json: {error.strerror}") from error
     for name, document in zip(vllm_file_names(documents), documents, strict=True):
         _put(json.dumps(document, allow_nan=False), folder / name, mode=named_mode())
-        say(f"report: {folder / name}")
+        print_status(f"report: {folder / name}")
     return 0
 
 
@@ -134,7 +134,7 @@ def _put(text: str, path: Path | None, *, mode: int | None = None) -> int:
     With a `mode`, for a file whose name nobody gave: in a folder from elsewhere a link may have it, which is replaced.
     """
     if path is None or path == _STDOUT:
-        return offer(text)
+        return print_output(text)
     try:
         if mode is None:
             path.write_text(text, encoding="utf-8")
@@ -155,8 +155,8 @@ def recover(words: list[str]) -> int:
     path = recovered(open_journal(options.run).parent, force=options.force)
     result = read_result(path)
     if result.stages:
-        show(text_report(result))
-    say(f"result: {path}")
+        print_text(text_report(result))
+    print_status(f"result: {path}")
     return 0
 
 
@@ -184,11 +184,11 @@ def baseline(words: list[str]) -> int:
     match options.what:
         case "save":
             path = save_baseline(options.name, open_result(options.run), replace=options.replace)
-            show(f"baseline {options.name}: {path}")
+            print_text(f"baseline {options.name}: {path}")
         case "remove":
             remove_baseline(options.name)
         case "show":
-            show(text_report(read_result(require_baseline(options.name))))
+            print_text(text_report(read_result(require_baseline(options.name))))
         case _:
             _list_baselines()
     return 0
@@ -214,7 +214,7 @@ def _list_baselines() -> None:
             words = f"{result.started_at}  {model_of(result)} on {hardware_of(result)}, {len(result.stages)} stages"
         except ResultError as error:
             words = str(error)
-        show(f"{name:<24}{words}")
+        print_text(f"{name:<24}{words}")
 
 
 # `vramp compare`: runs against the first of them, and a gate for CI.
@@ -270,8 +270,8 @@ def compare(words: list[str]) -> int:
         page = compare_page([a, *others], comparisons)
         offered = _put_page(page, "compare.html", options.others[-1], options.out)
     else:
-        offered = _put(shown(f"{_compared_text(comparisons, options)}\n"), options.out)
-    broken = [_say_broken(comparison, found) for comparison, found in zip(comparisons, held, strict=True)]
+        offered = _put(printable(f"{_compared_text(comparisons, options)}\n"), options.out)
+    broken = [_print_broken(comparison, found) for comparison, found in zip(comparisons, held, strict=True)]
     return max(offered, *broken)
 
 
@@ -319,10 +319,10 @@ def _require_comparable(comparison: RunComparison, *, force: bool, pictured: boo
         raise ResultError(f"nothing to compare: {a} has measured {only_a}; {b} has measured {only_b}{more}")
 
 
-def _say_broken(comparison: RunComparison, held: Sequence[HeldAgainst]) -> bool:
+def _print_broken(comparison: RunComparison, held: Sequence[HeldAgainst]) -> bool:
     """Say which limits are broken, or in doubt; whether any is broken."""
     for one in held:
         if one.outcome != "kept":
             what = "broken by" if one.outcome == "broken" else "in doubt for"
-            say(f"vramp: {one.limit} is {what} {comparison.b.name}, {one.stage}: {held_words(one)}")
+            print_status(f"vramp: {one.limit} is {what} {comparison.b.name}, {one.stage}: {held_words(one)}")
     return any(one.outcome == "broken" for one in held)

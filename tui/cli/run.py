@@ -21,12 +21,12 @@ from tui.cli.options import (
     end_by_signals,
     end_soon,
     is_loopback,
-    offer,
     parser_of,
+    print_output,
+    print_status,
+    print_text,
+    printable,
     profile_from,
-    say,
-    show,
-    shown,
     variants_from,
     write_junit,
 )
@@ -73,7 +73,7 @@ class _ShowVersion(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> NoReturn:
         from loadgen.build import version_words
 
-        show(f"vramp {version_words()}")
+        print_text(f"vramp {version_words()}")
         parser.exit()
 
 
@@ -159,9 +159,11 @@ def metrics_port_of(options: argparse.Namespace) -> MetricsPort | None:
     from loadgen.run.metrics_port import MetricsPort
 
     port = MetricsPort(options.metrics_host, options.metrics_port)
-    say(f"metrics: {port.url}")
+    print_status(f"metrics: {port.url}")
     if not is_loopback(options.metrics_host):
-        say(f"warning: {options.metrics_host} is open to other machines: anyone who reaches it can read the figures")
+        print_status(
+            f"warning: {options.metrics_host} is open to other machines: anyone who reaches it can read the figures"
+        )
     return port
 
 
@@ -186,7 +188,7 @@ def run_spoken(document: Mapping[str, Any], where: str, options: argparse.Namesp
     run = make_run(document, where, options, hold_open=False)
     interrupted = asyncio.run(follow(run, spoken=True))
     code = conclude(run, options, interrupted=interrupted, table=result_words)
-    say(f"vramp ends with exit code {code}.")
+    print_status(f"vramp ends with exit code {code}.")
     return code
 
 
@@ -196,7 +198,7 @@ def show_cockpit(document: Mapping[str, Any], where: str, options: argparse.Name
 
     reason = plain_reason()
     if reason is not None:
-        say(f"vramp: no cockpit, progress lines instead: {reason}")
+        print_status(f"vramp: no cockpit, progress lines instead: {reason}")
         return run_headless(document, where, options)
     with _opening(document.get("name", where)):
         from tui.app import Cockpit
@@ -230,7 +232,7 @@ def _opening(name: object) -> Iterator[None]:
     Garbage collection would take a sixth of that; the cockpit turns it on again.
     """
     gc.disable()
-    first, *_ = shown(str(name)).splitlines() or [""]
+    first, *_ = printable(str(name)).splitlines() or [""]
     sys.stderr.write(f"\r\x1b[2Kvramp  {first}  opening")
     sys.stderr.flush()
     try:
@@ -269,12 +271,12 @@ def conclude(run: Run, options: argparse.Namespace, *, interrupted: bool, table:
     if run.result is not None:
         if options.junit is not None:
             write_junit(options.junit, [run_suite(run.result)])
-        offered = offer(_measured_words(run.result, table))
+        offered = print_output(_measured_words(run.result, table))
         for path in run.result_paths:
             if path.exists():
-                say(f"result: {path}")
+                print_status(f"result: {path}")
     for line in [str(run.error)] if run.error is not None else shortcomings(run.result) if run.result else []:
-        say(f"vramp: {line}")
+        print_status(f"vramp: {line}")
     return max(offered, exit_code(run, interrupted=interrupted))
 
 
@@ -284,7 +286,7 @@ def _measured_words(result: Result, table: Table | None) -> str:
 
     tables = [(table or text_report)(result)] if result.stages else []
     tables += [serving_curve_table(result)] if table is None and is_rate_ladder(result) else []
-    return "".join(f"{shown(text)}\n" for text in tables)
+    return "".join(f"{printable(text)}\n" for text in tables)
 
 
 def exit_code(run: Run, *, interrupted: bool) -> int:

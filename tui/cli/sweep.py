@@ -27,7 +27,15 @@ from loadgen.run.sweep import (
 )
 from loadgen.store.runs import require_writable
 from tui.catalog import find_profile
-from tui.cli.options import INTERRUPTED, add_profile_options, offer, parser_of, profile_of, say, shown
+from tui.cli.options import (
+    INTERRUPTED,
+    add_profile_options,
+    parser_of,
+    print_output,
+    print_status,
+    printable,
+    profile_of,
+)
 from tui.cli.progress import follow
 from tui.cli.run import exit_code
 
@@ -103,7 +111,7 @@ def _with_load_of_base(profiles: dict[str, Profile]) -> dict[str, Profile]:
     """Without the variants that are another workload on the same server, which a sweep cannot compare."""
     alike = {name: one for name, one in profiles.items() if not differing_load(profiles[BASE], one)}
     if left_out := [name for name in profiles if name not in alike]:
-        say(f"left out, because their load is not that of {BASE}: {', '.join(left_out)}")
+        print_status(f"left out, because their load is not that of {BASE}: {', '.join(left_out)}")
     if len(alike) == 1:
         raise ProfileError(
             f"no variant has the load of {BASE}: name some with --variants, or set one load with options"
@@ -115,9 +123,9 @@ def _run_all(folder: Path, state: Sweep, profiles: dict[str, Profile], *, force:
     names = state.remaining
     complete = [outcome.result for outcome in outcomes_of(folder, state) if outcome.variant not in names]
     codes = [1 if result is None or shortcomings(result) else 0 for result in complete]
-    say(f"sweep in {folder}: {len(names)} of {len(state.variants)} variants to run, seed {state.seed}")
+    print_status(f"sweep in {folder}: {len(names)} of {len(state.variants)} variants to run, seed {state.seed}")
     for number, name in enumerate(names, start=1):
-        say(f"variant {number} of {len(names)}: {name}")
+        print_status(f"variant {number} of {len(names)}: {name}")
         variant, code = _run_one(folder, name, as_swept(profiles[name], state.seed), force=force)
         state = note_variant(folder, state, variant)
         codes.append(code)
@@ -133,7 +141,7 @@ def _run_one(folder: Path, name: str, profile: Profile, *, force: bool) -> tuple
         run = Run(profile, where=f"variant {name}", json_path=path, force=force)
         interrupted = asyncio.run(follow(run))
     except VrampError as error:
-        say(f"vramp: {error}")
+        print_status(f"vramp: {error}")
         return Variant(name=name, state="failed", reason=str(error), result=None), error.exit_code
     except KeyboardInterrupt:
         # It came before the run had its own handler, or after.
@@ -146,7 +154,7 @@ def _ended(run: Run, name: str, path: Path) -> Variant:
     assert run.result is not None
     reason = run.result.reason if run.error is None else str(run.error)
     for line in shortcomings(run.result) if run.error is None else [reason]:
-        say(f"vramp: {line}")
+        print_status(f"vramp: {line}")
     written = path.name if path.exists() else None
     return Variant(name=name, state=run.result.state, reason=reason, result=written)
 
@@ -159,10 +167,10 @@ def _conclude(folder: Path, state: Sweep, json_path: Path | None) -> int:
             json_path.write_text(sweep_json(state.profile, state.seed, rows), encoding="utf-8")
         except OSError as error:
             raise ResultError(f"{json_path}: cannot be written: {error.strerror}") from error
-    offered = offer(f"{shown(sweep_table(rows))}\n")
-    say(f"sweep: {folder}")
+    offered = print_output(f"{printable(sweep_table(rows))}\n")
+    print_status(f"sweep: {folder}")
     if state.remaining:
-        say(f"not complete: {', '.join(state.remaining)}; --resume {folder} continues with them")
+        print_status(f"not complete: {', '.join(state.remaining)}; --resume {folder} continues with them")
     return offered
 
 

@@ -21,7 +21,7 @@ from loadgen.run.run import Run
 from loadgen.store.journal import JOURNAL, journal_is_held
 from loadgen.store.runs import RUNS, find_run, open_journal, run_folders, was_killed
 from loadgen.system import signal_when_parent_dies
-from tui.cli.options import RUN_WORDS, add_shared, document_of, is_loopback, parser_of, port_of, say
+from tui.cli.options import RUN_WORDS, add_shared, document_of, is_loopback, parser_of, port_of, print_status
 from tui.cli.progress import follow
 from tui.cli.run import add_run_options, conclude, make_run
 from tui.config import config_path, read_config
@@ -94,7 +94,9 @@ def replay(words: list[str]) -> int:
     if reason is not None:
         raise ProfileError(f"vramp replay: needs a terminal to show it on: {reason}; vramp report prints the tables")
     if was_killed(journal.parent):
-        say(f"vramp: this run was killed before it wrote its result: `vramp recover {journal.parent}` writes it")
+        print_status(
+            f"vramp: this run was killed before it wrote its result: `vramp recover {journal.parent}` writes it"
+        )
     from tui.app import Cockpit, open_cockpit
 
     cockpit = Cockpit(played, watching=True, config=read_config(config_path()))
@@ -157,7 +159,7 @@ async def _show_run(run: Run, listening: socket, options: argparse.Namespace) ->
     async with _shown(run.folder, listening, options):
         interrupted = await follow(run)
         if not interrupted:
-            say("the run is over: browsers keep showing its last state until Ctrl+C")
+            print_status("the run is over: browsers keep showing its last state until Ctrl+C")
             await _until_interrupted()
     return interrupted and run.result is not None and run.result.state != "complete"
 
@@ -177,7 +179,9 @@ async def _shown(folder: Path, listening: socket, options: argparse.Namespace) -
         command.append("--allow-control")
     can = "see and steer" if options.allow_control else "see"
     if not is_loopback(options.host):
-        say(f"warning: {options.host} is open to other machines: anyone who can sniff that network can {can} this run")
+        print_status(
+            f"warning: {options.host} is open to other machines: anyone who can sniff that network can {can} this run"
+        )
     async with serving(command, listening, host=options.host) as address:
         # Unmasked: its token is the one secret that must be shown.
         print(f"whoever opens this address can {can} the run: {address}", file=sys.stderr, flush=True)
