@@ -57,14 +57,14 @@ def own_requirements(*extras: str) -> list[Requirement]:
     return [Requirement(line) for line in lines]
 
 
-def problems(lock: Path, asked: Sequence[Requirement]) -> Iterator[str]:
+def problems(lock: Path, requested: Sequence[Requirement]) -> Iterator[str]:
     """Yield a line for each problem; `make lock` fixes those of the lock, a new environment those of packages."""
     pins = read_lock(lock)
     for pin in pins:
         if not pin.hashes:
             yield f"{lock.name}: {pin.name} has no hash"
     here = {pin.name: pin for pin in pins if pin.here}
-    for requirement, by in _closure(asked, here):
+    for requirement, by in _closure(requested, here):
         found = here.get(canonicalize_name(requirement.name))
         if found is None:
             yield f"{lock.name}: {requirement.name} is missing, which {by} needs"
@@ -76,9 +76,9 @@ def problems(lock: Path, asked: Sequence[Requirement]) -> Iterator[str]:
             yield f"installed: {pin.name} {version or 'not at all'}, but {lock.name} has {pin.version}"
 
 
-def _closure(asked: Sequence[Requirement], here: dict[str, Pin]) -> Iterator[tuple[Requirement, str]]:
+def _closure(requested: Sequence[Requirement], here: dict[str, Pin]) -> Iterator[tuple[Requirement, str]]:
     """Yield each requirement that applies here and what requires it, as far as the packages are installed."""
-    todo = [(requirement, "pyproject.toml") for requirement in asked]
+    todo = [(requirement, "pyproject.toml") for requirement in requested]
     seen: set[str] = set()
     while todo:
         requirement, by = todo.pop()
@@ -125,12 +125,15 @@ def audit() -> tuple[str, bool]:
             return _UNREACHED, False
         return f"NOT audited: pip-audit failed: {last}", True
     found = json.loads(done.stdout)["dependencies"]
-    asked = [each for each in found if "skip_reason" not in each]
-    known = [f"{each['name']} {each['version']}: {vuln['id']}" for each in asked for vuln in each["vulns"]]
+    requested = [each for each in found if "skip_reason" not in each]
+    known = [f"{each['name']} {each['version']}: {vuln['id']}" for each in requested for vuln in each["vulns"]]
     if known:
         return "\n".join(["known vulnerabilities (make lock takes newer versions):", *known]), True
-    if len(asked) < len(found):
-        return f"NOT audited: {len(found) - len(asked)} of {len(found)} packages are not known to the database", False
+    if len(requested) < len(found):
+        return (
+            f"NOT audited: {len(found) - len(requested)} of {len(found)} packages are not known to the database",
+            False,
+        )
     return f"audited: no known vulnerability in {len(found)} packages", False
 
 

@@ -53,9 +53,9 @@ def _resolved(python: str, extras: Sequence[str], machine: str, glibc: str) -> P
     """Write the part of the lock that one Python needs with these extras into a requirements file with hashes."""
     path = WHEELHOUSE.parent / f"requirements-{python}-{machine}.txt"
     tag = f"{machine}-manylinux_{glibc.replace('.', '_')}"
-    asked = [word for name in extras for word in ("--extra", name)]
+    requested = [word for name in extras for word in ("--extra", name)]
     command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate"]
-    command += ["--generate-hashes", "--python-version", python, "--python-platform", tag, *asked]
+    command += ["--generate-hashes", "--python-version", python, "--python-platform", tag, *requested]
     command += ["--constraint", "requirements.lock", "pyproject.toml", "--output-file", str(path)]
     path.unlink(missing_ok=True)
     subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)

@@ -44,7 +44,7 @@ Times = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Requested:
     """An open-loop load."""
 
     rate: float
@@ -72,10 +72,10 @@ def serve(pipe: Pipe) -> None:
                 stamps.append(request.received_ns)
             answer(connection, request)
 
-        server, asked = HttpServer(loop, handle), asyncio.Event()
+        server, requested = HttpServer(loop, handle), asyncio.Event()
         pipe.send(server.listen("127.0.0.1", 0))
-        loop.add_reader(pipe.fileno(), asked.set)
-        await asked.wait()
+        loop.add_reader(pipe.fileno(), requested.set)
+        await requested.wait()
         loop.remove_reader(pipe.fileno())
         server.close()
 
@@ -101,10 +101,14 @@ def recording_simulator() -> Iterator[tuple[str, Pipe]]:
         ours.close()
 
 
-def measure(asked: Asked) -> tuple[Result, Times]:
+def measure(requested: Requested) -> tuple[Result, Times]:
     """Run a load; return its result, and when its requests reached the server, in seconds."""
-    load: dict[str, float | str] = {"rate": asked.rate, "duration": asked.duration_s, "workers": asked.workers}
-    load |= {"isl": ISL, "osl": asked.osl, "seed": SEED}
+    load: dict[str, float | str] = {
+        "rate": requested.rate,
+        "duration": requested.duration_s,
+        "workers": requested.workers,
+    }
+    load |= {"isl": ISL, "osl": requested.osl, "seed": SEED}
     with recording_simulator() as (url, pipe):
         result = asyncio.run(finish(attach(url, load, telemetry="off")))
         pipe.send("stop")
@@ -127,20 +131,20 @@ def dispersion(times_s: Times, duration_s: float) -> float:
     return float(counts.var() / counts.mean())
 
 
-def law_of(times_s: Times, asked: Asked) -> str:
+def law_of(times_s: Times, requested: Requested) -> str:
     """Say how close arrivals are to Poisson."""
     critical = 1.628 / np.sqrt(len(times_s) - 1)
-    distance = distance_from_exponential(times_s, asked.rate)
+    distance = distance_from_exponential(times_s, requested.rate)
     verdict = "passes" if distance < critical else "FAILS"
     return (
         f"{len(times_s):>6} requests   KS {distance:.4f} ({verdict} {critical:.4f})   "
-        f"dispersion {dispersion(times_s, asked.duration_s):.3f}"
+        f"dispersion {dispersion(times_s, requested.duration_s):.3f}"
     )
 
 
-def same_for_every_w(asked: Asked) -> bool:
+def same_for_every_w(requested: Requested) -> bool:
     """Whether the shares of 1, 2, 4 and 8 workers together are exactly the schedule."""
-    wanted = asked.schedule().tolist()
+    wanted = requested.schedule().tolist()
     for workers in (1, 2, 4, 8):
         shares = [slice_for(iter(wanted), rank, workers) for rank in range(workers)]
         if [offset for _, offset in sorted(entry for share in shares for entry in share)] != wanted:
@@ -156,10 +160,10 @@ def lateness_ms(times_s: Times, schedule: Times) -> str:
     return f"p50 {p50:.3f} p99 {p99:.3f} ms"
 
 
-def wake(pipe: Pipe, asked: Asked) -> None:
+def wake(pipe: Pipe, requested: Requested) -> None:
     """Send when a timer that was set to the times of the schedule fired, in nanoseconds after the start."""
     called = array("q")
-    due_ns = [int(offset_s * 1e9) for offset_s in asked.schedule()]
+    due_ns = [int(offset_s * 1e9) for offset_s in requested.schedule()]
 
     async def run() -> None:
         over = asyncio.Event()
@@ -173,7 +177,7 @@ def wake(pipe: Pipe, asked: Asked) -> None:
                 over.set()
 
         timer = PreciseTimer(asyncio.get_running_loop(), call)
-        timer.lead_ns = timer_lead_ns(asked.rate)
+        timer.lead_ns = timer_lead_ns(requested.rate)
         timer.set(start_ns + due_ns[0])
         await over.wait()
 
@@ -182,49 +186,49 @@ def wake(pipe: Pipe, asked: Asked) -> None:
     pipe.send(called.tobytes())
 
 
-def woken(asked: Asked) -> Times:
+def woken(requested: Requested) -> Times:
     """Return the times of `wake`, run in a separate process, in seconds."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=wake, args=(theirs, asked), daemon=True)
+    process = context.Process(target=wake, args=(theirs, requested), daemon=True)
     process.start()
     times_ns = np.frombuffer(ours.recv(), dtype=np.int64)
     process.join()
     return times_ns / 1e9
 
 
-def when(result: Result, times_s: Times, asked: Asked) -> str:
+def when(result: Result, times_s: Times, requested: Requested) -> str:
     """Say how late requests were, by the client's own figures and by the server's timestamps."""
     lag = result.client.send_lag_ms
     return (
         f"send lag p50 {lag.p50 or 0:.3f} p99 {lag.p99 or 0:.3f} ms   at the server "
-        f"{lateness_ms(times_s, asked.schedule())}   {result.client.why or 'not limited'}"
+        f"{lateness_ms(times_s, requested.schedule())}   {result.client.why or 'not limited'}"
     )
 
 
 def poisson(rate: float, duration_s: float) -> None:
     """Print the rows of Poisson arrivals: the schedule, a timer alone, then W = 1 and 4."""
-    asked = Asked(rate, duration_s, "uniform:2:8", 1)
-    print(f"Poisson, {rate:g}/s for {duration_s:g} s; identical for W = 1, 2, 4, 8: {same_for_every_w(asked)}")
-    print(f"{'schedule':<9} {law_of(asked.schedule(), asked)}")
-    alone = woken(asked)
-    print(f"{'timer':<9} {law_of(alone, asked)}   {lateness_ms(alone, asked.schedule())}", flush=True)
+    requested = Requested(rate, duration_s, "uniform:2:8", 1)
+    print(f"Poisson, {rate:g}/s for {duration_s:g} s; identical for W = 1, 2, 4, 8: {same_for_every_w(requested)}")
+    print(f"{'schedule':<9} {law_of(requested.schedule(), requested)}")
+    alone = woken(requested)
+    print(f"{'timer':<9} {law_of(alone, requested)}   {lateness_ms(alone, requested.schedule())}", flush=True)
     for workers in (1, 4):
-        asked = Asked(rate, duration_s, "uniform:2:8", workers)
-        result, times_s = measure(asked)
-        print(f"{f'W = {workers}':<9} {law_of(times_s, asked)}   {when(result, times_s, asked)}", flush=True)
+        requested = Requested(rate, duration_s, "uniform:2:8", workers)
+        result, times_s = measure(requested)
+        print(f"{f'W = {workers}':<9} {law_of(times_s, requested)}   {when(result, times_s, requested)}", flush=True)
 
 
 def fast(rate: float, duration_s: float, workers: int) -> None:
     """Print the row of many short streams: achieved beside requested."""
-    asked = Asked(rate, duration_s, 8, workers)
-    result, times_s = measure(asked)
-    stage, wanted = result.stages[0], len(asked.schedule())
+    requested = Requested(rate, duration_s, 8, workers)
+    result, times_s = measure(requested)
+    stage, wanted = result.stages[0], len(requested.schedule())
     sent, completed = stage.requests.sent, stage.requests.completed
     print(
         f"{rate:g}/s of 8 tokens for {duration_s:g} s, W = {workers}: {wanted} asked, {sent} sent "
         f"({sent / wanted - 1:+.2%}), {completed} completed, {stage.throughput.requests_per_s or 0:.1f}/s measured; "
-        f"{when(result, times_s, asked)}",
+        f"{when(result, times_s, requested)}",
         flush=True,
     )
 

@@ -60,9 +60,9 @@ async def _tick_forever(ticks: list[Tick], number: int, reader: asyncio.StreamRe
             line = command.result()
             if not line:
                 return
-            asked = messages.decode_command(line)
-            if isinstance(asked, BeginStage | EndLoad):
-                running = asked if isinstance(asked, BeginStage) else None
+            requested = messages.decode_command(line)
+            if isinstance(requested, BeginStage | EndLoad):
+                running = requested if isinstance(requested, BeginStage) else None
             command = asyncio.ensure_future(reader.readline())
             due_s = at * TICK_NS / 1e9 - time.monotonic()
         tick = _as_of(ticks[(at + number) % len(ticks)], number, at, running)

@@ -43,8 +43,8 @@ Load = dict[str, int | float | str]
 
 
 async def measured(url: str, load: Load, duration_s: float, *, realtime: bool) -> Measured:
-    asked = {"isl": 256, "osl": 64, "duration": f"{duration_s:g}s", "realtime": realtime} | load
-    result = await finish(attach(url, asked, telemetry="off"))
+    requested = {"isl": 256, "osl": 64, "duration": f"{duration_s:g}s", "realtime": realtime} | load
+    result = await finish(attach(url, requested, telemetry="off"))
     stage, client = result.stages[0], result.client
     engine, ttft = stage.engine, stage.latency_ms["ttft"]
     assert engine is not None and engine.generation_tokens is not None

@@ -25,10 +25,10 @@ def lock() -> ModuleType:
     return module
 
 
-def told(lock: ModuleType, folder: Path, text: str, *asked: str) -> list[str]:
+def told(lock: ModuleType, folder: Path, text: str, *requested: str) -> list[str]:
     path = folder / "requirements.lock"
     path.write_text(text.replace("HASH", _HASH))
-    return list(lock.problems(path, [Requirement(each) for each in asked]))
+    return list(lock.problems(path, [Requirement(each) for each in requested]))
 
 
 @pytest.fixture

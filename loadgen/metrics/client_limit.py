@@ -124,9 +124,9 @@ def cap_held_back(rate: float | None, most: int | None, *, unsent: int, waited_m
     """What `max_concurrency` kept from being sent, or sent in time, in words: not the client's fault, but intended."""
     if rate is None or most is None:
         return None
-    asked = f"rate asked {rate:g}/s, {most} streams at most"
+    requested = f"rate asked {rate:g}/s, {most} streams at most"
     if unsent:
-        return f"{asked}: {unsent} arrivals were not sent, as max_concurrency asks"
+        return f"{requested}: {unsent} arrivals were not sent, as max_concurrency asks"
     if waited_mean_ms is not None and waited_mean_ms > MAX_SEND_LAG_MS:
-        return f"{asked}: requests waited {waited_mean_ms:.0f} ms for a slot on average, as max_concurrency asks"
+        return f"{requested}: requests waited {waited_mean_ms:.0f} ms for a slot on average, as max_concurrency asks"
     return None

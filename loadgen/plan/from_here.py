@@ -25,16 +25,16 @@ _KEYS = {"ladder", "ramp", "start", "end", "over", "duration"}
 _BELOW = 8  # a knee must be seen from both sides: the search begins at the present load divided by this
 
 
-def plan_from_here(asked: PlanRequest, profile: Profile, present: Stage) -> tuple[Plan, int]:
+def plan_from_here(requested: PlanRequest, profile: Profile, present: Stage) -> tuple[Plan, int]:
     """The plan for a request, starting from the present stage, and its number of stages (0 for a search).
 
     Raises `ProfileError` for a plan that is impossible.
     """
-    if asked.duration_s is not None and asked.duration_s <= 0:
-        raise ProfileError(f"each {asked.duration_s:g} s: too short for a stage")
-    if asked.kind in SEARCHES and SEARCHES[asked.kind].needs_limits and not profile.slo.asks:
+    if requested.duration_s is not None and requested.duration_s <= 0:
+        raise ProfileError(f"each {requested.duration_s:g} s: too short for a stage")
+    if requested.kind in SEARCHES and SEARCHES[requested.kind].needs_limits and not profile.slo.asks:
         raise ProfileError('search = "slo" needs a limit: the profile has no [slo] table, such as ttft_p99 = "2s"')
-    planned = _profile_with(asked, profile, present)
+    planned = _profile_with(requested, profile, present)
     if planned.plan.search is None:
         stages = [_as_now(stage, present) for stage in stages_of(planned)]
         return listed(stages), len(stages)
@@ -49,23 +49,28 @@ def plan_from_here(asked: PlanRequest, profile: Profile, present: Stage) -> tupl
     return following, 0
 
 
-def _profile_with(asked: PlanRequest, profile: Profile, present: Stage) -> Profile:
+def _profile_with(requested: PlanRequest, profile: Profile, present: Stage) -> Profile:
     """The profile with the requested plan, and without any other plan."""
     # Prompts are taken over from the present stage.
     changes: dict[str, Any] = {"isl": present.isl, "osl": present.osl, "shapes": [], "passes": 1}
     changes |= {"data": None, "data_format": None, "trace": None}
     changes |= {"prefix": None, "turns": None, "rate": [], "rate_points": [], "arrival": "poisson"}
-    if asked.duration_s is not None:
-        changes |= {"requests": None, "duration": asked.duration_s}
+    if requested.duration_s is not None:
+        changes |= {"requests": None, "duration": requested.duration_s}
     load = profile.load.model_copy(update=changes)
-    return profile.model_copy(update={"plan": _settings(asked, profile.plan, present), "load": load, "stages": []})
+    return profile.model_copy(update={"plan": _settings(requested, profile.plan, present), "load": load, "stages": []})
 
 
-def _settings(asked: PlanRequest, before: PlanSettings, present: Stage) -> PlanSettings:
+def _settings(requested: PlanRequest, before: PlanSettings, present: Stage) -> PlanSettings:
     by = "concurrency" if present.rate is None else "rate"
     if before.by != by:
         before = before.model_copy(update={name: PlanSettings.model_fields[name].default for name in ("least", "most")})
-    changes = {"by": by, "every": None, **dict.fromkeys(PLAN_KEYS), **_own_settings(asked, before, _load_of(present))}
+    changes = {
+        "by": by,
+        "every": None,
+        **dict.fromkeys(PLAN_KEYS),
+        **_own_settings(requested, before, _load_of(present)),
+    }
     if before.settle is None and changes["search"] is None:
         changes["completed"] = None
     try:
@@ -82,12 +87,12 @@ def _load_of(present: Stage) -> float:
     return max(1.0, present.load) if present.no_load else present.load
 
 
-def _own_settings(asked: PlanRequest, before: PlanSettings, load: float) -> dict[str, Any]:
-    match asked.kind:
+def _own_settings(requested: PlanRequest, before: PlanSettings, load: float) -> dict[str, Any]:
+    match requested.kind:
         case "ladder":
-            return {"ladder": list(asked.loads)}
+            return {"ladder": list(requested.loads)}
         case "ramp":
-            return {"ramp": {"start": asked.start or load, "end": asked.to, "over": asked.over_s}}
+            return {"ramp": {"start": requested.start or load, "end": requested.to, "over": requested.over_s}}
         case search:
             least = max(1.0, load // _BELOW) if SEARCHES[search].from_below else min(before.least, load)
             return {"search": search, "least": least, "most": max(before.most, load)}

@@ -72,8 +72,8 @@ def knee_search(plan: PlanSettings, _start: float, probe: Callable[[float], Stag
             if one.held and one.output_tokens_per_s
         ]
         points.sort(key=lambda point: point.held)
-        asked = _wanted(latest, points, plan)
-        return probe(asked) if asked is not None else _found(points, plan, done)
+        requested = _wanted(latest, points, plan)
+        return probe(requested) if requested is not None else _found(points, plan, done)
 
     return following
 

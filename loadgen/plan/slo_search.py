@@ -37,9 +37,9 @@ def slo_search(plan: PlanSettings, start: float, probe: Probe) -> Plan:
         points = {point.stage.load: point for point in kept}
         if len(kept) >= MAX_PROBES:
             return _found(points, plan, kept)
-        asked = _wanted(points, plan, start)
-        if asked is not None:
-            return probe(asked)
+        requested = _wanted(points, plan, start)
+        if requested is not None:
+            return probe(requested)
         unsure = _unsure(points, plan, {point.stage.load for point in kept if point.stage.certain})
         return probe(unsure, certain=True) if unsure is not None else _found(points, plan, kept)
 

@@ -19,8 +19,8 @@ from loadgen.record.figures import (
     LoadShape,
     compared,
     figures_of,
-    load_asked,
     load_of,
+    load_requested,
     sound_stage,
     stages_by_load,
     without_words,
@@ -123,7 +123,7 @@ class BaselineWatch:
 
     def distribution(self, record: Record) -> Distribution | None:
         """The baseline's latency distributions under the same load; None if it has no such stage."""
-        load = load_asked(record.shown.started) if record.shown is not None else None
+        load = load_requested(record.shown.started) if record.shown is not None else None
         if load is None or load not in self._baseline.stages:
             return None
         if load not in self._distributions:

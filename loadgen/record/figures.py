@@ -62,7 +62,7 @@ class LoadShape(msgspec.Struct, frozen=True):
     pass_number: int | None = None
 
     @property
-    def asked(self) -> tuple[int | None, float | None, str | None, str, int | None]:
+    def requested(self) -> tuple[int | None, float | None, str | None, str, int | None]:
         return self.concurrency, self.rate, self.arrival, self.moves, self.pass_number
 
     @property
@@ -98,7 +98,7 @@ def load_of(stage: StageResult) -> LoadShape:
     return LoadShape(target.concurrency, target.rate, target.arrival, stage.isl, stage.osl, moves, stage.pass_number)
 
 
-def load_asked(stage: StageStarted) -> LoadShape:
+def load_requested(stage: StageStarted) -> LoadShape:
     """The load of a running stage."""
     if stage.no_load:
         return _no_load(stage.label)
@@ -242,7 +242,7 @@ class _AskedPlan(msgspec.Struct, frozen=True):
     goodput: float = 0.95
 
 
-class _Asked(msgspec.Struct, frozen=True):
+class _Requested(msgspec.Struct, frozen=True):
     """The parts of a profile that are needed here."""
 
     slo: dict[str, float] | None = None
@@ -254,8 +254,8 @@ def published_reference(run: RunStarted) -> Reference | None:
     """The published reference in a run's profile; raises `ResultError` if this version cannot read it."""
     published = run.profile.get("reference")
     try:
-        asked = msgspec.convert(run.profile, _Asked)
-        problem = next(filter(None, (slo_problem(name) for name in asked.slo or {} if name != "failed")), None)
+        requested = msgspec.convert(run.profile, _Requested)
+        problem = next(filter(None, (slo_problem(name) for name in requested.slo or {} if name != "failed")), None)
         if problem is None:
             return Reference.model_validate(published) if published else None
     except (msgspec.ValidationError, ValidationError) as error:

@@ -85,7 +85,7 @@ class _AskedServer(msgspec.Struct, frozen=True):
         return self.docker.image if self.docker is not None else NO_CONTAINER
 
 
-class _Asked(msgspec.Struct, frozen=True):
+class _Requested(msgspec.Struct, frozen=True):
     """The parts of a run's profile that are needed here."""
 
     server: _AskedServer = _AskedServer()
@@ -414,14 +414,14 @@ class Record:
         """The conditions of the publication beside those of this run; empty without a publication."""
         if self._reference is None or self.run is None:
             return ()
-        asked = msgspec.convert(self.run.profile, _Asked).server
+        requested = msgspec.convert(self.run.profile, _Requested).server
         served = [self.server.model] if self.server is not None and self.server.model else []
         return conditions(
             self._reference,
             Here(
-                models=[*([asked.model] if asked.model else []), *served],
+                models=[*([requested.model] if requested.model else []), *served],
                 version=self.server.version if self.server is not None else None,
-                image=asked.image,
+                image=requested.image,
                 gpus=self.hardware.server_names(),
                 requests=[one.started.requests for one in self.stages.values() if not one.started.no_load],
                 data=self.run.data,

@@ -64,9 +64,11 @@ class Judgement(msgspec.Struct, frozen=True):
 
 def limits_of(profile: Mapping[str, Any]) -> Limits:
     """The limits in a profile, as stored in the journal."""
-    asked = dict(profile.get("slo") or {})
+    requested = dict(profile.get("slo") or {})
     return Limits(
-        failed=asked.pop("failed", 0.0), latency_ms=asked, goodput=(profile.get("plan") or {}).get("goodput", 0.95)
+        failed=requested.pop("failed", 0.0),
+        latency_ms=requested,
+        goodput=(profile.get("plan") or {}).get("goodput", 0.95),
     )
 
 

@@ -76,8 +76,8 @@ def run_shortcomings(result: Result) -> list[str]:
     search = result.search
     if search is not None:
         return [] if search.resolved else [f"the search is unresolved: {search.why}"]
-    asked = [stage for stage in result.stages if stage.target.concurrency != 0]
-    nothing = result.state == "complete" and asked and not measured_stages(result)
+    requested = [stage for stage in result.stages if stage.target.concurrency != 0]
+    nothing = result.state == "complete" and requested and not measured_stages(result)
     return ["nothing was measured"] if nothing else []
 
 

@@ -231,7 +231,7 @@ def _match_any_shape(left_a: dict[LoadShape, StageResult], left_b: dict[LoadShap
     """Pairs of equal load and different shape, removed from what is left."""
     pairs = []
     for load_a in list(left_a):
-        load_b = next((load for load in left_b if load.asked == load_a.asked), None)
+        load_b = next((load for load in left_b if load.requested == load_a.requested), None)
         if load_b is not None:
             title = f"{load_a.words} against ISL {load_b.isl}, OSL {load_b.osl}"
             pairs.append(_Pair(title, left_a.pop(load_a), left_b.pop(load_b)))

@@ -332,17 +332,17 @@ class LoadController:
             self._note_done(abandoned=True)
             self._insert(stage, _CHANGED, manual=True)
 
-    def follow(self, asked: PlanRequest, profile: Profile) -> None:
+    def follow(self, requested: PlanRequest, profile: Profile) -> None:
         """Begin another plan from the present load; measurements for the previous plan are dropped."""
         if self._finished:
             self._refuse("plan", "the run is ending")
             return
         try:
-            plan, stages = plan_from_here(asked, profile, self._present)
+            plan, stages = plan_from_here(requested, profile, self._present)
         except ProfileError as error:
             self._refuse("plan", str(error))
             return
-        self._event("load", f"{asked.words} from here")
+        self._event("load", f"{requested.words} from here")
         self._plan, self._done = plan, []
         self._stages_planned = self.index + 1 + stages
         if self._fleet is None:

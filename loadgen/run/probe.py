@@ -230,10 +230,10 @@ async def _one_token_words(client: ServerClient, model: str, anchor_tokens: int)
 
     try:
         async with asyncio.TaskGroup() as group:  # which stops asking a server that fails once
-            asked = [group.create_task(is_one_token(word)) for word in WORDS]
+            requested = [group.create_task(is_one_token(word)) for word in WORDS]
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    return tuple(word for word, one in zip(WORDS, asked, strict=True) if one.result())
+    return tuple(word for word, one in zip(WORDS, requested, strict=True) if one.result())
 
 
 async def _template_overhead(client: ServerClient, model: str, words: tuple[str, ...]) -> int:

@@ -23,7 +23,7 @@ from loadgen.plan.from_profile import next_stages, stages_of
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile
 from loadgen.record.baseline import Baseline, BaselineWatch
-from loadgen.run import operations as asked
+from loadgen.run import operations as requested
 from loadgen.run.controller import LoadController
 from loadgen.run.hardware import HardwareWatch
 from loadgen.run.load_hosts import LoadHosts
@@ -138,45 +138,45 @@ class Run:
         """What went wrong, for the exit code; the result has its message, too."""
         return self._error or self._writer.error
 
-    def apply(self, operation: asked.Operation) -> None:
+    def apply(self, operation: requested.Operation) -> None:
         """Do what the operator asks for, at once; a refusal is an event with its reason."""
         load = self._controller
         match operation:
-            case asked.StartAnyway():
+            case requested.StartAnyway():
                 self._start_allowed.set()
-            case asked.SetConcurrency(concurrency):
+            case requested.SetConcurrency(concurrency):
                 load.change(target(concurrency, None), concurrency=concurrency, rate=None)
-            case asked.SetRate(requests_per_s):
+            case requested.SetRate(requests_per_s):
                 load.change(f"rate {requests_per_s:g}/s", concurrency=None, rate=requests_per_s)
-            case asked.SetShape(isl, osl):
+            case requested.SetShape(isl, osl):
                 served = self._session.served
                 load.set_shape(isl, osl, longest=served.max_model_len if served is not None else None)
-            case asked.FollowPlan(plan):
+            case requested.FollowPlan(plan):
                 load.follow(plan, self._session.profile)
-            case asked.Hold():
+            case requested.Hold():
                 load.hold()
-            case asked.Pause():
+            case requested.Pause():
                 load.pause()
-            case asked.Resume():
+            case requested.Resume():
                 load.resume()
-            case asked.NextStage():
+            case requested.NextStage():
                 load.next_stage()
-            case asked.Extend():
+            case requested.Extend():
                 load.extend()
-            case asked.Redo():
+            case requested.Redo():
                 load.redo()
-            case asked.Note(text):
+            case requested.Note(text):
                 self._event("note", text)
                 load.mark(text)
-            case asked.ShowProcesses():
+            case requested.ShowProcesses():
                 self._hardware.show_processes()
-            case asked.Restart(variant):
+            case requested.Restart(variant):
                 self._restart(variant)
-            case asked.Stop() if self._phase == "holding":
+            case requested.Stop() if self._phase == "holding":
                 self._end("complete", "the plan is done")
-            case asked.Stop():
+            case requested.Stop():
                 self._end("stopped", "stopped by the operator")
-            case asked.Abort():
+            case requested.Abort():
                 self._break_off("stopped", "aborted by the operator")
 
     def fail(self, reason: str) -> None:
@@ -225,7 +225,7 @@ class Run:
                     yield self._publish()
         finally:
             if not work.done():
-                self.apply(asked.Abort())
+                self.apply(requested.Abort())
             try:
                 # Being cancelled must not leave a server behind.
                 await asyncio.shield(work)
@@ -240,7 +240,7 @@ class Run:
         """End the run unless it has ended, and wait until everything is stopped and written."""
         if self._running is not None:
             if self._ending is None:
-                self.apply(asked.Abort())
+                self.apply(requested.Abort())
             await asyncio.shield(self._running)
 
     async def _run_to_end(self) -> None:

@@ -69,9 +69,9 @@ class StageWatch:
     def started(self, index: int, t_s: float, *, manual: bool, variant: str | None) -> StageStarted:
         """The line that begins it; `manual` if the operator asked for it."""
         stage = self._stage
-        asked = {name: getattr(stage, name) for name in StageLoad.__struct_fields__}
+        requested = {name: getattr(stage, name) for name in StageLoad.__struct_fields__}
         return StageStarted(
-            **asked | {"label": stage.title},
+            **requested | {"label": stage.title},
             t_s=t_s,
             index=index,
             manual=manual,

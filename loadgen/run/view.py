@@ -242,10 +242,10 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def load_view(asked: StageLoad | None, record: Record, t_s: float, **known: Unpack[LoadFields]) -> LoadView:
+def load_view(requested: StageLoad | None, record: Record, t_s: float, **known: Unpack[LoadFields]) -> LoadView:
     """The load at a moment: requested and held."""
     tick, running = record.last_tick, record.current
-    concurrency, rate = (asked.concurrency, asked.rate) if asked is not None else (None, None)
+    concurrency, rate = (requested.concurrency, requested.rate) if requested is not None else (None, None)
     if running is not None and running.started.steps:
         load = running.started.load_at(running.measured_s(t_s)) or 0.0
         concurrency, rate = (int(load), None) if rate is None else (None, load)
@@ -254,10 +254,10 @@ def load_view(asked: StageLoad | None, record: Record, t_s: float, **known: Unpa
         rate=rate,
         held=tick.held if tick is not None else 0,
         queued=tick.queued if tick is not None else 0,
-        isl=asked.isl if asked is not None else 0,
-        osl=asked.osl if asked is not None else 0,
+        isl=requested.isl if requested is not None else 0,
+        osl=requested.osl if requested is not None else 0,
         stage_elapsed_s=t_s - running.started.t_s if running is not None else 0.0,
-        stage_progress=_progress(asked, running, t_s) if asked is not None and running is not None else None,
+        stage_progress=_progress(requested, running, t_s) if requested is not None and running is not None else None,
         **known,
     )
 

@@ -59,8 +59,8 @@ class Generate(msgspec.Struct):
 
     def scores(self, ids: list[int], seed: str, *, completion: bool) -> Scores | None:
         """The log probabilities to return; never for a stream, unlike vLLM."""
-        asked = {"prompt_logprobs": self.prompt_logprobs, "logprobs": self.logprobs if completion else None}
-        for name, top in asked.items():
+        requested = {"prompt_logprobs": self.prompt_logprobs, "logprobs": self.logprobs if completion else None}
+        for name, top in requested.items():
             if top is not None and not 0 <= top <= MAX_TOP:
                 text = f"Requested {name} of {top}, which is not within 0 and the max allowed: {MAX_TOP}"
                 raise RequestRefused(400, text, param=name)
@@ -68,12 +68,12 @@ class Generate(msgspec.Struct):
             text = "`prompt_logprobs` are not available when `stream=True`."
             raise RequestRefused(400, text, param="prompt_logprobs")
         echo = self.echo and completion
-        if self.stream or (asked["prompt_logprobs"] is asked["logprobs"] is None and not echo):
+        if self.stream or (requested["prompt_logprobs"] is requested["logprobs"] is None and not echo):
             return None
         return Scores(
             prompt=ids,
-            prompt_top=asked["prompt_logprobs"],
-            top=asked["logprobs"],
+            prompt_top=requested["prompt_logprobs"],
+            top=requested["logprobs"],
             echo=echo,
             prompt_only=echo and self.max_tokens == 0,
             noise=Random(seed),

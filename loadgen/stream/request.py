@@ -115,8 +115,8 @@ def own_fields(endpoint: str, prompt: object, osl: int, *, osl_name: str | None 
     `osl_name` replaces the endpoint's own name for the token limit.
     """
     place = _ENDPOINTS[endpoint]
-    asked = [{"role": "user", "content": prompt}] if place.prompt_name == "messages" else prompt
-    return {place.prompt_name: asked, osl_name or place.osl_name: osl}
+    requested = [{"role": "user", "content": prompt}] if place.prompt_name == "messages" else prompt
+    return {place.prompt_name: requested, osl_name or place.osl_name: osl}
 
 
 def request_template(

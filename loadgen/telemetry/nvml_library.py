@@ -73,7 +73,7 @@ class Gpm:
         if self._absent is None:
             self._before, self._now = (read(pynvml.nvmlGpmSampleAlloc) for _ in range(2))
             self._absent = next((each for each in (self._before, self._now) if isinstance(each, Missing)), None)
-            self._asked = pynvml.c_nvmlGpmMetricsGet_t()
+            self._requested = pynvml.c_nvmlGpmMetricsGet_t()
             self._sampled = False
 
     def readings(self, *, slow: bool) -> dict[str, Measured]:
@@ -89,12 +89,12 @@ class Gpm:
         return dict.fromkeys(_GPM_FIELDS, Missing("needs two samples")) if first else self._between()
 
     def _between(self) -> dict[str, Measured]:
-        asked = self._asked
-        asked.version, asked.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, len(_GPM_METRICS)
-        asked.sample1, asked.sample2 = self._now, self._before
+        requested = self._requested
+        requested.version, requested.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, len(_GPM_METRICS)
+        requested.sample1, requested.sample2 = self._now, self._before
         for place, metric in enumerate(_GPM_METRICS):
-            asked.metrics[place].metricId = metric
-        told = read(pynvml.nvmlGpmMetricsGet, asked)
+            requested.metrics[place].metricId = metric
+        told = read(pynvml.nvmlGpmMetricsGet, requested)
         if isinstance(told, Missing):
             return dict.fromkeys(_GPM_FIELDS, told)
         values = [_metric(told.metrics[place]) for place in range(len(_GPM_METRICS))]

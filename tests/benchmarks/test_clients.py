@@ -67,8 +67,8 @@ def test_another_file_is_no_result(tmp_path: Path) -> None:
 def test_every_client_is_asked_for_the_same(client: Client, tmp_path: Path) -> None:
     load = Load("http://127.0.0.1:8123", streams=17, requests=51, folder=tmp_path)
     command = " ".join(client.command(Path("/opt/program"), load))
-    for asked in ("/opt/program", "8123", "17", "51"):
-        assert asked in command, asked
+    for requested in ("/opt/program", "8123", "17", "51"):
+        assert requested in command, requested
 
 
 def test_prompts_and_answers_have_the_tokens_that_the_server_counts(tmp_path: Path) -> None:

@@ -66,12 +66,12 @@ _SIGNALS: dict[str, tuple[int, ...]] = {
 
 def _of_processes() -> list[Kind]:
     kinds = []
-    for role, (killed, asked, says) in _ROLES.items():
+    for role, (killed, requested, says) in _ROLES.items():
         modes: tuple[Mode, ...] = ("web",) if role == "browser" else ("headless", "cockpit", "web")
         servers = _ANY_SERVER if role in ("vramp", "worker", "telemetry") else ("managed",)
         row = partial(Kind, modes=modes, servers=servers)
         for name, numbers in _SIGNALS.items():
-            codes, words = (killed, says) if numbers[0] == signal.SIGKILL else (asked, "")
+            codes, words = (killed, says) if numbers[0] == signal.SIGKILL else (requested, "")
             kinds.append(
                 row(
                     f"{role}: {name}",
@@ -82,7 +82,7 @@ def _of_processes() -> list[Kind]:
                 )
             )
         pause, stop = partial(strikes.pause, role), partial(strikes.stop, role)
-        kinds.append(row(f"{role}: pause", "SIGSTOP, and SIGCONT after 0.3 to 7 s", pause, asked))
+        kinds.append(row(f"{role}: pause", "SIGSTOP, and SIGCONT after 0.3 to 7 s", pause, requested))
         what = "SIGSTOP, kill -9 after 2 s" if role == "vramp" else "SIGSTOP for good"
         kinds.append(row(f"{role}: SIGSTOP", what, stop, killed, says if role == "worker" else ""))
     return kinds

@@ -214,15 +214,15 @@ class Subject:
 
     def finish(self, within_s: float) -> None:
         """Let it end by itself, or in the cockpit and in a browser by the operator; `code` stays None if it hangs."""
-        asked = self.interrupted
+        requested = self.interrupted
         ask_s = time.monotonic() + (3.5 if self.mode != "headless" else within_s)
         until_s = time.monotonic() + within_s
         terminate_s = time.monotonic() + 8.0
         while not self.has_ended() and time.monotonic() < until_s:
             now_s = time.monotonic()
-            if now_s > ask_s and not (asked and self.mode == "web"):
+            if now_s > ask_s and not (requested and self.mode == "web"):
                 self.ask_to_stop()
-                asked, ask_s = True, now_s + 3.0
+                requested, ask_s = True, now_s + 3.0
             if not self.keys_arrive and now_s > terminate_s:
                 self.interrupted, terminate_s = True, float("inf")
                 self.kill(self.pid, signal.SIGTERM)

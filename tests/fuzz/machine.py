@@ -184,11 +184,11 @@ def installed(data: bytes) -> str:
     """What a Python said of its vLLM, as it was kept; asked again if that is damaged."""
     entry = written("installed.json", data)
 
-    async def asked(*_: object) -> installation.Installation:
+    async def requested(*_: object) -> installation.Installation:
         return _recorded()
 
     # No vLLM is imported a million times.
-    with patch.object(installation, "_cache_entry", lambda *_: entry), patch.object(installation, "_asked", asked):
+    with patch.object(installation, "_cache_entry", lambda *_: entry), patch.object(installation, "_asked", requested):
         asyncio_run(installation.ask_installation(Path("python"), cache=scratch()))
     return "installed"
 

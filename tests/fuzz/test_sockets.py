@@ -61,12 +61,12 @@ async def scrape(count: int = _FEW) -> None:
 
 @asynccontextmanager
 async def _offered(folder: Path) -> AsyncIterator[list[Operation]]:
-    asked: list[Operation] = []
-    offer = SnapshotServer(folder, apply=asked.append, past=tuple)
+    requested: list[Operation] = []
+    offer = SnapshotServer(folder, apply=requested.append, past=tuple)
     assert await offer.open() is None
     offer.publish(running())
     try:
-        yield asked
+        yield requested
     finally:
         await offer.close()
 

@@ -254,12 +254,12 @@ def snapshots(data: bytes) -> int:
 
 def operations(data: bytes) -> int:
     """What a run reads from a watcher."""
-    asked: list[Operation] = []
-    server = SnapshotServer(scratch(), apply=asked.append, past=tuple)
+    requested: list[Operation] = []
+    server = SnapshotServer(scratch(), apply=requested.append, past=tuple)
     _done(server._visit(_fed(data), cast("asyncio.StreamWriter", _NoWriter())))
-    for operation in asked:
+    for operation in requested:
         require_finite(operation)
-    return len(asked)
+    return len(requested)
 
 
 class _NoWriter:

@@ -26,21 +26,21 @@ def present(parts: Profile, **changes: object) -> Stage:
     return stage.by_hand(**changes) if changes else stage
 
 
-def first(asked: PlanRequest, parts: Profile, at: Stage) -> Stage:
-    stage = plan_from_here(asked, parts, at)[0]([])
+def first(requested: PlanRequest, parts: Profile, at: Stage) -> Stage:
+    stage = plan_from_here(requested, parts, at)[0]([])
     assert isinstance(stage, Stage)
     return stage
 
 
-def all_of(asked: PlanRequest, parts: Profile, at: Stage) -> list[Stage]:
-    plan, stages = plan_from_here(asked, parts, at)[0], list[Stage]()
+def all_of(requested: PlanRequest, parts: Profile, at: Stage) -> list[Stage]:
+    plan, stages = plan_from_here(requested, parts, at)[0], list[Stage]()
     while isinstance(stage := plan([Measured(stage=each) for each in stages]), Stage):
         stages.append(stage)
     return stages
 
 
 @pytest.mark.parametrize(
-    ("text", "asked"),
+    ("text", "requested"),
     [
         ("8,16, 32", PlanRequest("ladder", loads=(8, 16, 32))),
         ("  2.5 ", PlanRequest("ladder", loads=(2.5,))),
@@ -51,8 +51,8 @@ def all_of(asked: PlanRequest, parts: Profile, at: Stage) -> list[Stage]:
         (" 24  to 4 in 1m ", PlanRequest("ramp", start=24, to=4, over_s=60)),
     ],
 )
-def test_the_words_of_a_plan(text: str, asked: PlanRequest) -> None:
-    assert parse_plan(text) == asked
+def test_the_words_of_a_plan(text: str, requested: PlanRequest) -> None:
+    assert parse_plan(text) == requested
 
 
 @pytest.mark.parametrize(
@@ -81,11 +81,11 @@ def test_what_is_no_plan_is_told(text: str, complaint: str) -> None:
 @given(st.text())
 def test_any_text_is_a_plan_or_a_complaint(text: str) -> None:
     try:
-        asked = parse_plan(text)
+        requested = parse_plan(text)
     except ProfileError as error:
         assert str(error)
     else:
-        assert asked.words
+        assert requested.words
 
 
 @given(st.lists(st.floats(min_value=0.001, max_value=1e6), min_size=1, max_size=9))
@@ -139,7 +139,7 @@ def test_an_slo_search_begins_at_the_present_load_and_a_knee_search_below_it() -
 
 
 @pytest.mark.parametrize(
-    ("asked", "changes", "why"),
+    ("requested", "changes", "why"),
     [
         (PlanRequest("slo"), {}, "needs a limit"),
         (PlanRequest("knee"), {"concurrency": None, "rate": 2.0}, 'search = "knee" goes by concurrency'),
@@ -151,10 +151,10 @@ def test_an_slo_search_begins_at_the_present_load_and_a_knee_search_below_it() -
         (PlanRequest("ramp", to=64, over_s=-1), {}, "ramp.over: "),
     ],
 )
-def test_what_cannot_be_had_is_refused_in_words(asked: PlanRequest, changes: dict[str, object], why: str) -> None:
+def test_what_cannot_be_had_is_refused_in_words(requested: PlanRequest, changes: dict[str, object], why: str) -> None:
     parts = profile()
     with pytest.raises(ProfileError, match=why):
-        plan_from_here(asked, parts, present(parts, **changes))
+        plan_from_here(requested, parts, present(parts, **changes))
 
 
 def test_from_no_load_a_plan_begins_with_one_stream() -> None:

@@ -254,10 +254,10 @@ def test_prefix_hits_that_nobody_wanted(rate: float | None, intended: float, fla
     assert (words is not None) == flagged
 
 
-def told(engine: EngineStage | None, **asked: object) -> StageRecord:
+def told(engine: EngineStage | None, **requested: object) -> StageRecord:
     """A stage that asked for these, and of which the engine said that."""
     stage = client()
-    stage.started, stage.engine = msgspec.structs.replace(stage.started, **asked), engine
+    stage.started, stage.engine = msgspec.structs.replace(stage.started, **requested), engine
     return stage
 
 

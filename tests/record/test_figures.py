@@ -11,8 +11,8 @@ from loadgen.record.figures import (
     compare,
     compared,
     figures_of,
-    load_asked,
     load_of,
+    load_requested,
     sound_stage,
     stages_by_load,
     without_words,
@@ -34,7 +34,7 @@ def test_a_running_stage_and_its_result_have_the_same_figures() -> None:
         assert estimate.value == then[name].value
         assert estimate.low == pytest.approx(then[name].low, rel=1e-3)
         assert estimate.high == pytest.approx(then[name].high, rel=1e-3)
-    assert load_asked(stage.started) == load_of(result_of(stage))
+    assert load_requested(stage.started) == load_of(result_of(stage))
 
 
 def test_every_estimate_encloses_its_value() -> None:

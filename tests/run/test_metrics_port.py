@@ -111,9 +111,9 @@ def test_who_hangs_up_in_the_middle_is_not_told_of(capfd: pytest.CaptureFixture[
     try:
         address = re.search(r"\[::1\]:(\d+)", port.url)
         assert address is not None
-        for asked in (b"GET /met", b"\x16\x03\x01 no HTTP\r\n\r\n", b"GET /metrics HTTP/1.1\r\n\r\n"):
+        for requested in (b"GET /met", b"\x16\x03\x01 no HTTP\r\n\r\n", b"GET /metrics HTTP/1.1\r\n\r\n"):
             with socket.create_connection(("::1", int(address[1]))) as hasty:
-                hasty.sendall(asked)
+                hasty.sendall(requested)
                 hasty.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes([1, 0, 0, 0, 0, 0, 0, 0]))
         assert scraped(port) == {}
     finally:

@@ -43,13 +43,13 @@ async def test_what_happens_while_the_engine_is_read_between_two_stages_stays(
     ended: list[str],
 ) -> None:
     run = Run(attach(engine, load={"concurrency": [2, 1, 2]}), where="test")
-    asked = [operation]
+    requested = [operation]
     read = Session.read_engines
 
     async def read_slowly(session: Session) -> None:
         """Takes until a key is pressed: how long an engine takes is no test's to choose."""
-        if asked:
-            run.apply(asked.pop())
+        if requested:
+            run.apply(requested.pop())
         await read(session)
 
     monkeypatch.setattr(Session, "read_engines", read_slowly)

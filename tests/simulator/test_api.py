@@ -254,8 +254,8 @@ def test_the_order_of_the_events(server: Running) -> None:
 
 def test_a_response_has_the_tokens_of_the_same_chat(client: httpx.Client) -> None:
     messages = [{"role": "user", "content": "hello you"}]
-    asked: list[dict[str, Any]] = [{"input": "hello you"}, {"input": messages}]
-    found = [client.post("/v1/responses", json={**body, "max_output_tokens": 2}).json() for body in asked]
+    requested: list[dict[str, Any]] = [{"input": "hello you"}, {"input": messages}]
+    found = [client.post("/v1/responses", json={**body, "max_output_tokens": 2}).json() for body in requested]
     chat = client.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 2}).json()
     assert [each["usage"]["input_tokens"] for each in found] == [chat["usage"]["prompt_tokens"]] * 2
     assert {each["output"][0]["content"][0]["text"] for each in found} == {chat["choices"][0]["message"]["content"]}
@@ -273,9 +273,9 @@ def test_adapters_are_listed_and_answer_as_themselves() -> None:
         models = running.client.get("/v1/models").json()["data"]
         assert [(model["id"], model["parent"]) for model in models] == [(MODEL, None), ("adapter", MODEL)]
         assert [model["max_model_len"] for model in models] == [8192, None]
-        asked: dict[str, dict[str, Any]] = {
+        requested: dict[str, dict[str, Any]] = {
             "/v1/completions": {"prompt": [5]},
             "/v1/responses": {"input": "a", "max_output_tokens": 2},
         }
-        for path, body in asked.items():
+        for path, body in requested.items():
             assert running.client.post(path, json={"model": "adapter", **body}).json()["model"] == "adapter"

@@ -209,15 +209,15 @@ async def test_processes_are_asked_for_only_while_the_view_of_the_gpus_shows() -
         assert seat.calls == [ShowProcesses()]
 
 
-@pytest.mark.parametrize(("key", "asked"), [("f", Stop()), ("a", Abort())])
-async def test_q_asks_once_ends_the_run_and_leaves_when_it_is_over(key: str, asked: Operation) -> None:
+@pytest.mark.parametrize(("key", "requested"), [("f", Stop()), ("a", Abort())])
+async def test_q_asks_once_ends_the_run_and_leaves_when_it_is_over(key: str, requested: Operation) -> None:
     async with seated((80, 24)) as seat:
         await seat.show(running())
         await seat.press("q")
         assert "A run is live" in seat.text
         await seat.press(key)
-        assert seat.calls == [asked]
-        assert ("finishing" if asked == Stop() else "aborting") in seat.text and not seat.has_left()
+        assert seat.calls == [requested]
+        assert ("finishing" if requested == Stop() else "aborting") in seat.text and not seat.has_left()
         await seat.show(running(phase="stopping"))
         assert not seat.has_left()
         seat.run.show(running(phase="done", result_path="x"))

@@ -257,21 +257,21 @@ def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
         _set_image(document, options.image)
     chosen = {name: text for name, text in vars(options).items() if name in Load.model_fields and text is not None}
     lengths = {"requests", "duration"} if chosen.keys() & {"requests", "duration"} else set()
-    asked = _plan_of(options)
-    if chosen.keys() & {"concurrency", "rate"} or asked:
+    requested = _plan_of(options)
+    if chosen.keys() & {"concurrency", "rate"} or requested:
         # The stages of the profile are another plan; this one is asked for by name.
         document.pop("stages", None)
         for name in ("rate", "rate_points", *(["arrival"] if load.get("arrival") == "replay" else [])):
             load.pop(name, None)
-        for name in (*PLAN_KEYS, *(["completed"] if "search" not in asked and "settle" not in plan else [])):
+        for name in (*PLAN_KEYS, *(["completed"] if "search" not in requested and "settle" not in plan else [])):
             plan.pop(name, None)
     for key in getattr(options, "without", ()):  # of `vramp monitor`, which sends nothing
         table, _, name = key.partition(".")
         document.get(table, {}).pop(name, None)
     if getattr(options, "every", None) is not None:
         document.setdefault("plan", {})["every"] = options.every
-    if asked:
-        document.setdefault("plan", {}).update(asked)
+    if requested:
+        document.setdefault("plan", {}).update(requested)
     for stage in document.get("stages", []):
         for name in chosen.keys() | lengths:
             stage.pop(name, None)

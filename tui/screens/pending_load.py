@@ -28,21 +28,23 @@ class PendingLoad:
         self._control = control
         self._seen = Wanted()
         self._idle = False  # the plan is done, and no load runs
-        self._asked: tuple[float, bool] | None = None  # A value, and whether it is a rate
-        self._asked_paused: bool | None = None
-        self._asked_shape: tuple[int, int] | None = None
+        self._requested: tuple[float, bool] | None = None  # A value, and whether it is a rate
+        self._requested_paused: bool | None = None
+        self._requested_shape: tuple[int, int] | None = None
         self._waited = 0
 
     @property
     def wanted(self) -> Wanted:
         """The load to show: the requested one, else the confirmed one."""
-        value, open_loop = self._asked or (self._seen.value, self._seen.open_loop)
+        value, open_loop = self._requested or (self._seen.value, self._seen.open_loop)
         return Wanted(
             value=value,
             open_loop=open_loop,
-            paused=self._seen.paused if self._asked_paused is None else self._asked_paused,
-            shape=self._asked_shape or self._seen.shape,
-            unconfirmed=any(asked is not None for asked in (self._asked, self._asked_paused, self._asked_shape)),
+            paused=self._seen.paused if self._requested_paused is None else self._requested_paused,
+            shape=self._requested_shape or self._seen.shape,
+            unconfirmed=any(
+                requested is not None for requested in (self._requested, self._requested_paused, self._requested_shape)
+            ),
         )
 
     def see(self, snapshot: Snapshot) -> None:
@@ -50,12 +52,12 @@ class PendingLoad:
         self._seen = _target_of(snapshot)
         self._idle = snapshot.phase == "holding"
         self._waited += 1
-        if self._waited > PATIENCE or self._asked == (self._seen.value, self._seen.open_loop):
-            self._asked = None
-        if self._waited > PATIENCE or self._asked_paused == self._seen.paused:
-            self._asked_paused = None
-        if self._waited > PATIENCE or self._asked_shape == self._seen.shape:
-            self._asked_shape = None
+        if self._waited > PATIENCE or self._requested == (self._seen.value, self._seen.open_loop):
+            self._requested = None
+        if self._waited > PATIENCE or self._requested_paused == self._seen.paused:
+            self._requested_paused = None
+        if self._waited > PATIENCE or self._requested_shape == self._seen.shape:
+            self._requested_shape = None
 
     def step(self, direction: int) -> None:
         """Step by one, or in open loop by a tenth; never below one, because no load has a key of its own."""
@@ -76,20 +78,20 @@ class PendingLoad:
         value = _rounded_rate(value) if open_loop else float(min(max(0, int(value)), MAX_CONCURRENCY))
         if (value, open_loop) == (now.value, now.open_loop) and not self._idle:
             return
-        self._asked, self._waited = (value, open_loop), 0
+        self._requested, self._waited = (value, open_loop), 0
         self._control.apply(SetRate(value) if open_loop else SetConcurrency(int(value)))
 
     def ask_shape(self, isl: int, osl: int) -> None:
         """Request another shape; one that changes nothing is not sent."""
         if (isl, osl) == self.wanted.shape:
             return
-        self._asked_shape, self._waited = (isl, osl), 0
+        self._requested_shape, self._waited = (isl, osl), 0
         self._control.apply(SetShape(isl, osl))
 
     def toggle_pause(self) -> None:
         paused = not self.wanted.paused
         if not self._idle:  # then it is refused
-            self._asked_paused, self._waited = paused, 0
+            self._requested_paused, self._waited = paused, 0
         self._control.apply(Pause() if paused else Resume())
 
 

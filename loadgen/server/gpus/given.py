@@ -115,11 +115,15 @@ def _lists(server: Server, vendor: Vendor, environment: Mapping[str, str]) -> It
     """The lists of devices, outermost first: a container's, then those in variables."""
     if server.docker is not None:
         of_image = environment.get("NVIDIA_VISIBLE_DEVICES") if vendor.platform == "cuda" else None
-        asked = server.docker.gpus or of_image or "all"
-        if asked != "all":
-            listed = re.search(r"device=([^\"']+)", asked)
-            count = int(asked) if asked == server.docker.gpus and asked.isdecimal() else None
-            yield _words(listed[1] if listed is not None else asked) if count is None else list(map(str, range(count)))
+        requested = server.docker.gpus or of_image or "all"
+        if requested != "all":
+            listed = re.search(r"device=([^\"']+)", requested)
+            count = int(requested) if requested == server.docker.gpus and requested.isdecimal() else None
+            yield (
+                _words(listed[1] if listed is not None else requested)
+                if count is None
+                else list(map(str, range(count)))
+            )
     for names in (vendor.renumbering, vendor.visible):
         listing = next((environment[name] for name in names if environment.get(name)), None)
         if listing is not None:

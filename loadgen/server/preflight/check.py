@@ -196,9 +196,9 @@ def image_environment(server: Server) -> dict[str, str] | None:
     """The variables that a container's image sets; None if there is no container, or its image is not local."""
     if server.docker is None:
         return None
-    asked = ["image", "inspect", "--format", "{{json .Config.Env}}", "--", server.docker.image]
+    requested = ["image", "inspect", "--format", "{{json .Config.Env}}", "--", server.docker.image]
     try:
-        command = [find_container_program(server, server.docker), *asked]
+        command = [find_container_program(server, server.docker), *requested]
         answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=5.0, check=True)
         pairs = msgspec.json.decode(answer.stdout, type=list[str] | None) or []
     except (ServerError, OSError, subprocess.SubprocessError, *UNDECODABLE):

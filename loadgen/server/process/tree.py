@@ -124,7 +124,7 @@ def kill_seen(
     cannot be traced by parent; but a session that contains one of `seen` is the server's own: processes cannot join a
     session, only create or inherit one.
     """
-    known, asked = set(seen), set[ProcessId]()
+    known, requested = set(seen), set[ProcessId]()
     killed: dict[ProcessId, ProcessInfo] = {}
     began = spared = time.monotonic()
     while living := _related(known):
@@ -133,8 +133,8 @@ def kill_seen(
         # Python's shared-memory tracker ignores SIGTERM: it frees what the others leave behind, and ends after them.
         hearing = [info for info in living if not info.ignores_sigterm]
         for info in hearing:
-            if info.id not in asked:
-                asked.add(info.id)
+            if info.id not in requested:
+                requested.add(info.id)
                 send_signal(info.id, signal.SIGTERM)
         spared = now if hearing else spared
         due = hearing if now >= began + grace_s else []

@@ -157,10 +157,10 @@ async def ask_installation(python: Path, *, cache: Path, timeout_s: float = _ASK
     """
     entry = _cache_entry(python, cache)
     if entry is None:
-        return await _asked(python, timeout_s)
+        return await _requested(python, timeout_s)
     with contextlib.suppress(OSError, *UNDECODABLE):  # missing or incomplete: query again
         return msgspec.json.decode(entry.read_bytes(), type=Installation)
-    known = await _asked(python, timeout_s)
+    known = await _requested(python, timeout_s)
     with contextlib.suppress(OSError):  # it will be queried again next time
         entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(entry, msgspec.json.encode(known))
@@ -204,7 +204,7 @@ def _cache_entry(python: Path, cache: Path) -> Path | None:
     return cache / f"{hashlib.sha256(chr(10).join(stamps).encode()).hexdigest()[:24]}.json"
 
 
-async def _asked(python: Path, timeout_s: float) -> Installation:
+async def _requested(python: Path, timeout_s: float) -> Installation:
     """Query the vLLM of this Python, in a process that imports it offline from an empty folder."""
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     environment |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
@@ -235,6 +235,6 @@ async def _asked(python: Path, timeout_s: float) -> Installation:
 
 if __name__ == "__main__":
     try:
-        sys.stdout.write(record_of(asyncio.run(_asked(Path(sys.argv[1]), _ASK_TIMEOUT_S))))
+        sys.stdout.write(record_of(asyncio.run(_requested(Path(sys.argv[1]), _ASK_TIMEOUT_S))))
     except ServerError as error:
         sys.exit(f"error: {error}")

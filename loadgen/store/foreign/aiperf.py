@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 
 from loadgen.schema.deltas import Summary
-from loadgen.store.foreign.load import Asked, ForeignRun, Load
+from loadgen.store.foreign.load import ForeignRun, Load, Requested
 
 KEYS = {"input_config", "request_throughput"}
 CONFIG_KEYS = {"endpoint", "loadgen", "phases"}  # of which its configuration has at least one
@@ -124,14 +124,14 @@ def read(document: bytes) -> ForeignRun:
         tool=f"aiperf {found.aiperf_version or ''}".rstrip(),
         model=", ".join(models) or "unknown model",
         endpoint=config.endpoint.type if config.endpoint.type in ("chat", "completions", "responses") else None,
-        loads=[load_of(found, _asked(config))],
+        loads=[load_of(found, _requested(config))],
         definitions=_DEFINITIONS,
         state="complete" if complete else "stopped",
         reason="" if complete else found.incomplete_reason or "cancelled",
     )
 
 
-def load_of(found: Document, asked: Asked) -> Load:
+def load_of(found: Document, requested: Requested) -> Load:
     """The one load of a file."""
     completed = round(_avg(found.request_count) or 0)
     began = found.start_time.replace(tzinfo=found.start_time.tzinfo or UTC) if found.start_time is not None else None
@@ -150,7 +150,7 @@ def load_of(found: Document, asked: Asked) -> Load:
     output_tokens = _total(found.total_osl, found.output_sequence_length, completed)
     gaps = max(0, output_tokens - completed)  # assumes one per token: the file does not say
     return Load(
-        asked=asked,
+        requested=requested,
         start_unix_s=began.timestamp() if began is not None else 0.0,
         duration_s=max(0.0, whole_s if duration_ms is None else duration_ms / 1000),
         completed=completed,
@@ -168,22 +168,22 @@ def load_of(found: Document, asked: Asked) -> Load:
     )
 
 
-def _asked(config: _Config) -> Asked:
+def _requested(config: _Config) -> Requested:
     if config.loadgen is not None:
         old = config.loadgen
         if old.request_rate is not None:
-            return Asked(rate=old.request_rate, arrival=old.request_rate_mode)
-        return Asked(concurrency=old.concurrency or 1)
+            return Requested(rate=old.request_rate, arrival=old.request_rate_mode)
+        return Requested(concurrency=old.concurrency or 1)
     measured = [phase for phase in config.phases if "warmup" not in (phase.kind, phase.name)]
     if not measured:
-        return Asked(arrival="unknown load")
+        return Requested(arrival="unknown load")
     phase = measured[-1]
     if phase.type in _OPEN_LOOP and phase.rate is not None:
         shape = f":{phase.smoothness:g}" if phase.type == "gamma" and phase.smoothness is not None else ""
-        return Asked(rate=phase.rate, arrival=f"{phase.type}{shape}")
+        return Requested(rate=phase.rate, arrival=f"{phase.type}{shape}")
     if phase.type == "concurrency":
-        return Asked(concurrency=phase.concurrency or 1)
-    return Asked(arrival=phase.type)
+        return Requested(concurrency=phase.concurrency or 1)
+    return Requested(arrival=phase.type)
 
 
 def _avg(metric: Metric | None) -> float | None:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.store.foreign.aiperf import Document, load_of
-from loadgen.store.foreign.load import Asked, ForeignRun
+from loadgen.store.foreign.load import ForeignRun, Requested
 
 CONFIG_KEYS = {"formatted_model_name", "perf_analyzer"}  # of which its configuration has at least one
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
@@ -67,16 +67,16 @@ def read(document: bytes) -> ForeignRun:
         tool="genai-perf",
         model=", ".join(models or []) or config.formatted_model_name or "unknown model",
         endpoint=endpoint.type if endpoint.type in _ENDPOINTS else None,
-        loads=[load_of(replace(found, inter_chunk_latency=None), _asked(config))],
+        loads=[load_of(replace(found, inter_chunk_latency=None), _requested(config))],
         definitions=_DEFINITIONS,
         state="complete",
         reason="",
     )
 
 
-def _asked(config: _Config) -> Asked:
+def _requested(config: _Config) -> Requested:
     stimulus = config.perf_analyzer.stimulus
     rate = config.request_rate or stimulus.request_rate
     if rate:
-        return Asked(rate=rate, arrival="constant")
-    return Asked(concurrency=config.concurrency or stimulus.concurrency or 1)
+        return Requested(rate=rate, arrival="constant")
+    return Requested(concurrency=config.concurrency or stimulus.concurrency or 1)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 
 from loadgen.schema.deltas import Summary
-from loadgen.store.foreign.load import Asked, ForeignRun, Load
+from loadgen.store.foreign.load import ForeignRun, Load, Requested
 
 KEYS = {"benchmarks"}
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
@@ -165,7 +165,7 @@ def _load(benchmark: _Benchmark) -> Load:
         "e2e": (metrics.request_latency, 1000.0),
     }
     return Load(
-        asked=_asked(benchmark),
+        requested=_requested(benchmark),
         start_unix_s=benchmark.start_time,
         duration_s=benchmark.duration,
         completed=totals.successful,
@@ -185,20 +185,20 @@ def _load(benchmark: _Benchmark) -> Load:
     )
 
 
-def _asked(benchmark: _Benchmark) -> Asked:
+def _requested(benchmark: _Benchmark) -> Requested:
     config = benchmark.config or benchmark.args
     strategy = config.strategy if config is not None else _Strategy("")
     match strategy.type_:
         case "synchronous":
-            return Asked(concurrency=1)
+            return Requested(concurrency=1)
         case "concurrent":
-            return Asked(concurrency=strategy.streams)
+            return Requested(concurrency=strategy.streams)
         case "constant" | "poisson":
-            return Asked(rate=strategy.rate, arrival=strategy.type_)
+            return Requested(rate=strategy.rate, arrival=strategy.type_)
         case "throughput" if strategy.max_concurrency is not None:
-            return Asked(concurrency=strategy.max_concurrency)
+            return Requested(concurrency=strategy.max_concurrency)
         case other:
-            return Asked(arrival=other)
+            return Requested(arrival=other)
 
 
 def _mean(values: _ByStatus) -> float | None:

@@ -31,7 +31,7 @@ _MIN_S = 1e-6  # a shorter load counts as none
 _LAST_UNIX_S = 2.5e11  # the year 9892
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Requested(msgspec.Struct, frozen=True):
     """The load that a tool was asked for; if neither concurrency nor rate, `arrival` describes it."""
 
     concurrency: int | None = None
@@ -46,7 +46,7 @@ class Asked(msgspec.Struct, frozen=True):
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """One load and what was measured; `latency_ms` uses vramp's names for the nearest equivalents."""
 
-    asked: Asked
+    requested: Requested
     start_unix_s: float
     duration_s: float
     completed: int
@@ -114,14 +114,14 @@ def as_result(run: ForeignRun, run_id: str) -> Result:
 
 
 def _stage(index: int, load: Load) -> StageResult:
-    asked, completed = load.asked, load.completed
+    requested, completed = load.requested, load.completed
     input_mean, output_mean = (
         tokens / completed if completed else None for tokens in (load.input_tokens, load.output_tokens)
     )
     return StageResult(
         index=index,
-        label=asked.words,
-        target=Target(asked.concurrency, asked.rate, asked.arrival),
+        label=requested.words,
+        target=Target(requested.concurrency, requested.rate, requested.arrival),
         # The file does not have the requested lengths: these are the measured means.
         isl=round(input_mean or 0),
         osl=round(output_mean or 0),

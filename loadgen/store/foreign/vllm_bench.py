@@ -16,7 +16,7 @@ import numpy as np
 
 from loadgen.metrics.histogram import Histogram
 from loadgen.schema.deltas import Summary
-from loadgen.store.foreign.load import Asked, ForeignRun, Load
+from loadgen.store.foreign.load import ForeignRun, Load, Requested
 
 KEYS = {"completed", "duration", "total_output_tokens", "request_throughput", "output_throughput"}
 """The keys by which such a result is recognised."""
@@ -90,7 +90,7 @@ def _load(document: _Document, figures: _Figures) -> Load:
     if failed is None:
         failed = max(0, (document.num_prompts or 0) - document.completed)
     return Load(
-        asked=_asked(document),
+        requested=_requested(document),
         start_unix_s=_unix_s(document),
         duration_s=document.duration,
         completed=document.completed,
@@ -105,17 +105,17 @@ def _load(document: _Document, figures: _Figures) -> Load:
     )
 
 
-def _asked(document: _Document) -> Asked:
+def _requested(document: _Document) -> Requested:
     if document.ramp_up_strategy is not None:
         span = f"{document.ramp_up_start_rps:g} to {document.ramp_up_end_rps:g}/s"
-        return Asked(arrival=f"{document.ramp_up_strategy} ramp, {span}")
+        return Requested(arrival=f"{document.ramp_up_strategy} ramp, {span}")
     rate = float(document.request_rate if document.request_rate is not None else "inf")
     if 0 < rate < float("inf"):
         shape = document.burstiness if document.burstiness is not None else 1.0
-        return Asked(rate=rate, arrival="poisson" if shape == 1 else f"gamma:{shape:g}")
+        return Requested(rate=rate, arrival="poisson" if shape == 1 else f"gamma:{shape:g}")
     if document.max_concurrency is not None:
-        return Asked(concurrency=document.max_concurrency)
-    return Asked(arrival="all at once")
+        return Requested(concurrency=document.max_concurrency)
+    return Requested(arrival="all at once")
 
 
 def _unix_s(document: _Document) -> float:

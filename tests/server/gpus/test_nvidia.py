@@ -112,19 +112,19 @@ def test_nvidia_smi_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monk
         read(tmp_path)
 
 
-@pytest.mark.parametrize(("state", "asked"), [("suspended", False), ("active", True)])
-def test_a_sleeping_gpu_is_not_woken(tmp_path: Path, state: str, asked: bool) -> None:
+@pytest.mark.parametrize(("state", "requested"), [("suspended", False), ("active", True)])
+def test_a_sleeping_gpu_is_not_woken(tmp_path: Path, state: str, requested: bool) -> None:
     device = tmp_path / "sys/bus/pci/devices/0000:01:00.0"
     write(device / "vendor", "0x10de")
     write(device / "class", "0x030200")
     write(device / "power/runtime_status", state)
     add_nvidia_smi(tmp_path / "bin", GPUS, ending=f': > "{tmp_path}/asked"')
-    if asked:
+    if requested:
         assert len(read(tmp_path)) == 2
     else:
         with pytest.raises(TelemetryError, match="suspended"):
             read(tmp_path)
-    assert (tmp_path / "asked").exists() == asked
+    assert (tmp_path / "asked").exists() == requested
 
 
 amounts = st.integers(0, 10**6)

@@ -65,7 +65,7 @@ async def test_the_program_that_is_started_is_the_one_that_is_asked(tmp_path: Pa
     environment.executable("vllm", f"#!{environment.python}\n")
     found = await findings(**OLD, env={"PATH": str(environment.folder / "bin")})
     assert named(found)["unknown-flag"] == "blocks"
-    assert environment.asked() == 1
+    assert environment.requested() == 1
 
 
 async def test_a_model_that_cannot_be_looked_at_ends_nothing(tmp_path: Path) -> None:

@@ -484,11 +484,11 @@ def profile(server: dict[str, Any], load: dict[str, Any] | None = None) -> Profi
 
 def test_facts_come_from_profile_and_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_MIN_NCHANNELS", "112")
-    asked = profile(
+    requested = profile(
         {"args": {"tensor_parallel": 8, "no-enable-prefix-caching": True}, "env": AITER, "instances": 2},
         {"shapes": [[1024, 8192], [8192, 1024]], "concurrency": [4, 128]},
     )
-    facts = facts_of(Setup(asked, stages_of(asked), Box(), "rocm", gpus(8)))
+    facts = facts_of(Setup(requested, stages_of(requested), Box(), "rocm", gpus(8)))
     assert facts.args == {"tensor-parallel-size": 8, "enable-prefix-caching": False}
     assert facts.env["NCCL_MIN_NCHANNELS"] == "112"
     assert (facts.aiter, facts.tensor_parallel, facts.instances, facts.devices) == (True, 8, 2, 8)
@@ -498,18 +498,18 @@ def test_facts_come_from_profile_and_plan(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_open_loop_has_no_concurrency() -> None:
-    asked = profile({}, {"rate": [4.0]})
-    seen = facts_of(Setup(asked, stages_of(asked), Box(), None))
+    requested = profile({}, {"rate": [4.0]})
+    seen = facts_of(Setup(requested, stages_of(requested), Box(), None))
     assert (seen.peak_streams, seen.goal) == (None, None)
 
 
 def test_a_container_sees_the_variables_of_its_image_and_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_MIN_NCHANNELS", "112")
-    asked = profile({"engine": "docker", "docker": {"image": "i"}, "env": AITER})
-    unknown = facts_of(Setup(asked, stages_of(asked), Box(), "rocm"))
+    requested = profile({"engine": "docker", "docker": {"image": "i"}, "env": AITER})
+    unknown = facts_of(Setup(requested, stages_of(requested), Box(), "rocm"))
     assert (unknown.env, unknown.env_whole) == (AITER, False)
     image = {"HIP_FORCE_DEV_KERNARG": "1", "VLLM_ROCM_USE_AITER": "0"}
-    known = facts_of(Setup(asked, stages_of(asked), Box(), "rocm", image=image))
+    known = facts_of(Setup(requested, stages_of(requested), Box(), "rocm", image=image))
     assert (known.env, known.env_whole) == (AITER | {"HIP_FORCE_DEV_KERNARG": "1"}, True)
     assert known.knows("NCCL_MIN_NCHANNELS")
     assert not unknown.knows("NCCL_MIN_NCHANNELS")
@@ -525,8 +525,8 @@ def test_a_container_sees_the_variables_of_its_image_and_none_of_ours(monkeypatc
     ],
 )
 def test_prompts_that_come_again_are_not_random(load: dict[str, Any]) -> None:
-    asked = profile({}, load)
-    assert not facts_of(Setup(asked, stages_of(asked), Box(), None)).random_prompts
+    requested = profile({}, load)
+    assert not facts_of(Setup(requested, stages_of(requested), Box(), None)).random_prompts
 
 
 @pytest.mark.parametrize(
@@ -538,16 +538,16 @@ def test_prompts_that_come_again_are_not_random(load: dict[str, Any]) -> None:
     ],
 )
 def test_the_longest_prompt_is_the_longest_that_may_be_drawn(load: dict[str, Any], prompt: int, stream: int) -> None:
-    asked = profile({}, load)
-    seen = facts_of(Setup(asked, stages_of(asked), Box(), None))
+    requested = profile({}, load)
+    seen = facts_of(Setup(requested, stages_of(requested), Box(), None))
     assert (seen.longest_prompt, seen.longest_stream) == (prompt, stream)
 
 
 def test_a_recipe_with_published_figures_is_not_tuned() -> None:
     reference = {"source": "somewhere"}
     document = {"server": {"engine": "vllm", "model": "m"}, "load": {}, "reference": reference}
-    asked = build_profile(document, where="test")
-    assert facts_of(Setup(asked, stages_of(asked), Box(), None)).published
+    requested = build_profile(document, where="test")
+    assert facts_of(Setup(requested, stages_of(requested), Box(), None)).published
 
 
 @pytest.mark.parametrize(

@@ -112,9 +112,9 @@ async def test_the_happy_path_under_a_prefix() -> None:
 async def test_optional_endpoints_may_be_missing() -> None:
     async with answering(always(404)) as url, ServerClient(url) as client:
         assert await client.is_ready() is True  # it answers
-        asked = [client.version(), client.metrics_text(), client.tokenize_text("m", "hi"), client.models()]
+        requested = [client.version(), client.metrics_text(), client.tokenize_text("m", "hi"), client.models()]
         paths = ["/version", "/metrics", "/tokenize", "/v1/models"]
-        for path, found in zip(paths, [await optional(one) for one in asked], strict=True):
+        for path, found in zip(paths, [await optional(one) for one in requested], strict=True):
             assert found.value is None
             assert found.why == f"{url}{path} answered 404: {{}}"
 
@@ -130,17 +130,17 @@ async def test_optional_endpoints_may_be_missing() -> None:
 )
 @pytest.mark.parametrize("refusal", [(422, b"missing field"), (400, b'{"error": 1}'), (200, b'{"tokens": []}')])
 async def test_the_tokenize_schemas_of_several_servers(request_line: str, schema: bytes, refusal: Answer) -> None:
-    asked: list[str] = []
+    requested: list[str] = []
 
     def answer(head: str, body: bytes) -> Answer:
         fields = json.loads(body)
-        asked.append(next(name for name in ("prompt", "inputs", "content", "text") if name in fields))
+        requested.append(next(name for name in ("prompt", "inputs", "content", "text") if name in fields))
         return (200, schema) if request_line in fields else refusal
 
     async with answering(answer) as url, ServerClient(url) as client:
         for _ in range(2):
             assert await client.tokenize_text("m", "hi there") == [1, 2]
-    assert asked[-2:] == [request_line] * 2  # once it is known, it is the only one
+    assert requested[-2:] == [request_line] * 2  # once it is known, it is the only one
 
 
 @pytest.mark.parametrize(
@@ -203,11 +203,11 @@ async def test_what_the_engine_is_asked_beside_the_load_is_counted(
         twice = OwnRequests(requests=2, input_tokens=2 * input_tokens, output_tokens=2 * output_tokens)
         assert [client.take_own(), client.take_own()] == [twice, OwnRequests()]
     async with answering(lambda head, sent: SILENCE) as url, ServerClient(url) as client:
-        asked = asyncio.create_task(client.try_request("/v1/completions", {}, timeout_s=20))
+        requested = asyncio.create_task(client.try_request("/v1/completions", {}, timeout_s=20))
         await asyncio.sleep(0)
         assert client.take_own() == OwnRequests(open=1)
-        asked.cancel()
-        await asyncio.gather(asked, return_exceptions=True)
+        requested.cancel()
+        await asyncio.gather(requested, return_exceptions=True)
         assert client.take_own() == OwnRequests(requests=1)
 
 

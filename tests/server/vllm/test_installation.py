@@ -81,7 +81,7 @@ class FakeEnvironment:
         path.chmod(0o755)
         return path
 
-    def asked(self) -> int:
+    def requested(self) -> int:
         return len(self.runs.read_text().splitlines()) if self.runs.exists() else 0
 
 
@@ -115,10 +115,10 @@ async def test_its_own_python_describes_the_real_parser(environment: FakeEnviron
 async def test_it_is_asked_once_until_it_changes(environment: FakeEnvironment, tmp_path: Path) -> None:
     first = await ask_installation(environment.python, cache=tmp_path / "cache")
     assert await ask_installation(environment.python, cache=tmp_path / "cache") == first
-    assert environment.asked() == 1
+    assert environment.requested() == 1
     os.utime(environment.packages / "vllm/__init__.py", ns=(1, 1))
     await ask_installation(environment.python, cache=tmp_path / "cache")
-    assert environment.asked() == 2
+    assert environment.requested() == 2
 
 
 @pytest.mark.parametrize("left", [b"", b'{"version": "9.1", "fla', b"\xff", b'{"version": 9}'])
@@ -129,7 +129,7 @@ async def test_a_spoilt_cache_is_asked_anew(environment: FakeEnvironment, tmp_pa
     assert await ask_installation(environment.python, cache=tmp_path / "cache") == known
     assert [file.name for file in (tmp_path / "cache").iterdir()] == [entry.name]
     assert await ask_installation(environment.python, cache=tmp_path / "cache") == known
-    assert environment.asked() == 2
+    assert environment.requested() == 2
 
 
 async def test_a_cache_that_takes_nothing_costs_only_time(environment: FakeEnvironment) -> None:
@@ -140,9 +140,9 @@ async def test_a_cache_that_takes_nothing_costs_only_time(environment: FakeEnvir
 async def test_an_editable_installation_is_asked_each_time(environment: FakeEnvironment, tmp_path: Path) -> None:
     environment.sources.mkdir()
     (environment.packages / "vllm").rename(environment.sources / "vllm")
-    for asked in (1, 2):
+    for requested in (1, 2):
         assert (await ask_installation(environment.python, cache=tmp_path / "cache")).version == "9.1"
-        assert environment.asked() == asked
+        assert environment.requested() == requested
     assert not (tmp_path / "cache").exists()
 
 

@@ -126,15 +126,15 @@ def test_what_does_not_fit_into_a_named_box_is_found_from_elsewhere(
 def test_the_number_of_gpus_is_that_of_the_box(
     large: str, box: str, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ("--set", "server.args.tensor-parallel-size=8", "--box", box, "--installation", "0.32.0")
-    ended, found, skipped = found_for(capsys, large, *asked)
+    requested = ("--set", "server.args.tensor-parallel-size=8", "--box", box, "--installation", "0.32.0")
+    ended, found, skipped = found_for(capsys, large, *requested)
     assert (ended, "too-few-gpus" in found) == (code, code == 3)
     assert "enough-devices" not in skipped
 
 
 def test_cards_are_as_many_as_the_profile_needs(large: str, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("--set", "server.args.tensor-parallel-size=6", "--box", "l40s", "--installation", "0.32.0")
-    _, found, _ = found_for(capsys, large, *asked)
+    requested = ("--set", "server.args.tensor-parallel-size=6", "--box", "l40s", "--installation", "0.32.0")
+    _, found, _ = found_for(capsys, large, *requested)
     assert not {"too-few-gpus", "weights-too-large"} & found.keys()
 
 
@@ -176,8 +176,8 @@ def test_the_environment_of_this_machine_is_not_that_of_the_box(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setenv("VLLM_NO_SUCH_VARIABLE", "1")
-    asked = ("--set", "server.args.tensor-parallel-size=8", "--box", "h100-sxm", "--installation", "0.32.0")
-    code, found, _ = found_for(capsys, large, *asked)
+    requested = ("--set", "server.args.tensor-parallel-size=8", "--box", "h100-sxm", "--installation", "0.32.0")
+    code, found, _ = found_for(capsys, large, *requested)
     assert (code, {"too-few-gpus", "unknown-variable"} & found.keys()) == (0, set())
 
 

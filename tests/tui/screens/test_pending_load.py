@@ -81,8 +81,8 @@ def test_a_shape_shows_until_it_is_confirmed_or_dropped() -> None:
     hand.ask_shape(4096, 1024)
     assert run.calls == []
     hand.ask_shape(1000, 100)
-    asked = hand.wanted
-    assert (asked.shape, asked.unconfirmed) == ((1000, 100), True)
+    requested = hand.wanted
+    assert (requested.shape, requested.unconfirmed) == ((1000, 100), True)
     for _ in range(PATIENCE + 1):
         hand.see(at(concurrency=64))
     dropped = hand.wanted
