@@ -139,13 +139,13 @@ def audit() -> tuple[str, bool]:
 
 def main() -> int:
     wrong = [*problems(LOCK, own_requirements(*EXTRAS)), *problems(DEV_LOCK, own_requirements("dev"))]
-    told, failed = audit()
+    reported, failed = audit()
     print(*wrong, sep="\n", end="\n" if wrong else "")
     if wrong:
         print("make lock rewrites the locks; make clean, and then make, installs what is in it")
     else:
         print("requirements.lock, requirements-dev.lock: agree with pyproject.toml and with what is installed")
-    print(told)
+    print(reported)
     return 1 if wrong or failed else 0
 
 

@@ -119,8 +119,8 @@ def _completed(document: dict[str, Any], wheel: Path) -> dict[str, Any]:
         "hashes": [{"alg": "SHA-256", "content": hashlib.sha256(wheel.read_bytes()).hexdigest()}],
     }
     for component in document["components"]:
-        told = component.get("externalReferences", [])
-        component["externalReferences"] = [each for each in told if not each["url"].startswith("file:")]
+        reported = component.get("externalReferences", [])
+        component["externalReferences"] = [each for each in reported if not each["url"].startswith("file:")]
     return document
 
 
@@ -138,8 +138,8 @@ def _licence_lines(sbom: dict[str, Any]) -> list[str]:
 
 
 def _licence(component: dict[str, Any]) -> str:
-    told = (each.get("expression") or " ".join(each["license"].values()) for each in component.get("licenses", []))
-    short = (words.removeprefix("declared ").removeprefix("License :: OSI Approved :: ") for words in told)
+    reported = (each.get("expression") or " ".join(each["license"].values()) for each in component.get("licenses", []))
+    short = (words.removeprefix("declared ").removeprefix("License :: OSI Approved :: ") for words in reported)
     return "; ".join(dict.fromkeys(short))
 
 

@@ -48,8 +48,8 @@ def _tried(version: str, python: str, installer: str) -> bool:
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="vramp-dist-") as folder:
         problem = _try(python, Path(folder), _INSTALLERS[installer])
-    told = problem or "installed without a network, a run on the simulator, smoke tests passed"
-    print(f"python {version} by {installer}: {told} ({time.monotonic() - began_s:.0f} s)", flush=True)
+    reported = problem or "installed without a network, a run on the simulator, smoke tests passed"
+    print(f"python {version} by {installer}: {reported} ({time.monotonic() - began_s:.0f} s)", flush=True)
     return not problem
 
 

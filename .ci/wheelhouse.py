@@ -45,8 +45,8 @@ def main() -> None:
         TOOLS.mkdir(exist_ok=True)
         _pip("download", "--only-binary=:all:", "--dest", str(TOOLS), "pip", "pytest")
     wheels = [path.stat().st_size for path in WHEELHOUSE.glob("*.whl")]
-    told = f"{len(wheels)} wheels, {sum(wheels) / 1e6:.0f} MB, for Python {options.pythons}"
-    print(f"{WHEELHOUSE.relative_to(ROOT)}: {told}")
+    reported = f"{len(wheels)} wheels, {sum(wheels) / 1e6:.0f} MB, for Python {options.pythons}"
+    print(f"{WHEELHOUSE.relative_to(ROOT)}: {reported}")
 
 
 def _resolved(python: str, extras: Sequence[str], machine: str, glibc: str) -> Path:

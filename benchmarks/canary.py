@@ -45,9 +45,12 @@ async def time_to_verdict(faults: list[str], most_s: float) -> tuple[float | Non
             if not went_wrong_s and snapshot.stages and snapshot.stages[0].elapsed_s > GOOD_S:
                 (await client.post(f"{url}/admin/faults", json={"faults": faults})).raise_for_status()
                 went_wrong_s = time.monotonic()
-            told = next((one for one in snapshot.verdicts if is_of_output(one) and one.bad), None)
-            if told is not None and seen is None:
-                seen, words = time.monotonic() - went_wrong_s if went_wrong_s else -1.0, f"{told.id}: {told.text}"
+            reported = next((one for one in snapshot.verdicts if is_of_output(one) and one.bad), None)
+            if reported is not None and seen is None:
+                seen, words = (
+                    time.monotonic() - went_wrong_s if went_wrong_s else -1.0,
+                    f"{reported.id}: {reported.text}",
+                )
                 run.apply(Stop())
         return seen, words
 

@@ -163,8 +163,8 @@ def every_view() -> list[tuple[str, ScreenCost]]:
 
 def slowest_ticks(columns: int = 240, rows: int = 60) -> list[Tick]:
     """Return the stretches of the event loop in a run through views, dialogs, loads and phases; the slowest first."""
-    told = Path("ticks").absolute()
-    cockpit = _Cockpit([str(told), *_BUSY], columns, rows, module="benchmarks.ticking")
+    reported = Path("ticks").absolute()
+    cockpit = _Cockpit([str(reported), *_BUSY], columns, rows, module="benchmarks.ticking")
     cockpit.read_until(b"stage 1 of")
     pressed: list[tuple[float, str]] = []
     for key in (
@@ -191,7 +191,7 @@ def slowest_ticks(columns: int = 240, rows: int = 60) -> list[Tick]:
         cockpit.press(".")
         cockpit.watch(_SETTLE_S)
     cockpit.leave()
-    found = [Tick(*json.loads(line)) for line in told.read_text().splitlines()]
+    found = [Tick(*json.loads(line)) for line in reported.read_text().splitlines()]
     keys_of = {tick.began_s: [key for at_s, key in pressed if -0.1 < at_s - tick.began_s < 0.5] for tick in found}
     named = [replace(tick, about=[*tick.about, *map(repr, keys_of[tick.began_s])]) for tick in found]
     return sorted(named, key=lambda tick: -tick.cpu_ms)
@@ -247,10 +247,10 @@ def _until_held(journal: Path, streams: int, began_s: float, relay: _Relay) -> f
     at = journal.stat().st_size
     with journal.open("rb") as lines:
         lines.seek(at)
-        told = b""
-        while not any(int(held) >= streams for held in re.findall(rb'"held":(\d+)', told)):
+        reported = b""
+        while not any(int(held) >= streams for held in re.findall(rb'"held":(\d+)', reported)):
             relay.pump(0.005)
-            told = (told + lines.read())[-100_000:]
+            reported = (reported + lines.read())[-100_000:]
     return (time.monotonic() - began_s) * 1000
 
 
@@ -334,10 +334,10 @@ def tell_bytes() -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    told = {"views": tell_views, "ticks": tell_ticks, "hand": tell_hand, "bytes": tell_bytes}
-    parser.add_argument("what", nargs="*", choices=told, default=["views"])
+    reported = {"views": tell_views, "ticks": tell_ticks, "hand": tell_hand, "bytes": tell_bytes}
+    parser.add_argument("what", nargs="*", choices=reported, default=["views"])
     options = parser.parse_args()
     for what in options.what:
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
-            told[what]()
+            reported[what]()

@@ -90,12 +90,12 @@ class Ticks:
     def distances_s(self) -> list[float]:
         """Return the intervals between the ticks since the last call."""
         has_new_part = self._journal.stat().st_ino != os.fstat(self._file.fileno()).st_ino
-        told = self._file.read()
+        reported = self._file.read()
         if has_new_part:  # what was left in the old one has just been read
             self._file.close()
             self._file = self._journal.open("rb")
-            told += self._file.read()
-        whole, _, self._rest = (self._rest + told).rpartition(b"\n")
+            reported += self._file.read()
+        whole, _, self._rest = (self._rest + reported).rpartition(b"\n")
         times_s = [msgspec.json.decode(line)["t_s"] for line in whole.splitlines() if b'"type":"Ticked"' in line]
         before_s = times_s[:1] if self._last_s is None else [self._last_s]
         self._last_s = times_s[-1] if times_s else self._last_s

@@ -25,7 +25,7 @@ def lock() -> ModuleType:
     return module
 
 
-def told(lock: ModuleType, folder: Path, text: str, *requested: str) -> list[str]:
+def reported(lock: ModuleType, folder: Path, text: str, *requested: str) -> list[str]:
     path = folder / "requirements.lock"
     path.write_text(text.replace("HASH", _HASH))
     return list(lock.problems(path, [Requirement(each) for each in requested]))
@@ -57,7 +57,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_does_not_agree_is_a_line(lock: ModuleType, tmp_path: Path, text: str, problem: str | None) -> None:
-    found = told(lock, tmp_path, text, "brittle>=2")
+    found = reported(lock, tmp_path, text, "brittle>=2")
     assert found == [] if problem is None else any(line.endswith(problem) for line in found)
 
 
@@ -102,17 +102,17 @@ def test_the_base_image_is_pinned_by_its_digest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raised", "told", "failed"),
+    ("raised", "reported", "failed"),
     [
         ("__import__('requests').exceptions.ConnectionError('no name')", "cannot be reached from here", False),
         ("ImportError('half installed')", "pip-audit failed: ImportError: half installed", True),
     ],
 )
 def test_an_audit_that_is_broken_is_no_missing_network(
-    lock: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: str, told: str, failed: bool
+    lock: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: str, reported: str, failed: bool
 ) -> None:
     (tmp_path / "pip_audit.py").write_text(f"raise {raised}\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     line, is_failure = lock.audit()
-    assert line.endswith(told)
+    assert line.endswith(reported)
     assert is_failure is failed

@@ -206,8 +206,8 @@ def cockpit_hints(
 
 def hints(bindings: Sequence[Binding], keymap: Mapping[str, str]) -> list[Hint]:
     """Return the key bar of a screen outside a run, without the keys that are listed in the help alone."""
-    told = [binding for binding in bindings if binding.id not in ("picker.clear", "picker.look_again")]
-    return [Hint(((written(binding, keymap), binding.action),), binding.description) for binding in told]
+    reported = [binding for binding in bindings if binding.id not in ("picker.clear", "picker.look_again")]
+    return [Hint(((written(binding, keymap), binding.action),), binding.description) for binding in reported]
 
 
 def table(bindings: Sequence[Binding], keymap: Mapping[str, str]) -> list[tuple[str, str, str]]:

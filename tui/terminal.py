@@ -132,8 +132,8 @@ class NonBlockingWriter:
 
     def _tell_of_a_loss(self) -> None:
         with self._changed:
-            told = self._lost and not self._waiting and not self._closed
-            if told:
+            reported = self._lost and not self._waiting and not self._closed
+            if reported:
                 self._lost = False
-        if told:
+        if reported:
             self._caught_up()

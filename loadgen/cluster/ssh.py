@@ -89,19 +89,19 @@ async def _connect(host: str, user: str, port: str) -> asyncssh.SSHClientConnect
 
 
 def _ssh_problem(error: Exception, name: str) -> str:
-    told = harmless(str(error)).partition("\n")[0]
+    reported = harmless(str(error)).partition("\n")[0]
     match error:
         case asyncssh.HostKeyNotVerifiable():
-            return f"its host key is unknown, or differs from the known one ({told}): check it with ssh {name}"
+            return f"its host key is unknown, or differs from the known one ({reported}): check it with ssh {name}"
         case asyncssh.PermissionDenied():
             return f"SSH refused your keys: make `ssh {name} true` work without a password first, with ssh-copy-id"
         case TimeoutError():
             return f"no answer by SSH within {_CONNECT_S:g} s: check the name, and that port 22 (or yours) is open"
         case OSError():
-            return f"cannot be reached by SSH: {error.strerror or told}"
+            return f"cannot be reached by SSH: {error.strerror or reported}"
         case asyncssh.Error():
-            return f"SSH failed: {told}"
-    return f"SSH cannot be used: {told}; look at ~/.ssh/config"
+            return f"SSH failed: {reported}"
+    return f"SSH cannot be used: {reported}; look at ~/.ssh/config"
 
 
 async def look_at(name: str, connection: asyncssh.SSHClientConnection, python: str | None) -> SshHost:
@@ -113,10 +113,10 @@ async def look_at(name: str, connection: asyncssh.SSHClientConnection, python: s
         why = "no answer in time" if isinstance(error, asyncssh.TimeoutError) else harmless(str(error))
         raise ClusterError(f"{name}: no command could be run there: {why}") from None
     lines, complaint = str(done.stdout or "").splitlines(), str(done.stderr or "")
-    told = dict(line.split(" ", 1) for line in lines if line.startswith("vramp-") and " " in line)
-    if "vramp-python" not in told:
+    reported = dict(line.split(" ", 1) for line in lines if line.startswith("vramp-") and " " in line)
+    if "vramp-python" not in reported:
         raise ClusterError(f"{name}: {_no_vramp(python, done.exit_status, complaint)}")
-    version = told.get("vramp-version", "")
+    version = reported.get("vramp-version", "")
     if version != loadgen.__version__:
         # Checked before the facts, which an older vramp may lack.
         raise ClusterError(f"{name}: {another_vramp(version)}")
@@ -124,10 +124,10 @@ async def look_at(name: str, connection: asyncssh.SSHClientConnection, python: s
         facts = msgspec.json.decode(next((line for line in lines if line.startswith("{")), ""), type=HostFacts)
     except UNDECODABLE:
         why = harmless(complaint.strip().rpartition("\n")[2]) or "it said nothing"
-        raise ClusterError(f"{name}: vramp does not run with {told['vramp-python']}: {why}") from None
+        raise ClusterError(f"{name}: vramp does not run with {reported['vramp-python']}: {why}") from None
     reached = facts.address or str(connection.get_extra_info("peername", ("",))[0])
     ours = connection.get_extra_info("sockname") or ("",)
-    return SshHost(name, connection, told["vramp-python"], replace(facts, name=name, address=reached), str(ours[0]))
+    return SshHost(name, connection, reported["vramp-python"], replace(facts, name=name, address=reached), str(ours[0]))
 
 
 def _no_vramp(python: str | None, status: int | None, complaint: str) -> str:

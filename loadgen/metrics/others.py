@@ -35,10 +35,10 @@ class OwnTraffic:
     """vramp's own streams over the run: cumulative counts at each tick."""
 
     def __init__(self) -> None:
-        self._series = TimeSeries((*_COUNTS, "open", "most_open", "told_s"), capacity=_CAPACITY, kept_raw=_KEPT_RAW)
+        self._series = TimeSeries((*_COUNTS, "open", "most_open", "reported_s"), capacity=_CAPACITY, kept_raw=_KEPT_RAW)
         self._totals = dict.fromkeys(_COUNTS, 0)
-        self._told_s = 0.0  # up to here, all workers have reported
-        self.told_late = False
+        self._reported_s = 0.0  # up to here, all workers have reported
+        self.reported_late = False
         """The server reports tokens only at the end of a stream, or never: until then they are unknown."""
 
     def add(
@@ -56,17 +56,19 @@ class OwnTraffic:
 
         Events of the last `behind_s` may be missing: the slowest worker's report is that old.
         """
-        self._told_s = max(self._told_s, t_s - behind_s)
+        self._reported_s = max(self._reported_s, t_s - behind_s)
         totals = self._totals
         totals["requests"] += requests
         totals["prompt_tokens"] += prompt_tokens
         totals["generation_tokens"] += generation_tokens
-        self.told_late |= totals["generation_tokens"] > 0 and not totals["prompt_tokens"]
-        self._series.add(t_s, {**totals, "open": held, "most_open": max(held, most_held), "told_s": self._told_s})
+        self.reported_late |= totals["generation_tokens"] > 0 and not totals["prompt_tokens"]
+        self._series.add(
+            t_s, {**totals, "open": held, "most_open": max(held, most_held), "reported_s": self._reported_s}
+        )
 
     def reaches(self, t_s: float) -> bool:
         """Whether everything that happened until `t_s` has been reported."""
-        return len(self._series) > 0 and float(self._told[-1]) >= t_s + LAG_S
+        return len(self._series) > 0 and float(self._reported[-1]) >= t_s + LAG_S
 
     def count(self, name: str, since_s: float, until_s: float) -> Bounds:
         """Our own count between two moments."""
@@ -81,7 +83,7 @@ class OwnTraffic:
         """How many streams were open between two moments."""
         series = self._series
         first = int(np.searchsorted(series.times, since_s - LAG_S))
-        last = int(np.searchsorted(self._told, until_s + LAG_S))
+        last = int(np.searchsorted(self._reported, until_s + LAG_S))
         first = max(0, min(first, len(series)) - 1)
         row = series.rows["open"]
         lows, highs = series.lows[row, first:last], series.highs[row, first:last]
@@ -91,10 +93,10 @@ class OwnTraffic:
         return Bounds(float(lows.min()), float((lows.mean() + highs.mean()) / 2), float(most.max()))
 
     @property
-    def _told(self) -> Floats:
+    def _reported(self) -> Floats:
         """For each row of the series, the time up to which all workers had reported."""
-        told: Floats = self._series.lows[self._series.rows["told_s"]]
-        return told
+        reported: Floats = self._series.lows[self._series.rows["reported_s"]]
+        return reported
 
     def _at_least(self, name: str, t_s: float) -> float:
         """A lower bound of a total at a moment."""
@@ -103,7 +105,7 @@ class OwnTraffic:
 
     def _at_most(self, name: str, t_s: float) -> float:
         """An upper bound of a total at a moment."""
-        row, after = self._series.rows[name], int(np.searchsorted(self._told, t_s))
+        row, after = self._series.rows[name], int(np.searchsorted(self._reported, t_s))
         if after < len(self._series):
             return float(self._series.lows[row, after])
         return float(self._totals[name])
@@ -111,7 +113,7 @@ class OwnTraffic:
     def _likely(self, name: str, t_s: float) -> float:
         if not len(self._series):
             return 0.0
-        return float(np.interp(t_s, self._told, self._series.lows[self._series.rows[name]], left=0.0))
+        return float(np.interp(t_s, self._reported, self._series.lows[self._series.rows[name]], left=0.0))
 
 
 class Traffic:
@@ -121,19 +123,19 @@ class Traffic:
         self.others: OthersTraffic | None = None
         """Others' traffic over the latest seconds that both sides have reported; None if unknown."""
         self._own = OwnTraffic()
-        self._untold: EngineView | None = None  # a view whose span the ticks have not fully reported yet
+        self._unreported: EngineView | None = None  # a view whose span the ticks have not fully reported yet
 
     def tick(self, line: Ticked) -> bool:
         """Process a tick; returns whether `others` is new."""
         self._add_own(line)
         if line.engine is None or line.engine.between_s is None:
-            self.others = self._untold = None
+            self.others = self._unreported = None
             return False
-        self._untold = self._untold or line.engine
-        _, until_s = self._untold.between_s or line.engine.between_s
+        self._unreported = self._unreported or line.engine
+        _, until_s = self._unreported.between_s or line.engine.between_s
         if not self._own.reaches(until_s):
             return False
-        self.others, self._untold = others_now(self._untold, self._own), None
+        self.others, self._unreported = others_now(self._unreported, self._own), None
         return True
 
     def _add_own(self, line: Ticked) -> None:
@@ -177,7 +179,7 @@ def _rates(
     engine: EngineView | EngineStage, own: OwnTraffic, since_s: float, until_s: float, span_s: float
 ) -> Mapping[str, float | None]:
     # If either side counts tokens only when a stream ends, the counts say nothing about streams in flight.
-    late = own.told_late or engine.kind in ("sglang", "tgi")
+    late = own.reported_late or engine.kind in ("sglang", "tgi")
     alone = not own.count("requests", since_s, until_s).most and not own.open_between(until_s, until_s).most
     found: dict[str, float | None] = {}
     for name in _COUNTS:

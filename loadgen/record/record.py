@@ -253,10 +253,10 @@ class Record:
                 part.metrics.add(deltas[index])
                 part.add_answers(deltas[index], line.t_s)
         self._add_hosts(line)
-        told = {index: StageMetrics.of(delta) for index, delta in line.stages.items()}
+        reported = {index: StageMetrics.of(delta) for index, delta in line.stages.items()}
         if self.current is not None:
             self.current.workers = line.sharing or line.workers
-        for index, metrics in told.items():
+        for index, metrics in reported.items():
             if index in self.stages:
                 stage = self.stages[index]
                 stage.add(metrics)
@@ -269,7 +269,7 @@ class Record:
             self.current.add_client(line.client, span_s=line.span_s, workers=self.current.workers)
             self.current.add_gauges(line.engine)
             self.current.watch_tokens(line.engine, line.span_s)
-        self.timeline.add(line, told.values(), running=self.current, others=self.others)
+        self.timeline.add(line, reported.values(), running=self.current, others=self.others)
         self._summarise(line.t_s - _LONG_OVER_S)
 
     def _add_hosts(self, line: Ticked) -> None:
@@ -283,8 +283,8 @@ class Record:
         if self.traffic.tick(line) and self.current is not None and self.others is not None:
             self.current.add_others(self.others)
         for stage in list(self.stages.values())[-2:]:
-            told = stage.engine.between_s if stage.engine is not None else None
-            if stage.engine is not None and told is not None and line.t_s < told[1] + 2 * LAG_S:
+            reported = stage.engine.between_s if stage.engine is not None else None
+            if stage.engine is not None and reported is not None and line.t_s < reported[1] + 2 * LAG_S:
                 # Ticks of the stage's last moments come after the engine's figures.
                 stage.others = self.traffic.of_stage(stage.engine, stage.others_running)
 

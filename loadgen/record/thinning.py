@@ -67,8 +67,10 @@ class _Sum:
 
     def stages(self, last: _Stages) -> dict[int, StageDelta]:
         """The stages of a tick, with all the latencies."""
-        told = {index: last.get(index, StageDelta()) for index in (*last, *self._stages)}
-        return {index: msgspec.structs.replace(delta, latency=self._latency(index)) for index, delta in told.items()}
+        reported = {index: last.get(index, StageDelta()) for index in (*last, *self._stages)}
+        return {
+            index: msgspec.structs.replace(delta, latency=self._latency(index)) for index, delta in reported.items()
+        }
 
     def _latency(self, index: int) -> dict[str, EncodedHistogram]:
         return self._stages[index].encode().latency if index in self._stages else {}
@@ -105,13 +107,13 @@ class _Span:
     def end(self, lines: Iterable[Line]) -> Iterator[Line]:
         """Yield the lines, with the span's latencies in their tick, and begin a new span."""
         for line in lines:
-            yield self._told(line) if isinstance(line, Ticked) else line
+            yield self._reported(line) if isinstance(line, Ticked) else line
 
-    def _told(self, last: Ticked) -> Ticked:
+    def _reported(self, last: Ticked) -> Ticked:
         assert self._whole is not None
         instances = (*last.instances, *({} for _ in self._instances[len(last.instances) :]))
         hosts = (*last.hosts, *(HostTick() for _ in self._hosts[len(last.hosts) :]))
-        told = msgspec.structs.replace(
+        reported = msgspec.structs.replace(
             last,
             stages=self._whole.stages(last.stages),
             client=self._whole.client(last.client),
@@ -122,7 +124,7 @@ class _Span:
             ),
         )
         self._clear()
-        return told
+        return reported
 
 
 def _at(sums: list[_Sum], number: int) -> _Sum:

@@ -156,8 +156,8 @@ def trust_lines(result: Result, *, without: Sequence[str] = ()) -> list[str]:
     """What a reader must know to judge a table: notes, a limited client, failures, an early end."""
     limited = result.client.limited
     messages = [line for stage in result.stages for line in first_messages(stage)]
-    told = [(stage, note) for stage in result.stages for note in stage_notes(stage) if note.subject not in without]
-    notes = [f"stage {stage.index + 1}: {note}" for stage, note in told]
+    reported = [(stage, note) for stage in result.stages for note in stage_notes(stage) if note.subject not in without]
+    notes = [f"stage {stage.index + 1}: {note}" for stage, note in reported]
     return [
         *notes,
         *([f"client: LIMITED ({result.client.why}): these are not the server's numbers alone"] if limited else []),

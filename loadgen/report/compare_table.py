@@ -202,8 +202,8 @@ def _title(figure: str) -> str:
 
 def _stage_blocks(stage: StageComparison, comparison: RunComparison) -> list[str]:
     doubts = "\n".join(f"- no evidence here: {escaped(doubt)}" for doubt in stage.doubts)
-    told = [(name, text) for name, texts in comparison.definitions.items() for text in texts]
-    definitions = "\n".join(f"- **{LATENCY_TITLES.get(name, name)}**, {escaped(text)}" for name, text in told)
+    reported = [(name, text) for name, texts in comparison.definitions.items() for text in texts]
+    definitions = "\n".join(f"- **{LATENCY_TITLES.get(name, name)}**, {escaped(text)}" for name, text in reported)
     table = markdown_table(figure_columns(comparison), stage.figures)
     return [f"#### {escaped(stage.title)}", doubts, table, definitions]
 

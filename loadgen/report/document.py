@@ -320,9 +320,9 @@ def without_load(result: Result) -> Section:
     shown += [*([*SERVED, *MORE] if has_server else []), *energy]
     tables = [Table(shown, stages)]
     tables += [Table(LATENCY, latencies_of(stage.engine), names[stage.index]) for stage in stages]
-    told = [Note(names[index], "; ".join(map(str, found))) for index, found in watched_notes(result.stages).items()]
+    reported = [Note(names[index], "; ".join(map(str, found))) for index, found in watched_notes(result.stages).items()]
     about = NO_LOAD_NOTE if has_server else "No load was sent in these stages."
-    return Section("Without load", tables, [note for note in told if note.text], about if stages else "")
+    return Section("Without load", tables, [note for note in reported if note.text], about if stages else "")
 
 
 def by_streams_held(result: Result) -> Section:
@@ -353,8 +353,8 @@ def _verdict_words(stage: StageResult) -> str:
 def notes(stages: Sequence[StageResult]) -> Section:
     """What the figures of each stage do and do not cover."""
     names = titles(stages)
-    told = [(names[stage.index], _note_words(stage)) for stage in stages]
-    return Section("What the figures cover", notes=[Note(name, text) for name, text in told if text])
+    reported = [(names[stage.index], _note_words(stage)) for stage in stages]
+    return Section("What the figures cover", notes=[Note(name, text) for name, text in reported if text])
 
 
 def _note_words(stage: StageResult) -> str:
@@ -400,8 +400,8 @@ def baseline(stages: Sequence[StageResult]) -> Section:
     names = titles(stages)
     compared = [(names[stage.index], stage.baseline) for stage in stages if stage.baseline is not None]
     rows = [(name, one) for name, view in compared for one in view.figures if one.figure.startswith(_WITH_A_BASELINE)]
-    told = [Note(name, view.verdict) for name, view in compared]
-    return Section(f"Against baseline {compared[0][1].name}" if compared else "", [Table(_BASELINE, rows)], told)
+    reported = [Note(name, view.verdict) for name, view in compared]
+    return Section(f"Against baseline {compared[0][1].name}" if compared else "", [Table(_BASELINE, rows)], reported)
 
 
 def _difference(row: tuple[str, Compared]) -> Value:

@@ -96,11 +96,11 @@ def _measured(best: Tried | None) -> str:
 
 
 def _box(found: Examination) -> str:
-    told = [f"{name} {version}" for name, version in found.versions.items() if version is not None]
+    reported = [f"{name} {version}" for name, version in found.versions.items() if version is not None]
     absent = [name for name, version in found.versions.items() if version is None]
     return "\n".join(
         [
-            *_entries("versions", ", ".join(told)),
+            *_entries("versions", ", ".join(reported)),
             *_entries("not here", *([", ".join(absent)] if absent else [])),
             *_entries("user", f"{found.user}, groups {', '.join(found.groups)}"),
             *_entries("devices", *(map(_device, found.devices) if found.devices else ["no file of a GPU"])),
@@ -115,13 +115,13 @@ def _device(device: DeviceFile) -> str:
 
 
 def _candidate(tried: Tried) -> str:
-    told = ", ".join(f"{name} {value}" for name, value in tried.meta.items() if value is not None)
+    reported = ", ".join(f"{name} {value}" for name, value in tried.meta.items() if value is not None)
     took = f", first look after {tried.first_look_ms:.0f} ms" if tried.first_look_ms is not None else ""
     outcome = f"works{took}" if tried.failure is None else f"fails: {tried.failure}"
     lines = [
         _wrapped(f"{tried.vendor}: {tried.name}: {outcome}", "  "),
         *_entries("why", *filter(None, [tried.why])),
-        *_entries("told", *filter(None, [told])),
+        *_entries("reported", *filter(None, [reported])),
         *_entries("printed", *tried.printed),
     ]
     if tried.gpus:
@@ -217,8 +217,8 @@ def _missing(exams: Sequence[GpuExam]) -> list[str]:
 
 
 def _host(host: HostExam) -> str:
-    told = msgspec.to_builtins(host.sample)
-    values = [_host_value(name, value) for name, value in told.items() if name != "t_s" and value != {}]
+    reported = msgspec.to_builtins(host.sample)
+    values = [_host_value(name, value) for name, value in reported.items() if name != "t_s" and value != {}]
     by_reason: defaultdict[str, list[str]] = defaultdict(list)
     for name, reason in host.missing.items():
         by_reason[reason].append(name)

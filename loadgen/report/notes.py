@@ -221,11 +221,11 @@ def mfu_unknown(stage: StageResult) -> str:
 
 def mfu_words(compute: ComputeResult) -> str:
     """The estimated operations and MFU, or why there is none."""
-    told = f"{significant(compute.tflops_per_gpu)} TFLOP/s a GPU by the engine's own estimate"
+    reported = f"{significant(compute.tflops_per_gpu)} TFLOP/s a GPU by the engine's own estimate"
     if compute.mfu_percent is None:
-        return f"unknown: {told}, but {compute.why}"
+        return f"unknown: {reported}, but {compute.why}"
     peak = f"{significant(compute.peak_tflops)} in {compute.precision}, dense"
-    return f"{significant(compute.mfu_percent)} %: {told}, of {peak}"
+    return f"{significant(compute.mfu_percent)} %: {reported}, of {peak}"
 
 
 def _waiting(latency_ms: Mapping[str, Summary]) -> Iterator[Note]:

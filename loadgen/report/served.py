@@ -153,12 +153,12 @@ LATENCY: tuple[Column[NamedLatency], ...] = (
 def watched_notes(stages: Sequence[StageResult]) -> dict[int, list[Note]]:
     """Further notes on each stage without load, by index; what the engine lacks, once."""
     found: dict[int, list[Note]] = {}
-    told: dict[str, str] = {}
+    reported: dict[str, str] = {}
     for stage in watched(stages):
         engine = stage.engine or EngineStage()
         others = [Note("Of others", stage.others.words or "none seen")] if stage.others is not None else []
-        lacks = engine.lacks if engine.lacks != told else {}
-        told = engine.lacks
+        lacks = engine.lacks if engine.lacks != reported else {}
+        reported = engine.lacks
         found[stage.index] = [*others, *served_notes(msgspec.structs.replace(engine, lacks=lacks))]
     return found
 

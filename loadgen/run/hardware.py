@@ -213,7 +213,7 @@ def _status_of(source: SourceStatus) -> dict[str, Any]:
     return words
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _Reported(msgspec.Struct, frozen=True):
     """The fields of a vendor's telemetry status in the journal that are shown in words."""
 
     attempt: str | None
@@ -227,13 +227,13 @@ def telemetry_words(meta: dict[str, Any] | None) -> str:
     if not meta:
         return "no GPU found: see vramp doctor for what was tried"
     try:
-        told = msgspec.convert(meta, dict[str, _Told])
+        reported = msgspec.convert(meta, dict[str, _Reported])
     except msgspec.ValidationError:
         return "unknown: the journal is damaged"
-    return "; ".join(_words(vendor, source) for vendor, source in told.items())
+    return "; ".join(_words(vendor, source) for vendor, source in reported.items())
 
 
-def _words(vendor: str, source: _Told) -> str:
+def _words(vendor: str, source: _Reported) -> str:
     if source.works:
         return f"{vendor}: {source.attempt}"
     if source.attempt is not None:

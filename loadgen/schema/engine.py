@@ -146,13 +146,13 @@ class OthersTraffic(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def words(self) -> str:
         """The known figures: 3.1 running, 2.4 req/s, 820 tok/s in, 310 tok/s out."""
-        told = {
+        reported = {
             "running": self.running,
             "req/s": self.requests_per_s,
             "tok/s in": self.prompt_tokens_per_s,
             "tok/s out": self.generation_tokens_per_s,
         }
-        return ", ".join(f"{number(value)} {unit}" for unit, value in told.items() if value)
+        return ", ".join(f"{number(value)} {unit}" for unit, value in reported.items() if value)
 
 
 class TruthCheck(msgspec.Struct, frozen=True, kw_only=True):

@@ -217,8 +217,8 @@ class Api:
             connection.close()
         elif kind in REFUSALS:
             status = REFUSALS[kind]
-            told = f" {request.headers}" if kind == "echo" else ""
-            error = RequestRefused(status, f"Simulated: {kind}.{told}", kind="SimulatedError")
+            reported = f" {request.headers}" if kind == "echo" else ""
+            error = RequestRefused(status, f"Simulated: {kind}.{reported}", kind="SimulatedError")
             connection.respond(status, encode(error.body), headers="retry-after: 1\r\n" if status == 429 else "")
         return kind is not None
 

@@ -25,7 +25,7 @@ from loadgen.store.files import HISTOGRAMS, HistogramLog
 from loadgen.store.journal import JOURNAL, journal_is_held, read_journal
 from loadgen.store.runs import RESULT, has_result, write_result
 
-_DAMAGES_TOLD = 20
+_DAMAGES_REPORTED = 20
 
 
 def recover(folder: Path, *, force: bool = False) -> Path:
@@ -72,8 +72,8 @@ def _fold(journal: Path, histograms: Path, problems: Iterable[str]) -> Result:
             record.apply(line)
             log.apply(line)
             until_s = time_of(line)
-        told = [Happened(t_s=until_s, kind="error", text=problem) for problem in problems]
-        for line in (*told, *_end(record, until_s, damaged)):
+        reported = [Happened(t_s=until_s, kind="error", text=problem) for problem in problems]
+        for line in (*reported, *_end(record, until_s, damaged)):
             record.apply(line)
             log.apply(line)
     return record.result()
@@ -111,10 +111,10 @@ def _unfinished(parts: Iterable[StageRecord]) -> dict[int, StageDelta]:
 
 def _end(record: Record, t_s: float, damaged: Sequence[str]) -> Iterator[Line]:
     """The lines that a killed run could not write."""
-    for problem in damaged[:_DAMAGES_TOLD]:
+    for problem in damaged[:_DAMAGES_REPORTED]:
         yield Happened(t_s=t_s, kind="error", text=f"left out: {problem}")
-    if len(damaged) > _DAMAGES_TOLD:
-        yield Happened(t_s=t_s, kind="error", text=f"left out: {len(damaged) - _DAMAGES_TOLD} more damaged lines")
+    if len(damaged) > _DAMAGES_REPORTED:
+        yield Happened(t_s=t_s, kind="error", text=f"left out: {len(damaged) - _DAMAGES_REPORTED} more damaged lines")
     run, tick = record.run, record.last_tick
     if record.finished is not None or run is None:
         return

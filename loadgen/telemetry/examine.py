@@ -203,8 +203,8 @@ def _exam(gpu: GpuStatic, trial: BackendTrial, described: Describe) -> GpuExam |
     return GpuExam(gpu, described(latest), reasons | latest.missing, unit_checks(gpu, latest, samples))
 
 
-def _nulls(told: GpuStatic | GpuSample | HostSample) -> list[str]:
-    return [name for name in told.__struct_fields__ if getattr(told, name) is None]
+def _nulls(reported: GpuStatic | GpuSample | HostSample) -> list[str]:
+    return [name for name in reported.__struct_fields__ if getattr(reported, name) is None]
 
 
 def unit_checks(gpu: GpuStatic, sample: GpuSample, samples: Sequence[GpuSample]) -> tuple[UnitCheck, ...]:

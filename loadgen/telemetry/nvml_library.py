@@ -94,10 +94,10 @@ class Gpm:
         requested.sample1, requested.sample2 = self._now, self._before
         for place, metric in enumerate(_GPM_METRICS):
             requested.metrics[place].metricId = metric
-        told = read(pynvml.nvmlGpmMetricsGet, requested)
-        if isinstance(told, Missing):
-            return dict.fromkeys(_GPM_FIELDS, told)
-        values = [_metric(told.metrics[place]) for place in range(len(_GPM_METRICS))]
+        reported = read(pynvml.nvmlGpmMetricsGet, requested)
+        if isinstance(reported, Missing):
+            return dict.fromkeys(_GPM_FIELDS, reported)
+        values = [_metric(reported.metrics[place]) for place in range(len(_GPM_METRICS))]
         sm, dram, sent, received = values
         mib = total(number(value) for value in (sent, received))
         return {"sm_percent": percent(sm), "dram_percent": percent(dram), "pcie_bytes_per_s": divided(mib, 1 / 1024**2)}

@@ -36,8 +36,8 @@ async def test_what_works_and_what_does_not_are_rows(capsys: pytest.CaptureFixtu
     assert broken.why == "exit code 1: Error: it broke"
     assert idle.why == "no request was answered"
     assert mute.why == "its result cannot be read: [Errno 2] No such file or directory: '***'"
-    told = capsys.readouterr().err.splitlines()
-    assert [line.split(" | ")[1] for line in told] == ["vramp", "missing", "broken", "idle", "mute"]
+    wanted_words = capsys.readouterr().err.splitlines()
+    assert [line.split(" | ")[1] for line in wanted_words] == ["vramp", "missing", "broken", "idle", "mute"]
 
 
 def test_a_failed_run_has_a_reason(tmp_path: Path) -> None:

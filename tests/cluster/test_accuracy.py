@@ -32,16 +32,16 @@ def stage_of(it: Cluster, folder: Path, hosts: bool, load: dict[str, Any]) -> tu
 def test_three_hosts_of_512_streams_tell_what_one_machine_of_1536_tells(tmp_path: Path) -> None:
     # Long steps: server and clients share this machine's cores, and what they take of a step is in every TTFT.
     load = {"isl": 32, "osl": OSL, "concurrency": STREAMS, "requests": 3 * STREAMS}
-    told, limited = {}, {}
+    reported, limited = {}, {}
     with cluster("--preset", "bench", "--step-ms", str(STEP_MS)) as it:
         for name, hosts in (("one machine", False), ("three hosts", True)):
             it.forget()
             _, stage = stage_of(it, tmp_path / name.replace(" ", "-"), hosts, load)
             truth = after_the_first_wave(it, stage)
-            told[name] = [(stage["latency_ms"][of]["mean"], truth[of]["mean"]) for of in ("ttft", "tpot")]
+            reported[name] = [(stage["latency_ms"][of]["mean"], truth[of]["mean"]) for of in ("ttft", "tpot")]
             limited[name] = stage["why"] if stage["limited"] else None
         wait_until_nothing_is_left(it)
-    for name, ((ttft, true_ttft), (tpot, true_tpot)) in told.items():
+    for name, ((ttft, true_ttft), (tpot, true_tpot)) in reported.items():
         tell(
             f"{STREAMS} streams from {name}: mean TTFT {ttft:.2f} ms (truth {true_ttft:.2f}), "
             f"TPOT {tpot:.3f} ms (truth {true_tpot:.3f}), {limited[name] or 'not limited'}"
@@ -50,7 +50,7 @@ def test_three_hosts_of_512_streams_tell_what_one_machine_of_1536_tells(tmp_path
             assert ttft == pytest.approx(true_ttft, rel=WITHIN)
             assert tpot == pytest.approx(true_tpot, rel=WITHIN)
     if not any(limited.values()):
-        for (one, _), (three, _) in zip(told["one machine"], told["three hosts"], strict=True):
+        for (one, _), (three, _) in zip(reported["one machine"], reported["three hosts"], strict=True):
             assert three == pytest.approx(one, rel=WITHIN)
 
 

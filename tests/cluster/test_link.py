@@ -108,7 +108,7 @@ async def test_all_hosts_begin_a_stage_at_the_same_moment_and_none_earlier(engin
     async with cluster(engine) as there:
         run = there.run
         run.begin(0, concurrency=2)
-        told = {one.name: one.offset_ns for one in there.hosts}
+        reported = {one.name: one.offset_ns for one in there.hosts}
         windows = [StageMetrics(), StageMetrics()]
         while any(sums.window_start_ns is None for sums in windows):
             tick = await run.until(lambda _: True)
@@ -117,7 +117,7 @@ async def test_all_hosts_begin_a_stage_at_the_same_moment_and_none_earlier(engin
                     sums.add(delta)
         begins = [wire.stage_began() for wire in there.wires]
         # By our clock, as far as it was known when they were told.
-        assert begins[0] - told["a"] == begins[1] - told["b"]
+        assert begins[0] - reported["a"] == begins[1] - reported["b"]
         for one, sums, begin_ns in zip(there.hosts, windows, begins, strict=True):
             assert sums.window_start_ns is not None
             assert sums.window_start_ns + one.offset_ns >= begin_ns - 2 * one.uncertainty_ns

@@ -207,14 +207,14 @@ def test_a_killed_vramp_leaves_nothing_on_any_host_and_no_second_is_lost(tmp_pat
             run.wait_for(lambda lines: True if any(_at(line) > after_s for line in lines) else None)
             process.kill()
             killed_s = time.monotonic()
-            told = sum(delta.completed for tick in run.ticks() for delta in tick.stages.values())
+            reported = sum(delta.completed for tick in run.ticks() for delta in tick.stages.values())
             wait_until_nothing_is_left(it)
             gone_s = time.monotonic() - killed_s
         recovered = it.operator.run(*_recover(run.folder), check=False)
         assert recovered.returncode == 0, recovered.stderr
         completed = _recovered(run)["stages"][0]["requests"]["completed"]
     tell(f"vramp killed: all hosts were empty {gone_s:.1f} s later; {completed} completed streams recovered")
-    assert completed == told >= known
+    assert completed == reported >= known
 
 
 def _at(line: Line) -> float:

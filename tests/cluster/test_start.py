@@ -45,11 +45,11 @@ async def refusal(settings: Cluster, *urls: str) -> str:
 
 async def refused(server: SshServer, *urls: str, python: Path | None = None) -> str:
     """Why a host cannot: one line that begins with its name."""
-    told = await refusal(Cluster(hosts=[server.name], python=str(python) if python else None), *urls)
-    assert told.startswith(f"{server.name}: ")
-    assert "\n" not in told
+    reported = await refusal(Cluster(hosts=[server.name], python=str(python) if python else None), *urls)
+    assert reported.startswith(f"{server.name}: ")
+    assert "\n" not in reported
     await nothing_is_left(server)
-    return told
+    return reported
 
 
 async def nothing_is_left(*servers: SshServer) -> None:
@@ -134,8 +134,8 @@ async def test_a_killed_operator_leaves_nothing(server: SshServer) -> None:
 
 
 async def test_an_unknown_host(home: Path) -> None:
-    told = await refusal(Cluster(hosts=["no-such-host.invalid"]))
-    assert told.startswith("no-such-host.invalid: cannot be reached by SSH: ")
+    reported = await refusal(Cluster(hosts=["no-such-host.invalid"]))
+    assert reported.startswith("no-such-host.invalid: cannot be reached by SSH: ")
 
 
 async def test_a_closed_port(home: Path) -> None:
@@ -161,9 +161,9 @@ async def test_a_python_without_vramp(server: SshServer, tmp_path: Path) -> None
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     bare.chmod(0o755)
-    told = await refused(server, python=bare)
-    assert f"{bare} has no vramp" in told
-    assert "pip install '.[cluster]' in a checkout of vramp " in told
+    reported = await refused(server, python=bare)
+    assert f"{bare} has no vramp" in reported
+    assert "pip install '.[cluster]' in a checkout of vramp " in reported
     assert "there is no such Python" in await refused(server, python=tmp_path / "none")
 
 
@@ -181,8 +181,10 @@ async def test_another_build_of_the_same_version(server: SshServer, tmp_path: Pa
 
 async def test_two_names_of_one_host_and_two_hosts(server: SshServer, home: Path, tmp_path: Path) -> None:
     async with ssh_server(home) as twin:
-        told = await refusal(Cluster(hosts=[server.name, twin.name]))
-        assert told == f"{server.name}, {twin.name}: are names of one machine ({server.name}); name each machine once"
+        reported = await refusal(Cluster(hosts=[server.name, twin.name]))
+        assert (
+            reported == f"{server.name}, {twin.name}: are names of one machine ({server.name}); name each machine once"
+        )
 
 
 async def test_two_hosts(server: SshServer, home: Path, tmp_path: Path) -> None:
@@ -200,8 +202,8 @@ async def test_two_hosts(server: SshServer, home: Path, tmp_path: Path) -> None:
 
 
 async def test_the_errors_of_several_hosts_are_told_together(server: SshServer) -> None:
-    told = await refusal(Cluster(hosts=[server.name, "127.0.0.1:1", "no-such-host.invalid"]))
-    assert [line.split(": ")[0] for line in told.splitlines()] == ["127.0.0.1:1", "no-such-host.invalid"]
+    reported = await refusal(Cluster(hosts=[server.name, "127.0.0.1:1", "no-such-host.invalid"]))
+    assert [line.split(": ")[0] for line in reported.splitlines()] == ["127.0.0.1:1", "no-such-host.invalid"]
     await nothing_is_left(server)
 
 
@@ -222,8 +224,8 @@ async def test_a_python_that_dies(server: SshServer, tmp_path: Path) -> None:
 
 
 async def test_a_server_that_the_host_cannot_reach(server: SshServer) -> None:
-    told = await refused(server, "http://127.0.0.1:1/v1")
-    assert "cannot connect to http://127.0.0.1:1/v1 (Connection refused)" in told
+    reported = await refused(server, "http://127.0.0.1:1/v1")
+    assert "cannot connect to http://127.0.0.1:1/v1 (Connection refused)" in reported
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -240,8 +242,8 @@ async def test_a_host_that_is_lost_before_the_server_is_there(
 
 
 async def test_an_address_that_is_not_ours(server: SshServer) -> None:
-    told = await refusal(Cluster(hosts=[server.name], listen="203.0.113.7"))
-    assert told.startswith("cannot listen on 203.0.113.7, port any")
+    reported = await refusal(Cluster(hosts=[server.name], listen="203.0.113.7"))
+    assert reported.startswith("cannot listen on 203.0.113.7, port any")
     await nothing_is_left(server)
 
 
@@ -257,10 +259,10 @@ async def test_an_address_that_is_not_ours(server: SshServer) -> None:
 )
 def test_versions_that_differ(change: dict[str, str], words: str) -> None:
     ours = host_facts()
-    told = difference(replace(ours, name="b", **change), ours)
-    assert told is not None
-    assert told.startswith("b: ")
-    assert words in told
+    reported = difference(replace(ours, name="b", **change), ours)
+    assert reported is not None
+    assert reported.startswith("b: ")
+    assert words in reported
 
 
 def test_versions_that_do_not_matter() -> None:
@@ -320,16 +322,16 @@ async def test_a_scheduler_without_workers() -> None:
 
 
 async def test_nothing_listens_where_a_scheduler_should() -> None:
-    told = await refusal(Cluster(scheduler="tcp://127.0.0.1:1"))
-    assert told.startswith("tcp://127.0.0.1:1: cannot be reached: ")
+    reported = await refusal(Cluster(scheduler="tcp://127.0.0.1:1"))
+    assert reported.startswith("tcp://127.0.0.1:1: cannot be reached: ")
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "tls"])
 async def test_what_listens_there_is_no_scheduler(http_port: int, protocol: str) -> None:
     address = f"{protocol}://127.0.0.1:{http_port}"
-    told = await refusal(Cluster(scheduler=address))
-    assert told.startswith(f"{address}: what listens there is no Dask scheduler")
-    assert "\n" not in told
+    reported = await refusal(Cluster(scheduler=address))
+    assert reported.startswith(f"{address}: what listens there is no Dask scheduler")
+    assert "\n" not in reported
 
 
 async def test_workers_that_cannot_load_vramp() -> None:
@@ -337,6 +339,6 @@ async def test_workers_that_cannot_load_vramp() -> None:
         distributed.Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler,
         dask_worker(scheduler, _WITHOUT_VRAMP),
     ):
-        told = await refusal(Cluster(scheduler=scheduler.address))
-    assert told.startswith("127.0.0.1: its Dask worker cannot load vramp")
-    assert "pip install" in told
+        reported = await refusal(Cluster(scheduler=scheduler.address))
+    assert reported.startswith("127.0.0.1: its Dask worker cannot load vramp")
+    assert "pip install" in reported

@@ -360,10 +360,13 @@ def main() -> None:
         if options.resume is not None:
             with options.resume.open("ab") as file:
                 file.write(msgspec.json.encode(outcome) + b"\n")
-        told = " + ".join(f"{name} ({moment})" for name, moment in zip(outcome.faults, outcome.moments, strict=True))
+        reported = " + ".join(
+            f"{name} ({moment})" for name, moment in zip(outcome.faults, outcome.moments, strict=True)
+        )
         words = "survived" if outcome.survived else "NOT SURVIVED"
         print(
-            f"{outcome.id:<8} {words:<13}{outcome.wall_s:>6.1f} s  {outcome.mode}, {outcome.server}: {told}", flush=True
+            f"{outcome.id:<8} {words:<13}{outcome.wall_s:>6.1f} s  {outcome.mode}, {outcome.server}: {reported}",
+            flush=True,
         )
         for line in outcome.wrong:
             print(f"           {line}", flush=True)

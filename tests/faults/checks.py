@@ -67,8 +67,8 @@ def exit_code(code: int, expected: Iterable[int]) -> list[str]:
 
 def names_the_cause(pattern: str, *texts: str) -> list[str]:
     """What was said, or what the result tells, matches."""
-    told = any(re.search(pattern, text, re.IGNORECASE) for text in texts)
-    return [] if told else [f"no message matches {pattern!r}"]
+    reported = any(re.search(pattern, text, re.IGNORECASE) for text in texts)
+    return [] if reported else [f"no message matches {pattern!r}"]
 
 
 def told_by(document: dict[str, Any] | None) -> str:

@@ -34,8 +34,8 @@ async def test_a_stopped_worker_is_ended_and_the_run_goes_on(engine: Simulator, 
     run = Run(attach(engine, load={"workers": 2, "osl": 50, **bound}), where="test")
     result = await finish(run, once(flowing, stop_one))
     assert (result.state, run.error, result.client.workers) == ("complete", None, 1)
-    (told,) = [event.text for event in result.events if event.kind == "error"]
-    assert told.endswith("sent no tick for 1.5 s and was killed; 2 streams are lost with it")
+    (reported,) = [event.text for event in result.events if event.kind == "error"]
+    assert reported.endswith("sent no tick for 1.5 s and was killed; 2 streams are lost with it")
     assert adds_up(result)
     assert result.stages[0].requests.unfinished == 2
     if bound["requests"]:
@@ -49,8 +49,8 @@ async def test_a_worker_that_is_interrupted_says_so_in_words(engine: Simulator) 
     run = Run(attach(engine, load={"workers": 2, "osl": 50, "requests": 600}), where="test")
     interrupt = once(flowing, lambda _: os.kill(processes_of_ours("loadgen.worker")[0].pid, signal.SIGINT))
     result = await finish(run, interrupt)
-    (told,) = [event.text for event in result.events if event.kind == "error"]
-    assert "was killed by SIGINT; " in told
+    (reported,) = [event.text for event in result.events if event.kind == "error"]
+    assert "was killed by SIGINT; " in reported
     assert left_behind() == []
 
 

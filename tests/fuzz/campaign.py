@@ -70,7 +70,7 @@ def _where(error: BaseException) -> str:
     return place
 
 
-def run(reader: Reader, inputs: Iterable[bytes], most_s: float, told: Callable[[str], None]) -> Campaign:
+def run(reader: Reader, inputs: Iterable[bytes], most_s: float, reported: Callable[[str], None]) -> Campaign:
     """Ends early after `most_s` of CPU."""
     outcomes, failures = Counter[str](), dict[str, bytes]()
     began_s = time.process_time()
@@ -81,7 +81,7 @@ def run(reader: Reader, inputs: Iterable[bytes], most_s: float, told: Callable[[
         outcomes[outcome] += 1
         if failure and failure not in failures:
             failures[failure] = data
-            told(f"{reader.name}: input {number}: {failure}")
+            reported(f"{reader.name}: input {number}: {failure}")
     return Campaign(outcomes.total(), time.process_time() - began_s, outcomes, failures)
 
 

@@ -37,7 +37,7 @@ from loadgen.schema.snapshot import Snapshot
 from loadgen.server.engines.figures import view_of
 from loadgen.server.engines.sample import EngineSample, parse_engine_metrics
 from loadgen.server.process import guard_client
-from loadgen.server.vllm.client import _SCHEMAS, ServerClient, _told
+from loadgen.server.vllm.client import _SCHEMAS, ServerClient, _reported
 from loadgen.simulator.api import Api
 from loadgen.simulator.http import Connection, HttpServer
 from loadgen.simulator.physics import PRESETS
@@ -139,7 +139,7 @@ def _client() -> ServerClient:
 
 def server_answers(data: bytes) -> object:
     """The same bytes as the answer to each question."""
-    require_showable(_told(data))
+    require_showable(_reported(data))
     client = _client()
     answer = httpx.Response(200, content=data, request=httpx.Request("GET", "http://127.0.0.1:8000/x"))
 

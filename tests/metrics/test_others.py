@@ -32,7 +32,7 @@ class Requests:
         return sum(many for t_s, many in self.ends if since_s < t_s <= until_s)
 
 
-def told(own: Requests, lag_s: float, until_s: float = RUN_S + 2.0) -> OwnTraffic:
+def reported(own: Requests, lag_s: float, until_s: float = RUN_S + 2.0) -> OwnTraffic:
     """Ours as ticks tell it, each so much later."""
     traffic = OwnTraffic()
     ticks = [number * TICK_S for number in range(int(until_s / TICK_S) + 1)]
@@ -42,7 +42,7 @@ def told(own: Requests, lag_s: float, until_s: float = RUN_S + 2.0) -> OwnTraffi
     return traffic
 
 
-def told_late(own: Requests, lateness: list[float]) -> OwnTraffic:
+def reported_late(own: Requests, lateness: list[float]) -> OwnTraffic:
     """Ours as a busy machine tells it: each tick is of its quarter, and comes when it comes, never before another."""
     traffic, t_s = OwnTraffic(), 0.0
     for number in range(int((RUN_S + 10.0) / TICK_S)):
@@ -79,7 +79,7 @@ def test_without_other_traffic_none_is_seen(ends: list[tuple[float, int]], lag_s
     own, since_s = Requests(ends), max(0.0, until_s - 5.0)
     if until_s - since_s < 0.5:
         return
-    seen = others_now(view(own.within(since_s, until_s), since_s, until_s), told(own, lag_s))
+    seen = others_now(view(own.within(since_s, until_s), since_s, until_s), reported(own, lag_s))
     assert seen == OthersTraffic(0.0, 0.0, 0.0, 0.0)
     assert not seen.seen
 
@@ -93,14 +93,14 @@ def test_late_ticks_and_long_readings_do_not_look_like_other_traffic(
     own, since_s = Requests(ends), max(0.0, until_s - 5.0)
     if until_s - since_s < 0.5 or until_s < reading_s:
         return
-    told = told_late(own, lateness)
+    reported = reported_late(own, lateness)
     engine = replace(
         view(own.within(since_s, until_s), since_s, until_s),
         running=float(own.within(until_s - reading_s, RUN_S)),
         reading_s=reading_s,
     )
-    assert told.reaches(until_s)
-    seen = others_now(engine, told)
+    assert reported.reaches(until_s)
+    seen = others_now(engine, reported)
     assert seen is not None and not seen.seen, seen
 
 
@@ -113,7 +113,7 @@ def test_others_are_found_within_what_may_be_ours(
     ours, span_s = own.within(since_s, until_s), until_s - since_s
     around = own.within(since_s - LAG_S, since_s + LAG_S) + own.within(until_s - LAG_S, until_s + LAG_S)
     served = EngineStage(requests=ours + others, between_s=(since_s, until_s))
-    seen = others_of(served, told(own, lag_s), None)
+    seen = others_of(served, reported(own, lag_s), None)
     assert seen is not None
     assert seen.requests_per_s is not None
     found = seen.requests_per_s * span_s
@@ -125,7 +125,7 @@ def test_others_are_found_within_what_may_be_ours(
 @given(bursts, moments)
 def test_bounds_are_in_order_and_hold_the_truth(ends: list[tuple[float, int]], since_s: float) -> None:
     own = Requests(ends)
-    bounds = told(own, 0.4).count("requests", since_s, since_s + 5.0)
+    bounds = reported(own, 0.4).count("requests", since_s, since_s + 5.0)
     assert bounds.least <= bounds.likely <= bounds.most
     assert bounds.least <= own.within(since_s, since_s + 5.0) <= bounds.most
 
@@ -135,7 +135,7 @@ def test_slow_readings_of_a_server_do_not_look_like_other_traffic() -> None:
     own = Requests([(t_s / 4, 2) for t_s in range(240)])
     fastest = own.within(10.0, 16.0) / 4.0  # from the beginning of the first reading to the end of the last
     engine = EngineView(requests_per_s=fastest, between_s=(10.0, 16.0), span_s=4.0)
-    seen = others_now(engine, told(own, 0.3))
+    seen = others_now(engine, reported(own, 0.3))
     assert seen is not None and seen.requests_per_s == 0.0
 
 
@@ -247,12 +247,12 @@ def test_a_stage_says_whether_others_were_there(
         )
         for n in range(1, 81)
     ]
-    told = EngineStage(generation_tokens=int(20 * served), between_s=(0.0, 20.0))
+    reported = EngineStage(generation_tokens=int(20 * served), between_s=(0.0, 20.0))
     record = record_of(
         started(concurrency=concurrency, settle_s=0.0),
         *ticks,
         StageEnded(t_s=20.0, index=0, reason="its time was up"),
-        EngineMeasured(t_s=20.1, index=0, engine=told),
+        EngineMeasured(t_s=20.1, index=0, engine=reported),
         *(tick(20.0 + n * TICK_S) for n in range(1, 9)),
     )
     stage = record.stages[0]

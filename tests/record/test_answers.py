@@ -60,8 +60,10 @@ def test_a_model_that_random_prompts_lead_into_many_different_loops_is_left_alon
     assert words(stage(0, seen(PER_MINUTE, loops))) == []
     # Against the same model under another load they would be a rise.
     assert words(stage(1, seen(PER_MINUTE, loops)), stage(0, seen(PER_MINUTE, loops))) == []
-    (told,) = words(stage(1, seen(PER_MINUTE, loops)), stage(0, seen(60)))
-    assert told == "degenerate text: 180 of 240 answers repeat themselves (' word0' over and over); stage 1: 0 of 60"
+    (reported,) = words(stage(1, seen(PER_MINUTE, loops)), stage(0, seen(60)))
+    assert (
+        reported == "degenerate text: 180 of 240 answers repeat themselves (' word0' over and over); stage 1: 0 of 60"
+    )
 
 
 def test_a_share_of_broken_answers_is_told_within_a_minute_beside_a_stage_without() -> None:
@@ -78,17 +80,17 @@ def test_other_lengths_say_nothing() -> None:
 def test_one_server_of_several_is_named() -> None:
     broken, good = seen(30, unreadable=30), seen(30)
     both = stage(0, seen(60, unreadable=30), parts=(good, broken))
-    (told,) = words(both, urls=("http://a", "http://b"))
-    assert told.startswith("http://b: degenerate text: 30 of 30 answers are not readable")
+    (reported,) = words(both, urls=("http://a", "http://b"))
+    assert reported.startswith("http://b: degenerate text: 30 of 30 answers are not readable")
     all_of_them = stage(0, seen(60, unreadable=60), parts=(broken, broken))
-    (told,) = words(all_of_them, urls=("http://a", "http://b"))
-    assert told == "degenerate text: 60 of 60 answers are not readable"
+    (reported,) = words(all_of_them, urls=("http://a", "http://b"))
+    assert reported == "degenerate text: 60 of 60 answers are not readable"
 
 
 def test_what_a_server_says_cannot_paint_the_screen() -> None:
-    (told,) = words(stage(0, seen(20, {"\x1b[2J\n": 20})))
-    assert "\x1b" not in told
-    assert "\n" not in told
+    (reported,) = words(stage(0, seen(20, {"\x1b[2J\n": 20})))
+    assert "\x1b" not in reported
+    assert "\n" not in reported
 
 
 def test_answers_that_do_not_end_where_they_did_before() -> None:
@@ -97,8 +99,8 @@ def test_answers_that_do_not_end_where_they_did_before() -> None:
         record.engine = EngineStage(finished={"length": length, "stop": stop, "abort": 5})
         return record
 
-    (told,) = words(ended(1, 98, 2), ended(0, 30, 170))
-    assert told == "answers do not end: 98 of 100 ran into their limit, in stage 1 30 of 200"
+    (reported,) = words(ended(1, 98, 2), ended(0, 30, 170))
+    assert reported == "answers do not end: 98 of 100 ran into their limit, in stage 1 30 of 200"
     running, now = stage(1, seen(0)), EngineView(finished={"length": 40, "stop": 1})
     before = ended(0, 30, 170)
     assert not words(running, before)
@@ -148,13 +150,13 @@ def test_what_begins_after_an_hour_is_told_within_seconds_and_stays_told() -> No
     hour = [seen(120, {f"w{number % 7}": 1}) for number in range(120)]
     assert not words(stage(0, *hour))
     assert words(stage(0, *hour, seen(40, blank=30))) == ["degenerate text: 30 of 40 answers are blank"]
-    (told,) = words(stage(0, *hour, seen(40, blank=12)))
-    assert told == "degenerate text: 12 of 40 answers are blank; the rest of the stage: 120 of 14400"
+    (reported,) = words(stage(0, *hour, seen(40, blank=12)))
+    assert reported == "degenerate text: 12 of 40 answers are blank; the rest of the stage: 120 of 14400"
     assert words(stage(0, *hour, seen(40, blank=12), *hour))
 
 
 def test_the_result_keeps_the_most_frequent_loops() -> None:
     assert kept(stage(0).answers) is None
-    told = kept(stage(0, seen(10, {"a": 1, "b": 5}), seen(20, {"c": 3, "d": 4})).answers)
-    assert told is not None
-    assert (told.read, told.degenerate, list(told.loops)) == (30, {"repeating": 13}, ["b", "d", "c"])
+    reported = kept(stage(0, seen(10, {"a": 1, "b": 5}), seen(20, {"c": 3, "d": 4})).answers)
+    assert reported is not None
+    assert (reported.read, reported.degenerate, list(reported.loops)) == (30, {"repeating": 13}, ["b", "d", "c"])

@@ -254,7 +254,7 @@ def test_prefix_hits_that_nobody_wanted(rate: float | None, intended: float, fla
     assert (words is not None) == flagged
 
 
-def told(engine: EngineStage | None, **requested: object) -> StageRecord:
+def reported(engine: EngineStage | None, **requested: object) -> StageRecord:
     """A stage that asked for these, and of which the engine said that."""
     stage = client()
     stage.started, stage.engine = msgspec.structs.replace(stage.started, **requested), engine
@@ -263,24 +263,24 @@ def told(engine: EngineStage | None, **requested: object) -> StageRecord:
 
 def test_verdicts() -> None:
     shared = _changed(ENGINE, {"prefix_hit_rate": 0.25})
-    found = truth_verdicts(told(shared), truth_check(client(ttft_ms=130.0), ENGINE))
+    found = truth_verdicts(reported(shared), truth_check(client(ttft_ms=130.0), ENGINE))
     assert [(verdict.id, verdict.subject, verdict.bad) for verdict in found] == [
         ("truth", "stage 1", True),
         ("prefix-cache", "stage 1", True),
     ]
     assert found[1].text.startswith("25.0% of the prompt tokens came from the prefix cache, 0% were meant to")
-    assert truth_verdicts(told(ENGINE), truth_check(client(), ENGINE)) == []
-    assert truth_verdicts(told(None), None) == []
-    assert truth_verdicts(told(shared, meant_hits=0.25), None) == []
+    assert truth_verdicts(reported(ENGINE), truth_check(client(), ENGINE)) == []
+    assert truth_verdicts(reported(None), None) == []
+    assert truth_verdicts(reported(shared, meant_hits=0.25), None) == []
 
 
 def test_speculation_on_random_prompts_is_a_verdict() -> None:
     guessing = _changed(ENGINE, {"spec": SpecDecode(drafts=9, drafted_tokens=36, accepted_tokens=30, acceptance=5 / 6)})
-    [verdict] = truth_verdicts(told(guessing, random_prompts=True), None)
+    [verdict] = truth_verdicts(reported(guessing, random_prompts=True), None)
     assert (verdict.id, verdict.bad) == ("spec-decode-random", True)
     assert verdict.text.startswith("speculative decoding accepted 83% of its drafts on random prompts")
-    assert truth_verdicts(told(guessing), None) == [], "prompts of a dataset"
-    assert truth_verdicts(told(ENGINE, random_prompts=True), None) == [], "no speculation"
+    assert truth_verdicts(reported(guessing), None) == [], "prompts of a dataset"
+    assert truth_verdicts(reported(ENGINE, random_prompts=True), None) == [], "no speculation"
 
 
 # In the result.

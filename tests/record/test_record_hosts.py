@@ -52,14 +52,14 @@ def lines(ticks: Sequence[Sequence[HostTick]], names: str, rate: float | None = 
     began = StageStarted(
         t_s=1.0, index=0, concurrency=None if rate else 4, rate=rate, isl=1, osl=1, duration_s=1.0, label="load"
     )
-    told: list[Line] = [STARTED, HostsJoined(0.5, tuple(FACTS[name] for name in names)), began]
+    reported: list[Line] = [STARTED, HostsJoined(0.5, tuple(FACTS[name] for name in names)), began]
     for number, hosts in enumerate(ticks):
         stages = merge_stages([host.stages for host in hosts], peak=sum)
         client = ClientDelta(workers_lost=sum(host.client.workers_lost for host in hosts))
-        told.append(
+        reported.append(
             Ticked(t_s=1.25 + number / 4, span_s=0.25, stages=stages, client=client, held=0, hosts=tuple(hosts))
         )
-    return told
+    return reported
 
 
 def stage_of(folded: Sequence[Line]) -> StageResult:
@@ -151,20 +151,20 @@ def test_a_host_keeps_the_schedule_of_its_own_share() -> None:
 
 
 def test_a_clock_that_was_moved_is_a_verdict_on_the_stage_in_which_it_happened() -> None:
-    told = lines([[HostTick(stages={0: delta([MS])}, offset_ns=5_000, uncertainty_ns=900)] * 2], "ab")
-    moved = record_of([*told, ClockMoved(t_s=1.6, host="b", by_ns=-2_500_000)]).result().stages[0]
+    reported = lines([[HostTick(stages={0: delta([MS])}, offset_ns=5_000, uncertainty_ns=900)] * 2], "ab")
+    moved = record_of([*reported, ClockMoved(t_s=1.6, host="b", by_ns=-2_500_000)]).result().stages[0]
     assert [(one.id, one.subject) for one in moved.verdicts if one.bad] == [("clock-moved", "stage 1")]
     assert "the clock of b was moved by -2.5 ms" in moved.verdicts[0].text
-    before = record_of([told[0], ClockMoved(t_s=0.7, host="b", by_ns=1), *told[1:]]).result().stages[0]
+    before = record_of([reported[0], ClockMoved(t_s=0.7, host="b", by_ns=1), *reported[1:]]).result().stages[0]
     assert not [one for one in before.verdicts if one.id == "clock-moved"]
 
 
 def test_a_journal_with_hosts_gives_the_same_result_from_disk(tmp_path: Path) -> None:
-    told = lines([[HostTick(stages={0: delta([MS, 2 * MS])}, workers=2, rtt_ns=1_000_000)] * 3], "abc")
+    reported = lines([[HostTick(stages={0: delta([MS, 2 * MS])}, workers=2, rtt_ns=1_000_000)] * 3], "abc")
     path = tmp_path / "journal.jsonl"
-    path.write_bytes(b"\n".join(map(encode_line, told)) + b'\n{"type":"Ticked","t_s":1.5,"hosts":[{"stag')
+    path.write_bytes(b"\n".join(map(encode_line, reported)) + b'\n{"type":"Ticked","t_s":1.5,"hosts":[{"stag')
     result = record_of(list(read_journal(path))).result()
-    assert result == record_of(told).result()
+    assert result == record_of(reported).result()
     assert [host.name for host in result.hosts] == ["a", "b", "c"]
     assert [part.rtt_ms for part in result.stages[0].hosts] == [1.0] * 3
     require_schema(msgspec.json.encode(result))

@@ -33,12 +33,12 @@ def result(lines: Sequence[Line]) -> dict[str, Any]:
     record = Record()
     for line in lines:
         record.apply(line)
-    told: dict[str, Any] = msgspec.to_builtins(record.result())
-    series = told["series"].items()
-    told["series"] = {name: values for name, values in series if name.removesuffix("_min") not in _COARSER}
-    for stage in told["stages"]:
+    reported: dict[str, Any] = msgspec.to_builtins(record.result())
+    series = reported["series"].items()
+    reported["series"] = {name: values for name, values in series if name.removesuffix("_min") not in _COARSER}
+    for stage in reported["stages"]:
         stage.pop("precision", None)
-    return told
+    return reported
 
 
 values = st.lists(st.integers(1, 60_000_000), min_size=1, max_size=2)
@@ -71,8 +71,8 @@ def journals(draw: st.DrawFn) -> list[Line]:
             t_s += draw(st.sampled_from([0.25, 4.0]))
             if draw(st.booleans()):
                 lines.append(Happened(t_s, "note", "a remark"))
-            told = draw(st.sets(st.integers(max(0, index - 1), index)))
-            stages = {each: draw(stage_deltas(int(t_s * 1e9))) for each in told}
+            reported = draw(st.sets(st.integers(max(0, index - 1), index)))
+            stages = {each: draw(stage_deltas(int(t_s * 1e9))) for each in reported}
             client = ClientDelta(reads=3, read_lag=latency(draw(values)) if draw(st.booleans()) else None)
             lines.append(
                 Ticked(
@@ -93,10 +93,10 @@ def journals(draw: st.DrawFn) -> list[Line]:
 
 @given(journals())
 def test_nothing_of_a_stage_is_lost_and_the_order_stays(lines: list[Line]) -> None:
-    told = list(thinned(lines))
-    assert result(told) == result(lines)
-    assert [(type(line), time_of(line)) for line in told] == [(type(line), time_of(line)) for line in lines]
-    assert [line for line in told if not isinstance(line, Ticked)] == [
+    reported = list(thinned(lines))
+    assert result(reported) == result(lines)
+    assert [(type(line), time_of(line)) for line in reported] == [(type(line), time_of(line)) for line in lines]
+    assert [line for line in reported if not isinstance(line, Ticked)] == [
         line for line in lines if not isinstance(line, Ticked)
     ]
 
@@ -111,8 +111,10 @@ def test_latencies_of_a_span_are_told_once(cut: int) -> None:
     ]
     ticks.insert(cut, Happened(0.25 * cut, "note", "a remark"))
     finished = RunFinished(t_s=40.0, unix_s=1.7e9, state="complete", reason="")
-    told = list(thinned([STARTED, began, *ticks, finished]))
-    heavy = [line for line in told if isinstance(line, Ticked) and any(each.latency for each in line.stages.values())]
+    reported = list(thinned([STARTED, began, *ticks, finished]))
+    heavy = [
+        line for line in reported if isinstance(line, Ticked) and any(each.latency for each in line.stages.values())
+    ]
     assert len(heavy) == 40 / SPAN_S
     assert sum(each.stages[0].latency["ttft"].count for each in heavy) == 160
-    assert sum(map(len, map(encode_line, told))) < 0.8 * sum(map(len, map(encode_line, ticks)))
+    assert sum(map(len, map(encode_line, reported))) < 0.8 * sum(map(len, map(encode_line, ticks)))

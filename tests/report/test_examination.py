@@ -157,7 +157,7 @@ def test_each_failure_is_told_with_what_was_printed() -> None:
     text = doctor_text(found)
     assert "amd: amdsmi 7.0.2: fails: it was killed by SIGABRT\n" in text
     assert "  printed       free(): invalid next size\n                abort\n" in text
-    assert "told" not in text.partition("amd-sysfs")[0]
+    assert "reported" not in text.partition("amd-sysfs")[0]
     assert (verdict(found), found.unmeasured) == ("amd: 1 GPU measured with amd-sysfs", ())
 
 

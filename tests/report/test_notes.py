@@ -194,8 +194,8 @@ def test_the_account_adds_up(counts: list[int]) -> None:
         open=still_open,
     )
     *before, of_sent = account_words(view).split(";")
-    told, _, parts = of_sent.partition("=")
-    assert int(told.split()[0].replace(",", "")) == sent
+    reported, _, parts = of_sent.partition("=")
+    assert int(reported.split()[0].replace(",", "")) == sent
     assert sum(int(part.split()[0].replace(",", "")) for part in parts.split("+") if part) == sent
     assert bool(before) == bool(unsent)
 
@@ -203,12 +203,12 @@ def test_the_account_adds_up(counts: list[int]) -> None:
 def test_the_share_of_the_peak_is_told_where_the_engine_told_its_operations() -> None:
     silent, known = stage(80), ComputeResult(52.3, "bf16", 1307.4, 4.0)
     unknown = ComputeResult(52.3, why="no peak is known of NVIDIA H20")
-    told, untold = (msgspec.structs.replace(silent, compute=compute) for compute in (known, unknown))
+    reported, unreported = (msgspec.structs.replace(silent, compute=compute) for compute in (known, unknown))
     words = "MFU: 4.00 %: 52.3 TFLOP/s a GPU by the engine's own estimate, of 1,307 in bf16, dense"
-    assert words in map(str, stage_notes(told)) and not any("MFU" in str(note) for note in stage_notes(silent))
-    assert "MFU: unknown: no peak is known of NVIDIA H20" in text_report(result(untold))
-    assert "<th>MFU %</th>" in html_report(result(told)) and "MFU" not in html_report(result(silent))
-    assert "| MFU % |" in markdown_report(result(told, silent)) and "MFU" not in markdown_report(result(silent))
+    assert words in map(str, stage_notes(reported)) and not any("MFU" in str(note) for note in stage_notes(silent))
+    assert "MFU: unknown: no peak is known of NVIDIA H20" in text_report(result(unreported))
+    assert "<th>MFU %</th>" in html_report(result(reported)) and "MFU" not in html_report(result(silent))
+    assert "| MFU % |" in markdown_report(result(reported, silent)) and "MFU" not in markdown_report(result(silent))
 
 
 def test_published_figures_that_no_stage_has_the_load_of_are_told_only_where_there_are_any() -> None:
@@ -224,7 +224,7 @@ def test_energy_that_may_be_others_is_said() -> None:
     energy = EnergyResult(100.0, "counter", False, 10.0, 0.1, 10.0, ())
     whose = {"given": None, "hbm": "the GPUs whose memory is in use", "all": "all GPUs of the box"}
     for by, words in whose.items():
-        told = stage_notes(msgspec.structs.replace(stage(0), energy=msgspec.structs.replace(energy, devices_by=by)))
-        assert [note.text for note in told if note.subject == "Energy"] == (
+        reported = stage_notes(msgspec.structs.replace(stage(0), energy=msgspec.structs.replace(energy, devices_by=by)))
+        assert [note.text for note in reported if note.subject == "Energy"] == (
             [f"of {words}: the server's own GPUs are unknown"] if words else []
         )

@@ -137,7 +137,7 @@ def test_what_the_engine_does_not_say_is_unknown() -> None:
 
 def test_csv_has_a_row_for_what_was_watched_with_the_bounds_as_numbers() -> None:
     [row] = csv.DictReader(io.StringIO(csv_report([monitor(watched())])))
-    told = ("sent", "engine_requests", "engine_requests_per_s", "others_running", "others_generation_tokens_per_s")
-    assert [row[name] for name in told] == ["0", "120", "2.0", "3.5", "250.0"]
+    reported = ("sent", "engine_requests", "engine_requests_per_s", "others_running", "others_generation_tokens_per_s")
+    assert [row[name] for name in reported] == ["0", "120", "2.0", "3.5", "250.0"]
     ends = [row[f"engine_ttft_{name}_ms"] for name in ("p50_at_least", "p50_at_most", "p99_at_least", "p99_at_most")]
     assert ends == ["80.0", "100.0", "640000.0", ""]

@@ -96,7 +96,7 @@ async def test_weights_that_know_nothing_are_broken_from_the_start(engine: Simul
 
 
 @pytest.mark.parametrize(
-    ("fault", "method", "told"),
+    ("fault", "method", "reported"),
     [
         ("refuse_scores", None, "log probabilities are not supported"),
         ("ignore_scores", None, "no log probabilities of the prompt"),
@@ -105,13 +105,13 @@ async def test_weights_that_know_nothing_are_broken_from_the_start(engine: Simul
     ],
 )
 async def test_what_the_endpoint_does_not_score_is_said_and_the_rest_is_checked(
-    engine: Simulator, fault: str, method: str | None, told: str
+    engine: Simulator, fault: str, method: str | None, reported: str
 ) -> None:
     engine.faults(fault)
     result, _ = await outcome(attach(engine, load={"requests": 40, "osl": 32}, slo={"failed": "99%"}, canary=OFTEN))
     canary, (stage,) = result.canary, result.stages
     assert canary is not None and canary.method == method
-    assert any(told in words for words in canary.unchecked)
+    assert any(reported in words for words in canary.unchecked)
     assert bool(canary.texts) == (method is not None)
     assert stage.canary is not None and stage.canary.same == stage.canary.answers
     assert [verdict for verdict in output_verdicts(result) if verdict.id == "output-drift"] == []

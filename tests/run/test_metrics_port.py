@@ -87,9 +87,9 @@ async def test_every_expression_of_the_dashboard_names_what_is_exported(engine: 
 def test_a_taken_port_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = taken.getsockname()[1]
-        with pytest.raises(ProfileError, match=rf"--metrics-port {number}: .*; nothing was started") as told:
+        with pytest.raises(ProfileError, match=rf"--metrics-port {number}: .*; nothing was started") as reported:
             MetricsPort("127.0.0.1", number)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(reported.value)
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "x" * 80, "é..x", "203.0.113.1"])

@@ -107,8 +107,8 @@ async def test_a_damaged_line_is_passed_over_and_told(recorded: tuple[Path, Snap
     damaged.write_bytes(b"".join(lines))
     end = (await played(Replay(damaged, speed=100)))[-1]
     assert end.phase == "done"
-    (told,) = [event.text for event in end.events if event.kind == "error"]
-    assert told.startswith(f"left out: {damaged}:{len(lines) // 2 + 1}: not a line of a journal")
+    (reported,) = [event.text for event in end.events if event.kind == "error"]
+    assert reported.startswith(f"left out: {damaged}:{len(lines) // 2 + 1}: not a line of a journal")
 
 
 async def test_a_run_that_goes_on_is_played_to_where_it_was(recorded: tuple[Path, Snapshot], tmp_path: Path) -> None:

@@ -145,20 +145,20 @@ async def test_what_is_not_there_is_said_once(fake: FakeServer, tmp_path: Path) 
 
 
 async def test_a_server_that_was_never_started_has_no_log_to_complain_of(fake: FakeServer, tmp_path: Path) -> None:
-    told: list[tuple[str, str]] = []
+    reported: list[tuple[str, str]] = []
     with socket.create_server(("127.0.0.1", 0)) as taken:
         servers = Servers(of(fake.profile().model_copy(update={"port": taken.getsockname()[1]})))
         with pytest.raises(ServerError, match="is taken"):
             await servers.start(tmp_path)
-        await servers.end(leave=False, tell=lambda kind, text: told.append((kind, text)), show=lambda: None)
-    assert [kind for kind, _ in told] == ["server"]
+        await servers.end(leave=False, tell=lambda kind, text: reported.append((kind, text)), show=lambda: None)
+    assert [kind for kind, _ in reported] == ["server"]
 
 
 @pytest.mark.parametrize("number", [0, 1])
 async def test_one_that_cannot_be_left_is_stopped_and_the_other_runs_on(
     fake: FakeServer, tmp_path: Path, number: int
 ) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     servers = Servers(of(two(fake)))
     await servers.start(tmp_path)
     await servers.wait_ready()
@@ -169,10 +169,10 @@ async def test_one_that_cannot_be_left_is_stopped_and_the_other_runs_on(
     assert guard is not None
     guard.kill()
     try:
-        assert await servers.end(leave=True, tell=lambda _, text: told.append(text), show=lambda: None) == "died"
-        assert f"left running at {left.base_url}; `vramp stop {left.port}` ends it" in told
-        assert [text.split(": ")[0] for text in told if text.endswith("; it is stopped")] == [lost.base_url]
-        assert sum("no process left" in text for text in told) == 1
+        assert await servers.end(leave=True, tell=lambda _, text: reported.append(text), show=lambda: None) == "died"
+        assert f"left running at {left.base_url}; `vramp stop {left.port}` ends it" in reported
+        assert [text.split(": ")[0] for text in reported if text.endswith("; it is stopped")] == [lost.base_url]
+        assert sum("no process left" in text for text in reported) == 1
         assert staying.is_running()
         assert left.log.path.stat().st_ino == log, "it still writes into it"
         fake.assert_gone([ending])
@@ -181,13 +181,15 @@ async def test_one_that_cannot_be_left_is_stopped_and_the_other_runs_on(
 
 
 async def test_each_that_was_left_is_told_with_what_ends_it(fake: FakeServer, tmp_path: Path) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     servers = Servers(of(two(fake)))
     await servers.start(tmp_path)
     await servers.wait_ready()
     try:
-        assert await servers.end(leave=True, tell=lambda _, text: told.append(text), show=lambda: None) is None
-        assert told == [f"left running at {one.base_url}; `vramp stop {one.port}` ends it" for one in servers.managed]
+        assert await servers.end(leave=True, tell=lambda _, text: reported.append(text), show=lambda: None) is None
+        assert reported == [
+            f"left running at {one.base_url}; `vramp stop {one.port}` ends it" for one in servers.managed
+        ]
     finally:
         await stop_left(*servers.managed)
 

@@ -41,7 +41,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         (
             MOONCAKE,
@@ -53,7 +53,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 )
 @pytest.mark.parametrize("endpoint", ["completions", "chat"])
 async def test_a_published_trace_is_replayed_at_its_own_times(
-    engine: Simulator, tmp_path: Path, text: str, told: str, endpoint: str
+    engine: Simulator, tmp_path: Path, text: str, reported: str, endpoint: str
 ) -> None:
     trace = tmp_path / "trace"
     trace.write_text(text)
@@ -61,11 +61,11 @@ async def test_a_published_trace_is_replayed_at_its_own_times(
     result, error = await outcome(attach(engine, load=load), records="jsonl")
     assert (error, result.stages[0].requests.completed) == (None, 4)
     assert [event.text for event in result.events if event.kind == "note"] == [
-        f"{trace}: {told}".replace(" in 0 s", " in 0 s; at 2 times its speed")
+        f"{trace}: {reported}".replace(" in 0 s", " in 0 s; at 2 times its speed")
     ]
     assert result.data is not None
-    assert (result.data.records, result.data.left_out) == (4, told.count("left out"))
-    assert told.rpartition("; ")[2] in result.data.words
+    assert (result.data.records, result.data.left_out) == (4, reported.count("left out"))
+    assert reported.rpartition("; ")[2] in result.data.words
     streams = rows_of(tmp_path)
     assert [(row["input_tokens"], row["output_tokens"]) for row in streams] == [(600, 3)] * 4
     gaps_s = [after["intended_unix_s"] - before["intended_unix_s"] for before, after in pairwise(streams)]

@@ -61,7 +61,7 @@ def test_the_headline_of_a_load(changes: dict[str, object], text: str, healthy: 
 
 
 @pytest.mark.parametrize(
-    ("told", "text", "healthy"),
+    ("reported", "text", "healthy"),
     [
         ({"phase": "paused"}, "paused", True),
         ({"phase": "starting"}, "server starting: waiting for its answer", True),
@@ -80,8 +80,8 @@ def test_the_headline_of_a_load(changes: dict[str, object], text: str, healthy: 
         ),
     ],
 )
-def test_the_headline_of_a_phase_without_load(told: dict[str, Any], text: str, healthy: bool) -> None:
-    assert phase_headline(**told) == (text, healthy)
+def test_the_headline_of_a_phase_without_load(reported: dict[str, Any], text: str, healthy: bool) -> None:
+    assert phase_headline(**reported) == (text, healthy)
 
 
 @pytest.mark.parametrize(

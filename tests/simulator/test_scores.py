@@ -55,12 +55,12 @@ def test_what_is_scored_is_not_taken_from_the_prefix_cache(server: Running) -> N
 
 def test_echo_tells_the_prompt_as_openai_did(client: httpx.Client) -> None:
     choice = complete(client, prompt="one two three", max_tokens=0, echo=True, logprobs=1)
-    told = choice["logprobs"]
+    reported = choice["logprobs"]
     assert choice["text"] == "one two three"
-    assert told["tokens"] == ["<s>", "one", " two", " three"]
-    assert told["text_offset"] == [0, 3, 6, 10]
-    assert told["token_logprobs"][0] is told["top_logprobs"][0] is None
-    assert told["token_logprobs"][1:] == prompt_scores(complete(client, prompt="one two three", prompt_logprobs=0))
+    assert reported["tokens"] == ["<s>", "one", " two", " three"]
+    assert reported["text_offset"] == [0, 3, 6, 10]
+    assert reported["token_logprobs"][0] is reported["top_logprobs"][0] is None
+    assert reported["token_logprobs"][1:] == prompt_scores(complete(client, prompt="one two three", prompt_logprobs=0))
 
 
 def test_echo_with_an_answer_scores_both(client: httpx.Client) -> None:

@@ -149,6 +149,11 @@ def test_a_stage_is_told_by_the_names_that_older_journals_have() -> None:
         min_completed=4,
         waits_for_drain=True,
     )
-    told = json.loads(encode_line(line))
-    assert (told["most"], told["completed"], told["sheds"], told["type"]) == (3, 4, True, "StageStarted")
+    reported = json.loads(encode_line(line))
+    assert (reported["most"], reported["completed"], reported["sheds"], reported["type"]) == (
+        3,
+        4,
+        True,
+        "StageStarted",
+    )
     assert decode_line(encode_line(line)) == line

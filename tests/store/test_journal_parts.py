@@ -61,8 +61,8 @@ def test_older_parts_are_thinned_and_read_as_one_journal(tmp_path: Path) -> None
     path = write(tmp_path)
     assert names(tmp_path) == [*(f"journal-000{number}.jsonl.gz" for number in range(1, 6)), "journal.jsonl"]
     assert result(list(read_journal(path))) == result(list(lines()))
-    told = [line for line in read_journal(path) if isinstance(line, Ticked)]
-    assert [tick.engine for tick in told] == [line.engine for line in lines() if isinstance(line, Ticked)]
+    reported = [line for line in read_journal(path) if isinstance(line, Ticked)]
+    assert [tick.engine for tick in reported] == [line.engine for line in lines() if isinstance(line, Ticked)]
     assert max(part.stat().st_size for part in tmp_path.glob("*.gz")) < PART_BYTES / 4
 
 
@@ -73,8 +73,8 @@ def test_without_thinning_the_journal_reads_back_unchanged(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("last", range(50, 370, 7))
 def test_killed_at_any_moment_nothing_is_lost(tmp_path: Path, last: int) -> None:
-    told = [time_of(line) for line in read_journal(write(tmp_path, last=last))]
-    assert told == [time_of(line) for line in list(lines())[: last + 1]]
+    reported = [time_of(line) for line in read_journal(write(tmp_path, last=last))]
+    assert reported == [time_of(line) for line in list(lines())[: last + 1]]
 
 
 def test_a_part_that_was_thinned_but_not_yet_deleted_is_read_once(tmp_path: Path) -> None:
@@ -116,8 +116,8 @@ def test_a_missing_and_a_damaged_part_are_said(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match=r"journal-0002.jsonl: the journal cannot be read"):
         list(read_journal(path))
     skipped: list[str] = []
-    told = [time_of(line) for line in read_journal(path, skipped=skipped)]
-    assert told == sorted(told)
+    reported = [time_of(line) for line in read_journal(path, skipped=skipped)]
+    assert reported == sorted(reported)
     assert [problem.partition(":")[0].rpartition("/")[2] for problem in skipped] == [
         "journal-0002.jsonl",
         "journal-0003.jsonl",
@@ -132,9 +132,9 @@ def test_older_parts_are_found_where_the_newest_file_does_not_tell_of_them(
     path = write(tmp_path)
     newest = len(path.read_bytes().splitlines()) - 1
     path.write_bytes(damage(path.read_bytes()))
-    told = [time_of(line) for line in read_journal(path, skipped=[])]
+    reported = [time_of(line) for line in read_journal(path, skipped=[])]
     everything = [time_of(line) for line in lines()]
-    assert told in (everything, everything[:-newest])
+    assert reported in (everything, everything[:-newest])
     assert read_result(recover(tmp_path)).stages[0].requests.sent >= 2 * (360 - newest)
 
 

@@ -163,9 +163,9 @@ def test_a_folder_that_may_not_be_entered_is_told_as_that(tmp_path: Path) -> Non
     command = [sys.executable, "-c", LOOKED_UP, str(denied)]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True)
-    found, told = done.stdout.splitlines()
+    found, reported = done.stdout.splitlines()
     assert found == "['20260101T000000Z-mine']"
-    assert told == f"{denied}: cannot be looked up: Permission denied"
+    assert reported == f"{denied}: cannot be looked up: Permission denied"
     denied.chmod(0o700)
 
 

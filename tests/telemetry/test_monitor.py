@@ -350,10 +350,10 @@ def test_a_backend_that_is_named_is_tried_whatever_is_here(tmp_path: Path) -> No
 
 
 async def test_a_mistake_of_ours_ends_telemetry_and_is_told(tmp_path: Path) -> None:
-    told: list[str] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
+    reported: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["message"]))
     broken = replace(stand_in(tmp_path, "good", _GOOD), arguments=(None,))
     async with _watching(tmp_path, {"amd": [broken]}) as monitor:
         await _until(monitor, lambda: monitor.settled)
         assert "a bug in vramp: TypeError" in monitor.status[0].failures["vramp"]
-    assert told == ["telemetry ended"]
+    assert reported == ["telemetry ended"]

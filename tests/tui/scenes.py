@@ -121,7 +121,7 @@ def moment(t_s: float, *, gpus: int = 8, **changes: Any) -> Snapshot:
         "slo_ms": SLO_MS,
         "errors": ERRORS if failed else (),
         "events": _events(t_s, now.events),
-        "stages": tuple(_told(stage) for stage in now.stages),
+        "stages": tuple(_reported(stage) for stage in now.stages),
         "reference": _published(len(now.stages) - 1),
         "point": msgspec.structs.replace(now.point, errors=int(130 < t_s < 133)),
     }
@@ -296,7 +296,7 @@ def _distribution(number: int, conc: int) -> Distribution:
     return Distribution(number, f"conc {conc}", counts, curves)
 
 
-def _told(stage: StageView) -> StageView:
+def _reported(stage: StageView) -> StageView:
     """With what the engine says of it, once it has ended."""
     words = "mean TTFT 250.1 ms at the server, +1.2 ms at the client"
     return stage if stage.running else msgspec.structs.replace(stage, truth=words, truth_agrees=True)

@@ -66,8 +66,8 @@ class Case(NamedTuple):
 
     @property
     def words(self) -> str:
-        told = " + ".join(f"{strike.role}: {strike.signal}" for strike in self.strikes)
-        return f"{told}, during {self.moment}, {'cockpit' if self.on_screen else 'headless'}"
+        reported = " + ".join(f"{strike.role}: {strike.signal}" for strike in self.strikes)
+        return f"{reported}, during {self.moment}, {'cockpit' if self.on_screen else 'headless'}"
 
 
 class Outcome(msgspec.Struct, frozen=True):

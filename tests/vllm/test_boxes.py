@@ -56,9 +56,9 @@ async def test_operations_and_bytes_are_told_and_why_there_is_no_mfu(boxes: dict
     assert stage.compute.tflops_per_gpu > 0
     assert stage.compute.mfu_percent is None
     assert stage.compute.why is not None and "does not state its precision" in stage.compute.why
-    untold = boxes["other weights"].stages[0]
-    assert untold.compute is None
-    assert untold.engine is not None and "--enable-mfu-metrics" in untold.engine.lacks["tflops_per_gpu"]
+    unreported = boxes["other weights"].stages[0]
+    assert unreported.compute is None
+    assert unreported.engine is not None and "--enable-mfu-metrics" in unreported.engine.lacks["tflops_per_gpu"]
 
 
 async def test_the_output_of_each_is_checked_and_nothing_drifts(boxes: dict[str, Result]) -> None:

@@ -29,8 +29,10 @@ async def running(url: str) -> float | None:
 async def test_the_kinds_of_load(url: str) -> None:
     ladder = await finish(attach(url, concurrency=[1, 2, 4], requests=6, osl=16))
     assert [stage.requests.completed for stage in ladder.stages] == [6, 6, 6]
-    told = [stage.compute for stage in ladder.stages]
-    assert all(compute is not None and compute.tflops_per_gpu > 0 for compute in told), "it was started with its flag"
+    reported = [stage.compute for stage in ladder.stages]
+    assert all(compute is not None and compute.tflops_per_gpu > 0 for compute in reported), (
+        "it was started with its flag"
+    )
 
     (rate,) = (await finish(attach(url, rate=[4.0], requests=16, osl=16))).stages
     assert (rate.requests.completed, rate.requests.failed) == (16, 0)
@@ -121,6 +123,6 @@ async def test_an_attached_server_is_never_stopped(url: str) -> None:
 async def block_size(url: str) -> int:
     """Tokens in a block of the engine's cache."""
     async with httpx.AsyncClient(trust_env=False) as client:
-        told = re.search(r'[{,]block_size="(\d+)"', (await client.get(f"{url}/metrics")).text)
-    assert told is not None
-    return int(told[1])
+        reported = re.search(r'[{,]block_size="(\d+)"', (await client.get(f"{url}/metrics")).text)
+    assert reported is not None
+    return int(reported[1])

@@ -79,13 +79,16 @@ async def test_what_another_run_sends_is_seen_as_that_one_sees_it(url: str) -> N
 
     (ours,), seen = driver.stages, parts[1]
     assert ours.engine is not None and ours.others is not None and not ours.others.seen
-    told, read = ours.engine.latency_ms["ttft"], seen.latency_ms["ttft"]
-    print(f"tok/s {ours.throughput.output_tokens_per_s}, seen {seen.generation_tokens_per_s}; TTFT {told}, seen {read}")
+    reported, read = ours.engine.latency_ms["ttft"], seen.latency_ms["ttft"]
+    print(
+        f"tok/s {ours.throughput.output_tokens_per_s}, seen {seen.generation_tokens_per_s}; "
+        f"TTFT {reported}, seen {read}"
+    )
     # The canaries that the driver sent while it was idle may fall between the marks.
     assert driver.canary is not None
-    assert told.count <= read.count <= told.count + driver.canary.requests.sent
-    assert read.mean == pytest.approx(told.mean, rel=0.1)
-    (low, high), (told_low, told_high) = read.within["p50"], told.within["p50"]
+    assert reported.count <= read.count <= reported.count + driver.canary.requests.sent
+    assert read.mean == pytest.approx(reported.mean, rel=0.1)
+    (low, high), (told_low, told_high) = read.within["p50"], reported.within["p50"]
     assert low < (told_high or math.inf) and told_low < (high or math.inf)
     assert seen.generation_tokens_per_s == pytest.approx(ours.throughput.output_tokens_per_s, rel=0.1)
 
@@ -116,5 +119,7 @@ async def test_a_restart_is_seen_and_what_comes_after_it_is_added(server: Manage
     assert first is not None and second is not None
     assert (first.restarts, second.restarts) == (0, 1)
     assert [first.requests, second.requests] == [sent_in_all(driver) for driver in drivers]
-    told = [event.text for event in monitor.events]
-    assert any("no engine metrics" in text for text in told) and any("counters began anew" in text for text in told)
+    reported = [event.text for event in monitor.events]
+    assert any("no engine metrics" in text for text in reported) and any(
+        "counters began anew" in text for text in reported
+    )

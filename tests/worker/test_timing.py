@@ -151,11 +151,11 @@ def test_a_step_is_told_once(seed: int, interrupted: float, step_ns: int, direct
 def test_a_step_made_in_parts_is_told_too(direction: int) -> None:
     clocks = Clocks(1, 0.1)
     watch = watched(clocks)
-    told = []
+    reported = []
     for _ in range(10):
         clocks.offset_ns += direction * 30_000
-        told.append(watch.stepped())
-    assert sum(told) == 2
+        reported.append(watch.stepped())
+    assert sum(reported) == 2
     assert not watch.stepped()
 
 
@@ -164,10 +164,10 @@ def test_an_interrupted_look_hides_a_step_only_until_the_next() -> None:
     watch = watched(clocks)
     clocks.offset_ns += 200_000
     clocks._interrupted = 1.0
-    told = [watch.stepped()]
+    reported = [watch.stepped()]
     clocks._interrupted = 0.0
-    told.append(watch.stepped())
-    assert sum(told) == 1
+    reported.append(watch.stepped())
+    assert sum(reported) == 1
 
 
 def test_the_clocks_of_this_machine_are_not_stepped_by_being_read() -> None:

@@ -135,21 +135,21 @@ def _target(stage: StageView) -> str:
 def stage_words(stage: StageView) -> str:
     """Return how a stage ended, its headline figures, and whether it met its limits."""
     requests, why = stage.requests, f", {stage.stop_reason}" if stage.stop_reason else ""
-    told = [
+    reported = [
         f"stage {stage.number} ends after {counted(round(stage.elapsed_s), 'second')}{why}: "
         f"{counted(requests.completed, 'request')} completed, {requests.failed} failed"
     ]
     if stage.throughput.output_tokens_per_s is not None:
-        told.append(f"{significant(stage.throughput.output_tokens_per_s)} output tokens per second")
+        reported.append(f"{significant(stage.throughput.output_tokens_per_s)} output tokens per second")
     for name, words in _LATENCIES.items():
         summary = stage.latency_ms.get(name)
         if summary is not None and summary.p50 is not None:
-            told.append(
+            reported.append(
                 f"{words} median {_bound(summary, 'p50')}, 99th percentile {_bound(summary, 'p99')} milliseconds"
             )
     if stage.slo_met is not None:
-        told.append("its limits are met" if stage.slo_met else "its limits are missed")
-    return "; ".join(told)
+        reported.append("its limits are met" if stage.slo_met else "its limits are missed")
+    return "; ".join(reported)
 
 
 def _bound(summary: Summary, name: str) -> str:

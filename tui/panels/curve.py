@@ -150,13 +150,13 @@ def _measured(points: Sequence[LoadPoint], name: str) -> Iterator[Curve]:
     lines: dict[tuple[tuple[int, int], str], list[LoadPoint]] = {}
     for point in sorted(points, key=lambda one: (one.shape, one.direction, one.held)):
         lines.setdefault((point.shape, point.direction), []).append(point)
-    told: set[str] = set()
+    reported: set[str] = set()
     for which in ("p50",) if name in _THROUGHPUTS else ("p99", "p50"):
         for (_, direction), line in lines.items():
             label = f"{'tok/s' if name in _THROUGHPUTS else which} {direction}".rstrip()
             x, y = zip(*(one.place(name, which) for one in line), strict=True)
             yield Curve(
-                "" if label in told else label,
+                "" if label in reported else label,
                 "throughput" if name in _THROUGHPUTS else which,
                 x,
                 y,
@@ -164,7 +164,7 @@ def _measured(points: Sequence[LoadPoint], name: str) -> Iterator[Curve]:
                 sign=_SIGNS[direction][which == "p99"],
                 names=tuple(one.name for one in line) if which != "p99" else (),
             )
-            told.add(label)
+            reported.add(label)
 
 
 def _published(frame: Frame, name: str) -> tuple[Curve, ...]:

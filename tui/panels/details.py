@@ -76,9 +76,9 @@ def _explained(verdict: Verdict, width: int) -> Rows:
     """Return what was seen, what it means and what to do, in the words of the manual."""
     role = "bad" if verdict.bad else "text"
     meaning, remedy = EXPLAINED.get(verdict.id, ("", ""))
-    told = [(verdict.id, verdict.text, role), ("meaning", meaning, "dim"), ("what to do", remedy, "key")]
+    reported = [(verdict.id, verdict.text, role), ("meaning", meaning, "dim"), ("what to do", remedy, "key")]
     rows: Rows = []
-    for label, text, role in told:
+    for label, text, role in reported:
         if text:
             rows += [((f" {label}", "dim"),), *wrapped(text, width, role, _INDENT)]
     return [*rows, ()]
@@ -106,8 +106,8 @@ def _of_stage(stage: StageView, width: int) -> Rows:
         rows.append(
             ((f" {name.upper():<4}{unit_of(name):>3}", "dim"), ("".join(f"{cell:>{_CELL}}" for cell in cells), "text"))
         )
-    told = [stage.waits_for, stage.slo_needs, stage.truth, *stage.notes]
-    return [*rows, (), *(row for text in told if text for row in wrapped(text, width, "dim"))]
+    reported = [stage.waits_for, stage.slo_needs, stage.truth, *stage.notes]
+    return [*rows, (), *(row for text in reported if text for row in wrapped(text, width, "dim"))]
 
 
 def _of_gpu(gpu: GpuView, width: int) -> Rows:

@@ -161,8 +161,8 @@ def _columns(width: int, found: Sequence[GpuView]) -> list[_Figure]:
     """Return the columns that fit, the most needed first; one that does not fit is skipped."""
     room, shown = width - _NUMBER - _BUSY - _FLAGS, []
     for column in _COLUMNS:
-        told = column.everywhere or any(_tells(column, gpu) for gpu in found)
-        if told and column.cells <= room:
+        reported = column.everywhere or any(_tells(column, gpu) for gpu in found)
+        if reported and column.cells <= room:
             shown.append(column)
             room -= column.cells
     return shown

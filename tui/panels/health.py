@@ -103,7 +103,7 @@ def _workers(frame: Frame) -> str:
 def client_strip(frame: Frame) -> Row:
     state = frame.snapshot.client
     if frame.no_load and not state.workers:
-        return (*next(iter(served.told_rows(frame.snapshot.engine or EngineView(), 80)), ()),)
+        return (*next(iter(served.reported_rows(frame.snapshot.engine or EngineView(), 80)), ()),)
     values = facts(
         "   ",
         ("client  lag p99", f"{fmt.number(state.read_lag_p99_ms):>5} ms", "text"),
@@ -215,13 +215,13 @@ def engine(frame: Frame, width: int, height: int) -> Rows:
     state: Row = () if _is_up(frame) else ((f"{snapshot.server.state}  ", "warn"),)
     url: Row = (*state, (fmt.plain(snapshot.server.url), "dim"))
     rows = _gauges(frame)
-    told = _if_up(frame, _engine_told(snapshot.engine, room if is_wide else width)) + _compared(frame, width)
+    reported = _if_up(frame, _engine_reported(snapshot.engine, room if is_wide else width)) + _compared(frame, width)
     table = _if_up(frame, served.latency_table(snapshot.engine))
     if table and is_wide:
-        return beside([([titled("engine", url, room), *rows, *told], room), ([(), *table], served.TABLE)], height)
+        return beside([([titled("engine", url, room), *rows, *reported], room), ([(), *table], served.TABLE)], height)
     if len(rows) + 1 + len(table) > height:
         table = _if_up(frame, [served.latency_strip(snapshot.engine, "ttft", "tpot", "queue", "prefill")])
-    return [cropped(row, width) for row in (titled("engine", url, width), *rows, *table, *told)]
+    return [cropped(row, width) for row in (titled("engine", url, width), *rows, *table, *reported)]
 
 
 def _gauges(frame: Frame) -> Rows:
@@ -247,10 +247,10 @@ def _if_up(frame: Frame, rows: Rows) -> Rows:
     return rows if _is_up(frame) else [in_role(row, "dim") for row in rows]
 
 
-def _engine_told(engine: EngineView, width: int) -> Rows:
+def _engine_reported(engine: EngineView, width: int) -> Rows:
     """Return what becomes of the engine's requests, and what it does not report."""
     lacks = "; ".join(f"{fmt.plain(name)}: {fmt.plain(why)}" for name, why in engine.lacks.items())
-    return [*served.told_rows(engine, width), *(wrapped(f"not reported: {lacks}", width, "dim") if lacks else [])]
+    return [*served.reported_rows(engine, width), *(wrapped(f"not reported: {lacks}", width, "dim") if lacks else [])]
 
 
 def engines(frame: Frame) -> list[tuple[str, EngineView]]:
@@ -291,11 +291,11 @@ def _instance(one: InstanceView) -> Row:
 
 def _crosscheck(frame: Frame, width: int) -> Rows:
     """Return the comparison of client and engine for the last stage that has one."""
-    told = next((stage for stage in reversed(frame.snapshot.stages) if stage.truth), None)
-    if told is None:
+    reported = next((stage for stage in reversed(frame.snapshot.stages) if stage.truth), None)
+    if reported is None:
         return []
-    answer: Word = ("agree", "good") if told.truth_agrees else ("DISAGREE", "bad")
-    if told.truth_agrees is None:
+    answer: Word = ("agree", "good") if reported.truth_agrees else ("DISAGREE", "bad")
+    if reported.truth_agrees is None:
         answer = ("not compared", "dim")
-    head: Row = ((f" client and engine, stage {told.number}: ", "text"), answer)
-    return [head, *wrapped(told.truth, width, "dim", _INDENT)]
+    head: Row = ((f" client and engine, stage {reported.number}: ", "text"), answer)
+    return [head, *wrapped(reported.truth, width, "dim", _INDENT)]

@@ -31,20 +31,20 @@ _CHOICES: dict[str, tuple[Word, tuple[str, ...], str]] = {
 def load(frame: Frame, width: int, height: int) -> Rows:
     if frame.no_load:
         return _watching(frame, width, height)
-    state, told = _state(frame), _needs(frame)
+    state, reported = _state(frame), _needs(frame)
     if width >= _STRIP_FROM:
-        beside = tuple(word for need in told for word in (*need, ("  ", "text")))
+        beside = tuple(word for need in reported for word in (*need, ("  ", "text")))
         needs = cropped(beside, width - width_of((state,)) - len("load "))
         return [titled("load", (*needs, state), width), _strip(frame, width), server_strip(frame), client_strip(frame)]
     roomy, unit = height >= _ROOMY, "rate, req/s" if frame.wanted.open_loop else "concurrency"
     rows = [
-        titled("load", (state,) if roomy or not told or state[1] == "warn" else told[0][:1], width),
+        titled("load", (state,) if roomy or not reported or state[1] == "warn" else reported[0][:1], width),
         spread(((f" {unit}", "text"),), _value(frame), width - 1),
         spread((), _held(frame), width - 1),
         ((" ", "text"), *bar(_share(frame), width - 2, "held")),
         _stage_row(frame, width),
     ]
-    lines = [line for need in told for line in _need_rows(need, width)] if roomy else []
+    lines = [line for need in reported for line in _need_rows(need, width)] if roomy else []
     return [*rows[: max(3, height)], *lines[: height - len(rows)], *_hints(frame)[len(lines) :]]
 
 

@@ -124,7 +124,7 @@ def _words(latency: EngineLatencyMs | None, name: str) -> list[Word]:
     return list(joined([(f"{mean:>{_MEAN}}", "text"), *((f"{one:>{_WITHIN}}", "text") for one in within)]))
 
 
-def told(engine: EngineView) -> list[tuple[str, str, str]]:
+def reported(engine: EngineView) -> list[tuple[str, str, str]]:
     """Return what else is known of the last seconds, beside gauges and rates, as label, value and role."""
     spec, by_source = engine.spec, engine.prompt_tokens_by_source
     total = sum(by_source.values())
@@ -166,16 +166,16 @@ def requests(frame: Frame, width: int, height: int) -> Rows:
     """Draw what becomes of other clients' requests, in place of our own client's health."""
     engine = frame.snapshot.engine or EngineView()
     rows = [titled("requests", ((f"last {WINDOW_S:.0f} s", "dim"),), width)]
-    for label, value, role in told(engine)[: max(0, height - 1)]:
+    for label, value, role in reported(engine)[: max(0, height - 1)]:
         rows.append(spread(((f" {label}", "dim"),), cropped(((value, role),), width - 4), width - 1))
     return rows
 
 
-def told_rows(engine: EngineView, width: int) -> Rows:
-    """Return the figures of `told` side by side, on as many rows as needed."""
+def reported_rows(engine: EngineView, width: int) -> Rows:
+    """Return the figures of `reported` side by side, on as many rows as needed."""
     rows: list[list[Word]] = []
     taken = width
-    for label, value, role in told(engine):
+    for label, value, role in reported(engine):
         room = len(label) + len(value) + 3
         if taken + room > width:
             rows.append([])

@@ -133,8 +133,8 @@ def _difference(comparison: RunComparison, a: str, b: str) -> str:
         )
         for one in comparison.stages
     ]
-    told = [(name, text) for name, texts in comparison.definitions.items() for text in texts]
-    definitions = bullets(f"{LATENCY_TITLES.get(name, name)}: {text}" for name, text in told)
+    reported = [(name, text) for name, texts in comparison.definitions.items() for text in texts]
+    definitions = bullets(f"{LATENCY_TITLES.get(name, name)}: {text}" for name, text in reported)
     means = html_table(mean_columns(comparison.means), comparison.means)
     return section(
         f"{b} against {a}",

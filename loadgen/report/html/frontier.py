@@ -24,7 +24,7 @@ PALE_NOTE = (
     "each line leads along its own best points; a pale one has another above it on some line, no slower for a user."
 )
 _PALE = 0.3
-_TOLD = columns("ttft_p99_ms interactivity_tokens_per_s usd_per_million_output_tokens")
+_REPORTED = columns("ttft_p99_ms interactivity_tokens_per_s usd_per_million_output_tokens")
 
 
 class Series(NamedTuple):
@@ -94,16 +94,16 @@ def _points(series: Series, points: Sequence[_Placed], best: dict[tuple[int, int
             "opacity": [1.0 if one else _PALE for one in full],
             "symbol": ["circle-open" if hollow(one.stage) else "circle" for one in points],
         },
-        customdata=[chart_text(f"{series.name}: {names[one.stage.index]}{_told(one.stage)}") for one in points],
+        customdata=[chart_text(f"{series.name}: {names[one.stage.index]}{_reported(one.stage)}") for one in points],
         hovertemplate="%{customdata}<br>%{y:,.4~g} at %{x:,.4~g}<extra></extra>",
         cliponaxis=False,
     )
 
 
-def _told(stage: StageResult) -> str:
+def _reported(stage: StageResult) -> str:
     """Further figures for a point's hover text, as far as known."""
     words = []
-    for column in _TOLD:
+    for column in _REPORTED:
         value = column.value(stage)
         if isinstance(value, Statistic):
             words.append(f"{column.label} {bounded(value)} {column.unit}")

@@ -24,10 +24,10 @@ def described(sample: GpuSample, server: Collection[int] | None = None, *, proc:
     """
     if not sample.processes or not has_host_pids(proc):  # drivers report host pids, which mean other processes here
         return sample
-    told = tuple(
+    reported = tuple(
         _described(process, None if server is None else process.pid in server, proc) for process in sample.processes
     )
-    return msgspec.structs.replace(sample, processes=told)
+    return msgspec.structs.replace(sample, processes=reported)
 
 
 def _described(process: GpuProcess, of_server: bool | None, proc: Path) -> GpuProcess:

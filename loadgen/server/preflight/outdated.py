@@ -87,11 +87,11 @@ def outdated(versions: Mapping[str, str | None], *, vllm_command: str = "vllm") 
 
 
 def _components(versions: Mapping[str, str | None]) -> Iterator[Finding]:
-    told: set[str] = set()
+    reported: set[str] = set()
     for row in _OLDEST:
         version = _release(versions.get(row.component))
-        if version is not None and version < Version(row.version) and row.component not in told:
-            told.add(row.component)
+        if version is not None and version < Version(row.version) and row.component not in reported:
+            reported.add(row.component)
             seen = f"{row.component} {versions[row.component]} is older than {row.version}"
             yield Finding(f"old-{row.component.replace(' ', '-')}", row.severity, seen, row.why, row.fix)
 

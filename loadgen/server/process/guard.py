@@ -113,8 +113,8 @@ class Guard:
         self._kill_at = math.inf
         self._give_up_at = math.inf
         self._sample_at = 0.0
-        self._told_tree: frozenset[ProcessId] = frozenset()
-        self._told_stopping: frozenset[ProcessId] = frozenset()
+        self._reported_tree: frozenset[ProcessId] = frozenset()
+        self._reported_stopping: frozenset[ProcessId] = frozenset()
         self._killed: dict[ProcessId, ProcessInfo] = {}
         main = look_at(self._main.pid)
         assert main is not None, "it is our own child, so that even if dead it is there"
@@ -254,13 +254,13 @@ class Guard:
         self._sample_at = now + (0.1 if ending else 1.0)
         tree = descendants(os.getpid())
         ids = frozenset(info.id for info in tree)
-        if ids != self._told_tree:
+        if ids != self._reported_tree:
             self._write_record(tree=[asdict(info.id) for info in tree])
             _tell("tree", processes=[[info.id.pid, info.id.start_ticks, info.name] for info in tree])
-            self._told_tree = ids
-        if ending and ids and ids != self._told_stopping:
+            self._reported_tree = ids
+        if ending and ids and ids != self._reported_stopping:
             _tell("stopping", waiting_for=_described(tree))
-            self._told_stopping = ids
+            self._reported_stopping = ids
 
 
 def _start(

@@ -221,7 +221,9 @@ class ServerClient:
 
     async def version(self) -> str:
         response = await self._request("GET", "/version")
-        return _told(self._read(response, lambda content: msgspec.json.decode(content, type=_Version).version).encode())
+        return _reported(
+            self._read(response, lambda content: msgspec.json.decode(content, type=_Version).version).encode()
+        )
 
     async def tokenize_text(self, model: str, text: str) -> list[int]:
         """The token ids of a text."""
@@ -247,7 +249,7 @@ class ServerClient:
         with self._own() as content:
             response, first_s = await self._exchange("POST", path, body, timeout_s, content, headers)
         if not response.is_success:
-            raise ServerError(f"{self.base_url}{path} answered {response.status_code}: {_told(content)}")
+            raise ServerError(f"{self.base_url}{path} answered {response.status_code}: {_reported(content)}")
         return Answer(bytes(content), first_s - began_s)
 
     async def stream(
@@ -308,7 +310,7 @@ class ServerClient:
         if response.is_success:
             return response
         words = _words(response)
-        advice = hint if words == _told(response.content) else ""
+        advice = hint if words == _reported(response.content) else ""
         raise ServerError(f"{self.base_url}{path} answered {response.status_code}: {words}{advice}")
 
     async def _send(
@@ -368,14 +370,14 @@ class ServerClient:
         try:
             return read(response.content)
         except UNDECODABLE:
-            what = f"{_told(response.content)!r}, which vramp cannot read"
+            what = f"{_reported(response.content)!r}, which vramp cannot read"
             raise ServerError(f"{response.url} answered {what}{hint}") from None
 
     def _require_key(self, path: str, response: httpx.Response) -> None:
         """Raise `ServerError` if the API refuses the key; other paths may be closed to everybody."""
         if response.status_code not in (401, 403) or not path.startswith("/v1/"):
             return
-        where, what = f"{self.base_url}{path}", f"{response.status_code}: {_told(response.content)}"
+        where, what = f"{self.base_url}{path}", f"{response.status_code}: {_reported(response.content)}"
         if not self._has_key:
             remedy = "set server.api_key_env (--api-key-env) to the name of the environment variable that holds it"
             raise ServerError(f"{where}: wants an API key ({what}); {remedy}")
@@ -456,17 +458,17 @@ def _model_list(content: bytes) -> list[dict[str, Any]]:
 
 def _words(response: httpx.Response) -> str:
     """The beginning of an answer, and what its status means for the user."""
-    told, location = _told(response.content), response.headers.get("location", "")
-    after = _told(response.headers.get("retry-after", "").encode())
+    reported, location = _reported(response.content), response.headers.get("location", "")
+    after = _reported(response.headers.get("retry-after", "").encode())
     if response.status_code == 503:
-        return f"{told}; the server may still be loading its model: try again later"
+        return f"{reported}; the server may still be loading its model: try again later"
     if response.status_code == 429:
         limited = f"the server limits requests: try again {f'after {after} s' if after.isdigit() else 'later'}"
-        return f"{told}; {limited}, or with another key"
+        return f"{reported}; {limited}, or with another key"
     if response.is_redirect:
         advice = "; attach to the address that it leads to" if "/v1/" in response.url.path else ""
-        return f"a redirect to {_told(location.encode())}{advice}"
-    return told
+        return f"a redirect to {_reported(location.encode())}{advice}"
+    return reported
 
 
 def _whole(response: httpx.Response, content: bytearray) -> httpx.Response:
@@ -486,7 +488,7 @@ def _adds_slash(response: httpx.Response) -> bool:
     return response.is_redirect and wanted == f"{response.url.path}/"
 
 
-def _told(content: bytes | bytearray) -> str:
+def _reported(content: bytes | bytearray) -> str:
     return shortened(clean_line(bytes(content[:1000]).replace(b"\n", b" ")), 200)
 
 

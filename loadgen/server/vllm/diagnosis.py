@@ -106,8 +106,8 @@ def _masked(line: str) -> str:
 def _messages(lines: Iterable[str]) -> list[str]:
     """The messages that may prove something, without prefixes and repetitions, in order."""
     parts = (split_line(line) for line in lines)
-    told = (text[:_MATCHED_CHARS] for level, text in parts if not is_routine(level))
-    return list(dict.fromkeys(text for text in told if _SOURCE.match(text) is None))
+    reported = (text[:_MATCHED_CHARS] for level, text in parts if not is_routine(level))
+    return list(dict.fromkeys(text for text in reported if _SOURCE.match(text) is None))
 
 
 def _first(messages: Sequence[str], lines: Sequence[str], phase: Phase) -> tuple[Cause, re.Match[str]] | None:

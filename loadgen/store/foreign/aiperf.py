@@ -47,9 +47,9 @@ class Metric(msgspec.Struct, frozen=True):
         """The statistics in milliseconds; raises `msgspec.ValidationError` if the metric is not a time."""
         if self.unit not in _MS:
             raise msgspec.ValidationError(f"Expected a unit of time, got `{self.unit}`")
-        told = {name: getattr(self, name) for name in ("p50", "p90", "p95", "p99", "min", "max")}
-        told |= {"mean": self.avg, "stddev": self.std}
-        known = {name: value * _MS[self.unit] for name, value in told.items() if value is not None}
+        reported = {name: getattr(self, name) for name in ("p50", "p90", "p95", "p99", "min", "max")}
+        reported |= {"mean": self.avg, "stddev": self.std}
+        known = {name: value * _MS[self.unit] for name, value in reported.items() if value is not None}
         return Summary(count=count, **known)
 
 

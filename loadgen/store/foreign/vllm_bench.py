@@ -149,8 +149,10 @@ def _whole(document: _Document, values: list[_T]) -> list[_T]:
 
 def _summary(theirs: str, figures: _Figures, count: int, values_s: list[float]) -> Summary | None:
     keys = {ours: f"{statistic}_{theirs}_ms" for ours, statistic in _STATISTICS.items()}
-    told = {ours: msgspec.json.decode(figures[key], type=float | None) for ours, key in keys.items() if key in figures}
-    known = {ours: value for ours, value in told.items() if value is not None}
+    reported = {
+        ours: msgspec.json.decode(figures[key], type=float | None) for ours, key in keys.items() if key in figures
+    }
+    known = {ours: value for ours, value in reported.items() if value is not None}
     if not values_s:
         return Summary(count=count, **known) if known else None  # type: ignore[arg-type]  # all statistics are floats
     histogram = Histogram()

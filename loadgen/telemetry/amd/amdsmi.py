@@ -144,9 +144,9 @@ def _limits(library: Library, handle: object) -> dict[str, Any]:
 
 def _partition(library: Library, handle: object, bdf: str | None) -> int:
     """The partition's number in its socket; the function of its PCI address if the library does not report it."""
-    told = number(_dict(library, "amdsmi_get_gpu_kfd_info", handle).get("current_partition_id"))
-    if not isinstance(told, Missing):
-        return int(told)
+    reported = number(_dict(library, "amdsmi_get_gpu_kfd_info", handle).get("current_partition_id"))
+    if not isinstance(reported, Missing):
+        return int(reported)
     function = bdf.rpartition(".")[2] if bdf else ""
     return int(function) if function.isdigit() else 0
 

@@ -110,13 +110,13 @@ def open_library() -> Library:
     except ODD_FAILURES as error:  # newer wrappers load the library at the first call
         raise TelemetryError(_why_not(error)) from error
     try:
-        told = _roomy(wrapper.amdsmi_version_t)
-        failed = wrapper.amdsmi_get_lib_version(ctypes.byref(told))
+        reported = _roomy(wrapper.amdsmi_version_t)
+        failed = wrapper.amdsmi_get_lib_version(ctypes.byref(reported))
     except ODD_FAILURES as error:
         raise TelemetryError(_why_not(error)) from error
     if failed:
         raise TelemetryError(f"amdsmi_get_lib_version gave status {failed}: compatibility cannot be checked")
-    version = (told.major, told.minor, told.release)
+    version = (reported.major, reported.minor, reported.release)
     problem = mismatch(found, version)
     if problem:
         raise TelemetryError(problem)

@@ -92,10 +92,10 @@ def test_answers_and_numbers_come_first(page: Page, measured: Result) -> None:
 def test_what_tokens_took_and_why_no_share_of_the_peak_is_known(measured: Result) -> None:
     engine = EngineStage(lacks={"tflops_per_gpu": "counted with a flag only"})
     first, second = measured.stages
-    told = ComputeResult(tflops_per_gpu=100.0, why="no peak is known of it", hbm_bytes_per_s=2.5e12)
+    reported = ComputeResult(tflops_per_gpu=100.0, why="no peak is known of it", hbm_bytes_per_s=2.5e12)
     stages = [
         replace(first, engine=engine, compute=None),
-        replace(second, compute=told, cost=CostResult(2.1, 1.25, 0.5)),
+        replace(second, compute=reported, cost=CostResult(2.1, 1.25, 0.5)),
     ]
     text = Page(html_report(replace(measured, stages=stages))).text
     section = text[text.index("Tokens by user, GPU, power and money") :]

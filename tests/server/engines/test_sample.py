@@ -248,8 +248,8 @@ def test_a_restarted_server_goes_on_counting(earlier: list[int], later: list[int
 
 
 def test_what_one_life_told_is_not_lacking() -> None:
-    told = EngineSample(kind="vllm", errors={"4xx": 1.0}, lacks={"spec": "off"})
-    sample = continued(told, EngineSample(kind="vllm", lacks={"spec": "off", "errors": "no request has come yet"}))
+    reported = EngineSample(kind="vllm", errors={"4xx": 1.0}, lacks={"spec": "off"})
+    sample = continued(reported, EngineSample(kind="vllm", lacks={"spec": "off", "errors": "no request has come yet"}))
     assert (sample.errors, sample.lacks) == ({"4xx": 1.0}, {"spec": "off"})
 
 

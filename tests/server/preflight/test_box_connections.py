@@ -104,8 +104,8 @@ def found(server: dict[str, Any], cluster: dict[str, Any]) -> list[str]:
     ],
 )
 def test_what_hosts_cannot_reach(server: dict[str, Any], cluster: dict[str, Any], seen: str) -> None:
-    (told,) = found(server, cluster)
-    assert seen in told
+    (reported,) = found(server, cluster)
+    assert seen in reported
 
 
 @pytest.mark.parametrize(

@@ -231,10 +231,10 @@ for finding in check(Box(), profile_of(Path(sys.argv[1]))):
 
 
 @pytest.mark.parametrize(
-    ("guarded", "told"), [(True, "leftover-server vramp stop 18765"), (False, "orphaned-server vramp stop 18765")]
+    ("guarded", "reported"), [(True, "leftover-server vramp stop 18765"), (False, "orphaned-server vramp stop 18765")]
 )
 def test_a_server_that_vramp_left_is_ended_by_vramp(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guarded: bool, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guarded: bool, reported: str
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     with sleeping() as guard, subprocess.Popen(["VLLM::EngineCore", "60"], executable=shutil.which("sleep")) as process:
@@ -244,7 +244,7 @@ def test_a_server_that_vramp_left_is_ended_by_vramp(
         command = [sys.executable, "-c", LOOK, str(tmp_path), str(process.pid)]
         said = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
         process.kill()
-    assert said.splitlines() == [told]
+    assert said.splitlines() == [reported]
 
 
 def test_a_container_that_was_left_is_found_whatever_path_the_image_has(

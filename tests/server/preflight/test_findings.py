@@ -53,7 +53,7 @@ HEADER = f"""\
 _document, _profile = cache(load_document), cache(load_profile)
 
 
-def told(path: Path, variant: str | None, box: Box) -> str:
+def reported(path: Path, variant: str | None, box: Box) -> str:
     profile = _profile(path, variant=variant)
     platform = profile.server.platform or platform_here(box.dev)
     findings = judged(look_at_box(profile, stages_of(profile), box, platform, vllm=VLLM))
@@ -66,10 +66,10 @@ def lines_of(box_name: str, folder: Path) -> Iterator[str]:
     environ = {"PATH": str(folder / "bin"), "HF_HOME": str(folder), "XDG_CACHE_HOME": str(folder)}
     box = described_box(folder, box_name, environ=environ)
     for path in PROFILES:
-        own = told(path, None, box)
+        own = reported(path, None, box)
         yield f"{box_name:7} {path.stem}: {own}"
         for variant in variant_names(_document(path)):
-            if (other := told(path, variant, box)) != own:
+            if (other := reported(path, variant, box)) != own:
                 yield f"{box_name:7} {path.stem}+{variant}: {other}"
 
 

@@ -385,8 +385,8 @@ def test_no_rule_speaks_where_its_row_does_not_name_the_box_or_the_version(rule:
             replace(seen, platform=platform, archs=frozenset({arch} if arch else ())) for platform, arch in elsewhere
         ]
         changed = [replace(seen, vllm=version) for version in others]
-        told = [replace(seen, published=True)] if rule.tunes else []
-        assert [one for one in (*moved, *changed, *told) if rule.finding.id in ids(one)] == []
+        reported = [replace(seen, published=True)] if rule.tunes else []
+        assert [one for one in (*moved, *changed, *reported) if rule.finding.id in ids(one)] == []
 
 
 def _is_one_of(version: str | None, versions: str) -> bool:

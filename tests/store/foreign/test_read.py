@@ -280,6 +280,6 @@ def test_garbage_is_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text(text)
     with pytest.raises(
         ResultError, match=r"r\.json: not a result of vramp, vllm bench serve, guidellm, aiperf or genai-perf: "
-    ) as told:
+    ) as reported:
         read_result(tmp_path / "r.json")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(reported.value)

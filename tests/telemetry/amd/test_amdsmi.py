@@ -160,13 +160,13 @@ def test_sixty_four_partitions_count_each_socket_once(rocm: Path, tmp_path: Path
             sum(sample.power_w or 0 for sample in samples) == sum(sample.power_w or 0 for sample in carriers) == 8 * 612
         )
         assert {sample.hbm_used_bytes for sample in samples} == {20000 * MIB}
-        told = {
+        reported = {
             name
             for sample in others
             for name in ("gfx_percent", "energy_j", "ecc_uncorrectable")
             if getattr(sample, name)
         }
-        assert told == set()
+        assert reported == set()
         assert others[0].missing["temperature_hotspot_c"] == "belongs to the socket: see its partition 0"
 
 

@@ -48,9 +48,9 @@ def test_what_bash_offers(scripts: Path, tmp_path: Path, words: str, offered: se
         (tmp_path / name).touch()
     command = ["bash", "--norc", "-c", f"source {scripts / 'bash'}; {_TRY}", "bash", "vramp", *words.split(" ")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    told = set(done.stdout.splitlines())
-    assert offered <= told
-    assert not not_offered & told
+    reported = set(done.stdout.splitlines())
+    assert offered <= reported
+    assert not not_offered & reported
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

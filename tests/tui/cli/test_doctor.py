@@ -21,8 +21,8 @@ def doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, s
     with pytest.raises(SystemExit) as ended:
         main(["doctor", *words])
     assert isinstance(ended.value.code, int)
-    told = capsys.readouterr()
-    return ended.value.code, told.out, told.err
+    reported = capsys.readouterr()
+    return ended.value.code, reported.out, reported.err
 
 
 @pytest.fixture

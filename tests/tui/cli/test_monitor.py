@@ -32,11 +32,11 @@ def test_it_sees_the_load_that_another_vramp_sends(engine: Simulator, tmp_path: 
                 wait_for(watching, "no load; others: ")
         finally:
             watching.send_signal(signal.SIGINT)
-            _, told = watching.communicate()
+            _, reported = watching.communicate()
     finally:
         driver.send_signal(signal.SIGINT)
         driver.communicate()
-    assert watching.returncode == INTERRUPTED, told
+    assert watching.returncode == INTERRUPTED, reported
     seen = json.loads(path.read_text())
     assert seen["kind"] == "monitor"
     whole = seen["stages"][:2]
@@ -116,7 +116,7 @@ async def test_whoever_started_a_server_lets_others_drive_it_while_it_sends_noth
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "reported"),
     [
         (["--duration", "1s", NOBODY], 3, "nothing listens there"),
         (["--duration", "1s", "ftp://x"], 2, "url must look like http://host:port"),
@@ -129,7 +129,7 @@ async def test_whoever_started_a_server_lets_others_drive_it_while_it_sends_noth
 def test_mistakes_have_a_message_and_an_exit_code(
     words: list[str],
     code: int,
-    told: str,
+    reported: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -138,7 +138,7 @@ def test_mistakes_have_a_message_and_an_exit_code(
     with pytest.raises(SystemExit) as ended:
         main(["monitor", *words])
     assert ended.value.code == code
-    assert told in capfd.readouterr().err
+    assert reported in capfd.readouterr().err
 
 
 def test_a_profile_brings_its_server_and_what_it_would_send_but_no_load() -> None:
@@ -155,8 +155,8 @@ def test_a_duration_and_a_metrics_port(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
         main(["monitor", engine.url, "--duration", "1s", "--metrics-port", "0", "--json", "o.json"])
-    told = capfd.readouterr().err
-    assert ended.value.code == 0, told
-    assert "metrics: http://127.0.0.1:" in told
+    reported = capfd.readouterr().err
+    assert ended.value.code == 0, reported
+    assert "metrics: http://127.0.0.1:" in reported
     assert msgspec.json.decode((tmp_path / "o.json").read_bytes(), type=Result).kind == "monitor"
     assert engine.truth()["requests"]["received"] == 0

@@ -32,14 +32,14 @@ def test_what_stays_as_it_is_is_told_once() -> None:
 
 
 def test_a_stage_that_is_over_is_told_with_its_figures_and_units() -> None:
-    told = [line for line in heard(running(30.0), running(200.0)) if line.startswith("Stage")]
-    assert told[0] == "Stage 1 of 4 begins: 8 streams held open, 4096 input and 1024 output tokens a request."
-    assert told[1].startswith(
+    reported = [line for line in heard(running(30.0), running(200.0)) if line.startswith("Stage")]
+    assert reported[0] == "Stage 1 of 4 begins: 8 streams held open, 4096 input and 1024 output tokens a request."
+    assert reported[1].startswith(
         "Stage 1 ends after 60 seconds: 64 requests completed, 0 failed; 458 output tokens per second;"
     )
-    assert "time to first token median 252, 99th percentile 529 milliseconds" in told[1]
-    assert told[1].endswith("its limits are met.")
-    assert told[-1].startswith("Stage 4 of 4 begins: 64 streams")
+    assert "time to first token median 252, 99th percentile 529 milliseconds" in reported[1]
+    assert reported[1].endswith("its limits are met.")
+    assert reported[-1].startswith("Stage 4 of 4 begins: 64 streams")
 
 
 def test_a_verdict_that_flickers_is_told_once_and_one_that_is_gone_for_good_is_told_to_be() -> None:
@@ -56,8 +56,8 @@ def test_failures_are_told_as_they_grow_and_not_each_by_itself() -> None:
     def at(t_s: float, count: int) -> Snapshot:
         return msgspec.structs.replace(running(200.0, errors=(ErrorView("http_5xx", count, "503: busy"),)), t_s=t_s)
 
-    told = [line for line in heard(at(200, 1), at(201, 5), at(205, 8), at(211, 12)) if "failed so far" in line]
-    assert told == [
+    reported = [line for line in heard(at(200, 1), at(201, 5), at(205, 8), at(211, 12)) if "failed so far" in line]
+    assert reported == [
         "1 request failed so far with http_5xx: 503: busy.",
         "12 requests failed so far with http_5xx: 503: busy.",
     ]
@@ -66,10 +66,12 @@ def test_failures_are_told_as_they_grow_and_not_each_by_itself() -> None:
 def test_the_servers_milestones_and_its_death_are_told() -> None:
     ready = starting()
     done = tuple(msgspec.structs.replace(one, state="done") for one in ready.server.milestones)
-    told = heard(ready, msgspec.structs.replace(ready, server=msgspec.structs.replace(ready.server, milestones=done)))
-    assert "Server vLLM is starting." in told
-    assert told.count("Server: process started is done.") == 1
-    assert "Server: graph capture is done." in told
+    reported = heard(
+        ready, msgspec.structs.replace(ready, server=msgspec.structs.replace(ready.server, milestones=done))
+    )
+    assert "Server vLLM is starting." in reported
+    assert reported.count("Server: process started is done.") == 1
+    assert "Server: graph capture is done." in reported
 
 
 def test_a_real_run_is_heard_from_start_to_exit_code(tmp_path: Path) -> None:

@@ -71,8 +71,8 @@ def test_a_server_that_a_vramp_drives_is_stopped_only_by_force(left: str, capsys
         assert driver.stdout is not None and driver.stdout.readline() == "driving\n"
         for words in ([], ["--all"]):
             assert stop(*words) == 0
-            told = capsys.readouterr().err
-            assert f"not touched: port {port}" in told and "no server that vramp left is running" in told
+            reported = capsys.readouterr().err
+            assert f"not touched: port {port}" in reported and "no server that vramp left is running" in reported
         assert stop(port) == 3
         assert f"driven by a vramp (pid {driver.pid}" in capsys.readouterr().err
         assert httpx.get(f"{left}/health", trust_env=False).status_code == 200

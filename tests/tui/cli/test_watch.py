@@ -157,8 +157,8 @@ def test_a_terminal_that_cannot_show_it_is_told_why(tmp_path: Path, redirected: 
         terminal.read_rest()
         assert terminal.wait() == 2
     words = tmp_path / "words"
-    told = words.read_bytes() if words.exists() else terminal.seen
-    assert told.decode().startswith(f"vramp: vramp watch: needs a terminal to show it on: {reason}")
+    reported = words.read_bytes() if words.exists() else terminal.seen
+    assert reported.decode().startswith(f"vramp: vramp watch: needs a terminal to show it on: {reason}")
 
 
 def test_without_a_live_run_it_says_so() -> None:

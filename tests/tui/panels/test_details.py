@@ -90,13 +90,13 @@ async def test_a_verdict_that_is_gone_is_said_to_be() -> None:
 def test_every_verdict_is_explained_in_the_words_of_the_manual() -> None:
     text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", MANUAL.read_text(encoding="utf-8"))
     rows = [line.strip("|").split(" | ") for line in text.splitlines() if re.match(r"\| `[a-z-]+`", line)]
-    told = {
+    reported = {
         id: (row[2].replace("`", "").strip(), row[3].replace("`", "").strip(" |"))
         for row in rows
         if row[1] in ("yes", "no")
         for id in re.findall("`([^`]+)`", row[0])
     }
-    assert told == EXPLAINED
+    assert reported == EXPLAINED
     assert {id for id, _, _ in (*_GPU_RULES, *_STAGE_RULES)} <= EXPLAINED.keys()
 
 

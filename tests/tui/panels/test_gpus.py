@@ -80,7 +80,7 @@ def test_a_head_ends_where_its_column_does_and_flags_keep_their_room(width: int)
             assert heads.index(head) + len(head) == row.index(value) + len(value)
 
 
-def told(**figures: Any) -> Snapshot:
+def reported(**figures: Any) -> Snapshot:
     """The box with these figures in every sample."""
     return with_gpus(
         gpus=tuple(
@@ -92,7 +92,7 @@ def told(**figures: Any) -> Snapshot:
 
 
 def test_what_only_some_gpus_tell_takes_room_only_there() -> None:
-    nvidia = told(sm_percent=81.0, dram_percent=55.0, xids=2, rows_remapped=1, pcie_bytes_per_s=2.5e9)
+    nvidia = reported(sm_percent=81.0, dram_percent=55.0, xids=2, rows_remapped=1, pcie_bytes_per_s=2.5e9)
     heads, row = texts(painted(nvidia, 200, 12))[1:3]
     for head, value in (("SM/DRAM%", "81/55"), ("Xid", "2"), ("retired", "1"), ("PCIe B/s", "2.50G")):
         end = heads.index(head) + len(head)

@@ -37,8 +37,8 @@ def test_the_engine_view_of_a_server_that_is_down_is_pale() -> None:
     shown = lines(dead, 100)
     assert "─ died  http://" in shown[0]
     assert [row.split() for row in shown[2:4]] == [["all", *"-------"], ["engine", "0", *"-------"]]
-    told = [row for row in dead if "TTFT ms" in _text(row) or "finished" in _text(row)]
-    assert len(told) == 2 and {role for row in told for _, role in row} == {"dim"}
+    reported = [row for row in dead if "TTFT ms" in _text(row) or "finished" in _text(row)]
+    assert len(reported) == 2 and {role for row in reported for _, role in row} == {"dim"}
     assert len(health.engine(at(now), 100, 20)) == len(dead)
 
 

@@ -18,10 +18,10 @@ async def test_a_long_event_is_read_whole_and_the_earlier_ones_are_counted(size:
         await seat.show(running(events=EVENTS))
         await seat.press("8")
         x = max(row.find("events and notes") for row in seat.rows)
-        told = " ".join(row[x:].strip() for row in seat.rows)
-    assert told.count("why, ") + told.count("why,") >= 40 and "to the very end" in told
-    assert "note 29" in told
-    assert ("earlier events: / filters" in told) == (size != (120, 40))
+        reported = " ".join(row[x:].strip() for row in seat.rows)
+    assert reported.count("why, ") + reported.count("why,") >= 40 and "to the very end" in reported
+    assert "note 29" in reported
+    assert ("earlier events: / filters" in reported) == (size != (120, 40))
 
 
 def test_the_rows_are_counted_exactly() -> None:

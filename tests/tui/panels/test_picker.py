@@ -77,8 +77,8 @@ def test_text_from_files_cannot_move_the_cursor() -> None:
 
 def test_a_file_of_prompts_is_told_beside_the_published_one() -> None:
     published = {"source": "a publication", "data": "x.json of a hub"}
-    told = text(
+    reported = text(
         detail(Entry(Path("a.toml"), {}, profile(load={"data": "sample"}, reference=published)), None, None, NOW, 90)
     )
-    assert "sample   published with x.json of a hub" in told
+    assert "sample   published with x.json of a hub" in reported
     assert "published with" not in text(detail(Entry(Path("a.toml"), {}, profile()), None, None, NOW, 90))

@@ -158,8 +158,8 @@ def test_a_long_verdict_leaves_the_header_its_items_and_the_client_panel_says_it
     now = replace(now, client=replace(now.client, limited=True, why=why))
     (shown,) = lines(header.header(at(now), 160, 1), 160)
     assert "vLLM 0.32.0" in shown and shown.rstrip().endswith("client-limited, not trustworthy: read lag p99 33 ms")
-    told = " ".join(line.strip() for line in lines(health.client(at(now), 38, 20), 38))
-    assert why in told
+    reported = " ".join(line.strip() for line in lines(health.client(at(now), 38, 20), 38))
+    assert why in reported
     assert len(lines(health.client(at(now), 38, 8), 38)) == 8
 
 
