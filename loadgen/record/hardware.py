@@ -183,17 +183,17 @@ class HardwareRecord:
         known = [self.latest[sample.index] for sample in line.gpus]
         for samples in self._open:
             samples.add(known)
-        self._let_go()
+        self._free()
 
     def host_sampled(self, line: HostSampled) -> None:
         self.host = line.host
         for samples in self._open:
             samples.add_host(line.host)
-        self._let_go()
+        self._free()
         values = {name: getattr(line.host, name) for name in _HOST_COLUMNS}
         self._host_series.add(round(line.host.t_s - self.began_s, 3), values)
 
-    def _let_go(self) -> None:
+    def _free(self) -> None:
         self._open = [samples for samples in self._open if not samples.complete]
 
     def _with_earlier_xids(self, sample: GpuSample) -> GpuSample:

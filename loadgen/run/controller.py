@@ -78,11 +78,11 @@ class LoadController:
     @property
     def awaits_workers(self) -> Stage | None:
         """The requested load that begins as soon as there are workers for it."""
-        if self._fleet is None or self._pending is None or not self._lacks_workers(self._pending.stage):
+        if self._fleet is None or self._pending is None or not self._needs_workers(self._pending.stage):
             return None
         return self._pending.stage
 
-    def _lacks_workers(self, stage: Stage) -> bool:
+    def _needs_workers(self, stage: Stage) -> bool:
         return not stage.no_load and self._templates_of is None
 
     def workers_ready(self, templates_of: TemplatesOf) -> None:
@@ -102,7 +102,7 @@ class LoadController:
         waiting = self.paused or self._pending is not None
         return not waiting and not self._open_streams and (self._running is None or self._running.stage.no_load)
 
-    def workers_let_go(self) -> None:
+    def workers_freed(self) -> None:
         """Make the next load wait for `workers_ready`, because someone else may drive the server by then."""
         self._templates_of = None
 
@@ -193,7 +193,7 @@ class LoadController:
     def _go_on(self, reason: str) -> None:
         self._paused = None
         following = self._plan(self._done) if self._plan is not None else None
-        if isinstance(following, Stage) and self._fleet is not None and self._lacks_workers(following):
+        if isinstance(following, Stage) and self._fleet is not None and self._needs_workers(following):
             self._pending = WaitingStage(following, manual=False)
             return
         if following is None or isinstance(following, Stage):
@@ -224,7 +224,7 @@ class LoadController:
 
     def _insert(self, stage: Stage, reason: str, *, manual: bool) -> None:
         """Begin a stage that is not the plan's next, now or once there are a server and workers for it."""
-        if self._fleet is None or self._lacks_workers(stage):
+        if self._fleet is None or self._needs_workers(stage):
             self._pending = WaitingStage(stage, manual)
             return
         self._stages_planned += 1
@@ -326,7 +326,7 @@ class LoadController:
         if self._paused is not None:
             self._note_done(abandoned=True)
             self._paused = WaitingStage(stage, manual=True)
-        elif self._fleet is None or self._lacks_workers(stage):
+        elif self._fleet is None or self._needs_workers(stage):
             self._pending = WaitingStage(stage, manual=True)
         else:
             self._note_done(abandoned=True)

@@ -185,7 +185,7 @@ class Run:
 
     def _break_off(self, state: RunState, reason: str) -> None:
         self._aborted = True
-        self._session.servers.hurry()
+        self._session.servers.end_soon()
         self._end(state, reason)
 
     def _restart(self, variant: str | None) -> None:

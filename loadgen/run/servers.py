@@ -94,7 +94,7 @@ class Servers:
         for url in self.base_urls[len(self._locks) :]:
             self._locks.append(drive_lock(*host_and_port(url)))
 
-    def let_go(self) -> None:
+    def free(self) -> None:
         """Unlock the servers, so that others may send load to them; vramp still stops those that it started."""
         while self._locks:
             self._locks.pop().release()
@@ -173,7 +173,7 @@ class Servers:
         try:
             return await asyncio.gather(*(server.stop() for server in self.managed))
         finally:
-            self.let_go()
+            self.free()
 
     async def _leave(self, tell: Tell) -> list[ManagedServer]:
         """Let the servers run on without vramp; returns those for which that worked, `stop` ends the others."""
@@ -188,10 +188,10 @@ class Servers:
                 tell("server", f"left running at {server.base_url}; `vramp stop {server.port}` ends it")
         return left
 
-    def hurry(self) -> None:
+    def end_soon(self) -> None:
         """Make the current or next stop a quick one."""
         for server in self.managed:
-            server.hurry()
+            server.end_soon()
 
     # What is known of them.
 

@@ -62,8 +62,8 @@ class SessionLoad:
         if broken is not None:
             self._give_up(broken)
         if self._only_watches and controller.is_idle and self._preparing is None:
-            session.servers.let_go()
-            controller.workers_let_go()
+            session.servers.free()
+            controller.workers_freed()
 
     def _react_to_lost_hosts(self) -> None:
         lost, on_loss = self._session.hosts.take_lost(), self._session.profile.cluster.on_loss

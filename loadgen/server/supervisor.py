@@ -169,7 +169,7 @@ class ManagedServer:
             self._stopping = asyncio.create_task(self._stop())
         return await asyncio.shield(self._stopping)
 
-    def hurry(self) -> None:
+    def end_soon(self) -> None:
         """Make the current or next stop a quick one: the server gets at most two seconds to end by itself."""
         self._hurried.set()
         if self._stopping is not None and self._guard is not None:
@@ -200,9 +200,9 @@ class ManagedServer:
         await asyncio.to_thread(guard_client.tell, self._guard, self._order(self._guard.pid))
 
     def _order(self, guard_pid: int) -> dict[str, Any]:
-        keeper = tree.look_at(guard_pid)
-        assert keeper is not None, "our own child exists even when dead"
-        mark = self._mark = new_mark(self.port, keeper.id)
+        guard_process = tree.look_at(guard_pid)
+        assert guard_process is not None, "our own child exists even when dead"
+        mark = self._mark = new_mark(self.port, guard_process.id)
         # SPT_NOENV keeps setproctitle, which vLLM uses, from overwriting the mark in the environment.
         environment = {"SPT_NOENV": "1", **server_environment(self._server), VARIABLE: str(mark)}
         record = record_path(mark)

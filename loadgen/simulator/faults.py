@@ -75,7 +75,7 @@ class Fault:
     streams: int = 0
     nats: float = 0.5
 
-    def strikes(self, number: int, seed: int, streams: int = 1) -> bool:
+    def applies(self, number: int, seed: int, streams: int = 1) -> bool:
         """Whether it applies to request `number` (from 1), with which `streams` are open."""
         if streams < self.streams:
             return False
@@ -108,7 +108,7 @@ def parse_fault(text: str) -> Fault:
 
 
 def chosen(faults: list[Fault], number: int, seed: int, streams: int = 1) -> dict[str, Fault]:
-    return {fault.kind: fault for fault in faults if fault.strikes(number, seed, streams)}
+    return {fault.kind: fault for fault in faults if fault.applies(number, seed, streams)}
 
 
 def wrong_text(faults: dict[str, Fault], good: Callable[[int], int], number: int) -> Callable[[int], int]:

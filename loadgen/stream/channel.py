@@ -105,7 +105,7 @@ class Channel:
 
     # Called by the transport.
 
-    def let_go(self) -> None:
+    def free(self) -> None:
         """Break the reference cycles once nothing more comes; a worker's rare collections would keep them for hours."""
         del self._parser
         self.write, self.close_transport, self.output_began = _not_connected, _nothing, _nothing

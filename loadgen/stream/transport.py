@@ -96,7 +96,7 @@ class Sockets:
         """Count bytes of a request that stay in memory until the kernel takes them."""
         self.unsent_bytes += count
 
-    def let_go(self, count: int) -> None:
+    def free(self, count: int) -> None:
         """Subtract bytes that the kernel has taken, or whose connection is closed."""
         self.unsent_bytes -= count
         self.rest_taken()
@@ -196,10 +196,10 @@ class _PlainSocket:
         self._sockets.hold(len(data) - self._held)
         self._unsent, self._held = memoryview(data)[sent:], len(data)
 
-    def _let_go(self) -> None:
+    def _free(self) -> None:
         held, self._unsent, self._held = self._held, _NOTHING, 0
         if held:
-            self._sockets.let_go(held)
+            self._sockets.free(held)
 
     def flush(self) -> bool:
         """Send more of the rest; False if the connection failed."""
@@ -214,7 +214,7 @@ class _PlainSocket:
         if not self._unsent:
             self._sockets.epoll.modify(self._descriptor, select.EPOLLIN)
             self.channel.sent_late(now_ns)
-            self._let_go()
+            self._free()
         return True
 
     def output_began(self) -> None:
@@ -233,9 +233,9 @@ class _PlainSocket:
             del self._sockets.plain[self._descriptor]
             self._sockets.awaiting.discard(self._descriptor)
             self._sock.close()
-            self._let_go()
+            self._free()
             # Later, because the channel may still be in the middle of a read.
-            self._sockets.loop.call_soon(self.channel.let_go)
+            self._sockets.loop.call_soon(self.channel.free)
 
 
 class _TlsProtocol(asyncio.Protocol):
@@ -272,12 +272,12 @@ class _TlsProtocol(asyncio.Protocol):
         """Stamp the request: its rest has been sent, as far as this side of the encryption can know."""
         self._paused = False
         self._channel.sent_late(time.time_ns())
-        self._let_go()
+        self._free()
 
-    def _let_go(self) -> None:
+    def _free(self) -> None:
         held, self._held = self._held, 0
         if held:
-            self._sockets.let_go(held)
+            self._sockets.free(held)
 
     def data_received(self, data: bytes) -> None:
         self._sockets.send_due()
@@ -288,9 +288,9 @@ class _TlsProtocol(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Report the end of the connection, whichever side closed it."""
         reason = str(error) if error else "the server closed the connection before the answer was complete"
-        self._let_go()
+        self._free()
         self._channel.lost("reset", reason)
-        self._channel.let_go()
+        self._channel.free()
 
 
 def _hold_timestamps() -> socket.socket:

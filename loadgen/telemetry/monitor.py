@@ -33,20 +33,20 @@ from loadgen.vendors import VendorName
 MISSED_TICKS = 3
 
 
-class Patience(msgspec.Struct, frozen=True):
+class Timing(msgspec.Struct, frozen=True):
     """Time limits for a child, and how often it may fail."""
 
     open_s: float = OPEN_S
     silence_s: float = 10.0
     grace_s: float = 1.0  # to exit by itself when asked to
     pause_s: float = 1.0  # before a restart; doubled for the next
-    strikes: int = 3
+    max_failures: int = 3
     forgiven_after_s: float = 300.0  # after working this long, its earlier failures no longer count
     again_s: tuple[float, ...] = (15.0, 30.0, 60.0, 120.0, 240.0)
     """Before each further round through all options, once none is left."""
 
 
-_PATIENCE = Patience()
+_TIMING = Timing()
 
 
 class SourceStatus(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -72,7 +72,7 @@ class _Source:
     interval_s: float
     deliver: Callable[[Sampled], None]  # gets every sample
     changed: Callable[[], None]  # called after each sample and each failure
-    patience: Patience
+    timing: Timing
     option: BackendOption | None = None  # working or being tried; None if none is left
     opened: Opened | None = None  # the first line of the option that works, or of the last that did
     devices: dict[int, tuple[object, ...]] = field(default_factory=dict)  # identities by position
@@ -113,7 +113,7 @@ class _Source:
 
     async def run(self) -> None:
         """Try the options in order, for a few rounds; returns when none is left after the last round."""
-        for again_s in (*self.patience.again_s, None):
+        for again_s in (*self.timing.again_s, None):
             for option in self.options:
                 self.option = option
                 await self._try(option)
@@ -128,26 +128,26 @@ class _Source:
         self.changed()
 
     async def _try(self, option: BackendOption) -> None:
-        strikes = 0
-        while strikes < self.patience.strikes:
+        failures = 0
+        while failures < self.timing.max_failures:
             began_s = time.monotonic()
             if not await self._one_child(option):
                 return
-            strikes = 1 if time.monotonic() - began_s > self.patience.forgiven_after_s else strikes + 1
+            failures = 1 if time.monotonic() - began_s > self.timing.forgiven_after_s else failures + 1
             self.restarts += 1
-            await asyncio.sleep(self.patience.pause_s * 2 ** (strikes - 1))
+            await asyncio.sleep(self.timing.pause_s * 2 ** (failures - 1))
 
     async def _one_child(self, option: BackendOption) -> bool:
         """Read from a child as long as it works; returns whether it opened."""
         opened = False
-        grace_s = self.patience.grace_s
+        grace_s = self.timing.grace_s
         try:
             child = self.child = await start_child(option.command(self.interval_s), option.env, self.log_path)
         except TelemetryError as error:
             self.failed(option.name, str(error))
             return False
         try:
-            self.opened = await child.opened(within_s=self.patience.open_s)
+            self.opened = await child.opened(within_s=self.timing.open_s)
             self.devices = _identities(self.opened.gpus)
             opened = True
             child.tell(Order(processes=self.processes))
@@ -161,7 +161,7 @@ class _Source:
         return opened
 
     async def _listen(self, child: Child) -> None:
-        silence_s = max(self.patience.silence_s, MISSED_TICKS * self.interval_s)
+        silence_s = max(self.timing.silence_s, MISSED_TICKS * self.interval_s)
         while True:
             sampled = await child.sampled(within_s=silence_s)
             self.last_s = time.monotonic()
@@ -178,7 +178,7 @@ class Monitor:
         *,
         folder: Path,
         interval_s: float = 1.0,
-        patience: Patience = _PATIENCE,
+        timing: Timing = _TIMING,
     ) -> None:
         """`options` are those of `backend_options`; the children's logs go to `folder`."""
         self._change = asyncio.Event()
@@ -189,7 +189,7 @@ class Monitor:
                 interval_s=interval_s,
                 deliver=partial(self._delivered, vendor),
                 changed=self._change.set,
-                patience=patience,
+                timing=timing,
             )
             for vendor, each in options.items()
         }

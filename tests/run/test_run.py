@@ -227,8 +227,8 @@ FAULTS = [
 @pytest.mark.parametrize(("fault", "kind"), FAULTS)
 async def test_failures_are_counted_by_kind_and_the_rest_goes_on(engine: Simulator, fault: str, kind: str) -> None:
     engine.faults(fault)
-    patience = {"stall_timeout_s": 1.0} if kind == "stall" else {}
-    result, error = await outcome(attach(engine, load=patience))
+    timing = {"stall_timeout_s": 1.0} if kind == "stall" else {}
+    result, error = await outcome(attach(engine, load=timing))
     requests = result.stages[0].requests
     # The first request, before the load, is number 1: of the 20 that follow, 4, 8, 12, 16 and 20 are struck.
     assert requests.errors == {kind: 5}

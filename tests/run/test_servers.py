@@ -205,7 +205,7 @@ async def test_an_attached_server_is_left_alone(tmp_path: Path) -> None:
     await servers.start(tmp_path)
     await servers.wait_ready()
     servers.check()
-    servers.hurry()
+    servers.end_soon()
     assert (servers.base_urls, servers.state, servers.pid) == ([NOBODY], "starting", None)
     assert (servers.milestones, servers.log_lines, servers.described()) == ((), (), ())
     assert await servers.stop() == []

@@ -39,15 +39,15 @@ def test_a_wrong_fault_is_quoted(text: str) -> None:
 )
 def test_strikes(text: str, numbers: list[int]) -> None:
     fault = parse_fault(text)
-    assert [number for number in range(1, 7) if fault.strikes(number, seed=0)] == numbers
+    assert [number for number in range(1, 7) if fault.applies(number, seed=0)] == numbers
 
 
 def test_a_fault_strikes_its_share_of_requests_by_the_seed() -> None:
     fault = parse_fault("reset:share=0.2")
-    struck = [number for number in range(5000) if fault.strikes(number, seed=1)]
+    struck = [number for number in range(5000) if fault.applies(number, seed=1)]
     assert 900 < len(struck) < 1100
-    assert struck == [number for number in range(5000) if fault.strikes(number, seed=1)]
-    assert struck != [number for number in range(5000) if fault.strikes(number, seed=2)]
+    assert struck == [number for number in range(5000) if fault.applies(number, seed=1)]
+    assert struck != [number for number in range(5000) if fault.applies(number, seed=2)]
 
 
 def test_equal_shares_of_two_kinds_strike_different_requests() -> None:

@@ -14,7 +14,7 @@ from loadgen.errors import ProfileError, ResultError
 from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.backends import BackendOption
 from loadgen.telemetry.capture import Candidate, Header, Part, played, read_capture, replay_options, write_capture
-from loadgen.telemetry.monitor import Monitor, Patience
+from loadgen.telemetry.monitor import Monitor, Timing
 from loadgen.telemetry.protocol import Opened, Sampled
 from loadgen.vendors import VendorName
 
@@ -123,7 +123,7 @@ def test_any_file_is_a_capture_or_an_error_that_names_it(tmp_path_factory: pytes
         assert all(part.opened is not None and part.samples for part in capture.playable.values())
 
 
-_PATIENCE = Patience(open_s=20, silence_s=20, pause_s=0.01)
+_TIMING = Timing(open_s=20, silence_s=20, pause_s=0.01)
 
 
 def _sampled(t_s: float, energy_j: float, replays: int) -> Sampled:
@@ -201,7 +201,7 @@ def _capture(folder: Path) -> Path:
 
 async def test_a_capture_is_watched_like_the_box_it_came_from(tmp_path: Path) -> None:
     path = _capture(tmp_path)
-    monitor = Monitor(replay_options(path), folder=tmp_path, interval_s=5.0, patience=_PATIENCE)
+    monitor = Monitor(replay_options(path), folder=tmp_path, interval_s=5.0, timing=_TIMING)
     monitor.start()
     try:
         async with asyncio.timeout(60):
@@ -231,7 +231,7 @@ async def test_a_capture_that_has_gone_bad_is_refused_with_its_place(tmp_path: P
     path = _capture(tmp_path)
     options: dict[VendorName, list[BackendOption]] = {"amd": replay_options(path)["amd"]}
     path.write_text("{}\n")
-    monitor = Monitor(options, folder=tmp_path, patience=_PATIENCE)
+    monitor = Monitor(options, folder=tmp_path, timing=_TIMING)
     monitor.start()
     try:
         async with asyncio.timeout(60):

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from loadgen.schema.samples import GpuProcess, GpuSample, carried
 from loadgen.telemetry.backends import BackendOption, backend_options
-from loadgen.telemetry.monitor import Monitor, Patience
+from loadgen.telemetry.monitor import Monitor, Timing
 from loadgen.vendors import AMD, NVIDIA, VendorName
 from tests.telemetry.children import simulated_gpus, stand_in
 
-_QUICK = Patience(open_s=20, silence_s=20, pause_s=0.01)
+_QUICK = Timing(open_s=20, silence_s=20, pause_s=0.01)
 _GOOD = "opened()\nsampled()\nwait()\n"
 
 
@@ -29,10 +29,10 @@ _GOOD = "opened()\nsampled()\nwait()\n"
 async def _watching(
     folder: Path,
     options: Mapping[VendorName, Sequence[BackendOption]],
-    patience: Patience = _QUICK,
+    timing: Timing = _QUICK,
     interval_s: float = 1.0,
 ) -> AsyncIterator[Monitor]:
-    monitor = Monitor(options, folder=folder, interval_s=interval_s, patience=patience)
+    monitor = Monitor(options, folder=folder, interval_s=interval_s, timing=timing)
     monitor.start()
     try:
         yield monitor
@@ -131,8 +131,8 @@ async def test_the_rounds_end(tmp_path: Path) -> None:
 
 async def test_one_that_does_not_open_in_time_is_given_up(tmp_path: Path) -> None:
     hangs = stand_in(tmp_path, "hangs", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()\n")
-    patience = replace(_QUICK, open_s=0.3)
-    async with _watching(tmp_path, {"amd": [hangs]}, patience) as monitor:
+    timing = replace(_QUICK, open_s=0.3)
+    async with _watching(tmp_path, {"amd": [hangs]}, timing) as monitor:
         await _until(monitor, lambda: monitor.settled)
         assert monitor.status[0].failures == {"hangs": "it sent nothing for 0.3 s"}
 
@@ -140,8 +140,8 @@ async def test_one_that_does_not_open_in_time_is_given_up(tmp_path: Path) -> Non
 async def test_one_that_falls_silent_is_killed_restarted_and_after_three_strikes_replaced(tmp_path: Path) -> None:
     mute = stand_in(tmp_path, "mute", "opened()\nsampled()\nwhile True: signal.pause()\n")
     good = stand_in(tmp_path, "good", _GOOD)
-    patience = replace(_QUICK, silence_s=0.3)
-    async with _watching(tmp_path, {"amd": [mute, good]}, patience, interval_s=0.05) as monitor:
+    timing = replace(_QUICK, silence_s=0.3)
+    async with _watching(tmp_path, {"amd": [mute, good]}, timing, interval_s=0.05) as monitor:
         await _until(monitor, lambda: monitor.status[0].option == "good")
         assert monitor.status[0].failures["mute"] == "it sent nothing for 0.3 s"
         assert monitor.status[0].restarts == 3
@@ -150,8 +150,8 @@ async def test_one_that_falls_silent_is_killed_restarted_and_after_three_strikes
 
 async def test_a_source_whose_samples_stop_is_stale(tmp_path: Path) -> None:
     mute = stand_in(tmp_path, "mute", "opened()\nsampled()\nwhile True: signal.pause()\n")
-    patience = replace(_QUICK, silence_s=0.5, strikes=1)
-    async with _watching(tmp_path, {"amd": [mute]}, patience, interval_s=0.05) as monitor:
+    timing = replace(_QUICK, silence_s=0.5, max_failures=1)
+    async with _watching(tmp_path, {"amd": [mute]}, timing, interval_s=0.05) as monitor:
         await _until(monitor, lambda: bool(monitor.latest))
         await _until(monitor, lambda: monitor.status[0].option is None)
         assert monitor.stale
@@ -175,7 +175,7 @@ async def test_a_source_whose_samples_stop_is_stale(tmp_path: Path) -> None:
 )
 async def test_nonsense_and_floods_end_a_child(tmp_path: Path, body: str, words: str) -> None:
     bad = stand_in(tmp_path, "bad", body)
-    async with _watching(tmp_path, {"amd": [bad]}, replace(_QUICK, strikes=1)) as monitor:
+    async with _watching(tmp_path, {"amd": [bad]}, replace(_QUICK, max_failures=1)) as monitor:
         pids = set()
         while not monitor.settled or monitor.status[0].option is not None:
             pids.update(_pids(monitor))

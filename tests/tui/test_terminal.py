@@ -40,13 +40,13 @@ class Reader:
 @contextmanager
 def writer_into_a_pipe(encoding: str = "utf-8") -> Iterator[tuple[NonBlockingWriter, Reader]]:
     read_fd, write_fd = os.pipe()
-    with os.fdopen(read_fd, "rb", buffering=0) as keeper, os.fdopen(write_fd, "w", encoding=encoding) as stream:
+    with os.fdopen(read_fd, "rb", buffering=0) as guard_process, os.fdopen(write_fd, "w", encoding=encoding) as stream:
         reader = Reader(read_fd, stream)
         writer = NonBlockingWriter(stream, caught_up=reader.caught_up.set, gone=reader.gone.release)
         try:
             yield writer, reader
         finally:
-            keeper.close()
+            guard_process.close()
             writer.close()
 
 

@@ -62,11 +62,11 @@ class Case(NamedTuple):
     id: str
     on_screen: bool
     moment: Moment
-    strikes: tuple[Strike, ...]
+    max_failures: tuple[Strike, ...]
 
     @property
     def words(self) -> str:
-        reported = " + ".join(f"{strike.role}: {strike.signal}" for strike in self.strikes)
+        reported = " + ".join(f"{strike.role}: {strike.signal}" for strike in self.max_failures)
         return f"{reported}, during {self.moment}, {'cockpit' if self.on_screen else 'headless'}"
 
 
@@ -90,13 +90,13 @@ def case_of(seed: int, number: int) -> Case:
     # Workers start when the server is ready.
     moment = chance.choice([moment for moment in _SPANS_S if moment != "start" or "worker" not in roles])
     at_s = chance.uniform(0.0, _SPANS_S[moment])
-    strikes: list[Strike] = []
+    max_failures: list[Strike] = []
     for role in roles:
         # A vramp that is stopped for good is the operator's own doing (Ctrl+Z), and goes on when he wants.
         names = [name for name in _SIGNALS if name != "SIGSTOP" or role not in ("vramp", "guard")]
         name = chance.choices(names, [8 if name == "kill -9" else 1 for name in names])[0]
-        strikes.append(Strike(role, name, at_s + chance.uniform(0.0, _APART_S) * len(strikes)))
-    return Case(f"{seed}/{number}", chance.random() < 0.4, moment, tuple(strikes))
+        max_failures.append(Strike(role, name, at_s + chance.uniform(0.0, _APART_S) * len(max_failures)))
+    return Case(f"{seed}/{number}", chance.random() < 0.4, moment, tuple(max_failures))
 
 
 class Subject:
@@ -208,7 +208,7 @@ def _strike(subject: Subject, case: Case) -> list[bool]:
         subject.ask_to_stop()
     began_s = time.monotonic()
     hit = []
-    for strike in case.strikes:
+    for strike in case.max_failures:
         subject.wait(partial(_is_past, began_s + strike.after_s), _STARTS_WITHIN_S)
         subject.wait(partial(subject.find, strike.role), _APPEARS_WITHIN_S if case.moment == "start" else 0.0)
         pids = subject.find(strike.role)
@@ -225,7 +225,7 @@ def _is_past(at_s: float) -> bool:
 def _look(subject: Subject, case: Case) -> list[str]:
     if subject.code is None:
         return [f"hangs: {_ENDS_WITHIN_S:g} s later there are {marked(subject.mark)}"]
-    killed = {strike.role for strike in case.strikes if strike.signal == "kill -9"}
+    killed = {strike.role for strike in case.max_failures if strike.signal == "kill -9"}
     wrong = []
     if {"vramp", "guard"} <= killed:
         wrong += _stopped_by_hand(subject)

@@ -91,7 +91,7 @@ def events(frame: Frame, width: int, height: int) -> Rows:
     return [titled("events", (), width), *[_event(event, width) for event in frame.snapshot.events[-room:]]]
 
 
-def chronicle(frame: Frame, width: int, height: int) -> Rows:
+def all_events(frame: Frame, width: int, height: int) -> Rows:
     """Draw all events that pass the filter, including those inferred from the numbers; the newest at the bottom."""
     found = happened(frame)
     notes = sum(event.kind == "note" for event in found)

@@ -60,7 +60,7 @@ def compose(book: LogBook) -> Iterator[Widget]:
     yield _page("engine", charts, Panel(health.engine, id="engine-table"))
     yield _page("log", LogView(book, id="log-view"))
     yield _page("errors", Panel(messages.failures, id="failures"))
-    yield _page("events", Panel(messages.chronicle, id="chronicle"))
+    yield _page("events", Panel(messages.all_events, id="chronicle"))
     verdicts = {
         "verdicts": health.verdicts,
         "hosts": hosts.hosts,

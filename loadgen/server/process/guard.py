@@ -172,12 +172,12 @@ class Guard:
         self._remove_container(quiet=True)
 
     def _obey(self, lines: list[bytes], signals: set[int], *, orphaned: bool) -> None:
-        wishes = [json.loads(line).get("do") for line in lines]
-        if "leave" in wishes:
+        commands = [json.loads(line).get("do") for line in lines]
+        if "leave" in commands:
             self._stays = True
             self._write_record(left=True)
             _tell("left")
-        if signal.SIGTERM in signals or "stop" in wishes:
+        if signal.SIGTERM in signals or "stop" in commands:
             self._stop(self._stop_timeout_s, KILL_WAIT_S)
         if orphaned and not self._stays:
             self._stop(min(self._stop_timeout_s, ORPHAN_GRACE_S), ORPHAN_KILL_WAIT_S)

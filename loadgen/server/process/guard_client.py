@@ -148,10 +148,10 @@ async def stop_server(record: ServerRecord, *, timeout_s: float) -> StopReport:
     began = time.monotonic()
     seen = [record.server, *record.tree] if record.mark.is_here else []
     if record.mark.guarded:
-        keeper = record.mark.guard
-        if not (tree.send_signal(keeper, signals.SIGTERM) and await _ended(keeper, within_s=timeout_s)):
-            seen += [info.id for info in tree.descendants(keeper.pid)]
-            tree.send_signal(keeper, signals.SIGKILL)  # a guard that hangs is treated like one that is gone
+        guard_process = record.mark.guard
+        if not (tree.send_signal(guard_process, signals.SIGTERM) and await _ended(guard_process, within_s=timeout_s)):
+            seen += [info.id for info in tree.descendants(guard_process.pid)]
+            tree.send_signal(guard_process, signals.SIGKILL)  # a guard that hangs is treated like one that is gone
     report = await end_without_guard(seen, record.container)
     if report.clean:
         forget(record.mark)
