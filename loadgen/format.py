@@ -197,12 +197,12 @@ def counted(number: int, noun: str) -> str:
 
 def fixed(value: float | None, decimals: int = 2) -> str:
     """A number in the tables that scripts read: 2394.07, no thousands."""
-    return UNKNOWN if value is None else f"{value:.{decimals}f}"
+    return UNKNOWN if value is None else f"{value:z.{decimals}f}"
 
 
 def grouped(value: float | None, decimals: int = 0) -> str:
     """A number in a report, with as many decimals as its column has: 2,394.07."""
-    return UNKNOWN if value is None else f"{value:,.{decimals}f}"
+    return UNKNOWN if value is None else f"{value:z,.{decimals}f}"
 
 
 def significant(value: float | None) -> str:

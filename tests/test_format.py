@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from loadgen import format as fmt
-from loadgen.format import harmless
+from loadgen.format import fixed, grouped, harmless
 
 
 @pytest.mark.parametrize(
@@ -180,3 +180,7 @@ def test_a_limit_and_what_is_held_against_it(value: float | None, text: str) -> 
 def test_a_share_beside_the_share_that_is_wanted() -> None:
     assert (fmt.exact_percent(0.9994), fmt.exact_percent(0.9995)) == ("99.94%", "99.95%")
     assert (fmt.exact_percent(1.0), fmt.exact_percent(None)) == ("100%", "-")
+
+
+def test_nothing_is_less_than_zero_by_rounding() -> None:
+    assert (fixed(-0.001, 1), grouped(-0.001, 1), fixed(-0.06, 1)) == ("0.0", "0.0", "-0.1")
