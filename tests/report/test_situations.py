@@ -83,3 +83,20 @@ def test_without_gpus_host_and_engine_nothing_is_said_of_them(name: str) -> None
     assert not [line for line in lines if ", gpu " in line or "host-limited" in line or "bound: " in line]
     assert not [line for line in lines if "waited in the engine" in line or "0 requests of others" in line]
     assert not [line for line in lines if "queued in the engine" in line]
+
+
+OF_SOURCE = {
+    "GPUs": ((TelemetryChanged, GpusSampled), (", gpu ", "bound: ", "GPUs ")),
+    "engine": ((EngineMeasured,), ("queued in the engine", "waited in the engine", "KV cache")),
+    "host": ((HostSampled,), ("host-limited",)),
+}
+
+
+@pytest.mark.parametrize("source", OF_SOURCE)
+@pytest.mark.parametrize("name", ["overload", "host busy", "throttled by heat", "others use the server, too"])
+def test_without_one_source_nothing_is_said_that_it_alone_knows(name: str, source: str) -> None:
+    missing, of_it = OF_SOURCE[source]
+    gauges = ("running", "waiting", "kv_usage", "preemptions", "requests_per_s") if source == "engine" else ()
+    lines = list(said(replace(SITUATIONS[name], without=missing, view=dict.fromkeys(gauges))))
+    assert not [line for line in lines if any(words in line for words in of_it)]
+    assert [line for line in lines if line.startswith("Healthy? ")]
