@@ -13,7 +13,7 @@ from loadgen.format import plain
 from loadgen.masking import masked_text
 from loadgen.report.assessment import failure_limit, limit_words, run_shortcomings, titles
 from loadgen.report.compare import HeldAgainst, RunComparison
-from loadgen.report.compare_table import held_words
+from loadgen.report.compare_document import held_words
 from loadgen.schema.result import Result, StageResult
 
 

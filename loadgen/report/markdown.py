@@ -19,11 +19,11 @@ def markdown_report(result: Result) -> str:
     answers = "\n".join(f"- **{one.question}** {escaped(one.text)}" for one in head.answers)
     blocks = [f"### {escaped(head.title)}", escaped(head.facts), answers]
     for section in sections(result):
-        blocks += _blocks(section)
+        blocks += section_blocks(section)
     return "\n\n".join(block for block in blocks if block)
 
 
-def _blocks(section: Section) -> Iterator[str]:
+def section_blocks(section: Section) -> Iterator[str]:
     yield f"#### {escaped(section.title)}"
     yield escaped(section.about)
     for table in section.tables:

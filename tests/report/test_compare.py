@@ -18,7 +18,7 @@ from loadgen.report.compare import (
     parse_limit,
     with_meant_shapes,
 )
-from loadgen.report.compare_table import compare_table
+from loadgen.report.compare_document import compare_text
 from loadgen.schema.comparison import Difference
 from loadgen.schema.deltas import Summary
 from loadgen.schema.engine import EngineLatencyMs, EngineStage
@@ -144,7 +144,7 @@ def test_survivors_are_never_called_better() -> None:
     assert (words["ttft_p50"], words["ttft_p99"], words["ttft_mean"]) == ("better", "no evidence", "no evidence")
     p99 = next(one for one in stage.figures if one.figure == "ttft_p99")
     assert (p99.a_at_least, p99.b_at_least) == (False, True)
-    table = compare_table(compared(with_stage(SLOWER, index=slow.index), bounded))
+    table = compare_text(compared(with_stage(SLOWER, index=slow.index), bounded))
     assert next(line for line in table.splitlines() if line.startswith("TTFT p99")).split()[4] == ">="
 
 

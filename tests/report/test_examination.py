@@ -97,7 +97,7 @@ def test_gpus_that_say_the_same_are_one_line() -> None:
         """
 amd: amdsmi 7.0.2: works, first look after 86 ms
   why           the installed package
-  told          library 26.0.2
+  reported      library 26.0.2
   GPU 0         MI300X  0000:00:00.0  SPX
   GPU 1         MI300X  0000:01:00.0  SPX
   GPU 2         MI300X  0000:02:00.0  SPX

@@ -19,7 +19,7 @@ from loadgen.report.compare import (
     parse_limit,
     with_meant_shapes,
 )
-from loadgen.report.compare_table import compare_json, compare_markdown, compare_table, held_words
+from loadgen.report.compare_document import compare_json, compare_markdown, compare_text, held_words
 from loadgen.report.configuration import hardware_of, model_of
 from loadgen.report.csv import csv_report
 from loadgen.report.junit import compare_suite
@@ -278,7 +278,7 @@ def compare(words: list[str]) -> int:
 def _compared_text(comparisons: Sequence[RunComparison], options: argparse.Namespace) -> str:
     if options.json:
         return compare_json(comparisons)
-    form, between = (compare_markdown, "\n\n") if options.markdown else (compare_table, "\n")
+    form, between = (compare_markdown, "\n\n") if options.markdown else (compare_text, "\n")
     return between.join(map(form, comparisons))
 
 

@@ -14,20 +14,12 @@ from loadgen.metrics.frontier import price_of
 from loadgen.report.assessment import titles
 from loadgen.report.columns import EFFICIENCY, Measured, columns, known
 from loadgen.report.compare import RunComparison
-from loadgen.report.compare_table import (
-    SETTINGS,
-    closing_lines,
-    figure_columns,
-    mean_columns,
-    no_settings,
-    text_differences,
-)
+from loadgen.report.compare_document import compare_sections
 from loadgen.report.configuration import engine_of, hardware_of, model_of
 from loadgen.report.html import charts
 from loadgen.report.html.frontier import PALE_NOTE, RUN_COLOURS, Series, axes_of, frontier_figure
-from loadgen.report.html.page import Figures, bullets, grid, page, paragraph, placed, section, subsection
-from loadgen.report.notes import LATENCY_TITLES
-from loadgen.report.output import difference_columns
+from loadgen.report.html.page import Figures, grid, page, placed, section
+from loadgen.report.html.sections import rendered
 from loadgen.report.tabular import Column, html_table, plain
 from loadgen.schema.result import Result, StageResult
 
@@ -125,28 +117,5 @@ def _of_stage(column: Column[Measured]) -> Column[_Row]:
 
 
 def _difference(comparison: RunComparison, a: str, b: str) -> str:
-    stages = [
-        subsection(
-            one.title,
-            bullets(f"no evidence here: {doubt}" for doubt in one.doubts)
-            + html_table(figure_columns(comparison), one.figures),
-        )
-        for one in comparison.stages
-    ]
-    reported = [(name, text) for name, texts in comparison.definitions.items() for text in texts]
-    definitions = bullets(f"{LATENCY_TITLES.get(name, name)}: {text}" for name, text in reported)
-    means = html_table(mean_columns(comparison.means), comparison.means)
-    return section(
-        f"{b} against {a}",
-        bullets([*(f"not alike: {text}" for text in comparison.unlike), *comparison.notes]),
-        html_table(SETTINGS, comparison.configuration) or paragraph(f"{no_settings(comparison).capitalize()}."),
-        subsection("How others define it", definitions),
-        *stages,
-        subsection("Over all stages", means),
-        subsection(
-            "Output of the idle engines",
-            html_table(difference_columns(comparison.confidence), text_differences(comparison)),
-        ),
-        bullets(closing_lines(comparison)),
-        note=f"A is {comparison.a.name}, B is {comparison.b.name}.",
-    )
+    first, *others = compare_sections(comparison)
+    return "\n".join([rendered(first._replace(title=f"{b} against {a}")), *map(rendered, others)])

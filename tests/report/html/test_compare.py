@@ -30,7 +30,7 @@ def test_runs_and_what_their_tokens_took(measured: Result) -> None:
 
 def test_a_run_beside_itself_has_two_names(measured: Result) -> None:
     page = page_of(("one", measured), ("other", measured))
-    assert "The configuration is the same." in page.text
+    assert "the configuration is the same" in page.text
     assert page.text.count("\none\n") >= 3 and page.text.count("\nother\n") >= 3
 
 

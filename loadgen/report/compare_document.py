@@ -1,68 +1,71 @@
-"""A comparison as text: differences in configuration, the stages, the geometric means, and a summary."""
+"""A comparison of two runs as a document: the same sections as text, Markdown and HTML."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import groupby
-from textwrap import wrap
+from collections.abc import Sequence
 
 from loadgen.format import UNKNOWN, fixed, signed_percent
 from loadgen.record.figures import FIGURES
 from loadgen.report.compare import CompareDocument, HeldAgainst, Mean, RunComparison, Side, StageComparison
 from loadgen.report.configuration import Setting
-from loadgen.report.notes import LATENCY_TITLES
+from loadgen.report.document import Section, Table
+from loadgen.report.markdown import section_blocks
+from loadgen.report.notes import LATENCY_TITLES, Note
 from loadgen.report.output import TextDifference, comparison_words, difference_columns
-from loadgen.report.tabular import Column, cut, escaped, json_text, markdown_table, text_lines
+from loadgen.report.tabular import Column, cut, json_text
+from loadgen.report.text import section_lines
 from loadgen.schema.comparison import Compared
 
-_WIDTH = 100
-_KEY = 38
-_VALUE = 30
+_VALUE = 48  # characters of a setting
 
 
-def compare_table(comparison: RunComparison) -> str:
-    """The whole comparison, at most 120 columns wide."""
-    means = comparison.means
-    return "\n".join(
-        [
-            f"{' B against A ':=^{_WIDTH}}",
-            *_heading(comparison),
-            *_setting_lines(comparison),
-            *(line for stage in comparison.stages for line in _stage_lines(stage, comparison)),
-            *([f"{f' geometric mean of B over A, {means[0].ratio.stages} stages ':-^{_WIDTH}}"] if means else []),
-            *text_lines(mean_columns(means), means, head=False),
-            *_output_lines(comparison),
-            "=" * _WIDTH,
-            *closing_lines(comparison),
-        ]
-    )
+def compare_text(comparison: RunComparison) -> str:
+    return "\n".join(line for section in compare_sections(comparison) for line in section_lines(section))
 
 
 def compare_markdown(comparison: RunComparison) -> str:
-    a, b = comparison.a, comparison.b
-    blocks = [
-        f"### {escaped(b.name)} against {escaped(a.name)}",
-        "\n".join(f"- **{letter}** {escaped(side_words(side))}" for letter, side in (("A", a), ("B", b))),
-        "\n".join(f"- **not alike:** {escaped(text)}" for text in comparison.unlike),
-        "\n".join(f"- {escaped(text)}" for text in comparison.notes),
-        markdown_table(SETTINGS, comparison.configuration) or f"{no_settings(comparison).capitalize()}.",
-        *(block for stage in comparison.stages for block in _stage_blocks(stage, comparison)),
-        markdown_table(mean_columns(comparison.means), comparison.means),
-        markdown_table(difference_columns(comparison.confidence), text_differences(comparison)),
-        "\n".join(f"- {escaped(line)}" for line in closing_lines(comparison)),
+    blocks = [block for section in compare_sections(comparison) for block in section_blocks(section) if block]
+    return "\n\n".join(blocks).removeprefix("#")  # the first heading is that of all
+
+
+def compare_sections(comparison: RunComparison) -> list[Section]:
+    """Every format's sections: what is compared, the configuration, the stages, the means, and how far to trust it."""
+    found = [
+        _sides(comparison),
+        _configuration(comparison),
+        *(_stage(stage, comparison) for stage in comparison.stages),
+        Section("Over all stages", [Table(mean_columns(comparison.means), comparison.means)]),
+        Section(
+            "Output of the idle engines",
+            [Table(difference_columns(comparison.confidence), text_differences(comparison))],
+        ),
+        Section("In all", notes=[Note("", line) for line in closing_lines(comparison)]),
     ]
-    return "\n\n".join(block for block in blocks if block)
+    return [section for section in found if not section.is_empty]
+
+
+def _sides(comparison: RunComparison) -> Section:
+    a, b = comparison.a, comparison.b
+    notes = [Note("A", side_words(a)), Note("B", side_words(b))]
+    notes += [Note("not alike", text) for text in comparison.unlike]
+    return Section(f"{b.name} against {a.name}", notes=[*notes, *(Note("", text) for text in comparison.notes)])
+
+
+def _configuration(comparison: RunComparison) -> Section:
+    same = [] if comparison.configuration else [Note("", no_settings(comparison))]
+    return Section("Configuration", [Table(_SETTINGS, comparison.configuration)], same)
+
+
+def _stage(stage: StageComparison, comparison: RunComparison) -> Section:
+    doubts = [Note("no evidence here", doubt) for doubt in stage.doubts]
+    defined = [(name, text) for name, texts in comparison.definitions.items() for text in texts]
+    definitions = [Note(LATENCY_TITLES.get(name, name), text) for name, text in defined]
+    return Section(stage.title, [Table(figure_columns(comparison), stage.figures)], [*doubts, *definitions])
 
 
 def text_differences(comparison: RunComparison) -> list[TextDifference]:
     """Differences between the scores of texts that both engines scored while idle."""
     return comparison.output.texts if comparison.output is not None else []
-
-
-def _output_lines(comparison: RunComparison) -> list[str]:
-    lines = text_lines(difference_columns(comparison.confidence), text_differences(comparison))
-    return [f"{' output of the idle engines ':-^{_WIDTH}}", *lines] if lines else []
 
 
 def compare_json(comparisons: Sequence[RunComparison]) -> str:
@@ -111,15 +114,6 @@ def held_words(one: HeldAgainst) -> str:
     return "; ".join(filter(None, (f"{difference} ({interval})", one.why)))
 
 
-def _heading(comparison: RunComparison) -> Iterator[str]:
-    yield f"A  {side_words(comparison.a)}"
-    yield f"B  {side_words(comparison.b)}"
-    for text in comparison.unlike:
-        yield f"NOT ALIKE: {text}"
-    for text in comparison.notes:
-        yield f"note: {text}"
-
-
 def side_words(side: Side) -> str:
     return f"{side.name}: {side.model} on {side.hardware}, {side.engine}, {side.started_at}"
 
@@ -131,41 +125,11 @@ def no_settings(comparison: RunComparison) -> str:
     return "the configuration is the same"
 
 
-def _setting_lines(comparison: RunComparison) -> Iterator[str]:
-    settings = comparison.configuration
-    if not settings:
-        yield no_settings(comparison)
-        return
-    yield f"{'differs':<{_KEY}}{'A':<{_VALUE + 2}}B"
-    for setting in settings:
-        a, b = (UNKNOWN if value is None else cut(value, _VALUE) for value in (setting.a, setting.b))
-        yield f"{'  ' + cut(setting.key, _KEY - 3):<{_KEY}}{a:<{_VALUE + 2}}{b}"
-
-
-SETTINGS: tuple[Column[Setting], ...] = (
+_SETTINGS: tuple[Column[Setting], ...] = (
     Column("differs", lambda one: one.key, words=True),
-    Column("A", lambda one: one.a or None, words=True),
-    Column("B", lambda one: one.b or None, words=True),
+    Column("A", lambda one: cut(one.a, _VALUE) if one.a else None, words=True),
+    Column("B", lambda one: cut(one.b, _VALUE) if one.b else None, words=True),
 )
-
-
-def _stage_lines(stage: StageComparison, comparison: RunComparison) -> Iterator[str]:
-    yield f"{f' {stage.title} ':-^{_WIDTH}}"
-    for doubt in stage.doubts:
-        yield f"no evidence here: {doubt}"
-    *shown, word = figure_columns(comparison)
-    evident = replace(word, label="", value=lambda one: difference_words(one)[2].replace("no evidence", ""))
-    head, *lines = text_lines([*shown, evident], stage.figures) or [""]
-    yield head
-    for name, rows in groupby(zip(stage.figures, lines, strict=True), lambda row: _measure(row[0].figure)):
-        yield from (line for _, line in rows)
-        for text in comparison.definitions.get(name, []):
-            yield from wrap(text, _WIDTH, initial_indent="    ", subsequent_indent="      ")
-
-
-def _measure(figure: str) -> str:
-    """The key under which another tool's definition of a figure is stored."""
-    return "throughput" if FIGURES[figure].unit in ("tok/s", "req/s") else figure.partition("_")[0]
 
 
 def figure_columns(comparison: RunComparison) -> list[Column[Compared]]:
@@ -198,14 +162,6 @@ def _mean_interval(mean: Mean) -> str:
 def _title(figure: str) -> str:
     known = FIGURES[figure]
     return f"{known.title} ({known.unit})" if known.unit in ("ms", "%") else known.title
-
-
-def _stage_blocks(stage: StageComparison, comparison: RunComparison) -> list[str]:
-    doubts = "\n".join(f"- no evidence here: {escaped(doubt)}" for doubt in stage.doubts)
-    reported = [(name, text) for name, texts in comparison.definitions.items() for text in texts]
-    definitions = "\n".join(f"- **{LATENCY_TITLES.get(name, name)}**, {escaped(text)}" for name, text in reported)
-    table = markdown_table(figure_columns(comparison), stage.figures)
-    return [f"#### {escaped(stage.title)}", doubts, table, definitions]
 
 
 def _end(percent: float | None) -> str:
