@@ -12,15 +12,14 @@ import random
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
 from benchmarks import floor
 from benchmarks.environments import install, install_vllm, on_path
+from benchmarks.running import began_ns
 from benchmarks.watched import OUTPUT
-from loadgen.places import cache_folder
 from loadgen.schema.result import Result
 from loadgen.simulator.tokens import WORDS
 from loadgen.store.foreign.read import read_foreign
@@ -64,24 +63,18 @@ class Load:
 def write_tokenizer(folder: Path, words: list[str]) -> None:
     """Write a tokenizer in Hugging Face's format, with a token for each word."""
     folder.mkdir()
-    special = [
-        {"id": index, "content": word, "special": True}
-        | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-        for index, word in enumerate(_SPECIAL)
-    ]
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     vocabulary = {word: index for index, word in enumerate(_SPECIAL + words)}
-    parts = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
-    tokenizer = parts | {
+    tokenizer = {
+        **dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder")),
         "version": "1.0",
-        "added_tokens": special,
+        "added_tokens": [{"id": vocabulary[word], "content": word, "special": True} | flags for word in _SPECIAL],
         "pre_tokenizer": {"type": "WhitespaceSplit"},
         "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"},
     }
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "unk_token": "<unk>",
-        "bos_token": "<s>",
-        "eos_token": "</s>",
+        **dict(zip(("unk_token", "bos_token", "eos_token"), _SPECIAL, strict=True)),
         "chat_template": "{% for message in messages %}{{ message['content'] }}{% endfor %}",
     }
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
@@ -100,18 +93,6 @@ class Reported:
     since_ns: int = 0  # when its load began, if it sent something before that
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
-    """One row: `find` returns its program or why there is none, `read` takes the folder of a run."""
-
-    name: str
-    find: Callable[[], Path | str]
-    command: Callable[[Path, Load], list[str]]
-    read: Callable[[Path], Reported]
-    env: Mapping[str, str] = field(default_factory=dict)
-    request: Callable[[Load], bytes] = lambda _: b""
-
-
 def of_result(result: Result) -> Reported:
     stage = result.stages[0]
     ttft, tpot = stage.latency_ms["ttft"], stage.latency_ms["tpot"]
@@ -125,43 +106,34 @@ def of_foreign(path: Path) -> Reported:
     return of_result(result)
 
 
-# vramp, with the defaults of its command line
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One row: `find` returns its program or why there is none, `read` takes the file that it leaves in its folder."""
+
+    name: str
+    find: Callable[[], Path | str]
+    command: Callable[[Path, Load], list[str]]
+    file: str
+    read: Callable[[Path], Reported] = of_foreign
+    env: Mapping[str, str] = field(default_factory=dict)
+    request: Callable[[Load], bytes] = lambda _: b""
 
 
 def vramp_command(program: Path, load: Load) -> list[str]:
+    """Return vramp with the defaults of its command line."""
     shape = f"--concurrency {load.streams} --requests {load.requests} --isl {ISL} --osl {OSL} --seed {SEED}"
     # The simulator's truth includes the first wave.
     counted = ["--set", "load.first_wave=counted"]
     return [str(program), "-m", "tui.cli", "run", "--url", load.url, *shape.split(), *counted, "--json", "vramp.json"]
 
 
-def read_vramp(folder: Path) -> Reported:
-    result = read_result(folder / "vramp.json")
-    # Before a load, it sends one request to see what the server accepts.
-    began = datetime.fromisoformat(result.stages[0].started_at)
-    return replace(of_result(result), since_ns=int(began.timestamp() * 1e9))
-
-
-# the floor, built with this machine's compiler
-
-
-def find_floor() -> Path | str:
-    return floor.build(cache_folder("peers"))
+def read_vramp(path: Path) -> Reported:
+    result = read_result(path)
+    return replace(of_result(result), since_ns=began_ns(result.stages[0]))
 
 
 def floor_command(program: Path, load: Load) -> list[str]:
-    return floor.floor_command(program, load.url, load.streams, requests=load.requests, osl=OSL)
-
-
-def floor_request(load: Load) -> bytes:
-    return floor.floor_request(load.url, ISL, OSL)
-
-
-def read_floor(folder: Path) -> Reported:
-    return Reported(floor.parse_floor((folder / OUTPUT).read_text()).ttft_ms)
-
-
-# vllm bench serve
+    return [str(program), load.url.rpartition(":")[2], str(load.streams), str(load.requests), str(OSL)]
 
 
 def vllm_command(program: Path, load: Load) -> list[str]:
@@ -171,13 +143,6 @@ def vllm_command(program: Path, load: Load) -> list[str]:
     where = ["--base-url", load.url, "--model", MODEL, "--tokenizer", str(load.tokenizer)]
     saved = ["--save-result", "--result-dir", str(load.folder), "--result-filename", "vllm.json", "--disable-tqdm"]
     return [str(program), "bench", "serve", *where, *shape.split(), *count.split(), *saved]
-
-
-def read_vllm(folder: Path) -> Reported:
-    return of_foreign(folder / "vllm.json")
-
-
-# guidellm
 
 
 def guidellm_command(program: Path, load: Load) -> list[str]:
@@ -193,13 +158,6 @@ def guidellm_command(program: Path, load: Load) -> list[str]:
     ]
 
 
-def read_guidellm(folder: Path) -> Reported:
-    return of_foreign(folder / "guidellm.json")
-
-
-# aiperf
-
-
 def aiperf_command(program: Path, load: Load) -> list[str]:
     return [
         *(str(program), "profile", "--model", MODEL, "--url", load.url, "--tokenizer", str(load.tokenizer)),
@@ -213,26 +171,8 @@ def aiperf_command(program: Path, load: Load) -> list[str]:
     ]
 
 
-def read_aiperf(folder: Path) -> Reported:
-    return of_foreign(folder / "aiperf/profile_export_aiperf.json")
-
-
-# mlcommons' endpoints, which sends chats: its completions take only prompts of one model's tokens
-
-
-class _Series(msgspec.Struct, frozen=True):
-    avg: float
-    percentiles: dict[str, float]
-
-
-class _EndpointsSummary(msgspec.Struct, frozen=True):
-    """`result_summary.json`, in nanoseconds."""
-
-    ttft: _Series
-    tpot: _Series
-
-
 def endpoints_command(program: Path, load: Load) -> list[str]:
+    """Return mlcommons' endpoints, which sends chats: its completions take only prompts of one model's tokens."""
     return [
         *(str(program), "benchmark", "online", "--endpoints", load.url, "--model", MODEL, "--streaming", "on"),
         *("--tokenizer", str(load.tokenizer), "--dataset", f"{load.prompts},parser.prompt=prompt"),
@@ -243,29 +183,59 @@ def endpoints_command(program: Path, load: Load) -> list[str]:
     ]
 
 
-def read_endpoints(folder: Path) -> Reported:
-    document = (folder / "endpoints/performance/result_summary.json").read_bytes()
-    found = msgspec.json.decode(document, type=_EndpointsSummary)
-    ttft, tpot = found.ttft, found.tpot
-    return Reported(
-        ttft_mean_ms=ttft.avg / 1e6,
-        ttft_p99_ms=ttft.percentiles["99.0"] / 1e6,
-        tpot_mean_ms=tpot.avg / 1e6,
-        tpot_p99_ms=tpot.percentiles["99.0"] / 1e6,
-    )
+class _Series(msgspec.Struct, frozen=True):
+    """In nanoseconds."""
+
+    avg: float
+    percentiles: dict[str, float]
+
+    @property
+    def ms(self) -> tuple[float, float]:
+        return self.avg / 1e6, self.percentiles["99.0"] / 1e6
 
 
+class _EndpointsSummary(msgspec.Struct, frozen=True):
+    ttft: _Series
+    tpot: _Series
+
+
+def read_endpoints(path: Path) -> Reported:
+    found = msgspec.json.decode(path.read_bytes(), type=_EndpointsSummary)
+    return Reported(*found.ttft.ms, *found.tpot.ms)
+
+
+VRAMP = Client("vramp", lambda: Path(sys.executable), vramp_command, "vramp.json", read_vramp)
+FLOOR = Client(
+    "floor (C)",
+    floor.build,
+    floor_command,
+    OUTPUT,
+    lambda path: Reported(floor.mean_ttft_ms(path.read_text())),
+    request=lambda load: floor.request(load.url, ISL, OSL),
+)
 CLIENTS = (
-    Client("vramp", lambda: Path(sys.executable), vramp_command, read_vramp),
-    Client("floor (C)", find_floor, floor_command, read_floor, request=floor_request),
-    Client("vllm bench serve 0.32.0", lambda: install_vllm("0.32.0"), vllm_command, read_vllm, _OFFLINE),
-    Client("guidellm 0.8.1", lambda: install("guidellm==0.8.1", "guidellm"), guidellm_command, read_guidellm, _OFFLINE),
+    VRAMP,
+    FLOOR,
+    Client("vllm bench serve 0.32.0", lambda: install_vllm("0.32.0"), vllm_command, "vllm.json", env=_OFFLINE),
+    Client(
+        "guidellm 0.8.1",
+        lambda: install("guidellm==0.8.1", "guidellm"),
+        guidellm_command,
+        "guidellm.json",
+        env=_OFFLINE,
+    ),
     # Offline, it refuses a tokenizer that is a folder.
-    Client("aiperf 0.13.0", lambda: install("aiperf==0.13.0", "aiperf"), aiperf_command, read_aiperf),
+    Client(
+        "aiperf 0.13.0",
+        lambda: install("aiperf==0.13.0", "aiperf"),
+        aiperf_command,
+        "aiperf/profile_export_aiperf.json",
+    ),
     Client(
         "mlcommons endpoints",
         lambda: on_path("inference-endpoint", "not on the package registry, and no inference-endpoint on PATH"),
         endpoints_command,
+        "endpoints/performance/result_summary.json",
         read_endpoints,
         _OFFLINE,
     ),

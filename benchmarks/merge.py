@@ -3,36 +3,33 @@
 Part of `make bench`. The ticks of a real worker are recorded first. Then stand-ins for workers replay them, in real
 time through real pipes and at almost no cost of their own, to an ordinary run whose server idles: this way a small
 machine can measure what the workers of a large one would cost. Columns: ticks received; their size; reading them,
-merging them, record and journal, snapshots; and all of vramp's process, with whatever else it does.
+merging them, record and journal, snapshots; and all of vramp's process, with whatever else it does. `--streams` is of
+all workers together.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import msgspec
 
-from benchmarks.running import attach, finish, simulator
+from benchmarks.running import ROOT, Table, attach, finish, read_options, scratch, simulator
 from loadgen.fleet import fleet, pipe
+from loadgen.report.tabular import Column
 from loadgen.run.run import Run
 from loadgen.run.writer import RunWriter
 from loadgen.worker import messages
-from loadgen.worker.messages import TICK_NS, BeginStage, EndLoad, Tick
+from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, Tick
 
-ISL = OSL = 128
-RECORD_S = 6
-PARTS = ("decode", "merge", "record", "show")
-HEAD = f"{'workers':>7} {'ticks/s':>8} {'bytes':>8} {' '.join(f'{part:>8}' for part in PARTS)} {'vramp':>8}"
 _WARM_UP_TICKS = 8
 
 
@@ -44,43 +41,33 @@ async def replay(ticks: list[Tick]) -> None:
     loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     configure = messages.decode_command(await reader.readline())
-    assert isinstance(configure, messages.Configure)
-    ticking = loop.create_task(_tick_forever(ticks, configure.worker, reader))
-    await ticking
-
-
-async def _tick_forever(ticks: list[Tick], number: int, reader: asyncio.StreamReader) -> None:
+    assert isinstance(configure, Configure)
     running: BeginStage | None = None
-    command = asyncio.ensure_future(reader.readline())
-    at = time.monotonic_ns() // TICK_NS
-    while True:
+
+    async def listen() -> None:
+        nonlocal running
+        async for line in reader:
+            asked = messages.decode_command(line)
+            if isinstance(asked, BeginStage | EndLoad):
+                running = asked if isinstance(asked, BeginStage) else None
+
+    listening, at = loop.create_task(listen()), time.monotonic_ns() // TICK_NS
+    while not listening.done():
         at += 1
-        due_s = at * TICK_NS / 1e9 - time.monotonic()
-        while (await asyncio.wait({command}, timeout=max(0.0, due_s)))[0]:
-            line = command.result()
-            if not line:
-                return
-            requested = messages.decode_command(line)
-            if isinstance(requested, BeginStage | EndLoad):
-                running = requested if isinstance(requested, BeginStage) else None
-            command = asyncio.ensure_future(reader.readline())
-            due_s = at * TICK_NS / 1e9 - time.monotonic()
-        tick = _as_of(ticks[(at + number) % len(ticks)], number, at, running)
-        os.write(1, messages.encode(tick) + b"\n")
+        await asyncio.wait({listening}, timeout=max(0.0, at * TICK_NS / 1e9 - time.monotonic()))
+        tick = _as_of(ticks[(at + configure.worker) % len(ticks)], running)
+        present = msgspec.structs.replace(tick, worker=configure.worker, number=at)
+        os.write(1, messages.encode(present) + b"\n")
 
 
-def _as_of(tick: Tick, number: int, at: int, running: BeginStage | None) -> Tick:
-    """Return a recorded tick as if it were a present one."""
+def _as_of(tick: Tick, running: BeginStage | None) -> Tick:
+    """Return a recorded tick as if it were of the stage that is running, or of none."""
     if running is None:
-        return msgspec.structs.replace(
-            tick, worker=number, number=at, stages={}, held=0, open_stages={}, running=None, open_sent=0
-        )
+        return msgspec.structs.replace(tick, stages={}, held=0, open_stages={}, running=None, open_sent=0)
     (delta,) = tick.stages.values()
     now = msgspec.structs.replace(delta, window_start_ns=running.start_ns, window_end_ns=time.monotonic_ns())
     return msgspec.structs.replace(
         tick,
-        worker=number,
-        number=at,
         stages={running.index: now},
         open_stages={running.index: tick.held},
         running=running.index,
@@ -102,7 +89,7 @@ async def recorded(streams: int) -> list[Tick]:
 
     messages.decode_tick = keep
     async with simulator(10) as url:
-        load = {"isl": ISL, "osl": OSL, "concurrency": streams, "duration": f"{RECORD_S}s", "workers": 1, "seed": 1}
+        load = {"isl": 128, "osl": 128, "concurrency": streams, "duration": "6s", "workers": 1, "seed": 1}
         await finish(attach(url, load, telemetry="off"))
     messages.decode_tick = decode
     full = [tick for tick in ticks if len(tick.stages) == 1 and tick.held >= streams]
@@ -115,11 +102,15 @@ class Spent:
     def __init__(self) -> None:
         self.ns: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
+        for owner, name, label in (
+            (messages, "decode_tick", "decode"),
+            (fleet.Fleet, "_merge", "merge"),
+            (RunWriter, "tick", "record"),
+            (Run, "_publish", "show"),
+        ):
+            setattr(owner, name, self._counted(getattr(owner, name), label))
 
-    def count(self, owner: Any, name: str, label: str) -> None:
-        """Replace a function of a class or module with one that is counted."""
-        function: Callable[..., Any] = getattr(owner, name)
-
+    def _counted(self, function: Callable[..., Any], label: str) -> Callable[..., Any]:
         @wraps(function)
         def counted(*args: Any, **kwargs: Any) -> Any:
             before_ns = time.thread_time_ns()
@@ -129,71 +120,66 @@ class Spent:
                 self.ns[label] += time.thread_time_ns() - before_ns
                 self.calls[label] += 1
 
-        setattr(owner, name, counted)
+        return counted
+
+    def now(self) -> Counter[str]:
+        """Return all counts, and the clocks, as one."""
+        clocks = Counter(wall=time.monotonic_ns(), vramp=time.process_time_ns(), ticks=self.calls["decode"])
+        return clocks + self.ns
 
 
-class Moment(NamedTuple):
-    wall_ns: int
-    cpu_ns: int
-    spent_ns: Counter[str]
-    calls: Counter[str]
+class Row(NamedTuple):
+    workers: int
+    size: float
+    used: Counter[str]  # in nanoseconds
+
+    def share(self, part: str) -> str:
+        return f"{self.used[part] / self.used['wall']:.2%}"
 
 
-async def row(workers: int, streams: int, said: list[Tick], file: Path, seconds: int, spent: Spent) -> None:
+COLUMNS = (
+    Column[Row]("workers", lambda row: row.workers),
+    Column[Row]("ticks/s", lambda row: row.used["ticks"] / row.used["wall"] * 1e9, decimals=1),
+    Column[Row]("bytes", lambda row: row.size, decimals=0),
+    Column[Row]("decode", lambda row: row.share("decode")),
+    Column[Row]("merge", lambda row: row.share("merge")),
+    Column[Row]("record", lambda row: row.share("record")),
+    Column[Row]("show", lambda row: row.share("show")),
+    Column[Row]("vramp", lambda row: row.share("vramp")),
+)
+
+
+async def measured(workers: int, streams: int, ticks: list[Tick], file: Path, seconds: int, spent: Spent) -> Row:
     """Measure a run without streams whose main process receives the ticks of many."""
-    load = {"isl": ISL, "osl": OSL, "concurrency": streams, "duration": f"{seconds}s", "workers": workers, "seed": 1}
-    moments: list[Moment] = []
+    load = {"isl": 128, "osl": 128, "concurrency": streams, "duration": f"{seconds}s", "workers": workers, "seed": 1}
+    moments: list[Counter[str]] = []
     span_ns = (seconds - 4) * 1_000_000_000  # without the end of the run
 
     def look() -> None:
-        now = Moment(time.monotonic_ns(), time.process_time_ns(), spent.ns.copy(), spent.calls.copy())
-        if now.calls["merge"] >= _WARM_UP_TICKS and (not moments or now.wall_ns < moments[0].wall_ns + span_ns):
+        now = spent.now()
+        if spent.calls["merge"] >= _WARM_UP_TICKS and (not moments or now["wall"] < moments[0]["wall"] + span_ns):
             moments.append(now)
 
     spent.calls.clear()
     pipe._PROGRAM = (sys.executable, __file__, "--replay", str(file))
     async with simulator(10) as url:
         await finish(attach(url, load, telemetry="off", canary={"enabled": False}), look)
-    first, last = moments[0], moments[-1]
-    wall_ns = last.wall_ns - first.wall_ns
-    heard = (last.calls["decode"] - first.calls["decode"]) / wall_ns * 1e9
-    mean_bytes = sum(len(messages.encode(tick)) for tick in said) / len(said)
-    shares = [(last.spent_ns[part] - first.spent_ns[part]) / wall_ns for part in PARTS]
-    words = " ".join(f"{share:>8.2%}" for share in shares)
-    whole = (last.cpu_ns - first.cpu_ns) / wall_ns
-    print(f"{workers:>7} {heard:>8.1f} {mean_bytes:>8.0f} {words} {whole:>8.2%}", flush=True)
+    return Row(workers, fmean(len(messages.encode(tick)) for tick in ticks), moments[-1] - moments[0])
 
 
-async def everything(workers: list[int], streams: int, seconds: int, folder: Path) -> None:
+async def tell(workers: list[int], streams: int, seconds: int, folder: Path) -> None:
     said = {count: await recorded(streams // count) for count in workers}
-    spent = Spent()
-    spent.count(messages, "decode_tick", "decode")
-    spent.count(fleet.Fleet, "_merge", "merge")
-    spent.count(RunWriter, "tick", "record")
-    spent.count(Run, "_publish", "show")
-    print(f"{streams} streams\n{HEAD}")
+    spent, table = Spent(), Table(COLUMNS)
     for count, ticks in said.items():
-        file = folder / f"{count}.json"
-        file.write_bytes(messages.encode(ticks))
-        await row(count, streams, ticks, file, seconds, spent)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", default="1,4,16")
-    parser.add_argument("--streams", type=int, default=1024, help="of all workers together")
-    parser.add_argument("--seconds", type=int, default=20)
-    parser.add_argument("--replay", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.replay is not None:
-        asyncio.run(replay(msgspec.json.decode(options.replay.read_bytes(), type=list[Tick])))
-        return
-    with tempfile.TemporaryDirectory() as name:
-        os.chdir(name)
-        os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
-        counts = [int(count) for count in options.workers.split(",")]
-        asyncio.run(everything(counts, options.streams, options.seconds, Path(name)))
+        (folder / f"{count}.json").write_bytes(messages.encode(ticks))
+        table.add(await measured(count, streams, ticks, folder / f"{count}.json", seconds, spent))
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--replay"]:
+        asyncio.run(replay(msgspec.json.decode(Path(sys.argv[2]).read_bytes(), type=list[Tick])))
+    else:
+        options = read_options(__doc__, workers=(1, 4, 16), streams=1024, seconds=20)
+        os.environ["PYTHONPATH"] = str(ROOT)
+        with scratch() as folder:
+            asyncio.run(tell(options.workers, options.streams, options.seconds, folder))

@@ -3,49 +3,41 @@
 Each client gets its own simulator, whose record of what it served is the truth beside the client's figures. All loads
 are run with all clients before the next round begins, so that a slowdown of the machine affects all of them; the table
 has the round in which other processes used the least of the machine. A client that cannot be installed or fails is a
-row with the reason.
+row with the reason. `--requests` is per stream, `--only` takes beginnings of names, `--json` a file for every run.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import platform
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from benchmarks.clients import CLIENTS, OSL, Client, Load, Reported
 from benchmarks.environments import last_reason
-from benchmarks.running import simulator
-from benchmarks.truth import fetch_truth
+from benchmarks.running import fetch_truth, read_options, simulator
 from benchmarks.watched import OUTPUT, Ended, Looks, Others, run_watched
 from loadgen.errors import ResultError
+from loadgen.format import fixed, grouped
+from loadgen.report.tabular import Column, json_text, markdown_table
 from loadgen.system import usable_cores
 
-STREAMS = (64, 256, 1024)
-ROUNDS = 2
-REQUESTS_A_STREAM = 6
 STEP_MS = 10
 TIMEOUT_S = 240.0
-HEAD = (
-    "| streams | client | mean TTFT, ms (truth) | TTFT p99, ms (truth) | TPOT p99, ms (truth) | held | output tok/s "
-    "| CPU per token, us | CPU in all, s | others, cores | remark |\n|---|---|---|---|---|---|---|---|---|---|---|"
-)
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(msgspec.Struct, frozen=True):
     """What the simulator recorded of one run."""
 
     ttft_mean_ms: float
     ttft_p99_ms: float
-    tpot_mean_ms: float
     tpot_p99_ms: float
     held: float
     """The mean number of open streams, from the first request to the last token."""
@@ -54,8 +46,7 @@ class Served:
     """Requests that should have been sent and were not answered, because they failed or were never sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(msgspec.Struct, frozen=True):
     """One run of one client; `why` says what went wrong with it."""
 
     client: str
@@ -72,15 +63,12 @@ class Measured:
 
 def served(truth: dict[str, Any], requests: int) -> Served:
     ttft, tpot, e2e = (truth["latency_ms"][name] for name in ("ttft", "tpot", "e2e"))
-    span_s = truth["span_s"]
-    held = e2e["count"] * e2e["mean"] / 1000 / span_s
     return Served(
         ttft_mean_ms=ttft["mean"],
         ttft_p99_ms=ttft["p99"],
-        tpot_mean_ms=tpot["mean"],
         tpot_p99_ms=tpot["p99"],
-        held=held,
-        output_tokens_per_s=truth["tokens"]["output"] / span_s,
+        held=e2e["count"] * e2e["mean"] / 1000 / truth["span_s"],
+        output_tokens_per_s=truth["tokens"]["output"] / truth["span_s"],
         unanswered=requests - truth["requests"]["completed"],
     )
 
@@ -91,31 +79,31 @@ class NoFigures(Exception):
 
 async def measure(client: Client, program: Path | str, streams: int, turn: int, each: int) -> Measured:
     """Return the figures of one run, or the reason why there are none."""
-    if isinstance(program, str):
-        return Measured(client.name, streams, turn, why=program)
     others = Others()
+    try:
+        async with driven(client, program, streams, each) as (load, ended, reported, truth):
+            found = served(truth, load.requests)
+            cpu = ended.us_per_token, ended.cpu_s, others.cores()
+            return Measured(client.name, streams, turn, reported, found, *cpu)
+    except NoFigures as error:
+        return Measured(client.name, streams, turn, why=str(error))
+
+
+@asynccontextmanager
+async def driven(
+    client: Client, program: Path | str, streams: int, each: int, step_ms: int = STEP_MS
+) -> AsyncIterator[tuple[Load, Ended, Reported, dict[str, Any]]]:
+    """Run a client to its end; yields its load, its end, its own figures and the truth; raises `NoFigures`."""
+    if isinstance(program, str):
+        raise NoFigures(program)
     with tempfile.TemporaryDirectory(prefix="vramp-peers-") as name:
-        async with simulator(STEP_MS) as url:
+        async with simulator(step_ms) as url:
             load = Load(url, streams, each * streams, Path(name))
             load.write()
-            try:
-                ended, reported, truth = await run(client, program, load)
-            except NoFigures as error:
-                return Measured(client.name, streams, turn, why=str(error))
-    return Measured(
-        client.name,
-        streams,
-        turn,
-        reported,
-        served(truth, load.requests),
-        ended.us_per_token,
-        ended.cpu_s,
-        others.cores(),
-    )
+            yield load, *await _run(client, program, load)
 
 
-async def run(client: Client, program: Path, load: Load) -> tuple[Ended, Reported, dict[str, Any]]:
-    """Run a client to its end; return its own figures and the truth; raises `NoFigures`."""
+async def _run(client: Client, program: Path, load: Load) -> tuple[Ended, Reported, dict[str, Any]]:
     ended = await run_watched(
         client.command(program, load),
         url=load.url,
@@ -127,10 +115,10 @@ async def run(client: Client, program: Path, load: Load) -> tuple[Ended, Reporte
     )
     check_end(ended, load.folder)
     try:
-        reported = client.read(load.folder)
+        reported = client.read(load.folder / client.file)
     except (OSError, KeyError, ValueError, ResultError) as error:
         raise NoFigures(f"its result cannot be read: {last_reason(str(error))}") from error
-    truth = await fetch_truth(load.url, since=reported.since_ns)
+    truth = await fetch_truth(load.url, reported.since_ns)
     if not truth["requests"]["completed"]:
         raise NoFigures("no request was answered")
     return ended, reported, truth
@@ -152,55 +140,59 @@ async def compare(clients: Sequence[Client], streams: Sequence[int], rounds: int
         for count in streams:
             for client in clients:
                 runs.append(await measure(client, programs[client.name], count, turn, each))
-                print(row(runs[-1:]), file=sys.stderr, flush=True)
+                print(table(runs[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
     return runs
+
+
+def quietest(runs: Sequence[Measured]) -> Measured:
+    """Return the round in which others used the least of the machine, with a remark about those that failed."""
+    done = [run for run in runs if run.why is None]
+    failed = [run.why for run in runs if run.why is not None]
+    if not done:
+        return runs[0]
+    run = min(done, key=lambda run: run.others_cores)
+    return msgspec.structs.replace(run, why=f"{len(failed)} of {len(runs)} rounds: {failed[0]}") if failed else run
+
+
+def remark(run: Measured) -> str:
+    words = [run.why or ""]
+    if run.served is not None and run.served.unanswered:
+        words.append(f"{run.served.unanswered:,} requests without a complete answer")
+    if run.reported is not None and run.reported.limited:
+        words.append("its result says client-limited")
+    return "; ".join(filter(None, words))
+
+
+def _beside(name: str) -> Callable[[Measured], str]:
+    """A figure as the client reported it, and in brackets the true one."""
+    return _of_both(lambda told, true: f"{grouped(getattr(told, name), 2)} ({grouped(getattr(true, name), 2)})")
+
+
+def _of_both(words: Callable[[Reported, Served], str]) -> Callable[[Measured], str]:
+    return lambda run: words(run.reported, run.served) if run.reported and run.served else ""
+
+
+COLUMNS = (
+    Column[Measured]("streams", lambda run: run.streams),
+    Column[Measured]("client", lambda run: run.client, words=True),
+    Column[Measured]("mean TTFT, ms (truth)", _beside("ttft_mean_ms")),
+    Column[Measured]("TTFT p99, ms (truth)", _beside("ttft_p99_ms")),
+    Column[Measured]("TPOT p99, ms (truth)", _beside("tpot_p99_ms")),
+    Column[Measured]("held", _of_both(lambda _, true: grouped(true.held))),
+    Column[Measured]("output tok/s", _of_both(lambda _, true: grouped(true.output_tokens_per_s))),
+    Column[Measured]("CPU per token, us", lambda run: run.us_per_token, decimals=1),
+    Column[Measured]("CPU in all, s", lambda run: run.cpu_s, decimals=1),
+    Column[Measured]("others, cores", lambda run: fixed(run.others_cores) if run.served else ""),
+    Column[Measured]("remark", remark, words=True),
+)
 
 
 def table(runs: Sequence[Measured]) -> str:
     """Return a table with a row for each load of each client."""
-    keys = dict.fromkeys((run.streams, run.client) for run in runs)
-    ordered = sorted(keys, key=lambda key: key[0])
-    return "\n".join([HEAD, *(row([run for run in runs if (run.streams, run.client) == key]) for key in ordered)])
-
-
-def row(runs: Sequence[Measured]) -> str:
-    """Return the row for one load of one client: the round in which others used the least of the machine."""
-    streams, client = runs[0].streams, runs[0].client
-    done = [run for run in runs if run.why is None]
-    failed = [run.why for run in runs if run.why is not None]
-    if not done:
-        return f"| {streams:,} | {client} |{' |' * 8} {failed[0]} |"
-    run = min(done, key=lambda run: run.others_cores)
-    assert run.reported is not None and run.served is not None
-    cells = [
-        beside(run.reported.ttft_mean_ms, run.served.ttft_mean_ms),
-        beside(run.reported.ttft_p99_ms, run.served.ttft_p99_ms),
-        beside(run.reported.tpot_p99_ms, run.served.tpot_p99_ms),
-        f"{run.served.held:,.0f}",
-        f"{run.served.output_tokens_per_s:,.0f}",
-        shown(run.us_per_token, ",.1f"),
-        shown(run.cpu_s, ",.1f"),
-        f"{run.others_cores:.2f}",
-        remark(run, [f"{len(failed)} of {len(runs)} rounds: {failed[0]}"] if failed else []),
-    ]
-    return f"| {streams:,} | {client} | {' | '.join(cells)} |"
-
-
-def remark(run: Measured, remarks: list[str]) -> str:
-    if run.served is not None and run.served.unanswered:
-        remarks = [*remarks, f"{run.served.unanswered:,} requests without a complete answer"]
-    if run.reported is not None and run.reported.limited:
-        remarks = [*remarks, "its result says client-limited"]
-    return "; ".join(remarks)
-
-
-def beside(reported: float | None, true: float) -> str:
-    """Return a figure as the client reported it, and in brackets the true one."""
-    return f"{shown(reported, ',.2f')} ({true:,.2f})"
-
-
-def shown(value: float | None, spec: str) -> str:
-    return "-" if value is None else format(value, spec)
+    keys = sorted(dict.fromkeys((run.streams, run.client) for run in runs), key=lambda key: key[0])
+    return markdown_table(
+        COLUMNS, [quietest([run for run in runs if (run.streams, run.client) == key]) for key in keys]
+    )
 
 
 def caption(rounds: int, each: int) -> str:
@@ -212,21 +204,13 @@ def caption(rounds: int, each: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--streams", default=",".join(map(str, STREAMS)))
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--requests", type=int, default=REQUESTS_A_STREAM, help="requests a stream (6)")
-    parser.add_argument("--only", default="", help="beginnings of clients' names, such as vramp,guidellm")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every run there")
-    options = parser.parse_args()
+    options = read_options(__doc__, streams=(64, 256, 1024), rounds=2, requests=6, only="", json="")
     clients = [client for client in CLIENTS if client.name.startswith(tuple(options.only.split(",")))]
-    streams = [int(count) for count in options.streams.split(",")]
+    runs = asyncio.run(compare(clients, options.streams, options.rounds, options.requests))
     said = caption(options.rounds, options.requests)
-    runs = asyncio.run(compare(clients, streams, options.rounds, options.requests))
     print(f"{said}\n\n{table(runs)}")
-    if options.json is not None:
-        document = {"caption": said, "runs": [asdict(run) for run in runs]}
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    if options.json:
+        Path(options.json).write_text(json_text({"caption": said, "runs": runs}) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,35 +3,22 @@
 Thousands of streams at 20 tok/s each, ten thousand open at once, long prompts, long answers. For each: mean TTFT beside
 the truth, which begins when the server has the whole request; the time it took to receive that from the first byte on,
 which is part of the client's TTFT; the workers' memory, and whether the result calls the client the limit. Before that,
-how long it takes to send 4,096 streams. Server and client share the machine.
+`--starts` times, how long it takes to send 4,096 streams. Server and client share the machine.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import os
-import socket
-import tempfile
-import time
-from dataclasses import dataclass
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from benchmarks.running import attach, finish, simulator
-from benchmarks.truth import fetch_truth, mean_ttft_ms
-from loadgen.fleet.fleet import Fleet
-from loadgen.plan.stage import Stage
-from loadgen.schema.deltas import StreamRow
-from loadgen.stream.request import ServerAddress, common_fields, host_and_port, request_template
-from loadgen.worker.messages import Configure, Vocabulary
-
-_HEAD = (
-    f"{'case':<14} {'streams':>7} {'ISL':>6} {'OSL':>5} {'peak':>6} {'TTFT mean, ms':>14} {'truth':>9} {'diff':>7} "
-    f"{'receive':>9} {'RSS, MB':>8} {'KB/stream':>9}  verdict"
-)
+from benchmarks.running import Table, attach, began_ns, fetch_truth, finish, read_options, scratch, simulator
+from loadgen.report.tabular import Column
+from loadgen.schema.result import Result, StageResult
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(NamedTuple):
     """A load; `step_ms` is the time between a stream's tokens."""
 
     name: str
@@ -50,81 +37,67 @@ CASES = (
 )
 
 
-async def measured(case: Case) -> str:
-    """Return a line of the table: a closed loop whose first requests count, as they do in the truth."""
+class Row(NamedTuple):
+    case: Case
+    result: Result
+    true_ms: dict[str, Any]
+
+    @property
+    def stage(self) -> StageResult:
+        return self.result.stages[0]
+
+    @property
+    def rss_mb(self) -> float:
+        return max(float(value or 0.0) for value in self.result.series["client_rss_mb"])
+
+
+COLUMNS = (
+    Column[Row]("case", lambda row: row.case.name, words=True, width=14),
+    Column[Row]("streams", lambda row: row.case.streams),
+    Column[Row]("ISL", lambda row: row.case.isl),
+    Column[Row]("OSL", lambda row: row.case.osl),
+    Column[Row]("peak", lambda row: row.stage.concurrency.peak),
+    Column[Row]("TTFT mean, ms", lambda row: row.stage.latency_ms["ttft"].mean, decimals=1),
+    Column[Row]("truth", lambda row: row.true_ms["ttft"]["mean"], decimals=1),
+    Column[Row]("receive", lambda row: row.true_ms["receive"]["mean"], decimals=1),
+    Column[Row]("RSS, MB", lambda row: row.rss_mb, decimals=0),
+    Column[Row]("KB/stream", lambda row: 1000 * row.rss_mb / row.case.streams, decimals=0),
+    Column[Row]("  verdict", lambda row: f"  {row.result.client.why or 'not limited'}", words=True),
+)
+
+
+async def measured(case: Case) -> Row:
+    """Run a closed loop whose first requests count, as they do in the truth."""
     load = {"isl": case.isl, "osl": case.osl, "seed": 1, "first_wave": "counted", "timeout_s": 3600}
     load |= {"concurrency": case.streams, "requests": case.rounds * case.streams}
     async with simulator(case.step_ms, "--max-num-seqs", "16384") as url:
-        result = await finish(attach(url, load))
-        truth = await fetch_truth(url)
-    true_ms, receive_ms = mean_ttft_ms(truth), truth["latency_ms"]["receive"]["mean"]
-    stage = result.stages[0]
-    ttft_ms = stage.latency_ms["ttft"].mean or 0.0
-    rss_mb = max(float(value or 0.0) for value in result.series["client_rss_mb"])
-    return (
-        f"{case.name:<14} {case.streams:>7} {case.isl:>6} {case.osl:>5} {stage.concurrency.peak:>6} {ttft_ms:>14.1f} "
-        f"{true_ms:>9.1f} {ttft_ms / true_ms - 1:>+7.2%} {receive_ms:>9.1f} {rss_mb:>8.0f} "
-        f"{1000 * rss_mb / case.streams:>9.0f}  {result.client.why or 'not limited'}"
-    )
+        return Row(case, await finish(attach(url, load)), (await fetch_truth(url))["latency_ms"])
 
 
 async def start_s(streams: int) -> float:
-    """Return the seconds from the command to begin a stage until the last of its streams is sent."""
-    async with simulator(50) as url:
-        host, port = host_and_port(url)
-        address = ServerAddress(family=socket.AF_INET, ip=host, port=port)
-        settings = Configure(
-            address=address,
-            vocabulary=Vocabulary(ids=tuple(range(300, 1000))),
-            seed=1,
-            timeout_s=60,
-            stall_timeout_s=60,
-            connect_timeout_s=10,
-            rows=True,
-        )
-        fields = common_fields("completions", model=None, temperature=0.0, options={}, extra={"ignore_eos": True})
-        fleet = Fleet(1)
-        try:
-            await fleet.start(settings, [address], 1)
-            await fleet.wait_ready()
-            stage = Stage(concurrency=streams, rate=None, isl=128, osl=4, requests=streams)
-            template = request_template(url, "completions", fields, osl=4, api_key=None)
-            began_s = time.time()
-            fleet.begin_stage(0, stage, [template], waits=False, first_wave_apart=True)
-            return max(row.sent_unix_s or 0.0 for row in await _rows(fleet)) - began_s
-        finally:
-            await fleet.close()
+    """Return the seconds from the beginning of a stage until the last of its streams is sent."""
+    load = {"isl": 128, "osl": 4, "seed": 1, "workers": 1, "concurrency": streams, "requests": streams}
+    async with simulator(50, "--max-num-seqs", "16384") as url:
+        result = await finish(attach(url, load), records="jsonl")
+    return last_sent_s() - began_ns(result.stages[0]) / 1e9
 
 
-async def _rows(fleet: Fleet) -> list[StreamRow]:
-    """Return all rows of the running stage, once it has finished."""
-    rows: list[StreamRow] = []
-    while True:
-        tick = await fleet.tick()
-        for some in tick.rows.values():
-            rows += some
-        if tick.finished is not None:
-            return rows
+def last_sent_s() -> float:
+    """Return when the newest run sent its last request, in unix seconds."""
+    records = max(Path("runs").glob("*/records.jsonl"), key=lambda path: path.stat().st_mtime)
+    return max(json.loads(line)["sent_unix_s"] or 0.0 for line in records.read_text().splitlines())
 
 
 async def measure(names: list[str], starts: int) -> None:
     for _ in range(starts):
-        print(f"4,096 streams were sent within {await start_s(4096):.2f} s")
-    print(_HEAD)
+        print(f"4,096 streams were sent within {await start_s(4096):.2f} s", flush=True)
+    table = Table(COLUMNS)
     for case in CASES:
         if case.name in names:
-            print(await measured(case), flush=True)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--case", action="append", choices=[case.name for case in CASES], help="default: all of them")
-    parser.add_argument("--starts", type=int, default=3)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        asyncio.run(measure(options.case or [case.name for case in CASES], options.starts))
+            table.add(await measured(case))
 
 
 if __name__ == "__main__":
-    main()
+    options = read_options(__doc__, cases=tuple(case.name for case in CASES), starts=3)
+    with scratch():
+        asyncio.run(measure(options.cases, options.starts))

@@ -1,65 +1,75 @@
-"""`python -m benchmarks.soak`: hours of a live run, watched from outside, and what grew.
+"""`python -m benchmarks.soak`: hours of a run, what they cost in memory, disk and CPU, and what grew.
 
 The cockpit runs in a pseudo-terminal on the simulator with eight simulated GPUs at 64 streams. Every half minute a key
 changes the load, and every minute another view is opened. Every ten seconds the memory, the descriptors and the CPU of
-each of its processes are read from /proc, and the size of its folder. The ticks themselves are read from the journal as
-it is written: their intervals show whether the schedule drifts. `benchmarks.day` does the same for a simulated day, not
-in real time.
+each of its processes are read from /proc, and the size of its journal. The ticks themselves are read from the journal
+as it is written: their intervals show whether the schedule drifts. The samples go to `--out` as they are taken, so that
+a soak that was cut short can still be evaluated: `--tell FILE`.
 
-The samples go to a file as they are taken (`--out`), so that a soak that was cut short can still be evaluated:
-`--tell FILE`.
+`--simulated` puts the lines of such a run with 1,024 streams, a new stage every `--stage-s`, through everything that
+keeps state, as fast as they can be folded: journal, histograms, record, and what the cockpit keeps of each snapshot. A
+day takes half an hour.
 """
 
 from __future__ import annotations
 
-import argparse
+import asyncio
 import itertools
 import os
-import tempfile
+import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 import psutil
+from numpy.typing import NDArray
 
-from benchmarks.curves import Curve, Panel, draw
+from benchmarks.running import ROOT, Table, cpu_s, read_options, scratch
+from loadgen.metrics.histogram import Histogram
+from loadgen.profile.document import load_profile
+from loadgen.record.record import Record
+from loadgen.report.tabular import Column
+from loadgen.run.stage_views import StageViews
+from loadgen.run.view import snapshot_of
+from loadgen.run.writer import RunWriter
+from loadgen.schema.deltas import ClientDelta, EncodedHistogram, StageDelta
+from loadgen.schema.engine import EngineView
+from loadgen.schema.journal import (
+    GpusSampled,
+    Happened,
+    HostSampled,
+    Line,
+    StageEnded,
+    StageStarted,
+    TelemetryChanged,
+    Ticked,
+)
+from loadgen.schema.samples import GpuSample, HostSample
+from loadgen.schema.snapshot import LoadView, ServerView
+from loadgen.telemetry.sim import SimGpu, SimLoad, SimState, observed, open_sim, step
 from tests.tui.pseudo_terminal import Terminal, in_a_terminal
+from tui.charts.timeline import Timeline
 from tui.keys import PAGES
+from tui.screens.log import LogBook
 
-PROFILE = """
-description = "64 streams, for hours"
-telemetry = "sim"
-
-[server]
-engine = "simulator"
-served_model_name = "simulated-70b"
-
-[load]
-isl = 512
-osl = 128
-
-[[stages]]
-concurrency = 64
-"""
-VRAMP = Path(__file__).parents[1] / ".venv/bin/vramp"
-LOOK_S = 10.0
-CHANGE_S = 30.0
-VIEW_S = 60.0  # so that every view has been shown before `SETTLED_S`
-SETTLED_S = 1200.0
-"""From this time on nothing may grow."""
-GROWTH = 0.05
 TICK_S = 0.25
+
+# Live.
+
+BUSY = ["simulator", "--concurrency", "64", "--duration", "1000h", "--isl", "512", "--osl", "128", "--telemetry", "sim"]
+LOOK_S, CHANGE_S, VIEW_S = 10.0, 30.0, 60.0
+SETTLED_S = 1200.0
+"""Every view has been shown by then, and nothing may grow any more."""
+GROWTH = 0.05
 _LOADS = ("-", "+", "[", "]")
 """The keys that change the load, in turn; after them it is back at 64 streams."""
-_ROLES = (
-    ("loadgen.worker", "worker"),
-    ("loadgen.telemetry", "telemetry"),
-    ("loadgen.simulator", "server"),
-    ("guard", "guard"),
-)
+_ROLES = {"loadgen.worker": "worker", "loadgen.telemetry": "telemetry", "loadgen.simulator": "server", "guard": "guard"}
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -69,12 +79,9 @@ class Look(msgspec.Struct, frozen=True):
     rss_mb: dict[str, float]
     descriptors: dict[str, int]
     cpu_s: dict[str, float]
-    folder_mb: float
     journal_mb: float
     written_bytes: int  # to the terminal so far
-    ticks: int  # since the previous look
-    tick_s: float  # the median interval between them
-    longest_tick_s: float
+    tick_intervals_s: list[float]  # since the previous look
     changes: int  # of the load so far
 
 
@@ -85,21 +92,20 @@ class Ticks:
         self._journal = folder / "journal.jsonl"
         self._file = self._journal.open("rb")
         self._rest = b""
-        self._last_s: float | None = None
+        self._times_s: list[float] = []
 
-    def distances_s(self) -> list[float]:
+    def intervals_s(self) -> list[float]:
         """Return the intervals between the ticks since the last call."""
         has_new_part = self._journal.stat().st_ino != os.fstat(self._file.fileno()).st_ino
         reported = self._file.read()
         if has_new_part:  # what was left in the old one has just been read
             self._file.close()
             self._file = self._journal.open("rb")
-            reported += self._file.read()
-        whole, _, self._rest = (self._rest + reported).rpartition(b"\n")
-        times_s = [msgspec.json.decode(line)["t_s"] for line in whole.splitlines() if b'"type":"Ticked"' in line]
-        before_s = times_s[:1] if self._last_s is None else [self._last_s]
-        self._last_s = times_s[-1] if times_s else self._last_s
-        return [later - earlier for earlier, later in itertools.pairwise([*before_s, *times_s])]
+            told += self._file.read()
+        whole, _, self._rest = (self._rest + told).rpartition(b"\n")
+        ticks = (line for line in whole.splitlines() if b'"type":"Ticked"' in line)
+        self._times_s = [*self._times_s[-1:], *(msgspec.json.decode(line)["t_s"] for line in ticks)]
+        return [round(later - earlier, 4) for earlier, later in itertools.pairwise(self._times_s)]
 
 
 def processes(pid: int) -> Iterator[tuple[str, psutil.Process]]:
@@ -109,46 +115,31 @@ def processes(pid: int) -> Iterator[tuple[str, psutil.Process]]:
     for process in (leader, *sorted(leader.children(recursive=True), key=lambda one: one.create_time())):
         with suppress(psutil.NoSuchProcess):
             words = " ".join(process.cmdline())
-            role = "cockpit" if process.pid == pid else next((name for part, name in _ROLES if part in words), "other")
+            role = "cockpit" if process == leader else next((_ROLES[part] for part in _ROLES if part in words), "other")
             seen[role] = seen.get(role, 0) + 1
             yield role if seen[role] == 1 else f"{role} {seen[role]}", process
 
 
 def look(terminal: Terminal, folder: Path, ticks: Ticks, t_s: float, written_bytes: int, changes: int) -> Look:
-    rss_mb, descriptors, cpu_s = {}, {}, {}
+    rss_mb, descriptors, used_s = {}, {}, {}
     for name, process in processes(terminal.pid):
         with suppress(psutil.NoSuchProcess):
-            rss_mb[name] = round(process.memory_info().rss / 1e6, 2)
+            used_s[name] = cpu_s(process)
+            rss_mb[name] = process.memory_info().rss / 1e6
             descriptors[name] = process.num_fds()
-            times = process.cpu_times()
-            cpu_s[name] = round(times.user + times.system, 2)
-    sizes = {path.name: path.stat().st_size / 1e6 for path in folder.iterdir()}
-    distances_s = ticks.distances_s()
-    return Look(
-        t_s=round(t_s, 1),
-        rss_mb=rss_mb,
-        descriptors=descriptors,
-        cpu_s=cpu_s,
-        folder_mb=round(sum(sizes.values()), 3),
-        journal_mb=round(sum(size for name, size in sizes.items() if name.startswith("journal")), 3),
-        written_bytes=written_bytes,
-        ticks=len(distances_s),
-        tick_s=round(median(distances_s), 4) if distances_s else 0.0,
-        longest_tick_s=round(max(distances_s, default=0.0), 3),
-        changes=changes,
-    )
+    journal_mb = sum(path.stat().st_size for path in folder.glob("journal*")) / 1e6
+    return Look(t_s, rss_mb, descriptors, used_s, journal_mb, written_bytes, ticks.intervals_s(), changes)
 
 
-def soak(hours: float, out: Path, change_s: float = CHANGE_S) -> None:
+def live(hours: float, out: Path) -> None:
     """Run and watch the cockpit for some hours, and leave it with `q` `f`."""
-    folder = Path.cwd()
-    (folder / "soak.toml").write_text(PROFILE, encoding="utf-8")
-    keys, pages = itertools.cycle(_LOADS), itertools.cycle(page.key for page in PAGES[:-1])
-    with in_a_terminal([str(VRAMP), "soak.toml"], folder, {}, columns=240, rows=60) as terminal, out.open("wb") as file:
+    folder, keys, pages = Path.cwd(), itertools.cycle(_LOADS), itertools.cycle(page.key for page in PAGES[:-1])
+    command = [sys.executable, "-m", "tui.cli", *BUSY]
+    with in_a_terminal(command, folder, {}, columns=240, rows=60) as terminal, out.open("wb") as file:
         terminal.read_until(b"kernel")
-        run = next((folder / "runs").iterdir())
+        (run,) = (folder / "runs").iterdir()
         ticks, began_s, changes, written = Ticks(run), time.monotonic(), 0, 0
-        due_s = {"look": 0.0, "change": change_s, "view": VIEW_S}
+        due_s = {"look": 0.0, "change": CHANGE_S, "view": VIEW_S}
         while (now_s := time.monotonic() - began_s) < hours * 3600:
             terminal.seen = b""
             terminal.read_for(min(due_s.values()) - now_s)
@@ -157,7 +148,7 @@ def soak(hours: float, out: Path, change_s: float = CHANGE_S) -> None:
             if now_s >= due_s["change"]:
                 terminal.press(next(keys).encode())
                 changes += 1
-                due_s["change"] += change_s
+                due_s["change"] += CHANGE_S
             if now_s >= due_s["view"]:
                 terminal.press(next(pages).encode())
                 due_s["view"] += VIEW_S
@@ -169,90 +160,275 @@ def soak(hours: float, out: Path, change_s: float = CHANGE_S) -> None:
         terminal.read_until(b"finish and keep")
         terminal.press(b"f")
         terminal.read_rest()
-        print(f"the cockpit left with {terminal.wait()}")
-        print("left in its folder: " + ", ".join(_sizes(run)))
+        print(f"the cockpit left with {terminal.wait()}; {sizes(run)}")
 
 
-def _sizes(folder: Path) -> list[str]:
-    return [f"{path.name} {path.stat().st_size / 1e6:.1f} MB" for path in sorted(folder.iterdir())]
+def sizes(folder: Path) -> str:
+    return ", ".join(f"{path.name} {path.stat().st_size / 1e6:.1f} MB" for path in sorted(folder.iterdir()))
 
 
-def tell(looks: Sequence[Look], picture: Path | None) -> None:
+class Part(NamedTuple):
+    """What happened between two looks."""
+
+    looks: Sequence[Look]
+
+    def rate(self, before: float, after: float) -> float:
+        return (after - before) / (self.looks[-1].t_s - self.looks[0].t_s)
+
+    @property
+    def cockpit_cpu(self) -> float:
+        return self.rate(self.looks[0].cpu_s["cockpit"], self.looks[-1].cpu_s["cockpit"])
+
+    @property
+    def intervals_s(self) -> list[float]:
+        return [each for one in self.looks[1:] for each in one.tick_intervals_s]
+
+
+PARTS = (
+    Column[Part]("until, min", lambda part: part.looks[-1].t_s / 60, decimals=0),
+    Column[Part]("cockpit CPU", lambda part: f"{part.cockpit_cpu:.1%}"),
+    Column[Part]("ms a tick", lambda part: part.cockpit_cpu * TICK_S * 1000, decimals=1),
+    Column[Part](
+        "kB/s shown", lambda part: part.rate(part.looks[0].written_bytes, part.looks[-1].written_bytes) / 1000
+    ),
+    Column[Part]("journal, MB", lambda part: part.looks[-1].journal_mb, decimals=1),
+    Column[Part]("ticks", lambda part: len(part.intervals_s)),
+    Column[Part]("median interval, s", lambda part: median(part.intervals_s), decimals=4),
+    Column[Part]("longest", lambda part: max(part.intervals_s)),
+)
+
+
+class Grown(NamedTuple):
+    """A process over the looks at which it lived, once everything had been shown."""
+
+    name: str
+    looks: Sequence[Look]
+
+    def rss_mb(self, looks: slice) -> float:
+        return median(each.rss_mb[self.name] for each in self.looks[looks])
+
+    @property
+    def share(self) -> float:
+        return self.rss_mb(slice(-12, None)) / self.rss_mb(slice(12)) - 1
+
+    @property
+    def descriptors(self) -> str:
+        counts = [each.descriptors[self.name] for each in self.looks]
+        return f"{min(counts)} to {max(counts)}"
+
+
+GROWN = (
+    Column[Grown]("process", lambda grown: grown.name, words=True, width=12),
+    Column[Grown]("first, MB", lambda grown: grown.rss_mb(slice(12)), decimals=1),
+    Column[Grown]("last, MB", lambda grown: grown.rss_mb(slice(-12, None)), decimals=1),
+    Column[Grown]("growth", lambda grown: f"{grown.share:+.1%}"),
+    Column[Grown]("verdict", lambda grown: "flat" if grown.share <= GROWTH else "GROWS"),
+    Column[Grown]("descriptors", lambda grown: grown.descriptors),
+)
+
+
+def tell(looks: Sequence[Look]) -> None:
     """Print a row for every twenty minutes, then what grew after the first of them."""
-    print("   until  cockpit CPU  ms a tick  kB/s shown  journal MB  ticks: count, interval in s, the longest")
-    for before, after in itertools.pairwise(list(_every(looks, SETTLED_S))):
-        span_s = after.t_s - before.t_s
-        cpu = (after.cpu_s["cockpit"] - before.cpu_s["cockpit"]) / span_s
-        part = [each for each in looks if before.t_s < each.t_s <= after.t_s]
-        print(
-            f"{after.t_s / 60:>4.0f} min  {cpu:>11.1%}  {cpu * TICK_S * 1000:>9.1f}  "
-            f"{(after.written_bytes - before.written_bytes) / span_s / 1000:>10.1f}  {after.journal_mb:>10.1f}  "
-            f"{sum(each.ticks for each in part)}, {median(each.tick_s for each in part):.4f}, "
-            f"{max(each.longest_tick_s for each in part):.2f}"
-        )
+    table, grown = Table(PARTS), Table(GROWN)
+    bounds = [*range(0, len(looks) - 1, round(SETTLED_S / LOOK_S)), len(looks) - 1]
+    for first, last in itertools.pairwise(bounds):
+        table.add(Part(looks[first : last + 1]))
     settled = [each for each in looks if each.t_s >= SETTLED_S]
-    if len(settled) < 2:
-        return
-    for name in settled[0].rss_mb:
-        known = [each for each in settled if name in each.rss_mb]
-        first, last = (median(each.rss_mb[name] for each in part) for part in (known[:12], known[-12:]))
-        handles = sorted({each.descriptors[name] for each in known})
-        verdict = "flat" if last <= first * (1 + GROWTH) else "GROWS"
-        print(
-            f"{name:<12} {first:>7.1f} -> {last:>7.1f} MB  {last / first - 1:>+7.1%}  {verdict}  "
-            f"descriptors {handles[0]} to {handles[-1]}"
-        )
-    ticked = sum(each.ticks for each in looks[1:])
-    drift_s = looks[-1].t_s - looks[0].t_s - ticked * TICK_S
-    print(
-        f"{ticked} ticks in {looks[-1].t_s - looks[0].t_s:.0f} s: {drift_s:+.2f} s from one each {TICK_S} s; "
-        f"{looks[-1].changes} changes of the load"
+    for name in settled[0].rss_mb if settled else ():
+        grown.add(Grown(name, [each for each in settled if name in each.rss_mb]))
+    whole, span_s = Part(looks), looks[-1].t_s - looks[0].t_s
+    drift_s = span_s - len(whole.intervals_s) * TICK_S
+    print(f"{drift_s:+.2f} s from a tick each {TICK_S} s in {span_s:.0f} s; {looks[-1].changes} changes of the load")
+
+
+# Simulated.
+
+STREAMS, GPUS, STAGE_S = 1024, 8, 900.0
+_KINDS = 64
+"""How many different ticks there are, which are used in turn."""
+_SENSORS = (
+    *("power_w", "temperature_hotspot_c", "temperature_memory_c", "gfx_clock_mhz", "sm_percent", "dram_percent"),
+    *("gfx_percent", "memory_percent", "pcie_bytes_per_s"),
+)
+_NOTE_EVERY_S, _ERROR_EVERY_S, _SNAPSHOT_TICKS = 60.0, 30.0, 20
+_ENGINE = EngineView(running=900.0, waiting=124.0, kv_usage=0.93, preemptions=0.0, generation_tokens_per_s=40_000.0)
+_LOAD = SimLoad(True, 900.0, 50_000.0, 40_000.0)
+_MEDIANS_MS = {"ttft": 800.0, "ttft_from_intended": 850.0, "tpot": 25.0, "e2e": 26_000.0, "normalized": 5.0}
+_STEPS, _STEP_MS, _STEP_SPREAD_MS, _READ_SPREAD_MS = 10, 25.0, 1.5, 0.2
+"""The engine's steps in a tick; the streams of a batch get their tokens together and are read one after the other."""
+
+
+def _encoded(values_ms: NDArray[np.float64]) -> EncodedHistogram:
+    latency = Histogram()
+    latency.record_ns((values_ms * 1e6).astype(np.int64).tolist())
+    return latency.encode()
+
+
+def _delta(random: np.random.Generator) -> StageDelta:
+    """Return a quarter of a second of 1,024 streams that last twenty seconds each."""
+    latency = {name: _encoded(random.lognormal(np.log(ms), 0.4, 13)) for name, ms in _MEDIANS_MS.items()}
+    steps_ms = random.normal(_STEP_MS, _STEP_SPREAD_MS, _STEPS)
+    gaps_ms = steps_ms + random.normal(0.0, _READ_SPREAD_MS, (STREAMS, _STEPS))
+    tokens: dict[str, Any] = dict.fromkeys(("input_tokens", "window_input_tokens"), 13 * 4096)
+    tokens |= dict.fromkeys(("output_tokens", "window_output_tokens"), 13 * 1024)
+    counts: dict[str, Any] = dict.fromkeys(("sent", "completed", "window_requests"), 13) | {"good": 12, "peak": STREAMS}
+    area_ns = int(STREAMS * TICK_S * 1e9)
+    return StageDelta(held_area_ns=area_ns, latency=latency | {"itl": _encoded(gaps_ms.ravel())}, **counts, **tokens)
+
+
+def lines(hours: float, stage_s: float = STAGE_S) -> Iterator[Line]:
+    """Yield the lines of so many hours; the GPUs are sampled once a second."""
+    random = np.random.default_rng(1)
+    deltas = [_delta(random) for _ in range(_KINDS)]
+    lag = _encoded(random.lognormal(np.log(0.1), 0.4, 2500))
+    boxes = [(SimGpu(index, throttled=index == 5), SimState()) for index in range(GPUS)]
+    yield TelemetryChanged(0.0, open_sim(gpus=GPUS).opened.gpus, {})
+    stage = -1
+    for tick in range(round(hours * 3600 / TICK_S)):
+        t_s = tick * TICK_S
+        if t_s // stage_s > stage:
+            yield from _next_stage(stage, t_s, stage_s)
+            stage += 1
+        if tick % 4 == 0:
+            boxes = [(gpu, step(gpu, state, _LOAD, 1.0)) for gpu, state in boxes]
+            samples = (observed(gpu, state, _LOAD, t_s) for gpu, state in boxes)
+            yield GpusSampled(t_s, tuple(_noisy(sample, random) for sample in samples))
+            yield HostSampled(t_s, HostSample(t_s, 96, 10**11, 10**12, 20.0, 30.0 + tick % 7, 80.0))
+        if t_s % _NOTE_EVERY_S == 0:
+            yield Happened(t_s, "note" if t_s % 600 == 0 else "server", f"a remark after {t_s:.0f} s")
+        yield _tick(deltas[tick % _KINDS], lag, tick, stage, int(stage * stage_s * 1e9))
+
+
+def _next_stage(stage: int, t_s: float, stage_s: float) -> Iterator[Line]:
+    if stage >= 0:
+        yield StageEnded(t_s, stage, "its time was up")
+    yield StageStarted(
+        t_s=t_s,
+        index=stage + 1,
+        label=f"stage {stage + 2}",
+        concurrency=STREAMS,
+        rate=None,
+        arrival="closed",
+        isl=4096,
+        osl=1024,
+        duration_s=stage_s,
     )
-    if picture is not None:
-        picture.write_text(draw(_panels(looks)), encoding="utf-8")
 
 
-def _every(looks: Iterable[Look], span_s: float) -> Iterator[Look]:
-    """Yield the first, and then one per `span_s`."""
-    due_s = 0.0
-    for each in looks:
-        if each.t_s >= due_s:
-            yield each
-            due_s = (each.t_s // span_s + 1) * span_s
+def _noisy(sample: GpuSample, random: np.random.Generator) -> GpuSample:
+    """Add noise as of real sensors, which is what makes their lines large in a compressed file."""
+    values = {name: value for name in _SENSORS if (value := getattr(sample, name)) is not None}
+    noisy = {name: round(value * random.normal(1.0, 0.01), 1) for name, value in values.items()}
+    return msgspec.structs.replace(sample, **noisy)
 
 
-def _panels(looks: Sequence[Look]) -> list[Panel]:
-    names = dict.fromkeys(name for each in looks for name in each.rss_mb)
-    minutes = [each.t_s / 60 for each in looks]
-    steps = list(itertools.pairwise(looks))
-    cpu_ms = [(b.cpu_s["cockpit"] - a.cpu_s["cockpit"]) / (b.t_s - a.t_s) * TICK_S * 1000 for a, b in steps]
-    return [
-        Panel("Resident memory, MB", [Curve(one, minutes, [each.rss_mb.get(one) for each in looks]) for one in names]),
-        Panel("Descriptors", [Curve(one, minutes, [each.descriptors.get(one) for each in looks]) for one in names]),
-        Panel("Cockpit, ms of CPU a tick", [Curve("cockpit", minutes[1:], list(cpu_ms))]),
-        Panel("Interval of ticks, s", [
-            Curve("median", minutes, [each.tick_s or None for each in looks]),
-            Curve("longest", minutes, [each.longest_tick_s or None for each in looks]),
-        ]),
-        Panel("Journal, MB", [Curve("journal", minutes, [each.journal_mb for each in looks])]),
-    ]  # fmt: skip
+def _tick(delta: StageDelta, lag: EncodedHistogram, tick: int, stage: int, window_start_ns: int) -> Ticked:
+    t_s = tick * TICK_S
+    window: dict[str, Any] = {"window_start_ns": window_start_ns, "window_end_ns": int((t_s + TICK_S) * 1e9)}
+    if t_s % _ERROR_EVERY_S == 0:
+        said = [f"503: request {tick} was turned away"]
+        window |= {"failed": 1, "errors": {"http_5xx": 1}, "messages": {"http_5xx": said}}
+    return Ticked(
+        t_s=t_s,
+        span_s=TICK_S,
+        stages={stage: msgspec.structs.replace(delta, **window)},
+        client=ClientDelta(cpu_ns=90_000_000, reads=2500, read_lag=lag),
+        held=STREAMS,
+        open_stages={stage: STREAMS},
+        workers=2,
+        rss_bytes=200_000_000,
+        engine=_ENGINE,
+    )
+
+
+@dataclass
+class Onlooker:
+    """Makes snapshots of a record, and keeps what the cockpit keeps of them."""
+
+    views: StageViews = field(default_factory=StageViews)
+    timeline: Timeline = field(default_factory=Timeline)
+    book: LogBook = field(default_factory=LogBook)
+    seen: int = 0
+
+    def look(self, record: Record, t_s: float) -> None:
+        self.seen += 1
+        numbers = range(self.seen, self.seen + 40)
+        tail = tuple(f"INFO engine.py:{n} Running: 900 reqs, Waiting: 124 reqs" for n in numbers)
+        server = ServerView("simulator", "http://127.0.0.1", "ready", log_tail=tail, log_total=self.seen + 40)
+        started = record.current.started if record.current is not None else None
+        load = LoadView(
+            stage=started.index + 1 if started else 0,
+            stages_planned=96,
+            concurrency=STREAMS,
+            rate=None,
+            held=STREAMS,
+            queued=0,
+            isl=4096,
+            osl=1024,
+            stage_elapsed_s=t_s - started.t_s if started else 0.0,
+        )
+        words: dict[str, Any] = {"phase": "running", "profile": "soak", "workers": 2, "telemetry": ""}
+        self.timeline.add(snapshot_of(record, self.views, t_s=t_s, unix_s=t_s, server=server, load=load, **words))
+        self.book.see(server)
+
+
+class Cost(NamedTuple):
+    """What a part of the simulated run cost."""
+
+    t_s: float
+    rss_mb: float
+    stages: int
+    tick_ms: float
+    snapshots_ms: Sequence[float]
+
+
+COSTS = (
+    Column[Cost]("until, min", lambda cost: cost.t_s / 60, decimals=0),
+    Column[Cost]("resident, MB", lambda cost: cost.rss_mb, decimals=0),
+    Column[Cost]("stages", lambda cost: cost.stages),
+    Column[Cost]("lines of a tick, ms", lambda cost: cost.tick_ms),
+    Column[Cost]("snapshot, ms", lambda cost: median(cost.snapshots_ms), decimals=1),
+    Column[Cost]("slowest", lambda cost: max(cost.snapshots_ms), decimals=1),
+)
+
+
+def simulated(hours: float, stage_s: float) -> None:
+    """Fold the lines of some hours, and print what each sixth of them cost."""
+    writer, onlooker, table = RunWriter("soak", json_path=None, records=None, baseline=None), Onlooker(), Table(COSTS)
+    writer.began_s = 0.0
+    writer.begin(load_profile(ROOT / "profiles/simulator.toml"), seed=1, workers=2, stages_planned=96)
+    part = round(hours * 3600 / TICK_S / 6)
+    ticks, folded_s, snapshots_ms = 0, 0.0, list[float]()
+    for line in lines(hours, stage_s):
+        began_s = time.thread_time()
+        writer.log(line)
+        folded_s += time.thread_time() - began_s
+        if not isinstance(line, Ticked):
+            continue
+        ticks += 1
+        if ticks % _SNAPSHOT_TICKS == 0:
+            began_s = time.thread_time()
+            onlooker.look(writer.record, line.t_s)
+            snapshots_ms.append(1000 * (time.thread_time() - began_s))
+        if ticks % part == 0:
+            rss_mb = psutil.Process().memory_info().rss / 1e6
+            table.add(Cost(line.t_s, rss_mb, len(writer.record.stages), 1000 * folded_s / part, snapshots_ms))
+            folded_s, snapshots_ms = 0.0, []
+    began_s = time.thread_time()
+    asyncio.run(writer.finish("complete", "the day is over"))
+    print(f"the result takes {time.thread_time() - began_s:.2f} s; {sizes(writer.folder)}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hours", type=float, default=2.0)
-    parser.add_argument("--change-s", type=float, default=CHANGE_S, help="between two changes of the load")
-    parser.add_argument("--out", type=Path, default=Path("soak.jsonl"), help="where the samples go")
-    parser.add_argument("--picture", type=Path, help="draw them, as SVG")
-    parser.add_argument("--tell", type=Path, metavar="FILE", help="evaluate samples taken earlier; runs nothing")
-    options = parser.parse_args()
-    out, picture = options.out.absolute(), options.picture.absolute() if options.picture else None
-    if options.tell is None:
-        with tempfile.TemporaryDirectory() as folder:
-            os.chdir(folder)
-            soak(options.hours, out, options.change_s)
-    looks = [msgspec.json.decode(line, type=Look) for line in (options.tell or out).read_bytes().splitlines()]
-    tell(looks, picture)
+    options = read_options(__doc__, hours=2.0, out="soak.jsonl", tell="", simulated=False, stage_s=STAGE_S)
+    out = Path(options.tell or options.out).absolute()
+    with scratch():
+        if options.simulated:
+            simulated(options.hours, options.stage_s)
+            return
+        if not options.tell:
+            live(options.hours, out)
+    tell([msgspec.json.decode(line, type=Look) for line in out.read_bytes().splitlines()])
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from pathlib import Path
 import httpx
 import psutil
 
+from benchmarks.running import tree_cpu_s
 from loadgen.server.engines.sample import parse_engine_metrics
 
 OUTPUT = "output.txt"
@@ -101,24 +102,9 @@ async def _look(pid: int, url: str, looks: Looks) -> None:
     """Take samples until cancelled, or until the server cannot answer, which leaves the samples so far."""
     async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
         while True:
-            looks.take(pid, await generated_tokens(client, url))
+            metrics = parse_engine_metrics((await client.get(f"{url}/metrics")).text)
+            looks.take(pid, metrics.generation_tokens or 0.0)
             await asyncio.sleep(_LOOK_EVERY_S)
-
-
-async def generated_tokens(client: httpx.AsyncClient, url: str) -> float:
-    return parse_engine_metrics((await client.get(f"{url}/metrics")).text).generation_tokens or 0.0
-
-
-def tree_cpu_s(pid: int) -> dict[int, float]:
-    """Return the CPU seconds of a process and of its live descendants, by pid."""
-    used = {}
-    with contextlib.suppress(psutil.NoSuchProcess):
-        leader = psutil.Process(pid)
-        for process in (leader, *leader.children(recursive=True)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                times = process.cpu_times()
-                used[process.pid] = times.user + times.system
-    return used
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
@@ -151,9 +137,7 @@ class Others:
     @staticmethod
     def _now() -> tuple[float, float, float]:
         machine = psutil.cpu_times()
-        busy_s = (
-            machine.user + machine.system + machine.nice + machine.steal
-        )  # interrupts here are mostly from the loopback
+        busy_s = machine.user + machine.system + machine.nice + machine.steal  # interrupts are mostly the loopback's
         return time.monotonic(), busy_s, time.process_time() + _ended_cpu_s()
 
 

@@ -2,23 +2,11 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from benchmarks.clients import (
-    CLIENTS,
-    Client,
-    Load,
-    Reported,
-    of_foreign,
-    read_aiperf,
-    read_endpoints,
-    read_floor,
-    read_guidellm,
-    read_vllm,
-)
+from benchmarks.clients import CLIENTS, FLOOR, Client, Load, Reported, of_foreign
 from loadgen.simulator import tokens
 
 FOREIGN = Path(__file__).parents[1] / "store/foreign/files"
@@ -26,35 +14,29 @@ FILES = Path(__file__).with_name("files")
 
 
 @pytest.mark.parametrize(
-    ("read", "source", "name", "reported"),
+    ("name", "source", "reported"),
     [
-        (read_vllm, FOREIGN / "vllm_bench_0.32_detailed.json", "vllm.json", Reported(65.5, 80.69, 10.0, 10.0)),
-        (read_guidellm, FOREIGN / "guidellm_0.8.json", "guidellm.json", Reported(62.5, 70.5, 10.25, 10.75)),
+        ("vllm", FOREIGN / "vllm_bench_0.32_detailed.json", Reported(65.5, 80.69, 10.0, 10.0)),
+        ("guidellm", FOREIGN / "guidellm_0.8.json", Reported(62.5, 70.5, 10.25, 10.75)),
+        ("aiperf", FOREIGN / "aiperf_0.13.json", Reported(64.0, 74.0, 10.375, 10.875)),
         (
-            read_aiperf,
-            FOREIGN / "aiperf_0.13.json",
-            "aiperf/profile_export_aiperf.json",
-            Reported(64.0, 74.0, 10.375, 10.875),
-        ),
-        (
-            read_endpoints,
+            "mlcommons",
             FILES / "endpoints_0.1.json",
-            "endpoints/performance/result_summary.json",
             Reported(60.523871036458336, 68.951857, 10.028042263800023, 10.198524669291338),
         ),
     ],
 )
-def test_the_figures_of_a_peer(
-    read: Callable[[Path], Reported], source: Path, name: str, reported: Reported, tmp_path: Path
-) -> None:
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(source, tmp_path / name)
-    assert read(tmp_path) == reported
+def test_the_figures_of_a_peer(name: str, source: Path, reported: Reported, tmp_path: Path) -> None:
+    (client,) = (client for client in CLIENTS if client.name.startswith(name))
+    path = tmp_path / client.file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source, path)
+    assert client.read(path) == reported
 
 
 def test_the_floor_prints_its_figures(tmp_path: Path) -> None:
-    (tmp_path / "output.txt").write_text("49152 0.2 8.1 56.25\n")
-    assert read_floor(tmp_path) == Reported(56.25)
+    (tmp_path / FLOOR.file).write_text("49152 0.2 8.1 56.25\n")
+    assert FLOOR.read(tmp_path / FLOOR.file) == Reported(56.25)
 
 
 def test_another_file_is_no_result(tmp_path: Path) -> None:

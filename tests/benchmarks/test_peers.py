@@ -1,31 +1,35 @@
 """The comparison from end to end on a simulator, and the table that it becomes."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from benchmarks.clients import Client, Reported, of_foreign, read_vramp, vramp_command
-from benchmarks.peers import Measured, NoFigures, Served, check_end, compare, row, table
+from benchmarks.clients import VRAMP, Client, Reported, vramp_command
+from benchmarks.peers import Measured, NoFigures, Served, check_end, compare, table
 from benchmarks.watched import Ended
 
-TRUE = Served(55.0, 60.0, 10.0, 10.1, 63.6, 6000.0)
+TRUE = Served(55.0, 60.0, 10.1, 63.6, 6000.0)
 
 
 def python(name: str, code: str) -> Client:
     return Client(
-        name, lambda: Path(sys.executable), lambda program, _: [str(program), "-c", code], lambda _: Reported(1)
+        name, lambda: Path(sys.executable), lambda program, _: [str(program), "-c", code], "", lambda _: Reported(1)
     )
+
+
+def row(runs: list[Measured]) -> str:
+    return table(runs).splitlines()[-1]
 
 
 async def test_what_works_and_what_does_not_are_rows(capsys: pytest.CaptureFixture[str]) -> None:
     clients = [
-        Client("vramp", lambda: Path(sys.executable), vramp_command, read_vramp),
-        Client("missing", lambda: "cannot be installed: no such package", vramp_command, read_vramp),
+        VRAMP,
+        Client("missing", lambda: "cannot be installed: no such package", vramp_command, "vramp.json"),
         python("broken", "raise SystemExit('Error: it broke')"),
         python("idle", "pass"),
-        Client("mute", lambda: Path(sys.executable), vramp_command, lambda folder: of_foreign(folder / "none.json")),
+        Client("mute", lambda: Path(sys.executable), vramp_command, "none.json"),
     ]
     vramp, missing, broken, idle, mute = await compare(clients, [4], rounds=1, each=2)
     assert vramp.why is None and vramp.reported is not None and vramp.served is not None
@@ -60,7 +64,7 @@ def test_the_quietest_round_is_the_row() -> None:
 
 
 def test_requests_without_an_answer_are_counted() -> None:
-    run = Measured("a", 64, 0, Reported(57.0), replace(TRUE, unanswered=3))
+    run = Measured("a", 64, 0, Reported(57.0), msgspec.structs.replace(TRUE, unanswered=3))
     assert row([run]) == (
         "| 64 | a | 57.00 (55.00) | - (60.00) | - (10.10) | 64 | 6,000 | - | - | 0.00 "
         "| 3 requests without a complete answer |"
@@ -73,5 +77,5 @@ def test_the_table_is_by_load_and_has_every_client() -> None:
     assert [line.split(" | ")[:2] for line in lines[2:]] == [
         ["| 64", "a"], ["| 64", "b"], ["| 1,024", "a"], ["| 1,024", "b"],
     ]  # fmt: skip
-    assert lines[2] == "| 64 | a | | | | | | | | | gone |"
+    assert lines[2] == "| 64 | a |  |  |  |  |  | - | - |  | gone |"
     assert len({line.count("|") for line in lines}) == 1

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pytest
-
-from benchmarks import day
+from benchmarks.soak import Onlooker, lines
 from loadgen.record.record import Record
 from loadgen.schema.deltas import ClientDelta, StageDelta
 from loadgen.schema.engine import EngineStage
@@ -36,15 +34,13 @@ def test_what_comes_late_is_added_to_a_thin_stage() -> None:
 
 def played(stage_s: float) -> Iterator[Record]:
     """The record of six minutes with stages of this length, whenever it has been looked at."""
-    record, onlooker = Record(), day.Onlooker()
+    record, onlooker = Record(), Onlooker()
     record.apply(STARTED)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(day, "STAGE_S", stage_s)
-        for line in day.Day().lines(hours=0.1):
-            record.apply(line)
-            if isinstance(line, Ticked) and line.t_s % 5 == 0:
-                onlooker.look(record, line.t_s)
-                yield record
+    for line in lines(0.1, stage_s):
+        record.apply(line)
+        if isinstance(line, Ticked) and line.t_s % 5 == 0:
+            onlooker.look(record, line.t_s)
+            yield record
     yield record
 
 
