@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import tempfile
 import tomllib
 from pathlib import Path
 
 from textual.pilot import Pilot
 
+from benchmarks.running import ROOT, attach, finish, scratch
 from loadgen.profile.document import build_profile, load_profile
 from loadgen.profile.schema import Profile
 from loadgen.report.compare import compare_runs
@@ -25,13 +25,11 @@ from loadgen.report.html.run_page import html_report
 from loadgen.run.operations import Stop
 from loadgen.run.remote import RemoteRun
 from loadgen.run.run import Run
-from loadgen.schema.result import Result
 from tests.chromium import chromium
 from tests.cluster.machines import cluster
 from tests.cluster.operating import vramp, write_profile
 from tui.app import Cockpit
 
-ROOT = Path(__file__).parents[1]
 KEYS = ("]", "]", "m", "]", "[")
 NOTE = "fans at full speed"
 PICTURES = {"cockpit": (), "latency": ("3",), "curve": ("2",)}
@@ -90,9 +88,8 @@ async def take_monitor() -> None:
                 url.set_result(snapshot.server.url)
 
     driving = asyncio.create_task(drive())
-    server = {"engine": "attach", "url": await url}
-    document = {"name": "monitor", "server": server, "load": {"concurrency": 0}, "telemetry": "off"}
-    run = Run(build_profile(document, where="screenshot"), where="screenshot", hold_open=True)
+    watched = attach(await url, {"concurrency": 0}, name="monitor", telemetry="off")
+    run = Run(watched, where="screenshot", hold_open=True)
     cockpit = Cockpit(run)
     async with cockpit.run_test(size=(200, 50)) as pilot:
         await asyncio.sleep(5 * _STAGE_S)
@@ -135,20 +132,12 @@ def recipe() -> Profile:
     )
 
 
-async def finished(profile: Profile) -> Result:
-    run = Run(profile, where="screenshot")
-    async for _ in run.snapshots():
-        pass
-    assert run.result is not None
-    return run.result
-
-
 async def take_frontier(folder: Path) -> None:
     runs = []
     for name, args in VARIANTS.items():
         server = {"engine": "simulator", "served_model_name": "simulated-70b", "args": args}
         document = {"name": name, "server": server, "telemetry": "sim", "load": STEPS, "cost": {"gpu_hour": 2.1}}
-        runs.append((name, await finished(build_profile(document, where="screenshot"))))
+        runs.append((name, await finish(build_profile(document, where="screenshot"))))
     (_, a), (_, b) = runs
     page = folder / "compare.html"
     page.write_text(compare_page(runs, [compare_runs(("quick", a), ("wide", b))]), encoding="utf-8")
@@ -159,7 +148,7 @@ async def take_frontier(folder: Path) -> None:
 
 async def take_page(folder: Path) -> None:
     page = folder / "report.html"
-    page.write_text(html_report(await finished(recipe())), encoding="utf-8")
+    page.write_text(html_report(await finish(recipe())), encoding="utf-8")
     with chromium(folder, width=1280, height=1140) as browser:
         browser.open(page.as_uri())
         browser.run("document.querySelector('main > section').scrollIntoView()")
@@ -167,12 +156,11 @@ async def take_page(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as name:
-        os.chdir(name)
+    with scratch() as folder:
         asyncio.run(take())
         asyncio.run(take_monitor())
         if os.geteuid() == 0 and shutil.which("sshd"):
-            asyncio.run(take_cluster(Path(name) / "cluster"))
+            asyncio.run(take_cluster(folder / "cluster"))
         if shutil.which("chromedriver"):
-            asyncio.run(take_frontier(Path(name)))
-            asyncio.run(take_page(Path(name)))
+            asyncio.run(take_frontier(folder))
+            asyncio.run(take_page(folder))

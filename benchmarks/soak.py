@@ -50,7 +50,7 @@ from loadgen.schema.journal import (
     TelemetryChanged,
     Ticked,
 )
-from loadgen.schema.samples import GpuSample, HostSample
+from loadgen.schema.samples import HostSample
 from loadgen.schema.snapshot import LoadView, ServerView
 from loadgen.telemetry.sim import SimGpu, SimLoad, SimState, observed, open_sim, step
 from tests.tui.pseudo_terminal import Terminal, in_a_terminal
@@ -246,16 +246,10 @@ def tell(looks: Sequence[Look]) -> None:
 STREAMS, GPUS, STAGE_S = 1024, 8, 900.0
 _KINDS = 64
 """How many different ticks there are, which are used in turn."""
-_SENSORS = (
-    *("power_w", "temperature_hotspot_c", "temperature_memory_c", "gfx_clock_mhz", "sm_percent", "dram_percent"),
-    *("gfx_percent", "memory_percent", "pcie_bytes_per_s"),
-)
 _NOTE_EVERY_S, _ERROR_EVERY_S, _SNAPSHOT_TICKS = 60.0, 30.0, 20
 _ENGINE = EngineView(running=900.0, waiting=124.0, kv_usage=0.93, preemptions=0.0, generation_tokens_per_s=40_000.0)
 _LOAD = SimLoad(True, 900.0, 50_000.0, 40_000.0)
 _MEDIANS_MS = {"ttft": 800.0, "ttft_from_intended": 850.0, "tpot": 25.0, "e2e": 26_000.0, "normalized": 5.0}
-_STEPS, _STEP_MS, _STEP_SPREAD_MS, _READ_SPREAD_MS = 10, 25.0, 1.5, 0.2
-"""The engine's steps in a tick; the streams of a batch get their tokens together and are read one after the other."""
 
 
 def _encoded(values_ms: NDArray[np.float64]) -> EncodedHistogram:
@@ -267,8 +261,8 @@ def _encoded(values_ms: NDArray[np.float64]) -> EncodedHistogram:
 def _delta(random: np.random.Generator) -> StageDelta:
     """Return a quarter of a second of 1,024 streams that last twenty seconds each."""
     latency = {name: _encoded(random.lognormal(np.log(ms), 0.4, 13)) for name, ms in _MEDIANS_MS.items()}
-    steps_ms = random.normal(_STEP_MS, _STEP_SPREAD_MS, _STEPS)
-    gaps_ms = steps_ms + random.normal(0.0, _READ_SPREAD_MS, (STREAMS, _STEPS))
+    # The engine makes ten steps in a tick; the streams get their tokens together and are read one after the other.
+    gaps_ms = random.normal(25.0, 1.5, 10) + random.normal(0.0, 0.2, (STREAMS, 10))
     tokens: dict[str, Any] = dict.fromkeys(("input_tokens", "window_input_tokens"), 13 * 4096)
     tokens |= dict.fromkeys(("output_tokens", "window_output_tokens"), 13 * 1024)
     counts: dict[str, Any] = dict.fromkeys(("sent", "completed", "window_requests"), 13) | {"good": 12, "peak": STREAMS}
@@ -291,8 +285,7 @@ def lines(hours: float, stage_s: float = STAGE_S) -> Iterator[Line]:
             stage += 1
         if tick % 4 == 0:
             boxes = [(gpu, step(gpu, state, _LOAD, 1.0)) for gpu, state in boxes]
-            samples = (observed(gpu, state, _LOAD, t_s) for gpu, state in boxes)
-            yield GpusSampled(t_s, tuple(_noisy(sample, random) for sample in samples))
+            yield GpusSampled(t_s, tuple(observed(gpu, state, _LOAD, t_s) for gpu, state in boxes))
             yield HostSampled(t_s, HostSample(t_s, 96, 10**11, 10**12, 20.0, 30.0 + tick % 7, 80.0))
         if t_s % _NOTE_EVERY_S == 0:
             yield Happened(t_s, "note" if t_s % 600 == 0 else "server", f"a remark after {t_s:.0f} s")
@@ -313,13 +306,6 @@ def _next_stage(stage: int, t_s: float, stage_s: float) -> Iterator[Line]:
         osl=1024,
         duration_s=stage_s,
     )
-
-
-def _noisy(sample: GpuSample, random: np.random.Generator) -> GpuSample:
-    """Add noise as of real sensors, which is what makes their lines large in a compressed file."""
-    values = {name: value for name in _SENSORS if (value := getattr(sample, name)) is not None}
-    noisy = {name: round(value * random.normal(1.0, 0.01), 1) for name, value in values.items()}
-    return msgspec.structs.replace(sample, **noisy)
 
 
 def _tick(delta: StageDelta, lag: EncodedHistogram, tick: int, stage: int, window_start_ns: int) -> Ticked:
