@@ -108,11 +108,7 @@ def audit() -> tuple[str, bool]:
         "-m",
         "pip_audit",
         "--disable-pip",
-        "--progress-spinner",
-        "off",
-        "-f",
-        "json",
-        "-r",
+        *"--progress-spinner off -f json -r".split(),
         str(LOCK),
     ]
     try:
@@ -125,15 +121,12 @@ def audit() -> tuple[str, bool]:
             return _UNREACHED, False
         return f"NOT audited: pip-audit failed: {last}", True
     found = json.loads(done.stdout)["dependencies"]
-    requested = [each for each in found if "skip_reason" not in each]
-    known = [f"{each['name']} {each['version']}: {vuln['id']}" for each in requested for vuln in each["vulns"]]
+    known = [f"{each['name']} {each['version']}: {vuln['id']}" for each in found for vuln in each.get("vulns", ())]
+    skipped = sum("skip_reason" in each for each in found)
     if known:
         return "\n".join(["known vulnerabilities (make lock takes newer versions):", *known]), True
-    if len(requested) < len(found):
-        return (
-            f"NOT audited: {len(found) - len(requested)} of {len(found)} packages are not known to the database",
-            False,
-        )
+    if skipped:
+        return f"NOT audited: {skipped} of {len(found)} packages are not known to the database", False
     return f"audited: no known vulnerability in {len(found)} packages", False
 
 

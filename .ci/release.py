@@ -1,6 +1,6 @@
 """Builds a release into dist/: sdist, wheel, SBOM, licences, SHA256SUMS.
 
-The wheel is built from the unpacked sdist, which proves that the sdist is complete. Both are built twice and must be
+`uv build` makes the wheel from the unpacked sdist, which proves that the sdist is complete. Both are built twice and must be
 identical: their timestamps are those of the commit.
 """
 
@@ -10,16 +10,15 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
-_LICENCES = "LICENCES.txt"
 _MET = {
     "amdsmi": "MIT (the text of its LICENSE; its metadata name none)",
     "asyncssh": "EPL-2.0 OR GPL-2.0-or-later (used unchanged, and only with the extra `cluster`)",
@@ -37,16 +36,15 @@ def main() -> None:
         old.unlink()
     os.environ["SOURCE_DATE_EPOCH"] = _epoch()
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
-        built, again = _build(Path(first)), _build(Path(second))
-        for one, other in zip(built, again, strict=True):
+        for one, other in zip(_build(Path(first)), _build(Path(second)), strict=True):
             if one.read_bytes() != other.read_bytes():
                 sys.exit(f"{one.name}: two builds differ")
-            (DIST / one.name).write_bytes(one.read_bytes())
-        sbom = _sbom(DIST / built[1].name, Path(first))
-    (DIST / f"{built[1].name.split('-py3')[0]}.cdx.json").write_text(
-        json.dumps(sbom, indent=1) + "\n", encoding="utf-8"
-    )
-    (DIST / _LICENCES).write_text("\n".join(_licence_lines(sbom)) + "\n", encoding="utf-8")
+            shutil.copy(one, DIST)
+        (wheel,) = DIST.glob("*.whl")
+        sbom = _sbom(wheel, Path(first) / "environment")
+    document = json.dumps(sbom, indent=1)
+    (DIST / f"{wheel.name.split('-py3')[0]}.cdx.json").write_text(document + "\n", encoding="utf-8")
+    (DIST / "LICENCES.txt").write_text("\n".join(_licence_lines(sbom)) + "\n", encoding="utf-8")
     write_sums(DIST)
     for path in sorted(DIST.iterdir()):
         print(f"{path.stat().st_size:>10,}  {path.relative_to(ROOT)}")
@@ -61,54 +59,31 @@ def write_sums(folder: Path) -> None:
 
 def _epoch() -> str:
     """Return the time of the commit, or in an unpacked sdist that of its files."""
-    done = subprocess.run(
-        ["/usr/bin/env", "git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    command = ["/usr/bin/env", "git", "log", "-1", "--format=%ct"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip() or str(int((ROOT / "pyproject.toml").stat().st_mtime))
 
 
-def _build(folder: Path) -> tuple[Path, Path]:
-    """Build the sdist, and the wheel from it."""
-    _run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(folder), cwd=ROOT)
-    (sdist,) = folder.glob("*.tar.gz")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
-    source = folder / sdist.name.removesuffix(".tar.gz")
-    _run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder), cwd=source)
-    (wheel,) = folder.glob("*.whl")
-    return sdist, wheel
+def _build(folder: Path) -> list[Path]:
+    """Build the sdist, and the wheel from it, with the hatchling that is installed here."""
+    options = ["--quiet", "--offline", "--no-build-isolation", "--python", sys.executable]
+    _uv("build", *options, "--out-dir", str(folder))
+    return sorted(folder.glob("vramp-*"))
 
 
-def _sbom(wheel: Path, folder: Path) -> dict[str, Any]:
+def _sbom(wheel: Path, environment: Path) -> dict[str, Any]:
     """Return a CycloneDX document of an environment that has only the wheel and what the lock pins."""
-    environment = folder / "environment"
-    python = environment / "bin" / "python"
-    uv = [sys.executable, "-m", "uv"]
-    _run(*uv, "venv", "--quiet", "--python", sys.executable, str(environment))
-    _run(
-        *uv,
-        "pip",
-        "install",
-        "--quiet",
-        "--python",
-        str(python),
-        "--require-hashes",
-        "-r",
-        "requirements.lock",
-        cwd=ROOT,
-    )
-    _run(*uv, "pip", "install", "--quiet", "--python", str(python), "--no-deps", str(wheel))
-    command = [
-        "-m",
-        "cyclonedx_py",
-        "environment",
-        "--output-reproducible",
-        "--pyproject",
-        "pyproject.toml",
-        str(python),
-    ]
-    done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=True)
+    python = str(environment / "bin" / "python")
+    _uv("venv", "--quiet", "--python", sys.executable, str(environment))
+    _uv("pip", "install", "--quiet", "--python", python, "--require-hashes", "-r", "requirements.lock")
+    _uv("pip", "install", "--quiet", "--python", python, "--no-deps", str(wheel))
+    command = ["cyclonedx_py", "environment", "--output-reproducible", "--pyproject", "pyproject.toml", python]
+    done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=True)
     return _completed(json.loads(done.stdout), wheel)
+
+
+def _uv(*words: str) -> None:
+    subprocess.run([sys.executable, "-m", "uv", *words], cwd=ROOT, check=True)
 
 
 def _completed(document: dict[str, Any], wheel: Path) -> dict[str, Any]:
@@ -148,16 +123,6 @@ def _allowed(words: str) -> bool:
     either = re.split(r" OR ", words)
     parts = (re.split(r" AND |; ", one) for one in either)
     return words in _MET.values() or any(all(_PERMISSIVE.search(part) for part in each) for each in parts)
-
-
-def _run(*command: str, cwd: Path | None = None) -> None:
-    subprocess.run(
-        command,
-        cwd=cwd,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL if "hatchling" in command else None,
-        check=True,
-    )
 
 
 if __name__ == "__main__":
