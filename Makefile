@@ -90,6 +90,7 @@ docs: $(INSTALLED_DEV)  ## the profile reference and the manual page anew, and t
 
 bench: $(INSTALLED_DEV)  ## measured beside truth, other clients, and the least it can cost (with cc); takes half an hour, wants a quiet machine
 	$(BIN)/python -m benchmarks.truth
+	$(BIN)/python -m benchmarks.screen load
 	$(BIN)/python -m benchmarks.arrivals
 	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.published

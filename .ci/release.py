@@ -1,7 +1,7 @@
 """Builds a release into dist/: sdist, wheel, SBOM, licences, SHA256SUMS.
 
-`uv build` makes the wheel from the unpacked sdist, which proves that the sdist is complete. Both are built twice and must be
-identical: their timestamps are those of the commit.
+The wheel is built from the sdist, which proves that this is complete. Both are built twice and must be identical: their
+timestamps are those of the commit.
 """
 
 from __future__ import annotations
