@@ -24,6 +24,7 @@ _MET = {
     "asyncssh": "EPL-2.0 OR GPL-2.0-or-later (used unchanged, and only with the extra `cluster`)",
     "certifi": "MPL-2.0 (for its file of certificates, which is used unchanged)",
     "partd": "BSD-3-Clause (the text of its LICENSE; its metadata name none)",
+    "pathspec": "MPL-2.0 (used unchanged, and only with the extra `build`)",
     "shtab": "MPL-2.0 (used unchanged)",
 }
 """Licences that were reviewed by hand: missing from the metadata, or asking for more than a notice."""

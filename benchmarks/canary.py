@@ -47,10 +47,12 @@ async def time_to_verdict(faults: str, most_s: float) -> Found:
             if not wrong_s and snapshot.stages and snapshot.stages[0].elapsed_s > GOOD_S:
                 (await client.post(f"{url}/admin/faults", json={"faults": faults.split()})).raise_for_status()
                 wrong_s = time.monotonic()
-            told = next((one for one in snapshot.verdicts if is_of_output(one) and one.bad), None)
-            if told is not None and found.after_s is None:
+            reported = next((one for one in snapshot.verdicts if is_of_output(one) and one.bad), None)
+            if reported is not None and found.after_s is None:
                 # Before the fault it would be a false alarm.
-                found = Found(faults, time.monotonic() - wrong_s if wrong_s else -1.0, f"{told.id}: {told.text}")
+                found = Found(
+                    faults, time.monotonic() - wrong_s if wrong_s else -1.0, f"{reported.id}: {reported.text}"
+                )
                 run.apply(Stop())
     return found
 

@@ -47,9 +47,9 @@ async def replay(ticks: list[Tick]) -> None:
     async def listen() -> None:
         nonlocal running
         async for line in reader:
-            asked = messages.decode_command(line)
-            if isinstance(asked, BeginStage | EndLoad):
-                running = asked if isinstance(asked, BeginStage) else None
+            requested = messages.decode_command(line)
+            if isinstance(requested, BeginStage | EndLoad):
+                running = requested if isinstance(requested, BeginStage) else None
 
     listening, at = loop.create_task(listen()), time.monotonic_ns() // TICK_NS
     while not listening.done():

@@ -165,7 +165,7 @@ def remark(run: Measured) -> str:
 
 def _beside(name: str) -> Callable[[Measured], str]:
     """A figure as the client reported it, and in brackets the true one."""
-    return _of_both(lambda told, true: f"{grouped(getattr(told, name), 2)} ({grouped(getattr(true, name), 2)})")
+    return _of_both(lambda reported, true: f"{grouped(getattr(reported, name), 2)} ({grouped(getattr(true, name), 2)})")
 
 
 def _of_both(words: Callable[[Reported, Served], str]) -> Callable[[Measured], str]:

@@ -119,14 +119,14 @@ class Tick(NamedTuple):
 
 def ticks() -> None:
     """Go through views, dialogs, loads and phases, and print the slowest stretches of the event loop."""
-    told, pressed = Path("ticks").absolute(), list[tuple[float, str]]()
-    with cockpit(240, 60, ["--ticking", str(told), *BUSY], program=("-m", "benchmarks.screen")) as terminal:
+    reported, pressed = Path("ticks").absolute(), list[tuple[float, str]]()
+    with cockpit(240, 60, ["--ticking", str(reported), *BUSY], program=("-m", "benchmarks.screen")) as terminal:
         terminal.read_until(b"stage 1 of")
         for key in (*(page.key for page in PAGES), *"1zzwt][  .?", "\x1b", "n", "\x1b", *"..."):
             pressed.append((time.monotonic(), key))
             terminal.press(key.encode())
             terminal.read_for(SETTLE_S)
-    found = sorted((Tick(*json.loads(line)) for line in told.read_text().splitlines()), key=lambda one: -one.cpu_ms)
+    found = sorted((Tick(*json.loads(line)) for line in reported.read_text().splitlines()), key=lambda one: -one.cpu_ms)
     middle = statistics.median(tick.cpu_ms for tick in found if "snapshot" in tick.about)
     longest = max(tick.longest_turn_ms for tick in found)
     print(
@@ -210,10 +210,10 @@ def _until_held(journal: Path, began_s: float, relay: Relay) -> float:
     """Return the milliseconds until a tick of the workers, four a second, reports all streams as open."""
     with journal.open("rb") as lines:
         lines.seek(0, 2)
-        told = b""
-        while not any(int(held) >= STREAMS for held in re.findall(rb'"held":(\d+)', told)):
+        reported = b""
+        while not any(int(held) >= STREAMS for held in re.findall(rb'"held":(\d+)', reported)):
             relay.pump(0.005)
-            told = (told + lines.read())[-100_000:]
+            reported = (reported + lines.read())[-100_000:]
     return (time.monotonic() - began_s) * 1000
 
 

@@ -101,8 +101,8 @@ class Ticks:
         if has_new_part:  # what was left in the old one has just been read
             self._file.close()
             self._file = self._journal.open("rb")
-            told += self._file.read()
-        whole, _, self._rest = (self._rest + told).rpartition(b"\n")
+            reported += self._file.read()
+        whole, _, self._rest = (self._rest + reported).rpartition(b"\n")
         ticks = (line for line in whole.splitlines() if b'"type":"Ticked"' in line)
         self._times_s = [*self._times_s[-1:], *(msgspec.json.decode(line)["t_s"] for line in ticks)]
         return [round(later - earlier, 4) for earlier, later in itertools.pairwise(self._times_s)]
