@@ -23,7 +23,7 @@ from loadgen.plan.from_profile import next_stages, stages_of
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile
 from loadgen.record.baseline import Baseline, BaselineWatch
-from loadgen.run import operations as requested
+from loadgen.run import operations
 from loadgen.run.controller import LoadController
 from loadgen.run.hardware import HardwareWatch
 from loadgen.run.load_hosts import LoadHosts
@@ -138,45 +138,45 @@ class Run:
         """What went wrong, for the exit code; the result has its message, too."""
         return self._error or self._writer.error
 
-    def apply(self, operation: requested.Operation) -> None:
+    def apply(self, operation: operations.Operation) -> None:
         """Do what the operator asks for, at once; a refusal is an event with its reason."""
         load = self._controller
         match operation:
-            case requested.StartAnyway():
+            case operations.StartAnyway():
                 self._start_allowed.set()
-            case requested.SetConcurrency(concurrency):
+            case operations.SetConcurrency(concurrency):
                 load.change(target(concurrency, None), concurrency=concurrency, rate=None)
-            case requested.SetRate(requests_per_s):
+            case operations.SetRate(requests_per_s):
                 load.change(f"rate {requests_per_s:g}/s", concurrency=None, rate=requests_per_s)
-            case requested.SetShape(isl, osl):
+            case operations.SetShape(isl, osl):
                 served = self._session.served
                 load.set_shape(isl, osl, longest=served.max_model_len if served is not None else None)
-            case requested.FollowPlan(plan):
+            case operations.FollowPlan(plan):
                 load.follow(plan, self._session.profile)
-            case requested.Hold():
+            case operations.Hold():
                 load.hold()
-            case requested.Pause():
+            case operations.Pause():
                 load.pause()
-            case requested.Resume():
+            case operations.Resume():
                 load.resume()
-            case requested.NextStage():
+            case operations.NextStage():
                 load.next_stage()
-            case requested.Extend():
+            case operations.Extend():
                 load.extend()
-            case requested.Redo():
+            case operations.Redo():
                 load.redo()
-            case requested.Note(text):
+            case operations.Note(text):
                 self._event("note", text)
                 load.mark(text)
-            case requested.ShowProcesses():
+            case operations.ShowProcesses():
                 self._hardware.show_processes()
-            case requested.Restart(variant):
+            case operations.Restart(variant):
                 self._restart(variant)
-            case requested.Stop() if self._phase == "holding":
+            case operations.Stop() if self._phase == "holding":
                 self._end("complete", "the plan is done")
-            case requested.Stop():
+            case operations.Stop():
                 self._end("stopped", "stopped by the operator")
-            case requested.Abort():
+            case operations.Abort():
                 self._break_off("stopped", "aborted by the operator")
 
     def fail(self, reason: str) -> None:
@@ -225,7 +225,7 @@ class Run:
                     yield self._publish()
         finally:
             if not work.done():
-                self.apply(requested.Abort())
+                self.apply(operations.Abort())
             try:
                 # Being cancelled must not leave a server behind.
                 await asyncio.shield(work)
@@ -240,7 +240,7 @@ class Run:
         """End the run unless it has ended, and wait until everything is stopped and written."""
         if self._running is not None:
             if self._ending is None:
-                self.apply(requested.Abort())
+                self.apply(operations.Abort())
             await asyncio.shield(self._running)
 
     async def _run_to_end(self) -> None:
