@@ -36,7 +36,7 @@ def output_words(canary: CanaryStage | None, answers: Answers | None) -> str | N
         return "; ".join(looks) or None
     found = []
     if canary.drift is not None:
-        found.append(f"scores {canary.drift:+.3f} nats a token from idle over {counted(canary.scores, 'score')}")
+        found.append(f"scores {canary.drift:+z.3f} nats a token from idle over {counted(canary.scores, 'score')}")
     if canary.answers:
         at = "" if canary.first_difference is None else f", first difference at character {canary.first_difference}"
         found.append(f"{canary.same} of {counted(canary.answers, 'greedy answer')} as idle{at}")
@@ -114,7 +114,7 @@ def checked_columns(stages: Sequence[StageResult]) -> list[Column[StageResult]]:
 
 
 def _drift(canary: CanaryStage | None) -> str | None:
-    return None if canary is None or canary.drift is None else f"{canary.drift:+.3f}"
+    return None if canary is None or canary.drift is None else f"{canary.drift:+z.3f}"
 
 
 def _count(canary: CanaryStage | None, name: str) -> int | None:
