@@ -65,13 +65,13 @@ def with_baseline(result: Result, baseline: Baseline) -> Result:
     """The result with each of its stages compared with the baseline."""
     model = result.environment.get("model")
     stages = [
-        replace(stage, baseline=_beside(baseline, stage, model) if stage.requests.completed else None)
+        replace(stage, baseline=_comparison(baseline, stage, model) if stage.requests.completed else None)
         for stage in result.stages
     ]
     return replace(result, stages=stages)
 
 
-def _beside(
+def _comparison(
     baseline: Baseline, stage: StageResult, model: str | None, histograms: Mapping[str, Histogram] | None = None
 ) -> BaselineView:
     load = load_of(stage)
@@ -117,7 +117,7 @@ class BaselineWatch:
             with_hdr=False,
         )
         model = record.server.model if record.server is not None else None
-        view = _beside(self._baseline, result, model, stage.metrics.latency)
+        view = _comparison(self._baseline, result, model, stage.metrics.latency)
         self._known = (index, now_s, view)
         return view
 

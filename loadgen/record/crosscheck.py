@@ -124,7 +124,7 @@ def _open_around(ours: ClientAccount) -> str | None:
     engine, counters = ours.engine, ours.counters
     alone = ours.is_span or ours.stages[0].alone
     left_open = not ours.is_span and counters["carried_over"] + counters["unfinished"] > 0
-    others = next((words for stage in ours.stages if (words := stage.beside(stage.others)) is not None), None)
+    others = next((words for stage in ours.stages if (words := stage.others_meanwhile(stage.others)) is not None), None)
     reasons = (
         (f"the server cannot be believed: {engine.doubts.get('all')}", "all" in engine.doubts),
         ("the server was restarted", engine.restarts > 0),

@@ -284,7 +284,7 @@ class StageRecord:
         longest_ms = self.histogram("e2e").percentile_ms(90)
         return open_loop_of(self._open_areas, started.rate, None if longest_ms is None else longest_ms / 1000)
 
-    def beside(self, others: OthersTraffic | None) -> str | None:
+    def others_meanwhile(self, others: OthersTraffic | None) -> str | None:
         """A message if its engine also served others; None if not, or if the stage had no load."""
         if others is None or not others.seen or self.started.no_load:
             return None

@@ -355,7 +355,7 @@ def _facts(
         client_limit=stage.limit(),
         buffered=buffered_words(on_host(stage.bursts, host.get("cpu_percent"))),
         capped=stage.capped(),
-        others=stage.beside(stage.others),
+        others=stage.others_meanwhile(stage.others),
         waiting=stage.waiting_mean,
         kv_usage=stage.kv_usage_max,
         preemptions=engine.preemptions if engine is not None else None,

@@ -81,7 +81,7 @@ class CanaryWatch:
             await self._ask_idle("before", IDLE_SCORES, IDLE_ANSWERS)
         finally:
             self._idle_known.set()
-        await asyncio.gather(*(server.beside_load(self._interval_s) for server in self._servers))
+        await asyncio.gather(*(server.during_load(self._interval_s) for server in self._servers))
 
     def boundary(self) -> None:
         """Note that a stage ended, began, or both."""
@@ -191,7 +191,7 @@ class _Server:
             if kind == "greedy" or self._method is not None:
                 self._log(await self._canary(kind, name, when, self._method))
 
-    async def beside_load(self, interval_s: float) -> None:
+    async def during_load(self, interval_s: float) -> None:
         """Send one canary at a time while there is a load."""
         turns = _in_turn(scored=self._method is not None)
         while True:

@@ -209,7 +209,7 @@ def _verdicts(record: Record, of_gpus: Sequence[Verdict]) -> tuple[Verdict, ...]
             client_limit=stage.limit(),
             buffered=buffered_words(on_host(stage.bursts, host.cpu_percent if host is not None else None)),
             capped=stage.capped(),
-            others=stage.beside(record.others),
+            others=stage.others_meanwhile(record.others),
             waiting=engine.waiting if engine is not None else None,
             kv_usage=engine.kv_usage if engine is not None else None,
             is_loaded=stage.is_loaded,

@@ -258,7 +258,7 @@ def test_a_stage_says_whether_others_were_there(
     stage = record.stages[0]
     assert stage.others is not None
     assert stage.others.seen == seen
-    assert (stage.beside(stage.others) is not None) == verdict
+    assert (stage.others_meanwhile(stage.others) is not None) == verdict
     if seen:
         assert stage.others.generation_tokens_per_s == pytest.approx(served - 4 * ours, rel=0.1)
         assert stage.others.running == pytest.approx(4.0)

@@ -85,7 +85,7 @@ class Canvas:
             for line, numbers, starts in zip(texts, owner, cuts, strict=True)
         ]
 
-    def beside_ticks(self, scale: Scale) -> Rows:
+    def with_ticks(self, scale: Scale) -> Rows:
         """Return all rows, with the ticks of the vertical axis on their left."""
         ticks: dict[int, Word] = {
             _cell_down(share, self.rows): (f"{fmt.number(tick):>5} ┤", "dim")

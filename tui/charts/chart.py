@@ -36,7 +36,7 @@ def chart_rows(chart: Chart, history: History, span: Span, marks: Sequence[Mark]
     scale = _scale(chart, folded, rows)
     placed = mark_columns(marks, span, columns)
     canvas = traced(chart.series, folded, scale, lined_columns(placed), columns, rows)
-    return [title, *canvas.beside_ticks(scale), (*CORNER, *axis_row(placed, span, columns))]
+    return [title, *canvas.with_ticks(scale), (*CORNER, *axis_row(placed, span, columns))]
 
 
 def traced(

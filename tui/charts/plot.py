@@ -70,7 +70,7 @@ def plot_rows(plot: Plot, width: int, height: int) -> Rows:
         canvas.text(columns - len(label), row, label, "warn", over=True)
     for curve in plot.curves:
         _draw_signs(canvas, curve, plot)
-    return [title, *canvas.beside_ticks(plot.y), *_axis(plot, columns)]
+    return [title, *canvas.with_ticks(plot.y), *_axis(plot, columns)]
 
 
 def scale_of(values: Sequence[float], most_ticks: int, *, log: bool | None = None) -> Scale:

@@ -22,7 +22,7 @@ from loadgen.schema.journal import SearchResult
 from loadgen.schema.snapshot import MIN_S, Snapshot, StageView
 from tui.charts.plot import Curve, Plot, PlotLimit, plot_rows, scale_of
 from tui.panels.frame import Frame
-from tui.widgets.rows import Rows, beside, titled, widths_of
+from tui.widgets.rows import Rows, side_by_side, titled, widths_of
 
 _MIN_WIDTH = 52
 _OUTPUT, _TOTAL, _FRONTIER = "output", "total", "frontier"
@@ -66,7 +66,7 @@ def curve(frame: Frame, width: int, height: int) -> Rows:
         (_frontier(frame, each, height) if name == _FRONTIER else _plot(frame, points, name, each, height), each)
         for name, each in zip(shown, widths, strict=True)
     ]
-    return beside([(plot_rows(plot, each, height), each) for plot, each in plots], height)
+    return side_by_side([(plot_rows(plot, each, height), each) for plot, each in plots], height)
 
 
 def points_of(snapshot: Snapshot) -> list[LoadPoint]:

@@ -15,7 +15,7 @@ from tui.panels.gpus import holders, sample_of
 from tui.panels.health import verdict_name
 from tui.panels.latency import HEADS, statistics_of, unit_of
 from tui.panels.stages import stage_columns
-from tui.widgets.rows import GAP, Row, Rows, beside, cropped, padded, titled, widths_of, wrapped
+from tui.widgets.rows import GAP, Row, Rows, cropped, padded, side_by_side, titled, widths_of, wrapped
 
 _LABEL, _CELL, _INDENT = 26, 8, 10
 _MIN_CELLS = 46  # cells of a column of values
@@ -149,4 +149,4 @@ def _columns(known: Iterable[tuple[str, str]], width: int) -> Rows:
     count = max(1, (width + GAP) // (_MIN_CELLS + GAP))
     each = -(-len(rows) // count)
     widths = widths_of(width, count)
-    return beside([(rows[n * each : (n + 1) * each], widths[n]) for n in range(count)], each)
+    return side_by_side([(rows[n * each : (n + 1) * each], widths[n]) for n in range(count)], each)

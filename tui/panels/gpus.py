@@ -31,10 +31,10 @@ from tui.widgets.rows import (
     Rows,
     Word,
     bar,
-    beside,
     cropped,
     facts,
     in_role,
+    side_by_side,
     spread,
     target,
     titled,
@@ -287,9 +287,9 @@ def grid(frame: Frame, width: int, height: int) -> Rows:
     rows: Rows = [titled("gpus", legend, width)]
     for first in range(0, len(found), columns):
         cells = [(_cell(gpu, folded, lined, each, each_height), each) for gpu in found[first : first + columns]]
-        rows += beside(cells, each_height)
+        rows += side_by_side(cells, each_height)
     axis: Row = ((" " * (_GUTTER - 1), "text"), ("└", "rule"), *axis_row(marks, span, each - _GUTTER))
-    rows += beside([([axis], each)] * min(columns, len(found)), 1)
+    rows += side_by_side([([axis], each)] * min(columns, len(found)), 1)
     return [*rows, *listed[: height - len(rows)]]
 
 

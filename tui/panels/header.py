@@ -27,11 +27,11 @@ def header(frame: Frame, width: int, height: int) -> Rows:
     """Draw all in one row, or with more height identity above and progress below."""
     if height > 1:
         above = _fitted(_identity(frame), width - 1)
-        return [((" ", "text"), *above), _beside_verdict(frame, _progress(frame), width)]
-    return [_beside_verdict(frame, [*_identity(frame), *_progress(frame)], width)]
+        return [((" ", "text"), *above), _with_verdict(frame, _progress(frame), width)]
+    return [_with_verdict(frame, [*_identity(frame), *_progress(frame)], width)]
 
 
-def _beside_verdict(frame: Frame, items: list[_Item], width: int) -> Row:
+def _with_verdict(frame: Frame, items: list[_Item], width: int) -> Row:
     shown = [item for item in items if width_of(item[1])]
     least = width_of(_spaced([item for item in shown if not item[0]]))
     verdict = _verdict(frame)

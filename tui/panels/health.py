@@ -19,11 +19,11 @@ from tui.widgets.rows import (
     Rows,
     Word,
     bar,
-    beside,
     cropped,
     facts,
     in_role,
     padded,
+    side_by_side,
     spread,
     target,
     titled,
@@ -218,7 +218,9 @@ def engine(frame: Frame, width: int, height: int) -> Rows:
     reported = _if_up(frame, _engine_reported(snapshot.engine, room if is_wide else width)) + _compared(frame, width)
     table = _if_up(frame, served.latency_table(snapshot.engine))
     if table and is_wide:
-        return beside([([titled("engine", url, room), *rows, *reported], room), ([(), *table], served.TABLE)], height)
+        return side_by_side(
+            [([titled("engine", url, room), *rows, *reported], room), ([(), *table], served.TABLE)], height
+        )
     if len(rows) + 1 + len(table) > height:
         table = _if_up(frame, [served.latency_strip(snapshot.engine, "ttft", "tpot", "queue", "prefill")])
     return [cropped(row, width) for row in (titled("engine", url, width), *rows, *table, *reported)]

@@ -19,7 +19,7 @@ from tui.panels import served
 from tui.panels.comparison import published
 from tui.panels.curve import limits_of
 from tui.panels.frame import METRICS, Frame
-from tui.widgets.rows import Row, Rows, Word, beside, cropped, padded, titled, widths_of
+from tui.widgets.rows import Row, Rows, Word, cropped, padded, side_by_side, titled, widths_of
 
 HEADS = ("mean", "min", "p50", "p90", "p95", "p99", "p99.9", "max")
 _SHORT_HEADS = ("mean", "p50", "p90", "p99", "p99.9", "max")
@@ -68,7 +68,7 @@ def distribution(frame: Frame, width: int, height: int) -> Rows:
     shown = [frame.metric, *(name for name in METRICS if name != frame.metric)][: max(1, width // (_TABLE + 2))]
     widths = widths_of(width, len(shown))
     tables = [(_table(frame.snapshot, name, each), each) for name, each in zip(shown, widths, strict=True)]
-    return [*above, *beside(tables, _TABLE_ROWS)]
+    return [*above, *side_by_side(tables, _TABLE_ROWS)]
 
 
 def _plot(frame: Frame, name: str, height: int) -> Plot:

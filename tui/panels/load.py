@@ -33,8 +33,8 @@ def load(frame: Frame, width: int, height: int) -> Rows:
         return _watching(frame, width, height)
     state, reported = _state(frame), _needs(frame)
     if width >= _STRIP_FROM:
-        beside = tuple(word for need in reported for word in (*need, ("  ", "text")))
-        needs = cropped(beside, width - width_of((state,)) - len("load "))
+        in_a_row = tuple(word for need in reported for word in (*need, ("  ", "text")))
+        needs = cropped(in_a_row, width - width_of((state,)) - len("load "))
         return [titled("load", (*needs, state), width), _strip(frame, width), server_strip(frame), client_strip(frame)]
     roomy, unit = height >= _ROOMY, "rate, req/s" if frame.wanted.open_loop else "concurrency"
     rows = [

@@ -47,8 +47,8 @@ def _found(frame: Frame, width: int, height: int) -> Rows:
     if frame.snapshot.search is not None:
         rows.append((_search(frame.snapshot.search),))
     row = baseline_row(frame, width)
-    beside = published_stages(frame, width, height // 4) or ([row] if row else [])
-    return [cropped(each, width) for each in (*rows, *beside)]
+    compared = published_stages(frame, width, height // 4) or ([row] if row else [])
+    return [cropped(each, width) for each in (*rows, *compared)]
 
 
 def _notes(frame: Frame, width: int, most: int) -> Rows:

@@ -12,7 +12,7 @@ from loadgen.report.served import LATENCIES, PERCENTILES, latency_title, latency
 from loadgen.schema.engine import EngineLatencyMs, EngineView
 from loadgen.schema.snapshot import WINDOW_S
 from tui.panels.frame import METRICS, Frame
-from tui.widgets.rows import GAP, Row, Rows, Word, beside, cropped, joined, padded, spread, titled, whole_groups
+from tui.widgets.rows import GAP, Row, Rows, Word, cropped, joined, padded, side_by_side, spread, titled, whole_groups
 
 HEADS = ("mean", *PERCENTILES)
 _MEAN, _WITHIN, _LABEL = 6, 10, 11
@@ -67,7 +67,7 @@ def page(frame: Frame, width: int, height: int) -> Rows:
     columns = max(1, width // (_PAGE + GAP))
     per_column = -(-len(groups) // columns)
     parts = [groups[first : first + per_column] for first in range(0, len(groups), per_column)]
-    return beside([(whole_groups(part, height, "more"), min(width, _PAGE)) for part in parts], height)
+    return side_by_side([(whole_groups(part, height, "more"), min(width, _PAGE)) for part in parts], height)
 
 
 def _stretches(name: str, stretches: Sequence[tuple[str, Mapping[str, EngineLatencyMs]]]) -> Rows:

@@ -163,7 +163,7 @@ def whole_groups(groups: Sequence[Rows], room: int, rest: str) -> Rows:
     return rows
 
 
-def beside(panels: Sequence[tuple[Rows, int]], height: int) -> Rows:
+def side_by_side(panels: Sequence[tuple[Rows, int]], height: int) -> Rows:
     """Put panels, given as rows and width, side by side."""
     found: Rows = []
     for y in range(min(height, max((len(rows) for rows, _ in panels), default=0))):

@@ -278,7 +278,7 @@ async def test_a_click_on_it_shows_each_with_its_history_and_nine_the_verdicts()
         await seat.settle()
         assert seat.text.count(" busy ") == 8 and "5 MI300X THROTTLED" in seat.text and "TTFT ms" not in seat.text
         await seat.press("4")
-        assert seat.text.count(" hot ") == 8 and "held" not in seat.text
+        assert seat.text.count(" HBM ") == 8 and "held" not in seat.text
         await seat.press("9")
         assert "! gpu 5  straggler: clock -23% of its siblings" in seat.text and "2 bad" in seat.text
         await seat.press("escape")
