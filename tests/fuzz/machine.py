@@ -188,7 +188,10 @@ def installed(data: bytes) -> str:
         return _recorded()
 
     # No vLLM is imported a million times.
-    with patch.object(installation, "_cache_entry", lambda *_: entry), patch.object(installation, "_asked", requested):
+    with (
+        patch.object(installation, "_cache_entry", lambda *_: entry),
+        patch.object(installation, "_requested", requested),
+    ):
         asyncio_run(installation.ask_installation(Path("python"), cache=scratch()))
     return "installed"
 
