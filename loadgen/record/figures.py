@@ -30,6 +30,7 @@ from loadgen.metrics.frontier import Price
 from loadgen.metrics.histogram import Histogram
 from loadgen.profile.schema import Reference, ReferencePoint
 from loadgen.profile.values import slo_problem
+from loadgen.record.conditions import NO_CONTAINER
 from loadgen.record.stage import StageRecord
 from loadgen.schema.comparison import Compared, Comparison, Precision
 from loadgen.schema.deltas import MAIN_LATENCIES, Summary
@@ -242,9 +243,29 @@ class _AskedPlan(msgspec.Struct, frozen=True):
     goodput: float = 0.95
 
 
+class _RequestedImage(msgspec.Struct, frozen=True):
+    image: str
+
+
+class RequestedServer(msgspec.Struct, frozen=True):
+    """The server that a profile describes."""
+
+    engine: str = ""
+    model: str | None = None
+    docker: _RequestedImage | None = None
+
+    @property
+    def image(self) -> str | None:
+        """The container's image; unknown for a server that vramp did not start."""
+        if self.engine == "attach":
+            return None
+        return self.docker.image if self.docker is not None else NO_CONTAINER
+
+
 class _Requested(msgspec.Struct, frozen=True):
     """The parts of a profile that are needed here."""
 
+    server: RequestedServer | None = None
     slo: dict[str, float] | None = None
     plan: _AskedPlan | None = None
     cost: Price | None = None
@@ -261,6 +282,11 @@ def published_reference(run: RunStarted) -> Reference | None:
     except (msgspec.ValidationError, ValidationError) as error:
         problem = str(error)
     raise ResultError(f"{run.run_id}: this version of vramp cannot read the profile of this run: {problem}")
+
+
+def requested_server(run: RunStarted) -> RequestedServer:
+    """The server of a run's profile, which `published_reference` could read."""
+    return msgspec.convert(run.profile, _Requested).server or RequestedServer()
 
 
 def compare(

@@ -19,9 +19,9 @@ from loadgen.placement import Placement
 from loadgen.profile.schema import Reference
 from loadgen.record.account import account_of_span
 from loadgen.record.canary_record import CanaryRecord
-from loadgen.record.conditions import NO_CONTAINER, Here, conditions
+from loadgen.record.conditions import Here, conditions
 from loadgen.record.curve import load_curve
-from loadgen.record.figures import compare, published_reference
+from loadgen.record.figures import compare, published_reference, requested_server
 from loadgen.record.hardware import HardwareRecord
 from loadgen.record.slo import limits_of
 from loadgen.record.stage import StageRecord
@@ -66,29 +66,6 @@ from loadgen.schema.journal import (
 from loadgen.schema.result import Limits, Result, RunEvent, StageResult
 
 _EVENTS_OF_A_KIND = 1_000
-
-
-class _AskedImage(msgspec.Struct, frozen=True):
-    image: str
-
-
-class _AskedServer(msgspec.Struct, frozen=True):
-    engine: str = ""
-    model: str | None = None
-    docker: _AskedImage | None = None
-
-    @property
-    def image(self) -> str | None:
-        """Unknown for a server that vramp did not start."""
-        if self.engine == "attach":
-            return None
-        return self.docker.image if self.docker is not None else NO_CONTAINER
-
-
-class _Requested(msgspec.Struct, frozen=True):
-    """The parts of a run's profile that are needed here."""
-
-    server: _AskedServer = _AskedServer()
 
 
 _LONG_OVER_S = 60.0  # a stage that ended this long ago gets no more reports about its engine or GPUs
@@ -414,7 +391,7 @@ class Record:
         """The conditions of the publication beside those of this run; empty without a publication."""
         if self._reference is None or self.run is None:
             return ()
-        requested = msgspec.convert(self.run.profile, _Requested).server
+        requested = requested_server(self.run)
         served = [self.server.model] if self.server is not None and self.server.model else []
         return conditions(
             self._reference,

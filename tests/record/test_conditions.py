@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from loadgen.errors import ResultError
 from loadgen.profile.schema import Reference
 from loadgen.record.conditions import NO_CONTAINER, Here, conditions
+from loadgen.record.figures import published_reference
 from loadgen.report.notes import condition_words
-from loadgen.schema.journal import DataFile
+from loadgen.schema.journal import DataFile, RunStarted
 
 SYSTEM = {
     "model": "openai/gpt-oss-120b",
@@ -75,3 +77,18 @@ def test_a_reference_without_conditions_is_not_the_same() -> None:
 
 def test_a_run_without_load_has_no_requests_to_compare() -> None:
     assert words(requests=[])[0] == "not known whether as published: requests"
+
+
+def test_a_damaged_server_in_a_journal_is_refused() -> None:
+    run = RunStarted(
+        unix_s=0.0,
+        run_id="r",
+        vramp_version="0",
+        profile={"server": {"model": 5}, "reference": {"source": "a publication"}},
+        environment={},
+        workers=1,
+        seed=1,
+        stages_planned=1,
+    )
+    with pytest.raises(ResultError, match="cannot read the profile of this run"):
+        published_reference(run)
