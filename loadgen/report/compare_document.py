@@ -16,11 +16,15 @@ from loadgen.report.tabular import Column, cut, json_text
 from loadgen.report.text import section_lines
 from loadgen.schema.comparison import Compared
 
-_VALUE = 48  # characters of a setting
+_VALUE = 38  # characters of a setting, as text
+_WIDTH = 120
 
 
 def compare_text(comparison: RunComparison) -> str:
-    return "\n".join(line for section in compare_sections(comparison) for line in section_lines(section))
+    """The whole comparison, at most 120 columns wide."""
+    return "\n".join(
+        line for section in compare_sections(comparison, _VALUE) for line in section_lines(section, _WIDTH)
+    )
 
 
 def compare_markdown(comparison: RunComparison) -> str:
@@ -28,11 +32,14 @@ def compare_markdown(comparison: RunComparison) -> str:
     return "\n\n".join(blocks).removeprefix("#")  # the first heading is that of all
 
 
-def compare_sections(comparison: RunComparison) -> list[Section]:
-    """Every format's sections: what is compared, the configuration, the stages, the means, and how far to trust it."""
+def compare_sections(comparison: RunComparison, value_chars: int | None = None) -> list[Section]:
+    """Every format's sections: what is compared, the configuration, the stages, the means, and how far to trust it.
+
+    Settings are cut to `value_chars`, if given.
+    """
     found = [
         _sides(comparison),
-        _configuration(comparison),
+        _configuration(comparison, value_chars),
         *(_stage(stage, comparison) for stage in comparison.stages),
         Section("Over all stages", [Table(mean_columns(comparison.means), comparison.means)]),
         Section(
@@ -51,9 +58,9 @@ def _sides(comparison: RunComparison) -> Section:
     return Section(f"{b.name} against {a.name}", notes=[*notes, *(Note("", text) for text in comparison.notes)])
 
 
-def _configuration(comparison: RunComparison) -> Section:
+def _configuration(comparison: RunComparison, value_chars: int | None) -> Section:
     same = [] if comparison.configuration else [Note("", no_settings(comparison))]
-    return Section("Configuration", [Table(_SETTINGS, comparison.configuration)], same)
+    return Section("Configuration", [Table(_settings(value_chars), comparison.configuration)], same)
 
 
 def _stage(stage: StageComparison, comparison: RunComparison) -> Section:
@@ -125,11 +132,17 @@ def no_settings(comparison: RunComparison) -> str:
     return "the configuration is the same"
 
 
-_SETTINGS: tuple[Column[Setting], ...] = (
-    Column("differs", lambda one: one.key, words=True),
-    Column("A", lambda one: cut(one.a, _VALUE) if one.a else None, words=True),
-    Column("B", lambda one: cut(one.b, _VALUE) if one.b else None, words=True),
-)
+def _settings(most: int | None) -> list[Column[Setting]]:
+    """Keys and values of both, at most so many characters of each."""
+
+    def short(text: str | None) -> str | None:
+        return text if not text or most is None else cut(text, most)
+
+    return [
+        Column("differs", lambda one: short(one.key), words=True),
+        Column("A", lambda one: short(one.a) or None, words=True),
+        Column("B", lambda one: short(one.b) or None, words=True),
+    ]
 
 
 def figure_columns(comparison: RunComparison) -> list[Column[Compared]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
+
 from loadgen.format import fixed
 from loadgen.report.document import Section, heading, sections
 from loadgen.report.tabular import one_line, text_lines
@@ -20,10 +22,12 @@ def text_report(result: Result) -> str:
     return "\n".join(lines)
 
 
-def section_lines(section: Section) -> list[str]:
+def section_lines(section: Section, width: int | None = None) -> list[str]:
+    """The section; with a `width`, its notes are wrapped."""
     lines = [f"{f'{section.title} ':-<{_WIDTH}}", *([section.about] if section.about else [])]
     for table in section.tables:
         lines += [table.title] if table.title and table.rows else []
         lines += text_lines(table.columns, table.rows, fixed)
     notes = (f"{note.subject}: {note.text}" if note.subject else note.text for note in section.notes)
-    return [*lines, *map(one_line, notes)]
+    texts = map(one_line, notes)
+    return [*lines, *(texts if width is None else (row for text in texts for row in wrap(text, width) or [""]))]

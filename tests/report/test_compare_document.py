@@ -68,3 +68,11 @@ def test_json_has_everything(comparison: RunComparison) -> None:
     document = msgspec.json.decode(compare_json([comparison, comparison]), type=CompareDocument)
     assert document.schema == "vramp.compare/1"
     assert document.comparisons == [comparison, comparison]
+
+
+def test_long_settings_are_cut_in_text_alone() -> None:
+    long = "x" * 200
+    other = msgspec.structs.replace(B, environment={**B.environment, "vllm_version": long})
+    compared = compare_runs(("A", A), ("B", other))
+    assert max(len(line) for line in compare_text(compared).splitlines()) <= 120
+    assert long in compare_markdown(compared)
