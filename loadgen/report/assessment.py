@@ -155,7 +155,7 @@ def _healthy(result: Result) -> Answer:
         served = [stage.engine.requests or 0 for stage in result.stages if stage.engine is not None]
         traffic = f"{sum(served):,} requests of others ended" if served else "no engine was measured"
         return Answer("Healthy?", f"As far as can be seen: nothing was sent, {traffic}, {_looked_at(result)}.")
-    stopped = f" The run was stopped: {_first_line(result.reason)}." if result.state == "stopped" else ""
+    stopped = f" The run was stopped: {first_line(result.reason)}." if result.state == "stopped" else ""
     return Answer("Healthy?", f"Yes: {completed:,} requests completed, none failed; {_looked_at(result)}.{stopped}")
 
 
@@ -199,7 +199,7 @@ def _right(result: Result) -> list[Answer]:
 def _run_problems(result: Result) -> list[str]:
     problems = []
     if result.state in ("server_died", "failed"):
-        cause = result.diagnosis.title if result.diagnosis is not None else _first_line(result.reason)
+        cause = result.diagnosis.title if result.diagnosis is not None else first_line(result.reason)
         problems.append(f"{_STATES[result.state]}: {cause}")
     sent = sum(stage.requests.sent for stage in result.stages)
     failed = sum(stage.requests.failed_in_all for stage in result.stages)
@@ -308,5 +308,5 @@ def _slo(stages: Sequence[StageResult]) -> Answer:
     return Answer("Within its limits?", text, bad=True)
 
 
-def _first_line(text: str) -> str:
+def first_line(text: str) -> str:
     return text.partition("\n")[0].rstrip(".")

@@ -54,6 +54,11 @@ def _kilojoules(row: Measured) -> Value:
     return joules / 1000 if isinstance(joules, float) else None
 
 
+def _mean_w(row: Measured) -> Value:
+    energy = getattr(row, "energy", None)
+    return energy.joules / energy.window_s if energy is not None and energy.joules is not None else None
+
+
 def _hbm_gb_per_s(row: Measured) -> Value:
     bytes_per_s = figure("compute", "hbm_bytes_per_s")(row)
     return bytes_per_s / 1e9 if isinstance(bytes_per_s, float) else None
@@ -188,6 +193,7 @@ _COLUMNS: dict[str, Column[Measured]] = {
         width=7,
     ),
     "energy_kj": Column("kJ", _kilojoules, decimals=1),
+    "energy_mean_w": Column("mean W", _mean_w, decimals=0, role="power"),
     "tflops_per_gpu": Column(
         "TFLOP/s per GPU",
         figure("compute", "tflops_per_gpu"),

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from loadgen.format import counted, exact, exact_percent, fixed, grouped, signed_percent
 from loadgen.record.figures import FIGURES
 from loadgen.record.slo import sure_words
-from loadgen.report.assessment import Answer, assessment, best_stage, interrupted_search, titles
+from loadgen.report.assessment import Answer, assessment, best_stage, first_line, interrupted_search, titles
 from loadgen.report.columns import (
     CURVE,
     EFFICIENCY,
@@ -48,7 +48,7 @@ from loadgen.report.notes import (
 )
 from loadgen.report.output import checked_columns, is_of_output, run_words
 from loadgen.report.served import LATENCY, MORE, NO_LOAD_NOTE, SERVED, latencies_of, watched, watched_notes
-from loadgen.report.tabular import Bad, Column, Value
+from loadgen.report.tabular import Bad, Column, Value, judged
 from loadgen.schema.comparison import Compared
 from loadgen.schema.deltas import Summary
 from loadgen.schema.engine import EngineStage
@@ -92,15 +92,11 @@ class Section(NamedTuple):
 
 
 def heading(result: Result) -> Heading:
-    ended = "" if result.state == "complete" else f", {result.state.replace('_', ' ')}: {_first_line(result.reason)}"
+    ended = "" if result.state == "complete" else f", {result.state.replace('_', ' ')}: {first_line(result.reason)}"
     words = f"{engine_of(result)}, run {result.run_id}, started {result.started_at}{ended}"
     data = f", sent {result.data.words}" if result.data is not None else ""
     facts = f"{words}, measured with vramp {result.vramp_version}{data}"
     return Heading(f"{model_of(result)} on {hardware_of(result)}", facts, assessment(result))
-
-
-def _first_line(text: str) -> str:
-    return text.partition("\n")[0].rstrip(".")
 
 
 def sections(result: Result) -> list[Section]:
@@ -205,24 +201,21 @@ def _checked(check: SloCheck | None) -> Value:
         return "not measured"
     streams = f"; {check.missed} of {check.population} beyond it" if not check.met and check.missed else ""
     sure = sure_words(check)
-    words = f"{exact(check.measured_ms)}{streams}{'; ' if sure else ''}{sure}"
-    return words if check.met else Bad(words)
+    return judged(f"{exact(check.measured_ms)}{streams}{'; ' if sure else ''}{sure}", good=check.met)
 
 
 def _failures(stage: StageResult) -> Value:
     failures = stage.failures
     if failures is None:
         return None
-    words = f"{failures.count:,} of {failures.scheduled:,}"
-    return words if failures.met else Bad(words)
+    return judged(f"{failures.count:,} of {failures.scheduled:,}", good=failures.met)
 
 
 def _good_share(stage: StageResult) -> Value:
     goodput = stage.goodput
     if goodput is None:
         return None
-    words = exact_percent(goodput.share)
-    return words if goodput.met else Bad(words)
+    return judged(exact_percent(goodput.share), good=goodput.met)
 
 
 def requests(stages: Sequence[StageResult]) -> Section:
@@ -334,7 +327,7 @@ def verdicts(result: Result) -> Section:
     stages = [stage for stage in result.stages if _verdict_words(stage)]
     names = titles(result.stages)
     rows = [(names[stage.index], _verdict_words(stage)) for stage in stages]
-    rows += [(one.subject, Bad(one.text) if one.bad else one.text) for one in result.verdicts if not is_of_output(one)]
+    rows += [(one.subject, judged(one.text, good=not one.bad)) for one in result.verdicts if not is_of_output(one)]
     return Section("Verdicts", [Table(_VERDICTS, rows)])
 
 
@@ -346,8 +339,7 @@ _VERDICTS: tuple[Column[tuple[str, str]], ...] = (
 
 def _verdict_words(stage: StageResult) -> str:
     found = [verdict for verdict in stage.verdicts if not is_of_output(verdict)]
-    words = "; ".join(verdict.text for verdict in found)
-    return Bad(words) if any(verdict.bad for verdict in found) else words
+    return judged("; ".join(verdict.text for verdict in found), good=not any(verdict.bad for verdict in found))
 
 
 def notes(stages: Sequence[StageResult]) -> Section:

@@ -31,6 +31,10 @@ class Bad(str):
     __slots__ = ()
 
 
+def judged(words: str, *, good: bool) -> str:
+    return words if good else Bad(words)
+
+
 @dataclass(frozen=True)
 class Column(Generic[_Row]):
     """One column of a table, in every format."""

@@ -91,8 +91,7 @@ def snapshot_of(
     client = client_view(record, workers)
     found = gpu_verdicts(record.hardware.facts())
     verdicts = _verdicts(record, found)
-    has_server = server.engine != "none"
-    if phase == "running" and not has_server:
+    if phase == "running" and not server.exists:
         text, healthy = _box_headline(verdicts, len(record.hardware.gpus))
     elif phase == "running":
         text, healthy = _running_headline(record, client, server, verdicts)
@@ -104,7 +103,7 @@ def snapshot_of(
             state=state,
             reason=reason.partition("\n")[0],
             waiting_for=waiting_for,
-            has_server=has_server,
+            has_server=server.exists,
         )
         if phase == "draining" and (quiet := _quiet_words(record)):
             text, healthy = f"draining: {quiet}", False

@@ -96,6 +96,10 @@ class ServerView(msgspec.Struct, frozen=True):
     instances: tuple[InstanceView, ...] = ()
     """All servers, if there are several; `url` and `pid` are the first's, `milestones` the slowest's."""
 
+    @property
+    def exists(self) -> bool:
+        return self.engine != "none"
+
 
 class LoadView(msgspec.Struct, frozen=True):
     """The requested load and the open streams."""
@@ -281,4 +285,4 @@ class Snapshot(msgspec.Struct, frozen=True):
     @property
     def has_server(self) -> bool:
         """Whether the run has a server at all; otherwise it monitors GPUs and host alone."""
-        return self.server.engine != "none"
+        return self.server.exists

@@ -14,10 +14,9 @@ from typing import TypeVar
 import msgspec
 
 from loadgen import format as fmt
-from loadgen.report.columns import COCKPIT_COLUMNS, COCKPIT_GIVE_WAY, COCKPIT_IF_ROOM, CURVE, Measured, known
+from loadgen.report.columns import COCKPIT_COLUMNS, COCKPIT_GIVE_WAY, COCKPIT_IF_ROOM, CURVE, Measured, columns, known
 from loadgen.report.served import SERVED
 from loadgen.report.tabular import Column
-from loadgen.schema.hardware_result import EnergyResult
 from loadgen.schema.result import CurvePoint
 from loadgen.schema.snapshot import StageView
 from tui.panels.frame import Frame
@@ -44,17 +43,8 @@ STAGE: tuple[Column[StageView], ...] = (
 
 DRAWN: tuple[Column[StageView], ...] = (
     Column("time", lambda stage: fmt.duration(stage.elapsed_s), width=9),
-    Column("mean W", lambda stage: _drawn_w(stage.energy), decimals=0, width=9, role="power"),
-    Column("kJ", lambda stage: _drawn_kj(stage.energy), decimals=1, width=9),
+    *(replace(column, width=9) for column in columns("energy_mean_w energy_kj")),
 )
-
-
-def _drawn_w(energy: EnergyResult | None) -> float | None:
-    return energy.joules / energy.window_s if energy is not None and energy.joules is not None else None
-
-
-def _drawn_kj(energy: EnergyResult | None) -> float | None:
-    return energy.joules / 1000 if energy is not None and energy.joules is not None else None
 
 
 def stages(frame: Frame, width: int, height: int) -> Rows:

@@ -14,7 +14,7 @@ from loadgen.report.configuration import flattened
 from loadgen.report.document import Section
 from loadgen.report.html.page import bullets, pairs, paragraph, preformatted, section, subsection
 from loadgen.report.output import answer_columns, text_columns
-from loadgen.report.tabular import Bad, Column, Value, html_table
+from loadgen.report.tabular import Bad, Column, Value, html_table, judged
 from loadgen.schema.finding import Finding, by_severity
 from loadgen.schema.hardware_result import GpuStage
 from loadgen.schema.result import Result, RunEvent
@@ -55,13 +55,9 @@ def gpu_section(result: Result) -> str:
     return section("GPUs", html_table(_GPU, looks), note=where)
 
 
-def _judged(words: str, *, good: bool) -> str:
-    return words if good else Bad(words)
-
-
 EVENTS: tuple[Column[RunEvent], ...] = (
     Column("s", lambda event: event.t_s, decimals=1),
-    Column("kind", lambda event: _judged(event.kind, good=event.kind != "error"), words=True),
+    Column("kind", lambda event: judged(event.kind, good=event.kind != "error"), words=True),
     Column("what", lambda event: event.text, words=True),
 )
 
@@ -104,7 +100,7 @@ def findings_section(result: Result) -> str:
 
 
 _FINDINGS: tuple[Column[Finding], ...] = (
-    Column("", lambda one: _judged(one.severity, good=one.severity != "blocks"), words=True),
+    Column("", lambda one: judged(one.severity, good=one.severity != "blocks"), words=True),
     Column("finding", attrgetter("id"), words=True),
     *(Column(name, attrgetter(name), words=True) for name in ("seen", "why", "fix")),
 )
