@@ -74,6 +74,7 @@ class Situation:
     others: float = 0.0  # their requests a second
     canary_drift: float = 0.0  # nats a token
     dies: bool = False
+    paused: bool = False  # by the operator, when the header is read
     without: tuple[type[Line], ...] = ()  # lines that nobody wrote, as their source is missing
     looks: int | None = None  # of GPUs and host during the stage; None: one a second
 
@@ -345,6 +346,7 @@ SITUATIONS = {
     "output differs under load": Situation(canary_drift=0.4),
     "requests fail": Situation(counts={"failed": 2, "errors": {"aborted": 2}}),
     "server dies": Situation(dies=True),
+    "paused": Situation(paused=True),
     "no GPUs": Situation(without=(TelemetryChanged, GpusSampled)),
     "no metrics of the engine": Situation(view=dict.fromkeys(_GAUGES), without=(EngineMeasured,)),
     "no host": Situation(without=(HostSampled,)),
@@ -361,7 +363,7 @@ def header(record: Record, situation: Situation) -> str:
         record,
         StageViews(),
         t_s=BEGIN_S + SECONDS,
-        phase="running",
+        phase="paused" if situation.paused else "running",
         server=ServerView(situation.engine or "none", URL, "ready"),
         workers=2,
         unix_s=0.0,
