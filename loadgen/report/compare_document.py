@@ -1,11 +1,16 @@
-"""A comparison of two runs as a document: the same sections as text, Markdown and HTML."""
+"""Comparisons as documents: of two runs, as text, Markdown and HTML, and of the variants of a sweep."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any, NamedTuple
 
-from loadgen.format import UNKNOWN, fixed, signed_percent
+from loadgen.format import UNKNOWN, Statistic, fixed, signed_percent
 from loadgen.record.figures import FIGURES
+from loadgen.report.assessment import first_line
+from loadgen.report.columns import columns
 from loadgen.report.compare import CompareDocument, HeldAgainst, Mean, RunComparison, Side, StageComparison
 from loadgen.report.configuration import Setting
 from loadgen.report.document import Section, Table
@@ -15,9 +20,15 @@ from loadgen.report.output import TextDifference, comparison_words, difference_c
 from loadgen.report.tabular import Column, cut, json_text
 from loadgen.report.text import section_lines
 from loadgen.schema.comparison import Compared
+from loadgen.schema.journal import RunState
+from loadgen.schema.result import Result, StageResult
 
 _VALUE = 38  # characters of a setting, as text
 _WIDTH = 120
+_REASON = 110
+_SWEPT = "requests_per_s output_tokens_per_s ttft_mean_ms ttft_p99_ms tpot_mean_ms tpot_p99_ms"
+_AGAINST_BASE = ("output_tokens_per_s", "ttft_mean_ms", "tpot_mean_ms")
+_COUNTS = {"failed": "failed", "unsent": "never sent", "carried_over": "carried over"}
 
 
 def compare_text(comparison: RunComparison) -> str:
@@ -183,3 +194,118 @@ def _end(percent: float | None) -> str:
 
 def _value(value: float | None, *, at_least: bool) -> str:
     return f"{'>= ' if at_least else ''}{fixed(value, 4 if value is not None and abs(value) < 1 else 2)}"
+
+
+class Outcome(NamedTuple):
+    """How one variant of a sweep ended."""
+
+    variant: str
+    state: RunState
+    reason: str
+    result: Result | None
+
+
+SweepRow = dict[str, Any]
+"""One stage of one variant, as in the JSON; all but the first three are empty for a variant without stages."""
+_WITHOUT_STAGE: SweepRow = {
+    "stage": None,
+    "isl": None,
+    "osl": None,
+    "completed": 0,
+    "failed": 0,
+    "unsent": 0,
+    "carried_over": 0,
+    "limited": False,
+    **dict.fromkeys(_SWEPT.split()),
+    "lower_bounds": [],  # which of these figures are only lower bounds
+    "difference_percent": {},  # by figure, from the base
+    "is_base": False,  # the first variant that has the stage is its 100 %
+}
+
+
+def sweep_rows(outcomes: Sequence[Outcome]) -> list[SweepRow]:
+    """The rows of all variants, in their order; a load that occurs twice in a plan is two stages."""
+    rows: list[SweepRow] = []
+    bases: dict[str, SweepRow] = {}
+    for outcome in outcomes:
+        ended = {"variant": outcome.variant, "state": outcome.state, "reason": outcome.reason} | _WITHOUT_STAGE
+        stages = outcome.result.stages if outcome.result is not None else []
+        titles = [f"{stage.label}, ISL {stage.isl}, OSL {stage.osl}" for stage in stages]
+        for place, (title, stage) in enumerate(zip(titles, stages, strict=True)):
+            before = titles[:place].count(title)
+            row: SweepRow = ended | {"stage": f"{title} ({before + 1})" if before else title} | _swept(stage)
+            base = bases.setdefault(row["stage"], row)
+            row["is_base"] = row is base
+            row["difference_percent"] = (
+                {} if row is base else {name: _change(name, base, row) for name in _AGAINST_BASE}
+            )
+            rows.append(row)
+        rows += [] if stages else [ended]
+    return rows
+
+
+def _swept(stage: StageResult) -> SweepRow:
+    requests = stage.requests
+    values = {name: column.value(stage) for name, column in zip(_SWEPT.split(), columns(_SWEPT), strict=True)}
+    return {
+        "isl": stage.isl,
+        "osl": stage.osl,
+        "completed": requests.completed,
+        "failed": requests.failed,
+        "unsent": requests.unsent or 0,
+        "carried_over": requests.carried_over or 0,
+        "limited": stage.limited,
+        **{name: one.value if isinstance(one, Statistic) else one for name, one in values.items()},
+        "lower_bounds": [name for name, one in values.items() if isinstance(one, Statistic) and one.at_least],
+    }
+
+
+def _change(name: str, base: SweepRow, row: SweepRow) -> float | None:
+    """The difference in percent; None where one of the two is unknown or only a lower bound."""
+    if row[name] is None or not base[name] or name in row["lower_bounds"] + base["lower_bounds"]:
+        return None
+    return float(100 * (row[name] / base[name] - 1))
+
+
+def sweep_text(rows: Sequence[SweepRow]) -> str:
+    """A table per stage with a row per variant, and the variants that lack some or all figures."""
+    stages = dict.fromkeys(row["stage"] for row in rows if row["stage"] is not None)
+    found = [Section(stage, [Table([*_SWEEP], [row for row in rows if row["stage"] == stage])]) for stage in stages]
+    incomplete = {row["variant"]: row for row in rows if row["state"] != "complete"}
+    endings = [Note(name, _ending(row)) for name, row in incomplete.items()]
+    found += [Section("Not complete", notes=endings)] if endings else []
+    return "\n".join(line for section in found for line in section_lines(section))
+
+
+def _ending(row: SweepRow) -> str:
+    return f"{'no numbers' if row['stage'] is None else row['state']}: {cut(first_line(row['reason']), _REASON)}"
+
+
+def _sweep_columns() -> Iterator[Column[SweepRow]]:
+    yield Column("variant", itemgetter("variant"), words=True)
+    for name, column in zip(_SWEPT.split(), columns(_SWEPT), strict=True):
+        yield Column(column.label, partial(_sweep_figure, name))
+        if name in _AGAINST_BASE:
+            yield Column("", partial(_percent_of_base, name))
+    yield Column("", _troubles, words=True)
+
+
+def _sweep_figure(name: str, row: SweepRow) -> Statistic:
+    return Statistic(row[name], name in row["lower_bounds"])
+
+
+def _percent_of_base(name: str, row: SweepRow) -> str:
+    percent = row["difference_percent"].get(name)
+    return "(100 %)" if row["is_base"] else "" if percent is None else f"({percent:+.1f}%)"
+
+
+def _troubles(row: SweepRow) -> str:
+    words = [f"{row[name]} {words}" for name, words in _COUNTS.items() if row[name]]
+    return "  ".join([*words, *(["client-limited"] if row["limited"] else [])])
+
+
+_SWEEP = tuple(_sweep_columns())
+
+
+def sweep_json(profile: str, seed: int, rows: Sequence[SweepRow]) -> str:
+    return json_text({"schema": "vramp.sweep-report/1", "profile": profile, "seed": seed, "rows": rows}) + "\n"

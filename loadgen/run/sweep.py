@@ -20,7 +20,7 @@ from loadgen.errors import UNDECODABLE, ProfileError, ResultError
 from loadgen.masking import masked
 from loadgen.places import read_whole, write_whole
 from loadgen.profile.schema import Profile
-from loadgen.report.sweep_table import Outcome
+from loadgen.report.compare_document import Outcome
 from loadgen.schema.journal import RunState
 from loadgen.store.runs import claim_folder, read_result
 

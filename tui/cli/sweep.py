@@ -12,7 +12,7 @@ from loadgen.profile import BASE
 from loadgen.profile.document import load_document, variant_names
 from loadgen.profile.schema import Profile
 from loadgen.report.assessment import shortcomings
-from loadgen.report.sweep_table import sweep_json, sweep_rows, sweep_table
+from loadgen.report.compare_document import sweep_json, sweep_rows, sweep_text
 from loadgen.run.run import Run
 from loadgen.run.sweep import (
     Sweep,
@@ -167,7 +167,7 @@ def _conclude(folder: Path, state: Sweep, json_path: Path | None) -> int:
             json_path.write_text(sweep_json(state.profile, state.seed, rows), encoding="utf-8")
         except OSError as error:
             raise ResultError(f"{json_path}: cannot be written: {error.strerror}") from error
-    offered = print_output(f"{printable(sweep_table(rows))}\n")
+    offered = print_output(f"{printable(sweep_text(rows))}\n")
     print_status(f"sweep: {folder}")
     if state.remaining:
         print_status(f"not complete: {', '.join(state.remaining)}; --resume {folder} continues with them")
