@@ -12,13 +12,13 @@ that figures follow it in dark mode and on paper.
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
+from plotly.colors import sample_colorscale
 
 from loadgen.format import exact, harmless
 from loadgen.metrics.histogram import Histogram
@@ -36,18 +36,26 @@ SECOND = "#8b96a1"
 BAD = "#cf4a32"
 _FONT = {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif", "size": 12}
 _CLEAR = "rgba(0,0,0,0)"
-_RAMP = ((158, 22), (178, 104), (196, 178))  # red, green, blue: light and strong tone of the accent
-_EDGE = 0.02
+_RAMP = ["rgb(158,178,196)", "rgb(22,104,178)"]  # light and strong tone of the accent
 _PERCENTS = (50, 90, 99, 99.9, 99.99, 99.999)
 _EMPTY = Summary(count=0)
+_LABEL = {"font": {"size": 11}, "textangle": 0}  # of a line
 
 Values = Sequence[float | None]
+
+
+class Series(NamedTuple):
+    """Stages that share a colour: those of a run, or of a shape."""
+
+    name: str
+    colour: str
+    stages: list[StageResult]
 
 
 def ramp(count: int) -> list[str]:
     """`count` tones of the accent, from light to strong, for ordered series."""
     shares = [number / (count - 1) if count > 1 else 1.0 for number in range(count)]
-    return [f"rgb({','.join(str(round(first + (last - first) * share)) for first, last in _RAMP)})" for share in shares]
+    return list(sample_colorscale(_RAMP, shares))
 
 
 def chart_text(text: str) -> str:
@@ -66,7 +74,7 @@ def styled(figure: go.Figure, *, height: int = 300, layout: Mapping[str, Any] | 
         height=height,
         template="none",
         autosize=True,
-        showlegend=False,
+        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"},
         paper_bgcolor=_CLEAR,
         plot_bgcolor=_CLEAR,
         font=_FONT,
@@ -77,28 +85,6 @@ def styled(figure: go.Figure, *, height: int = 300, layout: Mapping[str, Any] | 
     axis = {"zeroline": False, "showline": False, "ticks": "", "gridwidth": 1}
     figure.update_xaxes(showgrid=False, title_standoff=6, **axis)
     return figure.update_yaxes(showgrid=True, **axis)
-
-
-def log_axis(values: Iterable[float | None], *, most_ticks: int = 6) -> dict[str, Any]:
-    """A logarithmic axis from the tick below the values to the one above, with ticks at 1, 2 and 5, or at decades."""
-    known = [value for value in values if value is not None and value > 0]
-    if not known:
-        return {"type": "log"}
-    # One more at each end: a logarithm may be rounded across a power of ten.
-    exponents = range(math.floor(math.log10(min(known))) - 1, math.ceil(math.log10(max(known))) + 2)
-    # Parsed from text, so that a tick equals a value that lies on it.
-    ticks = [float(f"{step}e{exponent}") for exponent in exponents for step in (1, 2, 5)]
-    low = max(tick for tick in ticks if tick <= min(known))
-    high = min(tick for tick in ticks if tick >= max(known) and tick > low)
-    shown = [tick for tick in ticks if low <= tick <= high]
-    if len(shown) > most_ticks:
-        shown = [tick for tick in shown if f"{tick:e}".startswith("1.0")]
-    return {
-        "type": "log",
-        "range": [math.log10(low) - _EDGE, math.log10(high) + _EDGE],
-        "tickvals": shown,
-        "ticktext": [f"{tick:,.10g}" for tick in shown],
-    }
 
 
 def has_curve(result: Result) -> bool:
@@ -117,35 +103,36 @@ def latency_curve(result: Result, metric: str) -> go.Figure:
     """A latency against output tok/s: median and p99, points labelled by load."""
     figure = go.Figure()
     series = series_by_shape(result)
-    for stages, colour in series:
+    for shape, colour, stages in series:
         x = [stage.throughput.output_tokens_per_s for stage in stages]
         for statistic in ("p99", "p50"):
             y = [getattr(stage.latency_ms.get(metric, _EMPTY), statistic) for stage in stages]
             shade = SECOND if statistic == "p99" and len(series) == 1 else colour
             trace = _stage_line(stages, x, y, shade, f"{LATENCY_TITLES[metric]} {statistic}", "ms")
-            figure.add_trace(trace.update(line={"dash": "dot" if statistic == "p99" and len(series) > 1 else "solid"}))
-    _add_published(figure, result, _latency_axes(metric))
+            name = statistic if len(series) == 1 else f"{shape} {statistic}"
+            dash = "dot" if statistic == "p99" and len(series) > 1 else "solid"
+            figure.add_trace(trace.update(name=name, line={"dash": dash}))
+    _add_published(figure, result, _latency_axes(metric), "published p50")
     _limits(figure, result, metric)
     _knee(figure, result)
-    from_zero(figure, "output tok/s")
-    return figure.update_yaxes(_axis(figure, result, metric))
+    return from_zero(figure, "output tok/s").update_yaxes(type="log")
 
 
 def throughput_curve(result: Result) -> go.Figure:
     """Total throughput against the median E2E, points labelled by load."""
     figure = go.Figure()
-    for stages, colour in series_by_shape(result):
+    for shape, colour, stages in series_by_shape(result):
         # A stage without a conclusive E2E has no point.
         known = [(None, None) if stage.e2e_inconclusive else TOTAL_BY_E2E.point(stage) for stage in stages]
         x, y = zip(*known, strict=True)
         trace = _stage_line(stages, x, y, colour, "total", "tok/s")
-        names = [load_name(stage) for stage in stages]
-        figure.add_trace(trace.update(mode="lines+markers+text", text=names, textposition="top right"))
-    _add_published(figure, result, TOTAL_BY_E2E)
+        labels = [load_name(stage) for stage in stages]
+        figure.add_trace(trace.update(name=shape, mode="lines+markers+text", text=labels, textposition="top right"))
+    _add_published(figure, result, TOTAL_BY_E2E, "published")
     across = [value for trace in figure.data for value in trace.x if value]
     far = bool(across) and max(across) > LOGARITHMIC_FROM * min(across)  # such as the E2E of short and long answers
-    axis = log_axis(across) if far else {}
-    return from_zero(figure, TOTAL_BY_E2E.labels()[0]).update_yaxes(rangemode="tozero").update_xaxes(axis)
+    from_zero(figure, TOTAL_BY_E2E.labels()[0]).update_yaxes(rangemode="tozero")
+    return figure.update_xaxes(type="log") if far else figure
 
 
 def load_name(stage: StageResult) -> str:
@@ -154,32 +141,13 @@ def load_name(stage: StageResult) -> str:
     return f"{target.concurrency}" if target.rate is None else f"{target.rate:g}/s"
 
 
-def latency_key(result: Result, metric: str) -> dict[str, str]:
-    """The meaning of a latency curve's colours: statistics, or shapes if there are several."""
-    shapes = shape_key(result)
-    key = shapes | {"dotted: p99": SECOND} if shapes else {"p50": ACCENT, "p99": SECOND}
-    return key | _published_key(result, _latency_axes(metric), "published p50")
-
-
-def throughput_key(result: Result) -> dict[str, str]:
-    return shape_key(result) | _published_key(result, TOTAL_BY_E2E, "published")
-
-
-def shape_key(result: Result) -> dict[str, str]:
-    series = series_by_shape(result)
-    return {f"{stages[0].isl}/{stages[0].osl}": colour for stages, colour in series} if len(series) > 1 else {}
-
-
-def _published_key(result: Result, axes: Axes, words: str) -> dict[str, str]:
-    return {f"\N{WHITE DIAMOND} {words}": BAD} if _published(result, axes) else {}
-
-
-def series_by_shape(result: Result) -> list[tuple[list[StageResult], str]]:
+def series_by_shape(result: Result) -> list[Series]:
     """The stages of each shape, by load, with its colour."""
     shapes: dict[tuple[int, int], list[StageResult]] = {}
     for stage in drawn(result):
         shapes.setdefault((stage.isl, stage.osl), []).append(stage)
-    return [(shapes[shape], colour) for shape, colour in _shape_colours(shapes).items()]
+    colours = _shape_colours(shapes)
+    return [Series(f"{isl}/{osl}", colour, shapes[isl, osl]) for (isl, osl), colour in colours.items()]
 
 
 def _shape_colours(shapes: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
@@ -227,24 +195,15 @@ def _limits_ms(result: Result, metric: str) -> dict[str, float]:
 
 
 def _limits(figure: go.Figure, result: Result, metric: str) -> None:
-    """Draw the limits as horizontal lines."""
+    """Draw the limits that are near the values as horizontal lines."""
+    highest = max((value for trace in figure.data for value in trace.y if value is not None), default=0.0)
     for statistic, limit_ms in _limits_ms(result, metric).items():
-        figure.add_hline(y=limit_ms, line={"color": BAD, "width": 1, "dash": "dot"})
-        # An annotation on a logarithmic axis is placed by the exponent.
-        place = {"x": 0, "xref": "x domain", "xanchor": "left", "y": math.log10(limit_ms), "yanchor": "bottom"}
-        _annotate(figure, coloured(f"limit {statistic} {exact(limit_ms)} ms", BAD), place)
-
-
-def _annotate(figure: go.Figure, text: str, place: Mapping[str, Any]) -> None:
-    figure.add_annotation(text=text, showarrow=False, font={"size": 11}, **place)
-
-
-def _axis(figure: go.Figure, result: Result, metric: str) -> dict[str, Any]:
-    """The axis of milliseconds: around the values, and any limit near them."""
-    values = [value for trace in figure.data for value in trace.y]
-    most = max((value for value in values if value is not None), default=0.0)
-    near = [limit_ms for limit_ms in _limits_ms(result, metric).values() if limit_ms <= NEAR * most]
-    return log_axis([*values, *near])
+        if limit_ms <= NEAR * highest:
+            words = coloured(f"limit {statistic} {exact(limit_ms)} ms", BAD)
+            line = {"color": BAD, "width": 1, "dash": "dot"}
+            figure.add_hline(
+                y=limit_ms, line=line, label={"text": words, "textposition": "start", "xanchor": "left", **_LABEL}
+            )
 
 
 def _latency_axes(metric: str) -> Axes:
@@ -255,7 +214,7 @@ def _published(result: Result, axes: Axes) -> list[PublishedPoint]:
     return axes.published(result.reference.comparisons) if result.reference is not None else []
 
 
-def _add_published(figure: go.Figure, result: Result, axes: Axes) -> None:
+def _add_published(figure: go.Figure, result: Result, axes: Axes, name: str) -> None:
     points = _published(result, axes)
     if not points:
         return
@@ -263,6 +222,7 @@ def _add_published(figure: go.Figure, result: Result, axes: Axes) -> None:
     figure.add_scatter(
         x=[point.x for point in points],
         y=[point.y for point in points],
+        name=name,
         mode="markers",
         marker={"symbol": "diamond-open", "size": 9, "color": BAD, "line": {"width": 1.5}},
         customdata=[chart_text(point.of or "published") for point in points],
@@ -285,9 +245,9 @@ def _knee(figure: go.Figure, result: Result) -> None:
         return
     loads, rates = zip(*known, strict=True)
     at = float(np.interp(search.found, loads, rates))
-    figure.add_vline(x=at, line={"color": SECOND, "width": 1, "dash": "dash"})
-    text = f"{SEARCHES[search.kind].label}, {search.by} {search.found:.3g}"
-    _annotate(figure, text, {"x": at, "y": 1, "yref": "paper", "xanchor": "right", "xshift": -4})
+    words = f"{SEARCHES[search.kind].label}, {search.by} {search.found:.3g}"
+    line = {"color": SECOND, "width": 1, "dash": "dash"}
+    figure.add_vline(x=at, line=line, label={"text": words, "textposition": "end", "xanchor": "right", **_LABEL})
 
 
 def latency_by_held(points: Sequence[CurvePoint], metric: str) -> go.Figure:
@@ -296,11 +256,11 @@ def latency_by_held(points: Sequence[CurvePoint], metric: str) -> go.Figure:
     for part, colour in _parts(points):
         summaries = [getattr(point, f"{metric}_ms") for point in part]
         counts = [f"{summary.count:,}" for summary in summaries]
-        for name, shade in (("p99", SECOND), ("p50", colour)):
-            y = [getattr(summary, name) for summary in summaries]
-            figure.add_trace(_point_line(part, y, counts, shade, f"{LATENCY_TITLES[metric]} {name}", "ms"))
-    from_zero(figure, "streams held")
-    return figure.update_yaxes(log_axis([value for trace in figure.data for value in trace.y]))
+        for statistic, shade in (("p99", SECOND), ("p50", colour)):
+            y = [getattr(summary, statistic) for summary in summaries]
+            trace = _point_line(part, y, counts, shade, f"{LATENCY_TITLES[metric]} {statistic}", "ms")
+            figure.add_trace(trace.update(name=f"{trace.name} {statistic}"))
+    return from_zero(figure, "streams held").update_yaxes(type="log")
 
 
 def throughput_by_held(points: Sequence[CurvePoint]) -> go.Figure:
@@ -310,15 +270,6 @@ def throughput_by_held(points: Sequence[CurvePoint]) -> go.Figure:
         seconds = [f"{point.measured_s:.1f} s" for point in part]
         figure.add_trace(_point_line(part, y, seconds, colour, "output", "tok/s"))
     return from_zero(figure, "streams held").update_yaxes(rangemode="tozero")
-
-
-def held_key(points: Sequence[CurvePoint]) -> dict[str, str]:
-    parts = list(_parts(points))
-    shapes = {SHAPE[0].report(part[0]): colour for part, colour in parts}
-    key = {"p50": ACCENT} if len(shapes) == 1 else shapes
-    signs = {"\N{BLACK UP-POINTING TRIANGLE} up": "up", "\N{BLACK DOWN-POINTING TRIANGLE} down": "down"}
-    moves = {part[0].direction for part, _ in parts}
-    return key | {"p99": SECOND} | {words: ACCENT for words, direction in signs.items() if direction in moves}
 
 
 def _parts(points: Sequence[CurvePoint]) -> Iterator[tuple[list[CurvePoint], str]]:
@@ -334,11 +285,12 @@ def _point_line(
     points: list[CurvePoint], y: Values, of: Sequence[str], colour: str, what: str, unit: str
 ) -> go.Scatter:
     direction = points[0].direction
-    names = [f"{load_words(point)}, of {count}" for point, count in zip(points, of, strict=True)]
-    trace = _line([point.held for point in points], y, names, colour, what, unit)
+    hover = [f"{load_words(point)}, of {count}" for point, count in zip(points, of, strict=True)]
+    trace = _line([point.held for point in points], y, hover, colour, what, unit)
     if direction:
         trace.update(marker={"symbol": f"triangle-{direction}", "size": 8})
-    return trace.update(line={"dash": "dash" if direction == "down" else "solid"})
+    name = f"{SHAPE[0].report(points[0])} {direction}".rstrip()
+    return trace.update(name=name, line={"dash": "dash" if direction == "down" else "solid"})
 
 
 def drawn_stages(result: Result) -> dict[str, tuple[StageResult, str]]:
@@ -358,14 +310,14 @@ def distribution(result: Result, metric: str) -> go.Figure | None:
         return None
     deepest = max(1.0, *(trace.x[-1] for trace in figure.data))
     _limits(figure, result, metric)
-    styled(figure).update_yaxes(_axis(figure, result, metric))
+    styled(figure).update_yaxes(type="log").update_layout(showlegend=False)
     shown = [percent for percent in _PERCENTS if _nines(percent) <= deepest * 1.01]
     return figure.update_xaxes(
         type="log",
         tickangle=0,
         tickvals=[1.0, *map(_nines, shown)],
         ticktext=["0", *(f"{percent} %" for percent in shown)],
-        range=[0, float(np.log10(deepest)) + _EDGE],
+        range=[0, float(np.log10(deepest)) + 0.02],
     )
 
 

@@ -7,17 +7,19 @@ for loads that a run shares with the first.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import cycle
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from loadgen.metrics.frontier import price_of
 from loadgen.report.assessment import titles
-from loadgen.report.columns import EFFICIENCY, Measured, columns, known
+from loadgen.report.columns import EFFICIENCY, columns, known
 from loadgen.report.compare import RunComparison
 from loadgen.report.compare_document import compare_sections
 from loadgen.report.configuration import engine_of, hardware_of, model_of
 from loadgen.report.html import charts
-from loadgen.report.html.frontier import PALE_NOTE, RUN_COLOURS, Series, axes_of, frontier_figure
+from loadgen.report.html.charts import Series
+from loadgen.report.html.frontier import PALE_NOTE, RUN_COLOURS, axes_of, frontier_figure
 from loadgen.report.html.page import Figures, grid, page, placed, section
 from loadgen.report.html.sections import rendered
 from loadgen.report.tabular import Column, html_table, plain
@@ -69,13 +71,12 @@ def _frontiers(runs: Sequence[Named], figures: Figures) -> str:
     """A figure per shape, since tokens of long and short prompts are not comparable."""
     shapes: dict[tuple[int, int], list[Series]] = {}
     for (name, result), colour in zip(runs, cycle(RUN_COLOURS), strict=False):
-        for stages, _ in charts.series_by_shape(result):
-            shapes.setdefault((stages[0].isl, stages[0].osl), []).append(Series(name, colour, stages))
+        for one in charts.series_by_shape(result):
+            shapes.setdefault((one.stages[0].isl, one.stages[0].osl), []).append(Series(name, colour, one.stages))
     places = []
     for (isl, osl), series in sorted(shapes.items()):
         title = f"{axes_of(series).title()}, {isl} tokens in and {osl} out"
-        key = {one.name: one.colour for one in series}
-        places.append(placed(figures, f"frontier-{isl}-{osl}", frontier_figure(series), title, key))
+        places.append(placed(figures, f"frontier-{isl}-{osl}", frontier_figure(series), title))
     note = f"One point a load, named by it: {PALE_NOTE} An open point missed a limit, or the client was limited."
     return section("The frontier", grid(*places, columns=2), note=note)
 
@@ -105,15 +106,8 @@ def _stages(runs: Sequence[Named]) -> str:
 _SHOWN = [*EFFICIENCY, *columns("ttft_p50_ms ttft_p99_ms met_limits")]
 
 
-def _of_stage(column: Column[Measured]) -> Column[_Row]:
-    return Column(
-        column.label,
-        lambda row: column.value(row.stage),
-        group=column.group,
-        under=column.under,
-        decimals=column.decimals,
-        words=column.words,
-    )
+def _of_stage(column: Column[Any]) -> Column[_Row]:
+    return replace(column, value=lambda row: column.value(row.stage))
 
 
 def _difference(comparison: RunComparison, a: str, b: str) -> str:

@@ -15,7 +15,7 @@ from loadgen.format import Statistic, bounded, significant
 from loadgen.metrics.frontier import Point, frontier
 from loadgen.report.assessment import titles
 from loadgen.report.columns import Axes, columns, frontier_axes
-from loadgen.report.html.charts import ACCENT, chart_text, from_zero, hollow, load_name
+from loadgen.report.html.charts import ACCENT, Series, chart_text, from_zero, hollow, load_name
 from loadgen.schema.result import StageResult
 
 RUN_COLOURS = (ACCENT, "#d0801f", "#3d9970", "#a05fb5", "#c0506e", "#7d8b2f")
@@ -25,14 +25,6 @@ PALE_NOTE = (
 )
 _PALE = 0.3
 _REPORTED = columns("ttft_p99_ms interactivity_tokens_per_s usd_per_million_output_tokens")
-
-
-class Series(NamedTuple):
-    """Stages that share a colour: those of a run, or of a shape."""
-
-    name: str
-    colour: str
-    stages: Sequence[StageResult]
 
 
 class _Placed(NamedTuple):
@@ -53,7 +45,8 @@ def frontier_figure(series: Sequence[Series]) -> go.Figure:
     for one, points in zip(series, placed, strict=True):
         if points:
             figure.add_traces([_line(one, points), _points(one, points, best)])
-    return from_zero(figure, axes.labels()[0]).update_yaxes(rangemode="tozero")
+    from_zero(figure, axes.labels()[0]).update_layout(showlegend=len(series) > 1)
+    return figure.update_yaxes(rangemode="tozero")
 
 
 def _placed(series: Series, axes: Axes) -> list[_Placed]:
@@ -61,30 +54,27 @@ def _placed(series: Series, axes: Axes) -> list[_Placed]:
     return [_Placed(stage, (x, y)) for stage, x, y in places if x is not None and y is not None]
 
 
-def _shape(stage: StageResult) -> tuple[int, int]:
-    return stage.isl, stage.osl
-
-
 def _best(points: Sequence[_Placed]) -> dict[tuple[int, int], set[Point]]:
     """The frontier of each shape."""
     shapes: dict[tuple[int, int], list[Point]] = {}
     for one in points:
-        shapes.setdefault(_shape(one.stage), []).append(one.place)
+        shapes.setdefault((one.stage.isl, one.stage.osl), []).append(one.place)
     return {shape: frontier(places) for shape, places in shapes.items()}
 
 
 def _line(series: Series, points: Sequence[_Placed]) -> go.Scatter:
     x, y = zip(*sorted(frontier(one.place for one in points)), strict=True)
     line = {"color": series.colour, "width": 1.75}
-    return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", cliponaxis=False)
+    return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", cliponaxis=False, showlegend=False)
 
 
 def _points(series: Series, points: Sequence[_Placed], best: dict[tuple[int, int], set[Point]]) -> go.Scatter:
-    full = [one.place in best[_shape(one.stage)] for one in points]
+    full = [one.place in best[one.stage.isl, one.stage.osl] for one in points]
     names = titles(series.stages)
     return go.Scatter(
         x=[one.place[0] for one in points],
         y=[one.place[1] for one in points],
+        name=chart_text(series.name),
         mode="markers+text",
         text=[load_name(one.stage) for one in points],
         textposition="top right",

@@ -103,9 +103,8 @@ def legend(entries: Mapping[str, str]) -> str:
     return f"<ul class='legend'>{''.join(items)}</ul>" if entries else ""
 
 
-def placed(figures: Figures, name: str, figure: go.Figure, title: str, key: Mapping[str, str] | None = None) -> str:
-    """The placeholder of a figure under a title; `key` maps its lines to colours."""
+def placed(figures: Figures, name: str, figure: go.Figure, title: str) -> str:
+    """The placeholder of a figure under a title."""
     figures[name] = figure
-    words = "".join(f" <i style='color:{plain(colour)}'>{plain(line)}</i>" for line, colour in (key or {}).items())
-    head = f"<h3>{plain(title)}{words}</h3>" if title else ""
+    head = f"<h3>{plain(title)}</h3>" if title else ""
     return f"<figure>{head}<div class='chart' id='{plain(name)}'></div></figure>"

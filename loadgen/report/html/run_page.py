@@ -6,13 +6,10 @@ from loadgen.format import UNKNOWN, Statistic, bounded, significant
 from loadgen.record.slo import met_limits
 from loadgen.report import document
 from loadgen.report.assessment import best_stage, titles
-from loadgen.report.columns import (
-    TOTAL_BY_E2E,
-    moving_points,
-)
+from loadgen.report.columns import TOTAL_BY_E2E, moving_points
 from loadgen.report.configuration import hardware_of, model_of
 from loadgen.report.html import charts, sections
-from loadgen.report.html.frontier import PALE_NOTE, Series, axes_of, frontier_figure
+from loadgen.report.html.frontier import PALE_NOTE, axes_of, frontier_figure
 from loadgen.report.html.page import Figures, grid, legend, page, placed, section
 from loadgen.report.html.sections import rendered
 from loadgen.report.html.timeline import timeline
@@ -119,22 +116,13 @@ def _why(result: Result, stage: StageResult) -> str:
 def _curve(result: Result, figures: Figures) -> str:
     if not charts.has_curve(result):
         return ""
-    places = [
-        placed(
-            figures,
-            f"curve-{metric}",
-            charts.latency_curve(result, metric),
-            f"{LATENCY_TITLES[metric]}, ms, against output tok/s",
-            charts.latency_key(result, metric),
-        )
-        for metric in ("ttft", "tpot")
-    ]
-    total, total_key = charts.throughput_curve(result), charts.throughput_key(result)
-    places.append(placed(figures, "curve-total", total, TOTAL_BY_E2E.title(), total_key))
-    shapes = charts.series_by_shape(result)
-    series = [Series(f"{stages[0].isl}/{stages[0].osl}", colour, stages) for stages, colour in shapes]
-    title, key = axes_of(series).title(), charts.shape_key(result)
-    places.append(placed(figures, "frontier", frontier_figure(series), title, key))
+    places = []
+    for metric in ("ttft", "tpot"):
+        title = f"{LATENCY_TITLES[metric]}, ms, against output tok/s"
+        places.append(placed(figures, f"curve-{metric}", charts.latency_curve(result, metric), title))
+    places.append(placed(figures, "curve-total", charts.throughput_curve(result), TOTAL_BY_E2E.title()))
+    series = charts.series_by_shape(result)
+    places.append(placed(figures, "frontier", frontier_figure(series), axes_of(series).title()))
     note = (
         "One point a stage, in the order of load. An open point missed a limit, or the client was limited. "
         f"On the frontier, {PALE_NOTE}"
@@ -146,12 +134,10 @@ def _by_held(result: Result, figures: Figures) -> str:
     points = moving_points(result)
     if not points:
         return ""
-    key = charts.held_key(points)
-    shapes = {name: one for name, one in key.items() if name[0] != "p"}
     places = grid(
-        placed(figures, "held-ttft", charts.latency_by_held(points, "ttft"), "TTFT, ms", key),
-        placed(figures, "held-itl", charts.latency_by_held(points, "itl"), "ITL, ms", key),
-        placed(figures, "held-output", charts.throughput_by_held(points), "Output tok/s", shapes),
+        placed(figures, "held-ttft", charts.latency_by_held(points, "ttft"), "TTFT, ms"),
+        placed(figures, "held-itl", charts.latency_by_held(points, "itl"), "ITL, ms"),
+        placed(figures, "held-output", charts.throughput_by_held(points), "Output tok/s"),
     )
     note = (
         "All that was measured while so many streams were held, however the load came there; up and down are apart. "

@@ -16,7 +16,7 @@ from plotly.subplots import make_subplots
 
 from loadgen.format import GIB
 from loadgen.report.assessment import titles
-from loadgen.report.html.charts import ACCENT, BAD, SECOND, chart_text, coloured, log_axis, ramp, styled
+from loadgen.report.html.charts import ACCENT, BAD, SECOND, chart_text, coloured, ramp, styled
 from loadgen.schema.hardware_result import Columns
 from loadgen.schema.result import Result
 
@@ -62,7 +62,9 @@ def timeline(result: Result) -> go.Figure | None:
             figure.add_traces(_traces(line), rows=number, cols=1)
         figure.update_yaxes(_axis(row), row=number, col=1)
     margin = {"l": _LEFT, "r": 18, "t": _TOP, "b": _BOTTOM}
-    styled(figure, height=inner + _TOP + _BOTTOM, layout={"margin": margin, "hovermode": "x unified"})
+    styled(
+        figure, height=inner + _TOP + _BOTTOM, layout={"margin": margin, "hovermode": "x unified", "showlegend": False}
+    )
     figure.update_xaxes(title_text="seconds since the run began", row=len(rows), col=1)
     # Set together: added one by one, plotly would validate all of them again each time.
     row_titles = [_row_title(row, number) for number, row in enumerate(rows, start=1)]
@@ -135,7 +137,7 @@ def _above(text: str, *, x: float, yshift: int) -> dict[str, Any]:
 
 def _axis(row: Row) -> dict[str, Any]:
     if row.log:
-        return log_axis([value for line in row.lines for value in line.columns[line.column]], most_ticks=4)
+        return {"type": "log", "nticks": 4}
     if row.most is not None:
         return {"range": [0, row.most * 1.04], "dtick": row.most / 2}
     return {"rangemode": "tozero", "nticks": 4}
@@ -147,7 +149,7 @@ def _traces(line: Line) -> list[go.Scatter]:
     if lows is None:
         return [high]
     low = _scatter(line, lows).update(name=f"{chart_text(line.name)}, lowest", line={"width": 0.75})
-    return [low, high.update(fill="tonexty", fillcolor=_faint(line.colour, 0.18))]
+    return [low, high.update(fill="tonexty")]
 
 
 def _scatter(line: Line, values: Sequence[float | None]) -> go.Scatter:
@@ -183,17 +185,10 @@ def _stage_names(result: Result) -> list[dict[str, Any]]:
 
 def _marks(result: Result) -> list[dict[str, Any]]:
     """Lines across all rows: starts of stages, notes and errors."""
-    starts = [_mark(at, _faint(SECOND, 0.7), "solid") for at in stage_starts_s(result).values()]
+    starts = [_mark(at, SECOND, "solid") for at in stage_starts_s(result).values()]
     return starts + [_mark(one.t_s, _MARKED[one.kind], "dot") for one in result.events if one.kind in _MARKED]
 
 
 def _mark(at: float, colour: str, dash: str) -> dict[str, Any]:
     line = {"color": colour, "width": 1, "dash": dash}
     return {"type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper", "line": line, "layer": "below"}
-
-
-def _faint(colour: str, opacity: float) -> str:
-    """A colour, nearly transparent."""
-    if colour.startswith("#"):
-        return f"rgba({','.join(map(str, bytes.fromhex(colour[1:])))},{opacity})"
-    return colour.replace("rgb(", "rgba(").replace(")", f",{opacity})")

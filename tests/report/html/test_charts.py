@@ -1,23 +1,18 @@
 """The figures' data: points where they belong, limits and marks in sight."""
 
-import math
 from typing import Any
 
 import msgspec
 import plotly.graph_objects as go
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from loadgen.metrics.histogram import Histogram
 from loadgen.report.html.charts import (
     distribution,
     has_curve,
     latency_curve,
-    log_axis,
     ramp,
     throughput_curve,
-    throughput_key,
 )
 from loadgen.schema.journal import SearchResult
 from loadgen.schema.result import Result
@@ -34,7 +29,7 @@ def traces(figure: go.Figure | None) -> list[dict[str, Any]]:
 
 
 def words(figure: go.Figure) -> str:
-    return " ".join(note.text for note in figure.layout.annotations)
+    return " ".join(shape.label.text for shape in figure.layout.shapes)
 
 
 def test_a_stage_is_a_point(measured: Result) -> None:
@@ -53,7 +48,7 @@ def test_total_throughput_against_e2e_with_what_was_published(measured: Result) 
     assert list(line["y"]) == [one.throughput.total_tokens_per_s for one in measured.stages]
     assert list(line["text"]) == ["2", "4"]
     assert (list(published["x"]), list(published["y"])) == ([90.0], [1500.0])
-    assert "published" in " ".join(throughput_key(measured))
+    assert published["name"] == "published"
 
 
 def test_e2e_of_short_and_long_answers_has_a_logarithmic_axis(measured: Result) -> None:
@@ -78,8 +73,7 @@ def test_a_limit_is_a_line_where_it_lies(measured: Result) -> None:
     figure = latency_curve(measured, "ttft")
     assert [shape.y0 for shape in figure.layout.shapes] == [0.001]
     assert "limit p99 0.001 ms" in words(figure)
-    far = latency_curve(measured, "tpot")
-    assert far.layout.yaxis.range[1] < 4  # 100 s is out of sight, not at the end of an empty axis
+    assert not latency_curve(measured, "tpot").layout.shapes  # 100 s would squeeze the values
 
 
 def test_what_a_search_has_found_is_marked(measured: Result) -> None:
@@ -115,28 +109,6 @@ def test_a_distribution_ends_where_its_values_end() -> None:
     assert line["y"][line["customdata"].index("50")] == pytest.approx(50.0, rel=2e-3)
     assert line["y"][-1] == pytest.approx(99.0, rel=2e-3)
     assert distribution(result(stage(80)), "ttft") is None
-
-
-@pytest.mark.parametrize(
-    ("values", "ticks"),
-    [
-        ([12.0, 90.0], ["10", "20", "50", "100"]),
-        ([0.5, 2000.0], ["1", "10", "100", "1,000"]),
-        ([10.0, 10.0], ["10", "20"]),
-        ([7.0, 7.0], ["5", "10"]),
-        ([None, 0.0], None),
-    ],
-)
-def test_ticks_of_a_logarithmic_axis(values: list[float | None], ticks: list[str] | None) -> None:
-    assert log_axis(values).get("ticktext") == ticks
-
-
-@given(st.lists(st.floats(min_value=1e-6, max_value=1e9), min_size=1))
-def test_all_values_lie_on_the_axis_between_two_ticks_at_least(values: list[float]) -> None:
-    low, high = log_axis(values, most_ticks=100)["range"]
-    ticks = log_axis(values, most_ticks=100)["tickvals"]
-    assert low <= math.log10(min(values)) and math.log10(max(values)) <= high
-    assert len(ticks) >= 2
 
 
 def test_a_ramp_ends_in_the_strong_tone() -> None:
