@@ -148,6 +148,24 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
     return math.exp(ways + a * math.log(x) + b * math.log1p(-x)) / a / value
 
 
+def chance_of_rise(bad: int, count: int, other_bad: int, other_count: int) -> float:
+    """The probability that `bad` or more of all bad values are among these, if both have the same share (Fisher)."""
+    if bad * other_count <= other_bad * count:
+        return 1.0
+    all_bad, everything = bad + other_bad, count + other_count
+    term = math.exp(_ways(all_bad, bad) + _ways(everything - all_bad, count - bad) - _ways(everything, count))
+    total = 0.0
+    for here in range(bad, min(all_bad, count) + 1):
+        total += term
+        term *= (all_bad - here) * (count - here) / ((here + 1) * (everything - all_bad - count + here + 1))
+    return min(1.0, total)
+
+
+def _ways(count: int, chosen: int) -> float:
+    """The logarithm of the binomial coefficient."""
+    return math.lgamma(count + 1) - math.lgamma(chosen + 1) - math.lgamma(count - chosen + 1)
+
+
 def share_estimate(share: float, count: float, confidence: float) -> Estimate:
     """A share of 0 to 1, in percent, among what is worth `count` independent values."""
     if count <= 0:

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from loadgen.schema.canary import CanaryTraffic
 from loadgen.schema.engine import EngineStage
+from loadgen.schema.output import CanaryTraffic
 
 if TYPE_CHECKING:
     from loadgen.record.stage import StageRecord

@@ -18,11 +18,11 @@ from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.placement import Placement
 from loadgen.profile.schema import Reference
 from loadgen.record.account import account_of_span
-from loadgen.record.canary_record import CanaryRecord
 from loadgen.record.conditions import Here, conditions
 from loadgen.record.curve import load_curve
 from loadgen.record.figures import compare, published_reference, requested_server
 from loadgen.record.hardware import HardwareRecord
+from loadgen.record.output import CanaryRecord
 from loadgen.record.slo import limits_of
 from loadgen.record.stage import StageRecord
 from loadgen.record.stage_result import (
@@ -34,7 +34,6 @@ from loadgen.record.stage_result import (
     summarise_hardware,
 )
 from loadgen.record.timeline import Timeline
-from loadgen.schema.canary import CanaryTraffic
 from loadgen.schema.comparison import Comparison, Condition, ReferenceResult
 from loadgen.schema.engine import EngineView, OthersTraffic
 from loadgen.schema.finding import Finding
@@ -63,6 +62,7 @@ from loadgen.schema.journal import (
     Ticked,
     WorkersPlaced,
 )
+from loadgen.schema.output import CanaryTraffic
 from loadgen.schema.result import Limits, Result, RunEvent, StageResult
 
 _EVENTS_OF_A_KIND = 1_000

@@ -15,15 +15,16 @@ from loadgen.metrics.open_loop import open_loop_of, thinned
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.record.account import FIRST_TOKENS, ClientAccount
 from loadgen.record.hardware import HardwareSamples
-from loadgen.schema.canary import Answers, CanaryTraffic
 from loadgen.schema.deltas import ClientDelta, StageDelta, Summary
 from loadgen.schema.engine import EngineStage, EngineView, OthersTraffic
 from loadgen.schema.hosts import ClockMoved, HostTick
 from loadgen.schema.journal import StageEnded, StageSettled, StageStarted
+from loadgen.schema.output import Answers, CanaryTraffic
 from loadgen.schema.result import Bursts, OpenLoop, StageHardware
 
 E2E_WINDOWS = 3.0  # how many times E2E a window must last to know it
 ANSWERS_BLOCK_S = 30.0
+_LOOPS_KEPT = 3
 MAX_FAILED = 0.01  # of the streams, while all of a closed loop must be held
 _NO_TICK, _NO_CANARIES = HostTick(), CanaryTraffic()
 
@@ -122,8 +123,9 @@ class StageRecord:
 
     @property
     def answers(self) -> Answers:
-        """The sampled answers of the whole stage."""
-        return Answers(self.counters["answers"], self.metrics.degenerate, self.metrics.loops)
+        """The sampled answers of the whole stage, with the most frequent loops."""
+        loops = Counter(self.metrics.loops).most_common(_LOOPS_KEPT)
+        return Answers(self.counters["answers"], dict(self.metrics.degenerate), dict(loops))
 
     @property
     def finished(self) -> Mapping[str, int]:

@@ -14,11 +14,10 @@ from loadgen.metrics.mfu import compute_of
 from loadgen.metrics.stage import ClientMetrics
 from loadgen.metrics.verdicts import StageFacts, error_verdicts, gpu_verdicts, memory_rate, stage_verdicts
 from loadgen.placement import Placement
-from loadgen.record.answers import answer_verdicts, kept
-from loadgen.record.canary_record import CanaryRecord
 from loadgen.record.crosscheck import truth_check, truth_verdicts
 from loadgen.record.curve import load_curve
 from loadgen.record.hardware import HardwareRecord, gpu_stages, host_means
+from loadgen.record.output import CanaryRecord, answer_verdicts
 from loadgen.record.slo import judge
 from loadgen.record.stage import StageRecord
 from loadgen.record.token_verdicts import token_verdicts
@@ -116,7 +115,7 @@ def stage_result(
         compute=machine.compute,
         canary=canaries.stage(started.index, counters["sent"] + counters["warmup"]),
         cost=cost_of(throughput, price),
-        answers=kept(stage.answers),
+        answers=stage.answers if stage.answers.read else None,
         bursts=on_host(stage.bursts, machine.host.get("cpu_percent")),
     )
 
@@ -133,7 +132,7 @@ def _instance_result(part: StageRecord, url: str) -> InstanceResult:
         throughput=throughput_of(part),
         latency_ms=part.summaries("ttft", "tpot"),
         engine=part.engine,
-        answers=kept(part.answers),
+        answers=part.answers if part.answers.read else None,
     )
 
 

@@ -7,17 +7,18 @@ texts: a text that another tokenizer splits differently has no comparable score.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.format import counted, percent, plain, significant
 from loadgen.metrics.difference import student_t
-from loadgen.record.canary_record import agreement
+from loadgen.record.output import agreement
 from loadgen.report.tabular import Column, cut
-from loadgen.schema.canary import Answers, CanaryResult, CanaryStage, GreedyAnswer, ScoredText
 from loadgen.schema.comparison import Word
+from loadgen.schema.output import Answers, CanaryResult, CanaryStage, GreedyAnswer, ScoredText
 from loadgen.schema.result import Result, StageResult, Verdict
 
 MIN_NATS = 0.001
@@ -31,24 +32,20 @@ def is_of_output(verdict: Verdict) -> bool:
 
 def output_words(canary: CanaryStage | None, answers: Answers | None) -> str | None:
     """Findings of the canaries during one load and of its sampled answers; None if nothing was checked."""
-    looks = [] if answers is None else [answers_words(answers)]
-    if canary is None:
-        return "; ".join(looks) or None
     found = []
-    if canary.drift is not None:
+    if canary is not None and canary.drift is not None:
         found.append(f"scores {canary.drift:+z.3f} nats a token from idle over {counted(canary.scores, 'score')}")
-    if canary.answers:
+    if canary is not None and canary.answers:
         at = "" if canary.first_difference is None else f", first difference at character {canary.first_difference}"
         found.append(f"{canary.same} of {counted(canary.answers, 'greedy answer')} as idle{at}")
-    failed = f", {canary.failed} of them failed" if canary.failed else ""
-    share = "" if canary.share is None else f", {canary.share:.1%} of all requests"
-    return "; ".join([*found, *looks, f"{counted(canary.sent, 'canary request')}{failed}{share}"])
-
-
-def answers_words(answers: Answers) -> str:
-    """How many of the load's own sampled answers are degenerate."""
-    flawed = sum(answers.degenerate.values())
-    return f"{flawed or 'none'} of {counted(answers.read, 'answer')} of the load's own degenerate"
+    if answers is not None and answers.read:
+        of = counted(answers.read, "answer")
+        found.append(f"{answers.flawed or 'none'} of {of} of the load's own degenerate")
+    if canary is not None:
+        failed = f", {canary.failed} of them failed" if canary.failed else ""
+        share = "" if canary.share is None else f", {canary.share:.1%} of all requests"
+        found.append(f"{counted(canary.sent, 'canary request')}{failed}{share}")
+    return "; ".join(found) or None
 
 
 def run_words(canary: CanaryResult) -> Iterator[str]:
@@ -87,7 +84,7 @@ def answer_columns(answers: Sequence[GreedyAnswer]) -> list[Column[GreedyAnswer]
         *server,
         Column("greedy answer", lambda answer: answer.name, words=True, width=14),
         Column("idle twice", lambda answer: _share(answer.idle_agreement)),
-        Column("same beside load", lambda answer: f"{answer.same} of {answer.answers}" if answer.answers else None),
+        Column("same beside load", _as_idle),
         Column("differs from character", lambda answer: answer.first_difference),
         Column("idle again", lambda answer: _share(answer.after_agreement)),
         Column("idle text", lambda answer: cut(plain(answer.text.strip()), _ANSWER_CELLS), words=True),
@@ -98,35 +95,39 @@ def _share(share: float | None) -> str | None:
     return None if share is None else f"{share:.0%}"
 
 
+def _as_idle(compared: GreedyAnswer | CanaryStage) -> str | None:
+    return f"{compared.same} of {compared.answers}" if compared.answers else None
+
+
 def checked_columns(stages: Sequence[StageResult]) -> list[Column[StageResult]]:
     """What the checks of the output saw under each load, as far as they were made."""
-    shown: list[Column[StageResult]] = [
-        Column("score drift, nats/token", lambda stage: _drift(stage.canary)),
-        Column("scores", lambda stage: _count(stage.canary, "scores")),
-        Column("greedy answers as idle", lambda stage: _as_idle(stage.canary)),
-        Column("differ from character", lambda stage: _count(stage.canary, "first_difference")),
-        Column("degenerate answers", lambda stage: _degenerate(stage.answers)),
-        Column("canaries", lambda stage: _count(stage.canary, "sent")),
-        Column("failed", lambda stage: _count(stage.canary, "failed"), alarm=True),
-        Column("of all requests", lambda stage: percent(stage.canary.share) if stage.canary is not None else None),
+
+    def of_canaries(
+        label: str, value: Callable[[CanaryStage], str | int | None], *, alarm: bool = False
+    ) -> Column[StageResult]:
+        return Column(label, lambda stage: value(stage.canary) if stage.canary is not None else None, alarm=alarm)
+
+    shown = [
+        of_canaries(
+            "score drift, nats/token", lambda canary: None if canary.drift is None else f"{canary.drift:+z.3f}"
+        ),
+        of_canaries("scores", lambda canary: canary.scores),
+        of_canaries("greedy answers as idle", _as_idle),
+        of_canaries("differ from character", lambda canary: canary.first_difference),
+        Column("degenerate answers", _degenerate),
+        of_canaries("canaries", lambda canary: canary.sent),
+        of_canaries("failed", lambda canary: canary.failed, alarm=True),
+        of_canaries("of all requests", lambda canary: percent(canary.share)),
     ]
     return [column for column in shown if any(column.value(stage) not in (None, 0) for stage in stages)]
 
 
-def _drift(canary: CanaryStage | None) -> str | None:
-    return None if canary is None or canary.drift is None else f"{canary.drift:+z.3f}"
+def _drift(canary: CanaryStage) -> str | None:
+    return None if canary.drift is None else f"{canary.drift:+z.3f}"
 
 
-def _count(canary: CanaryStage | None, name: str) -> int | None:
-    return getattr(canary, name, None)
-
-
-def _as_idle(canary: CanaryStage | None) -> str | None:
-    return None if canary is None or not canary.answers else f"{canary.same} of {canary.answers}"
-
-
-def _degenerate(answers: Answers | None) -> str | None:
-    return None if answers is None else f"{sum(answers.degenerate.values())} of {answers.read}"
+def _degenerate(stage: StageResult) -> str | None:
+    return None if stage.answers is None else f"{stage.answers.flawed} of {stage.answers.read}"
 
 
 def output_verdicts(result: Result) -> list[Verdict]:
@@ -156,28 +157,21 @@ class OutputComparison(msgspec.Struct, frozen=True):
     notes: list[str]
 
 
-class _Scores(msgspec.Struct, frozen=True):
-    """The idle scores of one text in one run, over all its servers."""
-
-    tokens: int
-    mean: float
-    count: int
-
-
 def compare_output(a: CanaryResult | None, b: CanaryResult | None, confidence: float) -> OutputComparison | None:
     """B against A; None if one of them had no canaries."""
     if a is None or b is None:
         return None
-    scores_a, scores_b = _scores(a), _scores(b)
+    scores_a, scores_b = _by_text(a), _by_text(b)
     both = [name for name in scores_a if name in scores_b]
     alike = [name for name in both if scores_a[name].tokens == scores_b[name].tokens and a.method == b.method]
-    error = _error(a, b, confidence)
     # Of several texts that are the same, any may be far off by chance: all together keep the confidence (Bonferroni).
-    error_of_each = _error(a, b, 1 - (1 - confidence) / max(1, len(alike)))
-    found = [_difference(name, scores_a[name], scores_b[name], error_of_each) for name in alike]
+    error = _error(a, b, 1 - (1 - confidence) / max(1, len(alike)))
+    found = []
+    for name in alike:
+        one, other = scores_a[name], scores_b[name]
+        found.append(_judged(name, one.idle, other.idle, error / math.sqrt(min(one.idle_scores, other.idle_scores))))
     texts_a, texts_b = ({one.name: one.text for one in reversed(run.answers)} for run in (a, b))
-    prompts = [name for name in texts_a if name in texts_b]
-    differing = {name: agreement(texts_a[name], texts_b[name])[1] for name in prompts}
+    differing = {name: agreement(text, texts_b[name])[1] for name, text in texts_a.items() if name in texts_b}
     notes = [f"answers to `{name}` differ from character {at} on" for name, at in differing.items() if at is not None]
     if len(alike) < len(both):
         notes.append("scores of other tokens are not compared: another tokenizer, or another way of scoring")
@@ -185,20 +179,24 @@ def compare_output(a: CanaryResult | None, b: CanaryResult | None, confidence: f
     if moved and all(one.word == "no evidence" for one in found):
         most = f"{max(moved):.1g} nats a token"
         notes.append(f"idle scores are up to {most} apart, repeated ones less: the two compute differently")
+    if len(found) > 1:
+        mean_a, mean_b = fmean(one.a for one in found), fmean(one.b for one in found)
+        found.append(_judged("all texts", mean_a, mean_b, _error(a, b, confidence) / math.sqrt(len(found))))
     return OutputComparison(
-        texts=[*found, *([_mean(found, error)] if len(found) > 1 else [])],
+        texts=found,
         same_answers=sum(at is None for at in differing.values()),
-        answers=len(prompts),
+        answers=len(differing),
         notes=notes,
     )
 
 
-def _scores(canary: CanaryResult) -> dict[str, _Scores]:
+def _by_text(canary: CanaryResult) -> dict[str, ScoredText]:
+    """The idle scores of each text over all servers."""
     found: dict[str, list[ScoredText]] = {}
     for text in canary.texts:
         found.setdefault(text.name, []).append(text)
     return {
-        name: _Scores(texts[0].tokens, fmean(text.idle for text in texts), sum(text.idle_scores for text in texts))
+        name: replace(texts[0], idle=fmean(text.idle for text in texts), idle_scores=sum(t.idle_scores for t in texts))
         for name, texts in found.items()
     }
 
@@ -207,15 +205,6 @@ def _error(a: CanaryResult, b: CanaryResult, confidence: float) -> float:
     """The combined error of a single score in both runs."""
     freedom = min(sum(text.idle_scores - 1 for text in run.texts) for run in (a, b))
     return math.hypot(a.noise or 0.0, b.noise or 0.0) * student_t(max(1, freedom), confidence)
-
-
-def _difference(name: str, a: _Scores, b: _Scores, error: float) -> TextDifference:
-    return _judged(name, a.mean, b.mean, error / math.sqrt(min(a.count, b.count)))
-
-
-def _mean(found: Sequence[TextDifference], error: float) -> TextDifference:
-    a, b = fmean(one.a for one in found), fmean(one.b for one in found)
-    return _judged("all texts", a, b, error / math.sqrt(len(found)))
 
 
 def _judged(name: str, a: float, b: float, half: float) -> TextDifference:

@@ -15,9 +15,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from itertools import cycle
 from typing import Any
+
+from msgspec.structs import replace
 
 from loadgen.errors import ServerError
 from loadgen.record.record import Record
@@ -30,8 +32,8 @@ from loadgen.run.canary_requests import (
     read_score,
     score_request,
 )
-from loadgen.schema.canary import CANARY_ID, CanaryKind, CanaryMoment, ScoreMethod
 from loadgen.schema.journal import CanaryMeasured, Line, ReferenceDisturbed
+from loadgen.schema.output import CANARY_ID, CanaryKind, CanaryMoment, ScoreMethod
 from loadgen.server.engines.sample import parse_engine_metrics
 from loadgen.server.vllm.client import Answer, ServerClient
 
@@ -58,55 +60,59 @@ class CanaryWatch:
         interval_s: float,
     ) -> None:
         """`options` are fields of the request body that the servers accept."""
-        self._loaded = asyncio.Event()  # set while a stage with load runs
-        self._servers = [
-            _Server(number, each, record, log, clock_s, self._loaded, model=model, options=options)
-            for number, each in enumerate(clients)
-        ]
-        self._record = record
-        self._interval_s = interval_s
+        self.record = record
+        self.log = log
+        self.clock_s = clock_s
+        self.model = model
+        self.options = options
+        self.interval_s = interval_s
+        self.loaded = asyncio.Event()  # set while a stage with load runs
+        self._servers = [_Server(self, number, client) for number, client in enumerate(clients)]
         self._task: asyncio.Task[None] | None = None
         self._idle_known = asyncio.Event()
 
     def start(self) -> None:
         """Send canaries to the idle servers, then continue beside whatever load there is."""
-        self._task = asyncio.create_task(self._go())
+        self._task = asyncio.create_task(self._run())
 
     async def ready(self) -> None:
         """Wait until the load may begin; idle canaries not answered by then are not compared."""
         await self._idle_known.wait()
 
-    async def _go(self) -> None:
+    async def _run(self) -> None:
         try:
-            await self._ask_idle("before", IDLE_SCORES, IDLE_ANSWERS)
+            async with asyncio.timeout(FIRST_S):
+                await self._each(_Server.look_for_others)
+                await self._each(_Server.find_method)
+            await self._idle("before", IDLE_SCORES, IDLE_ANSWERS)
+        except TimeoutError:
+            pass  # what was answered until then is compared
         finally:
             self._idle_known.set()
-        await asyncio.gather(*(server.during_load(self._interval_s) for server in self._servers))
+        await self._each(_Server.during_load)
+
+    async def _each(self, action: Callable[[_Server], Awaitable[None]]) -> None:
+        await asyncio.gather(*(action(server) for server in self._servers))
+
+    async def _idle(self, when: CanaryMoment, scores: int, answers: int) -> None:
+        async with asyncio.timeout(IDLE_S):
+            await self._each(lambda server: server.idle(when, scores, answers))
 
     def boundary(self) -> None:
         """Note that a stage ended, began, or both."""
-        stage = self._record.current
+        stage = self.record.current
         if stage is not None and stage.started.concurrency != 0:
-            self._loaded.set()
+            self.loaded.set()
         else:
-            self._loaded.clear()
+            self.loaded.clear()
 
     async def after(self) -> None:
         """Send canaries once the servers are idle again; none if there was no load."""
-        if self._record.stages:
+        if self.record.stages:
             # Open canaries are waited for only for a limited time.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(2 * IDLE_S), self.silence():
-                    await self._ask_idle("after", 1, 1)
-
-    async def _ask_idle(self, when: CanaryMoment, scores: int, answers: int) -> None:
-        with contextlib.suppress(TimeoutError):
-            if when == "before":
-                async with asyncio.timeout(FIRST_S):
-                    await asyncio.gather(*(server.look_for_others() for server in self._servers))
-                    await asyncio.gather(*(server.find_method() for server in self._servers))
-            async with asyncio.timeout(IDLE_S):
-                await asyncio.gather(*(server.idle(when, scores, answers) for server in self._servers))
+                    await self._idle("after", 1, 1)
 
     @contextlib.asynccontextmanager
     async def silence(self) -> AsyncIterator[None]:
@@ -126,26 +132,10 @@ class CanaryWatch:
 class _Server:
     """The canaries of one server."""
 
-    def __init__(
-        self,
-        number: int,
-        client: ServerClient,
-        record: Record,
-        log: Callable[[Line], None],
-        clock_s: Callable[[], float],
-        loaded: asyncio.Event,
-        *,
-        model: str,
-        options: Mapping[str, object],
-    ) -> None:
+    def __init__(self, watch: CanaryWatch, number: int, client: ServerClient) -> None:
+        self._watch = watch
         self._number = number
         self._client = client
-        self._model = model
-        self._options = options
-        self._record = record
-        self._log = log
-        self._clock_s = clock_s
-        self._loaded = loaded
         self._method: ScoreMethod | None = None
         self.turn = asyncio.Lock()  # held while a canary beside the load is open
 
@@ -171,101 +161,94 @@ class _Server:
                 return
             seen.append(sample.open_requests)
             await asyncio.sleep(_LOOKS_APART_S)
-        self._log(ReferenceDisturbed(t_s=self._clock_s(), others=min(seen), instance=self._number))
+        self._watch.log(ReferenceDisturbed(t_s=self._watch.clock_s(), others=min(seen), instance=self._number))
 
     async def find_method(self) -> None:
         """Score the first text by the first method that the server supports; without one, report why for each."""
         refused = []
         for method in METHODS:
-            line = await self._canary("score", next(iter(TEXTS)), "before", method)
+            line = await self._send("score", next(iter(TEXTS)), "before", method)
             if not line.problem:
                 self._method = method
-                self._log(line)
+                self._watch.log(line)
                 return
             refused.append(line)
         for line in refused:
-            self._log(line)
+            self._watch.log(line)
 
     async def _send_all(self, kind: CanaryKind, names: Sequence[str], when: CanaryMoment) -> None:
         for name in names:
             if kind == "greedy" or self._method is not None:
-                self._log(await self._canary(kind, name, when, self._method))
+                self._watch.log(await self._send(kind, name, when, self._method))
 
-    async def during_load(self, interval_s: float) -> None:
-        """Send one canary at a time while there is a load."""
-        turns = _in_turn(scored=self._method is not None)
-        while True:
-            await self._loaded.wait()
+    async def during_load(self) -> None:
+        """Send texts to score and prompts to answer, alternately and one at a time, while there is a load."""
+        watch = self._watch
+        kinds: list[CanaryKind] = ["greedy"] if self._method is None else ["score", "greedy"]
+        names = {"score": cycle(TEXTS), "greedy": cycle(PROMPTS)}
+        for kind in cycle(kinds):
+            await watch.loaded.wait()
             async with self.turn:
-                took_s = await self._take_turn(*next(turns))
-            most = max(MAX_STREAMS, MAX_SHARE * self._record.open_streams)
-            await asyncio.sleep(max(interval_s - took_s, took_s * (1 / most - 1)))
-
-    async def _take_turn(self, kind: CanaryKind, name: str) -> float:
-        """Send one canary beside the load; returns how long it was open."""
-        began_s = self._clock_s()
-        self._log(await self._canary(kind, name, "load", self._method))
-        return self._clock_s() - began_s
+                began_s = watch.clock_s()
+                watch.log(await self._send(kind, next(names[kind]), "load", self._method))
+                took_s = watch.clock_s() - began_s
+            most = max(MAX_STREAMS, MAX_SHARE * watch.record.open_streams)
+            await asyncio.sleep(max(watch.interval_s - took_s, took_s * (1 / most - 1)))
 
     @property
     def _stage(self) -> int | None:
-        return self._record.current.started.index if self._record.current is not None else None
+        current = self._watch.record.current
+        return current.started.index if current is not None else None
 
-    async def _canary(
+    async def _send(
         self, kind: CanaryKind, name: str, when: CanaryMoment, method: ScoreMethod | None
     ) -> CanaryMeasured:
         """Send one canary; returns the outcome."""
-        index = self._stage if when == "load" else None
-        began_s = self._clock_s()
-
-        def measured(found: dict[str, Any]) -> CanaryMeasured:
-            still = index if index == self._stage else None
-            now_s, number = self._clock_s(), self._number
-            return CanaryMeasured(t_s=now_s, name=name, kind=kind, when=when, index=still, instance=number, **found)
-
+        began_s, stage = self._watch.clock_s(), self._stage if when == "load" else None
+        line = CanaryMeasured(t_s=began_s, name=name, kind=kind, when=when, instance=self._number)
         what = f"{method} of {name}" if kind == "score" else f"answer to {name}"
         try:
-            return measured(await (self._score(name, method) if kind == "score" and method else self._answer(name)))
+            line = await (self._scored(line, method) if kind == "score" and method else self._answered(line, method))
         except (ServerError, ValueError) as error:
-            return measured({"problem": f"{what}: {error}"})
+            line = replace(line, problem=f"{what}: {error}")
         except asyncio.CancelledError:
-            waited_s = self._clock_s() - began_s
+            waited_s = self._watch.clock_s() - began_s
             if when == "load" and waited_s >= IDLE_S:
                 problem = f"{what}: no complete answer in {waited_s:.0f} s, until the run ended"
-                self._log(measured({"problem": problem}))
+                self._watch.log(self._ended(replace(line, problem=problem), stage))
             raise
+        return self._ended(line, stage)
 
-    async def _score(self, name: str, method: ScoreMethod) -> dict[str, Any]:
-        answer = await self._send(*score_request(method, self._model, TEXTS[name]))
+    def _ended(self, line: CanaryMeasured, stage: int | None) -> CanaryMeasured:
+        """It belongs to a stage only if that was the same all along."""
+        return replace(line, t_s=self._watch.clock_s(), index=stage if stage == self._stage else None)
+
+    async def _scored(self, line: CanaryMeasured, method: ScoreMethod) -> CanaryMeasured:
+        answer = await self._post(score_request(method, self._watch.model, TEXTS[line.name]))
         score = read_score(method, answer.content)
-        return {
-            "method": method,
-            "score": score.mean,
-            "scored_tokens": score.scored,
-            "input_tokens": score.tokens,
-            "output_tokens": score.output_tokens,
-            "ttft_ms": answer.first_s * 1000,
-        }
+        return replace(
+            line,
+            method=method,
+            score=score.mean,
+            scored_tokens=score.scored,
+            input_tokens=score.tokens,
+            output_tokens=score.output_tokens,
+            ttft_ms=answer.first_s * 1000,
+        )
 
-    async def _answer(self, name: str) -> dict[str, Any]:
-        chat = self._method == "chat"
-        answer = await self._send(*answer_request(PROMPTS[name], self._model, self._options, chat=chat))
-        text, input_tokens, output_tokens = read_answer(answer.content)
-        return {
-            "answer": text,
-            "input_tokens": input_tokens,
-            "output_tokens": output_tokens,
-            "ttft_ms": answer.first_s * 1000,
-        }
+    async def _answered(self, line: CanaryMeasured, method: ScoreMethod | None) -> CanaryMeasured:
+        watch, chat = self._watch, method == "chat"
+        answer = await self._post(answer_request(PROMPTS[line.name], watch.model, watch.options, chat=chat))
+        text, usage, *_ = read_answer(answer.content)
+        return replace(
+            line,
+            answer=text,
+            input_tokens=usage.prompt_tokens or 0,
+            output_tokens=usage.completion_tokens or 0,
+            ttft_ms=answer.first_s * 1000,
+        )
 
-    async def _send(self, path: str, body: dict[str, Any]) -> Answer:
+    async def _post(self, request: tuple[str, dict[str, Any]]) -> Answer:
+        path, body = request
         mark = {"X-Request-Id": f"{CANARY_ID}{secrets.token_hex(8)}"}
         return await self._client.answer(path, body, headers=mark, timeout_s=_TIMEOUT_S)
-
-
-def _in_turn(*, scored: bool) -> Iterator[tuple[CanaryKind, str]]:
-    """Texts to score and prompts to answer, alternately; only prompts if scoring is not supported."""
-    for text, prompt in zip(cycle(TEXTS), cycle(PROMPTS), strict=False):
-        if scored:
-            yield "score", text
-        yield "greedy", prompt

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 
 from loadgen.errors import UNDECODABLE
-from loadgen.schema.canary import ScoreMethod
+from loadgen.schema.output import ScoreMethod
 from loadgen.stream import ending
 from loadgen.stream.events import TokenCount
 
@@ -68,14 +68,6 @@ class Score(NamedTuple):
     mean: float
     scored: int
     tokens: int  # in the prompt; all but the first can be scored
-    output_tokens: int
-
-
-class Answer(NamedTuple):
-    """A greedy answer."""
-
-    text: str
-    input_tokens: int
     output_tokens: int
 
 
@@ -155,9 +147,9 @@ def _values(method: ScoreMethod, scored: _Scored, prompt_tokens: int) -> Sequenc
     return [next(iter(entry.values())).logprob if entry else None for entry in entries or ()]
 
 
-def read_answer(content: bytes) -> Answer:
+def read_answer(content: bytes) -> ending.Answer:
     """The answer in an event stream; raises `ValueError` if it failed, as a stream of the load would have."""
-    text, usage, failed, _ = ending.read_answer(content)
-    if failed is not None:
-        raise ValueError(f"the answer failed: {failed.message}")
-    return Answer(text, usage.prompt_tokens or 0, usage.completion_tokens or 0)
+    answer = ending.read_answer(content)
+    if answer.failed is not None:
+        raise ValueError(f"the answer failed: {answer.failed.message}")
+    return answer

@@ -13,9 +13,9 @@ from loadgen.metrics.bursts import buffered_words, on_host
 from loadgen.metrics.mfu import compute_of
 from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.verdicts import StageFacts, flags, gpu_verdicts, kv_limit, memory_rate, queueing, stage_verdicts
-from loadgen.record.answers import answer_verdicts, kept
 from loadgen.record.baseline import BaselineWatch
 from loadgen.record.hardware import HardwareRecord
+from loadgen.record.output import answer_verdicts
 from loadgen.record.record import Record
 from loadgen.record.stage import StageRecord
 from loadgen.record.stage_result import host_results
@@ -231,7 +231,7 @@ def _output(record: Record, stage: StageRecord) -> Iterator[Verdict]:
     yield from token_verdicts(stage)
     yield from answer_verdicts(stage, record.stages.values(), record.urls, record.engine)
     canary = record.canaries.stage(index, counters["sent"] + counters["warmup"])
-    words = output_words(canary, kept(stage.answers))
+    words = output_words(canary, stage.answers)
     if words is not None:
         yield Verdict("output", stage.subject, words, bad=False)
 

@@ -20,11 +20,11 @@ import msgspec
 from loadgen.format import counted
 from loadgen.placement import Placement
 from loadgen.schema.bounds import Whole
-from loadgen.schema.canary import CanaryKind, CanaryMoment, CanaryTraffic, ScoreMethod
 from loadgen.schema.deltas import ClientDelta, Count, StageDelta
 from loadgen.schema.engine import EngineStage, EngineView, OwnRequests
 from loadgen.schema.finding import Finding
 from loadgen.schema.hosts import ClockMoved, HostsJoined, HostTick
+from loadgen.schema.output import CanaryKind, CanaryMoment, CanaryTraffic, ScoreMethod
 from loadgen.schema.samples import GpuSample, GpuStatic, HostSample, ServerDevices
 from loadgen.searches import SearchName
 

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from loadgen.placement import Placement
-from loadgen.schema.canary import Answers, CanaryResult, CanaryStage
 from loadgen.schema.comparison import BaselineView, Precision, ReferenceResult
 from loadgen.schema.deltas import Summary
 from loadgen.schema.engine import EngineStage, OthersTraffic, TruthCheck
@@ -23,6 +22,7 @@ from loadgen.schema.finding import Finding
 from loadgen.schema.hardware_result import Columns, ComputeResult, EnergyResult, GpuSeries, GpuStage
 from loadgen.schema.hosts import HostFacts
 from loadgen.schema.journal import DataFile, Diagnosis, RunState, SearchResult
+from loadgen.schema.output import Answers, CanaryResult, CanaryStage
 from loadgen.schema.samples import GpuStatic
 
 SCHEMA: Literal["vramp.result/1"] = "vramp.result/1"

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from loadgen.errors import ProfileError
-from loadgen.schema.canary import CANARY_ID
+from loadgen.schema.output import CANARY_ID
 from loadgen.simulator import tokens
 from loadgen.simulator.answers import AnswerStream, BaseAnswer, Exchange, ResponseStream, WholeAnswer
 from loadgen.simulator.engine import Sequence

@@ -180,7 +180,7 @@ def score(data: bytes) -> object:
 
 def canary_answer(data: bytes) -> object:
     answer = read_answer(data)
-    require_amounts((answer.input_tokens, answer.output_tokens))
+    require_amounts((answer.usage.prompt_tokens or 0, answer.usage.completion_tokens or 0))
     msgspec.json.encode(answer.text)
     return answer
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from loadgen.metrics.difference import Estimate
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.stage import StageMetrics
-from loadgen.record.canary_record import CanaryRecord
 from loadgen.record.figures import figures_of
+from loadgen.record.output import CanaryRecord
 from loadgen.record.stage import StageRecord
 from loadgen.record.stage_result import stage_result
 from loadgen.schema.journal import StageEnded, StageStarted

@@ -10,10 +10,10 @@ from loadgen.record.account import account_of_span
 from loadgen.record.crosscheck import truth_check, truth_verdicts, unintended_hits
 from loadgen.record.record import Record
 from loadgen.record.stage import StageRecord
-from loadgen.schema.canary import CanaryTraffic
 from loadgen.schema.deltas import ClientDelta, EncodedHistogram, StageDelta
 from loadgen.schema.engine import EngineLatencyMs, EngineStage, OthersTraffic, SpecDecode
 from loadgen.schema.journal import EngineMeasured, Line, StageStarted, Ticked
+from loadgen.schema.output import CanaryTraffic
 from loadgen.schema.result import StageResult
 from tests.journal import STARTED
 from tests.report.test_text import counted

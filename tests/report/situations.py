@@ -20,7 +20,6 @@ from loadgen.record.record import Record
 from loadgen.report.assessment import assessment
 from loadgen.run.stage_views import StageViews
 from loadgen.run.view import snapshot_of
-from loadgen.schema.canary import CanaryMoment
 from loadgen.schema.engine import EngineStage, EngineView, OwnRequests
 from loadgen.schema.journal import (
     CanaryMeasured,
@@ -38,6 +37,7 @@ from loadgen.schema.journal import (
     TelemetryChanged,
     Ticked,
 )
+from loadgen.schema.output import CanaryMoment
 from loadgen.schema.samples import GpuSample, GpuStatic, HostSample, ServerDevices
 from loadgen.schema.snapshot import LoadView, ServerView
 

@@ -8,7 +8,7 @@ from loadgen.report.html.run_page import html_report
 from loadgen.report.markdown import markdown_report
 from loadgen.report.output import OutputComparison, compare_output, comparison_words, output_words
 from loadgen.report.text import text_report
-from loadgen.schema.canary import CanaryCount, CanaryResult, CanaryStage, GreedyAnswer, ScoredText
+from loadgen.schema.output import CanaryCount, CanaryResult, CanaryStage, GreedyAnswer, ScoredText
 from loadgen.schema.result import Result, Verdict
 from tests.report.test_text import result, stage
 

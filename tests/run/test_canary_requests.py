@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.run.canary_requests import METHODS, TEXTS, answer_request, read_answer, read_score, score_request
-from loadgen.schema.canary import ScoreMethod
+from loadgen.schema.output import ScoreMethod
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 1}
 
@@ -59,7 +59,8 @@ def test_an_answer_is_joined_from_its_events() -> None:
         {"choices": [], "usage": USAGE},
     ]
     content = b"".join(b"data: %b\n\n" % json.dumps(event).encode() for event in events) + b"data: [DONE]\n\n"
-    assert read_answer(content) == ("so it is", 3, 1)
+    answer = read_answer(content)
+    assert (answer.text, answer.usage.prompt_tokens, answer.usage.completion_tokens) == ("so it is", 3, 1)
     assert read_answer(b': ping\r\n\r\ndata:{"choices":[{"text":" a"}]}\r\n\r\ndata: [DONE]\r\n\r\n').text == " a"
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from loadgen.schema.canary import CANARY_ID
+from loadgen.schema.output import CANARY_ID
 from tests.simulator.conftest import MODEL, Running, body_of, events_of, read_all, simulator
 
 PROMPT = [5] * 20

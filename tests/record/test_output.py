@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from loadgen.record.canary_record import CanaryRecord, agreement
-from loadgen.schema.canary import CanaryKind, CanaryMoment, CanaryStage
+from loadgen.record.output import CanaryRecord, agreement
 from loadgen.schema.journal import CanaryMeasured, ReferenceDisturbed
+from loadgen.schema.output import CanaryKind, CanaryMoment, CanaryStage
 
 IDLE = -1.8
 

@@ -105,4 +105,8 @@ class Answers(msgspec.Struct, frozen=True):
 
     read: Whole
     degenerate: dict[str, Whole] = {}  # by kind: `repeating`, `unreadable` (replacement characters), `blank`
-    loops: dict[str, Whole] = {}  # repeated texts with counts; in a result the most frequent
+    loops: dict[str, Whole] = {}  # repeated texts with counts, the most frequent
+
+    @property
+    def flawed(self) -> int:
+        return sum(self.degenerate.values())
