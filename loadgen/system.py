@@ -125,6 +125,14 @@ def decimal(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS else None
 
 
+def has_host_pids(proc: Path = Path("/proc")) -> bool:
+    """Whether the pids that drivers report are valid in this `/proc`; not in a container with its own pid namespace."""
+    try:
+        return str((proc / "self/ns/pid").readlink()) == "pid:[4026531836]"  # the kernel's fixed number
+    except OSError:
+        return False
+
+
 def entries(folder: Path) -> list[Path]:
     """What is in a folder; nothing if it cannot be read."""
     try:

@@ -54,8 +54,7 @@ class Vendor(msgspec.Struct, frozen=True):
     pci_id: str  # as sysfs writes it
     arch_prefix: str  # how the names of its architectures begin
     device_files: tuple[str, ...]  # through which its GPUs are reached; the first says that a server can compute on it
-    backends: tuple[BackendEntry, ...]  # the best first
-    gpu_reader: str  # `module:function` that reads the GPUs without a library, at one look
+    backends: tuple[BackendEntry, ...]  # the best first; the last needs the least, and tells the preflight of the GPUs
     module: str  # the kernel's
     driver_version: tuple[str, str]  # a file under / and the pattern of the version in it
     denied_fix: str  # what gives a user access to the device files
@@ -118,7 +117,6 @@ AMD = Vendor(
             "the kernel's own files, without a library",
         ),
     ),
-    gpu_reader="loadgen.server.gpus.amd:read_amd",
     module="amdgpu",
     driver_version=("sys/module/amdgpu/version", r".+"),
     denied_fix="sudo usermod -aG render,video $USER, then log in again",
@@ -137,7 +135,6 @@ NVIDIA = Vendor(
     arch_prefix="sm_",
     device_files=("nvidia[0-9]*",),
     backends=(BackendEntry("nvml", "loadgen.telemetry.nvml:open_nvml", "the library of NVIDIA's driver"),),
-    gpu_reader="loadgen.server.gpus.nvidia:read_nvidia",
     module="nvidia",
     driver_version=("proc/driver/nvidia/version", r"\b\d{3,}\.\d+(?:\.\d+)?\b"),
     denied_fix="ls -l /dev/nvidia*; join their group",

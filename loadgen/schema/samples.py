@@ -74,6 +74,7 @@ class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
     link_read_bytes: Whole | None = None  # cumulative over all XGMI or NVLink links
     link_write_bytes: Whole | None = None
     links_up: Whole | None = None
+    fabric: str | None = None  # NVIDIA, of the NVSwitches: Completed, In Progress, Not Started
     ecc_correctable: Whole | None = None
     ecc_uncorrectable: Whole | None = None
     ecc_deferred: Whole | None = None  # AMD: not corrected, and not consumed yet
@@ -96,6 +97,9 @@ class GpuProcess(msgspec.Struct, frozen=True, omit_defaults=True):
     user: str = ""  # empty if not visible
     command: str = ""  # without secrets, shortened
     of_server: bool | None = None  # whether it belongs to the server; None if not checked
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} ({self.name})" if self.name else f"pid {self.pid}"
 
 
 class HostSample(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -30,6 +30,7 @@ def parser() -> argparse.ArgumentParser:
     flags = argparse.ArgumentParser(prog="python -m loadgen.telemetry", allow_abbrev=False)
     flags.add_argument("--backend", choices=get_args(BackendName), required=True)
     flags.add_argument("--interval-s", type=float, default=1.0)
+    flags.add_argument("--once", action="store_true", help="one sample, with the processes, and the end")
     flags.add_argument("--url", help="sim: the simulator whose load the GPUs carry")
     flags.add_argument("--gpus", type=int, default=8, help="sim: how many")
     flags.add_argument("--throttle", type=int, metavar="INDEX", help="sim: a GPU at a lowered power cap")
@@ -67,7 +68,8 @@ def main() -> int:
     orders = Orders()
     orders.follow(0)
     if options.replay is None:
-        return serve(options.backend, opener(options), output, orders, interval_s=options.interval_s)
+        interval_s = None if options.once else options.interval_s
+        return serve(options.backend, opener(options), output, orders, interval_s=interval_s)
     from loadgen.telemetry.capture import play
 
     try:

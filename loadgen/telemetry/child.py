@@ -74,18 +74,19 @@ class Output:
 
 
 def serve(
-    name: BackendName, open_backend: Callable[[], Backend], output: Output, orders: Orders, *, interval_s: float
+    name: BackendName, open_backend: Callable[[], Backend], output: Output, orders: Orders, *, interval_s: float | None
 ) -> int:
-    """Open the backend and sample it until the orders end; returns the exit status."""
+    """Open the backend and sample it until the orders end, or once without an interval; returns the exit status."""
     try:
         backend = open_backend()
         # A backend that opens but cannot be read is useless.
-        first = _read(backend, slow=True, processes=False)
+        first = _read(backend, slow=True, processes=interval_s is None)
         if not first.gpus:
             raise TelemetryError("it works but finds no device")
         output.offer(backend.opened)
         output.offer(first)
-        _sample(backend, output, orders, interval_s)
+        if interval_s is not None:
+            _sample(backend, output, orders, interval_s)
     except TelemetryError as error:
         output.offer(Refused(backend=name, reason=str(error)))
         return 1

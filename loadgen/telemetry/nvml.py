@@ -8,6 +8,7 @@ no field id whose number changed between drivers; a call that fails costs only i
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import time
 from collections.abc import Callable, Iterator
@@ -39,6 +40,11 @@ _EVENT_BITS = {
     "brake": pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown,
 }
 _GTS_BY_GENERATION = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
+_FABRIC_STATES = {
+    pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED: "Not Started",
+    pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS: "In Progress",
+    pynvml.NVML_GPU_FABRIC_STATE_COMPLETED: "Completed",
+}
 _VIRTUALIZATION = {
     pynvml.NVML_GPU_VIRTUALIZATION_MODE_NONE: "BAREMETAL",
     pynvml.NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH: "PASSTHROUGH",
@@ -160,6 +166,7 @@ def _static(handle: Any, index: int, *, socket: str, links: int, split: bool) ->
         arch=None if isinstance(capability, Missing) else "sm_{}{}".format(*capability),
         engine_name=uuid,
         socket=uuid or socket,
+        compute_partition="MIG" if split else None,
         hbm_total_bytes=None if split else value_of(amount(part(_memory_of(handle), "total"))),
         power_cap_default_w=value_of(divided(read(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle), 1000)),
         gfx_clock_max_mhz=value_of(number(read(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM))),
@@ -280,6 +287,7 @@ def _slow(device: _NvmlDevice) -> dict[str, Any]:
         "pcie_width": number(read(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle)),
         "pcie_speed_gts": speed,
         "pcie_replays": amount(read(pynvml.nvmlDeviceGetPcieReplayCounter, handle)),
+        "fabric": _fabric(handle),
         "ecc_correctable": _ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
         "ecc_uncorrectable": _ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
     }
@@ -288,6 +296,12 @@ def _slow(device: _NvmlDevice) -> dict[str, Any]:
         states = [read(pynvml.nvmlDeviceGetNvLinkState, handle, link) for link in device.links]
         readings["links_up"] = sum(state == 1 for state in states)
     return readings
+
+
+def _fabric(handle: Any) -> str | Missing:  # noqa: ANN401
+    info = pynvml.c_nvmlGpuFabricInfo_t()
+    status = read(pynvml.nvmlDeviceGetGpuFabricInfo, handle, ctypes.byref(info))
+    return status if isinstance(status, Missing) else _FABRIC_STATES.get(info.state, Missing("no fabric"))
 
 
 def _retired(handle: Any) -> dict[str, Any]:  # noqa: ANN401

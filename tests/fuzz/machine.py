@@ -17,8 +17,6 @@ import msgspec
 
 from loadgen.masking import shown_command
 from loadgen.placement import format_cpus, parse_cpus, read_topology
-from loadgen.server.gpus.amd import read_amd
-from loadgen.server.gpus.nvidia import parse_gpus, parse_holders, parse_links
 from loadgen.server.preflight import box_hardware, box_model
 from loadgen.server.process import container, records, tree
 from loadgen.server.vllm import installation
@@ -34,18 +32,6 @@ from tests.server.gpu_trees import GIB, add_amd_gpu, add_kfd_node, add_kfd_proce
 _MAX_ORDER = 512
 
 # What tools print.
-
-
-def nvidia_smi(data: bytes) -> int:
-    text = data.decode("utf-8", "replace")
-    gpus = parse_gpus(text)
-    for gpu in gpus:
-        require_amounts(gpu)
-        require_showable(gpu.name)
-    for held in parse_holders(text).values():
-        require_amounts(held)
-    require_amounts(parse_links(text))
-    return min(len(gpus), 3)
 
 
 def docker_id(data: bytes) -> str:
@@ -115,11 +101,9 @@ def amd_files(data: bytes) -> object:
         msgspec.json.encode(sample)
         for process in sample.processes or ():
             require_showable(process.name)
-    gpus = read_amd(root, root, None)
-    for gpu in gpus:
-        require_amounts(gpu)
+    for gpu in backend.opened.gpus:
         require_showable(gpu.name)
-    return len(gpus)
+    return len(backend.opened.gpus)
 
 
 def processes(data: bytes) -> object:

@@ -98,7 +98,6 @@ READERS = (
     Reader("host-facts", wire.host_facts, (ClusterError,), _words("vramp-python vramp-version")),
     Reader("host-answer", wire.host_answer, (ClusterError,), _words('"pid" "address" "problem"')),
     # The kernel, drivers and their tools.
-    Reader("nvidia-smi", machine.nvidia_smi, (), _words("[N/A] [Insufficient GPU- UUID: Link GB/s Enabled MiB")),
     Reader("gpu-table", machine.gpu_table),
     Reader("amd-files", machine.amd_files, (TelemetryError,), (b"\0", b" GT/s", b": 2100Mhz *", b"ue: 1", b"junction")),
     Reader("processes", machine.processes, (), _words("(a) ) ( VRAMP_SERVER= : .")),

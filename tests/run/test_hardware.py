@@ -18,8 +18,8 @@ from loadgen.run.run import Run
 from loadgen.run.servers import Servers
 from loadgen.schema.journal import DevicesChosen, GpusSampled, HostSampled, Line, TelemetryChanged
 from loadgen.schema.samples import ServerDevices
-from loadgen.server.gpus.gpu import has_host_pids
 from loadgen.store.journal import read_journal
+from loadgen.system import has_host_pids
 from loadgen.telemetry.backends import BackendOption
 from tests.c_library import build_library
 from tests.engines import MANAGED, Simulator, attach, profile, simulator

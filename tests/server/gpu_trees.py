@@ -1,6 +1,6 @@
-"""Fake trees of sysfs and /proc with GPUs in them, and a stand-in for nvidia-smi."""
+"""Fake trees of sysfs and /proc with GPUs in them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -102,37 +102,3 @@ def initial_namespace(proc: Path, number: int = 4026531836) -> None:
     """The namespace of pids in which this /proc is: by default the first one, which is no container's."""
     (proc / "self/ns").mkdir(parents=True, exist_ok=True)
     (proc / "self/ns/pid").symlink_to(f"pid:[{number}]")
-
-
-def add_nvidia_smi(
-    folder: Path,
-    gpus: str,
-    apps: str = "",
-    ending: str = "exit 0",
-    lacks: Sequence[str] = (),
-    links: str = "",
-) -> None:
-    """An executable that answers as nvidia-smi does, to exactly the questions that are asked.
-
-    Lines of `gpus` that end with the memory become those of an H200. It refuses the fields that it `lacks`.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    more = "" if lacks else ", 9.0, 700.00, 700.00, Disabled, Completed"
-    lines = [line + more if len(line.split(",")) == 5 else line for line in gpus.splitlines()]
-    (folder / "gpus.csv").write_text("".join(f"{line}\n" for line in lines))
-    for name, text in (("apps.csv", apps), ("links.txt", links)):
-        (folder / name).write_text(text)
-    refusal = "  --query-gpu=*{0}*) echo 'Field \"{0}\" is not a valid field to query.'; exit 2 ;;\n"
-    refusals = "".join(refusal.format(field) for field in lacks)
-    csv = "*' --format=csv,noheader,nounits'"
-    script = f"""#!/bin/sh
-case "$*" in
-{refusals}  --query-gpu=index,uuid,name,memory.used,memory.total{csv}) /bin/cat "{folder}/gpus.csv" ;;
-  '--query-compute-apps=pid,gpu_uuid,used_memory --format=csv,noheader,nounits') /bin/cat "{folder}/apps.csv" ;;
-  'nvlink --status') /bin/cat "{folder}/links.txt" ;;
-  *) exit 9 ;;
-esac
-{ending}
-"""
-    (folder / "nvidia-smi").write_text(script)
-    (folder / "nvidia-smi").chmod(0o755)

@@ -289,7 +289,11 @@ async def test_while_it_runs_it_is_recorded_and_locked(fake: FakeServer) -> None
 
 async def test_a_stop_waits_for_the_memory_of_the_gpus(fake: FakeServer) -> None:
     levels = iter(["GPU 0: 3 GiB", ""])
-    server = ManagedServer(fake.profile(), log_path=fake.log, gpu_memory=lambda: next(levels))
+
+    async def held() -> str:
+        return next(levels)
+
+    server = ManagedServer(fake.profile(), log_path=fake.log, gpu_memory=held)
     await server.start()
     report = await server.stop()
     assert report.gpu_memory == "back at its level before the start"

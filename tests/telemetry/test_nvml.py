@@ -70,6 +70,7 @@ def test_two_busy_gpus(library: Path) -> None:
         link_read_bytes=2000 * 1024,
         link_write_bytes=1000 * 1024,
         links_up=18,
+        fabric="Completed",
         ecc_correctable=70000,
         ecc_uncorrectable=1,
         rows_remapped=1,
@@ -138,7 +139,7 @@ def test_mig_has_memory_in_its_instances_and_the_rest_in_its_parent(library: Pat
     assert {gpu.engine_index for gpu in heard.opened.gpus} == {None}
     assert [gpu.socket for gpu in heard.opened.gpus] == ["GPU-stub-0"] * 3 + ["GPU-stub-1"]
     assert (parent.hbm_total_bytes, one.hbm_total_bytes, other.hbm_total_bytes) == (None, 40 * _GIB, 80 * _GIB)
-    assert (one.compute_partition, two.uuid) == ("3g.40gb", "MIG-stub-1")
+    assert (parent.compute_partition, one.compute_partition, two.uuid) == ("MIG", "3g.40gb", "MIG-stub-1")
     parent_now, one_now, _, other_now = heard.samples[0].gpus
     assert parent_now.power_w == other_now.power_w == 65.535
     assert parent_now.missing == {
@@ -180,7 +181,7 @@ def test_an_old_driver_tells_what_it_can(old_library: Path) -> None:
     assert now.hbm_used_bytes == 61 * _GIB
     assert now.power_w == 65.535
     assert now.missing == dict.fromkeys(
-        ["throttle_percent", "temperature_memory_c", "link_read_bytes", "link_write_bytes", *GPM],
+        ["throttle_percent", "temperature_memory_c", "fabric", "link_read_bytes", "link_write_bytes", *GPM],
         "the installed driver is too old to report it",
     )
 

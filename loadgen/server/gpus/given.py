@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from loadgen.profile.schema import Server
 from loadgen.schema.samples import GpuStatic
-from loadgen.server.gpus.gpu import Gpu
 from loadgen.server.vllm.command import devices_each
-from loadgen.vendors import VENDORS, Platform, Vendor, vendor_of
+from loadgen.vendors import VENDORS, Vendor, is_partition, vendor_of
 
 
 class Device(NamedTuple):
@@ -32,27 +31,17 @@ def environment_of(server: Server, environ: Mapping[str, str] = os.environ) -> d
     return {**({} if server.docker is not None else environ), **server.env}
 
 
-def server_gpus(
-    server: Server, platform: Platform | None, environment: Mapping[str, str], gpus: Sequence[Gpu]
-) -> list[Gpu] | None:
-    """The platform's GPUs that the server and its instances will use; None if unknown.
+def server_gpus(server: Server, environment: Mapping[str, str], gpus: Sequence[GpuStatic]) -> list[GpuStatic] | None:
+    """The GPUs that the server and its instances will use; None if unknown, or if some are split into partitions.
 
     `environment` is the server's. Raises `ProfileError` for parallel sizes that are not numbers.
     """
     needed = devices_each(server.args) * server.instances
-    if any(gpu.devices > 1 or gpu.compute_partition == "MIG" for gpu in gpus):
+    if any(gpu.engine_devices > 1 or is_partition(gpu.compute_partition) for gpu in gpus):
         return None
-    seen = server_devices(server, platform, environment, gpus)
-    return None if seen is None else [gpus[device.gpu] for device in seen[:needed]]
-
-
-def server_devices(
-    server: Server, platform: Platform | None, environment: Mapping[str, str], gpus: Sequence[Gpu]
-) -> list[Device] | None:
-    """The devices that the server may use, in its order; None if unknown."""
-    vendor = vendor_of(platform)
-    devices = [Device(number, gpu.id) for number, gpu in enumerate(gpus) for _ in range(gpu.devices)]
-    return None if vendor is None else _seen(server, vendor, environment, devices)
+    devices = server_devices(server, environment, gpus)
+    by_index = {gpu.index: gpu for gpu in gpus}
+    return None if devices is None else [by_index[device.gpu] for device in devices[:needed]]
 
 
 def given_indices(
@@ -64,32 +53,26 @@ def given_indices(
     """
     found: set[int] = set()
     for server in servers:
-        seen, needed = _measured(server, gpus, environ), devices_each(server.args)
-        if seen is None or len(seen) < needed:
+        devices = server_devices(server, environment_of(server, environ), gpus)
+        needed = devices_each(server.args)
+        if devices is None or len(devices) < needed:
             return None
-        found |= {device.gpu for device in seen[:needed]}
+        found |= {device.gpu for device in devices[:needed]}
     return tuple(sorted(found))
 
 
-def _measured(server: Server, gpus: Sequence[GpuStatic], environ: Mapping[str, str]) -> list[Device] | None:
+def server_devices(server: Server, environment: Mapping[str, str], gpus: Sequence[GpuStatic]) -> list[Device] | None:
+    """The devices that the server may use, in its order; None if unknown. `environment` is the server's."""
     vendor = _vendor(server, gpus)
     own = [gpu for gpu in gpus if vendor is not None and gpu.vendor == vendor.name]
     if vendor is None or not own:
         return None
-    environment = environment_of(server, environ)
-    devices = [
+    seen = [
         Device(gpu.index, gpu.engine_name or "", gpu.device_file or "")
         for gpu in sorted(own, key=lambda gpu: gpu.engine_index or 0)
         for _ in range(gpu.engine_devices)
     ]
-    return _seen(server, vendor, environment, devices, numbered=all(gpu.engine_index is not None for gpu in own))
-
-
-def _seen(
-    server: Server, vendor: Vendor, environment: Mapping[str, str], devices: list[Device], *, numbered: bool = True
-) -> list[Device] | None:
-    """The devices as the server's process numbers them; `numbered`: they are in the runtime's order."""
-    seen = devices
+    numbered = all(gpu.engine_index is not None for gpu in own)  # whether they are in the runtime's order
     files = [word.partition(":")[0] for word in server.docker.devices] if server.docker is not None else []
     if any("/renderD" in file for file in files):
         if not all(device.file for device in seen):

@@ -11,10 +11,10 @@ import msgspec
 from loadgen.format import user_name
 from loadgen.masking import shown_command
 from loadgen.schema.samples import GpuProcess, GpuSample
-from loadgen.server.gpus.gpu import has_host_pids
 from loadgen.server.process import tree
 from loadgen.server.process.listener import listeners
 from loadgen.stream.request import host_and_port
+from loadgen.system import has_host_pids
 
 
 def described(sample: GpuSample, server: Collection[int] | None = None, *, proc: Path = Path("/proc")) -> GpuSample:

@@ -14,17 +14,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from loadgen.errors import ServerError
-from loadgen.format import memory, user_name
+from loadgen.format import memory
 from loadgen.masking import shown_command
 from loadgen.schema.finding import ORPHANED, Finding
+from loadgen.schema.samples import GpuProcess, GpuStatic
 from loadgen.server.gpus.given import server_gpus
-from loadgen.server.gpus.gpu import Gpu, Holder
+from loadgen.server.gpus.processes import described
 from loadgen.server.preflight.facts import Box, Setup, memory_share
 from loadgen.server.process.records import ServerRecord, find_servers, list_servers, orphan_words, servers_folder
 from loadgen.server.process.tree import ProcessInfo, command_line, look_at
 from loadgen.server.vllm.command import devices_each, find_container_program
 from loadgen.server.vllm.flags import normal_args
-from loadgen.system import text_in
+from loadgen.system import has_host_pids, text_in
+from loadgen.vendors import is_partition
 
 _IDLE_SHARE = 0.05  # of a GPU's memory: an idle driver takes less
 _SHOWN = 3  # how many processes of a GPU or server are named
@@ -38,48 +40,45 @@ class Leftover(NamedTuple):
 
 def gpu_memory(setup: Setup) -> Iterator[Finding]:
     needed = devices_each(setup.server.args) * setup.server.instances
-    chosen = server_gpus(setup.server, setup.platform, setup.environment, setup.gpus)
-    meant = [gpu for gpu in (setup.gpus if chosen is None else chosen) if gpu.hbm_bytes]
+    chosen = server_gpus(setup.server, setup.environment, setup.gpus)
+    meant = [gpu for gpu in (setup.gpus if chosen is None else chosen) if gpu.hbm_total_bytes]
     share = memory_share(normal_args(setup.server.args), setup.vllm)
     # In a partitioned GPU, the memory in use may belong to partitions other than the server's.
-    full = [gpu for gpu in meant if not gpu.split and _used_share(gpu) > 1 - share]
+    full = [gpu for gpu in meant if not is_partition(gpu.compute_partition) and _used_share(setup, gpu) > 1 - share]
     if full and len(meant) - len(full) < (needed if chosen is None else len(meant)):
-        seen = "; ".join(_shown(setup.box, gpu) for gpu in full)
+        seen = "; ".join(_shown(setup, gpu) for gpu in full)
         why = f"vLLM takes {share:g} of a GPU's memory, and refuses to start where less is free"
         fix = "end those processes, choose other GPUs, or lower gpu-memory-utilization"
         yield Finding("gpu-memory-taken", "blocks", seen, why, fix)
         meant = [gpu for gpu in meant if gpu not in full]
-    used = [gpu for gpu in meant if _used_share(gpu) > _IDLE_SHARE]
+    used = [gpu for gpu in meant if _used_share(setup, gpu) > _IDLE_SHARE]
     if used:
-        seen = "; ".join(_shown(setup.box, gpu) for gpu in used)
+        seen = "; ".join(_shown(setup, gpu) for gpu in used)
         why = "another program computes there, or left memory behind: less room for the KV cache, and maybe less speed"
         yield Finding("gpu-memory-used", "warns", seen, why, "end those processes, or choose other GPUs")
 
 
-def _used_share(gpu: Gpu) -> float:
-    return (gpu.used_bytes or 0) / (gpu.hbm_bytes or 1)
+def _used_share(setup: Setup, gpu: GpuStatic) -> float:
+    return (setup.now(gpu).hbm_used_bytes or 0) / (gpu.hbm_total_bytes or 1)
 
 
-def _shown(box: Box, gpu: Gpu) -> str:
-    named = [_shown_holder(box, holder) for holder in gpu.holders[:_SHOWN]]
-    if len(gpu.holders) > _SHOWN:
-        named.append(f"{len(gpu.holders) - _SHOWN} more")
+def _shown(setup: Setup, gpu: GpuStatic) -> str:
+    sample = described(setup.now(gpu), proc=setup.box.proc)
+    processes = sorted(sample.processes or (), key=lambda process: (-(process.hbm_bytes or 0), process.pid))
+    named = [_shown_process(process) for process in processes[:_SHOWN]]
+    if len(processes) > _SHOWN:
+        named.append(f"{len(processes) - _SHOWN} more")
     users = ", ".join(named) or "no visible process"
-    amounts = f"{memory(gpu.used_bytes or 0)} of {memory(gpu.hbm_bytes or 0)}"
+    amounts = f"{memory(sample.hbm_used_bytes or 0)} of {memory(gpu.hbm_total_bytes or 0)}"
     return f"GPU {gpu.index} ({gpu.name}): {amounts} in use by {users}"
 
 
-def _shown_holder(box: Box, holder: Holder) -> str:
-    amount = "" if holder.used_bytes is None else f" with {memory(holder.used_bytes)}"
-    # Without a name the pid is from another namespace, and our process with that number is another one.
-    words = command_line(holder.pid, box.proc) if holder.name else []
-    if not words:
-        return f"{holder}{amount}"
-    try:
-        user = f" of {user_name((box.proc / str(holder.pid)).stat().st_uid)}"
-    except FileNotFoundError:  # it has just ended
-        user = ""
-    return f"pid {holder.pid}{user}{amount} ({shown_command(words)})"
+def _shown_process(process: GpuProcess) -> str:
+    amount = "" if process.hbm_bytes is None else f" with {memory(process.hbm_bytes)}"
+    if not process.command:
+        return f"{process}{amount}"
+    user = f" of {process.user}" if process.user else ""
+    return f"pid {process.pid}{user}{amount} ({process.command})"
 
 
 def orphans(setup: Setup) -> Iterator[Finding]:
@@ -112,9 +111,10 @@ def orphans(setup: Setup) -> Iterator[Finding]:
 
 
 def _holding(setup: Setup, pids: Collection[int]) -> str:
-    # Without a name, the holder's pid is from another namespace.
-    holders = [holder for gpu in setup.gpus for holder in gpu.holders if holder.name and holder.pid in pids]
-    held_bytes = sum(holder.used_bytes or 0 for holder in holders)
+    if not has_host_pids(setup.box.proc):
+        return ""
+    held = [process for gpu in setup.gpus for process in setup.now(gpu).processes or () if process.pid in pids]
+    held_bytes = sum(process.hbm_bytes or 0 for process in held)
     return f", holding {memory(held_bytes)} of GPU memory" if held_bytes else ""
 
 

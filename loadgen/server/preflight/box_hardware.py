@@ -14,13 +14,13 @@ from typing import Any
 
 from loadgen.format import GIB, memory
 from loadgen.schema.finding import Finding
+from loadgen.schema.samples import GpuStatic
 from loadgen.server.gpus.given import server_devices
-from loadgen.server.gpus.gpu import Gpu, has_host_pids
 from loadgen.server.preflight.facts import Setup, read_setting
 from loadgen.server.vllm.command import devices_each
 from loadgen.server.vllm.flags import normal_args
-from loadgen.system import entries, text_in
-from loadgen.vendors import vendor_of
+from loadgen.system import entries, has_host_pids, text_in
+from loadgen.vendors import is_partition, vendor_of
 
 _DATA_PARALLEL = "data-parallel-size"
 _LITTLE_LOCKED_BYTES = GIB  # Docker's daemon gives containers 8 MiB
@@ -32,14 +32,14 @@ def _takes_several(setup: Setup) -> bool:
     return devices_each(setup.server.args) > 1
 
 
-def _numbers(gpus: Sequence[Gpu]) -> str:
+def _numbers(gpus: Sequence[GpuStatic]) -> str:
     return f"GPU{'s' if len(gpus) > 1 else ''} {', '.join(str(gpu.index) for gpu in gpus)}"
 
 
 def enough_devices(setup: Setup) -> Iterator[Finding]:
     """The devices that the server needs, against those that it may use on this box."""
     needed = devices_each(setup.server.args) * setup.server.instances
-    visible = server_devices(setup.server, setup.platform, setup.environment, setup.gpus)
+    visible = server_devices(setup.server, setup.environment, setup.gpus)
     split = any(gpu.compute_partition == "MIG" for gpu in setup.gpus)
     if visible and len(visible) < needed and not split and not _spreads(normal_args(setup.server.args)):
         seen = f"the server takes {needed} devices, and there {'is' if len(visible) == 1 else 'are'} {len(visible)}"
@@ -54,9 +54,9 @@ def _spreads(args: Mapping[str, Any]) -> bool:
 
 
 def partitions(setup: Setup) -> Iterator[Finding]:
-    split = [gpu for gpu in setup.taken_gpus if gpu.split]
+    split = [gpu for gpu in setup.taken_gpus if is_partition(gpu.compute_partition)]
     needed = devices_each(setup.server.args) * setup.server.instances
-    devices = sum(gpu.devices for gpu in setup.gpus)
+    devices = sum(gpu.engine_devices for gpu in setup.gpus)
     if not split or (split[0].compute_partition != "MIG" and needed >= devices):
         return  # a server that uses all devices of a box is meant to use partitions
     modes = " and ".join(mode for mode in (split[0].compute_partition, split[0].memory_partition) if mode)
@@ -64,8 +64,9 @@ def partitions(setup: Setup) -> Iterator[Finding]:
         why = "a MIG instance is a part of a GPU, and there are no links between the instances of several"
         yield Finding("gpu-partitions", "warns", f"{_numbers(split)}: {modes}", why, "sudo nvidia-smi -mig 0")
         return
-    each = memory((split[0].hbm_bytes or 0) // split[0].devices)
-    seen = f"{_numbers(split)}: {modes}, {split[0].devices} devices of {each} each; the server takes {needed} devices"
+    count = split[0].engine_devices
+    each = memory((split[0].hbm_total_bytes or 0) // count)
+    seen = f"{_numbers(split)}: {modes}, {count} devices of {each} each; the server takes {needed} devices"
     why = "a device is a part of a GPU here, with a part of its compute units, of its memory and of its bandwidth"
     whole = split[0].memory_partition in (None, "NPS1")
     memory_first = "" if whole else "sudo amd-smi set --gpu all --memory-partition NPS1, then "
@@ -74,11 +75,8 @@ def partitions(setup: Setup) -> Iterator[Finding]:
 
 
 def power_caps(setup: Setup) -> Iterator[Finding]:
-    low = [
-        (gpu, gpu.power_cap_w, gpu.power_cap_default_w)
-        for gpu in setup.taken_gpus
-        if gpu.power_cap_w is not None and gpu.power_cap_default_w and gpu.power_cap_w < gpu.power_cap_default_w - 1
-    ]
+    caps = [(gpu, setup.now(gpu).power_cap_w, gpu.power_cap_default_w) for gpu in setup.taken_gpus]
+    low = [(gpu, cap, default) for gpu, cap, default in caps if cap is not None and default and cap < default - 1]
     if low:
         seen = "; ".join(f"GPU {gpu.index}: {cap:g} W of {default:g} W" for gpu, cap, default in low)
         why = "the power cap was lowered: the GPUs clock down under load, and figures are not those of this GPU"
@@ -91,14 +89,14 @@ def links(setup: Setup) -> Iterator[Finding]:
     """Links that are down from the start: no counter shows them, only a comparison with the other GPUs."""
     if not _takes_several(setup):
         return
-    short = [
-        gpu
-        for gpu in setup.taken_gpus
-        if gpu.links_up is not None and gpu.compute_partition != "MIG" and gpu.links_up < (gpu.links_expected or 0)
-    ]
+    most: dict[str, int] = {}  # of any GPU with that name
+    for gpu in setup.gpus:
+        most[gpu.name] = max(setup.now(gpu).links_up or 0, most.get(gpu.name, 0))
+    counts = [(gpu, setup.now(gpu).links_up) for gpu in setup.taken_gpus if gpu.compute_partition != "MIG"]
+    short = [(gpu, up) for gpu, up in counts if up is not None and up < most[gpu.name]]
     if short:
-        kind, what = ("xgmi", "GPUs over XGMI") if setup.platform == "rocm" else ("nvlink", "NVLinks")
-        seen = "; ".join(f"GPU {gpu.index} has {gpu.links_up} of {gpu.links_expected} {what}" for gpu in short)
+        kind, what = ("xgmi", "XGMI links") if setup.platform == "rocm" else ("nvlink", "NVLinks")
+        seen = "; ".join(f"GPU {gpu.index} has {up} of {most[gpu.name]} {what}" for gpu, up in short)
         why = "other GPUs have more: tensor parallelism runs at the speed of the slowest link, or over PCIe"
         fix = (
             f"sudo dmesg | grep -i {kind}; restart the box, and look at the baseboard if it stays so; where only some "
@@ -116,9 +114,9 @@ def fabric(setup: Setup) -> Iterator[Finding]:
         'not yet initialized"'
     )
     fix = "sudo systemctl restart nvidia-fabricmanager; from B200 on it needs nvlsm beside it"
-    waiting = [gpu for gpu in setup.taken_gpus if gpu.fabric in ("Not Started", "In Progress")]
+    waiting = [gpu for gpu in setup.taken_gpus if setup.now(gpu).fabric in ("Not Started", "In Progress")]
     if waiting:
-        seen = f"{_numbers(waiting)}: fabric state {waiting[0].fabric}"
+        seen = f"{_numbers(waiting)}: fabric state {setup.now(waiting[0]).fabric}"
         yield Finding("fabric-not-ready", "warns", seen, why, fix, "NVIDIA/NVSentinel issue 883")
     elif _switches_without_manager(setup):
         seen = "there are NVSwitches, and nv-fabricmanager does not run"
@@ -128,7 +126,7 @@ def fabric(setup: Setup) -> Iterator[Finding]:
 def _switches_without_manager(setup: Setup) -> bool:
     """Whether NVSwitches lack their manager, for drivers that do not report it; false if processes are not visible."""
     proc = setup.box.proc
-    if not (setup.box.dev / "nvidia-nvswitchctl").exists() or any(gpu.fabric for gpu in setup.gpus):
+    if not (setup.box.dev / "nvidia-nvswitchctl").exists() or any(setup.now(gpu).fabric for gpu in setup.gpus):
         return False
     names = {text_in(folder / "comm") for folder in entries(proc) if folder.name.isdecimal()}
     return has_host_pids(proc) and "nv-fabricmanage" not in names  # the kernel keeps 15 characters
@@ -159,7 +157,7 @@ def iommu(setup: Setup) -> Iterator[Finding]:
 
 def access_control(setup: Setup) -> Iterator[Finding]:
     """ACS on the bridges above the GPUs; it matters if the GPUs are connected only by PCIe."""
-    if not _takes_several(setup) or any(gpu.links_up for gpu in setup.gpus):
+    if not _takes_several(setup) or any(setup.now(gpu).links_up for gpu in setup.gpus):
         return
     above = {parent for device in _pci_gpus(setup) for parent in device.resolve().parents}
     bridges = sorted(folder for folder in above if _PCI_ADDRESS.fullmatch(folder.name))

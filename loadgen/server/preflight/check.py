@@ -23,13 +23,14 @@ from loadgen.places import cache_folder
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
 from loadgen.schema.finding import Finding, Skipped, by_severity, not_checked
-from loadgen.server.gpus.gpu import Gpu, read_gpus
+from loadgen.schema.samples import GpuStatic
 from loadgen.server.preflight import box_connections, box_gpus, box_hardware, box_model, box_system, publication
 from loadgen.server.preflight.facts import Box, Setup, facts_of
 from loadgen.server.preflight.rules import rule_findings, skipped_rules
 from loadgen.server.vllm.command import devices_each, find_container_program, find_vllm
 from loadgen.server.vllm.flags import flag_findings
 from loadgen.server.vllm.installation import ask_installation, newest_recorded, python_of, recorded_installation
+from loadgen.telemetry.gpus_now import GpusNow, read_gpus
 from loadgen.vendors import Platform, platform_here, platform_of, vendor_of
 
 NEEDS_BOX = "needs the box itself"
@@ -111,8 +112,8 @@ async def check_profile(
         found, version = _flags_elsewhere(profile.server, recorded)
         setup = _setup_elsewhere(profile, plan, version, box)
     else:
-        found, version = await _flags_here(profile.server)
-        setup = await asyncio.to_thread(_setup_here, profile, plan, version)
+        (found, version), setup = await asyncio.gather(_flags_here(profile.server), _setup_here(profile, plan))
+        setup = replace(setup, vllm=version)
     return by_severity([*found, *await asyncio.to_thread(judged, setup)])
 
 
@@ -126,9 +127,24 @@ def judged(setup: Setup) -> list[Finding]:
     return [*found, *not_checked(skipped)]
 
 
-def _setup_here(profile: Profile, plan: Sequence[Stage], vllm: str | None) -> Setup:
-    platform = profile.server.platform or platform_here(Box().dev)
-    return look_at_box(profile, plan, Box(), platform, vllm=vllm, image=image_environment(profile.server))
+async def _setup_here(profile: Profile, plan: Sequence[Stage]) -> Setup:
+    """What is to be checked on this box, without the version of vLLM."""
+    platform = profile.server.platform or platform_here()
+    image, (now, problem) = await asyncio.gather(
+        asyncio.to_thread(image_environment, profile.server), _gpus_here(profile.server, platform)
+    )
+    return Setup(profile, plan, Box(), platform, now.gpus, now.samples, image=image, no_gpus=problem)
+
+
+async def _gpus_here(server: Server, platform: Platform) -> tuple[GpusNow, str]:
+    """The platform's GPUs, or why there are none."""
+    vendor = vendor_of(platform)
+    if server.engine not in _JUDGED_ENGINES or vendor is None:
+        return GpusNow((), {}), "the GPUs are unknown"
+    try:
+        return await read_gpus(vendor), ""
+    except TelemetryError as error:
+        return GpusNow((), {}), str(error)
 
 
 def _setup_elsewhere(profile: Profile, plan: Sequence[Stage], vllm: str | None, box: str | None) -> Setup:
@@ -136,13 +152,18 @@ def _setup_elsewhere(profile: Profile, plan: Sequence[Stage], vllm: str | None, 
     if gpus and platform != "cpu":
         platform = platform_of(gpus[0].arch or "")
     why = "the GPUs are unknown: name them with --box"
-    return Setup(profile, plan, Box(), platform, gpus, vllm, elsewhere=True, no_gpus=why)
+    return Setup(profile, plan, Box(), platform, gpus, vllm=vllm, elsewhere=True, no_gpus=why)
 
 
-def _named_gpus(box: str, server: Server) -> Sequence[Gpu]:
+def _named_gpus(box: str, server: Server) -> Sequence[GpuStatic]:
     part, count = named_box(box)
-    gpu = Gpu(name=part.word.upper(), arch=part.arch, hbm_bytes=part.hbm_mib << 20)
-    return [replace(gpu, index=index) for index in range(count or devices_each(server.args) * server.instances)]
+    vendor = vendor_of(platform_of(part.arch))
+    assert vendor is not None, "every part is of a vendor"
+    name, hbm_bytes = part.word.upper(), part.hbm_mib << 20
+    return [
+        GpuStatic(n, vendor.name, name, arch=part.arch, engine_index=n, hbm_total_bytes=hbm_bytes)
+        for n in range(count or devices_each(server.args) * server.instances)
+    ]
 
 
 def blocked_words(blocking: Sequence[Finding]) -> str:
@@ -204,26 +225,6 @@ def image_environment(server: Server) -> dict[str, str] | None:
     except (ServerError, OSError, subprocess.SubprocessError, *UNDECODABLE):
         return None  # the container check reports what is wrong, or the start pulls the image
     return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
-
-
-def look_at_box(
-    profile: Profile,
-    plan: Sequence[Stage],
-    box: Box,
-    platform: Platform,
-    *,
-    vllm: str | None = None,
-    image: Mapping[str, str] | None = None,
-) -> Setup:
-    """What is to be checked on a box; `platform` is where the server is to compute."""
-    setup = Setup(profile, plan, box, platform, (), vllm, image)
-    if profile.server.engine not in _JUDGED_ENGINES or vendor_of(platform) is None:
-        return setup
-    try:
-        gpus = read_gpus(sysfs=box.sys, proc=box.proc, path=box.environ.get("PATH"), platform=platform)
-        return replace(setup, gpus=gpus)
-    except TelemetryError as error:
-        return replace(setup, no_gpus=str(error))
 
 
 def box_findings(setup: Setup) -> tuple[list[Finding], list[Skipped]]:

@@ -24,8 +24,8 @@ from loadgen.format import GIB
 from loadgen.places import expanded, home_folder
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
+from loadgen.schema.samples import GpuSample, GpuStatic
 from loadgen.server.gpus.given import server_gpus
-from loadgen.server.gpus.gpu import Gpu
 from loadgen.server.vllm.flags import normal_args
 from loadgen.vendors import Platform
 
@@ -81,8 +81,10 @@ class Setup(msgspec.Struct, frozen=True):
     plan: Sequence[Stage]
     box: Box
     platform: Platform | None
-    gpus: Sequence[Gpu] = ()
-    """The platform's GPUs at the time of the check; empty if unknown, or if no GPU is used."""
+    gpus: Sequence[GpuStatic] = ()
+    """The platform's GPUs; empty if unknown, or if no GPU is used."""
+    samples: Mapping[int, GpuSample] = {}
+    """Of the GPUs, by index, at the time of the check."""
     vllm: str | None = None
     """Version of the queried installation, or of the record used instead."""
     image: Mapping[str, str] | None = None
@@ -104,10 +106,13 @@ class Setup(msgspec.Struct, frozen=True):
         return {**(around or {}), **self.server.env}
 
     @property
-    def taken_gpus(self) -> Sequence[Gpu]:
+    def taken_gpus(self) -> Sequence[GpuStatic]:
         """The GPUs that the server will use; all of the box if unknown. Raises `ProfileError`."""
-        taken = server_gpus(self.server, self.platform, self.environment, self.gpus)
+        taken = server_gpus(self.server, self.environment, self.gpus)
         return self.gpus if taken is None else taken
+
+    def now(self, gpu: GpuStatic) -> GpuSample:
+        return self.samples.get(gpu.index) or GpuSample(gpu.index, 0.0)
 
 
 def read_setting(path: Path) -> str | None:
@@ -126,7 +131,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     env_whole: bool = True  # false: a container's image may set more variables than are known
     platform: Platform | None = None
     model: ModelFacts | None = None
-    gpus: tuple[Gpu, ...] = ()  # of the box; empty is unknown
+    gpus: tuple[GpuStatic, ...] = ()  # of the box; empty is unknown
     no_gpus: str = "the GPUs are unknown"  # why
     archs: frozenset[str] = frozenset()  # of the GPUs that the server will use; empty is unknown
     vllm: str | None = None  # version of the installation, or of the record used instead
@@ -156,12 +161,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def devices(self) -> int | None:
         """How many devices the box has, as runtimes count: each partition of a GPU is one."""
-        return sum(gpu.devices for gpu in self.gpus) or None
+        return sum(gpu.engine_devices for gpu in self.gpus) or None
 
     @property
     def hbm_bytes(self) -> int | None:
         """The memory of the smallest device."""
-        return min((gpu.hbm_bytes // gpu.devices for gpu in self.gpus if gpu.hbm_bytes is not None), default=None)
+        known = (gpu.hbm_total_bytes // gpu.engine_devices for gpu in self.gpus if gpu.hbm_total_bytes is not None)
+        return min(known, default=None)
 
     @property
     def aiter(self) -> bool:

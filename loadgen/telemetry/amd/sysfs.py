@@ -20,9 +20,10 @@ import msgspec
 from loadgen.errors import TelemetryError
 from loadgen.format import harmless
 from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic
+from loadgen.system import has_host_pids
 from loadgen.telemetry.amd import gpu_metrics
 from loadgen.telemetry.amd.gpu_metrics import Residency, Table, counted_once, pair_dies
-from loadgen.telemetry.amd.kernel import amd_cards, compute_nodes, held_bytes, socket_of
+from loadgen.telemetry.amd.kernel import ComputeNode, amd_cards, compute_nodes, held_bytes, socket_of, xgmi_peers
 from loadgen.telemetry.protocol import Backend, Opened
 from loadgen.telemetry.readings import Measured, Missing, amount, divided, first, number, percent, split, value_of
 
@@ -36,7 +37,7 @@ class _Card:
     folder: Path
     hwmon: Path
     static: GpuStatic
-    kfd_ids: tuple[str, ...]  # amdkfd's ids for it and its partitions
+    nodes: tuple[ComputeNode, ...]  # amdkfd's, for it and its partitions
     before: Residency | None = None
 
     def table(self) -> Table | Missing:
@@ -92,13 +93,13 @@ def _card(sysfs: Path, index: int, folder: Path) -> _Card:
         pcie_speed_max_gts=value_of(speed_gts(folder / "max_link_speed")),
     )
     # Partitions other than the first have nodes, but no card.
-    nodes = [(number, node.gpu_id) for number, node in enumerate(compute_nodes(sysfs)) if node.socket == socket_of(bdf)]
-    numbers = [number for number, _ in nodes]
-    card = _Card(folder, hwmon, static, tuple(gpu_id for _, gpu_id in nodes))
+    nodes = {number: node for number, node in enumerate(compute_nodes(sysfs)) if node.socket == socket_of(bdf)}
+    card = _Card(folder, hwmon, static, tuple(nodes.values()))
     card.static = msgspec.structs.replace(
         static,
-        engine_index=numbers[0] if numbers else None,
-        engine_devices=max(1, len(numbers)),
+        arch=next((node.arch for node in card.nodes), None),
+        engine_index=min(nodes, default=None),
+        engine_devices=max(1, len(nodes)),
         engine_name=f"GPU-{static.uuid}" if static.uuid is not None else None,
         device_file=next((f"/dev/dri/{file.name}" for file in folder.glob("drm/renderD*")), None),
         links_total=value_of(gpu_metrics.links(card.table())[1]),
@@ -117,11 +118,22 @@ def _sample(card: _Card, sysfs: Path, proc: Path, slow: bool, processes: bool) -
     card.before = gpu_metrics.residency(table) or card.before
     if slow:
         readings |= ecc_counts(card.folder / "ras")
-        readings |= {"power_cap_w": _microwatts(card.hwmon / "power1_cap"), "links_up": gpu_metrics.links(table)[0]}
+        # Older drivers wake a suspended GPU to read its power cap.
+        cap = _ASLEEP if table is _ASLEEP else _microwatts(card.hwmon / "power1_cap")
+        readings |= {"power_cap_w": cap, "links_up": first(gpu_metrics.links(table)[0], _linked(card, sysfs))}
     if processes:
-        readings["processes"] = _processes(sysfs, proc, card.kfd_ids)
+        readings["processes"] = _processes(sysfs, proc, [node.gpu_id for node in card.nodes])
     values, missing = split(counted_once(readings, card.static))
     return GpuSample(index=card.static.index, t_s=t_s, missing=missing, **values)
+
+
+def _linked(card: _Card, sysfs: Path) -> Measured:
+    """How many other GPUs it reaches over XGMI, according to amdkfd."""
+    if not card.nodes:
+        return Missing("amdkfd does not list it")
+    peers = {peer for node in card.nodes for peer in xgmi_peers(sysfs, node.number)}
+    sockets = {node.socket for node in compute_nodes(sysfs) if node.number in peers}
+    return len(sockets - {card.nodes[0].socket})
 
 
 def _figures(card: _Card, table: Table | Missing) -> dict[str, Measured]:
@@ -139,8 +151,13 @@ def _processes(sysfs: Path, proc: Path, kfd_ids: Sequence[str]) -> tuple[GpuProc
     if not kfd_ids or held is None:
         return Missing("amdkfd does not list processes here")
     of_gpu = {pid: [by_gpu[kfd_id] for kfd_id in kfd_ids if kfd_id in by_gpu] for pid, by_gpu in held.items()}
+    named = has_host_pids(proc)
     return tuple(
-        GpuProcess(pid, known(proc / str(pid) / "comm") or "", None if None in amounts else sum(filter(None, amounts)))
+        GpuProcess(
+            pid,
+            known(proc / str(pid) / "comm") or "" if named else "",
+            None if None in amounts else sum(filter(None, amounts)),
+        )
         for pid, amounts in of_gpu.items()
         if any(amount != 0 for amount in amounts)
     )

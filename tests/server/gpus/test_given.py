@@ -11,10 +11,9 @@ from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Server
 from loadgen.schema.samples import GpuStatic
 from loadgen.server.gpus.given import given_indices, server_gpus
-from loadgen.server.gpus.gpu import read_gpus
 from loadgen.server.vllm.command import instance_servers
 from loadgen.vendors import Platform
-from tests.server.preflight.boxes import described_box
+from tests.server.preflight.boxes import described_box, gpus_of
 
 # amdsmi lists by PCI address, HIP numbers otherwise: 0 is HIP's 3.
 MI300X = [
@@ -124,13 +123,11 @@ def test_it_is_known_exactly_or_not_at_all(rocr: str, hip: str, needed: int) -> 
         ("cuda", server(env={"CUDA_VISIBLE_DEVICES": "GPU-6"}), [6]),
         ("cuda", docker({"gpus": '"device=3,5"'}, args=TP2), [3, 5]),
         ("cuda", docker({"gpus": "2"}, args=TP2), [0, 1]),
-        ("cpu", server(), None),
     ],
 )
 def test_the_gpus_that_a_server_will_take(
     tmp_path: Path, platform: Platform, chosen: Server, taken: list[int] | None
 ) -> None:
-    box = described_box(tmp_path, "mi300x" if platform == "rocm" else "h100")
-    gpus = read_gpus(sysfs=box.sys, proc=box.proc, path=box.environ["PATH"])
-    found = server_gpus(chosen, platform, chosen.env, gpus)
+    now = gpus_of(described_box(tmp_path, "mi300x" if platform == "rocm" else "h100"), platform)
+    found = server_gpus(chosen, chosen.env, now.gpus)
     assert (None if found is None else [gpu.index for gpu in found]) == taken

@@ -3,41 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
 
-from loadgen.errors import ServerError
+from loadgen.errors import ServerError, TelemetryError
 from loadgen.profile.schema import Server
+from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.server.gpus import memory
-from loadgen.server.gpus.gpu import Gpu, Holder
-from loadgen.server.gpus.memory import TOLERANCE_BYTES, gpu_level, level_now, still_held, wait_back
+from loadgen.server.gpus.memory import TOLERANCE_BYTES, level_now, still_held, used_indices, wait_back
+from loadgen.telemetry.gpus_now import GpusNow
+from loadgen.vendors import Vendor
 from tests.server.gpu_trees import GIB
 
-
-def gpu(used: int, *holders: Holder, id: str = "a", index: int = 0) -> Gpu:
-    return Gpu(id=id, index=index, name="MI300X", used_bytes=used, hbm_bytes=192 * GIB, holders=holders)
-
-
-OLD = Holder(1, "display", 5)
-NEW = Holder(2, "VLLM::Worker", 60 * GIB)
+OLD = GpuProcess(1, "display", 5)
+NEW = GpuProcess(2, "VLLM::Worker", 60 * GIB)
 
 
-def test_what_came_back_is_not_held() -> None:
-    assert still_held([gpu(10)], [gpu(10), gpu(3, id="b")], tolerance_bytes=5) == []
+def gpus(*used: int, processes: tuple[GpuProcess, ...] = ()) -> GpusNow:
+    statics = tuple(GpuStatic(n, "amd", "MI300X", engine_index=n) for n in range(len(used)))
+    samples = {n: GpuSample(n, 0.0, hbm_used_bytes=each, processes=processes) for n, each in enumerate(used)}
+    return GpusNow(statics, samples)
 
 
-def test_what_did_not_come_back_names_the_new_holders() -> None:
-    now = gpu(60 * GIB, OLD, NEW)
-    (held,) = still_held([gpu(0, OLD)], [now], tolerance_bytes=GIB)
-    assert held == "GPU 0 (MI300X): 60.0 GiB more, held by pid 2 (VLLM::Worker)"
+def held(before: Mapping[int, GpuSample], now: GpusNow) -> list[str]:
+    return still_held(before, now, [gpu.index for gpu in now.gpus])
 
 
-def test_a_holder_that_grew_is_named_and_an_invisible_one_is_reported() -> None:
-    (grown,) = still_held([gpu(5, OLD)], [gpu(99, Holder(1, "", 99))], tolerance_bytes=10)
-    assert grown.endswith("0.0 GiB more, held by pid 1")
-    (nobody,) = still_held([], [gpu(GIB)], tolerance_bytes=0)
+def test_still_held_with_memory_back() -> None:
+    assert held(gpus(10, 0).samples, gpus(10, TOLERANCE_BYTES)) == []
+
+
+def test_still_held_names_new_and_grown_processes() -> None:
+    before = gpus(0, processes=(OLD,)).samples
+    assert held(before, gpus(60 * GIB, processes=(OLD, NEW))) == [
+        "GPU 0 (MI300X): 60.0 GiB more, held by pid 2 (VLLM::Worker)"
+    ]
+    (grown,) = held(before, gpus(GIB, processes=(GpuProcess(1, "", GIB),)))
+    assert grown.endswith("1.0 GiB more, held by pid 1")
+    (nobody,) = held({}, gpus(GIB))
     assert nobody.endswith("1.0 GiB more, held by no visible process")
 
 
@@ -46,28 +51,28 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_RELEASE_POLL_S", 0.001)
 
 
-def reader(*answers: str) -> Callable[[], str]:
+def reader(*answers: str) -> Callable[[], Awaitable[str]]:
     """Gives these answers, the last for ever."""
     left = list(answers)
-    return lambda: left.pop(0) if len(left) > 1 else left[0]
+
+    async def read() -> str:
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return read
 
 
-def unreadable() -> Callable[[], str]:
-    raise ServerError("no GPU can be read")
-
-
-async def test_memory_that_comes_back_is_waited_for() -> None:
+async def test_wait_back_until_memory_is_back() -> None:
     held = reader("GPU 0: 3 GiB by pid 7", "GPU 0: 1 GiB", "")
     assert await wait_back(held, asyncio.Event()) == "back at its level before the start"
 
 
-async def test_memory_that_stays_away_is_told_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wait_back_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "RELEASE_WAIT_S", 0.01)
     words = await wait_back(reader("GPU 0: 3 GiB by pid 7"), asyncio.Event())
     assert words.endswith("s after the end of the processes still held: GPU 0: 3 GiB by pid 7")
 
 
-async def test_a_hurried_stop_looks_once() -> None:
+async def test_wait_back_hurried() -> None:
     hurried = asyncio.Event()
     waiting = asyncio.create_task(wait_back(reader("GPU 0: 3 GiB"), hurried))
     await asyncio.sleep(0)
@@ -75,37 +80,46 @@ async def test_a_hurried_stop_looks_once() -> None:
     assert "still held: GPU 0: 3 GiB" in await waiting
 
 
-async def test_what_cannot_be_read_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    held = await level_now(Server(engine="vllm", model="m", platform="cuda"))
-    assert held == "not checked: no GPU can be read here: nvidia-smi is not on PATH"
-    assert await wait_back(held, asyncio.Event()) == held
-    assert await wait_back(lambda: str(unreadable()), asyncio.Event()) == "not checked: no GPU can be read"
+async def test_memory_that_cannot_be_read_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unreadable(_: Vendor) -> GpusNow:
+        raise TelemetryError("no GPU can be read here: no driver")
+
+    monkeypatch.setattr(memory, "read_gpus", unreadable)
+    level = await level_now(Server(engine="vllm", model="m", platform="cuda"))
+    assert level == "not checked: no GPU can be read here: no driver"
+    assert await wait_back(level, asyncio.Event()) == level
+
+    async def unread() -> str:
+        raise ServerError("no GPU can be read")
+
+    assert await wait_back(unread, asyncio.Event()) == "not checked: no GPU can be read"
 
 
 @pytest.mark.parametrize("server", [{"engine": "simulator"}, {"engine": "vllm", "model": "m", "platform": "cpu"}])
-async def test_a_server_without_gpus_holds_none(server: dict[str, str]) -> None:
+async def test_a_server_without_gpus_is_not_checked(server: dict[str, str]) -> None:
     assert await level_now(Server.model_validate(server)) == "not checked"
 
 
-def held_by(server: dict[str, Any], *amounts: int) -> str:
-    """What is said of GPUs that were empty at the start, and of which so much is in use now."""
-    looks = [[gpu(used, id=str(n), index=n) for n, used in enumerate(look)] for look in ([0] * len(amounts), amounts)]
-    held = gpu_level(Server(engine="vllm", model="m", **server), "rocm", lambda: looks.pop(0))
-    return held()
+async def test_the_level_is_that_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = [gpus(GIB, 0), gpus(61 * GIB, 60 * GIB)]
+
+    async def read(_: Vendor) -> GpusNow:
+        return readings.pop(0)
+
+    monkeypatch.setattr(memory, "read_gpus", read)
+    level = await level_now(Server(engine="vllm", model="m", platform="rocm"))
+    assert not isinstance(level, str)
+    assert await level() == "GPU 0 (MI300X): 60.0 GiB more, held by no visible process"  # GPU 1 is not the server's
 
 
-def test_the_level_of_the_gpus_is_that_before_the_start() -> None:
-    assert held_by({}, 58 * GIB) == "GPU 0 (MI300X): 58.0 GiB more, held by no visible process"
-    assert held_by({}, TOLERANCE_BYTES) == ""
-
-
-def test_what_neighbours_take_on_other_gpus_is_not_waited_for() -> None:
-    assert held_by({}, 0, 60 * GIB) == ""
-    assert held_by({"env": {"HIP_VISIBLE_DEVICES": "1"}}, 0, 60 * GIB).startswith("GPU 1 (MI300X): 60.0 GiB more")
-    pair = {"args": {"tensor-parallel-size": 2}, "instances": 2, "platform": "rocm"}
-    assert held_by(pair, 0, 0, 0, 60 * GIB, 60 * GIB).count("more") == 1
-
-
-def test_all_gpus_are_waited_for_where_the_servers_own_cannot_be_told() -> None:
-    assert held_by({"env": {"HIP_VISIBLE_DEVICES": "GPU-1a2b"}}, 0, 60 * GIB).startswith("GPU 1")
+@pytest.mark.parametrize(
+    ("server", "indices"),
+    [
+        ({}, {0}),
+        ({"env": {"HIP_VISIBLE_DEVICES": "1"}}, {1}),
+        ({"args": {"tensor-parallel-size": 2}, "instances": 2, "platform": "rocm"}, {0, 1, 2, 3}),
+        ({"env": {"HIP_VISIBLE_DEVICES": "GPU-1a2b"}}, {0, 1, 2, 3, 4}),  # unknown: all are waited for
+    ],
+)
+def test_used_indices(server: dict[str, Any], indices: set[int]) -> None:
+    assert used_indices(Server(engine="vllm", model="m", **server), gpus(0, 0, 0, 0, 0)) == indices

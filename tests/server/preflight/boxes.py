@@ -7,22 +7,28 @@ and ROCm/k8s-device-plugin issue 157 (cards without a PCI device).
 
 import shutil
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from loadgen.errors import TelemetryError
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
 from loadgen.schema.finding import Finding, not_checked
-from loadgen.server.preflight.check import box_findings, look_at_box
-from loadgen.server.preflight.facts import Box
+from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic
+from loadgen.server.preflight.check import box_findings
+from loadgen.server.preflight.facts import Box, Setup
+from loadgen.telemetry.amd.sysfs import open_amd_sysfs
+from loadgen.telemetry.gpus_now import GpusNow, whole_gpus
+from loadgen.telemetry.protocol import Opened, Sampled
 from loadgen.vendors import Platform
 from tests.server.gpu_trees import (
     MIB,
     add_amd_card,
     add_kfd_node,
-    add_nvidia_smi,
     add_xcp_card,
     initial_namespace,
     write,
@@ -67,7 +73,7 @@ def described_box(tmp_path: Path, name: str, changes: Mapping[str, Any] | None =
     if described["platform"] == "rocm":
         _add_amd_box(box, described, gpu)
     else:
-        _add_nvidia_box(box, described, gpu)
+        _nvidia_gpus(box, described, gpu)
     return box
 
 
@@ -89,16 +95,58 @@ def _add_amd_box(box: Box, described: Mapping[str, Any], gpu: Mapping[str, Any])
                 add_xcp_card(box.sys, index * each + part)
 
 
-def _add_nvidia_box(box: Box, described: Mapping[str, Any], gpu: Mapping[str, Any]) -> None:
-    answer, links = "", ""
+def _nvidia_gpus(box: Box, described: Mapping[str, Any], gpu: Mapping[str, Any]) -> None:
+    gpus, samples = [], []
     for index in range(described["count"]):
         write(box.dev / f"nvidia{index}", "")
-        cells = (index, f"GPU-{index}", gpu["name"], 1, gpu["memory_mib"], gpu["compute_cap"], gpu["power_limit_w"])
-        more = (gpu["power_default_limit_w"], gpu["mig"], gpu["fabric"])
-        answer += ", ".join(map(str, (*cells, *more))) + "\n"
-        links += f"GPU {index}: {gpu['name']} (UUID: GPU-{index})\n"
-        links += "".join(f"\t Link {link}: {gpu['nvlink_speed']}\n" for link in range(gpu["nvlinks"]))
-    add_nvidia_smi(box.root / "bin", answer, links=links)
+        static = GpuStatic(
+            index=index,
+            vendor="nvidia",
+            name=gpu["name"],
+            engine_index=index,
+            engine_name=f"GPU-{index}",
+            arch="sm_" + gpu["compute_cap"].replace(".", ""),
+            compute_partition="MIG" if gpu["mig"] == "Enabled" else None,
+            hbm_total_bytes=gpu["memory_mib"] * MIB,
+            power_cap_default_w=gpu["power_default_limit_w"],
+        )
+        links_up = gpu["nvlinks"] - (index == gpu.get("nvlink_down_on"))
+        now = {"power_cap_w": gpu["power_limit_w"], "links_up": links_up, "fabric": gpu["fabric"]}
+        samples.append(GpuSample(index, 0.0, hbm_used_bytes=MIB, **now))
+        gpus.append(static)
+    add_nvidia_gpus(box, gpus, samples)
+
+
+def add_nvidia_gpus(box: Box, gpus: Sequence[GpuStatic], samples: Sequence[GpuSample]) -> None:
+    """What NVIDIA's library would report there."""
+    (box.root / "nvidia.json").write_bytes(msgspec.json.encode((gpus, samples)))
+
+
+def add_h200(box: Box, used_bytes: int, *processes: GpuProcess) -> None:
+    gpu = GpuStatic(0, "nvidia", "H200", engine_index=0, hbm_total_bytes=143771 * MIB)
+    add_nvidia_gpus(box, [gpu], [GpuSample(0, 0.0, hbm_used_bytes=used_bytes, processes=processes)])
+
+
+def gpus_of(box: Box, platform: Platform) -> GpusNow:
+    """The GPUs of a fake box, with AMD's read as the telemetry child reads them."""
+    if platform == "rocm":
+        backend = open_amd_sysfs(box.sys, box.proc)
+        gpus, samples = backend.opened.gpus, backend.sample(True, True)
+    elif (box.root / "nvidia.json").exists():
+        text = (box.root / "nvidia.json").read_bytes()
+        gpus, samples = msgspec.json.decode(text, type=tuple[tuple[GpuStatic, ...], tuple[GpuSample, ...]])
+    else:
+        raise TelemetryError("libnvidia-ml.so.1 was not found")
+    return whole_gpus(Opened("nvml", {}, gpus), Sampled(0.0, 0.0, samples))
+
+
+def setup_of(box: Box, profile: Profile, platform: Platform, **more: Any) -> Setup:
+    try:
+        now, problem = GpusNow((), {}) if platform == "cpu" else gpus_of(box, platform), ""
+    except TelemetryError as error:
+        now, problem = GpusNow((), {}), str(error)
+    known = {"gpus": now.gpus, "samples": now.samples, "no_gpus": problem}
+    return Setup(profile, stages_of(profile), box, platform, **known, **more)
 
 
 def profile_of(tmp_path: Path, *overrides: str, **server: Any) -> Profile:
@@ -110,7 +158,7 @@ def profile_of(tmp_path: Path, *overrides: str, **server: Any) -> Profile:
 
 
 def check(box: Box, profile: Profile, platform: Platform = "cpu") -> list[Finding]:
-    found, skipped = box_findings(look_at_box(profile, stages_of(profile), box, platform))
+    found, skipped = box_findings(setup_of(box, profile, platform))
     return [*not_checked(skipped), *found]
 
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from loadgen.plan.from_profile import stages_of
+from loadgen.schema.samples import GpuProcess
 from loadgen.server.preflight.box_gpus import is_vllm, leftovers
-from loadgen.server.preflight.check import box_findings, look_at_box
+from loadgen.server.preflight.check import box_findings
 from loadgen.server.preflight.facts import Box
 from loadgen.server.process.records import new_mark, record_path, servers_folder
 from loadgen.server.process.tree import look_at
 from tests.server.fakes import DEAD, fake_docker, sleeping, write_record
-from tests.server.gpu_trees import GIB, add_amd_gpu, add_kfd_node, add_kfd_process, add_nvidia_smi, add_process, write
-from tests.server.preflight.boxes import check, healthy_box, only, profile_of
+from tests.server.gpu_trees import GIB, MIB, add_amd_gpu, add_kfd_node, add_kfd_process, add_process, write
+from tests.server.preflight.boxes import add_h200, check, healthy_box, only, profile_of, setup_of
 
 ROOT = Path(__file__).parents[3]
 IDLE, SOME, MUCH = GIB, 12 * GIB, 150 * GIB
@@ -120,14 +120,14 @@ def test_the_gpus_of_a_container(tmp_path: Path, table: dict[str, Any], blocked:
 
 def test_a_small_gpu_of_the_other_maker_is_not_meant(tmp_path: Path) -> None:
     box = box_with(tmp_path, MUCH)
-    add_nvidia_smi(tmp_path / "bin", "0, GPU-a, H200, 10, 143771\n")
+    add_h200(box, 10 * MIB)
     assert check(box, profile_of(tmp_path), "cuda") == []
 
 
 def test_nvidia_is_judged_alike_and_many_holders_are_counted(tmp_path: Path) -> None:
-    apps = "".join(f"{pid}, GPU-a, 1024\n" for pid in range(80, 85))
-    add_nvidia_smi(tmp_path / "bin", "0, GPU-a, H200, 90000, 143771\n", apps)
-    finding = only(healthy_box(tmp_path), profile_of(tmp_path), "cuda")
+    box = healthy_box(tmp_path)
+    add_h200(box, 90000 * MIB, *(GpuProcess(pid, "", GIB) for pid in range(84, 79, -1)))
+    finding = only(box, profile_of(tmp_path), "cuda")
     holders = "pid 80 with 1.0 GiB, pid 81 with 1.0 GiB, pid 82 with 1.0 GiB, 2 more"
     assert finding.seen == f"GPU 0 (H200): 87.9 GiB of 140.4 GiB in use by {holders}"
 
@@ -137,10 +137,7 @@ def test_the_memory_of_other_partitions_blocks_nothing(tmp_path: Path) -> None:
     write(tmp_path / "sys/class/drm/card0/device/current_compute_partition", "CPX")
     for node in range(9, 16):
         add_kfd_node(box.sys, node, 100 + node, 0x0500 + node - 8)
-    mig = "0, GPU-a, H200, 90000, 143771, 9.0, 700.00, 700.00, Enabled, Completed\n"
-    add_nvidia_smi(tmp_path / "bin", mig)
-    for platform in ("rocm", "cuda"):
-        assert {one.id for one in check(box, profile_of(tmp_path), platform)} == {"gpu-memory-used", "gpu-partitions"}
+    assert {one.id for one in check(box, profile_of(tmp_path), "rocm")} == {"gpu-memory-used", "gpu-partitions"}
 
 
 SERVE = ("/usr/bin/python3", "/opt/vllm/bin/vllm", "serve", "org/model", "--api-key", "secret")
@@ -257,7 +254,7 @@ def test_a_container_that_was_left_is_found_whatever_path_the_image_has(
     with fake_docker(tmp_path) as docker:
         docker.run(f"vramp-{record_path(mark).stem}", f"vramp.server={mark}")
         image = {"PATH": "/opt/venv/bin"}
-        setup = look_at_box(profile, stages_of(profile), healthy_box(tmp_path), "cpu", image=image)
+        setup = setup_of(healthy_box(tmp_path), profile, "cpu", image=image)
         findings, _ = box_findings(setup)
     assert [(finding.id, finding.fix) for finding in findings] == [("orphaned-server", "vramp stop 18766")]
 

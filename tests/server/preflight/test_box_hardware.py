@@ -119,15 +119,12 @@ def test_a_gpu_with_fewer_links_than_its_siblings(tmp_path: Path) -> None:
     nodes = box.sys / "class/kfd/kfd/topology/nodes"
     (nodes / "3/io_links/7/properties").write_text("type 2\nnode_to 8")
     (finding,) = found(box, "mi300x")
-    assert (finding.id, finding.seen) == ("links-down", "GPU 2 has 6 of 7 GPUs over XGMI")
+    assert (finding.id, finding.seen) == ("links-down", "GPU 2 has 6 of 7 XGMI links")
     assert found(box, "mi300x", {}) == []
 
 
 def test_nvlinks_that_are_down(tmp_path: Path) -> None:
-    box = described_box(tmp_path, "h100")
-    links = box.root / "bin/links.txt"
-    links.write_text(links.read_text().replace("Link 5: 26.562 GB/s", "Link 5: <inactive>", 1))
-    (finding,) = found(box, "h100")
+    (finding,) = found(described_box(tmp_path, "h100", {"nvlink_down_on": 0}), "h100")
     assert (finding.id, finding.seen) == ("links-down", "GPU 0 has 17 of 18 NVLinks")
 
 
@@ -139,7 +136,7 @@ def test_a_fabric_that_is_not_set_up(tmp_path: Path, name: str, state: str) -> N
 
 
 def test_a_driver_that_does_not_tell_of_the_fabric(tmp_path: Path) -> None:
-    box = described_box(tmp_path, "h100", {"fabric": "N/A"})
+    box = described_box(tmp_path, "h100", {"fabric": None})
     assert found(box, "h100") == []
     write(box.dev / "nvidia-nvswitchctl", "")
     assert [finding.id for finding in found(box, "h100")] == ["fabric-not-ready"]

@@ -13,8 +13,8 @@ import pytest
 
 from loadgen.schema.finding import Severity
 from loadgen.vendors import Platform
-from tests.server.gpu_trees import add_amd_gpu, add_nvidia_smi, write
-from tests.server.preflight.boxes import check, healthy_box, ids, only, profile_of
+from tests.server.gpu_trees import MIB, add_amd_gpu, write
+from tests.server.preflight.boxes import add_h200, check, healthy_box, ids, only, profile_of
 
 
 def test_a_governor_that_waits_for_load(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_an_address_of_another_machine(tmp_path: Path) -> None:
 def test_a_device_that_is_not_there(tmp_path: Path, platform: Platform, gone: str, names: str) -> None:
     box = healthy_box(tmp_path)
     add_amd_gpu(box.sys, 0, 5, used=0)
-    add_nvidia_smi(tmp_path / "bin", "0, GPU-a, H200, 1, 143771\n")
+    add_h200(box, MIB)
     (box.dev / gone).unlink()
     finding = only(box, profile_of(tmp_path), platform)
     assert (finding.id, finding.severity, finding.seen) == ("no-gpu-device", "blocks", f"there is no {names}")
@@ -140,7 +140,7 @@ def test_a_device_of_another_group(
 
 def test_linux_inside_windows_has_one_device_for_all(tmp_path: Path) -> None:
     box = healthy_box(tmp_path)
-    add_nvidia_smi(tmp_path / "bin", "0, GPU-a, RTX, 1, 100\n")
+    add_h200(box, MIB)
     (box.dev / "nvidia0").unlink()
     (box.dev / "dxg").touch()
     assert check(box, profile_of(tmp_path), "cuda") == []

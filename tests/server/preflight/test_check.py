@@ -171,7 +171,7 @@ def test_an_argument_that_is_no_number_is_no_traceback(tmp_path: Path) -> None:
 def test_a_box_without_gpu_counters_says_why(tmp_path: Path) -> None:
     finding = only(healthy_box(tmp_path), profile_of(tmp_path), "cuda")
     assert finding.id == "not-checked"
-    assert finding.why == "no GPU can be read here: nvidia-smi is not on PATH"
+    assert finding.why == "libnvidia-ml.so.1 was not found"
 
 
 @pytest.mark.parametrize(

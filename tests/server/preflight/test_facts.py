@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.plan.from_profile import stages_of
-from loadgen.server.gpus.gpu import Gpu
-from loadgen.server.preflight.check import look_at_box
+from loadgen.schema.samples import GpuStatic
 from loadgen.server.preflight.facts import Box, Facts, ModelFacts, Setup, facts_of, memory_share, model_facts
 from loadgen.vendors import Platform
-from tests.server.preflight.boxes import described_box, profile_of
+from tests.server.preflight.boxes import described_box, profile_of, setup_of
 
 UNKNOWN = {"HIP_VISIBLE_DEVICES": "GPU-1a2b"}
 LLAMA = {"num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 131072}
@@ -186,14 +185,19 @@ def test_the_facts_of_the_described_boxes(
     tmp_path: Path, name: str, platform: Platform, arch: str, devices: int
 ) -> None:
     profile, box = profile_of(tmp_path), described_box(tmp_path, name)
-    facts = facts_of(look_at_box(profile, stages_of(profile), box, platform))
+    facts = facts_of(setup_of(box, profile, platform))
     assert facts.archs == {arch}
     assert facts.devices == devices
 
 
 def test_the_architecture_is_that_of_the_gpus_that_the_server_takes(tmp_path: Path) -> None:
-    gpus = (Gpu(name="MI300X", arch="gfx942"), Gpu(name="Radeon", arch="gfx1036", index=1))
-    for env, archs in (({}, {"gfx942"}), ({"HIP_VISIBLE_DEVICES": "1"}, {"gfx1036"}), (UNKNOWN, {"gfx942", "gfx1036"})):
+    archs = ("gfx942", "gfx1036")
+    gpus = [GpuStatic(n, "amd", "MI300X", arch=arch, engine_index=n) for n, arch in enumerate(archs)]
+    for env, expected in (
+        ({}, {"gfx942"}),
+        ({"HIP_VISIBLE_DEVICES": "1"}, {"gfx1036"}),
+        (UNKNOWN, {"gfx942", "gfx1036"}),
+    ):
         profile = profile_of(tmp_path, env=env)
         setup = Setup(profile, stages_of(profile), Box(environ={}), "rocm", gpus)
-        assert facts_of(setup).archs == archs
+        assert facts_of(setup).archs == expected

@@ -14,14 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import load_document, load_profile, variant_names
 from loadgen.schema.finding import ORPHANED, by_severity
-from loadgen.server.preflight.check import judged, look_at_box
+from loadgen.server.preflight.check import judged
 from loadgen.server.preflight.facts import Box
 from loadgen.server.vllm.installation import recorded_versions
 from loadgen.vendors import platform_here
-from tests.server.preflight.boxes import DESCRIBED, described_box
+from tests.server.preflight.boxes import DESCRIBED, described_box, setup_of
 
 LIST = Path(__file__).with_name("findings.txt")
 PROFILES = sorted((Path(__file__).parents[3] / "profiles").glob("*.toml"))
@@ -56,7 +55,7 @@ _document, _profile = cache(load_document), cache(load_profile)
 def reported(path: Path, variant: str | None, box: Box) -> str:
     profile = _profile(path, variant=variant)
     platform = profile.server.platform or platform_here(box.dev)
-    findings = judged(look_at_box(profile, stages_of(profile), box, platform, vllm=VLLM))
+    findings = judged(setup_of(box, profile, platform, vllm=VLLM))
     shown = [finding for finding in by_severity(findings) if finding.id not in OF_THIS_MACHINE]
     return ", ".join(f"{finding.severity} {finding.id}" for finding in shown) or "-"
 

@@ -10,7 +10,7 @@ from loadgen.format import GIB
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
-from loadgen.server.gpus.gpu import Gpu
+from loadgen.schema.samples import GpuStatic
 from loadgen.server.preflight.facts import Box, Facts, ModelFacts, Setup, facts_of, model_facts
 from loadgen.server.preflight.rules import RULES, Rule, rule_findings, skipped_rules
 from loadgen.server.vllm.flags import normal_args
@@ -36,8 +36,8 @@ h100 = partial(facts, "cuda", "sm_90")
 cpu = partial(Facts, platform="cpu", vllm="0.32.0")
 
 
-def gpus(count: int = 8, hbm_bytes: int = MI300X) -> tuple[Gpu, ...]:
-    return tuple(Gpu(name="MI300X", arch="gfx942", hbm_bytes=hbm_bytes, index=index) for index in range(count))
+def gpus(count: int = 8, hbm_bytes: int | None = MI300X, name: str = "MI300X") -> tuple[GpuStatic, ...]:
+    return tuple(GpuStatic(n, "amd", name, arch="gfx942", hbm_total_bytes=hbm_bytes) for n in range(count))
 
 
 def reduce(bits: str = "INT4") -> dict[str, str]:
@@ -48,7 +48,7 @@ def tp(size: int, **more: Any) -> dict[str, Any]:
     return {"tensor-parallel-size": size, **more}
 
 
-def llama(*, model: ModelFacts | None = LLAMA_70B, gpus: tuple[Gpu, ...] = gpus(), **more: Any) -> Facts:
+def llama(*, model: ModelFacts | None = LLAMA_70B, gpus: tuple[GpuStatic, ...] = gpus(), **more: Any) -> Facts:
     return mi300x(model=model, gpus=gpus, **more)
 
 
@@ -260,7 +260,7 @@ CASES: dict[str, tuple[list[Facts], list[Facts]]] = {
             mi300x(gpus=gpus(), peak_streams=1025),
             mi300x(gpus=gpus(), args={"max-num-batched-tokens": 512}, peak_streams=513),
             mi210(gpus=gpus(hbm_bytes=64 * GIB), peak_streams=257),
-            h100(gpus=(Gpu(name="NVIDIA A100-SXM4-80GB", hbm_bytes=80 * GIB),), peak_streams=257),
+            h100(gpus=gpus(1, 80 * GIB, "NVIDIA A100-SXM4-80GB"), peak_streams=257),
             cpu(peak_streams=129),
         ],
         [
@@ -402,14 +402,14 @@ GPUS_UNKNOWN: dict[str, Any] = {"no_gpus": "look there"}
         (Facts(platform="rocm", vllm="0.32.0", **GPUS_UNKNOWN), "aiter-unused", "look there"),
         (Facts(vllm="0.32.0", **GPUS_UNKNOWN), "eager", "look there"),
         (
-            Facts(platform="rocm", vllm="0.32.0", gpus=(Gpu(name="?"),)),
+            Facts(platform="rocm", vllm="0.32.0", gpus=gpus(1, None)),
             "aiter-unused",
             "the architecture of these GPUs",
         ),
         (mi300x(vllm="?"), "aiter-unused", "the version of vLLM is unknown"),
         (mi300x(env_whole=False), "aiter-unused", "what variables the container's image sets is unknown"),
         (llama(gpus=(), **GPUS_UNKNOWN), "weights-too-large", "look there"),
-        (llama(gpus=(Gpu(name="?"),)), "weights-too-large", "the memory of these GPUs is unknown"),
+        (llama(gpus=gpus(1, None)), "weights-too-large", "the memory of these GPUs is unknown"),
         (llama(model=None), "weights-too-large", "nothing is known of the model"),
         (llama(model=GROUPED), "weights-too-large", "the size of the model's weights is unknown"),
         (llama(model=GROUPED), "beyond-model", "the model's longest sequence is unknown"),

@@ -3,12 +3,15 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from loadgen.errors import TelemetryError
 from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.amd.gpu_metrics import LAYOUTS
 from loadgen.telemetry.amd.sysfs import ecc_counts, highest_mhz, open_amd_sysfs, read_number, speed_gts
 from loadgen.telemetry.readings import Missing
+from tests.server.gpu_trees import add_kfd_node, initial_namespace
 from tests.telemetry.amd.test_gpu_metrics import Version, blob
 
 MIB = 1024**2
@@ -222,7 +225,41 @@ def test_processes_are_those_that_amdkfd_tells_of_this_card(tmp_path: Path) -> N
     write(kfd / "proc/500/vram_51234", "nonsense")
     write(proc / "77/comm", "VLLM::\x1b[31mWorker")
     (sample,) = open_amd_sysfs(sysfs, proc).sample(False, True)
+    assert sample.processes == (GpuProcess(77, "", 3 * MIB), GpuProcess(500))  # in a container, 77 is another process
+    initial_namespace(proc)
+    (sample,) = open_amd_sysfs(sysfs, proc).sample(False, True)
     assert sample.processes == (GpuProcess(77, "VLLM::\u2426[31mWorker", 3 * MIB), GpuProcess(500))
+
+
+@pytest.mark.parametrize(
+    ("version", "arch"),
+    [("90402", "gfx942"), ("90010", "gfx90a"), ("90500", "gfx950"), ("110501", "gfx1151"), ("0", None), ("x", None)],
+)
+def test_the_architecture_as_the_compiler_names_it(tmp_path: Path, version: str, arch: str | None) -> None:
+    add_card(tmp_path, 0, UNKNOWN)
+    add_kfd_node(tmp_path, 1, 7, 0x0C00)
+    properties = tmp_path / "class/kfd/kfd/topology/nodes/1/properties"
+    properties.write_text(f"{properties.read_text()}gfx_target_version {version}\n")
+    assert open_amd_sysfs(tmp_path).opened.gpus[0].arch == arch
+
+
+def test_links_are_those_of_amdkfd_where_the_table_has_none(tmp_path: Path) -> None:
+    for number in range(1, 4):
+        add_card(tmp_path, number, UNKNOWN, bus=number)
+        add_kfd_node(tmp_path, number, number, number << 8, links={1: [2], 2: [1], 3: []}[number])
+    assert [sample.links_up for sample in look(tmp_path, slow=True)] == [1, 1, 0]
+
+
+@given(st.text() | st.text("0123456789 \n").map(lambda text: f"location_id {text}\ngfx_target_version {text}"))
+def test_no_text_of_the_kernel_breaks_it(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    add_card(folder, 0, UNKNOWN)
+    for name in ("gpu_id", "properties", "io_links/0/properties"):
+        (folder / "class/kfd/kfd/topology/nodes/1/io_links/0").mkdir(parents=True, exist_ok=True)
+        (folder / "class/kfd/kfd/topology/nodes/1" / name).write_text(text)
+    backend = open_amd_sysfs(folder)
+    assert backend.opened.gpus[0].hbm_total_bytes == 196592 * MIB
+    assert len(backend.sample(True, True)) == 1
 
 
 def test_a_card_stands_for_the_partitions_that_have_none(tmp_path: Path) -> None:
@@ -273,3 +310,10 @@ def test_files_in_other_formats_are_missing(tmp_path: Path) -> None:
         Missing("no counters under ras"),
         Missing("gpu_vram_bad_pages: No such file or directory"),
     }
+
+
+def test_the_power_cap_of_a_suspended_gpu_is_not_read(tmp_path: Path) -> None:
+    device = add_card(tmp_path, 0, None)
+    write(device / "power/runtime_status", "suspended")
+    (sample,) = look(tmp_path, slow=True)
+    assert sample.missing["power_cap_w"] == "suspended, and not woken"
