@@ -145,8 +145,7 @@ def setup_of(box: Box, profile: Profile, platform: Platform, **more: Any) -> Set
         now, problem = GpusNow((), {}) if platform == "cpu" else gpus_of(box, platform), ""
     except TelemetryError as error:
         now, problem = GpusNow((), {}), str(error)
-    known = {"gpus": now.gpus, "samples": now.samples, "no_gpus": problem}
-    return Setup(profile, stages_of(profile), box, platform, **known, **more)
+    return Setup(profile, stages_of(profile), box, platform, now.gpus, now.samples, no_gpus=problem, **more)
 
 
 def profile_of(tmp_path: Path, *overrides: str, **server: Any) -> Profile:

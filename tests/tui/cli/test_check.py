@@ -194,8 +194,10 @@ def test_hosts_are_not_asked_for_another_box(capsys: pytest.CaptureFixture[str])
 
 
 def test_a_box_without_gpus_lists_what_needs_them(
-    large: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    large: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
+    (tmp_path / "libnvidia-ml.so.1").touch()  # a driver is not found, or is no library
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     _, _, skipped = found_for(capsys, large, "--set", "server.platform=cuda")
-    assert skipped["weights-too-large"] == skipped["gpu-memory"] == "no GPU can be read here: nvidia-smi is not on PATH"
+    assert skipped["weights-too-large"] == skipped["gpu-memory"]
+    assert "no GPU can be read here: libnvidia-ml.so.1 was not found" in skipped["gpu-memory"]
