@@ -18,6 +18,7 @@ from loadgen.report.output import is_of_output
 from loadgen.report.tabular import Column
 from loadgen.run.operations import Stop
 from loadgen.run.run import Run
+from loadgen.run.settings import RunSettings
 
 GOOD_S = 15.0
 FAULTS = ["flip:share=0.3,after=12", "wrong", "wrong:share=0.3", "drift:nats=0.1", "drift:nats=0.05", "repeat"]
@@ -42,7 +43,7 @@ async def time_to_verdict(faults: str, most_s: float) -> Found:
     load = {"isl": 64, "osl": 64, "concurrency": 32, "duration": f"{GOOD_S + most_s:g}s", "workers": 1}
     found, wrong_s = Found(faults), 0.0
     async with simulator(10) as url, httpx.AsyncClient(trust_env=False) as client:
-        run = Run(attach(url, load), where="bench")
+        run = Run(RunSettings(attach(url, load), where="bench"))
         async for snapshot in run.snapshots():
             if not wrong_s and snapshot.stages and snapshot.stages[0].elapsed_s > GOOD_S:
                 (await client.post(f"{url}/admin/faults", json={"faults": faults.split()})).raise_for_status()

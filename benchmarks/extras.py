@@ -29,13 +29,13 @@ import httpx
 from benchmarks.running import ROOT, Table, attach, began_ns, fetch_truth, finish, read_options, scratch, simulator
 from loadgen.profile.document import load_profile
 from loadgen.report.tabular import Column
-from loadgen.run.metrics_port import MetricsPort
 from loadgen.server.supervisor import ManagedServer
 from loadgen.telemetry.backends import BackendOption, backend_options
 from loadgen.vendors import VendorName
 
 Backends = dict[VendorName, list[BackendOption]]
 SCRAPED_EVERY_S = 1.0
+PORT = 9464
 VLLM = Path(os.environ.get("VRAMP_VLLM_CACHE", Path.home() / ".cache/vramp"))
 _HANGS = "import time; time.sleep(3600)"
 _FLOODS = "import os\nwhile True: os.write(1, b'{}' * 30000)"
@@ -108,16 +108,18 @@ async def engine(vllm: bool) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def scraped(port: MetricsPort | None) -> AsyncIterator[None]:
+async def scraped(port: int | None) -> AsyncIterator[None]:
     """Scrape the port once a second, more often than Prometheus would."""
 
     async def scrape(url: str) -> None:
         async with httpx.AsyncClient(trust_env=False) as client:
             while True:
-                (await client.get(url)).raise_for_status()
                 await asyncio.sleep(SCRAPED_EVERY_S)
+                (await client.get(url)).raise_for_status()
 
-    scraping = asyncio.ensure_future(scrape(port.url) if port is not None else asyncio.sleep(0))
+    scraping = asyncio.ensure_future(
+        scrape(f"http://127.0.0.1:{port}/metrics") if port is not None else asyncio.sleep(0)
+    )
     try:
         yield
     finally:
@@ -129,11 +131,12 @@ async def scraped(port: MetricsPort | None) -> AsyncIterator[None]:
 async def cost_of(url: str, extra: Extra, streams: int, rounds: int, *, vllm: bool) -> Cost:
     load = {"isl": 128, "osl": 128, "workers": 1, "seed": 1, "first_wave": "counted", "realtime": extra.realtime}
     load |= {"concurrency": streams, "requests": rounds * streams}
-    port, seen_s = MetricsPort("127.0.0.1", 0) if extra.port else None, list[float]()
+    port, seen_s = PORT if extra.port else None, list[float]()
+    address = None if port is None else ("127.0.0.1", port)
     profile = attach(url, load, canary=dict(extra.canary), telemetry="off")
     async with scraped(port):
         result = await finish(
-            profile, lambda: seen_s.append(time.monotonic()), metrics_port=port, replay=extra.gpus(url)
+            profile, lambda: seen_s.append(time.monotonic()), metrics_address=address, replay=extra.gpus(url)
         )
     stage = result.stages[0]
     ttft, itl = stage.latency_ms["ttft"], stage.latency_ms["itl"]

@@ -23,6 +23,7 @@ from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
 from loadgen.report.tabular import Column, text_lines
 from loadgen.run.run import Run
+from loadgen.run.settings import RunSettings
 from loadgen.schema.result import Result, StageResult
 
 ROOT = Path(__file__).parents[1]
@@ -113,7 +114,7 @@ def attach(url: str, load: dict[str, Any], **parts: Any) -> Profile:
 
 async def finish(profile: Profile, look: Callable[[], None] = lambda: None, **options: Any) -> Result:
     """Run a profile and return its result; `look` is called at every snapshot."""
-    run = Run(profile, where="bench", **options)
+    run = Run(RunSettings(profile, where="bench", **options))
     async for _ in run.snapshots():
         look()
     if run.error is not None or run.result is None or not run.result.stages:

@@ -25,6 +25,7 @@ from loadgen.report.html.run_page import html_report
 from loadgen.run.operations import Stop
 from loadgen.run.remote import RemoteRun
 from loadgen.run.run import Run
+from loadgen.run.settings import RunSettings
 from tests.chromium import chromium
 from tests.cluster.machines import cluster
 from tests.cluster.operating import vramp, write_profile
@@ -55,7 +56,9 @@ STEPS = {"concurrency": [1, 2, 4, 8, 16, 32], "isl": 256, "osl": 64, "duration":
 async def take() -> None:
     """Double the load a few times, halve it once, look at the views, stop."""
     overrides = ["load.seed=1", 'slo.ttft_p99="250ms"']
-    run = Run(load_profile(ROOT / "profiles/simulator.toml", overrides), where="screenshot", hold_open=True)
+    run = Run(
+        RunSettings(load_profile(ROOT / "profiles/simulator.toml", overrides), where="screenshot", hold_open=True)
+    )
     cockpit = Cockpit(run)
     async with cockpit.run_test(size=(160, 45)) as pilot:
         for key in KEYS:
@@ -79,7 +82,9 @@ async def _picture(pilot: Pilot[None], cockpit: Cockpit, name: str, keys: tuple[
 async def take_monitor() -> None:
     """Watch a server that another run drives: in a large terminal, then in a small one."""
     overrides = ["load.seed=1", "load.concurrency=[4, 16, 32]", 'load.duration="15s"', "canary.enabled=false"]
-    driver = Run(load_profile(ROOT / "profiles/simulator.toml", overrides), where="screenshot", hold_open=True)
+    driver = Run(
+        RunSettings(load_profile(ROOT / "profiles/simulator.toml", overrides), where="screenshot", hold_open=True)
+    )
     url = asyncio.get_running_loop().create_future()
 
     async def drive() -> None:
@@ -89,7 +94,7 @@ async def take_monitor() -> None:
 
     driving = asyncio.create_task(drive())
     watched = attach(await url, {"concurrency": 0}, name="monitor", telemetry="off")
-    run = Run(watched, where="screenshot", hold_open=True)
+    run = Run(RunSettings(watched, where="screenshot", hold_open=True))
     cockpit = Cockpit(run)
     async with cockpit.run_test(size=(200, 50)) as pilot:
         await asyncio.sleep(5 * _STAGE_S)

@@ -35,6 +35,7 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.profile.document import load_profile
 from loadgen.record.record import Record
 from loadgen.report.tabular import Column
+from loadgen.run.settings import RunSettings
 from loadgen.run.stage_views import StageViews
 from loadgen.run.view import snapshot_of
 from loadgen.run.writer import RunWriter
@@ -380,9 +381,10 @@ COSTS = (
 
 def simulated(hours: float, stage_s: float) -> None:
     """Fold the lines of some hours, and print what each sixth of them cost."""
-    writer, onlooker, table = RunWriter("soak", json_path=None, records=None, baseline=None), Onlooker(), Table(COSTS)
+    profile = load_profile(ROOT / "profiles/simulator.toml")
+    writer, onlooker, table = RunWriter(RunSettings(profile, where="soak")), Onlooker(), Table(COSTS)
     writer.began_s = 0.0
-    writer.begin(load_profile(ROOT / "profiles/simulator.toml"), seed=1, workers=2, stages_planned=96)
+    writer.begin(seed=1, workers=2, stages_planned=96)
     part = round(hours * 3600 / TICK_S / 6)
     ticks, folded_s, snapshots_ms = 0, 0.0, list[float]()
     for line in lines(hours, stage_s):

@@ -38,7 +38,7 @@ class LoadController:
     """The load of a run. The operator's requests may come at any time and take effect at once; those that come
     too early or too late are refused."""
 
-    def __init__(self, plan: Plan, known: Sequence[Stage], writer: RunWriter) -> None:
+    def __init__(self, plan: Plan, known: Sequence[Stage], writer: RunWriter, variant: str | None) -> None:
         """`known` are the plan's stages as far as known; the first is shown until it begins."""
         self._plan: Plan | None = plan
         self._done: list[Measured] = []
@@ -58,7 +58,7 @@ class LoadController:
         self.index = -1
         self._manual = False  # whether the operator set the running stage, which then has no end of its own
         self._stages_planned = len(known)  # as far as known, plus those inserted by the operator
-        self.variant: str | None = None  # of the profile, on the running server
+        self.variant = variant  # of the profile, on the running server
 
     def attach(self, fleet: Fleet, boundary: Boundary) -> None:
         """Begin the plan, or the stage that was requested earlier, now that the server is ready."""
@@ -71,7 +71,7 @@ class LoadController:
         self._insert(self._pending.stage, "", manual=self._pending.manual)
 
     @property
-    def asked_for_load(self) -> bool:
+    def load_requested(self) -> bool:
         """Whether the plan, or what begins in its place, sends requests."""
         return any(not stage.no_load for stage in (*self._known, self._shown))
 

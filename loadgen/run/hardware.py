@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterable
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
 import psutil
 
-from loadgen.profile.schema import Profile
 from loadgen.run.servers import Servers
-from loadgen.schema.journal import DevicesChosen, GpusSampled, Happened, HostSampled, Line, TelemetryChanged
+from loadgen.run.settings import RunSettings
+from loadgen.run.writer import RunWriter
+from loadgen.schema.journal import DevicesChosen, GpusSampled, HostSampled, TelemetryChanged
 from loadgen.schema.samples import GpuSample, GpuStatic, ServerDevices
 from loadgen.server.gpus.processes import attached_pids, described
 from loadgen.telemetry.backends import BackendOption, backend_options
@@ -30,7 +30,6 @@ _PERIOD_S = 1.0
 _LAST_SAMPLE_S = 1.5 * _PERIOD_S
 _LOOK_S = 10.0  # between searches for the processes of attached servers
 _SHOWN_S = 15.0  # processes are listed for this long after the last request
-Pids = Callable[[], Iterable[int]]
 
 
 class HardwareWatch:
@@ -38,21 +37,15 @@ class HardwareWatch:
 
     def __init__(
         self,
-        profile: Profile,
+        settings: RunSettings,
+        writer: RunWriter,
         *,
-        folder: Path,
-        log: Callable[[Line], None],
-        clock_s: Callable[[], float],
         servers: Callable[[], Servers],
-        worker_pids: Pids,
-        replay: dict[VendorName, list[BackendOption]] | None = None,
+        worker_pids: Callable[[], Iterable[int]],
     ) -> None:
-        """`replay` replaces the telemetry in the profile; the children's logs go to `folder`."""
-        self._mode = profile.telemetry
-        self._replay = replay
-        self._folder = folder
-        self._log = log
-        self._clock_s = clock_s
+        self._mode = settings.profile.telemetry
+        self._replay = settings.replay
+        self._writer = writer
         self._servers, self._worker_pids = servers, worker_pids
         self._devices: ServerDevices | None = None  # the devices of `_devices_of`
         self._devices_of: Servers | None = None
@@ -123,9 +116,9 @@ class HardwareWatch:
             if self._monitor is not None:
                 await self._monitor.close()
 
-    def _watch(self, options: dict[VendorName, list[BackendOption]]) -> None:
+    def _watch(self, options: Mapping[VendorName, list[BackendOption]]) -> None:
         self._listing, self._devices = False, None
-        self._monitor = Monitor(options, folder=self._folder, interval_s=_PERIOD_S)
+        self._monitor = Monitor(options, folder=self._writer.folder, interval_s=_PERIOD_S)
         self._monitor.start()
 
     async def _keep_sampling(self) -> None:
@@ -147,10 +140,10 @@ class HardwareWatch:
             self._log_changes(self._monitor)
             self._choose(self._monitor, {*pids, *self._attached})
             for sampled in self._monitor.take():
-                self._log(GpusSampled(t_s=self._clock_s(), gpus=self._described(sampled.gpus, pids)))
+                self._writer.log(GpusSampled(t_s=self._writer.clock_s(), gpus=self._described(sampled.gpus, pids)))
         # In a thread: with many cores and interrupts, reading the kernel's counters takes milliseconds.
         host = await asyncio.to_thread(self._host.sample, server=pids, files_of=tuple(self._worker_pids()))
-        self._log(HostSampled(t_s=self._clock_s(), host=host))
+        self._writer.log(HostSampled(t_s=self._writer.clock_s(), host=host))
 
     def _described(self, gpus: tuple[GpuSample, ...], pids: Collection[int]) -> tuple[GpuSample, ...]:
         if self._replay is not None or self._mode == "sim":  # these GPUs have no processes on this box
@@ -169,7 +162,7 @@ class HardwareWatch:
         devices = self._chosen(monitor, pids) if monitor.gpus else self._devices
         if devices != self._devices:
             self._devices = devices
-            self._log(DevicesChosen(t_s=self._clock_s(), devices=devices))
+            self._writer.log(DevicesChosen(t_s=self._writer.clock_s(), devices=devices))
         unknown = bool(monitor.gpus) and devices is None and self._replay is None
         listing = unknown or time.monotonic() < self._shown_until_s
         if listing != self._listing:
@@ -201,9 +194,9 @@ class HardwareWatch:
         failed = [f"{name}: {why}" for each in monitor.status for name, why in each.failures.items()]
         before = self._logged
         self._logged = now
-        self._log(TelemetryChanged(t_s=self._clock_s(), gpus=monitor.gpus, meta=status))
+        self._writer.log(TelemetryChanged(t_s=self._writer.clock_s(), gpus=monitor.gpus, meta=status))
         if failed and (before is None or before[1] != status):
-            self._log(Happened(t_s=self._clock_s(), kind="telemetry", text="; ".join(failed)))
+            self._writer.event("telemetry", "; ".join(failed))
 
 
 def _status_of(source: SourceStatus) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """One run: start the server, learn what it serves, send the plan's load, stop everything, leave a result.
 
 `async for snapshot in run.snapshots()` runs it; `apply` takes the operator's requests at any time. Invariants: the
-folder is claimed before anything is started; every line of the journal goes through `_log` and into the record, so
+folder is claimed before anything is started; every line of the journal goes through the writer and into the record, so
 screen and result cannot differ; however the run ends, first the load is ended, then the workers, then the server, and
 then the result is written.
 """
@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from loadgen.errors import ProfileError, ServerError, VrampError
@@ -21,8 +20,7 @@ from loadgen.format import target
 from loadgen.masking import masked_text
 from loadgen.plan.from_profile import next_stages, stages_of
 from loadgen.plan.stage import Stage
-from loadgen.profile.schema import Profile
-from loadgen.record.baseline import Baseline, BaselineWatch
+from loadgen.record.baseline import BaselineWatch
 from loadgen.run import operations
 from loadgen.run.controller import LoadController
 from loadgen.run.hardware import HardwareWatch
@@ -30,7 +28,7 @@ from loadgen.run.load_hosts import LoadHosts
 from loadgen.run.remote import SnapshotServer, points_of
 from loadgen.run.servers import Servers
 from loadgen.run.session import Session
-from loadgen.run.session_load import SessionLoad
+from loadgen.run.settings import RunSettings
 from loadgen.run.stage_views import StageViews
 from loadgen.run.view import snapshot_of
 from loadgen.run.writer import RunWriter
@@ -38,10 +36,7 @@ from loadgen.schema.journal import RunState
 from loadgen.schema.result import Result
 from loadgen.schema.snapshot import SNAPSHOT_S, Phase, Snapshot
 from loadgen.server.preflight.check import blocked_words
-from loadgen.store.files import RowsFormat
-from loadgen.telemetry.backends import BackendOption
 from loadgen.until import until
-from loadgen.vendors import VendorName
 
 if TYPE_CHECKING:
     from loadgen.run.metrics_port import MetricsPort
@@ -50,62 +45,39 @@ if TYPE_CHECKING:
 class Run:
     """One execution of a profile."""
 
-    def __init__(
-        self,
-        profile: Profile,
-        *,
-        where: str,
-        json_path: Path | None = None,
-        hold_open: bool = False,
-        force: bool = False,
-        replay: dict[VendorName, list[BackendOption]] | None = None,
-        records: RowsFormat | None = None,
-        baseline: Baseline | None = None,
-        variant: str | None = None,
-        variants: Mapping[str, Profile] = MappingProxyType({}),
-        metrics_port: MetricsPort | None = None,
-    ) -> None:
-        """`where` names the profile in messages; with `hold_open` the server stays up after the plan, for an operator.
-
-        `force` starts whatever the preflight finds; `replay` replaces the profile's telemetry; `records` is the format
-        of stream rows, if they are kept; `baseline` is compared with the stages; `variants` are those with which the
-        server can be restarted, and `variant` is the one in `profile`, if any; `metrics_port` is closed with the run.
-
-        Raises `ResultError` when the results could not be written, `ProfileError` for servers that cannot all be had.
+    def __init__(self, settings: RunSettings) -> None:
+        """Raises `ResultError` when the results could not be written, `ProfileError` for servers that cannot all be had
+        and for a port that cannot be listened on.
         """
-        self.profile = profile
+        self.settings = settings
+        profile = settings.profile
         self.plan: list[Stage] = stages_of(profile)
         # Before the folder is claimed: an impossible profile leaves nothing behind.
         Servers(profile)
-        self._writer = RunWriter(profile.name, json_path=json_path, records=records, baseline=baseline)
-        self.folder, self.result_paths = self._writer.folder, self._writer.result_paths
-        self._record, self._log, self._event = self._writer.record, self._writer.log, self._writer.event
-        self._seed = profile.load.seed if profile.load.seed is not None else secrets.randbelow(2**31)
-        self._hosts = LoadHosts(profile.cluster, self._writer)
+        self.metrics_port = _listening(settings.metrics_address)
+        try:
+            self._writer = RunWriter(settings)
+        except VrampError:
+            self._close_port()
+            raise
+        self._controller = LoadController(next_stages(profile), self.plan, self._writer, settings.variant)
+        seed = profile.load.seed if profile.load.seed is not None else secrets.randbelow(2**31)
         self._session = Session(
-            profile, variant, self.plan, self._writer, hosts=self._hosts, seed=self._seed, where=where
+            settings, self.plan, self._writer, self._controller, LoadHosts(profile.cluster, self._writer), seed
         )
-        self._controller = LoadController(next_stages(profile), self.plan, self._writer)
-        self._controller.variant = variant
         self._hardware = HardwareWatch(
-            profile,
-            folder=self.folder,
-            log=self._log,
-            clock_s=self._writer.clock_s,
+            settings,
+            self._writer,
             servers=lambda: self._session.servers,
-            worker_pids=lambda: self._session.worker_pids,
-            replay=replay,
+            worker_pids=lambda: self._session.fleet.pids,
         )
 
-        # What the operator may do.
-        self._hold_open = hold_open
-        self._force = force
+        # What the operator has requested.
         self._start_allowed = asyncio.Event()
-        if force:
+        if settings.force:
             self._start_allowed.set()
-        self._variants = variants
-        self._next: Session | None = None  # what the operator wants in place of the present one
-        self._restart_asked = asyncio.Event()
+        self._next: Session | None = None  # in place of the present one
+        self._restart_requested = asyncio.Event()
 
         # How far it is, and how it ends.
         self._phase: Phase = "checking"
@@ -114,20 +86,26 @@ class Run:
         self._failure: VrampError | None = None
         """Why there is no server to send load to, while the operator may still restart it."""
         self._aborted = False
-        self._ending: RunState | None = None
-        self._reason = ""
+        self._ending: tuple[RunState, str] | None = None  # the state in which it ends, and why
         self._ended = asyncio.Event()
 
         # What is shown on the screen, to watchers and to scrapers.
         self._views = StageViews()
-        self._baseline = BaselineWatch(baseline) if baseline is not None else None
+        self._baseline = BaselineWatch(settings.baseline) if settings.baseline is not None else None
         self._due = asyncio.Event()
-        self._metrics_port = metrics_port
         self._snapshot_server = SnapshotServer(
-            self.folder, apply=self.apply, past=lambda: points_of(self._record.timeline.series)
+            self.folder, apply=self.apply, past=lambda: points_of(self._writer.record.timeline.series)
         )
 
     # Its outcome.
+
+    @property
+    def folder(self) -> Path:
+        return self._writer.folder
+
+    @property
+    def result_paths(self) -> list[Path]:
+        return self._writer.result_paths
 
     @property
     def result(self) -> Result | None:
@@ -152,7 +130,7 @@ class Run:
                 served = self._session.served
                 load.set_shape(isl, osl, longest=served.max_model_len if served is not None else None)
             case operations.FollowPlan(plan):
-                load.follow(plan, self._session.profile)
+                load.follow(plan, self._session.settings.profile)
             case operations.Hold():
                 load.hold()
             case operations.Pause():
@@ -166,7 +144,7 @@ class Run:
             case operations.Redo():
                 load.redo()
             case operations.Note(text):
-                self._event("note", text)
+                self._writer.event("note", text)
                 load.mark(text)
             case operations.ShowProcesses():
                 self._hardware.show_processes()
@@ -192,12 +170,12 @@ class Run:
         try:
             if self._ending is not None:
                 raise ProfileError("the run is ending")
-            self._next = self._session.another(variant, self._variants)
+            self._next = self._session.another(variant)
         except ProfileError as error:
-            self._event("error", f"restart refused: {error}")
+            self._writer.event("error", f"restart refused: {error}")
             return
-        self._event("server", f"restart by the operator{f', variant {variant}' if variant is not None else ''}")
-        self._restart_asked.set()
+        self._writer.event("server", f"restart by the operator{f', variant {variant}' if variant is not None else ''}")
+        self._restart_requested.set()
 
     def _end(self, state: RunState, reason: str) -> None:
         if self._ending is None and self._failure is not None:
@@ -205,7 +183,7 @@ class Run:
             self._error = self._failure
             state, reason = "server_died" if self._session.servers.died else "failed", str(self._failure)
         if self._ending is None:
-            self._ending, self._reason = state, masked_text(reason)
+            self._ending = state, masked_text(reason)
         self._ended.set()
 
     # The run.
@@ -232,8 +210,7 @@ class Run:
             finally:
                 last = self._publish()
                 await self._snapshot_server.close()
-                if self._metrics_port is not None:
-                    self._metrics_port.close()
+                self._close_port()
         yield last
 
     async def close(self) -> None:
@@ -245,15 +222,14 @@ class Run:
 
     async def _run_to_end(self) -> None:
         self._writer.begin(
-            self.profile,
-            seed=self._seed,
+            seed=self._session.seed,
             workers=self._session.workers,
             stages_planned=len(self.plan),
             data=next((stage.work.data for stage in self.plan), None),
         )
         unwatchable = await self._snapshot_server.open()
         if unwatchable is not None:
-            self._event("note", unwatchable)
+            self._writer.event("note", unwatchable)
         self._hardware.start()
         try:
             await until(self._ended, self._run_sessions())
@@ -267,7 +243,7 @@ class Run:
         """Work through the plan, on one server after another if the operator restarts it."""
         while True:
             try:
-                await until(self._restart_asked, self._run_session(self._session))
+                await until(self._restart_requested, self._run_session(self._session))
             except VrampError as error:
                 await self._wait_for_restart(error)
             if self._next is None:
@@ -281,63 +257,10 @@ class Run:
         self._enter("probing")
         for url in session.servers.base_urls[:1]:
             self._hardware.start_simulated(url)
-        load = SessionLoad(session, self._controller, self._writer, self.plan)
-        await load.begin()
+        await session.begin_load()
         self._enter("running")
-        try:
-            await self._send(load, session)
-        finally:
-            await load.close()
-
-    async def _wait_for_restart(self, error: VrampError) -> None:
-        """Return once the operator requests another start; raises the error if there is no operator."""
-        if not self._hold_open or not self._session.servers.ours:
-            raise error
-        self._failure = error
-        self._event("error", str(error))
-        if self._session.servers.died:
-            self._session.log_state("died")
-        await self._end_session(str(error).partition("\n")[0])
-        self._enter("failed")
-        await self._writer.write()
-        if self._ending is not None:  # the operator did not wait for it
-            raise error
-        await self._restart_asked.wait()
-        self._failure = None
-
-    async def _change_servers(self) -> None:
-        self._enter("restarting")
-        await self._end_session("the operator restarted the server")
-        await self._session.stop_servers(leave=False, show=self._due.set)
-        await self._hardware.end_simulated()
-        # Meanwhile the operator may have chosen another one.
-        assert self._next is not None
-        self._session, self._next = self._next, None
-        self._restart_asked.clear()
-        self._controller.variant = self._session.variant
-        if not self._force:
-            self._start_allowed.clear()
-
-    def _enter(self, phase: Phase) -> None:
-        self._phase = phase
-        self._due.set()
-
-    async def _preflight(self, session: Session) -> None:
-        self._enter("checking")
-        blocking = await session.preflight()
-        if not blocking or self._start_allowed.is_set():
-            return
-        if not self._hold_open:
-            raise ServerError(blocked_words(blocking))
-        self._enter("blocked")
-        await self._start_allowed.wait()
-        self._event("server", f"started against the preflight: {', '.join(finding.id for finding in blocking)}")
-
-    # The load.
-
-    async def _send(self, load: SessionLoad, session: Session) -> None:
-        while not self._controller.over or self._hold_open or self._record.open_streams:
-            await load.turn()
+        while not self._controller.over or self.settings.hold_open or self._writer.record.open_streams:
+            await session.turn()
             self._enter(self._load_phase())
             if self._phase == "holding" and self._writer.written is None:
                 await session.load_is_over()
@@ -351,54 +274,107 @@ class Run:
             return "paused"
         if not self._controller.over:
             return "running"
-        if self._record.open_streams:
+        if self._writer.record.open_streams:
             return "draining"
-        return "holding" if self._hold_open else self._phase
+        return "holding" if self.settings.hold_open else self._phase
 
-    # The end.
+    async def _wait_for_restart(self, error: VrampError) -> None:
+        """Return once the operator requests another start; raises the error if there is no operator."""
+        if not self.settings.hold_open or not self._session.servers.ours:
+            raise error
+        self._failure = error
+        self._writer.event("error", str(error))
+        if self._session.servers.died:
+            self._session.log_state("died")
+        await self._session.close(str(error).partition("\n")[0])
+        self._enter("failed")
+        await self._writer.write()
+        if self._ending is not None:  # the operator did not wait for it
+            raise error
+        await self._restart_requested.wait()
+        self._failure = None
+
+    async def _change_servers(self) -> None:
+        self._enter("restarting")
+        await self._session.close("the operator restarted the server")
+        await self._session.stop_servers(leave=False, show=self._due.set)
+        await self._hardware.end_simulated()
+        # Meanwhile the operator may have chosen another one.
+        assert self._next is not None
+        self._session, self._next = self._next, None
+        self._restart_requested.clear()
+        self._controller.variant = self._session.settings.variant
+        if not self.settings.force:
+            self._start_allowed.clear()
+
+    def _enter(self, phase: Phase) -> None:
+        self._phase = phase
+        self._due.set()
+
+    async def _preflight(self, session: Session) -> None:
+        self._enter("checking")
+        blocking = await session.preflight()
+        if not blocking or self._start_allowed.is_set():
+            return
+        if not self.settings.hold_open:
+            raise ServerError(blocked_words(blocking))
+        self._enter("blocked")
+        await self._start_allowed.wait()
+        findings = ", ".join(finding.id for finding in blocking)
+        self._writer.event("server", f"started against the preflight: {findings}")
 
     async def _close(self) -> None:
         self._enter("stopping")
-        self._controller.finish(self._reason or "the run ended")
+        state, reason = self._ending or ("failed", "")
+        self._controller.finish(reason or "the run ended")
         await self._session.close()
-        await self._hosts.close()
+        await self._session.hosts.close()
         # Only an orderly end leaves a server running.
-        leave = self._session.profile.server.on_exit == "leave" and not self._aborted
+        leave = self._session.settings.profile.server.on_exit == "leave" and not self._aborted
         await self._session.stop_servers(leave=leave, show=self._due.set)
         await self._hardware.close()
-        await self._writer.finish(self._ending or "failed", self._reason)
+        await self._writer.finish(state, reason)
         self._phase = "done"
 
-    async def _end_session(self, reason: str) -> None:
-        self._controller.detach(reason)
-        await self._session.close()
+    def _close_port(self) -> None:
+        if self.metrics_port is not None:
+            self.metrics_port.close()
 
     # Snapshots for the screen, watchers and scrapers.
 
     def _publish(self) -> Snapshot:
         snapshot = self._snapshot()
-        if self._metrics_port is not None:
-            self._metrics_port.publish(snapshot, self._record)
+        if self.metrics_port is not None:
+            self.metrics_port.publish(snapshot, self._writer.record)
         return self._snapshot_server.publish(snapshot)
 
     def _snapshot(self) -> Snapshot:
-        record, session, t_s = self._record, self._session, self._writer.clock_s()
+        record, session, t_s = self._writer.record, self._session, self._writer.clock_s()
+        state, reason = self._ending or (None, masked_text(str(self._failure or "")))
         return snapshot_of(
             record,
             self._views,
             t_s=t_s,
             unix_s=time.time(),
             phase=self._phase,
-            profile=session.profile.name,
-            server=session.view(record.hardware, starting=self._phase == "starting"),
+            profile=session.settings.profile.name,
+            server=session.view(starting=self._phase == "starting"),
             load=self._controller.view(t_s),
             workers=session.workers,
             telemetry=self._hardware.words,
-            ending=self._ending,
-            reason=self._reason or masked_text(str(self._failure or "")),
+            ending=state,
+            reason=reason,
             waiting_for=[str(process) for process in session.servers.waiting_for],
             gpus_stale=self._hardware.stale,
-            variants=tuple(self._variants),
+            variants=tuple(self.settings.variants),
             result_path=str(self._writer.written) if self._writer.written is not None else None,
             baseline=self._baseline,
         )
+
+
+def _listening(address: tuple[str, int] | None) -> MetricsPort | None:
+    if address is None:
+        return None
+    from loadgen.run.metrics_port import MetricsPort  # needs prometheus_client
+
+    return MetricsPort(*address)

@@ -1,6 +1,9 @@
 """One start of the servers, with everything that drives and reads them: a restart by the operator begins another.
 
-Until load is requested, nothing is sent but GET /metrics, /v1/models and /version: `prepare` sends the first request.
+Until load is requested, nothing is sent but GET /metrics, /v1/models and /version: `_prepare` sends the first request
+and starts the workers. If load is requested later, the running stage continues without load until there are workers,
+or for good if there can be none. A run whose plan sends load keeps its servers locked until its end; one that only
+watches lets others drive them whenever it sends nothing.
 
 Invariants: the connections of this process and of the workers are closed before the servers are stopped, or vLLM would
 wait for them; a session shares nothing with the next.
@@ -10,24 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 
 import msgspec
 
-from loadgen.errors import ProfileError, ServerError, WorkerError
+from loadgen.errors import LoadError, ProfileError, ServerError, VrampError, WorkerError
 from loadgen.fleet.fleet import Fleet, FleetTick
-from loadgen.format import harmless, plain
+from loadgen.format import NO_LOAD, harmless, plain
 from loadgen.plan.stage import Stage, check_lengths, most_workers, workers_for
-from loadgen.profile.schema import Profile
-from loadgen.record.hardware import HardwareRecord
 from loadgen.run.canary import CanaryWatch
+from loadgen.run.controller import LoadController
 from loadgen.run.engine_watch import EngineWatch
 from loadgen.run.load_hosts import LoadHosts
 from loadgen.run.probe import (
     Accepted,
     Served,
-    TemplatesOf,
     identify,
     probe,
     probe_twin,
@@ -36,10 +39,12 @@ from loadgen.run.probe import (
     worker_settings,
 )
 from loadgen.run.servers import Servers
+from loadgen.run.settings import RunSettings
+from loadgen.run.stage_watch import CircuitBreaker
 from loadgen.run.writer import RunWriter
 from loadgen.schema.engine import OwnRequests
 from loadgen.schema.finding import Finding
-from loadgen.schema.journal import Checked
+from loadgen.schema.journal import Checked, ServerChanged
 from loadgen.schema.snapshot import Liveness, SeenState, ServerView
 from loadgen.server.engines.names import TITLES
 from loadgen.server.engines.sample import parse_engine_metrics
@@ -57,62 +62,61 @@ _LAST_READING_S = 2.0  # a server that hangs is not waited for
 
 
 class Session:
-    """Call `preflight`, `start`, `prepare` or `look`, then `watch`; `close` at any time, then `stop_servers`."""
+    """Call `preflight`, `start`, `begin_load`, then `turn` until the plan is done; `close` at any time, then
+    `stop_servers`."""
 
     def __init__(
         self,
-        profile: Profile,
-        variant: str | None,
+        settings: RunSettings,
         plan: Sequence[Stage],
         writer: RunWriter,
-        *,
+        controller: LoadController,
         hosts: LoadHosts,
         seed: int,
-        where: str,
     ) -> None:
-        """Nothing starts yet; `hosts` send the load, and `where` names the profile in messages.
-
-        Raises `ProfileError` if there are not enough ports or devices for all servers.
-        """
-        self.profile = profile
-        self.variant = variant
-        self.servers = Servers(profile)
+        """Nothing starts yet; raises `ProfileError` if there are not enough ports or devices for all servers."""
+        self.settings = settings
+        self.servers = Servers(settings.profile)
         self._began_s: float | None = None  # when the servers were started, by their clock
         self._served: Sequence[Served | None] = ()  # each server's identity, None if unknown
         self.fleet = Fleet(self.servers.count)
         self.hosts = hosts
+        self.seed = seed
         self._plan = plan
+        self._only_watches = all(stage.no_load for stage in plan)
         self._writer = writer
-        self._seed = seed
-        self._where = where
+        self._controller = controller
+        self._breaker = CircuitBreaker()
+        self._preparing: asyncio.Task[None] | None = None  # workers for the first load, while there is none
         self._accepted: Accepted | None = None
         self._noted: set[str] = set()  # what has been said about the servers
         self._clients: list[ServerClient] = []
         self._driven = False  # whether there were workers for every server
         self._watch: EngineWatch | None = None
         self._canaries: CanaryWatch | None = None
-        self._heard: set[int] = set()  # servers, by number, whose metrics have been read
+        self._answered: set[int] = set()  # servers, by number, whose metrics have been read
         self._silent: set[int] = set()  # those of them that no longer answer
-        self._asking: asyncio.Task[None] | None = None  # identifies servers that answer again
+        self._identifying: asyncio.Task[None] | None = None  # servers that answer again
         self._open = contextlib.AsyncExitStack()
 
-    def another(self, variant: str | None, variants: Mapping[str, Profile]) -> Session:
+    def another(self, variant: str | None) -> Session:
         """A session to replace it, as it is or with a variant; raises `ProfileError` if that is impossible."""
         if not self.servers.ours:
             raise ProfileError("vramp has only attached to this server; restart it where it was started")
-        if variant is not None and variant not in variants:
-            raise ProfileError(f"no variant {variant!r}; there are: {', '.join(variants) or 'none'}")
-        profile = self.profile if variant is None else variants[variant]
-        variant = variant or self.variant
-        return Session(profile, variant, self._plan, self._writer, hosts=self.hosts, seed=self._seed, where=self._where)
+        settings = self.settings
+        if variant is not None:
+            if variant not in settings.variants:
+                raise ProfileError(f"no variant {variant!r}; there are: {', '.join(settings.variants) or 'none'}")
+            settings = replace(settings, profile=settings.variants[variant], variant=variant)
+        return Session(settings, self._plan, self._writer, self._controller, self.hosts, self.seed)
 
     # Its life.
 
     async def preflight(self) -> list[Finding]:
         """Check profile, installation, box and hosts for what would make the start fail."""
-        if self._sends:
+        if not self._only_watches:
             await self.hosts.join(self.servers.settings.attached)
-        findings = await check_profile(self.profile, self._plan)
+        findings = await check_profile(self.settings.profile, self._plan)
         self._writer.log(Checked(t_s=self._writer.clock_s(), findings=tuple(findings)))
         return [finding for finding in findings if finding.severity == "blocks"]
 
@@ -121,26 +125,75 @@ class Session:
         await asyncio.to_thread(load_client)
         self._began_s = self.servers.clock_s
         await self.servers.start(self._writer.folder)
-        if self._sends:
+        if not self._only_watches:
             self.servers.claim()
         self.log_state("starting")
         await self.servers.wait_ready()
         problem = self.servers.remember_start()
         if problem is not None:
             self._writer.event("server", problem)
-        server = self.profile.server
+        server = self.settings.profile.server
         key = api_key(server)
         for url in self.servers.base_urls:
             client = ServerClient(url, key, api_key_env=server.api_key_env)
             self._clients.append(await self._open.enter_async_context(client))
 
-    @property
-    def _sends(self) -> bool:
-        """Whether the plan sends load."""
-        return any(not stage.no_load for stage in self._plan)
+    async def begin_load(self) -> None:
+        """Identify the servers and begin the plan; raises `ServerError`, `ProfileError` or `WorkerError`."""
+        if self._controller.load_requested:
+            await self._prepare(self._plan)
+        else:
+            await self._require_metrics()
+            self._learnt([await self._identified(client) for client in self._clients])
+        self._watch = EngineWatch(self._clients, self._writer.log, self._writer.clock_s)
+        self._open.push_async_callback(self._watch.close)
+        await self._watch.start()
+        await self._tick()
+        self._controller.attach(self.fleet, self._boundary)
 
-    async def look(self) -> None:
-        """Identify the servers; raises `ServerError` if there is nothing to see without load."""
+    async def turn(self) -> None:
+        """Process the next tick; raises `WorkerError` or `LoadError` if the load cannot continue."""
+        controller, record = self._controller, self._writer.record
+        tick = await self._tick()
+        self._check(tick)
+        if self._preparing is not None and self._preparing.done():
+            self._preparing.result()
+            self._preparing = None
+        stage = controller.awaits_workers
+        if stage is not None and self._preparing is None:
+            self._preparing = asyncio.create_task(self._prepare_or_refuse(stage))
+        controller.observe(tick, record.current)
+        if tick.finished is not None and tick.finished == controller.index:
+            await self._read_engines()
+            # Meanwhile the operator may have paused or changed the load, or its time was up.
+            if tick.finished == controller.index and not controller.paused:
+                controller.advance(tick.finished_why)
+        self._react_to_lost_hosts()
+        broken = self._breaker.check(record, self._writer.clock_s())
+        if broken is not None:
+            self._give_up(broken)
+        if self._only_watches and controller.is_idle and self._preparing is None:
+            self.servers.free()
+            controller.workers_freed()
+
+    def _react_to_lost_hosts(self) -> None:
+        lost, on_loss = self.hosts.take_lost(), self.settings.profile.cluster.on_loss
+        if not lost:
+            return
+        if on_loss == "end":
+            self._give_up(f'{" and ".join(lost)} did not answer any more, and cluster.on_loss is "end"')
+        elif on_loss == "rebalance":
+            self._controller.begin_again(f"{' and '.join(lost)} was lost: the others take over its share")
+
+    def _give_up(self, why: str) -> None:
+        """Fail a run whose plan sends load; one that only watches continues without load."""
+        if not self._only_watches:
+            raise LoadError(why)
+        self._writer.event("error", why)
+        self._controller.change(NO_LOAD, concurrency=0, rate=None)
+
+    async def _require_metrics(self) -> None:
+        """Raise `ServerError` if there is nothing to see of a server without load."""
         for client in self._clients:
             await resolve_target(client.base_url)
             page = await optional(client.metrics_text())
@@ -149,7 +202,6 @@ class Session:
             if (await asyncio.to_thread(parse_engine_metrics, page.value)).kind is None:
                 known = ", ".join(TITLES.values())
                 raise ServerError(f"{client.base_url}/metrics has no figure of {known}; {_NOTHING_TO_SEE}")
-        self._learnt([await self._identified(client) for client in self._clients])
 
     async def _identified(self, client: ServerClient) -> Served | None:
         """A server's identity; None, with an event, if it is unknown: its metrics are read anyway."""
@@ -172,10 +224,10 @@ class Session:
         self.log_state("ready")
 
     async def _identify(self, client: ServerClient) -> Served:
-        server = self.profile.server
+        server = self.settings.profile.server
         wanted = server.served_model_name or (None if server.engine == "vllm" else server.model)
         notes: list[str] = []
-        served = await identify(client, wanted, self.profile.load, notes)
+        served = await identify(client, wanted, self.settings.profile.load, notes)
         self._note(notes)
         return served
 
@@ -186,23 +238,34 @@ class Session:
                 self._noted.add(note)
                 self._writer.event("server", note)
 
-    async def prepare(self, stages: Sequence[Stage]) -> None:
-        """Send the first request and start workers for load as in `stages`.
+    async def _prepare_or_refuse(self, stage: Stage) -> None:
+        try:
+            await self._prepare([stage])
+        except VrampError as error:
+            self._controller.refuse_load(str(error))
 
-        Workers, once started, are kept: a later call only locks the servers again.
+    async def _prepare(self, stages: Sequence[Stage]) -> None:
+        """Lock the servers, and have workers ready for load as in `stages`.
+
         Raises `ServerError`, `ProfileError`, `ClusterError` or `WorkerError`.
         """
         if not self._clients:
             raise ProfileError("there is no server to send it to; name one: vramp monitor URL")
         self.servers.claim()
-        if self._driven:
-            return
+        if not self._driven:  # workers, once started, are kept
+            await self._first_request_and_workers(stages)
+        assert self.served is not None and self._accepted is not None
+        self._controller.workers_ready(
+            partial(templates_of, self.settings.profile, self.served.model, self._accepted, self.servers.base_urls)
+        )
+
+    async def _first_request_and_workers(self, stages: Sequence[Stage]) -> None:
         await self.hosts.join(self.servers.settings.attached)
         await self.hosts.require_reachable(self.servers.base_urls)
-        load = self.profile.load
+        load = self.settings.profile.load
         first, *twins = self._clients
         served = await self._identify(first)
-        check_lengths(list(stages), served.shortest_model_len, where=self._where)
+        check_lengths(list(stages), served.shortest_model_len, where=self.settings.where)
         accepted = self._accepted = await probe(first, served, load)
         notes = list(accepted.notes)
         every = [served, *[await probe_twin(twin, served, accepted, load, notes) for twin in twins]]
@@ -216,12 +279,12 @@ class Session:
         if self._canaries is not None:
             await self._canaries.ready()
         if self._watch is not None:
-            await self.read_engines()
+            await self._read_engines()
 
     def _start_canaries(self, served: Served, accepted: Accepted) -> None:
         """Send canaries to the idle engines while the workers start."""
-        settings, writer = self.profile.canary, self._writer
-        if self.profile.sends_canaries and self._canaries is None:
+        profile, writer = self.settings.profile, self._writer
+        if profile.sends_canaries and self._canaries is None:
             self._canaries = CanaryWatch(
                 self._clients,
                 writer.record,
@@ -229,7 +292,7 @@ class Session:
                 writer.clock_s,
                 model=served.model,
                 options=accepted.options,
-                interval_s=settings.interval_s,
+                interval_s=profile.canary.interval_s,
             )
             self._open.push_async_callback(self._canaries.close)
             self._canaries.start()
@@ -238,17 +301,17 @@ class Session:
         self, stages: Sequence[Stage], addresses: Sequence[ServerAddress], accepted: Accepted
     ) -> None:
         """Start the workers, which send a row per stream if rows are kept."""
-        load, servers, cores = self.profile.load, self.servers.count, self.hosts.cores
+        load, servers, cores = self.settings.profile.load, self.servers.count, self.hosts.cores
         first = workers_for(load.workers, stages, servers=servers, cores=cores)
         most = most_workers(load.workers, servers=servers, cores=cores)
         cpus = await self.hosts.place(load.cpus, self.servers.base_urls, addresses, first)
         if cpus:  # more workers than CPUs would only wait for each other
             most = max(first, min(most, len(cpus)))
         settings = worker_settings(
-            self.profile,
+            self.settings.profile,
             addresses[0],
             accepted.vocabulary,
-            self._seed,
+            self.seed,
             workers=most,
             cpus=cpus,
             rows=self._writer.keeps_rows,
@@ -257,31 +320,25 @@ class Session:
         await self.fleet.wait_ready()
         self._driven = True
 
-    async def watch(self) -> None:
-        """Begin to read the engines."""
-        self._watch = EngineWatch(self._clients, self._writer.log, self._writer.clock_s)
-        self._open.push_async_callback(self._watch.close)
-        await self._watch.start()
-
-    async def tick(self) -> FleetTick:
+    async def _tick(self) -> FleetTick:
         """Wait for the workers' next tick, write it down and return it."""
         tick = await self.fleet.tick()
         self._write(tick, self.fleet.size)
         self.hosts.observe(tick)
         if not self.servers.ours:
-            self._look_again()
+            self._notice_restarts()
         return tick
 
-    def _look_again(self) -> None:
+    def _notice_restarts(self) -> None:
         """Identify servers that answer again: they may have been restarted with another model."""
         assert self._watch is not None
         answering = {number for number, view in enumerate(self._watch.views) if view is not None}
-        back, self._silent = self._silent & answering, self._heard - answering
-        self._heard |= answering
-        if back and (self._asking is None or self._asking.done()):
-            self._asking = asyncio.create_task(self._learn_again(back))
+        back, self._silent = self._silent & answering, self._answered - answering
+        self._answered |= answering
+        if back and (self._identifying is None or self._identifying.done()):
+            self._identifying = asyncio.create_task(self._identify_again(back))
 
-    async def _learn_again(self, back: Collection[int]) -> None:
+    async def _identify_again(self, back: Collection[int]) -> None:
         known = [*self._served, *[None] * (len(self._clients) - len(self._served))]
         for number in back:
             known[number] = await self._identified(self._clients[number]) or known[number]
@@ -293,26 +350,35 @@ class Session:
         own = sum((client.take_own() for client in self._clients), OwnRequests())
         self._writer.tick(tick, engine=engine, workers=workers, model=model, own=own)
 
-    def check(self, tick: FleetTick) -> None:
+    def _check(self, tick: FleetTick) -> None:
         """Raise `WorkerError` if a server is left without workers, `LoadError` if one has died."""
         if self._driven and not self.fleet.complete:
             whose = "" if self.servers.count == 1 else " of an instance"
             raise WorkerError(f"all workers{whose} are gone: " + "; ".join(tick.deaths or ("none is left",)))
         self.servers.check()
 
-    async def close(self) -> None:
-        """End the workers and disconnect from the servers, after the load has ended."""
+    async def close(self, reason: str | None = None) -> None:
+        """End the workers and disconnect from the servers, after the load has ended; with a `reason`, end that first.
+
+        The stage begins again in the next session.
+        """
+        if reason is not None:
+            self._controller.detach(reason)
+        if self._preparing is not None:
+            self._preparing.cancel()
+            await asyncio.wait({self._preparing})
+            self._preparing = None
         # Streams that were cut off are reported in the next ticks.
         for _ in range(_LAST_TICKS):
             if not self.fleet.size or not self._writer.record.open_streams:
                 break
-            await self.tick()
+            await self._tick()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_READING_S):
-                await self.settle()
-        if self._asking is not None:  # one of the last ticks may have begun it
-            self._asking.cancel()
-            await asyncio.wait([self._asking])
+                await self._settle()
+        if self._identifying is not None:  # one of the last ticks may have begun it
+            self._identifying.cancel()
+            await asyncio.wait([self._identifying])
         await self._open.aclose()
         workers = self.fleet.size
         await self.fleet.close()
@@ -326,7 +392,7 @@ class Session:
         if state is not None:
             self.log_state(state)
 
-    async def read_engines(self) -> None:
+    async def _read_engines(self) -> None:
         """Read the engines while nothing is open, before the next stage sends anything."""
         assert self._watch is not None
         await self._read_in_silence(self._watch.read_between)
@@ -342,13 +408,13 @@ class Session:
 
     async def load_is_over(self) -> None:
         """Wait for the engines' figures for the stages, and for canaries on the idle servers."""
-        await self.settle()
+        await self._settle()
         if self._watch is not None:
             await self._read_in_silence(self._watch.read_after_load)
         if self._canaries is not None and self.servers.claimed:
             await self._canaries.after()
 
-    async def settle(self) -> None:
+    async def _settle(self) -> None:
         """Wait for the engines' figures for ended stages."""
         if self._watch is not None:
             await self._watch.settle()
@@ -366,35 +432,26 @@ class Session:
         if self._driven:
             return self.fleet.size
         loads = [stage for stage in self._plan if not stage.no_load]
-        wanted, servers, cores = self.profile.load.workers, self.servers.count, self.hosts.cores
+        wanted, servers, cores = self.settings.profile.load.workers, self.servers.count, self.hosts.cores
         return workers_for(wanted, loads, servers=servers, cores=cores) if loads else 0
 
-    @property
-    def templates(self) -> TemplatesOf:
-        assert self.served is not None and self._accepted is not None
-        return partial(templates_of, self.profile, self.served.model, self._accepted, self.servers.base_urls)
-
-    def boundary(self, ended: int | None, begun: int | None) -> None:
+    def _boundary(self, ended: int | None, begun: int | None) -> None:
         """Note that a stage ended, began, or both."""
         assert self._watch is not None
         self._watch.boundary(ended, begun)
         if self._canaries is not None:
             self._canaries.boundary()
 
-    @property
-    def worker_pids(self) -> Sequence[int]:
-        return self.fleet.pids
-
-    def view(self, hardware: HardwareRecord, *, starting: bool) -> ServerView:
+    def view(self, *, starting: bool) -> ServerView:
         """The servers for the screen; while they start, with signs of life from processes and GPUs."""
-        servers, served, settings = self.servers, self.served, self.profile.server
+        servers, served, settings = self.servers, self.served, self.settings.profile.server
         return ServerView(
             engine=settings.engine,
             url=servers.url,
             state=self._seen_state,
             model=harmless(served.model) if served is not None else settings.served_model_name or settings.model,
             version=harmless(served.version or "") or None if served is not None else None,
-            variant=self.variant,
+            variant=self.settings.variant,
             pid=servers.pid,
             is_own=servers.ours and servers.pid is not None and servers.state not in ("stopped", "died"),
             stays=settings.on_exit == "leave",
@@ -403,7 +460,7 @@ class Session:
             log_tail=servers.log_lines,
             log_total=servers.log_total,
             expected_s=servers.expected_s,
-            liveness=self._liveness(hardware) if starting else None,
+            liveness=self._liveness() if starting else None,
             diagnosis=servers.diagnosis,
             instances=servers.views(self._watch.views if self._watch is not None else [], self._silent),
         )
@@ -412,14 +469,37 @@ class Session:
     def _seen_state(self) -> SeenState:
         if self.servers.ours or self._watch is None:
             return self.servers.state
-        return "unreachable" if self._silent and self._silent == self._heard else "ready"
+        return "unreachable" if self._silent and self._silent == self._answered else "ready"
 
-    def _liveness(self, hardware: HardwareRecord) -> Liveness | None:
-        life = self.servers.liveness
+    def _liveness(self) -> Liveness | None:
+        life, hardware = self.servers.liveness, self._writer.record.hardware
         ours = hardware.now().indices
         used = [now.hbm_used_bytes for index, now in hardware.latest.items() if index in ours and now.hbm_used_bytes]
         return msgspec.structs.replace(life, hbm_used_bytes=sum(used)) if life is not None and used else life
 
     def log_state(self, state: ServerState) -> None:
         """Log that the servers have reached a state."""
-        self._writer.server_changed(self.servers, self._served, state, self.variant)
+        servers, served, described = self.servers, self.served, self.servers.described()
+        first = next(iter(described), None)
+        identified = [
+            instance if one is None else msgspec.structs.replace(instance, model=one.model, version=one.version)
+            for instance, one in zip_longest(described, self._served[: len(described)])
+        ]
+        self._writer.log(
+            ServerChanged(
+                t_s=self._writer.clock_s(),
+                state=state,
+                engine=servers.settings.engine,
+                url=servers.url,
+                model=served.model if served is not None else servers.settings.model,
+                version=served.version if served is not None else None,
+                pid=first.pid if first is not None else None,
+                max_model_len=served.max_model_len if served is not None else None,
+                command=first.command if first is not None else None,
+                env=first.env if first is not None else servers.settings.env,
+                milestones=servers.milestones,
+                diagnosis=servers.diagnosis,
+                instances=tuple(identified) if servers.count > 1 else (),
+                variant=self.settings.variant,
+            )
+        )

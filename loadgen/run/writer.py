@@ -12,7 +12,6 @@ import platform
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,9 @@ import loadgen
 from loadgen.errors import VrampError
 from loadgen.fleet.fleet import FleetTick
 from loadgen.masking import masked
-from loadgen.profile.schema import Profile
-from loadgen.record.baseline import Baseline, with_baseline
+from loadgen.record.baseline import with_baseline
 from loadgen.record.record import Record
-from loadgen.run.probe import Served
-from loadgen.run.servers import Servers
+from loadgen.run.settings import RunSettings
 from loadgen.schema.engine import EngineView, OwnRequests
 from loadgen.schema.journal import (
     DataFile,
@@ -36,13 +33,11 @@ from loadgen.schema.journal import (
     RunFinished,
     RunStarted,
     RunState,
-    ServerChanged,
     Ticked,
     TickNumbers,
 )
 from loadgen.schema.result import Result
-from loadgen.server.supervisor import ServerState
-from loadgen.store.files import Event, RowsFormat, SafeFiles, require_format
+from loadgen.store.files import Event, SafeFiles, require_format
 from loadgen.store.runs import RESULT, claim_folder, require_writable, write_result
 from loadgen.worker.timing import MIN_STANDSTILL_NS
 from loadgen.workload.data import Dataset
@@ -51,22 +46,23 @@ from loadgen.workload.data import Dataset
 class RunWriter:
     """The files, the record and the result of one run."""
 
-    def __init__(
-        self, name: str, *, json_path: Path | None, records: RowsFormat | None, baseline: Baseline | None
-    ) -> None:
-        """Claim a folder for a run of this name; raises `ResultError` if it cannot be written."""
-        require_format(records)
-        if json_path is not None:
-            require_writable(json_path)
-        self.folder = claim_folder(name, datetime.now(UTC))
-        self.result_paths = [self.folder / RESULT, *([json_path] if json_path is not None else [])]
+    def __init__(self, settings: RunSettings) -> None:
+        """Claim a folder for the run; raises `ResultError` if the results cannot be written."""
+        require_format(settings.records)
+        for named in (settings.json_path, settings.junit_path):
+            if named is not None:
+                require_writable(named)
+        self._settings = settings
+        self.folder = claim_folder(settings.profile.name, datetime.now(UTC))
+        self.result_paths = [self.folder / RESULT]
+        if settings.json_path is not None:
+            self.result_paths.append(settings.json_path)
         self.record = Record()
         self.result: Result | None = None
         self.written: Path | None = None  # where the result was last written
         self.error: VrampError | None = None  # why it could not be written
         self.began_s = time.monotonic()
-        self._files = SafeFiles(self.folder, records)
-        self._baseline = baseline
+        self._files = SafeFiles(self.folder, settings.records)
         self._closed = False
 
     @property
@@ -90,11 +86,9 @@ class RunWriter:
     def event(self, kind: str, text: str) -> None:
         self.log(Happened(t_s=self.clock_s(), kind=kind, text=text))
 
-    def begin(
-        self, profile: Profile, *, seed: int, workers: int, stages_planned: int, data: Dataset | None = None
-    ) -> None:
+    def begin(self, *, seed: int, workers: int, stages_planned: int, data: Dataset | None = None) -> None:
         """Write the first line: the profile as run, the machine, the seed, the file of prompts."""
-        document = profile.model_dump(mode="json")
+        document = self._settings.profile.model_dump(mode="json")
         document["load"]["seed"] = seed
         self.log(
             RunStarted(
@@ -108,36 +102,6 @@ class RunWriter:
                 seed=seed,
                 stages_planned=stages_planned,
                 data=None if data is None else msgspec.convert(data, DataFile, from_attributes=True),
-            )
-        )
-
-    def server_changed(
-        self, servers: Servers, served_by_each: Sequence[Served | None], state: ServerState, variant: str | None
-    ) -> None:
-        """The servers reached a state; `served_by_each` is empty until they have been identified."""
-        described = servers.described()
-        settings, first = servers.settings, next(iter(described), None)
-        served = next(iter(served_by_each), None)
-        named = [
-            instance if one is None else msgspec.structs.replace(instance, model=one.model, version=one.version)
-            for instance, one in zip_longest(described, served_by_each[: len(described)])
-        ]
-        self.log(
-            ServerChanged(
-                t_s=self.clock_s(),
-                state=state,
-                engine=settings.engine,
-                url=servers.url,
-                model=served.model if served is not None else settings.model,
-                version=served.version if served is not None else None,
-                pid=first.pid if first is not None else None,
-                max_model_len=served.max_model_len if served is not None else None,
-                command=first.command if first is not None else None,
-                env=first.env if first is not None else settings.env,
-                milestones=servers.milestones,
-                diagnosis=servers.diagnosis,
-                instances=tuple(named) if servers.count > 1 else (),
-                variant=variant,
             )
         )
 
@@ -185,7 +149,8 @@ class RunWriter:
             stages.append(self.record.stage_result(stage))
             await asyncio.sleep(0)  # a long run has hundreds, each of which takes milliseconds
         result = self.record.result(stages)
-        self.result = result if self._baseline is None else with_baseline(result, self._baseline)
+        baseline = self._settings.baseline
+        self.result = result if baseline is None else with_baseline(result, baseline)
 
     def _save(self) -> list[Event]:
         """Write the result to each of its paths; returns what went wrong."""

@@ -10,6 +10,7 @@ import pytest
 
 from loadgen.run.operations import Note
 from loadgen.run.run import Run
+from loadgen.run.settings import RunSettings
 from loadgen.schema.result import Result
 from tests.engines import MANAGED, profile
 from tests.run.driving import finish
@@ -31,14 +32,16 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Result:
     os.chdir(tmp_path_factory.mktemp("measured"))
     try:
         run = Run(
-            profile(
-                MANAGED,
-                telemetry="sim",
-                load={"concurrency": [2, 4], "requests": 40},
-                slo={"ttft_p99": "0.001ms", "tpot_p99": "100s", "tpot": "100s"},
-                reference=REFERENCE,
-            ),
-            where="test",
+            RunSettings(
+                profile(
+                    MANAGED,
+                    telemetry="sim",
+                    load={"concurrency": [2, 4], "requests": 40},
+                    slo={"ttft_p99": "0.001ms", "tpot_p99": "100s", "tpot": "100s"},
+                    reference=REFERENCE,
+                ),
+                where="test",
+            )
         )
         run.apply(Note("the fan is loud"))
         return asyncio.run(finish(run))

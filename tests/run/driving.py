@@ -9,6 +9,7 @@ from loadgen.errors import VrampError
 from loadgen.profile.schema import Profile
 from loadgen.run.operations import Operation
 from loadgen.run.run import Run
+from loadgen.run.settings import RunSettings
 from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
 from tests.result_schema import require_schema
@@ -41,7 +42,7 @@ async def finish(run: Run, act: Act | None = None) -> Result:
 
 
 async def outcome(parts: Profile, act: Act | None = None, **options: Any) -> tuple[Result, VrampError | None]:
-    run = Run(parts, where="test", **options)
+    run = Run(RunSettings(parts, where="test", **options))
     return await finish(run, act), run.error
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from loadgen.run.run import Run
+from loadgen.run.settings import RunSettings
 from loadgen.schema.deltas import Summary
 from loadgen.schema.journal import Ticked
 from loadgen.schema.result import StageResult
@@ -38,7 +39,7 @@ class Measured(NamedTuple):
 
 async def measured(engine: Simulator, **parts: Any) -> list[Measured]:
     """Every stage of a run, over its window as the workers had it."""
-    run = Run(attach(engine, **parts), where="test")
+    run = Run(RunSettings(attach(engine, **parts), where="test"))
     result = await finish(run)
     assert result.state == "complete", run.error
     windows: dict[int, tuple[int, int]] = {}

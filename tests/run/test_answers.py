@@ -6,6 +6,7 @@ import httpx
 
 from loadgen.run.operations import SetConcurrency, Stop
 from loadgen.run.run import Run
+from loadgen.run.settings import RunSettings
 from loadgen.schema.result import Verdict
 from loadgen.schema.snapshot import Snapshot
 from tests.engines import MANAGED, Simulator, attach, profile
@@ -26,10 +27,10 @@ def accused(snapshot: Snapshot) -> bool:
 
 async def test_text_that_is_wrong_from_a_concurrency_on(engine: Simulator) -> None:
     engine.faults("repeat:streams=6")
-    run = Run(attach(engine, load=LOAD, **LOOKED_AT), where="test")
+    run = Run(RunSettings(attach(engine, load=LOAD, **LOOKED_AT), where="test"))
 
     def looked_at(_: Snapshot) -> bool:
-        return run._record.current is not None and run._record.current.answers.read >= 8
+        return run._writer.record.current is not None and run._writer.record.current.answers.read >= 8
 
     result = await finish(run, in_turn((looked_at, SetConcurrency(8)), (accused, Stop())))
     assert (result.state, run.error) == ("stopped", None)

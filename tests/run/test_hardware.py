@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
+from unittest.mock import patch
 
 import pytest
 
@@ -16,6 +17,8 @@ from loadgen.profile.schema import Profile
 from loadgen.run.hardware import HardwareWatch, telemetry_words
 from loadgen.run.run import Run
 from loadgen.run.servers import Servers
+from loadgen.run.settings import RunSettings
+from loadgen.run.writer import RunWriter
 from loadgen.schema.journal import DevicesChosen, GpusSampled, HostSampled, Line, TelemetryChanged
 from loadgen.schema.samples import ServerDevices
 from loadgen.store.journal import read_journal
@@ -37,7 +40,7 @@ async def test_a_run_with_simulated_gpus_has_gpus_energy_host_and_series() -> No
     # The warm-up is for the telemetry's process, which starts with the load here.
     load = {"requests": None, "duration": "6s", "warmup": "3s", "osl": 64}
     parts = profile(MANAGED, telemetry="sim", load=load, cost={"gpu_hour": 2.0})
-    run = Run(parts, where="test")
+    run = Run(RunSettings(parts, where="test"))
     shown: set[int] = set()
     result = await finish(run, lambda _, snapshot: shown.add(len(snapshot.gpus)))
     (stage,) = result.stages
@@ -65,7 +68,7 @@ async def test_a_run_with_simulated_gpus_has_gpus_energy_host_and_series() -> No
 
 
 async def test_a_run_without_gpus_says_so_and_is_none_the_worse(engine: Simulator) -> None:
-    run = Run(attach(engine, telemetry="nvml"), where="test")
+    run = Run(RunSettings(attach(engine, telemetry="nvml"), where="test"))
     said: set[str] = set()
     result = await finish(run, lambda _, snapshot: said.add(snapshot.telemetry))
     assert (run.error, result.state) == (None, "complete")
@@ -87,23 +90,21 @@ def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def watched(profile: Profile, folder: Path) -> AsyncIterator[tuple[HardwareWatch, asyncio.Queue[Line]]]:
+async def watched(profile: Profile) -> AsyncIterator[tuple[HardwareWatch, asyncio.Queue[Line]]]:
     """The watch of a run of this profile, and its lines."""
     lines: asyncio.Queue[Line] = asyncio.Queue()
     servers = Servers(profile)
-    watch = HardwareWatch(
-        profile,
-        folder=folder,
-        log=lines.put_nowait,
-        clock_s=time.monotonic,
-        servers=lambda: servers,
-        worker_pids=lambda: (),
-    )
-    watch.start()
-    try:
-        yield watch, lines
-    finally:
-        await watch.close()
+    settings = RunSettings(profile, where="test")
+    writer = RunWriter(settings)
+    writer.begin(seed=1, workers=0, stages_planned=0)
+    watch = HardwareWatch(settings, writer, servers=lambda: servers, worker_pids=lambda: ())
+    with patch.object(writer, "log", lines.put_nowait):
+        watch.start()
+        try:
+            yield watch, lines
+        finally:
+            await watch.close()
+    await writer.finish("complete", "")
 
 
 async def first_of(lines: asyncio.Queue[Line], kind: type[L]) -> L:
@@ -119,7 +120,7 @@ async def test_an_attached_servers_gpus_are_those_that_its_processes_hold(
 ) -> None:
     with simulator() as engine:
         monkeypatch.setenv("NVML_STUB_PID", str(engine.process.pid))
-        async with watched(attach(engine, telemetry="nvml"), tmp_path) as (_, lines):
+        async with watched(attach(engine, telemetry="nvml")) as (_, lines):
             chosen = await first_of(lines, DevicesChosen)
     assert chosen.devices == ServerDevices((0,), "processes")
 
@@ -127,7 +128,7 @@ async def test_an_attached_servers_gpus_are_those_that_its_processes_hold(
 @pytest.mark.usefixtures("nvml")
 async def test_a_servers_gpus_are_those_that_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    async with watched(profile({"engine": "vllm", "model": "m"}, telemetry="nvml"), tmp_path) as (_, lines):
+    async with watched(profile({"engine": "vllm", "model": "m"}, telemetry="nvml")) as (_, lines):
         chosen = await first_of(lines, DevicesChosen)
     assert chosen.devices == ServerDevices((1,), "given")
 
@@ -135,7 +136,7 @@ async def test_a_servers_gpus_are_those_that_it_was_given(tmp_path: Path, monkey
 @pytest.mark.usefixtures("nvml")
 async def test_processes_are_listed_while_somebody_looks(tmp_path: Path) -> None:
     elsewhere = profile({"engine": "attach", "url": "http://192.0.2.7:8000"}, telemetry="nvml")
-    async with watched(elsewhere, tmp_path) as (watch, lines):
+    async with watched(elsewhere) as (watch, lines):
         chosen = await first_of(lines, DevicesChosen)
         assert chosen.devices == ServerDevices((), "given")  # none of the GPUs here
         assert (await first_of(lines, GpusSampled)).gpus[0].processes is None
@@ -153,7 +154,7 @@ def test_that_all_is_tried_again_is_said() -> None:
 
 
 async def test_telemetry_can_be_off(engine: Simulator) -> None:
-    run = Run(attach(engine, telemetry="off"), where="test")
+    run = Run(RunSettings(attach(engine, telemetry="off"), where="test"))
     said: set[str] = set()
     result = await finish(run, lambda _, snapshot: said.add(snapshot.telemetry))
     assert said == {"off"}
@@ -164,7 +165,7 @@ async def test_telemetry_can_be_off(engine: Simulator) -> None:
 @pytest.mark.parametrize("words", ["import time; time.sleep(600)", "import os\nwhile True: os.write(1, b'x' * 65536)"])
 async def test_a_child_that_hangs_or_floods_holds_nothing_up(engine: Simulator, words: str) -> None:
     stuck = BackendOption("stuck", "sim", program=(sys.executable, "-c", words))
-    run = Run(attach(engine), where="test", replay={"sim": [stuck]})
+    run = Run(RunSettings(attach(engine), where="test", replay={"sim": [stuck]}))
     result = await finish(run)
     assert (run.error, result.state) == (None, "complete")
     assert result.stages[0].requests.completed == 20
@@ -177,7 +178,7 @@ async def test_a_delay_is_not_followed_by_a_sample_over_no_time(
     period_s = 0.1
     monkeypatch.setattr("loadgen.run.hardware._PERIOD_S", period_s)
     elsewhere = profile({"engine": "attach", "url": "http://192.0.2.7:8000"}, telemetry="off")
-    async with watched(elsewhere, tmp_path) as (_, lines):
+    async with watched(elsewhere) as (_, lines):
         await first_of(lines, HostSampled)
         time.sleep(3 * period_s)  # noqa: ASYNC251 - the loop is late
         times_s = [(await first_of(lines, HostSampled)).host.t_s for _ in range(3)]

@@ -9,6 +9,7 @@ from loadgen.errors import ResultError
 from loadgen.run.operations import NextStage, Note, Pause, Resume, Stop
 from loadgen.run.replay import Replay
 from loadgen.run.run import Run
+from loadgen.run.settings import RunSettings
 from loadgen.schema.deltas import ClientDelta
 from loadgen.schema.journal import Diagnosis, Line, RunFinished, ServerChanged, Ticked, encode_line
 from loadgen.schema.snapshot import Snapshot
@@ -30,7 +31,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Snapshot]:
     )
 
     async def record() -> Run:
-        run = Run(profile(MANAGED, load={"requests": 400}), where="test")
+        run = Run(RunSettings(profile(MANAGED, load={"requests": 400}), where="test"))
 
         def act(run: Run, snapshot: Snapshot) -> None:
             shown.append(snapshot)

@@ -6,6 +6,7 @@ import contextlib
 import pytest
 
 from loadgen.run.run import Run
+from loadgen.run.settings import RunSettings
 from tests.conftest import Certificate
 from tests.engines import Simulator, profile
 from tests.run.driving import finish
@@ -36,7 +37,7 @@ async def test_a_load_over_tls_is_timed_in_user_space_with_the_loops_lateness_as
 
     async with await asyncio.start_server(forward, "127.0.0.1", 0, ssl=certificate.server) as proxy:
         port = proxy.sockets[0].getsockname()[1]
-        run = Run(profile({"engine": "attach", "url": f"https://localhost:{port}"}), where="test")
+        run = Run(RunSettings(profile({"engine": "attach", "url": f"https://localhost:{port}"}), where="test"))
         result = await finish(run)
         served = engine.truth()
         await asyncio.gather(*filter(None, forwarding))

@@ -8,6 +8,7 @@ import pytest
 
 from loadgen.record.record import Record
 from loadgen.run.run import Run
+from loadgen.run.settings import RunSettings
 from loadgen.run.view import _compute, _quiet_words, load_headline, phase_headline
 from loadgen.schema.deltas import ClientDelta, StageDelta
 from loadgen.schema.engine import EngineView
@@ -32,7 +33,7 @@ async def test_what_was_published_is_beside_the_running_stage_and_in_the_end_bes
     monkeypatch.chdir(tmp_path)
     shown: list[Snapshot] = []
     load = {"concurrency": [1, 2], "requests": 20}
-    run = Run(profile(MANAGED, load=load, reference=PUBLISHED), where="test")
+    run = Run(RunSettings(profile(MANAGED, load=load, reference=PUBLISHED), where="test"))
     await finish(run, lambda _, snapshot: shown.append(snapshot))
     by_snapshot = [[one.stage for one in snapshot.reference] for snapshot in shown]
     assert by_snapshot[-1] == [0, 1] and all(stages in ([], [0], [1]) for stages in by_snapshot[:-1])

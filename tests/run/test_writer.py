@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.run.settings import RunSettings
 from loadgen.run.writer import RunWriter
 from loadgen.store.journal import JOURNAL
 from tests.engines import profile
@@ -19,9 +20,9 @@ async def test_no_secret_reaches_the_journal(tmp_path: Path, monkeypatch: pytest
         "env": {"HF_TOKEN": secret},
         "args": {"api-key": secret, "max-num-seqs": 8},
     }
-    writer = RunWriter("run", json_path=None, records=None, baseline=None)
     parts = profile(server, load={"extra_body": {"router": {"api_key": secret}, "top_k": 5}})
-    writer.begin(parts, seed=1, workers=1, stages_planned=1)
+    writer = RunWriter(RunSettings(parts, where="test"))
+    writer.begin(seed=1, workers=1, stages_planned=1)
     await writer.finish("stopped", "enough")
     text = (writer.folder / JOURNAL).read_text()
     assert secret not in text

@@ -12,6 +12,7 @@ from textual.widgets import Input
 
 from loadgen.profile.document import load_profile
 from loadgen.run.run import Run
+from loadgen.run.settings import RunSettings
 from loadgen.schema.snapshot import Snapshot
 from loadgen.server.process.records import forget, record_path
 from loadgen.server.process.tree import lives
@@ -30,7 +31,7 @@ SLOTS = {"wide": 64, "narrow": 8}
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path)
     profile = load_profile(PROFILE, ["server.args.startup-s=0.1", "load.duration=60s", "load.workers=1"])
-    return Run(profile, where=str(PROFILE), hold_open=True)
+    return Run(RunSettings(profile, where=str(PROFILE), hold_open=True))
 
 
 async def until(pilot: Pilot[None], condition: Callable[[Snapshot], bool]) -> Snapshot:
@@ -93,7 +94,9 @@ async def test_every_larger_change_of_the_load(run: Run) -> None:
         await pilot.pause(0)
         assert "held open" in "\n".join(rows_of(app))
         # Until it was measured for long enough to know E2E, it would go on for what is left of that.
-        await until(pilot, lambda _: run._record.current is not None and run._record.current.e2e_needs_s == 0)
+        await until(
+            pilot, lambda _: run._writer.record.current is not None and run._writer.record.current.e2e_needs_s == 0
+        )
         await pilot.press("e")
         await until(pilot, lambda now: not now.load.held_open)
         await pilot.press("u")
@@ -144,7 +147,7 @@ async def test_the_server_started_anew_as_a_variant(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     words = ["load.duration=60s", "load.workers=1", "server.args.preset=fast", "server.args.startup-s=0.1"]
     variants = {name: load_profile(PROFILE, [*words, f"server.args.max-num-seqs={n}"]) for name, n in SLOTS.items()}
-    run = Run(variants["wide"], where=str(PROFILE), hold_open=True, variant="wide", variants=variants)
+    run = Run(RunSettings(variants["wide"], where=str(PROFILE), hold_open=True, variant="wide", variants=variants))
     app = Cockpit(run)
     async with app.run_test(size=(160, 45)) as pilot:
         await until(pilot, lambda now: now.load.held == 8)

@@ -8,6 +8,7 @@ import psutil
 from loadgen.profile.document import build_profile, load_profile
 from loadgen.profile.schema import Profile
 from loadgen.run.run import Run
+from loadgen.run.settings import RunSettings
 from loadgen.schema.result import Result
 
 CACHE = Path(os.environ.get("VRAMP_VLLM_CACHE", Path.home() / ".cache/vramp"))
@@ -42,7 +43,7 @@ async def over(run: Run) -> Run:
 
 async def finish(profile: Profile) -> Result:
     """The result of a run in which nothing went wrong."""
-    run = await over(Run(profile, where="test"))
+    run = await over(Run(RunSettings(profile, where="test")))
     assert run.error is None
     assert run.result is not None
     return run.result

@@ -14,6 +14,7 @@ import pytest
 
 from loadgen.run.operations import Stop
 from loadgen.run.run import Run
+from loadgen.run.settings import RunSettings
 from loadgen.schema.snapshot import Snapshot
 from loadgen.server.process.locks import require_free_port
 from loadgen.server.process.records import list_servers, servers_folder
@@ -98,7 +99,7 @@ async def test_two_cycles_stopped_with_streams_open() -> None:
     port = 0
     for _ in range(2):
         overrides = ["load.duration=600s", "load.warmup=0", "load.concurrency=8", f"server.port={port}"]
-        run = Run(here(*overrides), where="test")
+        run = Run(RunSettings(here(*overrides), where="test"))
 
         def stop_in_full_flow(snapshot: Snapshot, run: Run = run) -> None:
             if snapshot.stages and snapshot.stages[-1].open == 8:

@@ -14,18 +14,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from loadgen.errors import ProfileError, ResultError
+from loadgen.errors import ProfileError
 from loadgen.places import TRUST
 from loadgen.profile.document import apply_variant, build_profile, load_document, unset_keys
 from loadgen.profile.schema import Profile
 from loadgen.report import bench_table
-from loadgen.run.run import Run
 from loadgen.schema.result import Result
-from loadgen.store.runs import require_writable
 from tui.catalog import find_profile
 from tui.cli.options import RUN_EXIT_CODES, Parser, add_result_options, add_shared, port_of, print_status
 from tui.cli.progress import follow
-from tui.cli.run import conclude, metrics_port_of
+from tui.cli.run import conclude, open_run
 
 _ABOUT = {
     "serve": "Concurrent streams against a server: a bounded number of them, or so many requests a second.",
@@ -113,15 +111,9 @@ def bench(words: list[str]) -> int:
         if _given(options, flag) is not None:
             print_status(f"vramp: {flag} is not needed: {why}")
     profile, where = profile_of(options)
-    try:
-        if options.junit is not None:
-            require_writable(options.junit)
-        port = metrics_port_of(options)
-        run = Run(profile, where=where, json_path=options.json, force=options.force, metrics_port=port)
-    except ResultError as error:
-        raise ProfileError(str(error)) from error
+    run = open_run(profile, where, options)
     interrupted = asyncio.run(follow(run))
-    return conclude(run, options, interrupted=interrupted, table=_table(options))
+    return conclude(run, interrupted=interrupted, table=_table(options))
 
 
 def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
-from loadgen.errors import ProfileError, ResultError, ServerError, VrampError
+from loadgen.errors import ProfileError, ResultError, ServerError
 from loadgen.profile import BASE
 from loadgen.vendors import TelemetryMode
 from tui.cli.options import (
@@ -34,7 +34,7 @@ from tui.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from loadgen.run.metrics_port import MetricsPort
+    from loadgen.profile.schema import Profile
     from loadgen.run.run import Run
     from loadgen.schema.result import Result
     from loadgen.server.process.records import ServerRecord
@@ -118,53 +118,47 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 def make_run(document: Mapping[str, Any], where: str, options: argparse.Namespace, *, hold_open: bool) -> Run:
     """Make the run of a document under the options; raises `ProfileError`."""
     from loadgen.record.baseline import baseline_of
-    from loadgen.run.run import Run
-    from loadgen.store.runs import open_result, require_writable
+    from loadgen.store.runs import open_result
     from loadgen.telemetry.capture import replay_options
 
     profile = profile_from(document, where, options)
     variants = variants_from(document, where, options)
-    replay = replay_options(options.replay_telemetry) if options.replay_telemetry is not None else None
-    name, port = options.baseline, None
     try:
-        baseline = baseline_of(name, open_result(name)) if name is not None else None
-        if options.junit is not None:
-            require_writable(options.junit)
-        port = metrics_port_of(options)
-        return Run(
-            profile,
-            where=where,
-            json_path=options.json,
-            hold_open=hold_open,
-            force=options.force,
-            replay=replay,
-            variant=options.variant or (BASE if variants else None),
-            variants=variants,
-            records=options.records,
-            baseline=baseline,
-            metrics_port=port,
-        )
-    except VrampError as error:
-        if port is not None:
-            port.close()
-        if isinstance(error, ResultError):
-            # Nothing has run yet, so a wrong place for the result is a usage error.
-            raise ProfileError(str(error)) from error
-        raise
+        baseline = None if options.baseline is None else baseline_of(options.baseline, open_result(options.baseline))
+    except ResultError as error:
+        raise ProfileError(str(error)) from error
+    return open_run(
+        profile,
+        where,
+        options,
+        hold_open=hold_open,
+        variant=options.variant or (BASE if variants else None),
+        variants=variants,
+        records=options.records,
+        baseline=baseline,
+        replay=None if options.replay_telemetry is None else replay_options(options.replay_telemetry),
+    )
 
 
-def metrics_port_of(options: argparse.Namespace) -> MetricsPort | None:
-    if options.metrics_port is None:
-        return None
-    from loadgen.run.metrics_port import MetricsPort
+def open_run(profile: Profile, where: str, options: argparse.Namespace, **settings: Any) -> Run:  # noqa: ANN401
+    """Make the run of a profile, with the `add_result_options` and the other settings; raises `ProfileError`."""
+    from loadgen.run.run import Run
+    from loadgen.run.settings import RunSettings
 
-    port = MetricsPort(options.metrics_host, options.metrics_port)
-    print_status(f"metrics: {port.url}")
-    if not is_loopback(options.metrics_host):
-        print_status(
-            f"warning: {options.metrics_host} is open to other machines: anyone who reaches it can read the figures"
-        )
-    return port
+    address = None if options.metrics_port is None else (options.metrics_host, options.metrics_port)
+    settings |= {"json_path": options.json, "junit_path": options.junit, "force": options.force}
+    try:
+        run = Run(RunSettings(profile, where=where, metrics_address=address, **settings))
+    except ResultError as error:
+        # Nothing has run yet, so a path that cannot be written is a usage error.
+        raise ProfileError(str(error)) from error
+    if run.metrics_port is not None:
+        print_status(f"metrics: {run.metrics_port.url}")
+        if not is_loopback(options.metrics_host):
+            print_status(
+                f"warning: {options.metrics_host} is open to other machines: anyone who reaches it can read the figures"
+            )
+    return run
 
 
 def run_headless(document: Mapping[str, Any], where: str, options: argparse.Namespace) -> int:
@@ -175,7 +169,7 @@ def run_headless(document: Mapping[str, Any], where: str, options: argparse.Name
 
     run = make_run(document, where, options, hold_open=False)
     interrupted = asyncio.run(follow(run))
-    return conclude(run, options, interrupted=interrupted)
+    return conclude(run, interrupted=interrupted)
 
 
 def run_spoken(document: Mapping[str, Any], where: str, options: argparse.Namespace) -> int:
@@ -187,7 +181,7 @@ def run_spoken(document: Mapping[str, Any], where: str, options: argparse.Namesp
 
     run = make_run(document, where, options, hold_open=False)
     interrupted = asyncio.run(follow(run, spoken=True))
-    code = conclude(run, options, interrupted=interrupted, table=result_words)
+    code = conclude(run, interrupted=interrupted, table=result_words)
     print_status(f"vramp ends with exit code {code}.")
     return code
 
@@ -206,7 +200,7 @@ def show_cockpit(document: Mapping[str, Any], where: str, options: argparse.Name
 
         run = make_run(document, where, options, hold_open=True)
         cockpit = Cockpit(run, orphans=_orphans(), config=read_config(config_path()))
-    return _open(cockpit, options)
+    return _open(cockpit)
 
 
 def _pick(options: argparse.Namespace) -> int:
@@ -222,7 +216,7 @@ def _pick(options: argparse.Namespace) -> int:
 
     config = read_config(config_path())
     cockpit = Cockpit(make_run=chosen, api_key_env=options.api_key_env, orphans=_orphans(), config=config)
-    return _open(cockpit, options)
+    return _open(cockpit)
 
 
 @contextlib.contextmanager
@@ -242,11 +236,11 @@ def _opening(name: object) -> Iterator[None]:
         sys.stderr.flush()
 
 
-def _open(cockpit: Cockpit, options: argparse.Namespace) -> int:
+def _open(cockpit: Cockpit) -> int:
     from tui.app import open_cockpit
 
     interrupted = open_cockpit(cockpit)
-    codes = [conclude(run, options, interrupted=interrupted) for run in cockpit.runs]
+    codes = [conclude(run, interrupted=interrupted) for run in cockpit.runs]
     return codes[-1] if codes else 0
 
 
@@ -259,7 +253,7 @@ def _orphans() -> list[ServerRecord]:
         return []
 
 
-def conclude(run: Run, options: argparse.Namespace, *, interrupted: bool, table: Table | None = None) -> int:
+def conclude(run: Run, *, interrupted: bool, table: Table | None = None) -> int:
     """Print the figures of a finished run, as `table` formats them, and its files; return the exit code."""
     from loadgen.report.assessment import shortcomings
     from loadgen.report.junit import run_suite
@@ -269,8 +263,8 @@ def conclude(run: Run, options: argparse.Namespace, *, interrupted: bool, table:
         end_soon()
     offered = 0
     if run.result is not None:
-        if options.junit is not None:
-            write_junit(options.junit, [run_suite(run.result)])
+        if run.settings.junit_path is not None:
+            write_junit(run.settings.junit_path, [run_suite(run.result)])
         offered = print_output(_measured_words(run.result, table))
         for path in run.result_paths:
             if path.exists():

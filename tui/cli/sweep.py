@@ -14,6 +14,7 @@ from loadgen.profile.schema import Profile
 from loadgen.report.assessment import shortcomings
 from loadgen.report.compare_document import sweep_json, sweep_rows, sweep_text
 from loadgen.run.run import Run
+from loadgen.run.settings import RunSettings
 from loadgen.run.sweep import (
     Sweep,
     Variant,
@@ -138,7 +139,7 @@ def _run_one(folder: Path, name: str, profile: Profile, *, force: bool) -> tuple
     """Run a variant; a failure ends this variant only."""
     path = result_path(folder, name)
     try:
-        run = Run(profile, where=f"variant {name}", json_path=path, force=force)
+        run = Run(RunSettings(profile, where=f"variant {name}", json_path=path, force=force))
         interrupted = asyncio.run(follow(run))
     except VrampError as error:
         print_status(f"vramp: {error}")

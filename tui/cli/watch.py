@@ -139,7 +139,7 @@ def web(words: list[str]) -> int:
             return 0
         run = make_run(*document_of(options), options, hold_open=True)
         interrupted = asyncio.run(_show_run(run, listening, options))
-    return conclude(run, options, interrupted=interrupted)
+    return conclude(run, interrupted=interrupted)
 
 
 def web_parser() -> argparse.ArgumentParser:

@@ -10,6 +10,7 @@ import pytest
 
 from loadgen.run.operations import SetConcurrency, Stop
 from loadgen.run.run import Run
+from loadgen.run.settings import RunSettings
 from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
 from loadgen.server.process.locks import driver_of, owner_of
@@ -50,7 +51,7 @@ async def test_whoever_started_a_server_lets_others_drive_it_while_it_sends_noth
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monitor = Run(profile(MANAGED, load={"concurrency": 0, "requests": None}), where="test")
+    monitor = Run(RunSettings(profile(MANAGED, load={"concurrency": 0, "requests": None}), where="test"))
     drivers: list[subprocess.Popen[str]] = []
     seen: list[float] = []
 

@@ -22,6 +22,7 @@ from loadgen.errors import ProfileError, ResultError, ServerError
 from loadgen.run.operations import Stop
 from loadgen.run.remote import SOCKET
 from loadgen.run.run import Run
+from loadgen.run.settings import RunSettings
 from loadgen.simulator.__main__ import main_parser
 from loadgen.store.journal import JOURNAL
 from tests.engines import Simulator, attach
@@ -43,7 +44,7 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.fixture
 async def run(engine: Simulator) -> AsyncIterator[Run]:
     """One that goes on until it is stopped."""
-    run = Run(attach(engine, load={"requests": None, "duration": "60s"}), where="test")
+    run = Run(RunSettings(attach(engine, load={"requests": None, "duration": "60s"}), where="test"))
     started = asyncio.Event()
     driving = asyncio.create_task(finish(run, once(flowing, lambda _: started.set())))
     await started.wait()

@@ -9,6 +9,7 @@ import pytest
 from loadgen.run.operations import NextStage, Operation, Pause, Resume, SetConcurrency, Stop
 from loadgen.run.run import Run
 from loadgen.run.session import Session
+from loadgen.run.settings import RunSettings
 from loadgen.schema.journal import StageSettled, StageStarted, Ticked
 from loadgen.schema.snapshot import Snapshot
 from loadgen.store.journal import read_journal
@@ -42,9 +43,9 @@ async def test_what_happens_while_the_engine_is_read_between_two_stages_stays(
     loads: list[int],
     ended: list[str],
 ) -> None:
-    run = Run(attach(engine, load={"concurrency": [2, 1, 2]}), where="test")
+    run = Run(RunSettings(attach(engine, load={"concurrency": [2, 1, 2]}), where="test"))
     requested = [operation]
-    read = Session.read_engines
+    read = Session._read_engines
 
     async def read_slowly(session: Session) -> None:
         """Takes until a key is pressed: how long an engine takes is no test's to choose."""
@@ -52,7 +53,7 @@ async def test_what_happens_while_the_engine_is_read_between_two_stages_stays(
             run.apply(requested.pop())
         await read(session)
 
-    monkeypatch.setattr(Session, "read_engines", read_slowly)
+    monkeypatch.setattr(Session, "_read_engines", read_slowly)
     result = await finish(run, in_turn(*after))
     assert [stage.target.concurrency for stage in result.stages] == loads
     assert [stage.stop_reason for stage in result.stages] == ended
@@ -67,7 +68,7 @@ async def test_each_pass_has_a_first_wave_of_its_own(engine: Simulator) -> None:
 
 async def test_a_stage_is_not_measured_by_what_was_before_it(engine: Simulator) -> None:
     stages: list[dict[str, Any]] = [{"concurrency": 2, "requests": 20}, {"concurrency": 8, "duration": "300ms"}]
-    run = Run(attach(engine, stages=stages), where="test")
+    run = Run(RunSettings(attach(engine, stages=stages), where="test"))
     result = await finish(run)
     assert [stage.first_wave and stage.first_wave.streams for stage in result.stages] == [2, 8]
     lines = list(read_journal(run.folder / "journal.jsonl"))
