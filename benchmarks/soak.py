@@ -356,7 +356,7 @@ class Onlooker:
         )
         words: dict[str, Any] = {"phase": "running", "profile": "soak", "workers": 2, "telemetry": ""}
         self.timeline.add(snapshot_of(record, self.views, t_s=t_s, unix_s=t_s, server=server, load=load, **words))
-        self.book.see(server)
+        self.book.add(server)
 
 
 class Cost(NamedTuple):

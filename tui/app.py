@@ -46,8 +46,9 @@ from tui.config import DEFAULTS, Config
 from tui.exhausted import give_up_where_callbacks_fail
 from tui.keys import INTERRUPT, key_of
 from tui.panels.frame import RunControl
+from tui.screens.base import FullScreen
 from tui.screens.cockpit import CockpitScreen
-from tui.screens.dialogs import AskOrphans, FullScreen
+from tui.screens.dialogs import AskOrphans
 from tui.terminal import CONSOLE_GLYPHS, NonBlockingWriter, shows_all_glyphs, usable_size
 from tui.theme import COCKPIT, COCKPIT_OF_16, SERIES, SERIES_OF_16
 
@@ -170,7 +171,7 @@ class Cockpit(App[None]):
     @work(group="orphans")
     async def _settle_orphans(self) -> None:
         if await self.push_screen_wait(AskOrphans([orphan_words(record) for record in self._orphans])) is not None:
-            self.notify("ending leftovers; a container may take a while", timeout=8, markup=False)
+            self.notify("ending leftovers; a container may take a while", timeout=8)
             await asyncio.gather(*(self._end_orphan(record) for record in self._orphans))
         if self._run_screen is not None:
             self._feed = self._follow(self._run_screen)
@@ -183,7 +184,7 @@ class Cockpit(App[None]):
             severity = "information" if report.clean else "error"
         except VrampError as error:
             words = str(error)
-        self.notify(words, severity=severity, timeout=8, markup=False)
+        self.notify(words, severity=severity, timeout=8)
 
     def get_default_screen(self) -> Screen[None]:
         if self._run_screen is not None:
@@ -212,7 +213,7 @@ class Cockpit(App[None]):
         if len(self._toasts) >= MAX_TOASTS:
             self.clear_notifications()
         self._toasts[text] = now_s + (self.NOTIFICATION_TIMEOUT if timeout is None else timeout)
-        super().notify(text, timeout=timeout, **options)
+        super().notify(text, timeout=timeout, **options | {"markup": False})
 
     def clear_notifications(self) -> None:
         self._toasts.clear()
@@ -242,7 +243,7 @@ class Cockpit(App[None]):
         """Draw the snapshot; exit if it is the last one and the operator is leaving."""
         if message.screen is not self._run_screen:
             return
-        message.screen.take(message.snapshot)
+        message.screen.show(message.snapshot)
         if message.screen.leaving and message.screen.over:
             self.exit()
 
@@ -261,7 +262,7 @@ class Cockpit(App[None]):
         screen.finish()
         if len(self.screen_stack) > 1:
             back, leave = (key_of(id, self.config.keys) for id in ("to_picker", "leave"))
-            self.notify(f"Run over: {back} goes back to the list, {leave} leaves", timeout=8, markup=False)
+            self.notify(f"Run over: {back} goes back to the list, {leave} leaves", timeout=8)
 
     def _check_age(self) -> None:
         if self._run_screen is not None:
@@ -302,10 +303,10 @@ class Cockpit(App[None]):
         """Go back to the list that the run was chosen from, unless the run was started here and is live."""
         screen = self._run_screen
         if screen is None or len(self.screen_stack) == 1:
-            self.notify("There is no list to go back to", timeout=3, markup=False)
+            self.notify("There is no list to go back to", timeout=3)
         elif screen.control in self.runs and not screen.over:
             words = f"The run is live: {key_of('leave', self.config.keys)} asks how to end it"
-            self.notify(words, severity="warning", timeout=3, markup=False)
+            self.notify(words, severity="warning", timeout=3)
         else:
             await self.close_runs()
             self._leave_run(screen)
@@ -318,7 +319,7 @@ class Cockpit(App[None]):
             self.pop_screen()
 
     def _complain(self, title: str, error: VrampError) -> None:
-        self.notify(masked_text(str(error)), title=title, severity="error", timeout=15, markup=False)
+        self.notify(masked_text(str(error)), title=title, severity="error", timeout=15)
 
     async def close_runs(self) -> None:
         """End every run that has not ended, and wait for it."""

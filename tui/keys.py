@@ -53,23 +53,17 @@ COCKPIT = _bindings(
     ("less_too", "down", "step(-1)", "one less", "The same as -"),
     ("double", "]", "scale(2.0)", "double", "Double the load"),
     ("half", "[", "scale(0.5)", "half", "Halve the load"),
-    ("number", "n", "number", "number", "Type the load as a number"),
+    ("number", "n", "steer('number')", "number", "Type the load as a number"),
     ("no_load", "0", "no_load", "no load", "Stop sending; other clients' traffic is still watched"),
     ("pause", "space", "pause", "pause", "Pause or resume the load"),
     ("next", ".", "next_stage", "next", "End this stage and begin the plan's next"),
-    (
-        "extend",
-        "e",
-        "ask('Extend')",
-        "extend",
-        "Extend this stage until E2E is known, or else by its own length",
-    ),
-    ("redo", "u", "ask('Redo')", "redo", "Repeat this stage of the plan, or the last one that is done"),
+    ("extend", "e", "apply('Extend')", "extend", "Extend this stage until E2E is known, or else by its own length"),
+    ("redo", "u", "apply('Redo')", "redo", "Repeat this stage of the plan, or the last one that is done"),
     ("loop", "o", "steer('loop')", "open, closed", "Switch between streams held and requests a second"),
     ("shape", "s", "steer('shape')", "shape", "Type the input and output tokens of a request: 4096/1024"),
     ("plan", "r", "steer('plan')", "ladder, ramp", "Begin a ladder (8, 16, 32) or a ramp (64 in 60s, 4 to 24 in 15s)"),
     ("search", "k", "steer('search')", "search", "Search from here for the knee, or the most within the limits"),
-    ("hold", "h", "ask('Hold')", "hold", "Hold this stage open; . or e ends that"),
+    ("hold", "h", "apply('Hold')", "hold", "Hold this stage open; . or e ends that"),
     ("restart", "R", "steer('restart')", "restart", "Restart the server, or a variant of it; asks"),
     ("note", "m", "note", "note", "Put a note on the time axis and into the result"),
     ("window", "w", "window", "window", "Charts: whole run, last minute, 5 minutes, 30 minutes"),
@@ -86,9 +80,7 @@ COCKPIT = _bindings(
     ("leave", "q", "leave", "quit", "Leave; asks while a run is live"),
     ("help", "?", "help", "help", "This list"),
 )
-STEERING = frozenset(
-    {"step", "scale", "number", "no_load", "pause", "next_stage", "ask", "steer", "note", "start_anyway"}
-)
+STEERING = frozenset({"step", "scale", "no_load", "pause", "next_stage", "apply", "steer", "note", "start_anyway"})
 """Actions that change the run, which a read-only watcher may not use."""
 
 LOG = _bindings(
@@ -111,7 +103,7 @@ PICKER = _bindings(
     ("edit", "e", "edit", "edit", "Edit a copy of it, checked as you type"),
     ("past", "p", "past", "past runs", "Earlier runs: replay one, recover one that was killed"),
     ("filter", "/", "filter", "filter", "Show only profiles with a text in their name or model"),
-    ("look_again", "r", "look_again", "look again", "Read the profiles and check this box again"),
+    ("look_again", "r", "read", "look again", "Read the profiles and check this box again"),
     ("clear", "escape", "clear", "clear", "Clear the filter; never quits"),
     ("leave", "q", "leave", "quit", "Leave vramp"),
     ("help", "?", "help", "help", "This list"),

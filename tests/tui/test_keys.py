@@ -27,7 +27,7 @@ from tests.tui.scripted import ScriptedRun, running, starting
 from tui import keys
 from tui.app import Cockpit
 from tui.config import Config
-from tui.screens.dialogs import AskLeave, AskLoad, AskText, Help
+from tui.screens.dialogs import AskLeave, AskText, Help
 
 
 async def test_every_load_key_reaches_the_run() -> None:
@@ -86,7 +86,7 @@ async def test_number_is_asked_checked_and_set() -> None:
     async with seated((80, 24)) as seat:
         await seat.show(running())
         await seat.press("n")
-        assert isinstance(seat.dialog, AskLoad)
+        assert isinstance(seat.dialog, AskText)
         await seat.press("minus", "1", "enter")
         assert "! a whole number from 0 up to 100,000" in seat.text
         await seat.press("backspace", "backspace", "2", "5", "x", "enter")
@@ -140,7 +140,7 @@ async def test_leaving_offers_only_what_can_happen(
 async def test_esc_goes_back_and_changes_nothing() -> None:
     async with seated((80, 24)) as seat:
         await seat.show(running())
-        for key, dialog in (("n", AskLoad), ("ctrl+q", AskLeave)):
+        for key, dialog in (("n", AskText), ("ctrl+q", AskLeave)):
             await seat.press(key)
             assert isinstance(seat.dialog, dialog)
             await seat.press("escape")

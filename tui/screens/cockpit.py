@@ -16,9 +16,23 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
 
+from loadgen import format as fmt
+from loadgen.plan.request import PlanRequest, parse_plan
 from loadgen.run import operations
-from loadgen.run.operations import Abort, NextStage, Note, Pause, Resume, ShowProcesses, StartAnyway, Stop
+from loadgen.run.operations import (
+    Abort,
+    FollowPlan,
+    NextStage,
+    Note,
+    Pause,
+    Restart,
+    Resume,
+    ShowProcesses,
+    StartAnyway,
+    Stop,
+)
 from loadgen.schema.snapshot import Phase, ReplayView, ServerView, Snapshot
+from loadgen.searches import SEARCHES
 from tui import keys
 from tui.charts.definitions import BOX_CHARTS, OVERVIEW_CHARTS
 from tui.charts.timeline import Timeline
@@ -36,14 +50,15 @@ from tui.panels.frame import (
     chart_panels,
     panels,
 )
-from tui.screens.dialogs import AskLeave, AskLoad, AskText, FullScreen, Leave, ask
+from tui.screens.base import FullScreen
+from tui.screens.dialogs import AskChoice, AskLeave, AskText, Leave, ask, ask_load, parse_shape
 from tui.screens.log import LogBook, LogView
 from tui.screens.pages import COPIES, PANEL_PAGES, compose, shown_classes
 from tui.screens.pending_load import STEERABLE, PendingLoad
-from tui.screens.steer import Steer, phases_for
 from tui.widgets.rows_widgets import KeyBar
 
-_ASK_EVERY_S = 5.0
+_PROCESSES_EVERY_S = 5.0
+_RESTARTABLE: frozenset[Phase] = STEERABLE | {"checking", "blocked", "starting", "probing", "failed"}
 _NO_SERVER = ServerView(engine="none", url="", state="stopped")  # before the first snapshot
 _HAND = {"load": load.load, "server": health.server, "client": health.client, "host": health.host}
 _STARTUP = {"findings": startup.findings, "milestones": startup.startup, "startup-log": messages.log}
@@ -74,7 +89,6 @@ class CockpitScreen(FullScreen[None]):
         if isinstance(control, Player):
             self._operator = "player"
         self._pending = PendingLoad(control)
-        self._steer = Steer(self, control, self._pending)
         self._timeline = Timeline()
         self._log_book = LogBook()
         self._panels: list[Panel] = []
@@ -88,7 +102,7 @@ class CockpitScreen(FullScreen[None]):
         self._ended = False
         self.leaving = False  # exit as soon as the run is over
         self._interrupts = 0
-        self._ask_again_s = 0.0
+        self._processes_at_s = 0.0  # when to request them again
         self._filters = {"log": "", "events": ""}
 
     def compose(self) -> ComposeResult:
@@ -113,26 +127,24 @@ class CockpitScreen(FullScreen[None]):
     def gather(self, snapshot: Snapshot) -> None:
         """Keep what charts, marks and log need of a snapshot; called for every one, drawn or not."""
         self._timeline.add(snapshot)
-        self._log_book.see(snapshot.server)
+        self._log_book.add(snapshot.server)
 
-    def take(self, snapshot: Snapshot) -> None:
-        over, had_server = self.over, self._has_server
-        self.snapshot = snapshot
+    def show(self, snapshot: Snapshot) -> None:
+        before, over, had_server = self.snapshot, self.over, self._has_server
+        self.snapshot, self._arrived_s = snapshot, monotonic()
         if self._has_server != had_server:
             self.query_one(KeyBar).draw()
-        self._arrived_s = monotonic()
-        self._pending.see(snapshot)
-        self._steer.see(snapshot)
+        self._pending.update(snapshot)
+        for event in snapshot.events[len(before.events) :] if before is not None else ():
+            if event.kind == "error" and " refused: " in event.text:
+                self.notify(fmt.plain(event.text), severity="warning", timeout=6)
         if self.over and not over and snapshot.stages and self._page == OVERVIEW:
-            self._show("results")
-        self._ask_for_processes()
-        self._draw()
-
-    def _ask_for_processes(self) -> None:
-        """Request the list of GPU processes only while it is shown: some drivers take long to produce it."""
-        if self._page == "gpus" and not self.over and self._replayed is None and monotonic() >= self._ask_again_s:
-            self._ask_again_s = monotonic() + _ASK_EVERY_S
+            self._show_page("results")
+        # The list of GPU processes is requested only while it is shown: some drivers take long to produce it.
+        if self._page == "gpus" and not self.over and self._replayed is None and monotonic() >= self._processes_at_s:
+            self._processes_at_s = monotonic() + _PROCESSES_EVERY_S
             self.control.apply(ShowProcesses())
+        self._draw()
 
     def finish(self) -> None:
         self._ended = True
@@ -187,7 +199,7 @@ class CockpitScreen(FullScreen[None]):
     def _has_server(self) -> bool:
         return self.snapshot is None or self.snapshot.has_server
 
-    def _show(self, page: str) -> None:
+    def _show_page(self, page: str) -> None:
         """Switch to a view; the log gets the focus, for the keys that move in it."""
         self._page = page
         cached_cell_len.cache_clear()  # rich caches 4,096 texts, most of them rows of the previous view
@@ -204,7 +216,7 @@ class CockpitScreen(FullScreen[None]):
         """Whether an action may run; Textual asks right before."""
         refused = self._operator == "watcher" and action in keys.STEERING
         if refused:
-            self.notify("watching: the load is steered elsewhere", severity="warning", timeout=3, markup=False)
+            self.notify("watching: the load is steered elsewhere", severity="warning", timeout=3)
         return not refused
 
     @property
@@ -216,15 +228,15 @@ class CockpitScreen(FullScreen[None]):
     def _steerable(self, phases: frozenset[Phase] = STEERABLE) -> bool:
         phase = "starting" if self.snapshot is None else self.snapshot.phase
         if self._replayed is not None:
-            self.notify("This is a replay: its keys are in the last row", timeout=3, markup=False)
+            self.notify("This is a replay: its keys are in the last row", timeout=3)
             return False
         if not self._has_server:
-            self.notify("This run has no server to send load to", severity="warning", timeout=3, markup=False)
+            self.notify("This run has no server to send load to", severity="warning", timeout=3)
             return False
         if phase in phases and not self._ending:
             return True
         reason = "the run is over" if phase in ("stopping", "done") or self._ending else "the server is not ready"
-        self.notify(f"The load cannot be changed: {reason}", severity="warning", timeout=3, markup=False)
+        self.notify(f"The load cannot be changed: {reason}", severity="warning", timeout=3)
         return False
 
     def action_step(self, direction: int) -> None:
@@ -239,25 +251,14 @@ class CockpitScreen(FullScreen[None]):
             player.set_speed(now.speed * factor)
         elif self._steerable():
             if self._pending.wanted.value == 0:
-                self.notify("No load to scale: begin with one stream, or a number", timeout=3, markup=False)
+                self.notify("No load to scale: begin with one stream, or a number", timeout=3)
             self._pending.scale(factor)
             self._draw()
-
-    def action_number(self) -> None:
-        if not self._steerable():
-            return
-        open_loop = self._pending.wanted.open_loop
-        ask(self, AskLoad("Rate" if open_loop else "Concurrency", open_loop=open_loop), self._set_number)
 
     def action_no_load(self) -> None:
         """Stop the load, in open loop too."""
         if self._steerable():
-            self._pending.ask(0.0, open_loop=False)
-            self._draw()
-
-    def _set_number(self, value: float) -> None:
-        if self._steerable():
-            self._pending.ask(value)
+            self._pending.request(0.0, open_loop=False)
             self._draw()
 
     def action_pause(self) -> None:
@@ -273,32 +274,61 @@ class CockpitScreen(FullScreen[None]):
         if self._replayed is not None or self._steerable():
             self.control.apply(NextStage())
 
-    def action_ask(self, name: str) -> None:
+    def action_apply(self, operation: str) -> None:
         if self._steerable():
-            self.control.apply(getattr(operations, name)())
+            self.control.apply(getattr(operations, operation)())
 
     def action_steer(self, what: str) -> None:
-        if self._steerable(phases_for(what)) and self.snapshot is not None:
-            self._steer.begin(what, self.snapshot)
+        """Ask for a change in a dialog; what the run refuses comes back as an event."""
+        if not self._steerable(_RESTARTABLE if what == "restart" else STEERABLE):
+            return
+        wanted = self._pending.wanted
+        match what:
+            case "number" | "loop":  # a load of this kind or the other
+                open_loop = wanted.open_loop != (what == "loop")
+                ask(self, ask_load(what, open_loop=open_loop), partial(self._pending.request, open_loop=open_loop))
+            case "shape":
+                question = "Shape: input / output tokens of a request, such as 4096/1024"
+                dialog = AskText(question, parse_shape, "/".join(map(str, wanted.shape)))
+                ask(self, dialog, lambda shape: self._pending.request_shape(*shape))
+            case "plan":
+                question = "From here: a ladder, 8, 16, 32 each 30s, or a ramp, 64 in 60s or 4 to 24 in 15s"
+                ask(self, AskText(question, parse_plan), self._follow)
+            case "search":
+                searches = [(PlanRequest(kind.name), kind.choice) for kind in SEARCHES.values()]
+                ask(self, AskChoice("Search from the present load", searches), self._follow)
+            case "restart":
+                self._ask_restart()
+
+    def _follow(self, plan: PlanRequest) -> None:
+        self.control.apply(FollowPlan(plan))
+
+    def _ask_restart(self) -> None:
+        snapshot = self.snapshot
+        now, variants = (snapshot.server.variant, snapshot.variants) if snapshot is not None else (None, ())
+        choices = [(None, "do not restart"), (Restart(None), f"restart it as it is{f', {now}' if now else ''}")]
+        choices += [(Restart(name), f"restart it as {name}") for name in variants if name != now]
+        question = "Restart the server? Running streams are cut off, results are kept"
+        ask(self, AskChoice(question, choices), self.control.apply)
 
     def action_note(self) -> None:
         if self.over or self._replayed is not None:
-            self.notify("The run is over: notes cannot be added", severity="warning", timeout=3, markup=False)
+            self.notify("The run is over: notes cannot be added", severity="warning", timeout=3)
         else:
-            ask(self, AskText("Note, kept in the result at this moment"), self._put_note)
+            ask(self, AskText("Note, kept in the result at this moment", str), self._put_note)
 
     def _put_note(self, text: str) -> None:
         if text and not self.over:
             self.control.apply(Note(text))
 
     def action_window(self) -> None:
-        self.notify(f"Charts show {self._timeline.next_window()}", timeout=2, markup=False)
+        self.notify(f"Charts show {self._timeline.next_window()}", timeout=2)
         self._draw()
 
     def action_filter(self) -> None:
         what = "events" if self._page == "events" else "log"
         lines = "events with, in kind or text" if what == "events" else "log lines with"
-        ask(self, AskText(f"Show only {lines} (empty: all)", self._filters[what]), partial(self._filter, what))
+        ask(self, AskText(f"Show only {lines} (empty: all)", str, self._filters[what]), partial(self._filter, what))
 
     def _filter(self, what: str, text: str) -> None:
         self._filters[what] = text
@@ -309,14 +339,14 @@ class CockpitScreen(FullScreen[None]):
         if self.snapshot is not None and self.snapshot.phase == "blocked":
             self.control.apply(StartAnyway())
         else:
-            self.notify("Nothing blocks the start", timeout=2, markup=False)
+            self.notify("Nothing blocks the start", timeout=2)
 
     def action_show(self, page: str) -> None:
         """Show a view; for the one already shown, toggle full screen."""
         if self.maximized is not None:
             self.minimize()
         self._full = page == self._page and not self._full
-        self._show(page)
+        self._show_page(page)
         self._draw()
 
     def action_full(self) -> None:
@@ -329,7 +359,7 @@ class CockpitScreen(FullScreen[None]):
         elif self._full:
             self._full = False
         else:
-            self._show(OVERVIEW)
+            self._show_page(OVERVIEW)
         self._draw()
 
     def action_other(self, step: int) -> None:
@@ -348,7 +378,7 @@ class CockpitScreen(FullScreen[None]):
             self.minimize()
         elif message.target:
             self._chosen = message.target
-            self._show("details")
+            self._show_page("details")
             self._draw()
         elif panel.id in PANEL_PAGES:
             self.action_show(PANEL_PAGES[panel.id])
@@ -359,7 +389,7 @@ class CockpitScreen(FullScreen[None]):
         offered = CURVE_METRICS if self._page == "curve" else METRICS
         self._metric = offered[(offered.index(self._shown_metric) + 1) % len(offered)]
         words = "The curve view shows the frontier" if self._metric not in METRICS else ""
-        self.notify(words or f"Views curve and latency show {self._metric.upper()}", timeout=2, markup=False)
+        self.notify(words or f"Views curve and latency show {self._metric.upper()}", timeout=2)
         self._draw()
 
     def action_copy(self) -> None:
@@ -367,7 +397,7 @@ class CockpitScreen(FullScreen[None]):
             return
         text = COPIES[self._page](self._frame_of(self.snapshot))
         self.app.copy_to_clipboard(text)
-        self.notify(f"{self._page}: {text.count(chr(10))} lines copied", timeout=2, markup=False)
+        self.notify(f"{self._page}: {text.count(chr(10))} lines copied", timeout=2)
 
     def action_leave(self) -> None:
         """Leave at once if the run is over or only watched, else ask."""

@@ -1,4 +1,4 @@
-"""Modal dialogs (a load, a line of text, a choice, whether to leave, the help), and the base of the screens below.
+"""Modal dialogs: a load, a line of text, a choice, whether to leave, the help.
 
 Esc closes each of them without changing anything.
 """
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.events import Resize
 from textual.geometry import Size
@@ -26,11 +26,11 @@ from loadgen.profile.document import build_profile
 from loadgen.schema.snapshot import ServerView
 from loadgen.server.vllm.client import ServerClient, api_key, pick_model
 from tui import keys
-from tui.config import keymap_of
 from tui.screens.pending_load import MAX_CONCURRENCY, MAX_RATE
 from tui.widgets.rows import ROLE_CLASSES, Row, Rows, width_of, wrapped
-from tui.widgets.rows_widgets import KeyBar, Pane
+from tui.widgets.rows_widgets import Pane
 
+_MAX_LENGTH = 10_000_000
 Leave = Literal["stop", "abort"]
 Answer = TypeVar("Answer")
 
@@ -51,29 +51,6 @@ def drop_outdated(app: App[Any], event: Resize) -> None:
         event.prevent_default()
 
 
-class FullScreen(Screen[Answer]):
-    """Base of the screens below the dialogs: the roles that `RowsWidget` needs, the help, and leaving."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = set(ROLE_CLASSES)
-    HELP_KEYS: ClassVar[Sequence[Binding]] = ()
-
-    def on_resize(self, event: Resize) -> None:
-        drop_outdated(self.app, event)
-
-    def key_bar(self) -> KeyBar:
-        return KeyBar(lambda _: [keys.hints(self.HELP_KEYS, keymap_of(self.app))], id="hints")
-
-    def action_help(self) -> None:
-        self.app.push_screen(Help(keys.table(self.HELP_KEYS, keymap_of(self.app))))
-
-    def action_leave(self) -> None:
-        self.app.exit()
-
-    def interrupt(self) -> None:
-        """Handle Ctrl+C."""
-        self.app.exit()
-
-
 class Dialog(ModalScreen[Answer]):
     """A modal screen with the keys of a dialog."""
 
@@ -83,7 +60,7 @@ class Dialog(ModalScreen[Answer]):
         drop_outdated(self.app, event)
 
 
-class AskParsed(Dialog[Answer | None], Generic[Answer]):
+class AskText(Dialog[Answer | None], Generic[Answer]):
     """Asks for a line of text, and accepts it once it can be parsed."""
 
     HINT: ClassVar[str] = "Enter sets it, Esc cancels"
@@ -95,42 +72,32 @@ class AskParsed(Dialog[Answer | None], Generic[Answer]):
         self._field: dict[str, Any] = {"value": text, "max_length": 200} | field
 
     def compose(self) -> ComposeResult:
-        """Compose the question, the field and, with a hint, room for a complaint."""
+        """Compose the question, the field and, unless every text is accepted, room for a complaint."""
         with Vertical(classes="dialog"):
             yield Static(fmt.harmless(self._question), markup=False, classes="question")
             yield Input(**self._field)
-            if self.HINT:
+            if self._parse is not str:
                 yield Static(self.HINT, markup=False, id="complaint")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.submit(event.value.strip())
 
     def submit(self, text: str) -> None:
-        """Accept the text if it can be parsed, else say what is wrong with it."""
+        """Accept the text if it can be parsed, else show what is wrong with it."""
         try:
             self.dismiss(self._parse(text))
         except VrampError as error:
-            self.say(f"! {error}")
+            self.complain(f"! {error}")
 
-    def say(self, words: str) -> None:
+    def complain(self, words: str) -> None:
         self.query_one("#complaint", Static).update(Text(fmt.plain(words)))
 
 
-class AskText(AskParsed[str]):
-    """Asks for a line of text, which may be empty."""
-
-    HINT = ""
-
-    def __init__(self, question: str, text: str = "") -> None:
-        super().__init__(question, str, text)
-
-
-class AskLoad(AskParsed[float]):
-    """Asks for a rate or a concurrency, and checks it before accepting it."""
-
-    def __init__(self, name: str, *, open_loop: bool) -> None:
-        question = f"{name}: {'requests a second' if open_loop else 'streams held open'}"
-        super().__init__(question, partial(_parse_load, open_loop=open_loop), max_length=12)
+def ask_load(what: str, *, open_loop: bool) -> AskText[float]:
+    """Return the dialog for a load's `number`, or for the other kind of `loop`."""
+    names = ("Rate", "Concurrency") if what == "number" else ("Open loop", "Closed loop")
+    question = f"{names[0]}: requests a second" if open_loop else f"{names[1]}: streams held open"
+    return AskText(question, partial(_parse_load, open_loop=open_loop), max_length=12)
 
 
 def _parse_load(text: str, *, open_loop: bool) -> float:
@@ -144,7 +111,18 @@ def _parse_load(text: str, *, open_loop: bool) -> float:
     return value
 
 
-class AskUrl(AskParsed[str]):
+def parse_shape(text: str) -> tuple[int, int]:
+    """Parse `4096/1024`, the tokens of a prompt and of its answer; raises `ProfileError`."""
+    isl, _, osl = text.partition("/")
+    if not (isl.strip().isdecimal() and osl.strip().isdecimal()):
+        raise ProfileError("two whole numbers, such as 4096/1024")
+    shape = int(isl), int(osl)
+    if not all(0 < length <= _MAX_LENGTH for length in shape):
+        raise ProfileError(f"from 1 up to {_MAX_LENGTH:,} tokens each")
+    return shape
+
+
+class AskUrl(AskText[str]):
     """Asks for the URL of a server, and accepts it once the server has named its model."""
 
     HINT = "Enter asks for its model, Esc cancels"
@@ -152,11 +130,11 @@ class AskUrl(AskParsed[str]):
     def __init__(self, profile: str, *, api_key_env: str | None) -> None:
         """Take the name of the profile whose load will be sent."""
         question = f"Attach to a running server, with the load of {profile}"
-        super().__init__(question, str, placeholder="http://127.0.0.1:8000", max_length=400)
+        super().__init__(question, str.strip, placeholder="http://127.0.0.1:8000", max_length=400)
         self._api_key_env = api_key_env
 
     def submit(self, text: str) -> None:
-        self.say("asking for its model …")
+        self.complain("asking for its model …")
         self._ask(text if "://" in text or not text else f"http://{text}")
 
     @work(exclusive=True)
@@ -167,9 +145,9 @@ class AskUrl(AskParsed[str]):
             async with ServerClient(server.url or url, api_key(server), api_key_env=server.api_key_env) as client:
                 model = pick_model(await client.models())
         except VrampError as error:
-            self.say(f"! {error}")
+            self.complain(f"! {error}")
         else:
-            self.app.notify(f"{url} serves {fmt.plain(model.id)}", timeout=5, markup=False)
+            self.app.notify(f"{url} serves {fmt.plain(model.id)}", timeout=5)
             self.dismiss(url)
 
 

@@ -29,7 +29,8 @@ from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile, default_name, variant_names
 from tui import keys
 from tui.catalog import Origin, StartChoice, origin_of
-from tui.screens.dialogs import AskChoice, AskText, FullScreen, ask
+from tui.screens.base import FullScreen
+from tui.screens.dialogs import AskChoice, AskText, ask
 from tui.widgets.rows import Row, Rows, cropped, spread, wrapped
 from tui.widgets.rows_widgets import Pane
 
@@ -73,7 +74,7 @@ class EditorScreen(FullScreen[StartChoice | None]):
         try:
             self._saved = self._path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
-            self.notify(f"{self._path}: cannot be read: {error}", severity="error", timeout=10, markup=False)
+            self.notify(f"{self._path}: cannot be read: {error}", severity="error", timeout=10)
         self._area.load_text(self._saved)
         self.query_one("#editor-header", Pane).show(self._header)
         self._check()
@@ -110,13 +111,13 @@ class EditorScreen(FullScreen[StartChoice | None]):
     def action_start(self) -> None:
         self._check()
         if self._problems:
-            self.notify("Cannot be started: see the problems below", severity="warning", timeout=4, markup=False)
+            self.notify("Cannot be started: see the problems below", severity="warning", timeout=4)
             return
         where = f"{self._path} (edited)" if self._changed else str(self._path)
         self.dismiss(StartChoice(self._document, where))
 
     def action_save(self) -> None:
-        ask(self, AskText("Save as", str(proposed_path(self._path))), self._save_as)
+        ask(self, AskText("Save as", str, str(proposed_path(self._path))), self._save_as)
 
     def _save_as(self, text: str) -> None:
         if not text:
@@ -125,11 +126,11 @@ class EditorScreen(FullScreen[StartChoice | None]):
             path = _named(text)
         except (RuntimeError, ValueError):
             words = f"{text}: a folder, or the home of an unknown user; type a file, such as profiles/mine.toml"
-            self.notify(words, severity="error", timeout=10, markup=False)
+            self.notify(words, severity="error", timeout=10)
             return
         if origin_of(path) == "shipped":
             words = f"{path} is shipped with vramp: choose another name"
-            self.notify(words, severity="warning", timeout=6, markup=False)
+            self.notify(words, severity="warning", timeout=6)
         elif os.path.exists(path) and path != self._path:  # noqa: PTH110 - a folder may be denied
             choices = [(None, "keep that file"), (path, "overwrite it")]
             ask(self, AskChoice(f"{path} already exists", choices), self._write)
@@ -141,12 +142,12 @@ class EditorScreen(FullScreen[StartChoice | None]):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_named(path, self._area.text.encode())
         except OSError as error:
-            self.notify(f"{path}: cannot be written: {error.strerror}", severity="error", timeout=10, markup=False)
+            self.notify(f"{path}: cannot be written: {error.strerror}", severity="error", timeout=10)
             return
         self._path, self._origin, self._saved = path, origin_of(path), self._area.text
         self._check()
         rest = f", with {len(self._problems)} problems" if self._problems else ""
-        self.notify(f"Saved: {path}{rest}", timeout=4, markup=False)
+        self.notify(f"Saved: {path}{rest}", timeout=4)
 
     def action_back(self) -> None:
         """Return to the profiles; asks before changes are discarded."""

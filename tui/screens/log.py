@@ -41,7 +41,7 @@ class LogBook:
     def __len__(self) -> int:
         return len(self._passing)
 
-    def see(self, server: ServerView) -> None:
+    def add(self, server: ServerView) -> None:
         """Add the new lines of a server's log."""
         tail = server.log_tail
         if tail == self._last:
@@ -186,7 +186,7 @@ class LogView(Panel):
         self.draw()
 
     def action_search(self) -> None:
-        ask(self.screen, AskText("Search the log for (< above, > below)", self._book.search), self._search)
+        ask(self.screen, AskText("Search the log for (< above, > below)", str, self._book.search), self._search)
 
     def _search(self, text: str) -> None:
         self._find(text, -1)
@@ -197,7 +197,7 @@ class LogView(Panel):
     def _find(self, text: str, step: int) -> None:
         if not self._book.find(text, step, *self._room) and text:
             where = "above" if step < 0 else "below"
-            self.notify(f"Not found {where}: {fmt.plain(text)}", timeout=2, markup=False)
+            self.notify(f"Not found {where}: {fmt.plain(text)}", timeout=2)
         self.draw()
 
     def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:

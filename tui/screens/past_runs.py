@@ -9,10 +9,7 @@ from functools import partial
 from typing import ClassVar
 
 from textual import work
-from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.events import Resize
 from textual.message import Message
 from textual.widgets import OptionList
 
@@ -22,17 +19,17 @@ from loadgen.store.runs import run_folders
 from tui import keys
 from tui.catalog import PastRun, past_run
 from tui.panels import past as panel
-from tui.screens.dialogs import AskChoice, FullScreen, ask
-from tui.widgets.rows_widgets import Pane, RowList, blank
+from tui.screens.base import ListScreen
+from tui.screens.dialogs import AskChoice, ask
+from tui.widgets.rows_widgets import Pane, blank
 
 _ENDED = ("complete", "stopped", "failed", "server_died")
 _AT_ONCE = 20  # runs that are read before the list is filled
 
 
-class PastScreen(FullScreen[None]):
+class PastScreen(ListScreen):
     """Runs on the left, newest first; on the right, the outcome of the one under the cursor."""
 
-    AUTO_FOCUS = "#rows"
     BINDINGS: ClassVar[list[BindingType]] = list(keys.PAST)
     HELP_KEYS = (*keys.PAST, keys.PALETTE)
 
@@ -47,35 +44,17 @@ class PastScreen(FullScreen[None]):
         self._runs: dict[str, PastRun] = {}
         self._left = 0  # not yet read
 
-    def compose(self) -> ComposeResult:
-        yield Pane(id="picker-header")
-        with Horizontal(id="picker-columns"):
-            with Vertical(id="picker-list"):
-                yield Pane(id="rows-head")
-                yield RowList(id="rows")
-            with VerticalScroll(id="picker-about"):
-                yield Pane(id="picker-detail")
-        yield self.key_bar()
-
     def on_mount(self) -> None:
         header = self.query_one("#picker-header", Pane)
         header.show(lambda width: [panel.header(len(self._runs), self._left, width)])
-        self.query_one("#rows-head", Pane).show(lambda width: [panel.run_head(self._list.row_width)])
+        self.query_one("#rows-head", Pane).show(lambda width: [panel.run_head(self.list.row_width)])
 
     def on_screen_resume(self) -> None:
         self._read()
 
-    def on_resize(self, event: Resize) -> None:
-        """Fill the list again after the layout: rows depend on its width."""
-        self.call_after_refresh(self._fill)
-
-    @property
-    def _list(self) -> RowList:
-        return self.query_one(RowList)
-
     @property
     def _run(self) -> PastRun | None:
-        name = self._list.highlighted_id
+        name = self.list.highlighted_id
         return self._runs.get(name) if name is not None else None
 
     @work(exclusive=True, group="list")
@@ -91,23 +70,19 @@ class PastScreen(FullScreen[None]):
             self._left = max(0, len(unread) - begin - _AT_ONCE)
             self.query_one("#picker-header", Pane).renew()
             if begin == 0:
-                self._fill()
-        self._fill()
+                self.fill()
+        self.fill()
 
-    def _fill(self) -> None:
-        now, width = datetime.now(UTC), self._list.row_width
+    def fill(self) -> None:
+        now, width = datetime.now(UTC), self.list.row_width
         newest_first = sorted(self._runs.values(), key=lambda run: run.folder.name, reverse=True)
         rows = [(run.folder.name, panel.run_row(run, now, width)) for run in newest_first]
-        self._list.fill(rows or [(None, (("no run in ./runs yet", "dim"),))])
+        self.list.fill(rows or [(None, (("no run in ./runs yet", "dim"),))])
         self.query_one("#rows-head", Pane).renew()
         self.query_one("#picker-header", Pane).renew()
-        self._show_detail()
+        self.show_detail()
 
-    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        event.stop()
-        self._show_detail()
-
-    def _show_detail(self) -> None:
+    def show_detail(self) -> None:
         run = self._run
         self.query_one("#picker-detail", Pane).show(blank if run is None else partial(panel.run_detail, run))
 
@@ -127,30 +102,28 @@ class PastScreen(FullScreen[None]):
             return
         choices = [(True, "recover its result, and replay it"), (False, "only replay it")]
         question = "This run was killed before it wrote its result"
-        ask(self, AskChoice(question, choices), partial(self._open, run))
-
-    def _open(self, run: PastRun, recover_first: bool) -> None:
-        if recover_first:
-            self._recover(run, then_open=True)
-        else:
-            self.post_message(self.Open(run))
+        ask(
+            self,
+            AskChoice(question, choices),
+            lambda first: self._recover(run, then_open=True) if first else self.post_message(self.Open(run)),
+        )
 
     def action_recover(self) -> None:
         run = self._run
         if run is not None and run.state != "killed":
-            self.notify(f"Nothing to recover: {panel.state_word(run)[0]}", timeout=3, markup=False)
+            self.notify(f"Nothing to recover: {panel.state_word(run)[0]}", timeout=3)
         elif run is not None:
             self._recover(run)
 
     @work(exclusive=True, group="recover")
     async def _recover(self, run: PastRun, *, then_open: bool = False) -> None:
-        self.notify(f"Recovering {run.folder.name} …", timeout=2, markup=False)
+        self.notify(f"Recovering {run.folder.name} …", timeout=2)
         try:
             path = await asyncio.to_thread(recover, run.folder)
         except ResultError as error:
-            self.notify(str(error), severity="error", timeout=10, markup=False)
+            self.notify(str(error), severity="error", timeout=10)
             return
-        self.notify(f"Recovered: {path}", timeout=5, markup=False)
+        self.notify(f"Recovered: {path}", timeout=5)
         self._read()
         if then_open:
             self.post_message(self.Open(run))
@@ -159,7 +132,7 @@ class PastScreen(FullScreen[None]):
         run = self._run
         if run is not None:
             self.app.copy_to_clipboard("".join(f"{command}\n" for command, _ in panel.commands(run)))
-            self.notify("Commands copied", timeout=2, markup=False)
+            self.notify("Commands copied", timeout=2)
 
     def action_back(self) -> None:
         self.dismiss()

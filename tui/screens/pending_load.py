@@ -8,8 +8,11 @@ a whole number, 0 for no load, and a rate is positive.
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from loadgen.run.operations import Pause, Resume, SetConcurrency, SetRate, SetShape
+import msgspec
+
+from loadgen.run.operations import Operation, Pause, Resume, SetConcurrency, SetRate, SetShape
 from loadgen.schema.snapshot import Phase, Snapshot
 from tui.panels.frame import RunControl, Wanted
 
@@ -26,73 +29,59 @@ class PendingLoad:
 
     def __init__(self, control: RunControl) -> None:
         self._control = control
-        self._seen = Wanted()
+        self._confirmed = Wanted()
+        self._requested: dict[str, Any] = {}  # fields of `Wanted` that are not confirmed yet
         self._idle = False  # the plan is done, and no load runs
-        self._requested: tuple[float, bool] | None = None  # A value, and whether it is a rate
-        self._requested_paused: bool | None = None
-        self._requested_shape: tuple[int, int] | None = None
         self._waited = 0
 
     @property
     def wanted(self) -> Wanted:
         """The load to show: the requested one, else the confirmed one."""
-        value, open_loop = self._requested or (self._seen.value, self._seen.open_loop)
-        return Wanted(
-            value=value,
-            open_loop=open_loop,
-            paused=self._seen.paused if self._requested_paused is None else self._requested_paused,
-            shape=self._requested_shape or self._seen.shape,
-            unconfirmed=any(
-                requested is not None for requested in (self._requested, self._requested_paused, self._requested_shape)
-            ),
-        )
+        return msgspec.structs.replace(self._confirmed, **self._requested, unconfirmed=bool(self._requested))
 
-    def see(self, snapshot: Snapshot) -> None:
+    def update(self, snapshot: Snapshot) -> None:
         """Take over the run's own target, and drop requests that it confirms."""
-        self._seen = _target_of(snapshot)
+        self._confirmed = _target_of(snapshot)
         self._idle = snapshot.phase == "holding"
         self._waited += 1
-        if self._waited > PATIENCE or self._requested == (self._seen.value, self._seen.open_loop):
-            self._requested = None
-        if self._waited > PATIENCE or self._requested_paused == self._seen.paused:
-            self._requested_paused = None
-        if self._waited > PATIENCE or self._requested_shape == self._seen.shape:
-            self._requested_shape = None
+        pending = self._requested.items() if self._waited <= PATIENCE else ()
+        self._requested = {name: value for name, value in pending if value != getattr(self._confirmed, name)}
 
     def step(self, direction: int) -> None:
         """Step by one, or in open loop by a tenth; never below one, because no load has a key of its own."""
         value = self.wanted.value or 0.0
-        if not self.wanted.open_loop:
-            return self.ask(max(min(value, 1.0), value + direction))
-        return self.ask(value * 1.1 if direction > 0 else value / 1.1)
+        if self.wanted.open_loop:
+            self.request(value * 1.1 if direction > 0 else value / 1.1)
+        else:
+            self.request(max(min(value, 1.0), value + direction))
 
     def scale(self, factor: float) -> None:
         value = self.wanted.value
         if value != 0:
-            self.ask(max(MIN_RATE if self.wanted.open_loop else 1.0, (value or 1.0) * factor))
+            self.request(max(MIN_RATE if self.wanted.open_loop else 1.0, (value or 1.0) * factor))
 
-    def ask(self, value: float, *, open_loop: bool | None = None) -> None:
-        """A target, in the unit of the present loop unless told; one that changes nothing of a load is not sent."""
+    def request(self, value: float, *, open_loop: bool | None = None) -> None:
+        """Request a load, by default of the present kind; one that changes nothing of a load is not sent."""
         now = self.wanted
         open_loop = now.open_loop if open_loop is None else open_loop
         value = _rounded_rate(value) if open_loop else float(min(max(0, int(value)), MAX_CONCURRENCY))
-        if (value, open_loop) == (now.value, now.open_loop) and not self._idle:
-            return
-        self._requested, self._waited = (value, open_loop), 0
-        self._control.apply(SetRate(value) if open_loop else SetConcurrency(int(value)))
+        if (value, open_loop) != (now.value, now.open_loop) or self._idle:
+            self._send(SetRate(value) if open_loop else SetConcurrency(int(value)), value=value, open_loop=open_loop)
 
-    def ask_shape(self, isl: int, osl: int) -> None:
+    def request_shape(self, isl: int, osl: int) -> None:
         """Request another shape; one that changes nothing is not sent."""
-        if (isl, osl) == self.wanted.shape:
-            return
-        self._requested_shape, self._waited = (isl, osl), 0
-        self._control.apply(SetShape(isl, osl))
+        if (isl, osl) != self.wanted.shape:
+            self._send(SetShape(isl, osl), shape=(isl, osl))
 
     def toggle_pause(self) -> None:
         paused = not self.wanted.paused
-        if not self._idle:  # then it is refused
-            self._requested_paused, self._waited = paused, 0
-        self._control.apply(Pause() if paused else Resume())
+        # Without a load it is refused, and must not show.
+        self._send(Pause() if paused else Resume(), **{} if self._idle else {"paused": paused})
+
+    def _send(self, operation: Operation, **requested: object) -> None:
+        self._requested |= requested
+        self._waited = 0
+        self._control.apply(operation)
 
 
 def _target_of(snapshot: Snapshot) -> Wanted:

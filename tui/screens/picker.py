@@ -16,10 +16,7 @@ from time import monotonic
 from typing import ClassVar
 
 from textual import work
-from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.events import Resize
 from textual.message import Message
 from textual.widgets import Input, OptionList
 
@@ -32,20 +29,19 @@ from loadgen.store.runs import run_folders
 from tui import keys
 from tui.catalog import Entry, PastRun, StartChoice, entries, newest_by_profile, past_run
 from tui.panels import picker as panel
-from tui.screens.dialogs import AskChoice, AskUrl, FullScreen, ask
+from tui.screens.base import ListScreen
+from tui.screens.dialogs import AskChoice, AskUrl, ask
 from tui.screens.editor import EditorScreen
 from tui.screens.past_runs import PastScreen
 from tui.widgets.rows import Row, Rows
-from tui.widgets.rows_widgets import Pane, RowList, blank
+from tui.widgets.rows_widgets import Pane, blank
 
 _DEBOUNCE_S = 0.25  # so that a cursor that only passes a profile does not check the box
-_AS_IT_IS = ""
 
 
-class PickerScreen(FullScreen[None]):
+class PickerScreen(ListScreen):
     """Profiles on the left; on the right, everything about the one under the cursor."""
 
-    AUTO_FOCUS = "#rows"
     BINDINGS: ClassVar[list[BindingType]] = list(keys.PICKER)
     HELP_KEYS = (*keys.PICKER, keys.PALETTE)
 
@@ -61,30 +57,17 @@ class PickerScreen(FullScreen[None]):
         self._api_key_env = api_key_env
         self._entries: dict[str, Entry] = {}
         self._last: Mapping[str, PastRun] = {}
-        self._variants: dict[str, str] = {}  # chosen by the operator, by the path of the profile
+        self._variants: dict[str, str] = {}  # chosen by the operator, by the path of the profile; "" is none
         self._filter = ""
         self._checked: Entry | None = None  # the profile that the findings belong to
         self._findings: Sequence[Finding] | None = None
         self._problem = ""
         self._checking_since_s = monotonic()
 
-    def compose(self) -> ComposeResult:
-        """Compose list and details; the filter is hidden until it is asked for."""
-        yield Pane(id="picker-header")
-        with Horizontal(id="picker-columns"):
-            with Vertical(id="picker-list"):
-                yield Input(placeholder="filter: a part of name or model", id="picker-filter")
-                yield Pane(id="rows-head")
-                yield RowList(id="rows")
-            with VerticalScroll(id="picker-about"):
-                yield Pane(id="picker-detail")
-                yield Pane(id="picker-preflight")
-        yield self.key_bar()
-
     def on_mount(self) -> None:
         self.query_one("#picker-header", Pane).show(lambda width: [panel.header(str(Path.cwd()), width)])
-        self.query_one("#rows-head", Pane).show(lambda width: [panel.entry_head(self._list.row_width)])
-        self.set_interval(1.0, self._show_waiting)
+        self.query_one("#rows-head", Pane).show(lambda width: [panel.entry_head(self.list.row_width)])
+        self.set_interval(1.0, self._show_preflight)  # how long it takes
 
     def on_screen_resume(self) -> None:
         """Read again whenever the picker shows: a run or the editor may have added profiles and runs."""
@@ -96,17 +79,9 @@ class PickerScreen(FullScreen[None]):
         if self._findings is None:
             self._checked = None
 
-    def on_resize(self, event: Resize) -> None:
-        """Fill the list again after the layout: rows depend on its width."""
-        self.call_after_refresh(self._fill)
-
-    @property
-    def _list(self) -> RowList:
-        return self.query_one(RowList)
-
     @property
     def _entry(self) -> Entry | None:
-        name = self._list.highlighted_id
+        name = self.list.highlighted_id
         return self._entries.get(name) if name is not None else None
 
     # What is on disk.
@@ -117,18 +92,16 @@ class PickerScreen(FullScreen[None]):
         found, folders = await asyncio.to_thread(lambda: (entries(), run_folders()))
         last_used = newest_by_profile(folders[-1:])
         self._entries = {str(entry.path): entry for entry in found}
-        self._fill(begin_at=next((str(entry.path) for entry in found if entry.name in last_used), None))
-        self._check_unless_checked()
+        self.fill(begin_at=next((str(entry.path) for entry in found if entry.name in last_used), None))
         newest = newest_by_profile(reversed(folders))
         names = [entry.name for entry in found if entry.name in newest]
         runs = await asyncio.to_thread(lambda: [past_run(newest[name]) for name in names])
         self._last = dict(zip(names, runs, strict=True))
-        self._fill()
-        self._show_detail()
+        self.fill()
 
-    def _fill(self, begin_at: str | None = None) -> None:
+    def fill(self, begin_at: str | None = None) -> None:
         """Fill the list with the rows that pass the filter, the operator's own first."""
-        now, width = datetime.now(UTC), self._list.row_width
+        now, width = datetime.now(UTC), self.list.row_width
         wanted = self._filter.casefold()
         rows: list[tuple[str | None, Row]] = []
         for origin, heading in panel.ORIGINS.items():
@@ -138,32 +111,25 @@ class PickerScreen(FullScreen[None]):
                 if entry.origin == origin and wanted in panel.searched(entry).casefold()
             ]
             rows += [(None, ((heading, "title"),)), *group] if group else []
-        self._list.fill(rows or [(None, (("nothing matches", "dim"),))], begin_at)
+        self.list.fill(rows or [(None, (("nothing matches", "dim"),))], begin_at)
         self.query_one("#rows-head", Pane).renew()
-        if not rows:
-            self._show_detail()
-            self._check_unless_checked()
+        self.show_detail()
 
     # The one under the cursor.
 
-    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        event.stop()
-        self._show_detail()
-        self._check_unless_checked()
-
-    def _show_detail(self) -> None:
+    def show_detail(self) -> None:
+        """Show what is known of the profile, and check the box for it unless that is done."""
         entry = self._entry
-        paint = blank if entry is None else partial(self._detail, entry)
-        self.query_one("#picker-detail", Pane).show(paint)
+        self.query_one("#picker-detail", Pane).show(blank if entry is None else partial(self._detail, entry))
+        if entry != self._checked and self.is_current:
+            self._checked = entry
+            self._check()
 
     def _detail(self, entry: Entry, width: int) -> Rows:
-        variant = self._variants.get(str(entry.path))
-        return panel.detail(entry, variant, self._last.get(entry.name), datetime.now(UTC), width)
+        return panel.detail(entry, self._variant(entry), self._last.get(entry.name), datetime.now(UTC), width)
 
-    def _check_unless_checked(self) -> None:
-        if self._entry != self._checked and self.is_current:
-            self._checked = self._entry
-            self._check()
+    def _variant(self, entry: Entry) -> str | None:
+        return self._variants.get(str(entry.path)) or None
 
     @work(exclusive=True, group="preflight")
     async def _check(self) -> None:
@@ -174,7 +140,7 @@ class PickerScreen(FullScreen[None]):
             return
         await asyncio.sleep(_DEBOUNCE_S)
         try:
-            profile = build_profile(entry.document, where=str(entry.path), variant=self._variants.get(str(entry.path)))
+            profile = build_profile(entry.document, where=str(entry.path), variant=self._variant(entry))
             self._findings = await check_profile(profile, stages_of(profile))
         except VrampError as error:
             self._problem = str(error)
@@ -188,29 +154,21 @@ class PickerScreen(FullScreen[None]):
     def _preflight(self, width: int) -> Rows:
         return panel.preflight(self._findings, monotonic() - self._checking_since_s, width, self._problem)
 
-    def _show_waiting(self) -> None:
-        if self._findings is None and not self._problem and self.is_current:
-            self._show_preflight()
-
     # What the keys do.
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         self.action_start()
 
-    def action_start(self) -> None:
-        self._start()
-
-    def _start(self, url: str | None = None) -> None:
+    def action_start(self, url: str | None = None) -> None:
         entry = self._startable()
         if entry is not None:
-            variant = self._variants.get(str(entry.path))
-            self.post_message(self.Start(StartChoice(entry.document, str(entry.path), variant, url)))
+            self.post_message(self.Start(StartChoice(entry.document, str(entry.path), self._variant(entry), url)))
 
     def _startable(self) -> Entry | None:
         entry = self._entry
         if entry is not None and entry.profile is None:
-            self.notify("This profile cannot be read: e edits it", severity="warning", timeout=4, markup=False)
+            self.notify("This profile cannot be read: e edits it", severity="warning", timeout=4)
             return None
         return entry
 
@@ -219,22 +177,20 @@ class PickerScreen(FullScreen[None]):
         if entry is None:
             return
         if not entry.variants:
-            self.notify(f"{entry.name} has no variants", timeout=3, markup=False)
+            self.notify(f"{entry.name} has no variants", timeout=3)
             return
-        choices = [(_AS_IT_IS, "as it is"), *((name, panel.variant_words(entry, name)) for name in entry.variants)]
+        choices = [("", "as it is"), *((name, panel.variant_words(entry, name)) for name in entry.variants)]
         ask(self, AskChoice(f"{entry.name}, as", choices), partial(self._set_variant, entry))
 
     def _set_variant(self, entry: Entry, variant: str) -> None:
-        self._variants.pop(str(entry.path), None)
-        if variant != _AS_IT_IS:
-            self._variants[str(entry.path)] = variant
-        self._show_detail()
+        self._variants[str(entry.path)] = variant
+        self.show_detail()
         self._check()
 
     def action_attach(self) -> None:
         entry = self._startable()
         if entry is not None:
-            ask(self, AskUrl(entry.name, api_key_env=self._api_key_env), self._start)
+            ask(self, AskUrl(entry.name, api_key_env=self._api_key_env), self.action_start)
 
     def action_edit(self) -> None:
         entry = self._entry
@@ -245,7 +201,8 @@ class PickerScreen(FullScreen[None]):
     def action_past(self) -> None:
         self.app.push_screen(PastScreen())
 
-    def action_look_again(self) -> None:
+    def action_read(self) -> None:
+        """Read the profiles and check the box again."""
         self._checked = None
         self._read()
 
@@ -256,15 +213,15 @@ class PickerScreen(FullScreen[None]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self._filter = event.value.strip()
-        self._fill()
+        self.fill()
 
     def on_input_submitted(self) -> None:
         if not self._filter:
             self.action_clear()
-        self._list.focus()
+        self.list.focus()
 
     def action_clear(self) -> None:
         field = self.query_one("#picker-filter", Input)
-        field.value = ""
+        field.clear()
         field.remove_class("-shown")
-        self._list.focus()
+        self.list.focus()

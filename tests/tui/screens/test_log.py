@@ -28,7 +28,7 @@ def book_of(total: int) -> LogBook:
 
 def book_with(lines: Sequence[str]) -> LogBook:
     book = LogBook()
-    book.see(msgspec.structs.replace(server(len(lines)), log_tail=tuple(lines)))
+    book.add(msgspec.structs.replace(server(len(lines)), log_tail=tuple(lines)))
     return book
 
 
@@ -41,14 +41,14 @@ def test_each_line_is_kept_once_as_long_as_tails_overlap(steps: list[int]) -> No
     book, total = LogBook(), 0
     for step in steps:
         total += step
-        book.see(server(total, 100))
+        book.add(server(total, 100))
     assert book.window(10_000) == [f"line {n}" for n in range(total)]
 
 
 def test_what_came_too_fast_is_said_and_another_log_too() -> None:
     book = LogBook()
     for total in (5, 500, 3):
-        book.see(server(total))
+        book.add(server(total))
     lines = book.window(1_000)
     assert lines[5] == "… 295 lines came too fast to be kept here" and lines[6] == "line 300"
     assert lines[-4:] == ["… the log of another server", "line 0", "line 1", "line 2"]
@@ -57,7 +57,7 @@ def test_what_came_too_fast_is_said_and_another_log_too() -> None:
 def test_a_tail_that_nobody_counts_is_taken_as_it_is() -> None:
     book = LogBook()
     for tail in (("a", "b"), ("c",)):
-        book.see(ServerView(engine="", url="", state="ready", log_tail=tail))
+        book.add(ServerView(engine="", url="", state="ready", log_tail=tail))
     assert book.window(9) == ["c"]
 
 
@@ -65,7 +65,7 @@ def test_it_is_bounded_and_a_window_that_stands_does_not_move() -> None:
     book = book_of(MAX_LINES)
     book.scroll(-50, 10, WIDTH)
     before = book.window(10)
-    book.see(server(MAX_LINES + 150))
+    book.add(server(MAX_LINES + 150))
     assert len(book) == MAX_LINES and book.window(10) == before
 
 
@@ -98,7 +98,7 @@ def test_filter_and_search() -> None:
     book = book_of(500)
     book.filter("LINE 4")
     assert len(book) == 111 and book.window(2) == ["line 498", "line 499"]
-    book.see(server(4_321, 4_321))
+    book.add(server(4_321, 4_321))
     assert book.window(1) == ["line 4320"] and len(book) == 111 + 321
     book.filter("")
     assert book.find("line 44", -1, 5, WIDTH) and "line 4299" not in book.window(5)
@@ -139,7 +139,7 @@ def test_a_search_goes_on_from_its_line_though_lines_drop_off_above() -> None:
     book = book_of(MAX_LINES)
     for n in (10009, 10008):
         assert book.find("line 1000", -1, 5, WIDTH) and f"line {n}" in book.window(5)
-    book.see(server(MAX_LINES + 150))
+    book.add(server(MAX_LINES + 150))
     assert book.find("line 1000", -1, 1, WIDTH) and book.window(1) == ["line 10007"]
 
 
@@ -158,5 +158,5 @@ async def test_the_keys_of_the_log_reach_its_first_line_and_tell_the_end_of_a_se
 
 def test_control_sequences_do_not_come_in() -> None:
     book = LogBook()
-    book.see(msgspec.structs.replace(server(1), log_tail=("\x1b[2Jx",)))
+    book.add(msgspec.structs.replace(server(1), log_tail=("\x1b[2Jx",)))
     assert book.window(1) == ["x"]

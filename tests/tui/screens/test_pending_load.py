@@ -23,7 +23,7 @@ def at(concurrency: int | None = None, rate: float | None = None, paused: bool =
 def hand_at(**load: Any) -> tuple[PendingLoad, ScriptedRun]:
     run = ScriptedRun()
     hand = PendingLoad(run)
-    hand.see(at(**load))
+    hand.update(at(**load))
     return hand, run
 
 
@@ -36,9 +36,9 @@ def hand_at(**load: Any) -> tuple[PendingLoad, ScriptedRun]:
         (64, lambda hand: hand.scale(2), [128]),
         (5, lambda hand: hand.scale(0.5), [2]),
         (1, lambda hand: hand.scale(0.5), []),
-        (64, lambda hand: hand.ask(256), [256]),
-        (64, lambda hand: hand.ask(64), []),
-        (64, lambda hand: hand.ask(1e9), [100_000]),
+        (64, lambda hand: hand.request(256), [256]),
+        (64, lambda hand: hand.request(64), []),
+        (64, lambda hand: hand.request(1e9), [100_000]),
     ],
 )
 def test_closed_loop(before: float, act: Callable[[PendingLoad], None], sent: list[float]) -> None:
@@ -54,7 +54,7 @@ def test_closed_loop(before: float, act: Callable[[PendingLoad], None], sent: li
         (11.0, lambda hand: hand.step(-1), [10.0]),
         (2.5, lambda hand: hand.scale(2), [5.0]),
         (0.01, lambda hand: hand.scale(0.5), []),
-        (3.0, lambda hand: hand.ask(0.123456), [0.123]),
+        (3.0, lambda hand: hand.request(0.123456), [0.123]),
     ],
 )
 def test_open_loop(before: float, act: Callable[[PendingLoad], None], sent: list[float]) -> None:
@@ -65,26 +65,26 @@ def test_open_loop(before: float, act: Callable[[PendingLoad], None], sent: list
 
 def test_the_other_kind_of_loop_shows_before_it_is_confirmed_and_keys_build_on_it() -> None:
     hand, run = hand_at(concurrency=64)
-    hand.ask(2.5, open_loop=True)
+    hand.request(2.5, open_loop=True)
     hand.scale(2)
     assert (hand.wanted.value, hand.wanted.open_loop, hand.wanted.unconfirmed) == (5.0, True, True)
-    hand.see(at(rate=2.5))
+    hand.update(at(rate=2.5))
     assert (hand.wanted.value, hand.wanted.unconfirmed) == (5.0, True)
-    hand.see(at(rate=5.0))
+    hand.update(at(rate=5.0))
     assert not hand.wanted.unconfirmed
-    hand.ask(5, open_loop=False)
+    hand.request(5, open_loop=False)
     assert run.calls == [SetRate(2.5), SetRate(5.0), SetConcurrency(5)]
 
 
 def test_a_shape_shows_until_it_is_confirmed_or_dropped() -> None:
     hand, run = hand_at(concurrency=64)
-    hand.ask_shape(4096, 1024)
+    hand.request_shape(4096, 1024)
     assert run.calls == []
-    hand.ask_shape(1000, 100)
+    hand.request_shape(1000, 100)
     requested = hand.wanted
     assert (requested.shape, requested.unconfirmed) == ((1000, 100), True)
     for _ in range(PATIENCE + 1):
-        hand.see(at(concurrency=64))
+        hand.update(at(concurrency=64))
     dropped = hand.wanted
     assert (dropped.shape, dropped.unconfirmed) == ((4096, 1024), False)
     assert run.calls == [SetShape(1000, 100)]
@@ -102,17 +102,17 @@ def test_what_is_asked_stays_until_it_is_confirmed() -> None:
     hand, _ = hand_at(concurrency=64)
     hand.step(1)
     hand.step(1)
-    hand.see(at(concurrency=65))
+    hand.update(at(concurrency=65))
     assert hand.wanted.value == 66
-    hand.see(at(concurrency=66))
+    hand.update(at(concurrency=66))
     assert hand.wanted.value == 66 and not hand.wanted.unconfirmed
 
 
 def test_a_wish_that_is_never_confirmed_is_dropped() -> None:
     hand, _ = hand_at(concurrency=64)
-    hand.ask(100)
+    hand.request(100)
     for _ in range(PATIENCE + 1):
-        hand.see(at(concurrency=64))
+        hand.update(at(concurrency=64))
     assert hand.wanted.value == 64 and not hand.wanted.unconfirmed
 
 
@@ -126,8 +126,8 @@ def test_pause_twice_is_pause_and_go_on() -> None:
 
 def test_once_the_plan_is_done_the_same_load_begins_anew_and_nothing_can_be_paused() -> None:
     hand, run = hand_at(concurrency=64)
-    hand.see(msgspec.structs.replace(at(concurrency=64), phase="holding"))
-    hand.ask(64)
+    hand.update(msgspec.structs.replace(at(concurrency=64), phase="holding"))
+    hand.request(64)
     hand.toggle_pause()
     assert not hand.wanted.paused
     assert run.calls == [SetConcurrency(64), Pause()]

@@ -121,7 +121,7 @@ async def test_no_text_of_a_message_or_a_question_reaches_the_terminal_raw() -> 
     async with desk() as seat:
         seat.app.notify(evil, timeout=60, markup=False)
         await seat.sees("<evil>")
-        await seat.app.push_screen(AskText(evil))
+        await seat.app.push_screen(AskText(evil, str))
         await seat.pilot.pause()
         assert seat.text.count("<evil>") == 2 and harmless(seat.text) == seat.text
 
