@@ -89,7 +89,7 @@ def ticking(file: Path, arguments: list[str]) -> None:
     from tui.cli.__main__ import main
     from tui.screens.cockpit import CockpitScreen
 
-    take = CockpitScreen.take
+    take = CockpitScreen.show
 
     def taking(self: CockpitScreen, now: Snapshot) -> None:
         before = self.snapshot or now
@@ -102,7 +102,7 @@ def ticking(file: Path, arguments: list[str]) -> None:
             Ticking.about.append(f"{len(now.verdicts)} verdicts")
         take(self, now)
 
-    CockpitScreen.take = taking  # type: ignore[method-assign, assignment]
+    CockpitScreen.show = taking  # type: ignore[method-assign, assignment]
     selectors.DefaultSelector = Ticking  # type: ignore[misc]
     with file.open("w", buffering=1) as Ticking.lines:
         main(arguments)
