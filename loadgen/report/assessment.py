@@ -218,11 +218,10 @@ def _search_words(result: Result) -> str:
     search = result.search
     if search is None:
         return interrupted_search(result)
-    what, low, high = SEARCHES[search.kind].label, search.low, search.high
+    what = SEARCHES[search.kind].label
     if search.found is None or not search.resolved:
         return f"The search for the {what} is unresolved: {search.why}. "
-    bounds = "" if low is None or high is None else f" ({low:g} to {high:g})"
-    return f"The {what} is at {search.by} {search.found:g}{bounds}. "
+    return f"The {what} is at {search.words}. "
 
 
 def interrupted_search(result: Result) -> str:

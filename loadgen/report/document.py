@@ -358,10 +358,8 @@ def search(result: Result) -> Section:
     if found is None:
         words = interrupted_search(result).strip()
         return Section("Search", notes=[Note("", words)] if words else [])
-    at = "nothing" if found.found is None else f"{found.by} {found.found:g}"
-    bounds = f" ({found.low:g} to {found.high:g})" if found.low is not None and found.high is not None else ""
     resolved = "" if found.resolved else "UNRESOLVED: "
-    result_of_it = Note(found.kind, f"{resolved}{at}{bounds}, {found.probes} probes; {found.why}")
+    result_of_it = Note(found.kind, f"{resolved}{found.words}, {found.probes} probes; {found.why}")
     points = [point for point in found.points if found.kind == "knee" and point.held is not None]
     return Section("Search", [Table(_KNEE_CURVE, sorted(points, key=attrgetter("load")))], [result_of_it])
 

@@ -74,8 +74,15 @@ class SearchResult(msgspec.Struct, frozen=True):
     resolved: bool  # false: not found with 95 % confidence, or not within the bounds of the search
     why: str
     probes: Whole
-    points: tuple[SearchPoint, ...] = ()
-    """Every probe, in order; empty in older results."""
+    points: tuple[SearchPoint, ...] = ()  # every probe, in order
+
+    @property
+    def words(self) -> str:
+        """What was found, between which bounds."""
+        if self.found is None:
+            return "nothing"
+        bounds = "" if self.low is None or self.high is None else f" ({self.low:g} to {self.high:g})"
+        return f"{self.by} {self.found:g}{bounds}"
 
 
 class Milestone(msgspec.Struct, frozen=True):

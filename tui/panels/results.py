@@ -72,8 +72,7 @@ def _search(found: SearchResult) -> Word:
     name = SEARCHES[found.kind].label
     if found.found is None or not found.resolved:
         return (f"{name}: not resolved: {fmt.plain(found.why)}", "warn")
-    between = "" if found.low is None or found.high is None else f" ({found.low:g} to {found.high:g})"
-    return (f"{name}: {found.by} {found.found:g}{between}, by {found.probes} probes", "good")
+    return (f"{name}: {found.words}, by {found.probes} probes", "good")
 
 
 def _files(frame: Frame, width: int) -> Rows:
