@@ -1,8 +1,9 @@
-"""The check of requirements.lock, which `make check` makes."""
+"""The locks: complete, pinned by hashes, and audited by `make check`."""
 
 import importlib.util
 import re
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -11,7 +12,6 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 _FETCHES = re.compile(r"(?:pip|pipx|uv tool) install (?!.*--no-index)(?:-\S+ )*['\"]?vramp\b(?!-)")
-_HASH = "--hash=sha256:" + "0" * 64
 
 
 @pytest.fixture(scope="module")
@@ -25,49 +25,19 @@ def lock() -> ModuleType:
     return module
 
 
-def reported(lock: ModuleType, folder: Path, text: str, *requested: str) -> list[str]:
-    path = folder / "requirements.lock"
-    path.write_text(text.replace("HASH", _HASH))
-    return list(lock.problems(path, [Requirement(each) for each in requested]))
-
-
-@pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package `brittle` 2.0 that needs `firm`, which is there too."""
-    for name, needs in {"brittle-2.0": "Requires-Dist: firm>=1.5\n", "firm-1.5": ""}.items():
-        folder = tmp_path / "site" / f"{name}.dist-info"
-        folder.mkdir(parents=True)
-        package, _, version = name.partition("-")
-        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n{needs}")
-    monkeypatch.syspath_prepend(tmp_path / "site")
-
-
-@pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("# a comment\nbrittle==2.0 \\\n    HASH \\\n    HASH\n    # via vramp\nfirm==1.5 HASH\n", None),
-        ("brittle==2.0 HASH\nfirm==1.5\n", "firm has no hash"),
-        ("brittle==2.0 HASH\n", "firm is missing, which brittle 2.0 needs"),
-        ("brittle==1.9 HASH\nfirm==1.5 HASH\n", "brittle 1.9, but pyproject.toml needs >=2"),
-        ("brittle==2.0 HASH\nfirm==1.4 HASH\n", "firm 1.4, but brittle 2.0 needs >=1.5"),
-        ("brittle==2.1 HASH\nfirm==1.5 HASH\n", "brittle 2.0, but requirements.lock has 2.1"),
-        ("brittle==2.0 HASH\nfirm==1.5 HASH\nabsent==1 HASH\n", "absent not at all, but requirements.lock has 1"),
-        ("brittle==2.0 HASH\nfirm==1.5 HASH\nold==1 ; python_version < '3' HASH\n", None),
-    ],
-)
-def test_what_does_not_agree_is_a_line(lock: ModuleType, tmp_path: Path, text: str, problem: str | None) -> None:
-    found = reported(lock, tmp_path, text, "brittle>=2")
-    assert found == [] if problem is None else any(line.endswith(problem) for line in found)
-
-
-def test_the_lock_covers_what_the_project_asks_for(lock: ModuleType) -> None:
-    """Of the environment nothing is asked here: that is `make check`."""
-    for path, extras in ((lock.LOCK, lock.EXTRAS), (lock.DEV_LOCK, ("dev",))):
-        pins = {pin.name: pin for pin in lock.read_lock(path)}
-        for requirement in lock.own_requirements(*extras):
-            assert requirement.specifier.contains(pins[requirement.name.lower()].version), requirement
-        assert all(pin.hashes for pin in pins.values())
+def test_the_locks_cover_the_requirements_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    shipped = [
+        *project["dependencies"],
+        *(line for name in ("web", "parquet", "cluster", "build") for line in extras[name]),
+    ]
+    for name, lines in {"requirements.lock": shipped, "requirements-dev.lock": extras["dev"]}.items():
+        text = (ROOT / name).read_text()
+        pins = dict(re.findall(r"(?m)^([\w.-]+)==(\S+)", text))
+        for requirement in map(Requirement, lines):
+            assert requirement.specifier.contains(pins[requirement.name.lower()]), requirement
+        assert len(re.findall(r"(?m)^[\w.-]+==.*\\\n +--hash=sha256:", text)) == len(pins)
 
 
 @pytest.mark.parametrize(
