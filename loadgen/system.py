@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import signal
 from collections.abc import Iterator
@@ -16,10 +17,29 @@ from pathlib import Path, PurePosixPath
 _LEAN = {"OPENBLAS_NUM_THREADS": "1", "PYDANTIC_DISABLE_PLUGINS": "__all__"}
 MAX_OPEN_FILES = 1 << 16  # more ports than a host has; programs that close every number up to the limit stay quick
 MAX_DIGITS = 19  # of a 63-bit counter
+_MAX_CPUS = 8192  # the most for which any Linux kernel is built
+_CPU_RANGE = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", re.ASCII)
+ALL_CPUS = "all"  # `load.cpus` for workers that are not pinned
 _PR_SET_PDEATHSIG = 1
 _M_MMAP_THRESHOLD = -3  # in malloc.h
 _LARGE_BYTES = 64 << 10
 _chosen = _LEAN.keys() & os.environ.keys()  # those that the user has set
+
+
+Cpus = frozenset[int]
+"""CPUs as Linux numbers them: hardware threads of cores."""
+
+
+def parse_cpus(text: str) -> Cpus:
+    """The CPUs of a list such as `0-7,16`; raises `ValueError` if it is none."""
+    cpus: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        match = _CPU_RANGE.fullmatch(part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match is not None else (1, 0)
+        if not first <= last < _MAX_CPUS:
+            raise ValueError(f"{part.strip()!r}: expected CPUs as Linux lists them, such as 0-7,16")
+        cpus.update(range(first, last + 1))
+    return frozenset(cpus)
 
 
 def usable_cores(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> float:

@@ -7,15 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.placement import (
-    Cpus,
-    Topology,
-    cpus_near,
-    format_cpus,
-    parse_cpus,
-    placement,
-    read_topology,
-)
+from loadgen.run.placement import Topology, cpus_near, format_cpus, placement, read_topology
+from loadgen.system import Cpus, parse_cpus
 
 NOTHING = frozenset[int]()
 

@@ -16,7 +16,7 @@ from loadgen.cluster.actor import HostActor
 from loadgen.cluster.link import ClusterHost
 from loadgen.cluster.start import StartedHosts, require_reachable, started
 from loadgen.errors import ClusterError
-from loadgen.profile.cluster import Cluster
+from loadgen.profile.schema import Cluster
 from loadgen.schema.hosts import HostFacts
 
 Reach = Callable[[Sequence[str]], Awaitable[None]]

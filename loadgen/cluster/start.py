@@ -31,7 +31,7 @@ from loadgen.cluster.ssh import HostProcess, SshHost, another_vramp, connected_t
 from loadgen.cluster.tls import make_certificate, security_of
 from loadgen.errors import UNDECODABLE, ClusterError
 from loadgen.format import harmless
-from loadgen.profile.cluster import Cluster
+from loadgen.profile.schema import Cluster
 from loadgen.schema.hosts import HostFacts
 from loadgen.stream.request import host_and_port
 

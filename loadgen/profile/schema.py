@@ -1,4 +1,4 @@
-"""The whole of a profile and its other tables: `[server]`, `[slo]`, `[reference]`; each key with its description.
+"""The whole of a profile and its other tables: `[server]`, `[slo]`, `[cluster]`, `[reference]`; each key with its description.
 
 What is sent and when is in `loadgen.profile.load`.
 """
@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_serializer, model_validator
 from pydantic_core.core_schema import SerializerFunctionWrapHandler
 
-from loadgen.profile.cluster import Cluster
 from loadgen.profile.load import Load, PlanSettings, StageSettings, Table
 from loadgen.profile.values import BaseUrl, Concurrency, Flags, Milliseconds, Rate, Seconds, Share, Tokens, slo_problem
 from loadgen.searches import SEARCHES
@@ -24,6 +23,15 @@ _FIGURE = re.compile(
     r"|requests_per_(s|min)|(input|output|total)_tokens_per_s|duration_s|completed|(input|output)_tokens|mfu_percent"
     r"|prefix_hit_percent"
 )
+
+
+OWN_HOSTS_KEYS = ("python", "listen", "port")
+"""Keys for the hosts that vramp reaches by SSH; an existing scheduler has its own."""
+
+_HOST = re.compile(
+    r"(?:[^\s@:\[\]-][^\s@:\[\]]*@)?(?:[A-Za-z0-9_][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?"
+)
+_SCHEDULER = re.compile(r"(?:tcp|tls)://(?:[A-Za-z0-9_][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
 
 
 class Docker(Table):
@@ -205,6 +213,63 @@ class Canary(Table):
     bench`, nor with a profile that has a `[reference]`, so that it measures what was published."""
     interval_s: Seconds = 2.0
     """The shortest time from one canary of a server to the next; longer with few streams: see [Output](output.md)."""
+
+
+class Cluster(Table):
+    """The machines that send the load, in place of this one: see [Several machines](cluster.md)."""
+
+    hosts: list[str] = []
+    """`["a", "user@b:2222"]`: reached by SSH with your keys and `~/.ssh/config`; vramp must be installed there."""
+    scheduler: str | None = None
+    """`"tcp://10.0.0.1:8786"`, in place of `hosts`: the scheduler of a Dask cluster that runs already."""
+    python: str | None = None
+    """The Python on the hosts that has vramp; default: the path of this one, or that of the host's `vramp`, or
+    `python3`."""
+    on_loss: Literal["go-on", "rebalance", "end"] = "go-on"
+    """What happens when a host is lost: the others go on with their own shares, take over its share, or the run
+    ends."""
+    listen: str | None = None
+    """The address of this machine at which the hosts connect back; default: the one from which SSH reached them."""
+    port: int = Field(default=0, ge=0, le=65535)
+    """The port at which they connect back; 0 takes a free one."""
+
+    @property
+    def remote(self) -> bool:
+        """Whether the load comes from other machines."""
+        return bool(self.hosts) or self.scheduler is not None
+
+    @property
+    def exposed(self) -> str | None:
+        """Why others on the network can read and change what goes to the hosts; None if they cannot."""
+        scheduler = self.scheduler or ""
+        host = scheduler.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+        if not scheduler.startswith("tcp://") or host in ("localhost", "::1") or host.startswith("127."):
+            return None
+        return (
+            f"{scheduler} is not encrypted: anybody on that network can read the API key and give orders to the hosts"
+        )
+
+    @model_validator(mode="after")
+    def _hosts_or_a_scheduler(self) -> Self:
+        if self.hosts and self.scheduler is not None:
+            raise ValueError("hosts are reached by SSH, and scheduler is a cluster that runs already: give one of them")
+        named = [key for key in OWN_HOSTS_KEYS if key in self.model_fields_set]
+        if named and self.scheduler is not None:
+            raise ValueError(f"{named[0]} is for hosts that vramp reaches by SSH; the scheduler has its own workers")
+        if self.scheduler is not None and not _has_form(_SCHEDULER, self.scheduler):
+            raise ValueError(f"scheduler must look like tcp://host:port or tls://host:port, not {self.scheduler!r}")
+        for host in self.hosts:
+            if not _has_form(_HOST, host):
+                raise ValueError(f"a host must look like name, user@name or user@name:port, not {host!r}")
+        twice = next((host for host in self.hosts if self.hosts.count(host) > 1), None)
+        if twice is not None:
+            raise ValueError(f"hosts names {twice} twice; each of them takes its share of the load once")
+        return self
+
+
+def _has_form(form: re.Pattern[str], text: str) -> bool:
+    match = form.fullmatch(text)
+    return match is not None and 1 <= int(match["port"] or 1) <= 65535
 
 
 class ReferencePoint(Table):

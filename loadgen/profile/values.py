@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from loadgen.distributions import REPLAY, burstiness_of, check_lengths_text
-from loadgen.placement import ALL_CPUS, parse_cpus
+from loadgen.system import ALL_CPUS, parse_cpus
 
 MAX_CONCURRENCY = 100_000
 MAX_REQUESTS = 1_000_000_000

@@ -15,7 +15,6 @@ from loadgen.format import iso_time
 from loadgen.metrics.frontier import Price, price_of
 from loadgen.metrics.others import LAG_S, Traffic
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
-from loadgen.placement import Placement
 from loadgen.profile.schema import Reference
 from loadgen.record.account import account_of_span
 from loadgen.record.conditions import Here, conditions
@@ -37,7 +36,7 @@ from loadgen.record.timeline import Timeline
 from loadgen.schema.comparison import Comparison, Condition, ReferenceResult
 from loadgen.schema.engine import EngineView, OthersTraffic
 from loadgen.schema.finding import Finding
-from loadgen.schema.hosts import ClockMoved, HostFacts, HostsJoined
+from loadgen.schema.hosts import ClockMoved, HostFacts, HostsJoined, Placement
 from loadgen.schema.journal import (
     CanaryMeasured,
     Checked,

@@ -13,7 +13,6 @@ from loadgen.metrics.frontier import Price, cost_of
 from loadgen.metrics.mfu import compute_of
 from loadgen.metrics.stage import ClientMetrics
 from loadgen.metrics.verdicts import StageFacts, error_verdicts, gpu_verdicts, memory_rate, stage_verdicts
-from loadgen.placement import Placement
 from loadgen.record.crosscheck import truth_check, truth_verdicts
 from loadgen.record.curve import load_curve
 from loadgen.record.hardware import HardwareRecord, gpu_stages, host_means
@@ -23,6 +22,7 @@ from loadgen.record.stage import StageRecord
 from loadgen.record.token_verdicts import token_verdicts
 from loadgen.schema.deltas import LATENCIES, OUTCOMES
 from loadgen.schema.hardware_result import ComputeResult, EnergyResult, GpuFigure, GpuStage
+from loadgen.schema.hosts import Placement
 from loadgen.schema.journal import StageLoad
 from loadgen.schema.result import (
     ClientResult,

@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from loadgen.errors import ClusterError
 from loadgen.fleet.fleet import FleetTick
 from loadgen.fleet.host import Host, LocalHost
-from loadgen.placement import Cpus, parse_cpus
-from loadgen.profile.cluster import Cluster
-from loadgen.run.placing import place_workers
+from loadgen.profile.schema import Cluster
+from loadgen.run.placement import place_workers
 from loadgen.run.writer import RunWriter
 from loadgen.schema.hosts import ClockMoved, HostsJoined
 from loadgen.schema.journal import WorkersPlaced
 from loadgen.stream.request import ServerAddress
+from loadgen.system import Cpus, parse_cpus
 
 
 def no_cluster_extra(error: ModuleNotFoundError) -> ClusterError:

@@ -1,4 +1,4 @@
-"""The hosts of a cluster: what each is, and what it did in a tick. Structs only."""
+"""The machines that send the load: the CPUs of the workers, and the hosts of a cluster. Structs only."""
 
 from __future__ import annotations
 
@@ -6,6 +6,21 @@ import msgspec
 
 from loadgen.schema.bounds import Whole
 from loadgen.schema.deltas import ClientDelta, Count, Moment, StageDelta
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """The CPUs on which the workers run, and why."""
+
+    cpus: str
+    pinned: bool  # the workers are restricted to these; otherwise these are all that vramp itself may use
+    why: str
+    avoided: str = ""  # the server's CPUs, and those of their SMT siblings that the workers do not use
+
+    @property
+    def words(self) -> str:
+        if not self.pinned:
+            return f"not pinned: {self.why}"
+        return f"CPUs {self.cpus}, {self.why}{f' ({self.avoided} avoided)' if self.avoided else ''}"
 
 
 class HostFacts(msgspec.Struct, frozen=True):

@@ -18,12 +18,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from loadgen.format import counted
-from loadgen.placement import Placement
 from loadgen.schema.bounds import Whole
 from loadgen.schema.deltas import ClientDelta, Count, StageDelta
 from loadgen.schema.engine import EngineStage, EngineView, OwnRequests
 from loadgen.schema.finding import Finding
-from loadgen.schema.hosts import ClockMoved, HostsJoined, HostTick
+from loadgen.schema.hosts import ClockMoved, HostsJoined, HostTick, Placement
 from loadgen.schema.output import CanaryKind, CanaryMoment, CanaryTraffic, ScoreMethod
 from loadgen.schema.samples import GpuSample, GpuStatic, HostSample, ServerDevices
 from loadgen.searches import SearchName

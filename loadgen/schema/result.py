@@ -14,13 +14,12 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from loadgen.placement import Placement
 from loadgen.schema.comparison import BaselineView, Precision, ReferenceResult
 from loadgen.schema.deltas import Summary
 from loadgen.schema.engine import EngineStage, OthersTraffic, TruthCheck
 from loadgen.schema.finding import Finding
 from loadgen.schema.hardware_result import Columns, ComputeResult, EnergyResult, GpuSeries, GpuStage
-from loadgen.schema.hosts import HostFacts
+from loadgen.schema.hosts import HostFacts, Placement
 from loadgen.schema.journal import DataFile, Diagnosis, RunState, SearchResult
 from loadgen.schema.output import Answers, CanaryResult, CanaryStage
 from loadgen.schema.samples import GpuStatic

@@ -22,7 +22,7 @@ import psutil
 import uvloop
 
 from loadgen.errors import VrampError, WorkerError
-from loadgen.placement import format_cpus
+from loadgen.format import ranges
 from loadgen.schema.deltas import ClientDelta, StageDelta
 from loadgen.system import raise_open_files, signal_when_parent_dies
 from loadgen.worker import messages
@@ -64,7 +64,7 @@ def _pin(cpus: Collection[int]) -> None:
         if cpus:
             os.sched_setaffinity(0, cpus)
     except OSError as error:
-        raise WorkerError(f"cannot run on CPUs {format_cpus(cpus)}: {error.strerror}") from None
+        raise WorkerError(f"cannot run on CPUs {ranges(cpus)}: {error.strerror}") from None
 
 
 async def _next_line(reader: asyncio.StreamReader, lifeline_s: float) -> bytes:

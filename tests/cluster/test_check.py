@@ -14,9 +14,8 @@ from loadgen.cluster import check
 from loadgen.cluster.check import check_hosts, limit_findings
 from loadgen.cluster.facts import host_facts
 from loadgen.cluster.start import ask
-from loadgen.profile.cluster import Cluster
 from loadgen.profile.document import build_profile
-from loadgen.profile.schema import Profile
+from loadgen.profile.schema import Cluster, Profile
 from tests.cluster.ssh_server import SshServer
 
 

@@ -20,8 +20,8 @@ from loadgen.cluster.check import check_hosts
 from loadgen.cluster.pickles import restricted_loads
 from loadgen.cluster.start import started
 from loadgen.errors import ClusterError
-from loadgen.profile.cluster import Cluster
 from loadgen.profile.document import build_profile
+from loadgen.profile.schema import Cluster
 
 HOSTILE = """
 import asyncio, pickle, sys

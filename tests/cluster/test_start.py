@@ -21,7 +21,7 @@ from loadgen.cluster import start
 from loadgen.cluster.facts import host_facts
 from loadgen.cluster.start import difference, require_reachable, started
 from loadgen.errors import ClusterError
-from loadgen.profile.cluster import Cluster
+from loadgen.profile.schema import Cluster
 from tests.cluster.ssh_server import SshServer, another_python, ssh_server
 
 
@@ -109,7 +109,7 @@ async def test_a_stopped_process_is_ended_too(server: SshServer) -> None:
 _OPERATOR = """
 import asyncio, sys
 from loadgen.cluster.start import started
-from loadgen.profile.cluster import Cluster
+from loadgen.profile.schema import Cluster
 async def main():
     async with started(Cluster(hosts=[sys.argv[1]])):
         print("started", flush=True)

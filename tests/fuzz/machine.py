@@ -16,11 +16,12 @@ from zlib import crc32
 import msgspec
 
 from loadgen.masking import shown_command
-from loadgen.placement import format_cpus, parse_cpus, read_topology
+from loadgen.run.placement import format_cpus, read_topology
 from loadgen.server.preflight import box_hardware, box_model
 from loadgen.server.process import container, records, tree
 from loadgen.server.vllm import installation
 from loadgen.server.vllm.diagnosis import read_oom_kills
+from loadgen.system import parse_cpus
 from loadgen.telemetry import child
 from loadgen.telemetry.amd import gpu_metrics, sysfs
 from loadgen.telemetry.amd.kernel import compute_nodes, held_bytes, pci_location, rocm_version, xgmi_peers

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from loadgen.errors import ProfileError
-from loadgen.profile.cluster import Cluster
 from loadgen.profile.document import build_profile
+from loadgen.profile.schema import Cluster
 
 ONE = {"engine": "attach", "url": "http://a:1"}
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import ProfileError
-from loadgen.placement import Placement, parse_cpus
 from loadgen.report.html.run_page import html_report
 from loadgen.report.text import text_report
 from loadgen.run.run import Run
 from loadgen.run.settings import RunSettings
+from loadgen.schema.hosts import Placement
+from loadgen.system import parse_cpus
 from tests.engines import Simulator, attach, profile, simulator
 from tests.run.driving import finish, flowing, left_behind, once, processes_of_ours
 

@@ -314,7 +314,7 @@ def _parse_ramp(text: str) -> dict[str, Any]:
 
 def _set_cluster(document: dict[str, Any], options: argparse.Namespace) -> None:
     """Put the machines that the options name in the place of the profile's."""
-    from loadgen.profile.cluster import OWN_HOSTS_KEYS
+    from loadgen.profile.schema import OWN_HOSTS_KEYS
 
     if options.hosts is not None:
         cluster = document.setdefault("cluster", {})

@@ -1,44 +1,30 @@
-"""Chooses the CPUs that the workers may use: not those that the server was given, nor their SMT siblings.
+"""Chooses the CPUs for a run's workers: not those that a server on this machine was given, nor their SMT siblings.
 
-All workers share one set, so that the scheduler can still move a worker away from other processes.
-Invariants: the set has a CPU for each worker, or nothing is pinned; the choice depends on the arguments alone.
-A CPU is what Linux numbers: a hardware thread of a core. Lists of them are written as Linux does, `0-7,16-23`.
+All workers share one set, so that the scheduler can still move a worker away from other processes; it has a CPU for
+each worker, or nothing is pinned.
+
+The CPUs that a server was given are those that its threads may use, however it was given them: taskset, numactl, a
+container's cpuset, systemd, its own settings. One thread that may use every CPU leaves none to the workers.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+import contextlib
+import os
+import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
+import psutil
 
+from loadgen.errors import ProfileError
 from loadgen.format import ranges
-
-Cpus = frozenset[int]
-
-ALL_CPUS = "all"
-"""`load.cpus` for workers that are not pinned."""
-_MAX_CPUS = 8192  # the most for which any Linux kernel is built
-_RANGE = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", re.ASCII)
-
-
-def parse_cpus(text: str) -> Cpus:
-    """The CPUs of a list such as `0-7,16`; raises `ValueError` if it is none."""
-    cpus: set[int] = set()
-    for part in filter(None, text.strip().split(",")):
-        match = _RANGE.fullmatch(part.strip())
-        first, last = (int(match[1]), int(match[2] or match[1])) if match is not None else (1, 0)
-        if not first <= last < _MAX_CPUS:
-            raise ValueError(f"{part.strip()!r}: expected CPUs as Linux lists them, such as 0-7,16")
-        cpus.update(range(first, last + 1))
-    return frozenset(cpus)
-
-
-def format_cpus(cpus: Iterable[int]) -> str:
-    """A list that `parse_cpus` reads; empty for no CPUs."""
-    return ranges(cpus).replace(" ", "")
+from loadgen.schema.hosts import Placement
+from loadgen.server.gpus.processes import attached_pids
+from loadgen.server.process.locks import is_this_machine
+from loadgen.stream.request import ServerAddress
+from loadgen.system import ALL_CPUS, Cpus, parse_cpus
 
 
 class Topology(NamedTuple):
@@ -88,21 +74,6 @@ def _listed(files: Iterable[Path]) -> Iterator[tuple[Path, Cpus]]:
             yield file, cpus
 
 
-class Placement(msgspec.Struct, frozen=True):
-    """The CPUs on which the workers run, and why."""
-
-    cpus: str
-    pinned: bool  # the workers are restricted to these; otherwise these are all that vramp itself may use
-    why: str
-    avoided: str = ""  # the server's CPUs, and those of their SMT siblings that the workers do not use
-
-    @property
-    def words(self) -> str:
-        if not self.pinned:
-            return f"not pinned: {self.why}"
-        return f"CPUs {self.cpus}, {self.why}{f' ({self.avoided} avoided)' if self.avoided else ''}"
-
-
 def unpinned(usable: Cpus, why: str) -> Placement:
     """A placement without pinning: the workers run wherever vramp itself may."""
     return Placement(format_cpus(usable), False, why)
@@ -135,3 +106,63 @@ def placement(usable: Cpus, server: Cpus, near: Cpus, workers: int, topology: To
     if not spare:
         return unpinned(usable, "the server may use every CPU that vramp may use")
     return unpinned(usable, f"{workers} workers need more than the CPUs that the server leaves: {format_cpus(spare)}")
+
+
+def format_cpus(cpus: Iterable[int]) -> str:
+    """A list that `parse_cpus` reads; empty for no CPUs."""
+    return ranges(cpus).replace(" ", "")
+
+
+def place_workers(
+    wanted: str | None, urls: Iterable[str], addresses: Sequence[ServerAddress], workers: int
+) -> Placement:
+    """The placement for servers that answer; `wanted` is `load.cpus`.
+
+    Slow: it examines every process of the machine. Raises `ProfileError` for CPUs that vramp may not use.
+    """
+    usable = frozenset(os.sched_getaffinity(0))
+    if wanted is not None:
+        return _as_wanted(wanted, usable)
+    topology = read_topology()
+    here = [url for url, address in zip(urls, addresses, strict=True) if is_this_machine(address.ip)]
+    if not here:
+        near = frozenset().union(*(_near_interface_to(address, topology) for address in addresses))
+        return placement(usable, frozenset(), near, workers, topology)
+    server = cpus_of(attached_pids(here))
+    if not server:
+        return unpinned(usable, "the server's processes are hidden from this user")
+    return placement(usable, server, topology.on_nodes_of(server), workers, topology)
+
+
+def _as_wanted(wanted: str, usable: Cpus) -> Placement:
+    if wanted == ALL_CPUS:
+        return unpinned(usable, f'load.cpus = "{ALL_CPUS}"')
+    cpus = parse_cpus(wanted)
+    missing = format_cpus(cpus - usable)
+    if missing:
+        raise ProfileError(f"load.cpus: vramp may not use {missing}; its CPUs are {format_cpus(usable)}")
+    return Placement(format_cpus(cpus), True, "named in load.cpus")
+
+
+def cpus_of(pids: Iterable[int]) -> Cpus:
+    """The CPUs that the threads of these processes may use."""
+    cpus: set[int] = set()
+    for thread in (int(folder.name) for pid in pids for folder in Path("/proc").glob(f"{pid}/task/*")):
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            cpus |= os.sched_getaffinity(thread)
+    return frozenset(cpus)
+
+
+def _near_interface_to(address: ServerAddress, topology: Topology) -> Cpus:
+    with socket.socket(address.family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address.ip, address.port))  # sends nothing: only asks the kernel for the route
+        except OSError:  # it has just been lost, which the workers will report
+            return frozenset()
+        own = probe.getsockname()[0]
+    try:
+        interfaces = psutil.net_if_addrs()
+    except OSError:  # not allowed in some sandboxes
+        return frozenset()
+    names = [name for name, entries in interfaces.items() if any(one.address == own for one in entries)]
+    return frozenset().union(*(cpus_near(name, topology) for name in names))
