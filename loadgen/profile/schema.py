@@ -1,4 +1,4 @@
-"""The whole of a profile and its other tables: `[server]`, `[slo]`, `[cluster]`, `[reference]`; each key with its description.
+"""The whole of a profile and its other tables: `[server]`, `[slo]`, `[cluster]`, `[reference]` ...; each key described.
 
 What is sent and when is in `loadgen.profile.load`.
 """
