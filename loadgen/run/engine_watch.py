@@ -22,7 +22,7 @@ from loadgen.schema.engine import EngineStage, EngineView
 from loadgen.schema.journal import EngineMeasured, EnginesQuiet, Happened, Line
 from loadgen.schema.snapshot import WINDOW_S
 from loadgen.server.engines.figures import stage_of, view_of
-from loadgen.server.engines.names import TITLES
+from loadgen.server.engines.names import ENGINES
 from loadgen.server.engines.sample import EngineSample, continued, parse_engine_metrics, sum_of, without_counts
 from loadgen.server.engines.window import is_restarted
 from loadgen.server.vllm.client import ServerClient
@@ -85,7 +85,8 @@ class _Server:
 
     def _added(self, sample: EngineSample) -> EngineSample:
         if sample.kind is None and not self._is_unknown:
-            self._event(f"{self._client.base_url}/metrics: no figure of {', '.join(TITLES.values())} is on this page")
+            known = ", ".join(engine.title for engine in ENGINES.values())
+            self._event(f"{self._client.base_url}/metrics: no figure of {known} is on this page")
         self._is_unknown = sample.kind is None
         if self._last is not None and is_restarted(self._last, sample):
             self._restarted()

@@ -46,7 +46,7 @@ from loadgen.schema.engine import OwnRequests
 from loadgen.schema.finding import Finding
 from loadgen.schema.journal import Checked, ServerChanged
 from loadgen.schema.snapshot import Liveness, SeenState, ServerView
-from loadgen.server.engines.names import TITLES
+from loadgen.server.engines.names import ENGINES
 from loadgen.server.engines.sample import parse_engine_metrics
 from loadgen.server.preflight.check import check_profile
 from loadgen.server.supervisor import ServerState
@@ -200,7 +200,7 @@ class Session:
             if page.value is None:
                 raise ServerError(f"{page.why}; {_NOTHING_TO_SEE}")
             if (await asyncio.to_thread(parse_engine_metrics, page.value)).kind is None:
-                known = ", ".join(TITLES.values())
+                known = ", ".join(engine.title for engine in ENGINES.values())
                 raise ServerError(f"{client.base_url}/metrics has no figure of {known}; {_NOTHING_TO_SEE}")
 
     async def _identified(self, client: ServerClient) -> Served | None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from loadgen.schema.engine import EngineLatencyMs, EngineStage, EngineView, SpecDecode
 from loadgen.server.engines.names import LATENCIES
-from loadgen.server.engines.sample import EngineSample
-from loadgen.server.engines.window import EngineDelta, EngineLatency, delta, engine_doubts, intervals_s
+from loadgen.server.engines.sample import Counters, EngineHistogram, EngineSample
+from loadgen.server.engines.window import EngineDelta, delta, engine_doubts, intervals_s
 
 _MIN_SPAN_S = 0.5  # for a rate: a stage boundary may be read right after a poll, and one step is no rate
 _SUCCESS = ("1", "2", "3")  # first digits of statuses that are not errors
@@ -40,7 +40,7 @@ def view_of(
             if (view := view_of(known.get(name), one, span_s, apart=True))
         },
         latency_ms={} if apart else _latencies(change),
-        since_start={} if apart else _since_start(sample),
+        since_start={} if apart else _latencies(sample),
         requests_per_s=rate(_ended(change, before, sample)),
         **_shared(change, sample, span_s, apart=apart),
     )
@@ -128,26 +128,17 @@ def _ended(change: EngineDelta, before: EngineSample | None, after: EngineSample
     return None if before is None or before.e2e is None or after.e2e is None else 0.0
 
 
-def _latencies(change: EngineDelta, doubts: Mapping[str, str] | None = None) -> dict[str, EngineLatencyMs]:
-    known = {name: getattr(change, name) for name in LATENCIES if name not in (doubts or {})}
-    return {name: _latency_ms(latency) for name, latency in known.items() if latency is not None}
+def _latencies(counters: Counters, doubts: Mapping[str, str] | None = None) -> dict[str, EngineLatencyMs]:
+    known = {name: getattr(counters, name) for name in LATENCIES if name not in (doubts or {})}
+    return {name: _latency_ms(one) for name, one in known.items() if one is not None and one.count}
 
 
-def _since_start(sample: EngineSample) -> dict[str, EngineLatencyMs]:
-    known = {name: getattr(sample, name) for name in LATENCIES}
-    return {
-        name: _latency_ms(EngineLatency(one.count, one.mean_s, intervals_s(one)))
-        for name, one in known.items()
-        if one is not None and one.count
-    }
-
-
-def _latency_ms(latency: EngineLatency) -> EngineLatencyMs:
+def _latency_ms(histogram: EngineHistogram) -> EngineLatencyMs:
     within = {
         name: (_ms(low_s), None if high_s is None else _ms(high_s))
-        for name, (low_s, high_s) in latency.within_s.items()
+        for name, (low_s, high_s) in intervals_s(histogram).items()
     }
-    return EngineLatencyMs(int(latency.count), _ms(latency.mean_s), within)
+    return EngineLatencyMs(int(histogram.count), _ms(histogram.mean_s), within)
 
 
 def _ms(seconds: float) -> float:

@@ -13,36 +13,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from statistics import fmean
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from loadgen.errors import ServerError
 from loadgen.format import harmless
 from loadgen.schema.engine import EngineKind
-from loadgen.server.engines.names import (
-    BY_LABEL,
-    COUNTERS,
-    ENGINE_LABELS,
-    GAUGES,
-    HISTOGRAMS,
-    LATE,
-    PREFIXES,
-    SOURCES,
-    TITLES,
-    Names,
-    Series,
-)
+from loadgen.server.engines.names import ENGINES, LATENCIES, SHOWN, Engine, Figure, Series
 
-_Latency = TypeVar("_Latency")
 _Part = TypeVar("_Part")
 _MAX_LINES = 50_000  # 64 engines have 13,000; these take a second
 _MAX_PARTS = 1024  # a label with more values than this does not stand for engines, statuses or positions
 _MAX_LABEL = 64
 _BEYOND = 1e30  # no engine counts this far
 _NOTHING = 1e-15  # nor this little: a mean over it would overflow
-_STARTED = Names((Series("process_start_time_seconds", {}),))
-_ROWS = GAUGES | COUNTERS | BY_LABEL | HISTOGRAMS
+_STARTED = Figure((Series("process_start_time_seconds", {}),))
 _MEANS = ("spec_acceptance", "spec_length", "flops_per_gpu", "read_bytes_per_gpu", "write_bytes_per_gpu")
 
 
@@ -58,7 +44,7 @@ class EngineHistogram(msgspec.Struct, frozen=True):
         return self.sum_s / self.count
 
 
-class Counters(msgspec.Struct, Generic[_Latency], frozen=True):
+class Counters(msgspec.Struct, frozen=True):
     """What only grows: in a sample since the server started, in a window since the window's start."""
 
     prompt_tokens: float | None = None
@@ -82,19 +68,19 @@ class Counters(msgspec.Struct, Generic[_Latency], frozen=True):
     flops_per_gpu: float | None = None
     read_bytes_per_gpu: float | None = None
     write_bytes_per_gpu: float | None = None
-    ttft: _Latency | None = None
-    itl: _Latency | None = None
-    tpot: _Latency | None = None
-    e2e: _Latency | None = None
-    queue: _Latency | None = None
-    prefill: _Latency | None = None
-    decode: _Latency | None = None
+    ttft: EngineHistogram | None = None
+    itl: EngineHistogram | None = None
+    tpot: EngineHistogram | None = None
+    e2e: EngineHistogram | None = None
+    queue: EngineHistogram | None = None
+    prefill: EngineHistogram | None = None
+    decode: EngineHistogram | None = None
 
 
 COUNTER_FIELDS = Counters.__struct_fields__
 
 
-class EngineSample(Counters[EngineHistogram], frozen=True):
+class EngineSample(Counters, frozen=True):
     """One reading of `/metrics`; counters are since the server started."""
 
     kind: EngineKind | None = None  # None if the page is of no known engine
@@ -122,12 +108,13 @@ class EngineSample(Counters[EngineHistogram], frozen=True):
 def parse_engine_metrics(text: str) -> EngineSample:
     """Read the text of `/metrics`; raises `ServerError` if it is not in the Prometheus format."""
     lines = text.splitlines()
-    kind = _kind(lines)
+    found = (kind for line in lines for kind, engine in ENGINES.items() if line.startswith(engine.prefix))
+    kind = next(found, None)
     if kind is None:
         return EngineSample()
     try:
         page = _one_rank(_page(lines, kind))
-        engines = {name: _sample(one, kind) for name, one in _by_engine(page).items()}
+        engines = {name: _sample(one, kind) for name, one in _by_engine(page, ENGINES[kind].label).items()}
         return msgspec.structs.replace(_sample(page, kind), engines=engines)
     except (ValueError, IndexError, KeyError, OverflowError) as error:
         raise ServerError(f"the server's /metrics is not in the Prometheus format: {error}") from None
@@ -137,15 +124,10 @@ _Labels = Mapping[str, str]
 _Page = dict[str, list[tuple[_Labels, float]]]  # labels and value, by name
 
 
-def _kind(lines: Sequence[str]) -> EngineKind | None:
-    found = (kind for line in lines for kind, prefix in PREFIXES.items() if line.startswith(prefix))
-    return next(found, None)
-
-
 @cache
 def _families(kind: EngineKind) -> tuple[str, ...]:
-    cells = (_STARTED, *(row.of(kind) for row in _ROWS.values()))
-    return tuple({series.name for names in cells for series in names.series})
+    figures = (_STARTED, *ENGINES[kind].figures.values())
+    return tuple({series.name for figure in figures for series in figure.series})
 
 
 def _page(lines: Sequence[str], kind: EngineKind) -> _Page:
@@ -153,7 +135,9 @@ def _page(lines: Sequence[str], kind: EngineKind) -> _Page:
     families = _families(kind)
     ours = [line for line in lines if line.startswith(families)]
     if len(ours) > _MAX_LINES:
-        raise ServerError(f"the server's /metrics has {len(ours):,} lines of {TITLES[kind]}: no engine has so many")
+        raise ServerError(
+            f"the server's /metrics has {len(ours):,} lines of {ENGINES[kind].title}: no engine has so many"
+        )
     # Imported late: it loads web servers, and no page is read before the cockpit is shown.
     from prometheus_client.parser import text_string_to_metric_families
 
@@ -188,35 +172,39 @@ def _rank(labels: _Labels) -> tuple[int, int]:
     return int(labels.get("pp_rank", 0)), int(labels["tp_rank"])
 
 
-def _by_engine(page: _Page) -> dict[str, _Page]:
+def _by_engine(page: _Page, label: str) -> dict[str, _Page]:
     """The series of each engine; empty unless there are several."""
     found: dict[str, _Page] = {}
     for name, samples in page.items():
         for labels, value in samples:
-            engine = next((labels[label] for label in ENGINE_LABELS if label in labels), None)
-            if engine is not None:
-                _part(found, engine, {}).setdefault(name, []).append((labels, value))
+            if label in labels:
+                _part(found, labels[label], {}).setdefault(name, []).append((labels, value))
     return found if len(found) > 1 else {}
 
 
 def _sample(page: _Page, kind: EngineKind) -> EngineSample:
-    values: dict[str, Any] = {name: _number(page, name, row.of(kind)) for name, row in (GAUGES | COUNTERS).items()}
-    values |= {name: _parts(page, row.of(kind)) for name, row in BY_LABEL.items()}
-    values |= {name: _histogram(page, row.of(kind)) for name, row in HISTOGRAMS.items()}
+    engine = ENGINES[kind]
+    values = {name: _value(page, name, figure, engine) for name, figure in engine.figures.items()}
     started = _number(page, "started_unix_s", _STARTED)
-    return EngineSample(**values, kind=kind, started_unix_s=started, lacks=_lacks(values, kind))
+    return EngineSample(**values, kind=kind, started_unix_s=started, lacks=_lacks(values, engine))
 
 
-def _lacks(values: Mapping[str, Any], kind: EngineKind) -> dict[str, str]:
+def _value(page: _Page, name: str, figure: Figure, engine: Engine) -> Any:  # noqa: ANN401 - as the field is
+    if name in LATENCIES:
+        return _histogram(page, figure)
+    return _parts(page, figure, engine.parts) if figure.label else _number(page, name, figure)
+
+
+def _lacks(values: Mapping[str, Any], engine: Engine) -> dict[str, str]:
     """Which figures are missing, or 0 because they are not counted, and why; by the names that the views use."""
-    found: dict[str, str] = {}
-    for name, row in _ROWS.items():
-        names, value = row.of(kind), values[name]
-        why = names.zero if value == 0 else ""
+    found = dict(engine.lacks)
+    for name, value in values.items():
+        figure = engine.figures[name]
+        why = figure.zero if value == 0 else ""
         if value is None:
-            why = names.absent or (f"this version of {TITLES[kind]} does not tell" if names.series else "")
+            why = figure.absent or f"this version of {engine.title} does not tell"
         if why:
-            found.setdefault(row.shown or name, why)
+            found.setdefault(SHOWN.get(name, name), why)
     return found
 
 
@@ -225,16 +213,16 @@ def _values(page: _Page, series: Series, suffix: str = "") -> list[tuple[_Labels
     return [one for one in samples if all(one[0].get(label) == value for label, value in series.where.items())]
 
 
-def _number(page: _Page, name: str, names: Names) -> float | None:
-    found = next((values for series in names.series if (values := _values(page, series))), None)
+def _number(page: _Page, name: str, figure: Figure) -> float | None:
+    found = next((values for series in figure.series if (values := _values(page, series))), None)
     return None if found is None else together(name, [value for _, value in found])
 
 
-def _parts(page: _Page, names: Names) -> dict[str, float] | None:
+def _parts(page: _Page, figure: Figure, renamed: Mapping[str, str]) -> dict[str, float] | None:
     found: dict[str, list[float]] = {}
-    for labels, value in chain.from_iterable(_values(page, series) for series in names.series):
-        part = labels[names.label]
-        _part(found, SOURCES.get(part, part), []).append(value)
+    for labels, value in chain.from_iterable(_values(page, series) for series in figure.series):
+        part = labels[figure.label]
+        _part(found, renamed.get(part, part), []).append(value)
     return {part: sum(values) for part, values in found.items()} or None
 
 
@@ -245,8 +233,8 @@ def _part(parts: dict[str, _Part], label: str, new: _Part) -> _Part:
     return parts.setdefault(harmless(label[:_MAX_LABEL]), new)
 
 
-def _histogram(page: _Page, names: Names) -> EngineHistogram | None:
-    for series in names.series:
+def _histogram(page: _Page, figure: Figure) -> EngineHistogram | None:
+    for series in figure.series:
         sums, counts = _values(page, series, "_sum"), _values(page, series, "_count")
         if sums and counts:
             buckets: dict[float, float] = defaultdict(float)
@@ -281,8 +269,9 @@ def sum_of(samples: Sequence[EngineSample | None]) -> EngineSample | None:
     # The same label means different engines on different servers.
     names = set(EngineSample.__struct_fields__) - {"kind", "started_unix_s", "lacks", "engines"}
     kinds = {sample.kind for sample in known}
+    late = all(kind is not None and ENGINES[kind].late for kind in kinds)
     lacks = {name: why for sample in known for name, why in sample.lacks.items()}
-    values = {name: _sum(name, [getattr(sample, name) for sample in known], late=kinds <= LATE) for name in names}
+    values = {name: _sum(name, [getattr(sample, name) for sample in known], late=late) for name in names}
     return EngineSample(**values, kind=known[0].kind if len(kinds) == 1 else None, lacks=lacks)
 
 

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-import msgspec
-
 from loadgen.server.engines.names import LATENCIES
 from loadgen.server.engines.sample import COUNTER_FIELDS, Counters, EngineHistogram, EngineSample
 
@@ -24,15 +22,7 @@ _ROUNDING_S = 1e-6
 _STALE_S = 1.0  # how old gauges may be: they are set at each step, and requests may have arrived since
 
 
-class EngineLatency(msgspec.Struct, frozen=True):
-    """A latency over a window, as the engine measured it; `within_s` is empty if the buckets' bounds changed."""
-
-    count: float
-    mean_s: float
-    within_s: Mapping[str, tuple[float, float | None]]
-
-
-class EngineDelta(Counters[EngineLatency], frozen=True):
+class EngineDelta(Counters, frozen=True):
     """What happened between two samples; a latency without observations is None."""
 
     @property
@@ -83,7 +73,7 @@ def _fell(before: Any, after: Any) -> bool:  # noqa: ANN401 - a number, a mappin
 def _growth(before: EngineSample, after: EngineSample, name: str) -> Any:  # noqa: ANN401 - as the field is
     earlier, later = getattr(before, name), getattr(after, name)
     if name in LATENCIES:
-        return _latency(_grown(before, after, name))
+        return _grown(before, after, name)
     if later is None or (earlier is None and not _goes_on(before, after)):
         return None
     if isinstance(later, Mapping):
@@ -107,10 +97,6 @@ def _grown(before: EngineSample, after: EngineSample, name: str) -> EngineHistog
     same = earlier.keys() == dict(new.buckets).keys()
     buckets = tuple((bound, count - earlier[bound]) for bound, count in new.buckets) if same else ()
     return EngineHistogram(new.sum_s - old.sum_s, new.count - old.count, buckets)
-
-
-def _latency(grown: EngineHistogram | None) -> EngineLatency | None:
-    return None if grown is None else EngineLatency(grown.count, grown.mean_s, intervals_s(grown))
 
 
 def intervals_s(histogram: EngineHistogram) -> dict[str, tuple[float, float | None]]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from loadgen.server.engines.sample import EngineHistogram, EngineSample, parse_engine_metrics
-from loadgen.server.engines.window import delta, engine_doubts
+from loadgen.server.engines.window import delta, engine_doubts, intervals_s
 from tests.server.engines.pages import page
 
 INF = float("inf")
@@ -43,8 +43,8 @@ def test_a_real_server() -> None:
         assert getattr(change, name).count == 66, name
     assert change.itl is not None and change.itl.count == 64 * 31
     assert change.ttft is not None and change.queue is not None
-    assert change.ttft.within_s == {"p50": (0.01, 0.02), "p90": (0.02, 0.04), "p99": (0.08, 0.1)}
-    assert change.queue.within_s["p99"] == (0.0, 0.3)
+    assert intervals_s(change.ttft) == {"p50": (0.01, 0.02), "p90": (0.02, 0.04), "p99": (0.08, 0.1)}
+    assert intervals_s(change.queue)["p99"] == (0.0, 0.3)
     assert after.engines == {}
 
 
@@ -57,7 +57,7 @@ def test_a_window_has_mean_and_percentiles() -> None:
     assert change.ttft is not None
     assert change.ttft.count == 100
     assert change.ttft.mean_s == pytest.approx(0.05)
-    assert change.ttft.within_s == {"p50": (0.0, 0.1), "p90": (0.1, 0.2), "p99": (0.1, 0.2)}
+    assert intervals_s(change.ttft) == {"p50": (0.0, 0.1), "p90": (0.1, 0.2), "p99": (0.1, 0.2)}
 
 
 def test_hits_are_prompt_tokens_by_source_where_the_engine_tells_them() -> None:
@@ -86,7 +86,7 @@ def test_hits_are_prompt_tokens_by_source_where_the_engine_tells_them() -> None:
 def test_beyond_the_last_bound_a_percentile_has_no_upper_one() -> None:
     change = delta(EngineSample(ttft=histogram(0, 0, 0)), EngineSample(ttft=histogram(0, 0, 5)))
     assert change is not None and change.ttft is not None
-    assert change.ttft.within_s == dict.fromkeys(("p50", "p90", "p99"), (0.2, None))
+    assert intervals_s(change.ttft) == dict.fromkeys(("p50", "p90", "p99"), (0.2, None))
 
 
 def test_what_one_side_lacks_is_none() -> None:
@@ -126,7 +126,7 @@ def test_the_percentile_is_in_its_interval(first: list[int], second: list[int]) 
         assert change.e2e is not None
         bounds = (0.1, 0.2, INF)
         for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
-            low, high = change.e2e.within_s[name]
+            low, high = intervals_s(change.e2e)[name]
             below = sum(count for bound, count in zip(bounds, second, strict=True) if bound <= low)
             upto = sum(count for bound, count in zip(bounds, second, strict=True) if bound <= (high or INF))
             assert below < share * sum(second) <= upto
