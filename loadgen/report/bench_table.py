@@ -1,10 +1,6 @@
 """The tables of vLLM's three benchmarks, line by line as `vllm bench` prints them.
 
 What vLLM measures and a result lacks is left out, never estimated. A value without measurements is `-`.
-
-Below the tables of a ladder of rates comes its serving curve: normalized latency (E2E divided by input and output
-tokens) against the requests a minute that were answered. While a server keeps up, latency is flat; beyond that, the
-curve turns upwards and the achieved rate falls behind the requested one.
 """
 
 from __future__ import annotations
@@ -15,8 +11,9 @@ import numpy as np
 
 from loadgen.format import Statistic, bounded, fixed
 from loadgen.metrics.histogram import Histogram
+from loadgen.report.document import per_minute, serving_curve
 from loadgen.report.notes import first_messages, has_numbers, request_counts, stage_notes, took_part
-from loadgen.report.tabular import Column, text_lines
+from loadgen.report.text import section_lines
 from loadgen.schema.deltas import Summary
 from loadgen.schema.result import Result, StageResult
 
@@ -33,14 +30,14 @@ _OF_EVERY_BATCH = ("First wave", "Tail")  # notes that hold for every batch
 _KNOWN = {"p50": 50, "p90": 90, "p95": 95, "p99": 99, "p999": 99.9}
 _VLLMS = ("Successful requests", "Failed requests")  # the outcomes that vLLM counts
 _WIDTH = 50
-_BAR = 30
 
 
 def serve_tables(result: Result, *, metrics: Sequence[str], percents: Sequence[float]) -> str:
     """One table for each stage, the serving curve of a rate ladder, and whether to trust them."""
     tables = [_serve_table(stage, metrics=metrics, percents=percents) for stage in result.stages if took_part(stage)]
-    curve = serving_curve_table(result)
-    return "\n".join([*tables, *([curve] if curve else []), *trust_lines(result)])
+    curve = serving_curve(result.stages)
+    lines = [] if curve.is_empty else section_lines(curve)
+    return "\n".join([*tables, *lines, *trust_lines(result)])
 
 
 def _serve_table(stage: StageResult, *, metrics: Sequence[str], percents: Sequence[float]) -> str:
@@ -90,24 +87,18 @@ def _metric_lines(stage: StageResult, metric: str, percents: Sequence[float]) ->
         f"{long:-^{_WIDTH}}",
         _line(f"Mean {short} (ms):", bounded(Statistic.of(summary, "mean"), fixed)),
         _line(f"Median {short} (ms):", bounded(Statistic.of(summary, "p50"), fixed)),
-        *[_line(f"P{percent:g} {short} (ms):", _percentile(summary, percent)) for percent in percents],
+        *[_line(f"P{percent:g} {short} (ms):", bounded(percentile(summary, percent), fixed)) for percent in percents],
     ]
 
 
-def _percentile(summary: Summary, percent: float) -> str:
-    """The percentile; a lower bound if the next higher percentile in the result is one."""
-    value_ms = percentile_ms(summary, percent)
-    above = next((name for name, known in _KNOWN.items() if known >= percent), "max")
-    return bounded(Statistic(value_ms, above in summary.lower_bounds), fixed)
-
-
-def percentile_ms(summary: Summary, percent: float) -> float | None:
-    """Any nearest-rank percentile of a summary, read from its HDR histogram; None without one."""
+def percentile(summary: Summary, percent: float) -> Statistic:
+    """Any nearest-rank percentile, from the histogram; a lower bound if the next higher one in the result is."""
     if summary.hdr is None or summary.max is None:
-        return None
+        return Statistic(None)
     value_ms = Histogram.from_hdr(summary.hdr).percentile_ms(percent)
+    above = next((name for name, known in _KNOWN.items() if known >= percent), "max")
     # The encoded histogram has the maximum only to the precision of its bucket.
-    return None if value_ms is None else min(value_ms, summary.max)
+    return Statistic(None if value_ms is None else min(value_ms, summary.max), above in summary.lower_bounds)
 
 
 def latency_table(result: Result) -> str:
@@ -146,7 +137,7 @@ def _offline_lines(stage: StageResult) -> list[str]:
         *([f"Failed or unfinished requests: {lost} of {requests.sent}"] if lost else []),
         f"Throughput: {fixed(rate.requests_per_s)} requests/s, {fixed(rate.total_tokens_per_s)} total tokens/s, "
         f"{fixed(rate.output_tokens_per_s)} output tokens/s",
-        f"Throughput: {fixed(_per_min(rate.requests_per_s))} requests/min",
+        f"Throughput: {fixed(per_minute(rate.requests_per_s))} requests/min",
         f"Total num prompt tokens:  {fixed(stage.tokens.input, 0)}",
         f"Total num output tokens:  {stage.tokens.output}",
     ]
@@ -169,48 +160,3 @@ def trust_lines(result: Result, *, without: Sequence[str] = ()) -> list[str]:
 
 def _line(name: str, value: float | str | None) -> str:
     return f"{name:<40} {value if isinstance(value, int | str) else fixed(value)}"
-
-
-def _serving_stages(result: Result) -> list[StageResult]:
-    """The open-loop stages of a result with completed requests, by rate."""
-    found = (stage for stage in result.stages if stage.target.rate is not None and stage.requests.completed)
-    return sorted(found, key=_rate)
-
-
-def _rate(stage: StageResult) -> float:
-    return stage.target.rate or 0.0
-
-
-def is_rate_ladder(result: Result) -> bool:
-    """Whether there is a curve to draw: stages at two or more rates."""
-    return len({_rate(stage) for stage in _serving_stages(result)}) > 1
-
-
-def serving_curve_table(result: Result) -> str:
-    """The points of the curve, each with a bar; empty if the result is not a rate ladder."""
-    if not is_rate_ladder(result):
-        return ""
-    stages = _serving_stages(result)
-    top = max(_normalized_ms(stage, "mean") or 0.0 for stage in stages) or 1.0
-    bar = Column[StageResult](
-        "", lambda stage: "#" * round(_BAR * (_normalized_ms(stage, "mean") or 0.0) / top), words=True
-    )
-    above = f"{'requests/min':>25}{'latency (ms/token)':>22}"
-    return "\n".join([f"{' Serving curve ':=^80}", above, *text_lines([*_SERVING, bar], stages, fixed)])
-
-
-def _per_min(per_s: float | None) -> float | None:
-    return None if per_s is None else per_s * 60
-
-
-def _normalized_ms(stage: StageResult, statistic: str) -> float | None:
-    value: float | None = getattr(stage.latency_ms.get("normalized"), statistic, None)
-    return value
-
-
-_SERVING: tuple[Column[StageResult], ...] = (
-    Column("asked", lambda stage: _per_min(stage.target.rate), decimals=1, width=12),
-    Column("achieved", lambda stage: _per_min(stage.throughput.requests_per_s), decimals=1, width=13),
-    Column("mean", lambda stage: _normalized_ms(stage, "mean"), decimals=3, width=11),
-    Column("p99", lambda stage: _normalized_ms(stage, "p99"), decimals=3, width=11),
-)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
-from loadgen.format import counted, exact, exact_percent, fixed, grouped, signed_percent
+from loadgen.format import Statistic, counted, exact, exact_percent, fixed, grouped, signed_percent
 from loadgen.record.figures import FIGURES
 from loadgen.record.slo import sure_words
 from loadgen.report.assessment import Answer, assessment, best_stage, first_line, interrupted_search, titles
@@ -112,6 +112,7 @@ def sections(result: Result) -> list[Section]:
         parts(result),
         without_load(result),
         by_streams_held(result),
+        serving_curve(stages),
         verdicts(result),
         notes(stages),
         search(result),
@@ -302,6 +303,27 @@ def parts(result: Result) -> Section:
         [Table(instance_columns(decimals=2), stage.instances), Table(host_columns(decimals=2), stage.hosts)],
         about=f"At {titles(result.stages)[stage.index]}.",
     )
+
+
+def serving_curve(stages: Sequence[StageResult]) -> Section:
+    """Latency by token against the answered requests a minute, if several rates were offered: flat until it bends."""
+    offered = [stage for stage in stages if stage.target.rate is not None and stage.requests.completed]
+    is_ladder = len({stage.target.rate for stage in offered}) > 1
+    rows = sorted(offered, key=lambda stage: stage.target.rate or 0.0) if is_ladder else []
+    about = "Normalized latency is E2E divided by input and output tokens."
+    return Section("Serving curve", [Table(_SERVING, rows)], about=about)
+
+
+def per_minute(per_s: float | None) -> float | None:
+    return None if per_s is None else per_s * 60
+
+
+_SERVING: tuple[Column[StageResult], ...] = (
+    Column("requested/min", lambda stage: per_minute(stage.target.rate), decimals=1),
+    Column("achieved/min", lambda stage: per_minute(stage.throughput.requests_per_s), decimals=1),
+    Column("ms/token mean", lambda stage: Statistic.of(stage.latency_ms.get("normalized"), "mean"), decimals=3),
+    Column("ms/token p99", lambda stage: Statistic.of(stage.latency_ms.get("normalized"), "p99"), decimals=3),
+)
 
 
 def without_load(result: Result) -> Section:

@@ -6,14 +6,14 @@ import pytest
 from loadgen.report.bench_table import (
     LATENCY_PERCENTS,
     batch_latency_s,
-    is_rate_ladder,
     latency_table,
-    percentile_ms,
+    percentile,
     serve_tables,
-    serving_curve_table,
     throughput_table,
     trust_lines,
 )
+from loadgen.report.document import serving_curve
+from loadgen.report.text import section_lines
 from loadgen.schema.result import Concurrency, FirstWave, Goodput, StageResult, Target, Throughput
 from tests.report.test_text import result, stage, summary_of
 
@@ -99,8 +99,8 @@ def test_a_limited_client_is_named() -> None:
 
 
 def test_a_percentile_without_a_histogram_is_unknown() -> None:
-    assert percentile_ms(summary_of(1, 2).summary(), 25) is None
-    assert percentile_ms(summary_of().summary(with_hdr=True), 25) is None
+    assert percentile(summary_of(1, 2).summary(), 25).value is None
+    assert percentile(summary_of().summary(with_hdr=True), 25).value is None
     assert "P25 TTFT (ms):                           -" in serve_tables(
         result(stage(3)), metrics=["ttft"], percents=[25]
     )
@@ -168,34 +168,24 @@ def at_rate(rate: float | None, achieved: float | None, *normalized_ms: float) -
     )
 
 
-def test_points_are_by_rate_in_requests_a_minute() -> None:
-    table = serving_curve_table(
-        result(at_rate(4.0, 3.0, 30.0), at_rate(1.0, 1.0, 10.0, 20.0), at_rate(None, 5.0, 10.0), at_rate(8.0, None))
-    )
-    assert [line.split()[:3] for line in table.splitlines()[3:]] == [
-        ["60.0", "60.0", "15.000"],
-        ["240.0", "180.0", "30.000"],
-    ]
+def curve_rows(*stages: StageResult) -> list[list[str]]:
+    lines = section_lines(serving_curve(stages))
+    assert lines[0].strip("- ") == "Serving curve"
+    return [line.split() for line in lines[3:]]
 
 
-def test_the_table_shows_where_it_bends() -> None:
-    lines = serving_curve_table(result(at_rate(1.0, 1.0, 10.0), at_rate(4.0, 3.0, 40.0))).splitlines()
-    assert lines[0].strip("= ") == "Serving curve"
-    assert lines[3].split() == ["60.0", "60.0", "10.000", "10.000", "#" * 8]
-    assert lines[4].split() == ["240.0", "180.0", "40.000", "40.000", "#" * 30]
-    assert max(len(line) for line in lines) <= 80
+def test_points_of_the_serving_curve_are_by_rate_in_requests_a_minute() -> None:
+    points = at_rate(4.0, 3.0, 30.0), at_rate(1.0, 1.0, 10.0, 20.0), at_rate(None, 5.0, 10.0), at_rate(8.0, None)
+    rows = curve_rows(*points)
+    assert [row[:3] for row in rows] == [["60.0", "60.0", "15.000"], ["240.0", "180.0", "30.000"]]
+    assert "Serving curve" in serve_tables(result(*points), metrics=[], percents=[])
 
 
-def test_one_rate_is_no_curve() -> None:
-    for one in (
-        result(),
-        result(at_rate(1.0, 1.0, 5.0), at_rate(1.0, 1.0, 6.0)),
-        result(at_rate(None, 1.0, 5.0), at_rate(None, 2.0, 5.0)),
-    ):
-        assert not is_rate_ladder(one)
-        assert serving_curve_table(one) == ""
+@pytest.mark.parametrize("rates", [[], [1.0, 1.0], [None, None]])
+def test_one_rate_is_no_serving_curve(rates: list[float | None]) -> None:
+    assert serving_curve([at_rate(rate, 1.0, 5.0) for rate in rates]).is_empty
 
 
-def test_a_result_without_normalized_latency_has_rates_only() -> None:
+def test_a_serving_curve_without_normalized_latency_has_rates_only() -> None:
     bare = [msgspec.structs.replace(at_rate(rate, None, 1.0), latency_ms={}) for rate in (1.0, 2.0)]
-    assert serving_curve_table(result(*bare)).splitlines()[3].split() == ["60.0", "-", "-", "-"]
+    assert curve_rows(*bare)[0] == ["60.0", "-", "-", "-"]

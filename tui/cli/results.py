@@ -10,7 +10,6 @@ from pathlib import Path
 from loadgen.errors import ProfileError, ResultError
 from loadgen.places import PRIVATE, named_mode, write_whole
 from loadgen.record.figures import stages_by_load
-from loadgen.report.bench_table import serving_curve_table
 from loadgen.report.compare import (
     HeldAgainst,
     RunComparison,
@@ -90,8 +89,7 @@ def _report_text(results: list[Result], options: argparse.Namespace) -> str:
         return csv_report(results)
     if options.markdown:
         return markdown_report(results[0]) + "\n"
-    tables = [text_report(results[0]), serving_curve_table(results[0])]
-    return printable("".join(f"{table}\n" for table in tables if table))
+    return printable(f"{text_report(results[0])}\n")
 
 
 def _html(result: Result, run: str, out: Path | None) -> int:

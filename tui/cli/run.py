@@ -275,12 +275,9 @@ def conclude(run: Run, *, interrupted: bool, table: Table | None = None) -> int:
 
 
 def _measured_words(result: Result, table: Table | None) -> str:
-    from loadgen.report.bench_table import is_rate_ladder, serving_curve_table
     from loadgen.report.text import text_report
 
-    tables = [(table or text_report)(result)] if result.stages else []
-    tables += [serving_curve_table(result)] if table is None and is_rate_ladder(result) else []
-    return "".join(f"{printable(text)}\n" for text in tables)
+    return f"{printable((table or text_report)(result))}\n" if result.stages else ""
 
 
 def exit_code(run: Run, *, interrupted: bool) -> int:

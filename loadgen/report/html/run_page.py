@@ -43,6 +43,7 @@ def html_report(result: Result) -> str:
         _curve(result, figures),
         rendered(document.published(result)),
         _by_held(result, figures),
+        rendered(document.serving_curve(stages)),
         *(rendered(each(stages)) for each in _OF_STAGES),
         rendered(document.verdicts(result)),
         rendered(document.search(result)),
