@@ -71,7 +71,7 @@ class HardwareWatch:
             return "off"
         if self._monitor is None:
             return "not started"
-        return telemetry_words({source.vendor: _status_of(source) for source in self._monitor.status})
+        return telemetry_words(_entry(self._monitor))
 
     def start(self) -> None:
         """Begin to watch; simulated GPUs come with their simulator."""
@@ -187,7 +187,7 @@ class HardwareWatch:
         return self._devices if servers is before else None
 
     def _log_changes(self, monitor: Monitor) -> None:
-        status: dict[str, Any] = {source.vendor: _status_of(source) for source in monitor.status}
+        status = _entry(monitor)
         now = (monitor.gpus, status)
         if not monitor.settled or now == self._logged:
             return
@@ -199,20 +199,10 @@ class HardwareWatch:
             self._writer.event("telemetry", "; ".join(failed))
 
 
-def _status_of(source: SourceStatus) -> dict[str, Any]:
-    """The status without its volatile fields."""
-    words: dict[str, Any] = msgspec.to_builtins(source)
-    words.pop("stale", None)
-    return words
-
-
-class _Reported(msgspec.Struct, frozen=True):
-    """The fields of a vendor's telemetry status in the journal that are shown in words."""
-
-    attempt: str | None
-    works: bool
-    failures: dict[str, str]
-    again_s: float | None = None
+def _entry(monitor: Monitor) -> dict[str, Any]:
+    """The telemetry's entry in the journal."""
+    settled = (msgspec.structs.replace(source, stale=False) for source in monitor.status)
+    return {source.vendor: msgspec.to_builtins(source) for source in settled}
 
 
 def telemetry_words(meta: dict[str, Any] | None) -> str:
@@ -220,17 +210,6 @@ def telemetry_words(meta: dict[str, Any] | None) -> str:
     if not meta:
         return "no GPU found: see vramp doctor for what was tried"
     try:
-        reported = msgspec.convert(meta, dict[str, _Reported])
+        return "; ".join(source.words for source in msgspec.convert(meta, dict[str, SourceStatus]).values())
     except msgspec.ValidationError:
         return "unknown: the journal is damaged"
-    return "; ".join(_words(vendor, source) for vendor, source in reported.items())
-
-
-def _words(vendor: str, source: _Reported) -> str:
-    if source.works:
-        return f"{vendor}: {source.attempt}"
-    if source.attempt is not None:
-        return f"{vendor}: trying {source.attempt}"
-    last = next(reversed(source.failures.items()), None)
-    again = f"; all is tried again within {source.again_s:.0f} s" if source.again_s is not None else ""
-    return f"{vendor}: nothing works" + (f"; {last[0]}: {last[1]}" if last is not None else "") + again

@@ -22,7 +22,7 @@ from loadgen.errors import ProfileError
 from loadgen.format import ranges
 from loadgen.schema.hosts import Placement
 from loadgen.server.gpus.processes import attached_pids
-from loadgen.server.process.locks import is_this_machine
+from loadgen.server.process.ports import is_this_machine
 from loadgen.stream.request import ServerAddress
 from loadgen.system import ALL_CPUS, Cpus, parse_cpus
 

@@ -24,7 +24,7 @@ from loadgen.metrics.series import TimeSeries
 from loadgen.places import TRUST, is_trusted
 from loadgen.run.operations import Operation
 from loadgen.schema.snapshot import SeriesPoint, Snapshot
-from loadgen.server.process.locks import peer_of
+from loadgen.server.process.ports import peer_of
 
 SOCKET = "watch.sock"
 _FAREWELL_S = 1.0

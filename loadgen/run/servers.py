@@ -25,7 +25,7 @@ from loadgen.schema.snapshot import SNAPSHOT_S, InstanceView, Liveness
 from loadgen.server.gpus.given import given_indices
 from loadgen.server.gpus.memory import level_now
 from loadgen.server.process.guard_client import ProcessName, StopReport
-from loadgen.server.process.locks import PortLock, drive_lock, is_this_machine
+from loadgen.server.process.ports import PortLock, drive_lock, is_this_machine
 from loadgen.server.supervisor import ManagedServer, ServerState
 from loadgen.server.vllm.causes import Phase
 from loadgen.server.vllm.command import instance_servers

@@ -26,9 +26,8 @@ from loadgen.server.gpus.memory import HeldSince, wait_back
 from loadgen.server.process import guard, guard_client, tree
 from loadgen.server.process.container import Container, container_of, remove_container
 from loadgen.server.process.guard_client import NOT_CHECKED, ProcessName, ServerExit, StopReport, end_without_guard
-from loadgen.server.process.listener import holders, is_of_root_or_us, shown_listeners
-from loadgen.server.process.locks import PortLock, claim_port
 from loadgen.server.process.log import LogTail
+from loadgen.server.process.ports import PortLock, claim_port, holders, is_of_root_or_us, shown_listeners
 from loadgen.server.process.records import VARIABLE, Mark, forget, id_file, new_mark, record_path
 from loadgen.server.vllm.causes import Phase
 from loadgen.server.vllm.client import ServerClient, api_key, base_url, until_ready

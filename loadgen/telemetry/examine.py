@@ -9,6 +9,10 @@ nothing is left running; a missing value is not checked.
 from __future__ import annotations
 
 import asyncio
+import grp
+import os
+import platform
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +22,12 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from loadgen.build import version_words
 from loadgen.errors import TelemetryError
-from loadgen.format import harmless
+from loadgen.format import harmless, user_name
 from loadgen.metrics.energy import increase, integral
 from loadgen.schema.samples import (
+    DeviceFile,
     Examination,
     GpuExam,
     GpuSample,
@@ -32,13 +38,13 @@ from loadgen.schema.samples import (
     UnitCheck,
     carried,
 )
-from loadgen.telemetry.access import device_files, groups, user_words, versions
-from loadgen.telemetry.backends import BackendOption, backend_options
+from loadgen.telemetry.amd.kernel import rocm_version
+from loadgen.telemetry.backends import BackendOption, backend_options, package_version
 from loadgen.telemetry.capture import Candidate, Header, Part
 from loadgen.telemetry.host import HostSampler
 from loadgen.telemetry.process import OPEN_S, Child, last_lines, start_child
 from loadgen.telemetry.protocol import Order
-from loadgen.vendors import VENDORS, TelemetryMode, VendorName
+from loadgen.vendors import VENDORS, TelemetryMode, Vendor, VendorName, matched
 
 NOTHING = (
     f"no sign of a GPU of {' or '.join(vendor.label for vendor in VENDORS)}: no card in /sys/class/drm, no device "
@@ -241,3 +247,57 @@ def _energy(samples: Sequence[GpuSample]) -> Iterator[tuple[str, float, _Range]]
     if min(counter.covered_s, power.covered_s) >= _MIN_S:
         around = _Range(power.amount * (1 - _ENERGY_WITHIN), power.amount * (1 + _ENERGY_WITHIN), "J")
         yield "energy_j against power", counter.amount, around
+
+
+def versions(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> dict[str, str | None]:
+    """The versions of vramp, Python, the system, packages, drivers and ROCm; None for what is missing."""
+    system = matched(root / "etc/os-release", '(?m)^PRETTY_NAME="?[^"\n]+') or ""
+    packages = (*(name for vendor in VENDORS for name in vendor.packages), "psutil")
+    return {
+        "vramp": version_words(),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "system": system.partition("=")[2].strip('"') or None,
+        **{name: package_version(name) for name in packages},
+        **{f"{vendor.module} driver": vendor.driver(root) for vendor in VENDORS},
+        "rocm": rocm_version(Path(environ.get("ROCM_PATH") or root / "opt/rocm")) or None,
+    }
+
+
+def user_words() -> str:
+    return f"{user_name(os.geteuid())} (uid {os.geteuid()})"
+
+
+def groups() -> tuple[str, ...]:
+    return tuple(sorted(_group_name(number) for number in {os.getegid(), *os.getgroups()}))
+
+
+def device_files(root: Path = Path("/")) -> tuple[DeviceFile, ...]:
+    """The device files of the GPUs of the vendors present."""
+    return tuple(found for vendor in VENDORS if vendor.has_sign(root=root) for found in _device_files(vendor, root))
+
+
+def _device_files(vendor: Vendor, root: Path) -> Iterator[DeviceFile]:
+    dev = root / "dev"
+    patterns = (*vendor.control_files, *vendor.device_files)
+    for pattern in [vendor.windows_file] if vendor.on_windows(dev) else patterns:
+        paths = sorted(dev.glob(pattern))
+        if not paths:
+            fix = f"sudo modprobe {vendor.module}; in a container, pass the device in"
+            yield DeviceFile(f"/dev/{pattern}", "absent", fix=fix)
+        for path in paths:
+            usable = os.access(path, os.R_OK | os.W_OK)
+            name = f"/{path.relative_to(root)}"
+            try:
+                status = path.stat()
+                owner = f"{stat.filemode(status.st_mode)} {user_name(status.st_uid)}:{_group_name(status.st_gid)}"
+            except OSError as error:
+                owner = error.strerror or ""
+            yield DeviceFile(name, "usable" if usable else "denied", owner, "" if usable else vendor.denied_fix)
+
+
+def _group_name(number: int) -> str:
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)

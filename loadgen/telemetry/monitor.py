@@ -56,11 +56,22 @@ class SourceStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     option: str | None = msgspec.field(name="attempt")  # being tried or working; None if nothing is left to try
     why: str
     works: bool
-    stale: bool
     restarts: int
     failures: dict[str, str]  # the reason of each option that failed
     meta: dict[str, Any]
     again_s: float | None = None  # if no option is left: the time until all are tried again
+    stale: bool = False  # not in the record: it is volatile
+
+    @property
+    def words(self) -> str:
+        """What measures the GPUs, or why nothing does."""
+        if self.works:
+            return f"{self.vendor}: {self.option}"
+        if self.option is not None:
+            return f"{self.vendor}: trying {self.option}"
+        last = next(reversed(self.failures.items()), None)
+        again = f"; all is tried again within {self.again_s:.0f} s" if self.again_s is not None else ""
+        return f"{self.vendor}: nothing works" + (f"; {last[0]}: {last[1]}" if last is not None else "") + again
 
 
 @dataclass(slots=True, kw_only=True)

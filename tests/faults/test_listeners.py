@@ -17,7 +17,7 @@ from typing import IO
 
 import pytest
 
-from loadgen.server.process.locks import free_port
+from loadgen.server.process.ports import free_port
 from tests.faults.place import ROOT
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]

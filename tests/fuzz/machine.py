@@ -24,7 +24,7 @@ from loadgen.server.vllm.diagnosis import read_oom_kills
 from loadgen.system import parse_cpus
 from loadgen.telemetry import child
 from loadgen.telemetry.amd import gpu_metrics, sysfs
-from loadgen.telemetry.amd.kernel import compute_nodes, held_bytes, pci_location, rocm_version, xgmi_peers
+from loadgen.telemetry.amd.kernel import compute_nodes, held_bytes, rocm_version, socket_of, xgmi_peers
 from loadgen.telemetry.host import read_frequency
 from loadgen.telemetry.readings import Missing
 from tests.fuzz.checks import require_amounts, require_same, require_showable, scratch, written
@@ -127,7 +127,7 @@ def processes(data: bytes) -> object:
 
 def cpu_lists(data: bytes) -> object:
     text = data.decode("utf-8", "replace")
-    pci_location(text)
+    socket_of(text)
     cpus = parse_cpus(text)
     require_same(cpus, parse_cpus(format_cpus(cpus)))
     written("cpus/devices/system/node/node0/cpulist", data)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import trustme
 
-from loadgen.server.process.locks import free_port
+from loadgen.server.process.ports import free_port
 from tests.vllm.engine import CACHE, VLLM
 
 HOST = "127.0.0.1"

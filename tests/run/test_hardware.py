@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 from unittest.mock import patch
 
+import msgspec
 import pytest
 
 import tests.telemetry.nvml_stub
@@ -24,6 +25,7 @@ from loadgen.schema.samples import ServerDevices
 from loadgen.store.journal import read_journal
 from loadgen.system import has_host_pids
 from loadgen.telemetry.backends import BackendOption
+from loadgen.telemetry.monitor import SourceStatus
 from tests.c_library import build_library
 from tests.engines import MANAGED, Simulator, attach, profile, simulator
 from tests.run.driving import finish, left_behind
@@ -149,8 +151,11 @@ async def test_processes_are_listed_while_somebody_looks(tmp_path: Path) -> None
 
 
 def test_that_all_is_tried_again_is_said() -> None:
-    status = {"attempt": None, "works": False, "failures": {"amdsmi": "BUSY"}, "again_s": 15.0}
-    assert telemetry_words({"amd": status}) == "amd: nothing works; amdsmi: BUSY; all is tried again within 15 s"
+    status = SourceStatus("amd", None, "", False, 0, {"amdsmi": "BUSY"}, {}, again_s=15.0)
+    assert (
+        telemetry_words({"amd": msgspec.to_builtins(status)})
+        == "amd: nothing works; amdsmi: BUSY; all is tried again within 15 s"
+    )
 
 
 async def test_telemetry_can_be_off(engine: Simulator) -> None:

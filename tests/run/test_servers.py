@@ -14,7 +14,7 @@ from loadgen.run.servers import Servers
 from loadgen.schema.engine import EngineView
 from loadgen.schema.journal import Milestone
 from loadgen.server.process.guard_client import stop_server
-from loadgen.server.process.locks import driver_of
+from loadgen.server.process.ports import driver_of
 from loadgen.server.process.records import list_servers
 from loadgen.server.supervisor import ManagedServer
 from tests.engines import NOBODY, PORT

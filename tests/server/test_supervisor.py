@@ -16,7 +16,7 @@ import pytest
 from loadgen.errors import ServerError
 from loadgen.profile.schema import Docker, Server
 from loadgen.server.process.guard_client import ServerExit, stop_server
-from loadgen.server.process.locks import claim_port, drive_lock, require_free_port
+from loadgen.server.process.ports import claim_port, drive_lock, require_free_port
 from loadgen.server.process.records import list_servers
 from loadgen.server.supervisor import ManagedServer
 from tests.server.fakes import PATIENCE_S, FakeServer, eventually, fake_docker, is_gone, wait_until

@@ -16,7 +16,7 @@ from loadgen.run.operations import Stop
 from loadgen.run.run import Run
 from loadgen.run.settings import RunSettings
 from loadgen.schema.snapshot import Snapshot
-from loadgen.server.process.locks import require_free_port
+from loadgen.server.process.ports import require_free_port
 from loadgen.server.process.records import list_servers, servers_folder
 from tests.server.fakes import is_gone, kill_at_once
 from tests.vllm.engine import HERE, PROFILE, attach, engine_processes, finish, here

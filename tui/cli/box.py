@@ -32,7 +32,7 @@ from loadgen.server.gpus.processes import described
 from loadgen.server.preflight.check import NEEDS_BOX, check_profile
 from loadgen.server.preflight.outdated import outdated
 from loadgen.server.process.guard_client import stop_server
-from loadgen.server.process.locks import driver_of, owner_of
+from loadgen.server.process.ports import driver_of, owner_of
 from loadgen.server.process.records import ServerRecord, find_servers, remains
 from loadgen.telemetry.capture import write_capture
 from loadgen.telemetry.examine import DUMP_PACE, BackendTrial, Pace, capture_header, examine

@@ -12,7 +12,7 @@ from loadgen.format import user_name
 from loadgen.masking import shown_command
 from loadgen.schema.samples import GpuProcess, GpuSample
 from loadgen.server.process import tree
-from loadgen.server.process.listener import listeners
+from loadgen.server.process.ports import listeners
 from loadgen.stream.request import host_and_port
 from loadgen.system import has_host_pids
 

@@ -22,9 +22,10 @@ from loadgen.parts import named_box
 from loadgen.places import cache_folder
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile, Server
+from loadgen.record.conditions import NO_CONTAINER, Here, conditions
 from loadgen.schema.finding import Finding, Skipped, by_severity, not_checked
 from loadgen.schema.samples import GpuStatic
-from loadgen.server.preflight import box_connections, box_gpus, box_hardware, box_model, box_system, publication
+from loadgen.server.preflight import box_connections, box_gpus, box_hardware, box_model, box_system
 from loadgen.server.preflight.facts import Box, Setup, facts_of
 from loadgen.server.preflight.rules import rule_findings, skipped_rules
 from loadgen.server.vllm.command import devices_each, find_container_program, find_vllm
@@ -59,6 +60,28 @@ class _Check(NamedTuple):
         return self.sees.__name__.replace("_", "-")
 
 
+def unlike_publication(setup: Setup) -> Iterator[Finding]:
+    """What of this box and plan differs from the publication that the profile reproduces."""
+    reference, server = setup.profile.reference, setup.server
+    if reference is None:
+        return
+    here = Here(
+        models=[server.model] if server.model else [],
+        version=setup.vllm,
+        image=server.docker.image if server.docker is not None else NO_CONTAINER,
+        gpus=[gpu.name for gpu in setup.taken_gpus] or None,
+        requests=[stage.requests for stage in setup.plan if stage.concurrency != 0],
+        data=None,
+        canaries=0,
+    )
+    # The file of prompts is read by the run, which says whether it is the published one.
+    found = conditions(reference.model_copy(update={"data": ""}), here)
+    differing = [f"{one.name} {one.here}, not {one.published}" for one in found if one.same is False]
+    if differing:
+        why = f"{reference.source} measured under other conditions; the report names them beside its figures"
+        yield Finding("unlike-publication", "info", "; ".join(differing), why, source=reference.source)
+
+
 _PORT = _Check(box_system.port, (_box,))
 _CLIENT = (
     _Check(box_gpus.orphans, (_box,)),
@@ -89,7 +112,7 @@ _VLLM = (
     _Check(box_gpus.leftover_servers, (_box,)),
     _Check(box_system.numa_balancing, (_box,)),
     _Check(box_system.huge_pages, (_box,)),
-    _Check(publication.unlike_publication),
+    _Check(unlike_publication),
 )
 _CHECKS = {
     "attach": _CLIENT,

@@ -5,6 +5,7 @@ Nothing here raises: values that are missing, unreadable or malformed, or of a d
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,21 +86,10 @@ def held_bytes(sysfs: Path) -> dict[int, dict[str, int | None]] | None:
     }
 
 
-def pci_location(address: str) -> tuple[int, int] | None:
-    """Domain and location of a PCI address, as amdkfd writes them; None if it is no address."""
-    domain, _, rest = address.partition(":")
-    bus, _, rest = rest.partition(":")
-    device, _, function = rest.partition(".")
-    try:
-        return int(domain, 16), int(bus, 16) << 8 | int(device, 16) << 3 | int(function, 16)
-    except ValueError:
-        return None
-
-
 def socket_of(address: str) -> tuple[int, int] | None:
-    """The `socket` of the nodes at a PCI address, which may be that of any partition."""
-    location = pci_location(address)
-    return None if location is None else (location[0], location[1] & _BUS_AND_DEVICE)
+    """The `socket` of the nodes at a PCI address, which may be that of any partition; None if it is no address."""
+    match = re.fullmatch(r"([0-9a-fA-F]{1,8}):([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})\.[0-7]", address)
+    return None if match is None else (int(match[1], 16), int(match[2], 16) << 8 | int(match[3], 16) << 3)
 
 
 def rocm_version(folder: Path) -> str:

@@ -198,3 +198,21 @@ def test_this_machine_can_be_checked(tmp_path: Path) -> None:
     profile = profile_of(tmp_path)
     for platform in ("cpu", platform_here(box.dev)):
         assert all(finding.seen and finding.why for finding in check(box, profile, platform))
+
+
+@pytest.mark.parametrize(
+    ("system", "seen"),
+    [
+        ({}, None),
+        ({"requests": 80}, None),
+        ({"requests": 1000}, "requests 80, not 1,000"),
+        ({"image": "rocm/vllm:1"}, "image no container, not rocm/vllm:1"),
+        ({"gpu": "MI300X", "gpus": 8, "version": "0.6.2"}, None),  # nothing is known of these here
+    ],
+)
+def test_only_what_is_known_to_differ_is_named(tmp_path: Path, system: dict[str, object], seen: str | None) -> None:
+    box = healthy_box(tmp_path)
+    given = [f"reference.system.{key}={value!r}".replace("'", '"') for key, value in system.items()]
+    profile = profile_of(tmp_path, 'reference.source="a publication"', "load.requests=80", *given)
+    found = [finding.seen for finding in check(box, profile) if finding.id == "unlike-publication"]
+    assert found == ([seen] if seen else [])

@@ -14,7 +14,7 @@ import pytest
 from loadgen.errors import ServerError
 from loadgen.profile.schema import Server
 from loadgen.schema.engine import OwnRequests
-from loadgen.server.process.locks import free_port
+from loadgen.server.process.ports import free_port
 from loadgen.server.vllm.client import ModelInfo, ServerClient, api_key, base_url, optional, pick_model
 from tests.conftest import Certificate
 

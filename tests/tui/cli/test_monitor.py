@@ -13,7 +13,7 @@ from loadgen.run.run import Run
 from loadgen.run.settings import RunSettings
 from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
-from loadgen.server.process.locks import driver_of, owner_of
+from loadgen.server.process.ports import driver_of, owner_of
 from tests.engines import MANAGED, NOBODY, Simulator, profile
 from tests.run.driving import finish, in_turn
 from tests.tui.cli.test_main import SMALL, start, vramp, wait_for

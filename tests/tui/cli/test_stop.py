@@ -56,7 +56,7 @@ def test_another_port_is_not_touched(left: str, capsys: pytest.CaptureFixture[st
 
 DRIVING = """
 import sys
-from loadgen.server.process.locks import drive_lock
+from loadgen.server.process.ports import drive_lock
 lock = drive_lock("localhost", int(sys.argv[1]))
 print("driving", flush=True)
 sys.stdin.read()

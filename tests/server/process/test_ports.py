@@ -17,15 +17,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ServerError
-from loadgen.server.process import locks
-from loadgen.server.process.listener import listeners
-from loadgen.server.process.locks import (
+from loadgen.server.process import ports
+from loadgen.server.process.ports import (
     claim_port,
     drive_lock,
     driver_of,
     free_port,
+    holders,
+    is_of_root_or_us,
     is_this_machine,
+    listeners,
     require_free_port,
+    shown_listeners,
 )
 from loadgen.server.process.tree import ProcessId
 from tests.engines import PORT
@@ -34,7 +37,7 @@ from tests.server.fakes import write_record
 ROOT = Path(__file__).parents[3]
 OTHER = """
 import sys
-from loadgen.server.process.locks import drive_lock
+from loadgen.server.process.ports import drive_lock
 lock = drive_lock(sys.argv[1], int(sys.argv[2]))
 print("driving", flush=True)
 sys.stdin.read()
@@ -96,7 +99,7 @@ def test_servers_elsewhere_are_others() -> None:
 
 @given(st.text(max_size=300), st.integers(1, 65535))
 def test_any_host_can_be_locked(host: str, port: int) -> None:
-    assert len(locks._lock_name("drives", host, port)) < 108  # what fits into an address
+    assert len(ports._lock_name("drives", host, port)) < 108  # what fits into an address
     with drive_lock(host, PORT), drive_lock(host, PORT):
         pass
     assert driver_of(host, PORT) == ""
@@ -113,7 +116,7 @@ def test_one_vramp_may_take_its_lock_twice() -> None:
 
 
 def test_more_questions_than_the_holder_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "_BACKLOG", 1)
+    monkeypatch.setattr(ports, "_BACKLOG", 1)
     with drive_lock("127.0.0.1", PORT):
         answers = [driver_of("localhost", PORT) for _ in range(4)]
     assert f"(pid {os.getpid()} (" in answers[0]
@@ -146,7 +149,7 @@ def test_a_free_port_that_another_vramp_has_chosen_is_passed_over(monkeypatch: p
     chosen = free_port("127.0.0.1")
     choices = iter([chosen, chosen, free_port("127.0.0.1")])
     # Which port the kernel offers cannot be commanded.
-    monkeypatch.setattr(locks, "free_port", lambda host: next(choices))
+    monkeypatch.setattr(ports, "free_port", lambda host: next(choices))
     with other_vramp("127.0.0.1", chosen):
         port, lock = claim_port("127.0.0.1", 0)
     with lock:
@@ -156,7 +159,7 @@ def test_a_free_port_that_another_vramp_has_chosen_is_passed_over(monkeypatch: p
 def test_two_servers_of_one_vramp_do_not_choose_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen, other = free_port("127.0.0.1"), free_port("127.0.0.1")
     choices = iter([chosen, chosen, other])
-    monkeypatch.setattr(locks, "free_port", lambda host: next(choices))  # as above
+    monkeypatch.setattr(ports, "free_port", lambda host: next(choices))  # as above
     first, one = claim_port("127.0.0.1", 0)
     second, two = claim_port("127.0.0.1", 0)
     with one, two:
@@ -224,3 +227,47 @@ def test_a_sandbox_that_lists_neither_listeners_nor_interfaces(
 def test_an_address_of_another_machine(host: str) -> None:
     with pytest.raises(ServerError, match="not an address of this machine"):
         free_port(host)
+
+
+NOBODY = 65534
+
+
+@contextmanager
+def listening(address: str) -> Iterator[int]:
+    """Yield the port of a socket of this process."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "reached"),
+    [
+        ("127.0.0.1", "127.0.0.1", True),
+        ("0.0.0.0", "127.0.0.1", True),
+        ("127.0.0.1", "0.0.0.0", True),
+        ("127.0.0.1", "localhost", True),
+        ("127.0.0.2", "127.0.0.1", False),
+        ("::1", "[::1]", True),
+        ("::", "127.0.0.1", True),
+        ("::1", "127.0.0.1", False),
+    ],
+)
+def test_only_those_that_a_connection_may_reach_hold_a_port(address: str, host: str, *, reached: bool) -> None:
+    with listening(address) as port:
+        assert holders(host, port) == ({os.getpid()} if reached else set())
+        assert listeners([port]) == {os.getpid()}
+    assert holders(host, port) == set()
+
+
+def test_a_listener_is_named_by_its_command() -> None:
+    assert shown_listeners({os.getpid()}).startswith(f"pid {os.getpid()} (")
+    assert shown_listeners({None}) == "a process that only its owner or root can see"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may start a process of another user")
+def test_a_process_of_another_user_is_neither_roots_nor_ours() -> None:
+    assert is_of_root_or_us(os.getpid())
+    with subprocess.Popen(["sleep", "600"], user=NOBODY) as other:
+        assert not is_of_root_or_us(other.pid)
+        other.kill()

@@ -1,4 +1,4 @@
-"""Locks that say which vramp drives a server and which one runs it, two per port, and the search for a free port.
+"""Ports of servers: locks that say which vramp drives a server and which one runs it, free ports, and who listens.
 
 The vramp that started a server runs it: it holds that lock until the server has ended or was left running. The vramp
 that drives it, possibly another one, alone sends load. Each lock is an abstract unix socket named after the port.
@@ -6,6 +6,10 @@ Invariants: the kernel gives a name to one process, of any user, and frees it wh
 stale and needs no file; a server on this machine is identified by its port, whatever host name was used. Abstract names
 belong to a network namespace, as ports do: two containers with separate networks each have a port 8000 and locks for
 it. Any user can take such a name from the others, just as any user can take the port.
+
+Whoever listens on a port would get the API key of a server that is being started there. The kernel lists listening
+sockets by inode, and the descriptors of each process name theirs. Another user's processes are hidden from anybody but
+root: their sockets are found, and their pid is None.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import ipaddress
 import os
 import socket
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Self
@@ -24,8 +29,9 @@ import psutil
 
 from loadgen.errors import ServerError
 from loadgen.format import user_name
-from loadgen.server.process.listener import listeners, shown_listeners, shown_process
+from loadgen.masking import shown_command
 from loadgen.server.process.records import list_servers
+from loadgen.server.process.tree import command_line
 
 _BACKLOG = 4096  # identifying the holder takes a place in its queue; when that is full, the holder cannot be identified
 _CREDENTIALS = struct.Struct("3i")  # pid, user, group
@@ -218,3 +224,72 @@ def _why_not(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRNOTAVAIL:
         return f"server.host = {host!r}: not an address of this machine"
     return f"cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}"
+
+
+def listeners(ports: Collection[int]) -> set[int]:
+    """The processes that listen on one of these ports, on any address, as far as this user can see."""
+    try:
+        return {pid for _, pid in _listening(ports) if pid is not None}
+    except ServerError:
+        return set()
+
+
+def holders(host: str, port: int) -> set[int | None]:
+    """The processes that a connection to this address may reach; None stands for those of other users.
+
+    Raises `ServerError` where the kernel does not say.
+    """
+    return {pid for address, pid in _listening([port]) if _is_reached(address, host)}
+
+
+def _listening(ports: Collection[int]) -> set[tuple[str, int | None]]:
+    """The address and the process of each socket that listens on one of these ports."""
+    try:
+        connections = psutil.net_connections("tcp")
+    except (psutil.Error, OSError) as error:  # not allowed in some sandboxes
+        raise ServerError(f"the kernel does not say who listens on a port here: {error}") from error
+    return {
+        (connection.laddr.ip, connection.pid)
+        for connection in connections
+        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port in ports
+    }
+
+
+def _is_reached(listening: str, host: str) -> bool:
+    """Whether a socket on an address may answer connections to a host; if in doubt, it may."""
+    try:
+        address, wanted = (
+            _plain(ipaddress.ip_address(text.partition("%")[0])) for text in (listening, host.strip("[]"))
+        )
+    except ValueError:  # a name, for which any of its addresses may be taken
+        return True
+    if address.is_unspecified or wanted.is_unspecified:
+        return True
+    return address == wanted
+
+
+def _plain(
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address,
+) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """An IPv4 address that is written as one of IPv6, as a socket of both families has it."""
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
+
+
+def is_of_root_or_us(pid: int) -> bool:
+    """Whether this process runs as root, as a container's daemon does, or as this user."""
+    try:
+        return psutil.Process(pid).uids().real in (0, os.geteuid())
+    except psutil.Error:
+        return False
+
+
+def shown_listeners(pids: Collection[int | None]) -> str:
+    """These processes in words, by pid and command."""
+    known = ", ".join(shown_process(pid) for pid in sorted(pid for pid in pids if pid is not None))
+    return known or "a process that only its owner or root can see"
+
+
+def shown_process(pid: int) -> str:
+    words = command_line(pid)
+    return f"pid {pid} ({shown_command(words)})" if words else f"pid {pid}"
