@@ -23,8 +23,7 @@ from benchmarks.running import Table, attach, finish, read_options, scratch, sim
 from loadgen.report.tabular import Column
 from loadgen.schema.result import Result
 from loadgen.simulator.__main__ import main as simulate
-from loadgen.simulator.ground_truth import GroundTruth
-from loadgen.simulator.served_stream import ServedStream
+from loadgen.simulator.ground_truth import GroundTruth, ServedStream
 from loadgen.workload.arrivals import arrival_offsets_s
 
 SEED = 1

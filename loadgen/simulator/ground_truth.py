@@ -18,16 +18,26 @@ import time
 from array import array
 from collections import Counter, deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from operator import sub
 from typing import Any, Literal
-
-from loadgen.simulator.served_stream import ServedStream
 
 KEPT_EVENTS = 1 << 22  # of ended streams, 8 bytes each
 KEPT_STEPS = 1 << 17
 _STREAM_COSTS = 32  # a stream's overhead, in events
 
 Outcome = Literal["completed", "aborted", "failed"]
+
+
+@dataclass(slots=True, eq=False)
+class ServedStream:
+    """One stream: when its request came, and when each event with output was written."""
+
+    received_ns: int
+    stamps: "array[int]" = field(default_factory=lambda: array("q"))
+    tokens: list[int] | None = None  # the tokens of each event; None: one each
+    completed: bool = False
+    ended_ns: int = 0  # 0 while it is open
 
 
 class ServedHistory:
@@ -83,7 +93,14 @@ class ServedHistory:
         over = [each for each in streams if each.ended_ns and each.ended_ns <= until_ns]
         from loadgen.simulator.served_events import ServedEvents  # see there: it loads numpy
 
-        events = ServedEvents(streams, since_ns, until_ns)
+        events = ServedEvents(
+            received_ns=[each.received_ns for each in streams],
+            completed=[each.completed for each in streams],
+            stamps=[each.stamps for each in streams],
+            tokens=[each.tokens for each in streams],
+            since_ns=since_ns,
+            until_ns=until_ns,
+        )
         return {
             "since_ns": since_ns,
             "until_ns": until_ns,

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.simulator.served_stream import ServedStream
-
 PART_TOKENS = 8  # a part of a stream with fewer tokens has no time per output token
 
 _Int64 = NDArray[np.int64]
@@ -20,15 +18,25 @@ _Int64 = NDArray[np.int64]
 class ServedEvents:
     """The events of some streams, concatenated in flat arrays."""
 
-    def __init__(self, streams: Sequence[ServedStream], since_ns: int, until_ns: int) -> None:
-        lengths = np.array([len(each.stamps) for each in streams], dtype=np.int64)
-        self._stream = np.repeat(np.arange(len(streams)), lengths)
-        self._received = _flat([each.received_ns] for each in streams)
-        self._completed = np.array([each.completed for each in streams], dtype=bool)
+    def __init__(
+        self,
+        *,
+        received_ns: Sequence[int],
+        completed: Sequence[bool],
+        stamps: "Sequence[array[int]]",
+        tokens: Sequence[list[int] | None],
+        since_ns: int,
+        until_ns: int,
+    ) -> None:
+        """One value of each for each stream; `tokens` of its events, None if each has one."""
+        lengths = np.array([len(each) for each in stamps], dtype=np.int64)
+        self._stream = np.repeat(np.arange(len(stamps)), lengths)
+        self._received = np.array(received_ns, dtype=np.int64)
+        self._completed = np.array(completed, dtype=bool)
         self._ends = np.cumsum(lengths)
         self._since_ns = since_ns
-        self.stamps = _flat(each.stamps for each in streams)
-        self.tokens = _flat(each.tokens or [1] * len(each.stamps) for each in streams)
+        self.stamps = _flat(stamps)
+        self.tokens = _flat(counts or [1] * len(each) for counts, each in zip(tokens, stamps, strict=True))
         self.inside = (self.stamps >= since_ns) & (self.stamps <= until_ns)
         first = np.diff(self._stream, prepend=-1) != 0
         (self._firsts,) = np.nonzero(first & self.inside & (self._received[self._stream] >= since_ns))

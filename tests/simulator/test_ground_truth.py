@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.simulator.ground_truth import GroundTruth, Samples, ServedHistory
-from loadgen.simulator.served_stream import ServedStream
+from loadgen.simulator.ground_truth import GroundTruth, Samples, ServedHistory, ServedStream
 from tests.simulator.conftest import Running, body_of, events_of, read_all, request
 
 MS = 1_000_000
