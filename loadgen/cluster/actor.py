@@ -26,7 +26,7 @@ from loadgen.cluster.messages import (
     WriteLine,
 )
 from loadgen.errors import WorkerError
-from loadgen.fleet.pipe import LocalPipe
+from loadgen.fleet.host import LocalPipe
 
 SILENCE_S = 10.0
 _BEAT_S = 1.0  # between signs of life to each worker

@@ -26,7 +26,7 @@ from loadgen.cluster.messages import (
     WorkerEnded,
     WriteLine,
 )
-from loadgen.fleet.pipe import CLOSE_S, Ended, Heard
+from loadgen.fleet.host import CLOSE_S, Ended, Heard
 from loadgen.schema.hosts import HostFacts
 
 Exchange = Callable[[bytes], Awaitable[bytes]]

@@ -21,16 +21,7 @@ import msgspec
 
 from loadgen.errors import WorkerError
 from loadgen.fleet.host import Host, LocalHost
-from loadgen.fleet.merge import (
-    WorkerTicks,
-    host_tick,
-    merge_clients,
-    merge_stages,
-    new_ticks,
-    open_streams,
-    rows_by_worker,
-    seconds_behind,
-)
+from loadgen.fleet.merge import merge_clients, merge_stages, open_streams, rows_by_worker, seconds_behind
 from loadgen.fleet.worker import Worker
 from loadgen.plan.stage import Stage, workers_for
 from loadgen.schema.deltas import StageDelta, StreamRow
@@ -333,13 +324,11 @@ class Fleet:
                     await self._changed.wait()
 
     def _merge(self) -> FleetTick:
-        sharing = self._sharing if self._running is not None else []
-        parts = [new_ticks(worker, shares=worker in sharing) for worker in self._workers]
+        ticks = [tick for worker in self._workers for tick in worker.take()]
         died = [(worker, death) for worker in self._workers if (death := worker.take_death()) is not None]
-        ticks = [tick for part in parts for tick in part.ticks]
-        last = [part.last for part in parts if part.last is not None]
+        last = _last_ticks(self._workers)
         instances = tuple(
-            merge_stages([part.stages for part in parts if part.instance == server], peak=sum)
+            merge_stages([worker.stages for worker in self._workers if worker.instance == server], peak=sum)
             for server in range(self._servers)
         )
         open_stages, open_sent = open_streams(last)
@@ -351,12 +340,12 @@ class Fleet:
             behind_s=seconds_behind(last),
             stages=merge_stages([*instances, self._take_no_load_windows()], peak=sum),
             instances=instances if self._servers > 1 else (),
-            hosts=self._host_ticks(parts, Counter(worker.host.name for worker, _ in died)),
+            hosts=self._host_ticks(Counter(worker.host.name for worker, _ in died)),
             client=msgspec.structs.replace(
                 merge_clients(ticks, workers_lost=len(died)), stood_still_ns=self._take_standstill(ticks)
             ),
             held=sum(tick.held for tick in last),
-            most_held=sum(part.most_held for part in parts),
+            most_held=sum(worker.most_held for worker in self._workers),
             queued=sum(tick.queued for tick in last),
             open_stages=dict(open_stages),
             open_sent=dict(open_sent),
@@ -367,7 +356,7 @@ class Fleet:
             news=news,
             clock_moves=self._take_clock_moves(),
             rss_bytes=sum(tick.rss_bytes for tick in last),
-            sharing=sum(part.shares for part in parts),
+            sharing=self._sharing_among(self._workers),
             rows=rows_by_worker(ticks),
         )
 
@@ -396,13 +385,35 @@ class Fleet:
         moves = ((name, moved_ns - before.get(name, 0)) for name, moved_ns in self._moved_ns.items())
         return tuple((name, by_ns) for name, by_ns in moves if by_ns)
 
-    def _host_ticks(self, parts: Sequence[WorkerTicks], died: Counter[str]) -> tuple[HostTick, ...]:
+    def _sharing_among(self, workers: Sequence[Worker]) -> int:
+        """How many of them take part in the running stage."""
+        return sum(worker.ready for worker in workers if self._running is not None and worker in self._sharing)
+
+    def _host_ticks(self, died: Counter[str]) -> tuple[HostTick, ...]:
         """Each host's part; none if the only host is this machine."""
-        return tuple(
-            host_tick(host, [part for part in parts if part.host == host.name], workers_lost=died[host.name])
-            for host in self._hosts
-            if host.name
-        )
+        ticks = []
+        for host in self._hosts:
+            if not host.name:
+                continue
+            workers = [worker for worker in self._workers if worker.host.name == host.name]
+            last = _last_ticks(workers)
+            ticks.append(
+                HostTick(
+                    stages=merge_stages([worker.stages for worker in workers], peak=sum),
+                    client=merge_clients(
+                        [tick for worker in workers for tick in worker.taken], workers_lost=died[host.name]
+                    ),
+                    held=sum(tick.held for tick in last),
+                    workers=len(last),
+                    sharing=self._sharing_among(workers),
+                    rss_bytes=sum(tick.rss_bytes for tick in last),
+                    offset_ns=host.offset_ns,
+                    uncertainty_ns=host.uncertainty_ns,
+                    rtt_ns=host.rtt_ns,
+                    lost=host.lost is not None,
+                )
+            )
+        return tuple(ticks)
 
     def _first_wave_waiting(self) -> int | None:
         if self._no_load is not None:
@@ -420,3 +431,7 @@ class Fleet:
         if not any(done):
             return "every worker that took part in it died"
         return _ANSWERED if not short else f"{_ANSWERED} but those of {short} of {len(done)} workers, which died"
+
+
+def _last_ticks(workers: Sequence[Worker]) -> list[Tick]:
+    return [worker.last for worker in workers if worker.alive and worker.last is not None]

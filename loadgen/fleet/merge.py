@@ -1,4 +1,4 @@
-"""Merges ticks: those of one worker, of several workers, of hosts."""
+"""Merges ticks, of one worker or of several."""
 
 from __future__ import annotations
 
@@ -8,56 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from loadgen.fleet.host import Host
-from loadgen.fleet.worker import Worker
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.schema.deltas import ClientDelta, StageDelta, StreamRow
-from loadgen.schema.hosts import HostTick
 from loadgen.worker.messages import TICK_NS, Tick
-
-
-class WorkerTicks(msgspec.Struct, frozen=True):
-    """The new ticks of one worker, and what was lost with it."""
-
-    instance: int
-    host: str
-    ticks: list[Tick]
-    stages: dict[int, StageDelta]
-    last: Tick | None  # its latest tick ever, if it is alive
-    shares: bool  # whether it is alive and shares the running stage
-    most_held: int  # open streams in the new ticks and the one before: ticks of two workers may lie one apart
-
-
-def new_ticks(worker: Worker, *, shares: bool) -> WorkerTicks:
-    """What a worker did since the last call; `shares`: whether it was given a share of the running stage."""
-    before = worker.reported
-    ticks, lost = worker.take()
-    return WorkerTicks(
-        instance=worker.instance,
-        host=worker.host.name,
-        ticks=ticks,
-        stages=merge_stages([*(tick.stages for tick in ticks), lost]),
-        last=worker.last if worker.ready else None,
-        shares=shares and worker.ready,
-        most_held=max((tick.most_held for tick in (*before, *ticks)), default=0),
-    )
-
-
-def host_tick(host: Host, parts: Sequence[WorkerTicks], *, workers_lost: int) -> HostTick:
-    """One host's part of a merged tick, from those of its workers."""
-    last = [part.last for part in parts if part.last is not None]
-    return HostTick(
-        stages=merge_stages([part.stages for part in parts], peak=sum),
-        client=merge_clients([tick for part in parts for tick in part.ticks], workers_lost=workers_lost),
-        held=sum(tick.held for tick in last),
-        workers=len(last),
-        sharing=sum(part.shares for part in parts),
-        rss_bytes=sum(tick.rss_bytes for tick in last),
-        offset_ns=host.offset_ns,
-        uncertainty_ns=host.uncertainty_ns,
-        rtt_ns=host.rtt_ns,
-        lost=host.lost is not None,
-    )
 
 
 def merge_clients(ticks: Sequence[Tick], *, workers_lost: int) -> ClientDelta:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import msgspec
 
 from loadgen.errors import UNDECODABLE, WorkerError
-from loadgen.fleet.host import Host
-from loadgen.fleet.pipe import CLOSE_S, Pipe
+from loadgen.fleet.host import CLOSE_S, Host, Pipe
+from loadgen.fleet.merge import merge_stages
 from loadgen.format import counted
 from loadgen.schema.deltas import StageDelta
 from loadgen.worker import messages
@@ -32,8 +32,11 @@ class Worker:
         self.share: int | None = None  # its share of the running closed loop
         self.death: str | None = None  # why it died, until `take_death`
         self._pipe = pipe
+        self.taken: list[Tick] = []  # by the last call of `take`
+        self.stages: dict[int, StageDelta] = {}  # what happened in them, and what was lost when it died
+        self.most_held = 0  # open streams in them and the one before: ticks of two workers may lie one apart
         self._ticks: list[Tick] = []
-        self.reported: list[Tick] = []  # the latest that was taken, if any
+        self._latest: list[Tick] = []  # that was taken, if any
         self._lost: dict[int, StageDelta] = {}
         self._on_change = on_change
         self._moments: dict[tuple[int, str], int] = {}  # window times by stage and field, on our clock
@@ -68,12 +71,13 @@ class Worker:
     def name(self) -> str:
         return f"worker {self.number}" + (f" on {self.host.name}" if self.host.name else "")
 
-    def take(self) -> tuple[list[Tick], dict[int, StageDelta]]:
-        """The ticks since the last call, and by stage the streams lost when it died."""
-        taken = self._ticks, self._lost
-        self.reported = self._ticks[-1:] or self.reported
-        self._ticks, self._lost = [], {}
-        return taken
+    def take(self) -> list[Tick]:
+        """The ticks since the last call."""
+        self.most_held = max((tick.most_held for tick in (*self._latest, *self._ticks)), default=0)
+        self._latest = self._ticks[-1:] or self._latest
+        self.stages = merge_stages([*(tick.stages for tick in self._ticks), self._lost])
+        self.taken, self._ticks, self._lost = self._ticks, [], {}
+        return self.taken
 
     def take_death(self) -> str | None:
         """Why it died; returned only once."""

@@ -14,7 +14,7 @@ import pytest
 
 from loadgen.errors import WorkerError
 from loadgen.fleet import fleet as fleet_module
-from loadgen.fleet import pipe, worker
+from loadgen.fleet import host, worker
 from loadgen.fleet.fleet import Fleet, FleetTick
 from loadgen.fleet.host import Host, LocalHost
 from loadgen.metrics.stage import StageMetrics
@@ -324,7 +324,7 @@ async def test_one_that_was_stopped_for_a_moment_is_not_ended(engine: Simulator)
 async def test_one_that_stops_while_it_is_closed_is_killed_and_its_streams_are_lost(
     engine: Simulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipe, "CLOSE_S", 0.2)
+    monkeypatch.setattr(host, "CLOSE_S", 0.2)
     async with driven(engine, 2) as run:
         run.begin(0, concurrency=4)
         await run.until(lambda tick: tick.held == 4)
@@ -369,7 +369,7 @@ async def test_without_any_that_starts_there_is_no_fleet(engine: Simulator, monk
     finally:
         await fleet.close()
     with monkeypatch.context() as patch:
-        patch.setattr(pipe, "_PROGRAM", ("/no/such/program",))
+        patch.setattr(host, "_PROGRAM", ("/no/such/program",))
         nobody = Fleet(1)
         with pytest.raises(WorkerError, match="worker 0 could not be started"):
             await start(nobody, engine, 1, most=2)

@@ -11,9 +11,8 @@ import psutil
 import pytest
 
 from loadgen.errors import WorkerError
-from loadgen.fleet import pipe
-from loadgen.fleet.host import LocalHost
-from loadgen.fleet.pipe import LocalPipe
+from loadgen.fleet import host
+from loadgen.fleet.host import LocalHost, LocalPipe
 from loadgen.fleet.worker import Worker
 from loadgen.worker.messages import OpenWindow
 
@@ -79,7 +78,7 @@ async def test_one_that_does_its_work_and_ends_with_its_stdin() -> None:
         await talking.until(lambda: talking.worker.ready)
         first = talking.worker.last
         await talking.until(lambda: talking.worker.last is not first)
-        assert len(talking.worker.take()[0]) == 2
+        assert len(talking.worker.take()) == 2
         assert not talking.worker.has_ticked
     assert (talking.worker.alive, talking.worker.pid, talking.worker.take_death()) == (False, None, None)
 
@@ -113,7 +112,7 @@ async def test_deaths_and_nonsense_are_told_once(code: str, words: str) -> None:
 
 
 async def test_a_line_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipe, "_LINE_LIMIT", 100_000)
+    monkeypatch.setattr(host, "_LINE_LIMIT", 100_000)
     async with talk("while True: sys.stdout.write('x' * 10_000)") as talking:
         assert "sent an invalid tick" in await talking.gone()
 
@@ -121,9 +120,11 @@ async def test_a_line_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_the_streams_of_one_that_dies_are_lost_once() -> None:
     async with talk("tick(7, 5)\nos._exit(1)") as talking:
         assert (await talking.gone()).endswith("; 7 streams are lost with it")
-        _, lost = talking.worker.take()
-        assert {index: (delta.unfinished, delta.lost) for index, delta in lost.items()} == {3: (5, 5)}
-        assert talking.worker.take()[1] == {}
+        talking.worker.take()
+        lost = {index: (delta.unfinished, delta.lost) for index, delta in talking.worker.stages.items()}
+        assert lost == {3: (5, 5)}
+        talking.worker.take()
+        assert talking.worker.stages == {}
 
 
 async def test_a_stopped_one_is_ended_after_a_while() -> None:
@@ -160,10 +161,11 @@ async def test_ticks_end_the_silence() -> None:
 
 @pytest.mark.parametrize("code", ["os.kill(os.getpid(), signal.SIGSTOP)", "while True: time.sleep(1)"])
 async def test_one_that_does_not_end_by_itself_is_killed(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    monkeypatch.setattr(pipe, "CLOSE_S", 0.1)
+    monkeypatch.setattr(host, "CLOSE_S", 0.1)
     async with talk("tick(1, 1)\n" + code) as talking:
         await talking.until(lambda: talking.worker.ready)
-    assert talking.worker.take()[1][3].lost == 1
+    talking.worker.take()
+    assert talking.worker.stages[3].lost == 1
     assert "did not exit" in (talking.worker.take_death() or "")
 
 

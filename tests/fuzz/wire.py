@@ -25,8 +25,7 @@ from loadgen.cluster.dask_worker import Orders
 from loadgen.cluster.messages import Inbox, LineRead, ToHost, decode_from_host, decode_to_host, encode
 from loadgen.cluster.ssh import HostProcess, look_at
 from loadgen.errors import ServerError, TelemetryError
-from loadgen.fleet.host import Host
-from loadgen.fleet.pipe import Pipe
+from loadgen.fleet.host import Host, Pipe
 from loadgen.fleet.worker import Worker
 from loadgen.run.canary_requests import METHODS, read_answer, read_score
 from loadgen.run.metrics_port import _Handler
@@ -317,8 +316,7 @@ def tick(data: bytes) -> str | None:
     worker = Worker(0, 0, host, cast("Pipe", _NoPipe()), lambda: None)
     worker._last_number = 0
     worker._hear(data)
-    ticks, _ = worker.take()
-    for one in ticks:
+    for one in worker.take():
         assert one.number <= time.monotonic_ns() // TICK_NS + 1
         for delta in one.stages.values():
             StageDelta.__struct_fields__  # noqa: B018 - it has the type that the merge expects
