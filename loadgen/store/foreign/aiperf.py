@@ -7,17 +7,15 @@ configuration: first `input_config.loadgen`, later a list of phases. Metrics are
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
 
 import msgspec
 
 from loadgen.schema.deltas import Summary
-from loadgen.store.foreign.load import ForeignRun, Load, Requested
+from loadgen.schema.result import Result, StageResult, Target
+from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage
 
 KEYS = {"input_config", "request_throughput"}
 CONFIG_KEYS = {"endpoint", "loadgen", "phases"}  # of which its configuration has at least one
-_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
-_Count = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
 _MS = {"ms": 1.0, "sec": 1e3, "s": 1e3, "us": 1e-3, "ns": 1e-6}
 _OPEN_LOOP = ("poisson", "gamma", "constant")
 
@@ -34,14 +32,14 @@ _DEFINITIONS = {
 
 class Metric(msgspec.Struct, frozen=True):
     unit: str
-    avg: _Amount | None = None
-    p50: _Amount | None = None
-    p90: _Amount | None = None
-    p95: _Amount | None = None
-    p99: _Amount | None = None
-    min: _Amount | None = None
-    max: _Amount | None = None
-    std: _Amount | None = None
+    avg: Amount | None = None
+    p50: Amount | None = None
+    p90: Amount | None = None
+    p95: Amount | None = None
+    p99: Amount | None = None
+    min: Amount | None = None
+    max: Amount | None = None
+    std: Amount | None = None
 
     def summary(self, count: int) -> Summary:
         """The statistics in milliseconds; raises `msgspec.ValidationError` if the metric is not a time."""
@@ -67,8 +65,8 @@ class _Endpoint(msgspec.Struct, frozen=True):
 
 
 class _Loadgen(msgspec.Struct, frozen=True):
-    concurrency: _Count | None = None
-    request_rate: _Amount | None = None
+    concurrency: Count | None = None
+    request_rate: Amount | None = None
     request_rate_mode: str = "poisson"
 
 
@@ -76,9 +74,9 @@ class _Phase(msgspec.Struct, frozen=True):
     type: str
     name: str = ""
     kind: str | None = None
-    concurrency: _Count | None = None
-    rate: _Amount | None = None
-    smoothness: _Amount | None = None
+    concurrency: Count | None = None
+    rate: Amount | None = None
+    smoothness: Amount | None = None
 
 
 class _Config(msgspec.Struct, frozen=True):
@@ -114,24 +112,25 @@ class Document(msgspec.Struct, frozen=True):
     end_time: datetime | None = None
 
 
-def read(document: bytes) -> ForeignRun:
+def read(document: bytes, name: str) -> Result:
     """Read aiperf's file; raises `msgspec.ValidationError` for invalid values."""
     found = msgspec.json.decode(document, type=Document)
     config = msgspec.json.decode(found.input_config, type=_Config)
     models = [*(item.name for item in config.models.items), *config.endpoint.model_names]
     complete = not found.was_cancelled and found.is_complete is not False
-    return ForeignRun(
+    return foreign_result(
+        name,
+        [stage_of(found, _target(config))],
         tool=f"aiperf {found.aiperf_version or ''}".rstrip(),
         model=", ".join(models) or "unknown model",
         endpoint=config.endpoint.type if config.endpoint.type in ("chat", "completions", "responses") else None,
-        loads=[load_of(found, _requested(config))],
         definitions=_DEFINITIONS,
         state="complete" if complete else "stopped",
         reason="" if complete else found.incomplete_reason or "cancelled",
     )
 
 
-def load_of(found: Document, requested: Requested) -> Load:
+def stage_of(found: Document, target: Target) -> StageResult:
     """The one load of a file."""
     completed = round(_avg(found.request_count) or 0)
     began = found.start_time.replace(tzinfo=found.start_time.tzinfo or UTC) if found.start_time is not None else None
@@ -149,8 +148,8 @@ def load_of(found: Document, requested: Requested) -> Load:
     }
     output_tokens = _total(found.total_osl, found.output_sequence_length, completed)
     gaps = max(0, output_tokens - completed)  # assumes one per token: the file does not say
-    return Load(
-        requested=requested,
+    return foreign_stage(
+        target,
         start_unix_s=began.timestamp() if began is not None else 0.0,
         duration_s=max(0.0, whole_s if duration_ms is None else duration_ms / 1000),
         completed=completed,
@@ -168,22 +167,22 @@ def load_of(found: Document, requested: Requested) -> Load:
     )
 
 
-def _requested(config: _Config) -> Requested:
+def _target(config: _Config) -> Target:
     if config.loadgen is not None:
         old = config.loadgen
         if old.request_rate is not None:
-            return Requested(rate=old.request_rate, arrival=old.request_rate_mode)
-        return Requested(concurrency=old.concurrency or 1)
+            return Target(None, old.request_rate, old.request_rate_mode)
+        return Target(old.concurrency or 1, None, None)
     measured = [phase for phase in config.phases if "warmup" not in (phase.kind, phase.name)]
     if not measured:
-        return Requested(arrival="unknown load")
+        return Target(None, None, "unknown load")
     phase = measured[-1]
     if phase.type in _OPEN_LOOP and phase.rate is not None:
         shape = f":{phase.smoothness:g}" if phase.type == "gamma" and phase.smoothness is not None else ""
-        return Requested(rate=phase.rate, arrival=f"{phase.type}{shape}")
+        return Target(None, phase.rate, f"{phase.type}{shape}")
     if phase.type == "concurrency":
-        return Requested(concurrency=phase.concurrency or 1)
-    return Requested(arrival=phase.type)
+        return Target(phase.concurrency or 1, None, None)
+    return Target(None, None, phase.type)
 
 
 def _avg(metric: Metric | None) -> float | None:

@@ -7,17 +7,14 @@ TTFT there, which is left out.
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.store.foreign.aiperf import Document, load_of
-from loadgen.store.foreign.load import ForeignRun, Requested
+from loadgen.schema.result import Result, Target
+from loadgen.store.foreign.aiperf import Document, stage_of
+from loadgen.store.foreign.load import Amount, Count, foreign_result
 
 CONFIG_KEYS = {"formatted_model_name", "perf_analyzer"}  # of which its configuration has at least one
-_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
-_Count = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
 _ENDPOINTS = ("chat", "completions", "responses")
 
 _DEFINITIONS = {
@@ -30,8 +27,8 @@ _DEFINITIONS = {
 
 
 class _Stimulus(msgspec.Struct, frozen=True):
-    concurrency: _Count | None = None
-    request_rate: _Amount | None = None
+    concurrency: Count | None = None
+    request_rate: Amount | None = None
 
 
 class _PerfAnalyzer(msgspec.Struct, frozen=True):
@@ -50,12 +47,12 @@ class _Config(msgspec.Struct, frozen=True):
     endpoint_type: str | None = None
     endpoint: _Endpoint | str | None = None
     streaming: bool | None = None
-    concurrency: _Count | None = None
-    request_rate: _Amount | None = None
+    concurrency: Count | None = None
+    request_rate: Amount | None = None
     perf_analyzer: _PerfAnalyzer = _PerfAnalyzer()
 
 
-def read(document: bytes) -> ForeignRun:
+def read(document: bytes, name: str) -> Result:
     """Read genai-perf's file; raises `msgspec.ValidationError` for invalid values."""
     found = msgspec.json.decode(document, type=Document)
     config = msgspec.json.decode(found.input_config, type=_Config)
@@ -63,20 +60,15 @@ def read(document: bytes) -> ForeignRun:
     models = config.model_names or ([config.model] if isinstance(config.model, str) else config.model)
     if False in (config.streaming, endpoint.streaming):
         found = replace(found, time_to_first_token=None, inter_token_latency=None)
-    return ForeignRun(
+    stimulus = config.perf_analyzer.stimulus
+    rate = config.request_rate or stimulus.request_rate
+    held = config.concurrency or stimulus.concurrency or 1
+    target = Target(None, rate, "constant") if rate else Target(held, None, None)
+    return foreign_result(
+        name,
+        [stage_of(replace(found, inter_chunk_latency=None), target)],
         tool="genai-perf",
         model=", ".join(models or []) or config.formatted_model_name or "unknown model",
         endpoint=endpoint.type if endpoint.type in _ENDPOINTS else None,
-        loads=[load_of(replace(found, inter_chunk_latency=None), _requested(config))],
         definitions=_DEFINITIONS,
-        state="complete",
-        reason="",
     )
-
-
-def _requested(config: _Config) -> Requested:
-    stimulus = config.perf_analyzer.stimulus
-    rate = config.request_rate or stimulus.request_rate
-    if rate:
-        return Requested(rate=rate, arrival="constant")
-    return Requested(concurrency=config.concurrency or stimulus.concurrency or 1)

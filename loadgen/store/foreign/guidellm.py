@@ -12,11 +12,10 @@ from typing import Annotated, Any
 import msgspec
 
 from loadgen.schema.deltas import Summary
-from loadgen.store.foreign.load import ForeignRun, Load, Requested
+from loadgen.schema.result import Result, StageResult, Target
+from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage
 
 KEYS = {"benchmarks"}
-_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
-_Count = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
 _ENDPOINTS = {"/v1/completions": "completions", "/v1/chat/completions": "chat", "/v1/responses": "responses"}
 _ENDPOINTS |= {"text_completions": "completions", "chat_completions": "chat"}  # until 0.5
 
@@ -35,20 +34,20 @@ _TPOT_BEFORE = "; what this guidellm calls TPOT divides the same time by all out
 
 
 class _Percentiles(msgspec.Struct, frozen=True):
-    p90: _Amount
-    p95: _Amount
-    p99: _Amount
-    p999: _Amount
+    p90: Amount
+    p95: Amount
+    p99: Amount
+    p999: Amount
 
 
 class _Distribution(msgspec.Struct, frozen=True):
-    mean: _Amount
-    median: _Amount
-    std_dev: _Amount
-    min: _Amount
-    max: _Amount
-    count: _Count
-    total_sum: _Amount
+    mean: Amount
+    median: Amount
+    std_dev: Amount
+    min: Amount
+    max: Amount
+    count: Count
+    total_sum: Amount
     percentiles: _Percentiles
 
     def summary(self, per: float = 1.0) -> Summary:
@@ -65,9 +64,9 @@ class _ByStatus(msgspec.Struct, frozen=True):
 
 
 class _Totals(msgspec.Struct, frozen=True):
-    successful: _Count
-    incomplete: _Count = 0
-    errored: _Count = 0
+    successful: Count
+    incomplete: Count = 0
+    errored: Count = 0
 
 
 class _Metrics(msgspec.Struct, frozen=True):
@@ -85,9 +84,9 @@ class _Metrics(msgspec.Struct, frozen=True):
 
 class _Strategy(msgspec.Struct, frozen=True):
     type_: str
-    streams: _Count | None = None
-    rate: _Amount | None = None
-    max_concurrency: _Count | None = None
+    streams: Count | None = None
+    rate: Amount | None = None
+    max_concurrency: Count | None = None
 
 
 class _Backend(msgspec.Struct, frozen=True):
@@ -113,8 +112,8 @@ class _Worker(msgspec.Struct, frozen=True):
 
 
 class _Benchmark(msgspec.Struct, frozen=True):
-    start_time: _Amount
-    duration: _Amount
+    start_time: Amount
+    duration: Amount
     metrics: _Metrics
     config: _Config | None = None  # from 0.4 on
     args: _Config | None = None  # before
@@ -138,7 +137,7 @@ class _Report(msgspec.Struct, frozen=True):
     config: _Scenario = _Scenario()  # since
 
 
-def read(document: bytes) -> ForeignRun:
+def read(document: bytes, name: str) -> Result:
     """Read guidellm's file; raises `msgspec.ValidationError` for invalid values."""
     report = msgspec.json.decode(document, type=_Report)
     first = report.benchmarks[0]
@@ -146,16 +145,17 @@ def read(document: bytes) -> ForeignRun:
     backend = report.config.spec.backend
     named = (config.backend.model, backend.model, report.args.model, first.worker.backend_model)
     tpot = _DEFINITIONS["tpot"] + (_TPOT_SINCE_0_4 if first.config is not None else _TPOT_BEFORE)
-    return ForeignRun(
+    return foreign_result(
+        name,
+        [_stage(benchmark) for benchmark in report.benchmarks],
         tool=f"guidellm {report.metadata.guidellm_version}".rstrip(),
         model=next(filter(None, named), "unknown model"),
         endpoint=_ENDPOINTS.get(backend.request_format or str(report.args.data_request_formatter)),
-        loads=[_load(benchmark) for benchmark in report.benchmarks],
         definitions=_DEFINITIONS | {"tpot": tpot},
     )
 
 
-def _load(benchmark: _Benchmark) -> Load:
+def _stage(benchmark: _Benchmark) -> StageResult:
     metrics = benchmark.metrics
     totals = metrics.request_totals or benchmark.request_totals or _Totals(0)
     held = metrics.request_concurrency.total or metrics.request_concurrency.successful
@@ -164,8 +164,8 @@ def _load(benchmark: _Benchmark) -> Load:
         "tpot": (metrics.inter_token_latency_ms, 1.0),
         "e2e": (metrics.request_latency, 1000.0),
     }
-    return Load(
-        requested=_requested(benchmark),
+    return foreign_stage(
+        _target(benchmark),
         start_unix_s=benchmark.start_time,
         duration_s=benchmark.duration,
         completed=totals.successful,
@@ -185,20 +185,20 @@ def _load(benchmark: _Benchmark) -> Load:
     )
 
 
-def _requested(benchmark: _Benchmark) -> Requested:
+def _target(benchmark: _Benchmark) -> Target:
     config = benchmark.config or benchmark.args
     strategy = config.strategy if config is not None else _Strategy("")
     match strategy.type_:
         case "synchronous":
-            return Requested(concurrency=1)
+            return Target(1, None, None)
         case "concurrent":
-            return Requested(concurrency=strategy.streams)
+            return Target(strategy.streams, None, None)
         case "constant" | "poisson":
-            return Requested(rate=strategy.rate, arrival=strategy.type_)
+            return Target(None, strategy.rate, strategy.type_)
         case "throughput" if strategy.max_concurrency is not None:
-            return Requested(concurrency=strategy.max_concurrency)
+            return Target(strategy.max_concurrency, None, None)
         case other:
-            return Requested(arrival=other)
+            return Target(None, None, other)
 
 
 def _mean(values: _ByStatus) -> float | None:

@@ -9,7 +9,6 @@ import msgspec
 
 from loadgen.schema.result import Result
 from loadgen.store.foreign import aiperf, genai_perf, guidellm, vllm_bench
-from loadgen.store.foreign.load import ForeignRun, as_result
 
 TOOLS = "vllm bench serve, guidellm, aiperf or genai-perf"
 
@@ -20,13 +19,12 @@ def read_foreign(document: bytes, name: str) -> Result | None:
     Raises `ValueError` if it has them, but with invalid values.
     """
     try:
-        run = _read(document)
+        return _read(document, name)
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
         # Some tools write NaN, which is not valid JSON.
-        run = _read(_without_nan(document))
-    return as_result(run, name) if run is not None else None
+        return _read(_without_nan(document), name)
 
 
 def _without_nan(document: bytes) -> bytes:
@@ -42,29 +40,25 @@ def _parts(document: bytes) -> Sequence[bytes]:
     return lines if each_whole else [document]
 
 
-def _read(document: bytes) -> ForeignRun | None:
+def _read(document: bytes, name: str) -> Result | None:
     parts = _parts(document)
     if len(parts) == 1 and document.lstrip().startswith(b"["):
         # The summary.json of `vllm bench sweep serve`.
         parts = [bytes(part) for part in msgspec.json.decode(document, type=list[msgspec.Raw])]
     keys = [_keys(part) for part in parts]
-    if not keys:
-        return None
-    if all(found >= vllm_bench.KEYS for found in keys):
-        return vllm_bench.read(parts)
-    if len(parts) > 1:
+    if keys and all(found >= vllm_bench.KEYS for found in keys):
+        return vllm_bench.read(parts, name)
+    if len(keys) != 1:
         return None
     if keys[0] >= guidellm.KEYS:
-        return guidellm.read(document)
-    return _read_nvidia(document) if keys[0] >= aiperf.KEYS else None
-
-
-def _read_nvidia(document: bytes) -> ForeignRun | None:
-    """genai-perf and its successor have the same metrics, and differ in what they say of the load."""
+        return guidellm.read(document, name)
+    if not keys[0] >= aiperf.KEYS:
+        return None
+    # genai-perf and its successor have the same metrics, and differ in what they say of the load.
     config = _keys(msgspec.json.decode(document, type=dict[str, msgspec.Raw])["input_config"])
     if config & genai_perf.CONFIG_KEYS:
-        return genai_perf.read(document)
-    return aiperf.read(document) if config & aiperf.CONFIG_KEYS else None
+        return genai_perf.read(document, name)
+    return aiperf.read(document, name) if config & aiperf.CONFIG_KEYS else None
 
 
 def _keys(document: bytes | msgspec.Raw) -> set[str]:

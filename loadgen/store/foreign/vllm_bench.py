@@ -16,13 +16,12 @@ import numpy as np
 
 from loadgen.metrics.histogram import Histogram
 from loadgen.schema.deltas import Summary
-from loadgen.store.foreign.load import ForeignRun, Load, Requested
+from loadgen.schema.result import Result, StageResult, Target
+from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage
 
 KEYS = {"completed", "duration", "total_output_tokens", "request_throughput", "output_throughput"}
 """The keys by which such a result is recognised."""
-_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
-_Count = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
 _Figures = dict[str, msgspec.Raw]
 _T = TypeVar("_T")
 _NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
@@ -44,31 +43,31 @@ _DEFINITIONS = {
 class _Document(msgspec.Struct, frozen=True):
     """The keys that are read; the names of latencies follow from its options, see `_summary`."""
 
-    completed: _Count
-    duration: _Amount
-    total_input_tokens: _Count
-    total_output_tokens: _Count
-    request_throughput: _Amount
-    output_throughput: _Amount
-    total_token_throughput: _Amount | None = None
-    failed: _Count | None = None
-    num_prompts: _Count | None = None
+    completed: Count
+    duration: Amount
+    total_input_tokens: Count
+    total_output_tokens: Count
+    request_throughput: Amount
+    output_throughput: Amount
+    total_token_throughput: Amount | None = None
+    failed: Count | None = None
+    num_prompts: Count | None = None
     date: str | None = None
     backend: str | None = None
     model_id: str | None = None
     request_rate: float | str | None = None
-    burstiness: _Amount | None = None
-    max_concurrency: _Count | None = None
+    burstiness: Amount | None = None
+    max_concurrency: Count | None = None
     ramp_up_strategy: str | None = None
-    ramp_up_start_rps: _Amount = 0
-    ramp_up_end_rps: _Amount = 0
-    max_concurrent_requests: _Count | None = None
+    ramp_up_start_rps: Amount = 0
+    ramp_up_end_rps: Amount = 0
+    max_concurrent_requests: Count | None = None
     ttfts: list[_Seconds] = []
     itls: list[list[_Seconds]] = []
     latencies: list[_Seconds] = []
 
 
-def read(documents: Sequence[bytes]) -> ForeignRun:
+def read(documents: Sequence[bytes], name: str) -> Result:
     """Read vLLM's results, each document as one load; raises `ValueError` for invalid values."""
     loads = [msgspec.json.decode(document, type=_Document) for document in documents]
     figures = [msgspec.json.decode(document, type=_Figures) for document in documents]
@@ -76,21 +75,22 @@ def read(documents: Sequence[bytes]) -> ForeignRun:
         raise ValueError("written by `vramp report --vllm-json`; use the result.json of that run instead")
     first = loads[0]
     chat = first.backend == "openai-chat"
-    return ForeignRun(
+    return foreign_result(
+        name,
+        [_stage(load, found) for load, found in zip(loads, figures, strict=True)],
         tool="vllm bench serve",
         model=first.model_id or "unknown model",
         endpoint=_ENDPOINTS.get(first.backend or ""),
-        loads=[_load(load, found) for load, found in zip(loads, figures, strict=True)],
         definitions=_DEFINITIONS | {"ttft": _DEFINITIONS["ttft"] + (_ROLE_CHUNK if chat else "")},
     )
 
 
-def _load(document: _Document, figures: _Figures) -> Load:
+def _stage(document: _Document, figures: _Figures) -> StageResult:
     failed = document.failed
     if failed is None:
         failed = max(0, (document.num_prompts or 0) - document.completed)
-    return Load(
-        requested=_requested(document),
+    return foreign_stage(
+        _target(document),
         start_unix_s=_unix_s(document),
         duration_s=document.duration,
         completed=document.completed,
@@ -105,17 +105,17 @@ def _load(document: _Document, figures: _Figures) -> Load:
     )
 
 
-def _requested(document: _Document) -> Requested:
+def _target(document: _Document) -> Target:
     if document.ramp_up_strategy is not None:
         span = f"{document.ramp_up_start_rps:g} to {document.ramp_up_end_rps:g}/s"
-        return Requested(arrival=f"{document.ramp_up_strategy} ramp, {span}")
+        return Target(None, None, f"{document.ramp_up_strategy} ramp, {span}")
     rate = float(document.request_rate if document.request_rate is not None else "inf")
     if 0 < rate < float("inf"):
         shape = document.burstiness if document.burstiness is not None else 1.0
-        return Requested(rate=rate, arrival="poisson" if shape == 1 else f"gamma:{shape:g}")
+        return Target(None, rate, "poisson" if shape == 1 else f"gamma:{shape:g}")
     if document.max_concurrency is not None:
-        return Requested(concurrency=document.max_concurrency)
-    return Requested(arrival="all at once")
+        return Target(document.max_concurrency, None, None)
+    return Target(None, None, "all at once")
 
 
 def _unix_s(document: _Document) -> float:
