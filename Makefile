@@ -95,7 +95,6 @@ bench: $(INSTALLED_DEV)  ## measured beside truth, other clients, and the least 
 	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.published
 	$(BIN)/python -m benchmarks.extras
-	$(BIN)/python -m benchmarks.merge
 	$(BIN)/python -m benchmarks.hosts
 	$(BIN)/python -m benchmarks.peers
 
