@@ -11,9 +11,8 @@ from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
 from loadgen.schema.samples import GpuStatic
-from loadgen.server.preflight.facts import Box, Facts, ModelFacts, Setup, facts_of, model_facts
+from loadgen.server.preflight.facts import Box, Facts, ModelFacts, Setup, facts_of
 from loadgen.server.preflight.rules import RULES, Rule, rule_findings, skipped_rules
-from loadgen.server.vllm.flags import normal_args
 from loadgen.server.vllm.installation import newest_recorded
 from loadgen.vendors import Platform
 
@@ -565,112 +564,3 @@ def test_a_recipe_with_published_figures_is_not_tuned() -> None:
 )
 def test_whole_numbers_are_read_as_vllm_reads_them(value: object, number: int | None) -> None:
     assert Facts(args={"max-model-len": value}).number("max-model-len") == number
-
-
-MI355X = 288 * 10**9
-REDUCE_4 = {"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "INT4"}
-
-# (model, args, env, platform, bytes of a GPU, longest prompt, answer): the published commands, as printed.
-RECIPES: dict[str, tuple[str, dict[str, Any], dict[str, str], str, int, int, int]] = {
-    "gpt-oss on MI300X, benchmarks": (
-        "openai/gpt-oss-120b",
-        {"tensor-parallel": 1, "enable-prefix-caching": False, "compilation-config": {"full_cuda_graph": True}},
-        AITER | {"VLLM_USE_AITER_UNIFIED_ATTENTION": "1", "VLLM_ROCM_USE_AITER_MHA": "0"},
-        *("rocm", MI300X, 4096, 1024),
-    ),
-    "gpt-oss on MI300X, flags": (
-        "openai/gpt-oss-120b",
-        {
-            "tensor-parallel-size": 1,
-            "max-model-len": 8192,
-            "trust-remote-code": True,
-            "dtype": "bfloat16",
-            "kv-cache-dtype": "fp8",
-            "gpu-memory-utilization": 0.92,
-            "enable-chunked-prefill": False,
-            "max-num-seqs": 512,
-        },
-        AITER | REDUCE_4 | {"VLLM_ROCM_USE_AITER_MHA": "0", "HIP_FORCE_DEV_KERNARG": "1"},
-        *("rocm", MI300X, 4096, 1024),
-    ),
-    "DeepSeek-R1 on MI355X": (
-        "deepseek-ai/DeepSeek-R1",
-        {
-            "tensor-parallel-size": 8,
-            "max-num-batched-tokens": 131072,
-            "max-model-len": 32768,
-            "async-scheduling": True,
-            "kv-cache-dtype": "auto",
-            "quantization": "fp8",
-            "block-size": 1,
-            "gpu-memory-utilization": 0.95,
-            "enable-prefix-caching": False,
-            "max-num-seqs": 4096,
-            "enable-chunked-prefill": True,
-        },
-        AITER | REDUCE_4 | {"VLLM_ROCM_USE_AITER_RMSNORM": "1"},
-        *("rocm", MI355X, 8192, 8192),
-    ),
-    "gpt-oss on MI355X": (
-        "openai/gpt-oss-120b",
-        tp(8, **{"gpu-memory-utilization": 0.95, "max-model-len": 10368, "block-size": 64}),
-        {"VLLM_USE_AITER_UNIFIED_ATTENTION": "1", "VLLM_ROCM_USE_AITER_MHA": "0"},
-        *("rocm", MI355X, 8192, 1024),
-    ),
-    "Qwen3-235B on MI355X": (
-        "Qwen/Qwen3-235B-A22B-Instruct-2507",
-        tp(8, **{"max-num-seqs": 256, "max-num-batched-tokens": 8192, "enable-prefix-caching": False}),
-        AITER | REDUCE_4 | {"VLLM_ROCM_USE_AITER_MHA": "1"},
-        *("rocm", MI355X, 8192, 8192),
-    ),
-    "Qwen3-235B on B200": (
-        "Qwen/Qwen3-235B-A22B-Instruct-2507",
-        tp(8, **{"enable-prefix-caching": False}),
-        {},
-        *("cuda", 180 * 10**9, 8192, 8192),
-    ),
-    "Llama-3.3-70B on MI355X": (
-        "amd/Llama-3.1-70B-Instruct-FP8-KV",
-        {
-            "tensor-parallel-size": 8,
-            "max-num-batched-tokens": 8192,
-            "max-model-len": 10240,
-            "kv-cache-dtype": "fp8",
-            "gpu-memory-utilization": 0.94,
-            "enable-prefix-caching": False,
-            "max-num-seqs": 512,
-        },
-        AITER | REDUCE_4 | {"VLLM_ROCM_USE_AITER_MHA": "1"},
-        *("rocm", MI355X, 8192, 1024),
-    ),
-    "Llama-2-70B on MI210": ("meta-llama/Llama-2-70b-hf", tp(4), {}, "rocm", 64 * 10**9, 1024, 1024),
-    "Llama-3.1-70B on MI300X": (
-        "meta-llama/Llama-3.1-70B-Instruct",
-        tp(4, **{"max-num-seqs": 1024, "enable-chunked-prefill": False}),
-        {"VLLM_USE_TRITON_FLASH_ATTN": "0"},
-        *("rocm", MI300X, 1024, 1024),
-    ),
-    "Llama-3.1-405B on MI300X": (
-        "Llama-3.1-405B-Instruct",
-        tp(8, **{"max-num-seqs": 1024, "max-num-batched-tokens": 1024}),
-        {},
-        *("rocm", MI300X, 1024, 1024),
-    ),
-}
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_no_published_recipe_is_blocked(recipe: str) -> None:
-    model, args, env, platform, hbm_bytes, isl, osl = RECIPES[recipe]
-    facts = Facts(
-        args=normal_args(args),
-        env=env,
-        platform="rocm" if platform == "rocm" else "cuda",
-        model=model_facts(model, {"HF_HOME": "/no/such"}),
-        gpus=gpus(8, hbm_bytes),
-        peak_streams=128,
-        longest_prompt=isl,
-        longest_stream=isl + osl,
-    )
-    assert facts.model is not None
-    assert [finding for finding in rule_findings(facts) if finding.severity == "blocks"] == []
