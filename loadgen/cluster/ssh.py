@@ -104,7 +104,7 @@ def _ssh_problem(error: Exception, name: str) -> str:
     return f"SSH cannot be used: {reported}; look at ~/.ssh/config"
 
 
-async def look_at(name: str, connection: asyncssh.SSHClientConnection, python: str | None) -> SshHost:
+async def process_info(name: str, connection: asyncssh.SSHClientConnection, python: str | None) -> SshHost:
     """Find the host's Python, `python` if that is named, and its facts; raises `ClusterError`."""
     words = ["sh", "-c", _FACTS_SCRIPT, "sh", python or "", *([] if python else [sys.executable])]
     try:

@@ -27,7 +27,7 @@ from loadgen.cluster.dask_worker import QUIET, Orders
 from loadgen.cluster.facts import Reached, as_json, host_facts
 from loadgen.cluster.handshakes import bound_handshakes
 from loadgen.cluster.pickles import restrict_pickles
-from loadgen.cluster.ssh import HostProcess, SshHost, another_vramp, connected_to, how_to_install, look_at
+from loadgen.cluster.ssh import HostProcess, SshHost, another_vramp, connected_to, how_to_install, process_info
 from loadgen.cluster.tls import make_certificate, security_of
 from loadgen.errors import UNDECODABLE, ClusterError
 from loadgen.format import harmless
@@ -93,7 +93,7 @@ async def _by_ssh(settings: Cluster) -> AsyncIterator[StartedHosts]:
 
 async def reached(name: str, python: str | None, stack: contextlib.AsyncExitStack) -> SshHost:
     """A host and its facts, connected until the stack closes."""
-    return await look_at(name, await stack.enter_async_context(connected_to(name)), python)
+    return await process_info(name, await stack.enter_async_context(connected_to(name)), python)
 
 
 def require_comparable(hosts: Sequence[HostFacts]) -> None:

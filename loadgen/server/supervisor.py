@@ -181,7 +181,7 @@ class ManagedServer:
         """
         if self._guard is None or self._watching is None or self.exit is not None or self._stopping is not None:
             raise ServerError("the server has ended or is being stopped; there is nothing to leave running")
-        await asyncio.to_thread(guard_client.tell, self._guard, {"do": "leave"})
+        await asyncio.to_thread(guard_client.send, self._guard, {"do": "leave"})
         answer = asyncio.create_task(self._left.wait())
         await asyncio.wait({answer, self._watching}, timeout=_LEAVE_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
         answer.cancel()
@@ -196,10 +196,10 @@ class ManagedServer:
         self._guard = guard_client.start_guard(self.log.path)
         self._watching = asyncio.create_task(self._watch(self._guard))
         self._following = asyncio.create_task(self._follow_log())
-        await asyncio.to_thread(guard_client.tell, self._guard, self._order(self._guard.pid))
+        await asyncio.to_thread(guard_client.send, self._guard, self._order(self._guard.pid))
 
     def _order(self, guard_pid: int) -> dict[str, Any]:
-        guard_process = tree.look_at(guard_pid)
+        guard_process = tree.process_info(guard_pid)
         assert guard_process is not None, "our own child exists even when dead"
         mark = self._mark = new_mark(self.port, guard_process.id)
         # SPT_NOENV keeps setproctitle, which vLLM uses, from overwriting the mark in the environment.
@@ -339,7 +339,7 @@ class ManagedServer:
                 if self._hurried.is_set():
                     guard_client.hang_up(process)
                 else:
-                    await asyncio.to_thread(guard_client.tell, process, {"do": "stop"})
+                    await asyncio.to_thread(guard_client.send, process, {"do": "stop"})
                 await asyncio.shield(watching)
         except TimeoutError:  # a guard that hangs is treated like one that is gone
             process.kill()

@@ -188,7 +188,7 @@ async def _try(trial: BackendTrial, log_path: Path, pace: Pace, *, watch_s: floa
 
 async def _watch(trial: BackendTrial, child: Child, began_s: float, open_s: float, watch_s: float) -> None:
     trial.opened = await child.opened(within_s=open_s)
-    child.tell(Order(processes=True))
+    child.send(Order(processes=True))
     while True:
         sampled = await child.sampled(within_s=open_s)
         if trial.first_sample_ms is None:

@@ -120,7 +120,7 @@ class _Source:
     def show_processes(self, wanted: bool) -> None:
         self.processes = wanted
         if self.child is not None:
-            self.child.tell(Order(processes=wanted))
+            self.child.send(Order(processes=wanted))
 
     async def run(self) -> None:
         """Try the options in order, for a few rounds; returns when none is left after the last round."""
@@ -161,7 +161,7 @@ class _Source:
             self.opened = await child.opened(within_s=self.timing.open_s)
             self.devices = _identities(self.opened.gpus)
             opened = True
-            child.tell(Order(processes=self.processes))
+            child.send(Order(processes=self.processes))
             await self._listen(child)
         except TelemetryError as error:
             grace_s = 0.0

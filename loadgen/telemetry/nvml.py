@@ -112,7 +112,7 @@ def open_nvml() -> Backend:
     xids = Xids(device.handle for device in devices if device.gpm is not None)
 
     def sample(slow: bool, processes: bool) -> tuple[GpuSample, ...]:
-        new = xids.look()
+        new = xids.poll()
         return tuple(
             _sample(device, lambda handle: xids.readings(handle, new, slow=slow), slow=slow, processes=processes)
             for device in devices
@@ -463,7 +463,7 @@ class Xids:
             else:
                 self._seen[_address(handle)] = (0, 0)
 
-    def look(self) -> set[int]:
+    def poll(self) -> set[int]:
         """Take pending events without waiting; returns the addresses of their GPUs."""
         new: set[int] = set()
         for _ in range(_MAX_EVENTS if self._seen else 0):

@@ -87,7 +87,7 @@ class Child:
             raise TelemetryError(harmless(line.reason))
         return line
 
-    def tell(self, order: Order) -> None:
+    def send(self, order: Order) -> None:
         """Send an order; does not wait for a child that does not read."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError, BlockingIOError):

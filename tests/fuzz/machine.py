@@ -114,7 +114,7 @@ def processes(data: bytes) -> object:
     written("proc/7/stat", b"7 (" + name[:15] + b") " + fields + b"\n")
     written("proc/7/cmdline", rest)
     written("proc/7/environ", rest)
-    found = tree.look_at(7, scratch() / "proc")
+    found = tree.process_info(7, scratch() / "proc")
     assert found is not None
     require_same((found.parent, found.session, found.id.start_ticks), (1, 7, 345))
     shown_command(tree.command_line(7, scratch() / "proc"))

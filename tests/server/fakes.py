@@ -18,7 +18,7 @@ import psutil
 from loadgen.profile.schema import Server
 from loadgen.server.process.container import Container
 from loadgen.server.process.records import Mark, ServerRecord, new_mark, record_path
-from loadgen.server.process.tree import ProcessId, look_at
+from loadgen.server.process.tree import ProcessId, process_info
 
 DEAD = ProcessId(os.getpid(), 1)
 """The pid lives, but it is another process."""
@@ -51,7 +51,7 @@ def is_gone(process: psutil.Process) -> bool:
 @contextmanager
 def sleeping() -> Iterator[ProcessId]:
     with subprocess.Popen(["sleep", "600"]) as process:
-        info = look_at(process.pid)
+        info = process_info(process.pid)
         assert info is not None
         yield info.id
         process.kill()

@@ -93,17 +93,21 @@ def stage_of(
 
 def _shared(change: EngineDelta, sample: EngineSample, span_s: float, *, apart: bool) -> dict[str, Any]:
     """The figures that a view and a stage share."""
+    read, written = change.read_bytes_per_gpu, change.write_bytes_per_gpu
+    hbm_bytes = None if read is None or written is None else read + written
+    answers = _counts(change.errors).items()
+    offloaded = {"load": change.offload_load_bytes or 0.0, "store": change.offload_store_bytes or 0.0}
     return {
         "kind": sample.kind,
         "lacks": {} if apart else dict(sample.lacks),
         "finished": _counts(change.finished),
-        "errors": _errors(change),
+        "errors": {status: count for status, count in answers if not status.startswith(_SUCCESS)},
         "spec": _spec(change, sample),
         "external_prefix_hit_rate": change.external_prefix_hit_rate,
         "prompt_tokens_by_source": _counts(change.prompt_tokens_by_source),
         "tflops_per_gpu": _per_gpu(change.flops_per_gpu, span_s, 1e12),
-        "hbm_bytes_per_s": _per_gpu(_hbm_bytes(change), span_s),
-        "kv_offload_bytes": _offload(change),
+        "hbm_bytes_per_s": _per_gpu(hbm_bytes, span_s),
+        "kv_offload_bytes": _counts(offloaded),
     }
 
 
@@ -114,11 +118,6 @@ def _rate(count: float | None, span_s: float) -> float | None:
 def _per_gpu(counted: float | None, span_s: float, unit: float = 1.0) -> float | None:
     """A rate per GPU; None if the count is 0, because an engine that does not count leaves its counter at 0."""
     return None if not counted or not span_s else counted / span_s / unit
-
-
-def _hbm_bytes(change: EngineDelta) -> float | None:
-    read, written = change.read_bytes_per_gpu, change.write_bytes_per_gpu
-    return None if read is None or written is None else read + written
 
 
 def _ended(change: EngineDelta, before: EngineSample | None, after: EngineSample) -> float | None:
@@ -167,14 +166,6 @@ def _spec(change: EngineDelta, sample: EngineSample) -> SpecDecode | None:
 
 def _ratio(part: float | None, whole: float | None) -> float | None:
     return None if part is None or not whole else part / whole
-
-
-def _errors(change: EngineDelta) -> dict[str, int]:
-    return {status: count for status, count in _counts(change.errors).items() if not status.startswith(_SUCCESS)}
-
-
-def _offload(change: EngineDelta) -> dict[str, int]:
-    return _counts({"load": change.offload_load_bytes or 0.0, "store": change.offload_store_bytes or 0.0})
 
 
 def _counts(parts: Mapping[str, float] | None) -> dict[str, int]:

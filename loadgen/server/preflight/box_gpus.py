@@ -22,7 +22,7 @@ from loadgen.server.gpus.given import server_gpus
 from loadgen.server.gpus.processes import described
 from loadgen.server.preflight.facts import Box, Setup, memory_share
 from loadgen.server.process.records import ServerRecord, find_servers, list_servers, orphan_words, servers_folder
-from loadgen.server.process.tree import ProcessInfo, command_line, look_at
+from loadgen.server.process.tree import ProcessInfo, command_line, process_info
 from loadgen.server.vllm.command import devices_each, find_container_program
 from loadgen.server.vllm.flags import normal_args
 from loadgen.system import has_host_pids, text_in
@@ -142,7 +142,7 @@ def leftovers(box: Box) -> list[list[Leftover]]:
     pids = sorted(int(name) for name in os.listdir(box.proc) if name.isdecimal())  # noqa: PTH208 - names suffice
     for pid in pids:
         words = command_line(pid, box.proc)
-        info = look_at(pid, box.proc) if is_vllm(words) else None
+        info = process_info(pid, box.proc) if is_vllm(words) else None
         if info is not None and info.alive and not _is_ours(box.proc, info):
             groups.setdefault(info.group, []).append(Leftover(info, words))
     return list(groups.values())
@@ -162,7 +162,7 @@ def is_vllm(words: Sequence[str]) -> bool:
 
 def _is_ours(proc: Path, info: ProcessInfo | None) -> bool:
     while info is not None and info.parent not in (0, 1, os.getpid()):
-        info = look_at(info.parent, proc)
+        info = process_info(info.parent, proc)
     return info is not None and info.parent == os.getpid()
 
 

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.places import open_private
-from loadgen.server.process.tree import ProcessId, ProcessInfo, descendants, look_at, send_signal
+from loadgen.server.process.tree import ProcessId, ProcessInfo, descendants, process_info, send_signal
 from loadgen.system import signal_when_parent_dies
 
 LEFTOVER_GRACE_S = 2.0  # after the main process has ended, the rest of the tree gets SIGTERM and this long
@@ -116,7 +116,7 @@ class Guard:
         self._reported_tree: frozenset[ProcessId] = frozenset()
         self._reported_stopping: frozenset[ProcessId] = frozenset()
         self._killed: dict[ProcessId, ProcessInfo] = {}
-        main = look_at(self._main.pid)
+        main = process_info(self._main.pid)
         assert main is not None, "it is our own child, so that even if dead it is there"
         record = order.get("record")
         self._record_path = Path(record["path"]) if record else None

@@ -109,7 +109,7 @@ def _blocked(numbers: Collection[signals.Signals]) -> Iterator[None]:
         signals.pthread_sigmask(signals.SIG_SETMASK, before)
 
 
-def tell(process: subprocess.Popen[bytes], message: dict[str, Any]) -> None:
+def send(process: subprocess.Popen[bytes], message: dict[str, Any]) -> None:
     """Send one message; does nothing if the guard has ended, or was hung up on. It blocks."""
     assert process.stdin is not None
     line = json.dumps(message).encode() + b"\n"

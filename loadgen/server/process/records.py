@@ -27,7 +27,7 @@ from loadgen.errors import UNDECODABLE, ServerError
 from loadgen.masking import masked_command
 from loadgen.places import state_folder
 from loadgen.server.process.container import Container, container_ids, labels_of_containers
-from loadgen.server.process.tree import ProcessId, all_processes, command_line, lives, look_at
+from loadgen.server.process.tree import ProcessId, all_processes, command_line, lives, process_info
 
 VARIABLE = "VRAMP_SERVER"
 _PROC = Path("/proc")
@@ -156,7 +156,7 @@ def orphan_words(record: ServerRecord) -> str:
 
 def remains(record: ServerRecord) -> str:
     """Describe what is left of a server."""
-    infos = [info for info in map(look_at, (process.pid for process in record.tree)) if info is not None]
+    infos = [info for info in map(process_info, (process.pid for process in record.tree)) if info is not None]
     what = [f"pid {info.id.pid} ({info.name})" for info in infos[:_SHOWN]]
     what += [f"{len(infos) - _SHOWN} more"] if len(infos) > _SHOWN else []
     what += ["its container"] if record.container is not None else []

@@ -37,7 +37,7 @@ class ProcessInfo:
     ignores_sigterm: bool = False
 
 
-def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessInfo | None:
+def process_info(pid: int, proc: Path = Path("/proc")) -> ProcessInfo | None:
     """What `/proc` says of a process; None if it is gone or hidden from this user (mount option hidepid)."""
     try:
         text = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
@@ -68,12 +68,12 @@ def command_line(pid: int, proc: Path = Path("/proc")) -> list[str]:
 
 
 def lives(target: ProcessId) -> bool:
-    info = look_at(target.pid)
+    info = process_info(target.pid)
     return info is not None and info.id == target and info.alive
 
 
 def all_processes() -> dict[int, ProcessInfo]:
-    found = (look_at(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())  # noqa: PTH208 - names suffice
+    found = (process_info(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())  # noqa: PTH208 - names suffice
     return {info.id.pid: info for info in found if info is not None}
 
 
@@ -100,7 +100,7 @@ def send_signal(target: ProcessId, number: signal.Signals) -> bool:
     except OSError:  # no pidfds in this kernel or container: check right before the signal instead
         handle = None
     try:
-        info = look_at(target.pid)
+        info = process_info(target.pid)
         if info is None or info.id != target:  # the open handle keeps this true until the signal is sent
             return False
         if handle is None:

@@ -17,7 +17,7 @@ from loadgen.server.preflight.box_gpus import is_vllm, leftovers
 from loadgen.server.preflight.check import box_findings
 from loadgen.server.preflight.facts import Box
 from loadgen.server.process.records import new_mark, record_path, servers_folder
-from loadgen.server.process.tree import look_at
+from loadgen.server.process.tree import process_info
 from tests.server.fakes import DEAD, fake_docker, sleeping, write_record
 from tests.server.gpu_trees import GIB, MIB, add_amd_gpu, add_kfd_node, add_kfd_process, add_process, write
 from tests.server.preflight.boxes import add_h200, check, healthy_box, only, profile_of, setup_of
@@ -235,7 +235,7 @@ def test_a_server_that_vramp_left_is_ended_by_vramp(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     with sleeping() as guard, subprocess.Popen(["VLLM::EngineCore", "60"], executable=shutil.which("sleep")) as process:
-        info = look_at(process.pid)
+        info = process_info(process.pid)
         assert info is not None
         write_record(18_765, guard=guard if guarded else DEAD, server=info.id, tree=[info.id])
         command = [sys.executable, "-c", LOOK, str(tmp_path), str(process.pid)]

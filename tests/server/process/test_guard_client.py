@@ -16,9 +16,9 @@ from loadgen.server.process.guard_client import (
     ServerExit,
     StopReport,
     hang_up,
+    send,
     start_guard,
     stop_server,
-    tell,
 )
 from loadgen.server.process.records import ServerRecord, list_servers, record_path
 from loadgen.server.process.tree import ProcessId, kill_seen
@@ -124,7 +124,7 @@ def test_a_guard_that_is_signalled_while_python_loads_goes_on(tmp_path: Path) ->
 def test_what_is_told_to_a_guard_after_a_hang_up_does_no_harm(tmp_path: Path) -> None:
     with start_guard(tmp_path / "server.log") as guard:
         hang_up(guard)
-        tell(guard, {"do": "stop"})
+        send(guard, {"do": "stop"})
         assert guard.wait(20) == 0
 
 

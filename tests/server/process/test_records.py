@@ -32,7 +32,7 @@ from loadgen.server.process.records import (
     record_path,
     servers_folder,
 )
-from loadgen.server.process.tree import ProcessId, all_processes, look_at
+from loadgen.server.process.tree import ProcessId, all_processes, process_info
 from tests.server.fakes import (
     DEAD,
     PATIENCE_S,
@@ -97,7 +97,7 @@ def test_after_another_boot_the_pids_mean_nothing(sleeper: ProcessId) -> None:
     write_record(8000, guard=sleeper, server=sleeper, tree=[sleeper], boot="0" * 36)
     assert find_servers() == ([], [])
     assert list(servers_folder().iterdir()) == []
-    assert look_at(sleeper.pid) is not None
+    assert process_info(sleeper.pid) is not None
 
 
 def test_a_server_in_another_pid_namespace_is_left_alone(sleeper: ProcessId) -> None:

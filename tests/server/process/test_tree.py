@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.server.process.tree import command_line, descendants, kill_seen, lives, look_at, send_signal
+from loadgen.server.process.tree import command_line, descendants, kill_seen, lives, process_info, send_signal
 
 SLEEPER = "open('/proc/self/comm', 'w').write('a) S (b'); print(flush=True); import time; time.sleep(600)"
 
@@ -25,7 +25,7 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_name_may_look_like_the_fields_after_it(child: subprocess.Popen[bytes]) -> None:
-    info = look_at(child.pid)
+    info = process_info(child.pid)
     assert info is not None
     assert (info.name, info.parent, info.session, info.alive) == ("a) S (b", os.getpid(), child.pid, True)
     assert info in descendants(os.getpid())
@@ -43,7 +43,7 @@ def test_a_process_that_the_kernel_hides_is_none(monkeypatch: pytest.MonkeyPatch
         raise PermissionError(errno.EPERM, "hidepid=1", str(path))
 
     monkeypatch.setattr(Path, "read_text", refuse)  # from root, as which tests may run, nothing is hidden
-    assert look_at(1) is None
+    assert process_info(1) is None
     assert descendants(os.getpid()) == []
 
 
@@ -56,7 +56,7 @@ def test_only_the_very_process_is_signalled(
 
     if not pidfd:
         monkeypatch.setattr(os, "pidfd_open", refuse)
-    info = look_at(child.pid)
+    info = process_info(child.pid)
     assert info is not None
     earlier = replace(info.id, start_ticks=info.id.start_ticks - 1)
     assert not send_signal(earlier, signal.SIGKILL)
@@ -68,11 +68,11 @@ def test_only_the_very_process_is_signalled(
 
 
 def test_a_zombie_is_not_alive(child: subprocess.Popen[bytes]) -> None:
-    info = look_at(child.pid)
+    info = process_info(child.pid)
     assert info is not None
     killed, left = kill_seen([info.id], within_s=20)  # returns although nobody has collected the child yet
     assert (killed, left) == ([info], [])
-    dead = look_at(child.pid)
+    dead = process_info(child.pid)
     assert dead is not None
     assert not dead.alive
     assert not lives(info.id)
