@@ -186,8 +186,7 @@ def test_an_empty_answer_shows_its_last_event() -> None:
 
 
 def test_ten_thousand_events_without_data() -> None:
-    wire = Wire()
-    wire.read(head() + b"".join([chunk(b"data:\n\n")] * 10_000), 1)
+    wire = Wire().read(head() + b"".join([chunk(b"data:\n\n")] * 10_000), 1)
     wire.read(text("a", finish="stop") + DONE + END, 50)
     found = wire.delta()
     assert (found.completed, found.latency["ttft"].min_us) == (1, 50_000)

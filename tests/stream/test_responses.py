@@ -40,8 +40,7 @@ USAGE = {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}
 
 
 def test_a_response_in_numbers() -> None:
-    wire = Wire()
-    wire.read(head() + OPENING, 40)
+    wire = Wire().read(head() + OPENING, 40)
     for word, at_ms in (("a", 50), ("b", 60), ("c", 75)):
         wire.read(text(word), at_ms)
     wire.read(CLOSING + completed(USAGE) + END, 90)
@@ -59,15 +58,13 @@ def test_a_response_in_numbers() -> None:
     "kind", ["output_text", "reasoning_text", "reasoning_summary_text", "function_call_arguments", "refusal"]
 )
 def test_text_reasoning_and_tool_calls_are_output(kind: str) -> None:
-    wire = Wire()
-    wire.read(head() + named(f"response.{kind}.delta", delta=""), 10)
+    wire = Wire().read(head() + named(f"response.{kind}.delta", delta=""), 10)
     wire.read(named(f"response.{kind}.delta", delta="x"), 30)
     assert us(wire.delta().latency["ttft"]) == (1, 30_000, 30_000)
 
 
 def test_an_answer_cut_short_by_its_limit_is_complete_and_without_usage_events_are_counted() -> None:
-    wire = Wire()
-    wire.read(head() + text("a") + text("b") + completed(None, "response.incomplete") + END, 10)
+    wire = Wire().read(head() + text("a") + text("b") + completed(None, "response.incomplete") + END, 10)
     result = wire.delta()
     assert (result.completed, result.output_tokens, result.counted_by_events) == (1, 2, 1)
 

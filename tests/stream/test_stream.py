@@ -31,8 +31,7 @@ def next_stage(wire: Wire, at_ms: float) -> tuple[StageDelta, StageSamples]:
 
 
 def test_each_stage_has_the_gaps_and_the_part_that_lie_in_it() -> None:
-    wire = Wire()
-    wire.read(head(), 40)
+    wire = Wire().read(head(), 40)
     last_ms = events(wire, first=1, count=10, at_ms=50, every_ms=10)
     ended, samples = next_stage(wire, last_ms + 5)
     assert us(ended.latency["itl"]) == (9, 10_000, 10_000)
@@ -49,16 +48,14 @@ def test_each_stage_has_the_gaps_and_the_part_that_lie_in_it() -> None:
 
 
 def test_a_short_part_has_no_tpot() -> None:
-    wire = Wire()
-    wire.read(head(), 40)
+    wire = Wire().read(head(), 40)
     last_ms = events(wire, first=1, count=MIN_PART_TOKENS, at_ms=50)
     ended, _ = next_stage(wire, last_ms + 5)
     assert "tpot" not in ended.latency and ended.tpot_parts == 0
 
 
 def test_bytes_that_came_before_the_window_are_not_in_it() -> None:
-    wire = Wire()
-    wire.read(head(), 40)
+    wire = Wire().read(head(), 40)
     last_ms = events(wire, first=1, count=2, at_ms=50)
     _, samples = next_stage(wire, last_ms + 50)
     # They were read after the window had been opened.
@@ -173,8 +170,7 @@ def test_a_first_wave_that_fails_is_not_awaited() -> None:
 
 
 def test_whole_streams_only_where_requests_bound_the_stage() -> None:
-    wire = Wire()
-    wire.read(head(), 40)
+    wire = Wire().read(head(), 40)
     last_ms = events(wire, first=1, count=3, at_ms=50)
     wire.stream.leave_window(int((last_ms + 5) * MS))
     samples = reopened(StageSamples(is_open=False, whole_only=True), wire.stream, last_ms + 5)

@@ -68,8 +68,7 @@ class Truth(Struct):
 
 def measured(truth: Truth) -> StageDelta:
     """The account of the stream that this engine serves."""
-    wire = Wire()
-    wire.read(head(), 1)
+    wire = Wire().read(head(), 1)
     at_ms = 1
     for number, (tokens, gap_ms) in enumerate(zip(truth.tokens, truth.gaps_ms, strict=True)):
         at_ms += gap_ms
@@ -178,8 +177,7 @@ def test_several_tokens_an_event_with_a_total_have_a_mean() -> None:
 
 
 def test_usage_that_falls_is_not_believed() -> None:
-    wire = Wire()
-    wire.read(head(), 1)
+    wire = Wire().read(head(), 1)
     for number, count in enumerate([1, 2, 3, 9, 4, 5, 6]):
         chunk = {"choices": [{"text": WORD, "finish_reason": None}], "usage": {"completion_tokens": count}}
         wire.read(event(chunk), 10 + 10 * number)
