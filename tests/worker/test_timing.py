@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from hypothesis import given
@@ -11,76 +12,71 @@ from hypothesis import strategies as st
 from loadgen.worker.timing import STEP_NS, ClockWatch, LoopLag, PreciseTimer, timer_lead_ns
 
 
-async def test_it_wakes_at_or_after_its_time_and_only_once() -> None:
-    woken: list[int] = []
-    over = asyncio.Event()
+class Timer(PreciseTimer):
+    """Keeps when it called back."""
 
-    def wake() -> None:
-        woken.append(time.monotonic_ns())
-        over.set()
+    def __init__(self, lead_ns: int = 0) -> None:
+        self.calls_ns: list[int] = []
+        self.called = asyncio.Event()
+        super().__init__(asyncio.get_running_loop(), self._call_back)
+        self.lead_ns = lead_ns
 
-    timer = PreciseTimer(asyncio.get_running_loop(), wake)
-    due_ns = time.monotonic_ns() + 20_000_000
+    def _call_back(self) -> None:
+        self.calls_ns.append(time.monotonic_ns())
+        self.called.set()
+
+
+Make = Callable[..., Timer]
+
+
+@pytest.fixture
+async def timers() -> AsyncIterator[Make]:
+    made: list[Timer] = []
+
+    def make(lead_ns: int = 0) -> Timer:
+        made.append(Timer(lead_ns))
+        return made[-1]
+
+    yield make
+    for timer in made:
+        timer.close()
+
+
+@pytest.mark.parametrize(("lead_ns", "in_ns"), [(0, 20_000_000), (5_000_000, 10_000_000)])
+async def test_timer_calls_once_and_never_early(timers: Make, lead_ns: int, in_ns: int) -> None:
+    timer = timers(lead_ns)
+    due_ns = time.monotonic_ns() + in_ns
     timer.set(due_ns)
-    await over.wait()
-    assert len(woken) == 1
-    assert woken[0] >= due_ns
-    timer.close()
+    await timer.called.wait()
+    assert len(timer.calls_ns) == 1 and timer.calls_ns[0] >= due_ns
 
 
-async def test_a_time_that_has_passed_wakes_at_once_and_the_last_setting_holds() -> None:
-    over = asyncio.Event()
-    timer = PreciseTimer(asyncio.get_running_loop(), over.set)
+async def test_time_that_has_passed_calls_at_once_and_replaces_another(timers: Make) -> None:
+    timer = timers()
     timer.set(time.monotonic_ns() + 3_600_000_000_000)
     timer.set(0)
-    await over.wait()
-    timer.close()
+    await timer.called.wait()
 
 
-async def test_a_cancelled_timer_does_not_fire() -> None:
-    cancelled, other = asyncio.Event(), asyncio.Event()
-    timer = PreciseTimer(asyncio.get_running_loop(), cancelled.set)
-    witness = PreciseTimer(asyncio.get_running_loop(), other.set)
+async def test_cancelled_timer_does_not_call(timers: Make) -> None:
+    timer, other = timers(), timers()
     timer.set(time.monotonic_ns() + 5_000_000)
     timer.cancel()
-    witness.set(time.monotonic_ns() + 20_000_000)
-    await other.wait()
-    assert not cancelled.is_set()
-    timer.close()
-    witness.close()
+    other.set(time.monotonic_ns() + 20_000_000)
+    await other.called.wait()
+    assert not timer.calls_ns
 
 
-async def test_a_check_waits_for_a_time_that_is_near_and_leaves_one_that_is_far() -> None:
-    woken: list[int] = []
-    timer = PreciseTimer(asyncio.get_running_loop(), lambda: woken.append(time.monotonic_ns()))
-    timer.lead_ns = 20_000_000
+async def test_check_waits_for_a_time_that_is_near_and_leaves_one_that_is_far(timers: Make) -> None:
+    timer = timers(lead_ns=20_000_000)
     timer.set(time.monotonic_ns() + 3_600_000_000_000)
     timer.check()
-    assert not woken
+    assert not timer.calls_ns
     due_ns = time.monotonic_ns() + 10_000_000
     timer.set(due_ns)
     timer.check()
     timer.check()
-    assert len(woken) == 1
-    assert woken[0] >= due_ns
-    timer.close()
-
-
-async def test_a_timer_that_wakes_early_still_fires_on_time() -> None:
-    woken: list[int] = []
-    over = asyncio.Event()
-
-    def wake() -> None:
-        woken.append(time.monotonic_ns())
-        over.set()
-
-    timer = PreciseTimer(asyncio.get_running_loop(), wake)
-    timer.lead_ns = 5_000_000
-    due_ns = time.monotonic_ns() + 10_000_000
-    timer.set(due_ns)
-    await over.wait()
-    assert woken[0] >= due_ns
-    timer.close()
+    assert len(timer.calls_ns) == 1 and timer.calls_ns[0] >= due_ns
 
 
 @pytest.mark.parametrize(("rate", "lead_ns"), [(0.01, 100_000), (500, 100_000), (1000, 100_000), (10_000, 10_000)])
