@@ -53,7 +53,7 @@ from loadgen.schema.journal import (
 )
 from loadgen.schema.samples import HostSample
 from loadgen.schema.snapshot import LoadView, ServerView
-from loadgen.telemetry.sim import SimGpu, SimLoad, SimState, observed, open_sim, step
+from loadgen.telemetry.sim import SimLoad, SimState, observed, open_sim, step
 from tests.tui.pseudo_terminal import Terminal, in_a_terminal
 from tui.charts.timeline import Timeline
 from tui.keys import PAGES
@@ -276,7 +276,7 @@ def lines(hours: float, stage_s: float = STAGE_S) -> Iterator[Line]:
     random = np.random.default_rng(1)
     deltas = [_delta(random) for _ in range(_KINDS)]
     lag = _encoded(random.lognormal(np.log(0.1), 0.4, 2500))
-    boxes = [(SimGpu(index, throttled=index == 5), SimState()) for index in range(GPUS)]
+    boxes = [(index, SimState()) for index in range(GPUS)]
     yield TelemetryChanged(0.0, open_sim(gpus=GPUS).opened.gpus, {})
     stage = -1
     for tick in range(round(hours * 3600 / TICK_S)):

@@ -33,8 +33,6 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--once", action="store_true", help="one sample, with the processes, and the end")
     flags.add_argument("--url", help="sim: the simulator whose load the GPUs carry")
     flags.add_argument("--gpus", type=int, default=8, help="sim: how many")
-    flags.add_argument("--throttle", type=int, metavar="INDEX", help="sim: a GPU at a lowered power cap")
-    flags.add_argument("--straggler", type=int, metavar="INDEX", help="sim: a GPU that is hot and slow")
     flags.add_argument("--replay", metavar="FILE", type=Path, help="play this capture, at its own pace")
     flags.add_argument("--vendor", choices=get_args(VendorName), help="whose part of it (default: the first)")
     return flags
@@ -48,9 +46,7 @@ def opener(options: argparse.Namespace) -> Callable[[], Backend]:
         return open_backend
     from loadgen.telemetry.sim import open_sim
 
-    return partial(
-        open_sim, url=options.url, gpus=options.gpus, throttled=options.throttle, straggler=options.straggler
-    )
+    return partial(open_sim, url=options.url, gpus=options.gpus)
 
 
 def main() -> int:

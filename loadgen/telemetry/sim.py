@@ -18,7 +18,8 @@ from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic, gained
 from loadgen.telemetry.protocol import Backend, Opened
 
 HBM_BYTES = 192 * 1024**3
-IDLE_W, CAP_W, LOW_CAP_W = 140.0, 750.0, 420.0
+IDLE_W = 140.0
+CAP_W = 750.0
 CLOCK_MAX_MHZ = 2100.0
 _CLOCK_IDLE_MHZ = 132.0
 _MEMORY_CLOCK_MHZ = 1300.0
@@ -44,19 +45,6 @@ class SimLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class SimGpu:
-    """How one simulated GPU differs from the others."""
-
-    index: int
-    throttled: bool = False  # its power cap is lowered
-    straggler: bool = False  # it is hot, and therefore slow
-
-    @property
-    def cap_w(self) -> float:
-        return LOW_CAP_W if self.throttled else CAP_W
-
-
-@dataclass(frozen=True, slots=True)
 class SimState:
     """One simulated GPU at one moment."""
 
@@ -67,23 +55,23 @@ class SimState:
     link_bytes: float = 0.0  # received over all links, and as many sent
 
 
-def step(gpu: SimGpu, state: SimState, load: SimLoad, dt_s: float) -> SimState:
-    aim_w = min(demand_w(gpu, load), gpu.cap_w)
+def step(index: int, state: SimState, load: SimLoad, dt_s: float) -> SimState:
+    aim_w = min(demand_w(index, load), CAP_W)
     kept = math.exp(-dt_s / _POWER_LAG_S)
     power_w = aim_w + (state.power_w - aim_w) * kept
     energy_j = state.energy_j + aim_w * dt_s + (state.power_w - aim_w) * _POWER_LAG_S * (1 - kept)
-    heat_c = 38.0 + 0.05 * power_w + (9.0 if gpu.straggler else 0.0)
+    heat_c = 38.0 + 0.05 * power_w
     temperature_c = heat_c + (state.temperature_c - heat_c) * math.exp(-dt_s / _HEAT_LAG_S)
     full_bytes = min(HBM_BYTES * 0.9, state.hbm_bytes + _HBM_FILL_BYTES_PER_S * dt_s)
     link_bytes = state.link_bytes + _LINK_BYTES_PER_TOKEN * load.output_tokens_per_s * dt_s
     return SimState(full_bytes if load.serving else _HBM_IDLE_BYTES, power_w, temperature_c, energy_j, link_bytes)
 
 
-def demand_w(gpu: SimGpu, load: SimLoad) -> float:
+def demand_w(index: int, load: SimLoad) -> float:
     """The power that it would draw under this load without a cap."""
     work = 1 - math.exp(-(load.prompt_tokens_per_s / 8000 + load.output_tokens_per_s / 2500))
     # Each GPU differs slightly: within 1 %.
-    appetite = 1 + (gpu.index * 7 % 5 - 2) * 0.005
+    appetite = 1 + (index * 7 % 5 - 2) * 0.005
     return IDLE_W + (CAP_W - IDLE_W) * busy(load) * (0.3 + 0.65 * work) * appetite
 
 
@@ -92,27 +80,26 @@ def busy(load: SimLoad) -> float:
     return 1 - math.exp(-2 * load.running)
 
 
-def observed(gpu: SimGpu, state: SimState, load: SimLoad, t_s: float) -> GpuSample:
-    wanted_w = demand_w(gpu, load)
-    held = math.sqrt(min(1.0, gpu.cap_w / wanted_w))
+def observed(index: int, state: SimState, load: SimLoad, t_s: float) -> GpuSample:
+    wanted_w = demand_w(index, load)
+    held = math.sqrt(min(1.0, CAP_W / wanted_w))
     droop = 1 - 0.18 * (state.power_w / CAP_W) ** 2
-    full_mhz = CLOCK_MAX_MHZ * droop * held * (0.86 if gpu.straggler else 1.0)
-    power = max(0.0, wanted_w - gpu.cap_w) / (wanted_w - IDLE_W) if wanted_w > IDLE_W else 0.0
-    thermal = 25.0 * busy(load) if gpu.straggler else 0.0
+    full_mhz = CLOCK_MAX_MHZ * droop * held
+    power = max(0.0, wanted_w - CAP_W) / (wanted_w - IDLE_W) if wanted_w > IDLE_W else 0.0
     return GpuSample(
-        index=gpu.index,
+        index=index,
         t_s=t_s,
         gfx_percent=round(99 * busy(load), 1),
         memory_percent=round(90 * (1 - math.exp(-load.running / 24)), 1),
         hbm_used_bytes=int(state.hbm_bytes),
         power_w=round(state.power_w, 1),
-        power_cap_w=gpu.cap_w,
+        power_cap_w=CAP_W,
         temperature_hotspot_c=round(state.temperature_c, 1),
         temperature_memory_c=round(state.temperature_c - 4, 1),
         gfx_clock_mhz=round(_CLOCK_IDLE_MHZ + (full_mhz - _CLOCK_IDLE_MHZ) * busy(load)),
         memory_clock_mhz=_MEMORY_CLOCK_MHZ,
         energy_j=state.energy_j,
-        throttle_percent={"power": round(100 * power, 1), "thermal": round(thermal, 1)},
+        throttle_percent={"power": round(100 * power, 1), "thermal": 0.0},
         pcie_width=16,
         pcie_speed_gts=32.0,
         sm_percent=round(92 * busy(load), 1),
@@ -130,13 +117,13 @@ def observed(gpu: SimGpu, state: SimState, load: SimLoad, t_s: float) -> GpuSamp
     )
 
 
-def _processes(gpu: SimGpu, state: SimState, load: SimLoad) -> tuple[GpuProcess, ...]:
+def _processes(index: int, state: SimState, load: SimLoad) -> tuple[GpuProcess, ...]:
     """A worker process of the server, once it has allocated memory."""
     if not load.serving:
         return ()
-    command = f"VLLM::Worker_TP{gpu.index}"
+    command = f"VLLM::Worker_TP{index}"
     held = int(state.hbm_bytes - _HBM_IDLE_BYTES)
-    return (GpuProcess(_NO_PID + gpu.index, command, held, user="simulated", command=command, of_server=True),)
+    return (GpuProcess(_NO_PID + index, command, held, user="simulated", command=command, of_server=True),)
 
 
 def load_between(before: tuple[float, str | None], after: tuple[float, str | None]) -> SimLoad:
@@ -152,24 +139,21 @@ def load_between(before: tuple[float, str | None], after: tuple[float, str | Non
     return SimLoad(True, now.get("num_requests_running", 0.0), *rates)
 
 
-def open_sim(
-    *, url: str | None = None, gpus: int = 8, throttled: int | None = None, straggler: int | None = None
-) -> Backend:
+def open_sim(*, url: str | None = None, gpus: int = 8) -> Backend:
     """Simulated GPUs; idle without the `url` of a simulator, or while it does not answer."""
-    box = [SimGpu(n, throttled=n == throttled, straggler=n == straggler) for n in range(gpus)]
     client = httpx.Client(timeout=_TIMEOUT_S, trust_env=False)
-    opened = Opened(backend="sim", meta={"url": url}, gpus=tuple(_static(gpu.index) for gpu in box))
-    states = [SimState() for _ in box]
+    opened = Opened(backend="sim", meta={"url": url}, gpus=tuple(map(_static, range(gpus))))
+    states = [SimState() for _ in range(gpus)]
     last: tuple[float, str | None] = (time.monotonic(), _metrics(client, url))
 
     def sample(_slow: bool, processes: bool) -> tuple[GpuSample, ...]:
         nonlocal last
         before, last = last, (time.monotonic(), _metrics(client, url))
         load = load_between(before, last)
-        states[:] = [step(gpu, state, load, last[0] - before[0]) for gpu, state in zip(box, states, strict=True)]
-        samples = [observed(gpu, state, load, last[0]) for gpu, state in zip(box, states, strict=True)]
+        states[:] = [step(index, state, load, last[0] - before[0]) for index, state in enumerate(states)]
+        samples = [observed(index, state, load, last[0]) for index, state in enumerate(states)]
         if processes:
-            held = [_processes(gpu, state, load) for gpu, state in zip(box, states, strict=True)]
+            held = [_processes(index, state, load) for index, state in enumerate(states)]
             samples = [msgspec.structs.replace(now, processes=each) for now, each in zip(samples, held, strict=True)]
         return tuple(samples)
 

@@ -9,8 +9,6 @@ from loadgen.telemetry.sim import (
     CAP_W,
     HBM_BYTES,
     IDLE_W,
-    LOW_CAP_W,
-    SimGpu,
     SimLoad,
     SimState,
     load_between,
@@ -25,7 +23,7 @@ _BUSY = SimLoad(serving=True, running=64, prompt_tokens_per_s=20_000, output_tok
 _loads = st.builds(SimLoad, st.booleans(), st.floats(0, 500), st.floats(0, 1e5), st.floats(0, 1e5))
 
 
-def _after(gpu: SimGpu, load: SimLoad, seconds: int) -> SimState:
+def _after(gpu: int, load: SimLoad, seconds: int) -> SimState:
     state = SimState()
     for _ in range(seconds):
         state = step(gpu, state, load, 1.0)
@@ -33,7 +31,7 @@ def _after(gpu: SimGpu, load: SimLoad, seconds: int) -> SimState:
 
 
 def test_an_idle_gpu_is_idle() -> None:
-    gpu = SimGpu(0)
+    gpu = 0
     state = _after(gpu, SimLoad(), 60)
     now = observed(gpu, state, SimLoad(), 1.0)
     assert (now.gfx_percent, now.memory_percent, now.gfx_clock_mhz) == (0, 0, 132)
@@ -42,7 +40,7 @@ def test_an_idle_gpu_is_idle() -> None:
 
 
 def test_memory_fills_when_a_server_is_there_and_not_before() -> None:
-    gpu = SimGpu(0)
+    gpu = 0
     assert _after(gpu, SimLoad(), 10).hbm_bytes < 1e9
     full = _after(gpu, SimLoad(serving=True), 10)
     assert full.hbm_bytes == HBM_BYTES * 0.9
@@ -50,7 +48,7 @@ def test_memory_fills_when_a_server_is_there_and_not_before() -> None:
 
 
 def test_power_lags_behind_the_load_and_heat_behind_power() -> None:
-    gpu = SimGpu(2)
+    gpu = 2
     powers = [_after(gpu, _BUSY, seconds).power_w for seconds in (0, 1, 3, 20)]
     assert powers == sorted(powers)
     assert powers[1] < 0.7 * powers[3]
@@ -59,22 +57,9 @@ def test_power_lags_behind_the_load_and_heat_behind_power() -> None:
     assert temperatures[-1] > 70
 
 
-def test_a_low_cap_throttles_and_a_straggler_is_hot_and_slow() -> None:
-    usual, throttled, straggler = SimGpu(2), SimGpu(2, throttled=True), SimGpu(2, straggler=True)
-    looks = {gpu: observed(gpu, _after(gpu, _BUSY, 60), _BUSY, 1.0) for gpu in (usual, throttled, straggler)}
-    assert looks[usual].throttle_percent == {"power": 0, "thermal": 0}
-    power = looks[throttled].throttle_percent
-    assert power is not None
-    assert power["power"] > 20
-    assert looks[throttled].power_w == pytest.approx(LOW_CAP_W, abs=0.1)
-    clocks = [looks[gpu].gfx_clock_mhz or 0 for gpu in (usual, throttled, straggler)]
-    assert clocks[0] > 1.1 * max(clocks[1:])
-    assert (looks[straggler].temperature_hotspot_c or 0) > (looks[usual].temperature_hotspot_c or 0) + 8
-
-
 @given(load=_loads, dt_s=st.floats(0, 20), cut=st.floats(0, 1))
 def test_cutting_a_time_into_pieces_changes_nothing(load: SimLoad, dt_s: float, cut: float) -> None:
-    gpu = SimGpu(3)
+    gpu = 3
     whole = step(gpu, SimState(), load, dt_s)
     pieces = step(gpu, step(gpu, SimState(), load, dt_s * cut), load, dt_s * (1 - cut))
     assert pieces.power_w == pytest.approx(whole.power_w)
@@ -83,12 +68,11 @@ def test_cutting_a_time_into_pieces_changes_nothing(load: SimLoad, dt_s: float, 
     assert pieces.link_bytes == pytest.approx(whole.link_bytes)
 
 
-@given(load=_loads, index=st.integers(0, 63), seconds=st.integers(0, 40), throttled=st.booleans())
-def test_no_load_makes_an_impossible_gpu(load: SimLoad, index: int, seconds: int, throttled: bool) -> None:
-    gpu = SimGpu(index, throttled=throttled)
-    state = _after(gpu, load, seconds)
-    now = observed(gpu, state, load, 0.0)
-    assert IDLE_W - 0.1 <= (now.power_w or 0) <= (LOW_CAP_W if throttled else CAP_W)
+@given(load=_loads, index=st.integers(0, 63), seconds=st.integers(0, 40))
+def test_no_load_makes_an_impossible_gpu(load: SimLoad, index: int, seconds: int) -> None:
+    state = _after(index, load, seconds)
+    now = observed(index, state, load, 0.0)
+    assert IDLE_W - 0.1 <= (now.power_w or 0) <= CAP_W
     assert state.energy_j <= seconds * CAP_W
     assert 132 <= (now.gfx_clock_mhz or 0) <= 2100
     shares = (now.gfx_percent, now.memory_percent, *(now.throttle_percent or {}).values())
@@ -107,7 +91,7 @@ def test_the_load_is_the_difference_of_two_pages() -> None:
 
 def test_gpus_carry_the_load_of_a_real_simulator_and_outlive_it() -> None:
     with simulator() as engine:
-        backend = open_sim(url=engine.url, gpus=2, straggler=1)
+        backend = open_sim(url=engine.url, gpus=2)
         request = {"model": "simulator", "prompt": "hello", "max_tokens": 4000, "stream": True, "ignore_eos": True}
         with httpx.stream("POST", f"{engine.url}/v1/completions", json=request, trust_env=False) as answer:
             chunks = answer.iter_bytes()
@@ -120,7 +104,6 @@ def test_gpus_carry_the_load_of_a_real_simulator_and_outlive_it() -> None:
     assert [gpu.index for gpu in busy] == [0, 1]
     assert (busy[0].gfx_percent or 0) > 20
     assert (busy[0].hbm_used_bytes or 0) > 300e6
-    assert (busy[1].throttle_percent or {})["thermal"] > 0
     assert busy[0].sm_percent and busy[0].pcie_bytes_per_s and (busy[0].xids, busy[0].bad_pages) == (0, 0)
     assert [process.name for process in busy[1].processes or ()] == ["VLLM::Worker_TP1"]
     assert (left[0].gfx_percent, left[0].hbm_used_bytes) == (0, 300_000_000)
@@ -128,7 +111,7 @@ def test_gpus_carry_the_load_of_a_real_simulator_and_outlive_it() -> None:
 
 
 def test_the_child_offers_the_gpus_that_its_flags_name() -> None:
-    heard = listen("--backend", "sim", "--gpus", "3", "--throttle", "1")
+    heard = listen("--backend", "sim", "--gpus", "3")
     assert heard.opened is not None
     assert [gpu.uuid for gpu in heard.opened.gpus] == ["GPU-sim-0", "GPU-sim-1", "GPU-sim-2"]
-    assert [gpu.power_cap_w for gpu in heard.samples[0].gpus] == [CAP_W, LOW_CAP_W, CAP_W]
+    assert [gpu.power_cap_w for gpu in heard.samples[0].gpus] == [CAP_W] * 3

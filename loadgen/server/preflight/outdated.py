@@ -1,4 +1,4 @@
-"""Finds what is old on this box, or too new for this vramp: packages, Python, kernel, drivers, vLLM, vramp itself.
+"""Finds what is old on this box, or too new for this vramp: kernel, drivers, vLLM, vramp itself.
 
 Only what this vramp was built with is known; nothing is looked up online. A component that is absent, or whose version
 cannot be interpreted, is left out.
@@ -6,21 +6,17 @@ cannot be interpreted, is left out.
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from loadgen.build import Build, this_build
 from loadgen.schema.finding import Finding, Severity
 from loadgen.server.vllm.installation import installed_version, python_of, recorded_versions
 
-_DISTRIBUTION = "vramp"
 _OLD_AFTER = timedelta(days=270)  # vLLM has a release every two weeks; by then its flags and metrics have moved
 
 
@@ -69,8 +65,6 @@ _OLDEST = (
 )
 """Only the first row that applies to a component is shown."""
 
-_PYTHON_FIXED_UNTIL = {(3, 11): date(2027, 10, 31), (3, 12): date(2028, 10, 31), (3, 13): date(2029, 10, 31)}
-
 
 def outdated(versions: Mapping[str, str | None], *, vllm_command: str = "vllm") -> list[Finding]:
     """Findings about these versions, and about the vLLM that `vllm_command` would start."""
@@ -79,8 +73,6 @@ def outdated(versions: Mapping[str, str | None], *, vllm_command: str = "vllm") 
     vllm = installed_version(python) if python is not None else None
     return [
         *_vramp(this_build(), today),
-        *_packages(),
-        *_python(platform.python_version_tuple(), today),
         *_components({**versions, "vllm": vllm}),
         *_newer_vllm(vllm),
     ]
@@ -103,33 +95,6 @@ def _newer_vllm(vllm: str | None) -> Iterator[Finding]:
         why = "its flags are read from the installation, but the preflight rules may be outdated"
         fix = "look for a newer vramp"
         yield Finding("newer-vllm", "info", f"vllm {vllm} is newer than {newest}, the newest known here", why, fix)
-
-
-def _packages(distribution: str = _DISTRIBUTION) -> Iterator[Finding]:
-    """Installed packages below the bounds in vramp's metadata, forced by pip options or replaced by another install."""
-    try:
-        required = importlib.metadata.requires(distribution) or []
-    except importlib.metadata.PackageNotFoundError:
-        return  # run from its source
-    for line in dict.fromkeys(text.partition(";")[0].strip() for text in required if "extra ==" not in text):
-        try:
-            requirement = Requirement(line)
-            version = importlib.metadata.version(requirement.name)
-        except (InvalidRequirement, importlib.metadata.PackageNotFoundError):
-            continue
-        if not requirement.specifier.contains(version, prereleases=True):
-            seen = f"{requirement.name} {version} is installed, and vramp needs {requirement.specifier}"
-            fix = f"pip install '{requirement}'"
-            yield Finding("old-package", "warns", seen, "vramp is tested with what it asks for", fix)
-
-
-def _python(version: tuple[str, str, str], today: date) -> Iterator[Finding]:
-    until = _PYTHON_FIXED_UNTIL.get((int(version[0]), int(version[1])))
-    if until is not None and today > until:
-        seen = f"python {'.'.join(version)} has had no fixes since {until}"
-        yield Finding(
-            "old-python", "info", seen, "its bugs stay, security bugs included", "install vramp with a newer one"
-        )
 
 
 def _vramp(build: Build | None, today: date) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.build import Build
-from loadgen.server.preflight.outdated import _components, _newer_vllm, _packages, _python, _vramp, outdated
+from loadgen.server.preflight.outdated import _components, _newer_vllm, _vramp, outdated
 from loadgen.server.vllm.installation import recorded_versions
 
 
@@ -42,31 +42,6 @@ def test_a_vllm_that_is_newer_than_the_records() -> None:
     assert not list(_newer_vllm(newest)) and not list(_newer_vllm(f"{newest}+rocm")) and not list(_newer_vllm(None))
     (finding,) = _newer_vllm("99.1.0")
     assert (finding.id, finding.severity) == ("newer-vllm", "info")
-
-
-def test_a_package_below_the_bound_of_the_installed_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, lines in {
-        "shaky-1.0": 'Requires-Dist: brittle>=2.1 ; python_version >= "3"\nRequires-Dist: absent>=1\n'
-        'Requires-Dist: brittle>=9 ; extra == "more"\nRequires-Dist: firm>=1\n',
-        "brittle-2.0": "",
-        "firm-1.5": "",
-    }.items():
-        folder = tmp_path / f"{name}.dist-info"
-        folder.mkdir()
-        package, _, version = name.partition("-")
-        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n{lines}")
-    monkeypatch.syspath_prepend(tmp_path)
-    (finding,) = _packages("shaky")
-    assert finding.seen == "brittle 2.0 is installed, and vramp needs >=2.1"
-    assert finding.fix == "pip install 'brittle>=2.1'"
-    assert not list(_packages("not-installed-at-all"))
-
-
-def test_a_python_without_fixes() -> None:
-    assert not list(_python(("3", "11", "7"), date(2027, 10, 31)))
-    assert not list(_python(("3", "14", "0"), date(2029, 12, 1)))
-    (finding,) = _python(("3", "11", "7"), date(2027, 11, 1))
-    assert finding.seen == "python 3.11.7 has had no fixes since 2027-10-31"
 
 
 def test_a_vramp_of_last_year() -> None:
