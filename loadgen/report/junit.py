@@ -6,11 +6,14 @@ A case fails exactly if it makes the exit code 1; a run that did not finish is a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Literal, NamedTuple
 from xml.etree import ElementTree as xml
 
+from loadgen.errors import ResultError
 from loadgen.format import plain
 from loadgen.masking import masked_text
+from loadgen.places import write_named
 from loadgen.report.assessment import failure_limit, limit_words, run_shortcomings, titles
 from loadgen.report.compare import HeldAgainst, RunComparison
 from loadgen.report.compare_document import held_words
@@ -104,3 +107,11 @@ def junit_xml(suites: Iterable[Suite]) -> bytes:
 
 def _text(words: str) -> str:
     return plain(masked_text(words))
+
+
+def write_junit(path: Path, suites: Sequence[Suite]) -> None:
+    """Write limits as JUnit XML; raises `ResultError`."""
+    try:
+        write_named(path, junit_xml(suites))
+    except OSError as error:
+        raise ResultError(f"--junit {path}: cannot be written: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""`vramp ask`: one typed prompt and its streamed answer, which is the first thing that one does with a new server."""
+"""`vramp ask`: sends one prompt to a server and prints the streamed answer and its figures."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _TIMEOUT_S = 600.0
 
 
 def ask(words: list[str]) -> int:
-    """Print the answer and its figures; 0 if it is complete."""
+    """Print the answer and its figures; return 0 if it is complete."""
     options = ask_parser().parse_args(words)
     url, prompt = _server_and_prompt(options)
     return asyncio.run(_ask(url, prompt, options))
 
 
 def ask_parser() -> argparse.ArgumentParser:
-    parser = parser_of("vramp ask", "One typed prompt and its streamed answer.", _EPILOG)
+    parser = parser_of("vramp ask", "Send one prompt and print the streamed answer.", _EPILOG)
     parser.add_argument("words", nargs="*", metavar="PROFILE", help="the profile (not with --url), then the prompt")
-    parser.add_argument("--url", help="the server to ask")
+    parser.add_argument("--url", help="the server")
     add_shared(parser, "--model", "--api-key-env", TRUST)
     parser.add_argument("--endpoint", choices=("chat", "completions"), help="(default: chat where the server has it)")
     parser.add_argument("--max-tokens", metavar="N", type=_count, default=_MAX_TOKENS, help="(default: %(default)s)")
@@ -56,7 +56,7 @@ def _server_and_prompt(options: argparse.Namespace) -> tuple[str, str]:
     url = options.url if options.url is not None else _url_of(words.pop(0), options)
     if len(words) > 1:
         raise ProfileError("vramp ask: the prompt is one word of the command line: put it in quotes")
-    prompt = words[0] if words else _typed()
+    prompt = words[0] if words else _read_prompt()
     if not prompt.strip():
         raise ProfileError("vramp ask: the prompt is empty")
     try:
@@ -83,7 +83,7 @@ def _url_of(name: str, options: argparse.Namespace) -> str:
     return running[0].url
 
 
-def _typed() -> str:
+def _read_prompt() -> str:
     if sys.stdin.isatty():
         sys.stderr.write("prompt: ")
         sys.stderr.flush()
@@ -130,7 +130,7 @@ def _print_part(text: str) -> None:
 
 
 def _figures(model: str, answered: Answered) -> str:
-    """One line: what was measured, and what the server did not say."""
+    """One line: what was measured, and what is unknown."""
     first = "TTFT not known (it was not streamed)" if answered.ttft_ms is None else f"TTFT {answered.ttft_ms:,.1f} ms"
     tokens = "tokens not known" if answered.output_tokens is None else f"{answered.output_tokens:,} tokens"
     parts = [f"{tokens} in {answered.e2e_ms:,.0f} ms"]

@@ -1,7 +1,7 @@
 """`vramp bench serve|latency|throughput`: the three published benchmarks, by the names that `vllm bench` gives them.
 
-Each is a profile made from the options and an ordinary run: the same load, the same result, only another table. The
-options are those of `vllm bench` that mean something here; about each of the others there is a word.
+Each is an ordinary run of a profile made from the options, with another table. Options of `vllm bench` that have no
+meaning here are accepted with a message if they change nothing that is measured, and otherwise refused.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from loadgen.profile.schema import Profile
 from loadgen.report import bench_table
 from loadgen.schema.result import Result
 from tui.catalog import find_profile
+from tui.cli.headless import conclude, follow, open_run
 from tui.cli.options import RUN_EXIT_CODES, Parser, add_result_options, add_shared, port_of, print_status
-from tui.cli.progress import follow
-from tui.cli.run import conclude, open_run
 
 _ABOUT = {
-    "serve": "Concurrent streams against a server: a bounded number of them, or so many requests a second.",
-    "latency": "One batch after the other, nothing beside it: the floor of the latency.",
+    "serve": "Load on a server: a bounded number of concurrent requests, or a request rate.",
+    "latency": "One batch after another on an idle server: the lowest latency it can have.",
     "throughput": "All requests at once: what the server can do when it never waits for work.",
 }
 
@@ -69,9 +68,9 @@ _NOT_NEEDED = {
     "--trust-remote-code": "no code of the model runs here",
     "--disable-tqdm": "there is no progress bar without a terminal",
     "--disable-detokenize": "the server sends text",
-    "--ready-check-timeout-sec": "the server is always asked before the load",
+    "--ready-check-timeout-sec": "the server is always checked before the load",
 }
-"""Options that change nothing that is measured: told, and left out."""
+"""Options that change nothing that is measured: accepted, with a message."""
 
 _SAMPLING = ("top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty")
 _RAMPS = ("--ramp-up-strategy", "--ramp-up-start-rps", "--ramp-up-end-rps")
@@ -80,18 +79,18 @@ _REFUSED = {
     "--use-beam-search": "one answer to a request is measured",
     "--prefix-len": "for shared prefixes use `vramp run` and a profile",
     **dict.fromkeys(_RAMPS, "ramps go by time: use `vramp run` and plan.ramp in a profile"),
-    "--probe-request-rate": "there is no second load beside the first",
+    "--probe-request-rate": "there is only one load",
     "--self-timed": "for recorded schedules use `vramp run` and a profile",
     "--lora-modules": "use --set 'load.models={adapter=1}'",
     "--lora-path": "use --set 'load.models={adapter=1}'",
     "--header": "only an API key can be sent: --api-key-env",
     "--insecure": "certificates are always checked",
     **{f"--{name.replace('_', '-')}": f"use --extra-body '{{\"{name}\": ...}}'" for name in _SAMPLING},
-    "--async-engine": "the server is always asked over HTTP",
+    "--async-engine": "requests always go over HTTP",
     "--tensor-parallel-size": "a flag of the server: start it with that, or take --profile",
 }
-"""Options that would change what is measured: an error with a way out."""
-_NEUTRAL = (["0"], ["0.0"])  # values with which a refused option asks for nothing; `--n 1` too
+"""Options that would change what is measured: refused, with the alternative."""
+_NEUTRAL = (["0"], ["0.0"])  # values of refused options that have no effect; `--n 1` too
 
 _DATASETS = {"random": None, "sharegpt": "sharegpt", "custom": "jsonl"}  # by vLLM's name, vramp's name of the format
 _BACKENDS = {"openai": "completions", "vllm": "completions", "openai-chat": "chat"}
@@ -101,7 +100,7 @@ _RANDOM_ISL, _RANDOM_OSL = 1024, 128
 _SERVER_KEYS = frozenset(
     {"endpoint", "extra_body", "models", "temperature", "timeout_s", "stall_timeout_s", "connect_timeout_s", "workers"}
 )
-"""What a benchmark takes from the profile's load: how to speak to this server. What it sends is its own."""
+"""What a benchmark takes from the profile's load: how to connect to this server, but not what is sent."""
 
 
 def bench(words: list[str]) -> int:
@@ -230,7 +229,7 @@ def _table(options: argparse.Namespace) -> Callable[[Result], str]:
 
 
 def _number(kind: type[int] | type[float], what: str, holds: Callable[[float], bool]) -> Callable[[str], Any]:
-    """A parser of numbers that hold."""
+    """A parser of numbers for which `holds` is true."""
 
     def parsed(text: str) -> float:
         try:
@@ -287,7 +286,7 @@ def bench_parser() -> argparse.ArgumentParser:
 
 
 def _refuse(options: argparse.Namespace) -> None:
-    """Refuse what would measure something else than was asked for; raises `ProfileError`."""
+    """Refuse options with which something else would be measured; raises `ProfileError`."""
     for flag, why in _REFUSED.items():
         given = _given(options, flag)
         if given is not None and given not in _NEUTRAL and (flag, given) != ("--n", ["1"]):
@@ -322,21 +321,21 @@ def _given(options: argparse.Namespace, flag: str) -> list[str] | None:
 
 def _add_server(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("server")
-    group.add_argument("--profile", metavar="P", help="start the server of this profile, and stop it in the end")
+    group.add_argument("--profile", metavar="P", help="start the server of this profile, and stop it at the end")
     add_shared(group, "--variant")
-    group.add_argument("--base-url", metavar="URL", help="a server that runs already")
-    group.add_argument("--host", default="127.0.0.1", help="of it, in place of --base-url (default: 127.0.0.1)")
+    group.add_argument("--base-url", metavar="URL", help="a running server")
+    group.add_argument("--host", default="127.0.0.1", help="in place of --base-url (default: 127.0.0.1)")
     group.add_argument("--port", type=port_of, default=8000, help="(default: 8000)")
     add_shared(group, "--model")
-    group.add_argument("--served-model-name", metavar="M", help="its name in the API, where that is another")
-    group.add_argument("--backend", choices=_BACKENDS, help="(default: openai, that is completions)")
+    group.add_argument("--served-model-name", metavar="M", help="its name in the API, if different")
+    group.add_argument("--backend", choices=_BACKENDS, help="(default: openai, which is completions)")
     group.add_argument("--endpoint", metavar="PATH", help=" | ".join(_ENDPOINTS))
     add_shared(group, "--api-key-env")
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run")
-    group.add_argument("--seed", type=int, help="makes the prompts and the schedule reproducible")
+    group.add_argument("--seed", type=int, help="make the prompts and the schedule reproducible")
     group.add_argument("--workers", type=int, metavar="N", help="worker processes")
     add_shared(group, "--set", "--unset", TRUST)
     add_result_options(group)
@@ -344,29 +343,35 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 def _add_data(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--dataset-name", choices=_DATASETS, default="random", help="(default: random)")
-    group.add_argument("--dataset-path", metavar="FILE", help="of the dataset")
+    group.add_argument("--dataset-path", metavar="FILE", help="the file of the dataset")
     group.add_argument("--random-input-len", "--input-len", dest="input_len", type=_count, metavar="N", help="(1024)")
     group.add_argument(
         "--random-output-len", "--sharegpt-output-len", "--output-len", dest="output_len", type=_count,
         metavar="N", help="(random: 128; sharegpt: as in the data)",
     )  # fmt: skip
     group.add_argument("--random-range-ratio", type=_share, default=0.0, metavar="R", help="lengths vary by +-R")
-    group.add_argument("--random-prefix-len", type=_any_count, default=0, metavar="N", help="more tokens, all alike")
+    group.add_argument(
+        "--random-prefix-len",
+        type=_any_count,
+        default=0,
+        metavar="N",
+        help="tokens of a common prefix",
+    )
     group.add_argument("--num-prompts", type=_count, default=1000, metavar="N", help="requests (default: 1000)")
-    group.add_argument("--num-warmups", type=_any_count, default=0, metavar="N", help="requests before, not counted")
-    group.add_argument("--ignore-eos", action="store_true", help="random prompts always do")
+    group.add_argument("--num-warmups", type=_any_count, default=0, metavar="N", help="warm-up requests, not counted")
+    group.add_argument("--ignore-eos", action="store_true", help="always, for random prompts")
 
 
 def _add_serve(group: argparse._ArgumentGroup) -> None:
     _add_data(group)
     group.add_argument(
-        "--max-concurrency", type=_list_of(_count), metavar="N[,N...]", help="closed loop; with a rate, its bound"
+        "--max-concurrency", type=_list_of(_count), metavar="N[,N...]", help="closed loop; with a rate, an upper bound"
     )
     group.add_argument("--request-rate", type=_rates, metavar="R[,R...]|inf", help="open loop (default: inf, at once)")
     group.add_argument("--burstiness", type=_positive, default=1.0, metavar="B", help="1 is Poisson (default)")
     group.add_argument("--temperature", type=float, metavar="T", help="(default: 0, or the profile's)")
-    group.add_argument("--extra-body", metavar="JSON", help="fields that go into every request")
-    group.add_argument("--goodput", nargs="+", metavar="METRIC:MS", help="what a good request meets: ttft:500 tpot:50")
+    group.add_argument("--extra-body", metavar="JSON", help="fields to add to every request")
+    group.add_argument("--goodput", nargs="+", metavar="METRIC:MS", help="limits of a good request: ttft:500 tpot:50")
     group.add_argument(
         "--percentile-metrics", type=_list_of(_metric), default=list(_METRICS), metavar="ttft,tpot,itl,e2el",
         help="(default: all of them)",

@@ -1,6 +1,6 @@
-"""Verbs about this box: `vramp check` and `vramp doctor` only read; `vramp stop` ends servers that were left there.
+"""Commands about this box: `vramp check` and `vramp doctor` only read; `vramp stop` ends servers left running there.
 
-A server that a vramp drives at this moment is somebody's measurement: only its port and `--force` stop it.
+A server that a vramp uses now is stopped only with its port and `--force`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BLOCKED = 3  # the server could not be started: the exit code that a run would h
 
 
 def check(words: list[str]) -> int:
-    """Print the findings; `BLOCKED` if one of them blocks."""
+    """Print the findings; return `BLOCKED` if one of them blocks."""
     options = check_parser().parse_args(words)
 
     profile, _ = profile_of(options)
@@ -65,7 +65,7 @@ def check_parser() -> argparse.ArgumentParser:
     )
     add_profile_options(parser)
     group = parser.add_argument_group("check")
-    group.add_argument("--json", action="store_true", help="findings as a JSON list")
+    group.add_argument("--json", action="store_true", help="print the findings as a JSON list")
     group.add_argument(
         "--installation", metavar="0.32.0", help="check against what is recorded of this vLLM version, not this box"
     )
@@ -89,14 +89,14 @@ def _check_hosts(profile: Profile, plan: Sequence[Stage]) -> list[Finding]:
 
 
 def doctor(words: list[str]) -> int:
-    """Print what was found; 1 if there are GPUs, or some were asked for, and nothing measures them."""
+    """Print what was found; 1 if there are GPUs, or `--telemetry` names some, that nothing measures."""
     options = doctor_parser().parse_args(words)
 
     if options.dump is not None:
         _require_writable(options.dump)
     pace = Pace() if options.dump is None else DUMP_PACE
     try:
-        # From here on an interrupt has something to put in order: the children, and this folder.
+        # From here on, an interrupt has to end the children and remove this folder.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         with tempfile.TemporaryDirectory(prefix="vramp-doctor-") as folder:
             found, trials = asyncio.run(examine(options.telemetry, folder=Path(folder), pace=pace, described=described))
@@ -116,7 +116,7 @@ def _dump(path: Path, found: Examination, trials: list[BackendTrial]) -> None:
 
 
 def _require_writable(path: Path) -> None:
-    """Ten seconds of looking should not be lost to a misspelt folder."""
+    """Checked before the measurement, which takes ten seconds; raises `ProfileError`."""
     if path.is_dir():
         raise ProfileError(f"--dump {path}: is a folder; --dump takes the name of a file")
     if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
@@ -130,16 +130,16 @@ def doctor_parser() -> argparse.ArgumentParser:
         "exit codes: 0 GPUs are measured, or there are none; 1 nothing measures those of a vendor; 2 usage",
     )
     backends = ("auto", *get_args(BackendName))
-    parser.add_argument("--telemetry", choices=backends, default="auto", help="try only this one (default: auto)")
+    parser.add_argument("--telemetry", choices=backends, default="auto", help="try only this backend (default: auto)")
     parser.add_argument("--json", action="store_true", help="everything, of each GPU, as one JSON object")
     parser.add_argument(
-        "--dump", metavar="FILE", type=Path, help="look for 10 s, and leave what was seen for --replay-telemetry"
+        "--dump", metavar="FILE", type=Path, help="measure for 10 s and write a capture, for --replay-telemetry"
     )
     return parser
 
 
 def stop(words: list[str]) -> int:
-    """Stop one server or all; 0 if nothing of them is left."""
+    """Stop one server or all; return 0 if nothing of them is left."""
     options = stop_parser().parse_args(words)
 
     programs = [path for name in ("docker", "podman") if (path := shutil.which(name)) is not None]
@@ -167,10 +167,10 @@ def stop_parser() -> argparse.ArgumentParser:
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("port", nargs="?", type=int, metavar="PORT", help="not needed if there is only one")
-    which.add_argument("--all", action="store_true", help="every one of them")
+    which.add_argument("--all", action="store_true", help="stop every one of them")
     which.add_argument("--list", action="store_true", help="show them and stop none")
     parser.add_argument("--force", action="store_true", help="stop the one on PORT even if a vramp uses it")
-    parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="until it is killed (default: 60)")
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="kill it after this time (60)")
     return parser
 
 
@@ -201,7 +201,7 @@ def _on_port(servers: list[ServerRecord], port: int, *, force: bool) -> list[Ser
 
 
 def _use(record: ServerRecord) -> str:
-    """By which vramp it is driven or run at this moment, in words; empty if by none."""
+    """Which vramp uses it now, in words; empty if none."""
     if record.orphaned:
         return ""
     driver, owner = driver_of("localhost", record.port), owner_of("localhost", record.port)

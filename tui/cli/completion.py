@@ -9,8 +9,8 @@ import shtab
 
 from loadgen.store.runs import RUNS
 from tui.catalog import PROFILE_FOLDERS
-from tui.cli.options import parser_of
-from tui.cli.run import cockpit_parser
+from tui.cli.options import cockpit_parser, parser_of
+from tui.cli.verbs import VERBS
 
 _EPILOG = """\
 bash:  vramp completion bash > ~/.local/share/bash-completion/completions/vramp
@@ -47,7 +47,7 @@ function _vramp_runs; {_RUNS}; __fish_complete_path (commandline -ct); end
 """,
 }
 # A profile may stand in place of a command. For zsh that is above, because its script calls itself on the last line.
-_BEHIND = {
+_APPENDED = {
     "bash": "",
     "zsh": "",
     "fish": """\
@@ -68,7 +68,7 @@ _BY_METAVAR = {
 def completion(words: list[str]) -> int:
     options = completion_parser().parse_args(words)
     script = shtab.complete(completed(whole_parser()), options.shell, preamble=_PREAMBLE[options.shell])
-    print(script, _BEHIND[options.shell], sep="\n", end="")
+    print(script, _APPENDED[options.shell], sep="\n", end="")
     return 0
 
 
@@ -81,15 +81,13 @@ def completion_parser() -> argparse.ArgumentParser:
 
 def whole_parser() -> argparse.ArgumentParser:
     """Return all verbs in one parser, for shtab to read; parsing is done by the parser of each verb."""
-    from tui.cli.__main__ import VERBS
-
     whole = cockpit_parser()
     for action in whole._get_positional_actions():  # the profile: here its place is the verb's
         whole._remove_action(action)
     verbs = whole.add_subparsers(metavar="COMMAND", title="commands")
     for verb in VERBS:
         verbs.choices[verb.name] = verb.parser()  # argparse has no method to add an existing parser
-        verbs._choices_actions.append(argparse.Action([], verb.name, help=verb.what))
+        verbs._choices_actions.append(argparse.Action([], verb.name, help=verb.help))
     return whole
 
 

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterator
 
 import loadgen
-from tui.cli.__main__ import VERBS
-from tui.cli.run import cockpit_parser
+from tui.cli.options import cockpit_parser
+from tui.cli.verbs import VERBS
 
 _OWN_ARGUMENTS = "[PROFILE] [options]"
 _FILES = (

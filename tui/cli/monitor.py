@@ -1,4 +1,4 @@
-"""`vramp monitor`: the cockpit without load: what engines, GPUs and host do under whatever others send."""
+"""`vramp monitor`: the cockpit without load, on engines, GPUs and host that others use."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, get_args
 from loadgen.errors import ProfileError
 from loadgen.places import TRUST
 from loadgen.vendors import TelemetryMode
+from tui.cli.headless import run_headless
 from tui.cli.options import RUN_EXIT_CODES, add_result_options, add_shared, parser_of
-from tui.cli.run import run_headless, show_cockpit
+from tui.cli.run import show_cockpit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +28,7 @@ _LOADS = (
     *(f"load.{name}" for name in "rate rate_points shapes passes requests duration warmup arrival".split()),
     "plan.completed",
 )
-"""Keys of a profile that say how much is sent and for how long; what is sent stays, for load by hand."""
+"""Keys of a profile that set how much is sent and for how long; the others stay, for load by hand."""
 
 
 def monitor(words: list[str]) -> int:
@@ -40,11 +41,11 @@ def monitor(words: list[str]) -> int:
 
 def monitor_parser() -> argparse.ArgumentParser:
     parser = parser_of("vramp monitor", "The cockpit without load.", _EPILOG)
-    parser.add_argument("urls", nargs="*", metavar="URL", help="engines that run already; several are added up")
+    parser.add_argument("urls", nargs="*", metavar="URL", help="running engines; their figures are added up")
     parser.add_argument("--server", dest="profile", metavar="PROFILE", help="start the server of this profile")
     add_shared(parser, "--variant", "--model", "--api-key-env", "--set", "--unset", TRUST)
     group = parser.add_argument_group("run")
-    group.add_argument("--duration", metavar="30m", help="without a screen, for so long")
+    group.add_argument("--duration", metavar="30m", help="run for this time, without a screen")
     group.add_argument("--every", metavar="10m", help="end a stage after this time and begin the next")
     group.add_argument("--telemetry", choices=get_args(TelemetryMode), help="what measures the GPUs (default: auto)")
     add_result_options(group)

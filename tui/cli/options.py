@@ -1,4 +1,4 @@
-"""What the verbs share: the options that choose and change a profile, parsers, messages, exit codes."""
+"""What the commands share: the options that choose and change a profile, parsers, messages, exit codes."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import ipaddress
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
-from loadgen.errors import ProfileError, ResultError, VrampError
+from loadgen.errors import ProfileError, VrampError
 from loadgen.format import harmless
 from loadgen.masking import masked_text
 from loadgen.places import TRUST, trust_all_users
 from loadgen.profile import BASE
 from loadgen.searches import PLAN_KEYS, SEARCHES
+from loadgen.vendors import TelemetryMode
 
 if TYPE_CHECKING:
     from loadgen.profile.schema import Profile
-    from loadgen.report.junit import Suite
 
 INTERRUPTED = 130
 """The exit code of what the operator ended; the others are those of the errors."""
@@ -37,19 +37,18 @@ _ENDS_WITHIN_S = 5
 
 
 def end_by_signals() -> None:
-    """While no run has taken them, SIGINT, SIGTERM and SIGHUP end the process at once, as an interrupt.
+    """Have SIGINT, SIGTERM and SIGHUP end the process at once, as an interrupt, until a run installs its own handlers.
 
-    Not by an exception: in the midst of an import, where vramp spends its first second, or at its exit, that would be a
-    traceback or another exit code.
+    Not by an exception, which during an import or at exit would be a traceback or another exit code.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, lambda *_: os._exit(INTERRUPTED))
 
 
-def end_soon() -> None:
-    """After `end_by_signals`: end even if the last words find no reader, as on a terminal that is held by Ctrl+S.
+def end_within_seconds() -> None:
+    """After `end_by_signals`: end even if the last lines cannot be written, as on a terminal stopped by Ctrl+S.
 
-    For a run that a signal ended; after any other, the words wait for the operator to look.
+    For a run that a signal ended; after any other, the lines wait for a reader.
     """
     signal.alarm(_ENDS_WITHIN_S)
 
@@ -65,7 +64,7 @@ def print_text(text: str) -> None:
 
 
 def print_output(text: str) -> int:
-    """Write data to stdout as it is, and return the exit code: the caller goes on if that fails."""
+    """Write data to stdout unchanged; return the exit code, because the caller goes on if that fails."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -89,41 +88,41 @@ def printable(text: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose error messages have no secrets in them."""
+    """A parser that masks secrets in its error messages."""
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        """Say why, and end the process."""
+        """Print why, and end the process."""
         super().exit(status, printable(message) if message is not None else None)
 
 
 def parser_of(verb: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """The parser of a verb, whose help keeps the lines of the epilog.
+    """The parser of a command, whose help keeps the lines of the epilog.
 
-    It knows no abbreviations: `--api-key KEY` would be taken for `--api-key-env`.
+    Without abbreviations, or `--api-key KEY` would be taken for `--api-key-env`.
     """
     form = argparse.RawDescriptionHelpFormatter
     return Parser(prog=verb, description=description, epilog=epilog, formatter_class=form, allow_abbrev=False)
 
 
 class _Trust(argparse.Action):
-    """Takes effect as it is read: a profile is read next."""
+    """Takes effect while it is parsed: profiles are read right after."""
 
     def __call__(self, *_: object) -> None:
         trust_all_users()
 
 
 _SHARED: dict[str, dict[str, Any]] = {
-    TRUST: {"action": _Trust, "nargs": 0, "help": "use profiles, folders and sockets of other users, too"},
+    TRUST: {"action": _Trust, "nargs": 0, "help": "also use profiles, folders and sockets of other users"},
     "--variant": {"metavar": "NAME", "help": "one of the profile's [variants]"},
     "--set": {"metavar": "KEY=VALUE", "action": "append", "default": [], "help": "override a profile key"},
-    "--unset": {"metavar": "KEY", "action": "append", "default": [], "help": "leave out a profile key"},
+    "--unset": {"metavar": "KEY", "action": "append", "default": [], "help": "remove a profile key"},
     "--model": {"metavar": "M", "help": "the served model (default: the first one served)"},
     "--api-key-env": {"metavar": "NAME", "help": "environment variable that holds the API key"},
 }
 
 
 def add_shared(parser: argparse._ActionsContainer, *flags: str) -> None:
-    """Add options that several verbs have."""
+    """Add options that several commands have."""
     for flag in flags:
         parser.add_argument(flag, **_SHARED[flag])
 
@@ -135,7 +134,9 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
     server = parser.add_argument_group("server")
     server.add_argument("--url", help="attach to a server that is already running")
     add_shared(server, "--model", "--api-key-env")
-    server.add_argument("--image", metavar="IMAGE", help="of the container; published: what the publication ran")
+    server.add_argument(
+        "--image", metavar="IMAGE", help="run this container image; published: the one of the reference"
+    )
     load = parser.add_argument_group("load")
     load.add_argument("--endpoint", choices=("completions", "chat", "responses"))
     load.add_argument("--isl", metavar="SPEC", help="input tokens of a request: 4096, normal:512:128, uniform:64:512")
@@ -164,12 +165,53 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_result_options(group: argparse._ArgumentGroup) -> None:
-    """Add what every run of one profile has."""
-    group.add_argument("--json", metavar="FILE", type=Path, help="write the result here too")
-    group.add_argument("--junit", metavar="FILE", type=Path, help="write its limits as tests, for CI systems")
+    """Add the options of every command that runs one profile."""
+    group.add_argument("--json", metavar="FILE", type=Path, help="also write the result here")
+    group.add_argument("--junit", metavar="FILE", type=Path, help="write its limits as tests for CI systems")
     group.add_argument("--force", action="store_true", help="start even if the preflight says that it will not work")
-    group.add_argument("--metrics-port", metavar="N", type=port_of, help="the live figures for Prometheus; 0: any port")
+    group.add_argument(
+        "--metrics-port", metavar="N", type=port_of, help="serve live metrics for Prometheus; 0: any port"
+    )
     group.add_argument("--metrics-host", metavar="ADDRESS", default="127.0.0.1", help="(default: %(default)s)")
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a run: its profile, where the result goes, what measures the GPUs."""
+    add_profile_options(parser)
+    group = parser.add_argument_group("run")
+    add_result_options(group)
+    group.add_argument(
+        "--records",
+        nargs="?",
+        const="jsonl",
+        choices=("jsonl", "parquet"),
+        help="keep a row for each stream: records.jsonl (default) or records.parquet",
+    )
+    group.add_argument("--baseline", metavar="RUN", help="compare each stage with an earlier run or a baseline")
+    telemetry = parser.add_argument_group("telemetry").add_mutually_exclusive_group()
+    telemetry.add_argument(
+        "--telemetry", choices=get_args(TelemetryMode), help="what measures the GPUs (default: the profile's)"
+    )
+    telemetry.add_argument(
+        "--replay-telemetry", metavar="FILE", type=Path, help="play a capture of vramp doctor --dump instead"
+    )
+
+
+def cockpit_parser() -> argparse.ArgumentParser:
+    parser = parser_of("vramp", "The operator's cockpit for bringing up an LLM inference box.", RUN_EXIT_CODES)
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and its commit, and exit")
+    add_run_options(parser)
+    return parser
+
+
+class _ShowVersion(argparse.Action):
+    """Looks up the commit only when it is needed."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> NoReturn:
+        from loadgen.build import version_words
+
+        print_text(f"vramp {version_words()}")
+        parser.exit()
 
 
 def profile_of(options: argparse.Namespace) -> tuple[Profile, str]:
@@ -190,23 +232,23 @@ def document_of(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def variants_from(document: Mapping[str, Any], where: str, options: argparse.Namespace) -> dict[str, Profile]:
-    """What the server of a document can be started anew as, by name; empty where it has no variants.
+    """The profiles with which the server can be restarted, by variant; empty if the document has no variants.
 
-    "base" is the document without any of them. One that is not valid under the options is not offered.
+    "base" is the document without a variant. Profiles that the options make invalid are left out.
     """
     from loadgen.profile.document import variant_names
 
     names = variant_names(document) if options.url is None else []
-    offered = {}
+    profiles = {}
     for name in dict.fromkeys([BASE, *names] if names else []):
         of_variant = argparse.Namespace(**vars(options) | {"variant": name if name in names else None})
         with contextlib.suppress(ProfileError):
-            offered[name] = profile_from(document, where, of_variant)
-    return offered
+            profiles[name] = profile_from(document, where, of_variant)
+    return profiles
 
 
 def profile_from(document: Mapping[str, Any], where: str, options: argparse.Namespace) -> Profile:
-    """A document under its variant and the options; raises `ProfileError`."""
+    """The profile of a document with the variant and the options applied; raises `ProfileError`."""
     from loadgen.profile.document import apply_variant, build_profile, unset_keys
 
     chosen = apply_variant(document, options.variant, where=where)
@@ -259,7 +301,7 @@ def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
     lengths = {"requests", "duration"} if chosen.keys() & {"requests", "duration"} else set()
     requested = _plan_of(options)
     if chosen.keys() & {"concurrency", "rate"} or requested:
-        # The stages of the profile are another plan; this one is asked for by name.
+        # The options replace the plan of the profile.
         document.pop("stages", None)
         for name in ("rate", "rate_points", *(["arrival"] if load.get("arrival") == "replay" else [])):
             load.pop(name, None)
@@ -286,7 +328,7 @@ def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
 
 
 def _plan_of(options: argparse.Namespace) -> dict[str, Any]:
-    """The keys of `[plan]` that the options ask for; raises `ProfileError`."""
+    """The keys of `[plan]` that the options set; raises `ProfileError`."""
     if options.search is not None:
         return {"search": options.search}
     if options.ladder is not None:
@@ -313,7 +355,7 @@ def _parse_ramp(text: str) -> dict[str, Any]:
 
 
 def _set_cluster(document: dict[str, Any], options: argparse.Namespace) -> None:
-    """Put the machines that the options name in the place of the profile's."""
+    """Replace the profile's machines with those that the options name."""
     from loadgen.profile.schema import OWN_HOSTS_KEYS
 
     if options.hosts is not None:
@@ -349,17 +391,6 @@ def port_of(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text}: a port is a number from 0 to 65535")
     return int(text)
-
-
-def write_junit(path: Path, suites: Sequence[Suite]) -> None:
-    """Write limits as JUnit XML; raises `ResultError`."""
-    from loadgen.places import write_named
-    from loadgen.report.junit import junit_xml
-
-    try:
-        write_named(path, junit_xml(suites))
-    except OSError as error:
-        raise ResultError(f"--junit {path}: cannot be written: {error.strerror}") from error
 
 
 def is_loopback(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""Verbs on the results of finished runs: `vramp report`, `recover`, `baseline` and `compare`."""
+"""Commands on the results of finished runs: `vramp report`, `recover`, `baseline` and `compare`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from loadgen.report.compare import (
 from loadgen.report.compare_document import compare_json, compare_markdown, compare_text, held_words
 from loadgen.report.configuration import hardware_of, model_of
 from loadgen.report.csv import csv_report
-from loadgen.report.junit import compare_suite
+from loadgen.report.junit import compare_suite, write_junit
 from loadgen.report.markdown import markdown_report
 from loadgen.report.text import text_report
 from loadgen.report.vllm_json import vllm_documents, vllm_file_names
@@ -38,7 +38,7 @@ from loadgen.store.runs import (
     require_baseline,
     save_baseline,
 )
-from tui.cli.options import RUN_WORDS, parser_of, print_output, print_status, print_text, printable, write_junit
+from tui.cli.options import RUN_WORDS, parser_of, print_output, print_status, print_text, printable
 
 _STDOUT = Path("-")
 _RUN_IS = f"RUN is {RUN_WORDS}"
@@ -59,7 +59,7 @@ exit codes: 0 done; 1 the run cannot be read, or the report not be written; 2 us
 
 
 def report(words: list[str]) -> int:
-    """Show the runs in the form that is asked for."""
+    """Print or write the runs in the requested format."""
     options = report_parser().parse_args(words)
     if len(options.runs) > 1 and not options.csv:
         raise ProfileError("vramp report: takes one run; --csv takes several, and `vramp compare` compares them")
@@ -69,17 +69,17 @@ def report(words: list[str]) -> int:
         return _html(results[0], options.runs[0], options.out)
     if options.vllm_json:
         return _vllm_json(results[0], options.out)
-    return _put(_report_text(results, options), options.out)
+    return _write(_report_text(results, options), options.out)
 
 
 def report_parser() -> argparse.ArgumentParser:
-    parser = parser_of("vramp report", "A finished run, as a table or in the form that others need.", _REPORT_EPILOG)
+    parser = parser_of("vramp report", "A finished run as tables, or in another format.", _REPORT_EPILOG)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="see below; several with --csv")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="tables for GitHub")
     form.add_argument("--html", action="store_true", help="one file with charts, for a browser and for paper")
     form.add_argument("--csv", action="store_true", help="one row a stage")
-    form.add_argument("--vllm-json", action="store_true", help="as `vllm bench serve --save-result` writes it")
+    form.add_argument("--vllm-json", action="store_true", help="in the format of `vllm bench serve --save-result`")
     parser.add_argument("--out", metavar="PATH", type=Path, help="write it there")
     return parser
 
@@ -95,17 +95,17 @@ def _report_text(results: list[Result], options: argparse.Namespace) -> str:
 def _html(result: Result, run: str, out: Path | None) -> int:
     from loadgen.report.html.run_page import html_report
 
-    return _put_page(html_report(result), "report.html", run, out)
+    return _write_page(html_report(result), "report.html", run, out)
 
 
-def _put_page(text: str, name: str, run: str, out: Path | None) -> int:
-    """To `out`, or else under its name into the folder of the run; the exit code."""
+def _write_page(text: str, name: str, run: str, out: Path | None) -> int:
+    """Write a page to `out`, or under its name to the run's folder; return the exit code."""
     if out == _STDOUT:
         return print_output(text)
     found = find_run(run)
     folder = found.parent if found.is_file() else found
     path = folder / name if out is None else out
-    _put(text, path, mode=PRIVATE if out is None else None)
+    _write(text, path, mode=PRIVATE if out is None else None)
     print_status(f"report: {path}")
     return 0
 
@@ -115,21 +115,21 @@ def _vllm_json(result: Result, folder: Path | None) -> int:
     if not documents:
         raise ResultError(f"{result.run_id}: there is no stage in which a request was sent: nothing to write")
     if folder is None or folder == _STDOUT:
-        return _put(json.dumps(documents[0] if len(documents) == 1 else documents, allow_nan=False) + "\n", None)
+        return _write(json.dumps(documents[0] if len(documents) == 1 else documents, allow_nan=False) + "\n", None)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ResultError(f"--out {folder}: must be a folder for --vllm-json: {error.strerror}") from error
     for name, document in zip(vllm_file_names(documents), documents, strict=True):
-        _put(json.dumps(document, allow_nan=False), folder / name, mode=named_mode())
+        _write(json.dumps(document, allow_nan=False), folder / name, mode=named_mode())
         print_status(f"report: {folder / name}")
     return 0
 
 
-def _put(text: str, path: Path | None, *, mode: int | None = None) -> int:
+def _write(text: str, path: Path | None, *, mode: int | None = None) -> int:
     """Write to a file, or to stdout; returns the exit code. Raises `ResultError`.
 
-    With a `mode`, for a file whose name nobody gave: in a folder from elsewhere a link may have it, which is replaced.
+    With a `mode`, for a file whose name the user did not choose, a link of that name is replaced, not followed.
     """
     if path is None or path == _STDOUT:
         return print_output(text)
@@ -162,7 +162,7 @@ def recover_parser() -> argparse.ArgumentParser:
     codes = "exit codes: 0 the result is written; 1 it cannot be made; 2 usage"
     parser = parser_of("vramp recover", "Make the result of a run that was killed, from its journal.", codes)
     parser.add_argument("run", metavar="RUN", help=RUN_WORDS)
-    parser.add_argument("--force", action="store_true", help="also where there is the result of a whole run")
+    parser.add_argument("--force", action="store_true", help="even if the run has a complete result")
     return parser
 
 
@@ -200,7 +200,7 @@ def baseline_parser() -> argparse.ArgumentParser:
     save.add_argument("run", metavar="RUN")
     save.add_argument("--replace", action="store_true", help="replace a baseline of that name")
     what.add_parser("list", help="all of them")
-    for verb, words in (("show", "the table of its result"), ("remove", "forget it")):
+    for verb, words in (("show", "the table of its result"), ("remove", "remove it")):
         what.add_parser(verb, help=words).add_argument("name", metavar="NAME")
     return parser
 
@@ -239,7 +239,7 @@ exit codes: 0 done; 1 a limit is broken, there is nothing to compare, or a run c
 
 
 def compare(words: list[str]) -> int:
-    """Compare the runs with the first; 0 if no limit is broken."""
+    """Compare the runs with the first; return 0 if no limit is broken."""
     options = compare_parser().parse_args(words)
 
     if not 50 <= options.confidence <= 99.99:
@@ -252,12 +252,12 @@ def compare(words: list[str]) -> int:
             f"--fail-if: the file of {tools[0]} does not record how its values spread, so no difference is evidence; "
             "with --strict the measured difference alone decides"
         )
-    # The newest run has a name of its own, by which it is still known tomorrow.
+    # `last` may be another run tomorrow.
     named = [(result.run_id if name == LAST else name, result) for name, result in found]
     a, *others = with_meant_shapes(named)
     comparisons = [compare_runs(a, b, confidence=options.confidence / 100, any_shape=options.force) for b in others]
     for comparison, (_, b) in zip(comparisons, others, strict=True):
-        _require_comparable(comparison, force=options.force, pictured=options.html and _share_a_shape(a[1], b))
+        _require_comparable(comparison, force=options.force, charted=options.html and _share_a_shape(a[1], b))
     held = [hold_against(comparison, limits, strict=options.strict) for comparison in comparisons]
     if options.junit is not None:
         suites = [compare_suite(comparison, found) for comparison, found in zip(comparisons, held, strict=True)]
@@ -266,11 +266,11 @@ def compare(words: list[str]) -> int:
         from loadgen.report.html.compare import compare_page
 
         page = compare_page([a, *others], comparisons)
-        offered = _put_page(page, "compare.html", options.others[-1], options.out)
+        code = _write_page(page, "compare.html", options.others[-1], options.out)
     else:
-        offered = _put(printable(f"{_compared_text(comparisons, options)}\n"), options.out)
+        code = _write(printable(f"{_compared_text(comparisons, options)}\n"), options.out)
     broken = [_print_broken(comparison, found) for comparison, found in zip(comparisons, held, strict=True)]
-    return max(offered, *broken)
+    return max(code, *broken)
 
 
 def _compared_text(comparisons: Sequence[RunComparison], options: argparse.Namespace) -> str:
@@ -285,40 +285,46 @@ def compare_parser() -> argparse.ArgumentParser:
     parser.add_argument("a", metavar="A", help="the RUN that the others are compared with")
     parser.add_argument("others", metavar="B", nargs="+", help="one RUN or more")
     parser.add_argument("--fail-if", metavar="LIMIT", action="append", default=[], help="see below; 1 if one is broken")
-    parser.add_argument("--junit", metavar="FILE", type=Path, help="the limits of --fail-if as tests, for CI systems")
-    parser.add_argument("--strict", action="store_true", help="limits go by the measured difference, evident or not")
-    parser.add_argument("--force", action="store_true", help="compare what is not alike too, and say so")
-    parser.add_argument("--confidence", metavar="PERCENT", type=float, default=99.0, help="of each interval (99)")
+    parser.add_argument(
+        "--junit", metavar="FILE", type=Path, help="write the limits of --fail-if as tests for CI systems"
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="compare the measured difference with the limits, significant or not"
+    )
+    parser.add_argument("--force", action="store_true", help="compare runs even if they are not alike")
+    parser.add_argument(
+        "--confidence", metavar="PERCENT", type=float, default=99.0, help="confidence of the intervals (default: 99)"
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="tables for GitHub")
     form.add_argument("--json", action="store_true", help="one document with everything")
-    form.add_argument("--html", action="store_true", help="one file with all runs on one picture, for a browser")
+    form.add_argument("--html", action="store_true", help="one file with all runs in one chart, for a browser")
     parser.add_argument("--out", metavar="PATH", type=Path, help="write it there")
     return parser
 
 
 def _share_a_shape(a: Result, b: Result) -> bool:
-    """Whether they have points on one picture."""
+    """Whether one chart can show both."""
     shapes_a, shapes_b = ({(load.isl, load.osl) for load in stages_by_load(result)} for result in (a, b))
     return not shapes_a.isdisjoint(shapes_b)
 
 
-def _require_comparable(comparison: RunComparison, *, force: bool, pictured: bool) -> None:
+def _require_comparable(comparison: RunComparison, *, force: bool, charted: bool) -> None:
     """Raise `ProfileError` for runs that are not alike, `ResultError` where no stages match and no picture has both."""
     a, b = comparison.a.name, comparison.b.name
-    # Of a run that never came to its load, not even the model is known.
+    # If a run ended before its load, not even the model is known.
     empty = not comparison.stages and not (comparison.only_a and comparison.only_b)
     if comparison.unlike and not force and not empty:
         reasons = "; ".join(comparison.unlike)
         raise ProfileError(f"{b} is not comparable with {a}: {reasons}; --force compares them anyway")
-    if not comparison.stages and not pictured:
+    if not comparison.stages and not charted:
         only_a, only_b = (", ".join(loads) or "nothing" for loads in (comparison.only_a, comparison.only_b))
         more = "" if force or empty else "; --force matches stages of another shape by their load alone"
         raise ResultError(f"nothing to compare: {a} has measured {only_a}; {b} has measured {only_b}{more}")
 
 
 def _print_broken(comparison: RunComparison, held: Sequence[HeldAgainst]) -> bool:
-    """Say which limits are broken, or in doubt; whether any is broken."""
+    """Print which limits are broken or in doubt; return whether any is broken."""
     for one in held:
         if one.outcome != "kept":
             what = "broken by" if one.outcome == "broken" else "in doubt for"

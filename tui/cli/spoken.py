@@ -43,8 +43,8 @@ _LATENCIES = {
 class Spoken:
     """Reports what is new in each snapshot."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, print_line: Callable[[str], None]) -> None:
+        self._print_line = print_line
         self._phase = self._server = ""
         self._events = self._findings = self._begun = self._ended = 0
         self._milestones: set[str] = set()
@@ -52,73 +52,73 @@ class Spoken:
         self._failed: dict[str, int] = {}  # by kind, as many as were reported
         self._next_failures_s = 0.0
 
-    def show(self, snapshot: Snapshot) -> None:
-        self._tell_server(snapshot)
+    def update(self, snapshot: Snapshot) -> None:
+        self._report_server(snapshot)
         for event in snapshot.events[self._events :]:
-            self._tell(f"{event.kind}: {event.text}")
+            self._report(f"{event.kind}: {event.text}")
         self._events = len(snapshot.events)
-        self._tell_stages(snapshot)
-        self._tell_verdicts(snapshot)
-        self._tell_failures(snapshot)
+        self._report_stages(snapshot)
+        self._report_verdicts(snapshot)
+        self._report_failures(snapshot)
         if snapshot.phase != self._phase:
             self._phase = snapshot.phase
             if snapshot.phase in _PHASES:
-                self._tell(_PHASES[snapshot.phase])
+                self._report(_PHASES[snapshot.phase])
 
-    def _tell(self, words: str) -> None:
-        """Say a sentence on one line."""
+    def _report(self, words: str) -> None:
+        """Print a sentence on one line."""
         words = " ".join(words.replace("->", "to").split())
-        self._say(f"{words[:1].upper()}{words[1:]}{'' if words.endswith(('.', '!', '?')) else '.'}")
+        self._print_line(f"{words[:1].upper()}{words[1:]}{'' if words.endswith(('.', '!', '?')) else '.'}")
 
-    def _tell_server(self, snapshot: Snapshot) -> None:
+    def _report_server(self, snapshot: Snapshot) -> None:
         for finding in snapshot.findings[self._findings :]:
             if finding.severity != "info":
-                self._tell(f"preflight {finding.severity}: {finding.seen}. {finding.why}. {finding.fix or ''}")
+                self._report(f"preflight {finding.severity}: {finding.seen}. {finding.why}. {finding.fix or ''}")
         self._findings = len(snapshot.findings)
         server = snapshot.server
         for milestone in server.milestones:
             if milestone.state == "done" and milestone.id not in self._milestones:
                 self._milestones.add(milestone.id)
-                self._tell(f"server: {milestone.label} {milestone.detail} is done")
+                self._report(f"server: {milestone.label} {milestone.detail} is done")
         if server.state != self._server:
             self._server = server.state
             model = f", model {server.model}" if server.model and server.state == "ready" else ""
-            self._tell(f"server {server.engine} is {server.state}{model}")
+            self._report(f"server {server.engine} is {server.state}{model}")
             if server.diagnosis is not None:
-                self._tell(f"{server.diagnosis.title}. {server.diagnosis.remedy}")
+                self._report(f"{server.diagnosis.title}. {server.diagnosis.remedy}")
 
-    def _tell_stages(self, snapshot: Snapshot) -> None:
+    def _report_stages(self, snapshot: Snapshot) -> None:
         for stage in snapshot.stages[self._ended :]:
             if stage.number > self._begun:
                 self._begun = stage.number
                 planned = max(stage.number, snapshot.load.stages_planned)
-                self._tell(f"stage {stage.number} of {planned} begins: {_target(stage)}")
+                self._report(f"stage {stage.number} of {planned} begins: {_target(stage)}")
             if not stage.running:
                 self._ended += 1
-                self._tell(stage_words(stage))
+                self._report(stage_words(stage))
 
-    def _tell_verdicts(self, snapshot: Snapshot) -> None:
+    def _report_verdicts(self, snapshot: Snapshot) -> None:
         """Report a verdict once, with its figures at that time, and again when it no longer holds."""
         for verdict in snapshot.verdicts:
             name = (verdict.id, verdict.subject)
             if name not in self._verdicts:
-                self._tell(_verdict(verdict))
+                self._report(_verdict(verdict))
             self._verdicts[name] = snapshot.t_s
         over = {f"stage {stage.number}" for stage in snapshot.stages if not stage.running}
         for (id, subject), seen_s in list(self._verdicts.items()):
             if snapshot.t_s - seen_s > _GONE_S:
                 del self._verdicts[id, subject]
                 if subject not in over:
-                    self._tell(f"no longer true, {subject}: {id}")
+                    self._report(f"no longer true, {subject}: {id}")
 
-    def _tell_failures(self, snapshot: Snapshot) -> None:
+    def _report_failures(self, snapshot: Snapshot) -> None:
         if snapshot.t_s < self._next_failures_s and snapshot.phase != "done":
             return
         for error in snapshot.errors:
             if error.count > self._failed.get(error.kind, 0):
                 self._failed[error.kind] = error.count
                 self._next_failures_s = snapshot.t_s + _FAILURES_EVERY_S
-                self._tell(f"{counted(error.count, 'request')} failed so far with {error.kind}: {error.message}")
+                self._report(f"{counted(error.count, 'request')} failed so far with {error.kind}: {error.message}")
 
 
 def _verdict(verdict: Verdict) -> str:

@@ -1,4 +1,4 @@
-"""`vramp sweep`: the same load on every variant of a server, one after the other, in one table."""
+"""`vramp sweep`: the same load on every variant of a server, one after another, in one table."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from loadgen.run.sweep import (
 )
 from loadgen.store.runs import require_writable
 from tui.catalog import find_profile
+from tui.cli.headless import exit_code, follow
 from tui.cli.options import (
     INTERRUPTED,
     add_profile_options,
@@ -37,8 +38,6 @@ from tui.cli.options import (
     printable,
     profile_of,
 )
-from tui.cli.progress import follow
-from tui.cli.run import exit_code
 
 _ALL = "all"
 
@@ -72,7 +71,7 @@ def sweep(words: list[str]) -> int:
 
 
 def sweep_parser() -> argparse.ArgumentParser:
-    about = "The same load on every variant of a server, one after the other, in one table."
+    about = "The same load on every variant of a server, one after another, in one table."
     parser = parser_of("vramp sweep", about, _EPILOG)
     add_profile_options(parser)
     group = parser.add_argument_group("sweep")

@@ -21,9 +21,17 @@ from loadgen.run.run import Run
 from loadgen.store.journal import JOURNAL, journal_is_held
 from loadgen.store.runs import RUNS, find_run, open_journal, run_folders, was_killed
 from loadgen.system import signal_when_parent_dies
-from tui.cli.options import RUN_WORDS, add_shared, document_of, is_loopback, parser_of, port_of, print_status
-from tui.cli.progress import follow
-from tui.cli.run import add_run_options, conclude, make_run
+from tui.cli.headless import conclude, follow, make_run
+from tui.cli.options import (
+    RUN_WORDS,
+    add_run_options,
+    add_shared,
+    document_of,
+    is_loopback,
+    parser_of,
+    port_of,
+    print_status,
+)
 from tui.config import config_path, read_config
 from tui.terminal import plain_reason
 
@@ -124,7 +132,7 @@ exit codes: as vramp run; with --watch 0
 
 
 def web(words: list[str]) -> int:
-    """Start a run, or take a live one, and serve it to browsers until Ctrl+C."""
+    """Start a run, or take a live one, and serve the cockpit to browsers until Ctrl+C."""
     options = web_parser().parse_args(words)
     if options.watch is not None and options.profile is not None:
         raise ProfileError("vramp web: either a PROFILE for a new run, or --watch RUN for a live one")
@@ -147,7 +155,7 @@ def web_parser() -> argparse.ArgumentParser:
     parser = parser_of("vramp web", about, _WEB_EPILOG)
     add_run_options(parser)
     group = parser.add_argument_group("web")
-    group.add_argument("--watch", metavar="RUN", help="show a run that is in progress; Ctrl+C leaves it alone")
+    group.add_argument("--watch", metavar="RUN", help="show a run in progress; Ctrl+C does not end it")
     group.add_argument("--allow-control", action="store_true", help="let keys in the browser change the load")
     group.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     group.add_argument("--port", type=port_of, default=8000, help="(default: %(default)s)")

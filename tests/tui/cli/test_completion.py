@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tui.cli.__main__ import VERBS, main
+from tui.cli.__main__ import main
+from tui.cli.verbs import VERBS
 
 _TRY = """
 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tui.cli.__main__ import VERBS
 from tui.cli.manual import manual_page
+from tui.cli.verbs import VERBS
 
 _PAGE = Path(__file__).parents[3] / "docs" / "vramp.1"
 

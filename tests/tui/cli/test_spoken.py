@@ -20,7 +20,7 @@ def heard(*snapshots: Snapshot) -> list[str]:
     lines: list[str] = []
     spoken = Spoken(lines.append)
     for snapshot in snapshots:
-        spoken.show(snapshot)
+        spoken.update(snapshot)
     return lines
 
 

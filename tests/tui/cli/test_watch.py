@@ -28,7 +28,7 @@ from loadgen.store.journal import JOURNAL
 from tests.engines import Simulator, attach
 from tests.run.driving import finish, flowing, once
 from tests.tui.pseudo_terminal import in_a_terminal
-from tui.cli.run import cockpit_parser
+from tui.cli.options import cockpit_parser
 from tui.cli.watch import _shown, live_folder, watch, web, web_parser
 from tui.web.server import listen
 

@@ -24,7 +24,8 @@ from tests.tui.cockpit import rows_of
 from tests.tui.past_runs import TOML, leave_run
 from tui.app import Cockpit
 from tui.catalog import StartChoice
-from tui.cli.run import add_run_options, make_run
+from tui.cli.headless import make_run
+from tui.cli.options import add_run_options
 from tui.screens.cockpit import CockpitScreen
 from tui.screens.dialogs import AskText
 from tui.screens.editor import EditorScreen

@@ -1,0 +1,248 @@
+"""A run from its options to its exit code, without a screen: progress on stderr, Ctrl-C to finish, twice to abort.
+
+If nobody reads stderr, lines are lost but the run is not delayed; if it is closed, the run finishes and keeps its
+result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+from loadgen.errors import ProfileError, ResultError
+from loadgen.format import count, interval, percent, significant, target
+from loadgen.profile import BASE
+from loadgen.system import map_large_blocks
+from tui.cli.options import (
+    INTERRUPTED,
+    end_by_signals,
+    end_within_seconds,
+    is_loopback,
+    print_output,
+    print_status,
+    printable,
+    profile_from,
+    variants_from,
+)
+from tui.cli.spoken import Spoken, result_words
+from tui.exhausted import give_up_where_callbacks_fail
+from tui.terminal import NonBlockingWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from loadgen.profile.schema import Profile
+    from loadgen.run.run import Run
+    from loadgen.schema.engine import EngineView
+    from loadgen.schema.result import Result
+    from loadgen.schema.snapshot import Snapshot
+
+    Table = Callable[[Result], str]
+
+_EVERY_S = 2.0
+
+
+async def follow(run: Run, *, spoken: bool = False) -> bool:
+    """Drive a run to its end, reporting in sentences if `spoken`; return True if it was interrupted."""
+    import asyncio
+
+    from loadgen.run.operations import Abort, Stop
+
+    give_up_where_callbacks_fail()
+    map_large_blocks()
+    interrupts = 0
+
+    def interrupt() -> None:
+        nonlocal interrupts
+        interrupts += 1
+        if interrupts == 1:
+            print_line("finishing: the result is kept; again to abort")
+            run.apply(Stop())
+        else:
+            run.apply(Abort())
+
+    def finish_unread() -> None:
+        if interrupts == 0:
+            interrupt()
+
+    loop = asyncio.get_running_loop()
+    writer = NonBlockingWriter(
+        sys.stderr,
+        caught_up=lambda: print_line("lines are missing here: they were not read in time"),
+        gone=lambda: loop.call_soon_threadsafe(finish_unread),
+    )
+
+    def print_line(text: str) -> None:
+        writer.write(printable(text) + "\n")
+
+    # Explicitly: a shell starts background jobs with SIGINT ignored.
+    for caught in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(caught, interrupt)
+    progress = Spoken(print_line) if spoken else _Progress(print_line)
+    try:
+        async for snapshot in run.snapshots():
+            progress.update(snapshot)
+    finally:
+        await asyncio.to_thread(writer.close)  # signals are handled meanwhile
+    return interrupts > 0
+
+
+class _Progress:
+    """Prints what is new, and a line of numbers every two seconds."""
+
+    def __init__(self, print_line: Callable[[str], None]) -> None:
+        self._print_line = print_line
+        self._phase = ""
+        self._stage = 0
+        self._events = 0
+        self._findings = 0
+        self._milestones: set[str] = set()
+        self._next_s = 0.0
+
+    def update(self, snapshot: Snapshot) -> None:
+        self._show_findings(snapshot)
+        if snapshot.phase == "starting":
+            self._show_milestones(snapshot)
+        for event in snapshot.events[self._events :]:
+            self._print_line(f"{event.t_s:7.1f} s  {event.kind}: {event.text}")
+        self._events = len(snapshot.events)
+        news = (snapshot.phase, snapshot.load.stage) != (self._phase, self._stage)
+        if news or (snapshot.t_s >= self._next_s and snapshot.phase not in ("checking", "starting", "done")):
+            self._phase, self._stage = snapshot.phase, snapshot.load.stage
+            self._next_s = snapshot.t_s + _EVERY_S
+            self._print_line(_line(snapshot))
+
+    def _show_findings(self, snapshot: Snapshot) -> None:
+        """Show the findings that need action; `vramp check` shows all of them."""
+        found, self._findings = snapshot.findings[self._findings :], len(snapshot.findings)
+        for finding in found:
+            if finding.severity != "info":
+                remedy = f" -> {finding.fix}" if finding.fix else ""
+                self._print_line(
+                    f"{snapshot.t_s:7.1f} s  preflight {finding.severity}: {finding.id}: {finding.seen}{remedy}"
+                )
+
+    def _show_milestones(self, snapshot: Snapshot) -> None:
+        for milestone in snapshot.server.milestones:
+            if milestone.state == "done" and milestone.id not in self._milestones:
+                self._milestones.add(milestone.id)
+                self._print_line(f"{snapshot.t_s:7.1f} s  server: {milestone.label} {milestone.detail}".rstrip())
+
+
+def _line(snapshot: Snapshot) -> str:
+    load, point = snapshot.load, snapshot.point
+    if load.stage == 0 or snapshot.phase in ("stopping", "done"):
+        return f"{snapshot.t_s:7.1f} s  {snapshot.headline}"
+    stage = f"stage {load.stage} of {max(load.stage, load.stages_planned)}"
+    if load.concurrency == 0:
+        return f"{snapshot.t_s:7.1f} s  {stage}{_engine_figures(snapshot.engine)}  {snapshot.headline}"
+    return (
+        f"{snapshot.t_s:7.1f} s  {stage}  {target(load.concurrency, load.rate)}  held {load.held}"
+        f"  {significant(point.output_tokens_per_s)} tok/s  TTFT p50 {significant(point.ttft_p50_ms)} ms"
+        f"  TPOT p50 {significant(point.tpot_p50_ms)} ms  {snapshot.headline}"
+    )
+
+
+def _engine_figures(engine: EngineView | None) -> str:
+    if engine is None:
+        return ""
+    ttft = engine.latency_ms.get("ttft")
+    return (
+        f"  running {count(engine.running)}  waiting {count(engine.waiting)}  KV {percent(engine.kv_usage)}"
+        f"  {significant(engine.generation_tokens_per_s)} tok/s"
+        f"  TTFT p50 {interval(ttft.within.get('p50') if ttft is not None else None)} ms"
+    )
+
+
+def make_run(document: Mapping[str, Any], where: str, options: argparse.Namespace, *, hold_open: bool) -> Run:
+    """Make the run of a document under the options; raises `ProfileError`."""
+    from loadgen.record.baseline import baseline_of
+    from loadgen.store.runs import open_result
+    from loadgen.telemetry.capture import replay_options
+
+    profile = profile_from(document, where, options)
+    variants = variants_from(document, where, options)
+    try:
+        baseline = None if options.baseline is None else baseline_of(options.baseline, open_result(options.baseline))
+    except ResultError as error:
+        raise ProfileError(str(error)) from error
+    return open_run(
+        profile,
+        where,
+        options,
+        hold_open=hold_open,
+        variant=options.variant or (BASE if variants else None),
+        variants=variants,
+        records=options.records,
+        baseline=baseline,
+        replay=None if options.replay_telemetry is None else replay_options(options.replay_telemetry),
+    )
+
+
+def open_run(profile: Profile, where: str, options: argparse.Namespace, **settings: Any) -> Run:  # noqa: ANN401
+    """Make the run of a profile, with the `add_result_options` and the other settings; raises `ProfileError`."""
+    from loadgen.run.run import Run
+    from loadgen.run.settings import RunSettings
+
+    address = None if options.metrics_port is None else (options.metrics_host, options.metrics_port)
+    settings |= {"json_path": options.json, "junit_path": options.junit, "force": options.force}
+    try:
+        run = Run(RunSettings(profile, where=where, metrics_address=address, **settings))
+    except ResultError as error:
+        # Nothing has run yet, so a path that cannot be written is a usage error.
+        raise ProfileError(str(error)) from error
+    if run.metrics_port is not None:
+        print_status(f"metrics: {run.metrics_port.url}")
+        if not is_loopback(options.metrics_host):
+            print_status(
+                f"warning: {options.metrics_host} is open to other machines: anyone who reaches it can read the figures"
+            )
+    return run
+
+
+def run_headless(document: Mapping[str, Any], where: str, options: argparse.Namespace, *, spoken: bool = False) -> int:
+    """Run a document without a screen; return the exit code, which is reported if `spoken`."""
+    import asyncio
+
+    run = make_run(document, where, options, hold_open=False)
+    interrupted = asyncio.run(follow(run, spoken=spoken))
+    code = conclude(run, interrupted=interrupted, table=result_words if spoken else None)
+    if spoken:
+        print_status(f"vramp ends with exit code {code}.")
+    return code
+
+
+def conclude(run: Run, *, interrupted: bool, table: Table | None = None) -> int:
+    """Print the figures of a finished run, as `table` formats them, and its files; return the exit code."""
+    from loadgen.report.assessment import shortcomings
+    from loadgen.report.junit import run_suite, write_junit
+    from loadgen.report.text import text_report
+
+    end_by_signals()
+    if interrupted:
+        end_within_seconds()
+    code = 0
+    if run.result is not None:
+        if run.settings.junit_path is not None:
+            write_junit(run.settings.junit_path, [run_suite(run.result)])
+        if run.result.stages:
+            code = print_output(f"{printable((table or text_report)(run.result))}\n")
+        for path in run.result_paths:
+            if path.exists():
+                print_status(f"result: {path}")
+    for line in [str(run.error)] if run.error is not None else shortcomings(run.result) if run.result else []:
+        print_status(f"vramp: {line}")
+    return max(code, exit_code(run, interrupted=interrupted))
+
+
+def exit_code(run: Run, *, interrupted: bool) -> int:
+    """Return the exit code of a finished run."""
+    if run.error is not None:
+        return run.error.exit_code
+    if interrupted:
+        return INTERRUPTED
+    from loadgen.report.assessment import shortcomings
+
+    return 1 if run.result is None or shortcomings(run.result) else 0
