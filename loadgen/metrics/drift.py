@@ -118,3 +118,11 @@ def least_drift(noise: float, repeats: float, texts: int) -> float:
     """The smallest difference from the mean of `repeats` idle scores that tolerance and noise do not explain."""
     z = -NormalDist().inv_cdf(FALSE_ALARMS / 4 / max(1, texts) / 2)
     return TOLERANCE + z * noise / math.sqrt(max(1.0, repeats))
+
+
+def agreement(one: str, other: str) -> tuple[float, int | None]:
+    """The share of two answers before they differ, and the first differing character; None if equal."""
+    if one == other:
+        return 1.0, None
+    same = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return same / max(len(one), len(other)), same

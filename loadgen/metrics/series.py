@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.schema.hardware_result import Columns
+from loadgen.schema.bounds import Columns
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

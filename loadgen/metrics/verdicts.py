@@ -12,8 +12,8 @@ from statistics import median
 import msgspec
 
 from loadgen.format import counted
+from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import GpuStage
-from loadgen.schema.result import Verdict
 from loadgen.schema.samples import GpuSample, GpuStatic
 from loadgen.vendors import VENDORS, is_partition
 

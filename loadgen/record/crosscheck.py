@@ -18,7 +18,7 @@ import msgspec
 from loadgen.record.account import ClientAccount, account_of_stage
 from loadgen.record.stage import StageRecord
 from loadgen.schema.engine import EngineStage, SpecDecode, TruthCheck
-from loadgen.schema.result import Verdict
+from loadgen.schema.finding import Verdict
 
 EARLIER_SHARE, EARLIER_MS = 0.05, 1.0
 """If the client sees first tokens earlier than the engine by more than both, it is wrong or sees other streams."""

@@ -16,11 +16,21 @@ import numpy as np
 from loadgen.metrics.energy import socket_of
 from loadgen.metrics.series import TimeSeries
 from loadgen.metrics.verdicts import GpuFacts, gpu_facts
-from loadgen.schema.hardware_result import Columns, GpuFigure, GpuSeries, GpuStage
+from loadgen.schema.bounds import Columns
+from loadgen.schema.finding import Verdict
+from loadgen.schema.hardware_result import GpuFigure, GpuSeries, GpuStage
 from loadgen.schema.journal import GpusSampled, HostSampled
-from loadgen.schema.result import Verdict
-from loadgen.schema.samples import GpuSample, GpuStatic, HostSample, Reading, ServerDevices, carried, gained, rate
-from loadgen.schema.snapshot import GpuPace
+from loadgen.schema.samples import (
+    GpuPace,
+    GpuSample,
+    GpuStatic,
+    HostSample,
+    Reading,
+    ServerDevices,
+    carried,
+    gained,
+    rate,
+)
 
 _SERIES_CAPACITY = 3_000
 _SERIES_RAW = 600  # ten minutes at one sample a second

@@ -25,12 +25,14 @@ from loadgen.metrics.drift import (
     FALSE_ALARMS,
     AnswerDrift,
     ScoreDrift,
+    agreement,
     least_drift,
     noise_at_most,
     share_of_alarms,
 )
 from loadgen.record.stage import StageRecord
 from loadgen.schema.engine import EngineView
+from loadgen.schema.finding import Verdict
 from loadgen.schema.journal import CanaryMeasured, ReferenceDisturbed
 from loadgen.schema.output import (
     Answers,
@@ -41,7 +43,6 @@ from loadgen.schema.output import (
     ScoredText,
     ScoreMethod,
 )
-from loadgen.schema.result import Verdict
 
 MAX_PERPLEXITY = 1000.0
 """No trained model has a higher perplexity on plain text in a language it knows; an untrained one has that of its whole
@@ -352,14 +353,6 @@ class CanaryRecord:
                 yield f"idle answers of {where} differ at once: whether they change"
         for problem, count in self._problems.items():
             yield f"{problem} ({count:,} canaries)" if count > 1 else problem
-
-
-def agreement(one: str, other: str) -> tuple[float, int | None]:
-    """The share of two answers before they differ, and the first differing character; None if equal."""
-    if one == other:
-        return 1.0, None
-    same = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    return same / max(len(one), len(other)), same
 
 
 def _is_steady(answer: GreedyAnswer) -> bool:

@@ -31,7 +31,7 @@ from loadgen.metrics.difference import (
 from loadgen.metrics.histogram import Histogram
 from loadgen.profile.values import limit_of, per_stream_limits_ms, stage_limits_ms
 from loadgen.record.stage import StageRecord
-from loadgen.schema.result import FailureCheck, Goodput, Limits, SloCheck, SloVerdict, StageResult
+from loadgen.schema.result import FailureCheck, Goodput, Limits, SloCheck, SloVerdict
 
 _TELLING = 5  # from so many misses on, their share predicts how it will go on
 _MAX_NAMED = 100_000  # further requests: nobody waits for more
@@ -70,15 +70,6 @@ def limits_of(profile: Mapping[str, Any]) -> Limits:
         latency_ms=requested,
         goodput=(profile.get("plan") or {}).get("goodput", 0.95),
     )
-
-
-def met_limits(stage: Judgement | StageResult) -> bool | None:
-    """Whether a stage met every limit, by the figures as they are; None without limits."""
-    checks = [*(check.met for check in stage.slo.values()), *([stage.goodput.met] if stage.goodput is not None else [])]
-    failures = stage.failures
-    if failures is not None and (checks or failures.allowed):
-        checks.append(failures.met)
-    return all(checks) if checks else None
 
 
 def is_known(stage: Judgement) -> bool:

@@ -21,6 +21,7 @@ from loadgen.record.slo import judge
 from loadgen.record.stage import StageRecord
 from loadgen.record.token_verdicts import token_verdicts
 from loadgen.schema.deltas import LATENCIES, OUTCOMES
+from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import ComputeResult, EnergyResult, GpuFigure, GpuStage
 from loadgen.schema.hosts import Placement
 from loadgen.schema.journal import StageLoad
@@ -37,7 +38,6 @@ from loadgen.schema.result import (
     Target,
     Throughput,
     Tokens,
-    Verdict,
 )
 from loadgen.schema.samples import GpuStatic
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from loadgen.format import counted
 from loadgen.record.stage import StageRecord
-from loadgen.schema.result import Verdict
+from loadgen.schema.finding import Verdict
 
 MAX_SHORT_SHARE = 0.01  # of the answers; a few may run into the end of the context
 

@@ -13,14 +13,13 @@ from statistics import fmean
 from typing import NamedTuple
 
 from loadgen.format import Statistic, gib, percent, signed_percent
-from loadgen.record.slo import met_limits
 from loadgen.report.assessment import titles
 from loadgen.report.notes import LATENCY_TITLES, has_numbers, latencies, request_counts
 from loadgen.report.tabular import Column, Value, text_lines
 from loadgen.schema.comparison import Comparison
 from loadgen.schema.deltas import Summary
 from loadgen.schema.hardware_result import GpuStage
-from loadgen.schema.result import CurvePoint, HostResult, InstanceResult, Result, StageResult
+from loadgen.schema.result import CurvePoint, HostResult, InstanceResult, Result, StageResult, met_limits
 from loadgen.schema.snapshot import StageView
 
 Measured = StageResult | StageView | InstanceResult | HostResult | CurvePoint

@@ -15,11 +15,12 @@ from msgspec.structs import replace
 
 from loadgen.format import counted, percent, plain, significant
 from loadgen.metrics.difference import student_t
-from loadgen.record.output import agreement
+from loadgen.metrics.drift import agreement
 from loadgen.report.tabular import Column, cut
 from loadgen.schema.comparison import Word
+from loadgen.schema.finding import Verdict
 from loadgen.schema.output import Answers, CanaryResult, CanaryStage, GreedyAnswer, ScoredText
-from loadgen.schema.result import Result, StageResult, Verdict
+from loadgen.schema.result import Result, StageResult
 
 MIN_NATS = 0.001
 """A smaller difference between two runs is never evidence: 0.1 % of perplexity."""

@@ -11,7 +11,7 @@ from loadgen.metrics.stage import StageMetrics
 from loadgen.record.crosscheck import truth_check
 from loadgen.record.curve import LoadCurve, distribution_of
 from loadgen.record.record import Record
-from loadgen.record.slo import is_known, judge, met_limits, needed_words
+from loadgen.record.slo import is_known, judge, needed_words
 from loadgen.record.stage import StageRecord
 from loadgen.record.stage_result import (
     first_wave_of,
@@ -26,7 +26,7 @@ from loadgen.report.served import served_part
 from loadgen.schema.deltas import MAIN_LATENCIES
 from loadgen.schema.engine import EngineStage, EngineView, TruthCheck
 from loadgen.schema.hardware_result import ComputeResult, EnergyResult
-from loadgen.schema.result import CurvePoint
+from loadgen.schema.result import CurvePoint, met_limits
 from loadgen.schema.snapshot import Distribution, StageView
 
 _SETTLED_S = 5.0  # after its end: by then the last GPU sample and the engine's figures are there

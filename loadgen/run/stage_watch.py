@@ -19,11 +19,11 @@ from loadgen.distributions import REPLAY
 from loadgen.fleet.fleet import FleetTick
 from loadgen.plan.stage import Measured, Stage
 from loadgen.record.record import Record
-from loadgen.record.slo import Judgement, judge, met_limits, needed_words, still_needed
+from loadgen.record.slo import Judgement, judge, needed_words, still_needed
 from loadgen.record.stage import StageRecord
 from loadgen.schema.deltas import StageDelta
 from loadgen.schema.journal import StageLoad, StageStarted
-from loadgen.schema.result import Limits
+from loadgen.schema.result import Limits, met_limits
 
 _WAVE_SHARE = 0.1  # of a stage's streams: if fewer begin at once, they are ordinary requests
 MAX_FILL_S = 30.0

@@ -26,9 +26,9 @@ from loadgen.run.stage_views import StageViews, distributions, whole_view
 from loadgen.schema.comparison import Comparison
 from loadgen.schema.deltas import OUTCOMES
 from loadgen.schema.engine import EngineView, OthersTraffic
+from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import ComputeResult
 from loadgen.schema.journal import Milestone, RunState, StageLoad
-from loadgen.schema.result import Verdict
 from loadgen.schema.snapshot import (
     ClientView,
     ErrorView,

@@ -53,3 +53,12 @@ def not_checked(skipped: Iterable[Skipped]) -> list[Finding]:
         )
         for reason, alike in by_reason.items()
     ]
+
+
+class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line on the health of a GPU or the limit of a stage, with the numbers behind it."""
+
+    id: str  # stable, for scripts: `throttled`, `pcie-below-maximum`, `kv-limited`
+    subject: str  # `gpu 5`, `stage 3`
+    text: str
+    bad: bool = True  # it needs attention; otherwise it only explains

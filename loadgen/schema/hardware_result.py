@@ -6,14 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from loadgen.schema.bounds import Columns
 from loadgen.schema.samples import DevicesBy
-
-Columns = dict[str, list[float | int | None]]
-"""One column is `t_s`, seconds since the run began; all have the same length.
-
-Where rows were merged, `t_s` is the first moment of each, a column `x` has the highest values and `x_min` the lowest;
-without `x_min`, lowest and highest are equal everywhere.
-"""
 
 
 class GpuFigure(msgspec.Struct, frozen=True):

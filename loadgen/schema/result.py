@@ -9,16 +9,18 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 
+from loadgen.schema.bounds import Columns
 from loadgen.schema.comparison import BaselineView, Precision, ReferenceResult
 from loadgen.schema.deltas import Summary
 from loadgen.schema.engine import EngineStage, OthersTraffic, TruthCheck
-from loadgen.schema.finding import Finding
-from loadgen.schema.hardware_result import Columns, ComputeResult, EnergyResult, GpuSeries, GpuStage
+from loadgen.schema.finding import Finding, Verdict
+from loadgen.schema.hardware_result import ComputeResult, EnergyResult, GpuSeries, GpuStage
 from loadgen.schema.hosts import HostFacts, Placement
 from loadgen.schema.journal import DataFile, Diagnosis, RunState, SearchResult
 from loadgen.schema.output import Answers, CanaryResult, CanaryStage
@@ -35,15 +37,6 @@ class RunEvent(msgspec.Struct, frozen=True):
     t_s: float
     kind: str  # `load` (the operator or the plan changed it), `pause`, `resume`, `server`, `error`, `note`, `clock`
     text: str
-
-
-class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line on the health of a GPU or the limit of a stage, with the numbers behind it."""
-
-    id: str  # stable, for scripts: `throttled`, `pcie-below-maximum`, `kv-limited`
-    subject: str  # `gpu 5`, `stage 3`
-    text: str
-    bad: bool = True  # it needs attention; otherwise it only explains
 
 
 class CurvePoint(msgspec.Struct, frozen=True):
@@ -436,6 +429,26 @@ def _in_one_order(node: object) -> object:
     if isinstance(choices, list):
         parts["anyOf"] = sorted(choices, key=lambda part: json.dumps(part, sort_keys=True))
     return parts
+
+
+class Limited(Protocol):
+    """What was judged by limits: a running stage or a result."""
+
+    @property
+    def slo(self) -> Mapping[str, SloCheck]: ...
+    @property
+    def goodput(self) -> Goodput | None: ...
+    @property
+    def failures(self) -> FailureCheck | None: ...
+
+
+def met_limits(stage: Limited) -> bool | None:
+    """Whether a stage met every limit, by the figures as they are; None without limits."""
+    checks = [*(check.met for check in stage.slo.values()), *([stage.goodput.met] if stage.goodput is not None else [])]
+    failures = stage.failures
+    if failures is not None and (checks or failures.allowed):
+        checks.append(failures.met)
+    return all(checks) if checks else None
 
 
 if __name__ == "__main__":

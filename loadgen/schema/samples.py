@@ -254,3 +254,11 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
         """Vendors for which something was tried, but nothing works."""
         working = {each.vendor for each in self.tried if each.works}
         return tuple(dict.fromkeys(each.vendor for each in self.tried if each.vendor not in working))
+
+
+class GpuPace(msgspec.Struct, frozen=True):
+    """How fast the counters of a GPU grow."""
+
+    link_read_bytes_per_s: float | None = None  # between the last two samples
+    link_write_bytes_per_s: float | None = None
+    energy_j: float | None = None  # since the run began

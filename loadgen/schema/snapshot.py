@@ -13,11 +13,11 @@ import msgspec
 from loadgen.schema.comparison import BaselineView, Comparison
 from loadgen.schema.deltas import Summary
 from loadgen.schema.engine import EngineStage, EngineView, OthersTraffic
-from loadgen.schema.finding import Finding
+from loadgen.schema.finding import Finding, Verdict
 from loadgen.schema.hardware_result import ComputeResult, EnergyResult
 from loadgen.schema.journal import Diagnosis, Milestone, SearchResult
-from loadgen.schema.result import CostResult, CurvePoint, HostResult, Requests, RunEvent, Throughput, Verdict
-from loadgen.schema.samples import GpuSample, GpuStatic, HostSample
+from loadgen.schema.result import CostResult, CurvePoint, HostResult, Requests, RunEvent, Throughput
+from loadgen.schema.samples import GpuPace, GpuSample, GpuStatic, HostSample
 
 SNAPSHOT_S = 0.25  # the interval between snapshots
 WINDOW_S = 5.0  # the span of the percentiles in a `SeriesPoint`
@@ -144,14 +144,6 @@ class SeriesPoint(msgspec.Struct, frozen=True):
     client_cpu_percent: float | None = None
     client_rss_mb: float | None = None  # memory of all workers
     others_tokens_per_s: float | None = None  # output for others; None if there is no evidence of any beside a load
-
-
-class GpuPace(msgspec.Struct, frozen=True):
-    """How fast the counters of a GPU grow."""
-
-    link_read_bytes_per_s: float | None = None  # between the last two samples
-    link_write_bytes_per_s: float | None = None
-    energy_j: float | None = None  # since the run began
 
 
 class GpuView(msgspec.Struct, frozen=True):

@@ -23,8 +23,7 @@ from loadgen.schema.journal import (
     TelemetryChanged,
     Ticked,
 )
-from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic, HostSample, ServerDevices
-from loadgen.schema.snapshot import GpuPace
+from loadgen.schema.samples import GpuPace, GpuProcess, GpuSample, GpuStatic, HostSample, ServerDevices
 from tests.journal import STARTED
 
 GIB = 1024**3

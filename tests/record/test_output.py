@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from loadgen.record.output import CanaryRecord, agreement
+from loadgen.metrics.drift import agreement
+from loadgen.record.output import CanaryRecord
 from loadgen.schema.journal import CanaryMeasured, ReferenceDisturbed
 from loadgen.schema.output import CanaryKind, CanaryMoment, CanaryStage
 

@@ -5,19 +5,10 @@ import pytest
 
 from loadgen.report.assessment import assessment, best_stage, missed_words, shortcomings, titles
 from loadgen.report.text import text_report
-from loadgen.schema.hardware_result import Columns
+from loadgen.schema.bounds import Columns
+from loadgen.schema.finding import Verdict
 from loadgen.schema.journal import Diagnosis, SearchResult
-from loadgen.schema.result import (
-    FailureCheck,
-    Goodput,
-    OpenLoop,
-    Result,
-    SloCheck,
-    StageResult,
-    Target,
-    Throughput,
-    Verdict,
-)
+from loadgen.schema.result import FailureCheck, Goodput, OpenLoop, Result, SloCheck, StageResult, Target, Throughput
 from tests.report.test_text import result, stage
 
 replace = msgspec.structs.replace

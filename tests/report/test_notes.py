@@ -18,8 +18,9 @@ from loadgen.report.text import text_report
 from loadgen.report.vllm_json import vllm_documents
 from loadgen.schema.comparison import ReferenceResult
 from loadgen.schema.deltas import Summary
+from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import ComputeResult, EnergyResult
-from loadgen.schema.result import FirstWave, StageResult, Target, Throughput, Verdict
+from loadgen.schema.result import FirstWave, StageResult, Target, Throughput
 from loadgen.schema.snapshot import StageView
 from tests.report.test_text import result, stage, summary_of
 

@@ -8,8 +8,9 @@ from loadgen.report.html.run_page import html_report
 from loadgen.report.markdown import markdown_report
 from loadgen.report.output import OutputComparison, compare_output, comparison_words, output_words
 from loadgen.report.text import text_report
+from loadgen.schema.finding import Verdict
 from loadgen.schema.output import CanaryCount, CanaryResult, CanaryStage, GreedyAnswer, ScoredText
-from loadgen.schema.result import Result, Verdict
+from loadgen.schema.result import Result
 from tests.report.test_text import result, stage
 
 replace = msgspec.structs.replace

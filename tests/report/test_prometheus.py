@@ -15,8 +15,8 @@ from loadgen.record.record import Record
 from loadgen.report.prometheus import KEPT_S, Moment, metric_families, moment_of
 from loadgen.run.stage_views import StageViews
 from loadgen.schema.engine import EngineLatencyMs, EngineView, OthersTraffic
+from loadgen.schema.finding import Verdict
 from loadgen.schema.journal import StageEnded, StageStarted
-from loadgen.schema.result import Verdict
 from loadgen.schema.snapshot import Snapshot
 from tests.journal import STARTED
 from tests.tui.scripted import running

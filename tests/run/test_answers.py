@@ -7,7 +7,7 @@ import httpx
 from loadgen.run.operations import SetConcurrency, Stop
 from loadgen.run.run import Run
 from loadgen.run.settings import RunSettings
-from loadgen.schema.result import Verdict
+from loadgen.schema.finding import Verdict
 from loadgen.schema.snapshot import Snapshot
 from tests.engines import MANAGED, Simulator, attach, profile
 from tests.run.driving import finish, in_turn, outcome

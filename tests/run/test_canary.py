@@ -13,8 +13,9 @@ from loadgen.report.output import compare_output, output_verdicts
 from loadgen.run.operations import Stop
 from loadgen.run.run import Run
 from loadgen.run.settings import RunSettings
+from loadgen.schema.finding import Verdict
 from loadgen.schema.journal import CanaryMeasured
-from loadgen.schema.result import Result, Verdict
+from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
 from loadgen.store.journal import read_journal
 from tests.engines import Simulator, attach, profile, simulator

@@ -17,14 +17,14 @@ from loadgen.metrics.verdicts import flags, gpu_facts, gpu_verdicts
 from loadgen.run.operations import Operation
 from loadgen.schema.deltas import Summary
 from loadgen.schema.engine import EngineView
+from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import EnergyResult
 from loadgen.schema.journal import Milestone
-from loadgen.schema.result import CurvePoint, Requests, RunEvent, Throughput, Verdict
-from loadgen.schema.samples import GpuSample, GpuStatic, HostSample
+from loadgen.schema.result import CurvePoint, Requests, RunEvent, Throughput
+from loadgen.schema.samples import GpuPace, GpuSample, GpuStatic, HostSample
 from loadgen.schema.snapshot import (
     ClientView,
     ErrorView,
-    GpuPace,
     GpuView,
     LoadView,
     Phase,

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from loadgen.schema.deltas import Summary
-    from loadgen.schema.result import Result, Verdict
+    from loadgen.schema.finding import Verdict
+    from loadgen.schema.result import Result
     from loadgen.schema.snapshot import Snapshot, StageView
 
 _GONE_S = 5.0  # a verdict that comes and goes with every GPU sample is reported once

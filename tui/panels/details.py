@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from loadgen import format as fmt
-from loadgen.schema.result import Verdict
+from loadgen.schema.finding import Verdict
 from loadgen.schema.snapshot import GpuView, Snapshot, StageView
 from tui.panels.explained import EXPLAINED
 from tui.panels.frame import METRICS, Frame

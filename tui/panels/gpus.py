@@ -18,8 +18,8 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen import format as fmt
-from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic
-from loadgen.schema.snapshot import GpuPace, GpuView, Snapshot
+from loadgen.schema.samples import GpuPace, GpuProcess, GpuSample, GpuStatic
+from loadgen.schema.snapshot import GpuView, Snapshot
 from tui.charts.chart import axis_row, lined_columns, mark_columns, traced
 from tui.charts.definitions import GPU_STRIPS, GpuStrip, Series, of_most
 from tui.charts.scale import Scale

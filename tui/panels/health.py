@@ -8,7 +8,7 @@ from loadgen import format as fmt
 from loadgen.metrics.verdicts import HOST_FULL_PERCENT
 from loadgen.report.notes import mfu_words
 from loadgen.schema.engine import EngineView
-from loadgen.schema.result import Verdict
+from loadgen.schema.finding import Verdict
 from loadgen.schema.samples import HostSample
 from loadgen.schema.snapshot import InstanceView
 from tui.panels import served

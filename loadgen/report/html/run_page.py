@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from loadgen.format import UNKNOWN, Statistic, bounded, significant
-from loadgen.record.slo import met_limits
 from loadgen.report import document
 from loadgen.report.assessment import best_stage, titles
 from loadgen.report.columns import TOTAL_BY_E2E, moving_points
@@ -16,7 +15,7 @@ from loadgen.report.html.timeline import timeline
 from loadgen.report.notes import LATENCY_TITLES, latencies, took_part
 from loadgen.report.tabular import html_table, plain
 from loadgen.schema.deltas import MAIN_LATENCIES, Summary
-from loadgen.schema.result import Result, StageResult
+from loadgen.schema.result import Result, StageResult, met_limits
 
 _DEFINITIONS = (
     "TTFT is the time from the request's bytes to the first event with generated output; TPOT the time from there to "

@@ -17,7 +17,7 @@ from plotly.subplots import make_subplots
 from loadgen.format import GIB
 from loadgen.report.assessment import titles
 from loadgen.report.html.charts import ACCENT, BAD, SECOND, chart_text, coloured, ramp, styled
-from loadgen.schema.hardware_result import Columns
+from loadgen.schema.bounds import Columns
 from loadgen.schema.result import Result
 
 _ROW_HEIGHT = 92

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.schema.result import Verdict
+from loadgen.schema.finding import Verdict
 from loadgen.schema.snapshot import ErrorView, Snapshot
 from tests.tui.cli.test_main import ENVIRONMENT
 from tests.tui.cli.test_terminal import TOML

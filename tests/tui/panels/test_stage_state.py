@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from loadgen.schema.engine import EngineView
+from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import ComputeResult
-from loadgen.schema.result import Verdict
 from loadgen.schema.snapshot import Snapshot, StageView
 from tests.tui.panels.test_curve import steps
 from tests.tui.scenes import watching

@@ -11,9 +11,8 @@ from rich.cells import cell_len
 from loadgen.format import harmless
 from loadgen.run.operations import StartAnyway
 from loadgen.schema.comparison import Comparison
-from loadgen.schema.finding import Finding
+from loadgen.schema.finding import Finding, Verdict
 from loadgen.schema.journal import Diagnosis, Milestone
-from loadgen.schema.result import Verdict
 from loadgen.schema.snapshot import Liveness, Snapshot
 from tests.tui.cockpit import seated
 from tests.tui.scripted import FAILURES, host, running, starting, summary, with_gpus
