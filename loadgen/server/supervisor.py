@@ -21,6 +21,7 @@ from loadgen.errors import ServerError
 from loadgen.masking import masked_command
 from loadgen.profile.schema import Server
 from loadgen.schema.journal import Diagnosis, Milestone
+from loadgen.schema.samples import Reading
 from loadgen.schema.snapshot import Liveness
 from loadgen.server.gpus.memory import HeldSince, wait_back
 from loadgen.server.process import guard, guard_client, tree
@@ -33,7 +34,7 @@ from loadgen.server.vllm.causes import Phase
 from loadgen.server.vllm.client import ServerClient, api_key, base_url, until_ready
 from loadgen.server.vllm.command import find_container_program, server_command, server_environment
 from loadgen.server.vllm.diagnosis import diagnose, kernel_kills, read_oom_kills
-from loadgen.server.vllm.startup import CpuTime, StartupWatch, signs_of_life
+from loadgen.server.vllm.startup import StartupWatch, signs_of_life
 
 ServerState = Literal["starting", "ready", "stopping", "stopped", "died"]
 
@@ -68,7 +69,7 @@ class ManagedServer:
         self._oom_kills_before: int | None = None
         self._launched_s = time.monotonic()
         self._last_line_s: float | None = None
-        self._cpu: CpuTime | None = None
+        self._cpu: Reading | None = None
         self._others_on_port = ""  # who else listened on its port when it was last looked at
         self._lock: PortLock | None = None
         self._mark: Mark | None = None

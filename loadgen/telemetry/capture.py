@@ -72,6 +72,7 @@ class Part:
     candidate: Candidate
     opened: Opened | None = None
     samples: list[Sampled] = field(default_factory=list)
+    first_sample_ms: float | None = None  # from its start; not in the file
 
 
 @dataclass(frozen=True, slots=True)

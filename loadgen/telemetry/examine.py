@@ -43,7 +43,7 @@ from loadgen.telemetry.backends import BackendOption, backend_options, package_v
 from loadgen.telemetry.capture import Candidate, Header, Part
 from loadgen.telemetry.host import HostSampler
 from loadgen.telemetry.process import OPEN_S, Child, last_lines, start_child
-from loadgen.telemetry.protocol import Order
+from loadgen.telemetry.protocol import Opened, Order, Sampled
 from loadgen.vendors import VENDORS, TelemetryMode, Vendor, VendorName, matched
 
 NOTHING = (
@@ -96,32 +96,24 @@ class Pace:
 DUMP_PACE = Pace(watch_s=10.0, interval_s=1.0)  # for a capture: the interval of a run
 
 
-@dataclass(slots=True, kw_only=True)
-class BackendTrial(Part):
-    """One option, and what it reported until it had been watched long enough, or failed."""
-
-    option: BackendOption
-    first_sample_ms: float | None = None
-
-
 async def try_all(
     options: Mapping[VendorName, list[BackendOption]], *, folder: Path, pace: Pace = Pace()
-) -> list[BackendTrial]:
+) -> list[Part]:
     """Try every option; their logs go to files in `folder`."""
-    trials: list[BackendTrial] = []
+    trials: list[Part] = []
     for vendor, each in options.items():
         works = False
         for option in each:
-            trial = BackendTrial(Candidate(vendor, option.name, option.why), option=option)
+            trial = Part(Candidate(vendor, option.name, option.why))
             trials.append(trial)
-            await _try(trial, folder / f"{len(trials)}.log", pace, watch_s=0.0 if works else pace.watch_s)
+            await _try(option, trial, folder / f"{len(trials)}.log", pace, watch_s=0.0 if works else pace.watch_s)
             works = works or trial.candidate.failure is None
     return trials
 
 
 async def examine(
     mode: TelemetryMode, *, folder: Path, pace: Pace = Pace(), described: Describe = lambda sample: sample
-) -> tuple[Examination, list[BackendTrial]]:
+) -> tuple[Examination, list[Part]]:
     """Everything about this box, and the trials behind it; `described` adds details of processes.
 
     The trials do not have these details: a capture is sent to other people.
@@ -153,12 +145,13 @@ async def _examine_host() -> HostExam:
     return HostExam(sample, reasons)
 
 
-def tried(trial: BackendTrial, described: Describe = lambda sample: sample) -> Tried:
-    exams = (_exam(gpu, trial, described) for gpu in (trial.opened.gpus if trial.opened is not None else ()))
+def tried(trial: Part, described: Describe = lambda sample: sample) -> Tried:
+    opened = trial.opened
+    exams = (_exam(gpu, opened, trial.samples, described) for gpu in opened.gpus) if opened is not None else ()
     return Tried(
         **msgspec.structs.asdict(trial.candidate),
         first_look_ms=trial.first_sample_ms,
-        meta={} if trial.opened is None else trial.opened.meta,
+        meta={} if opened is None else opened.meta,
         gpus=tuple(exam for exam in exams if exam is not None),
     )
 
@@ -173,10 +166,10 @@ def capture_header(found: Examination, environ: Mapping[str, str], captured_at: 
     )
 
 
-async def _try(trial: BackendTrial, log_path: Path, pace: Pace, *, watch_s: float) -> None:
+async def _try(option: BackendOption, trial: Part, log_path: Path, pace: Pace, *, watch_s: float) -> None:
     began_s = time.monotonic()
     try:
-        child = await start_child(trial.option.command(pace.interval_s), trial.option.env, log_path)
+        child = await start_child(option.command(pace.interval_s), option.env, log_path)
         try:
             await _watch(trial, child, began_s, pace.open_s, watch_s)
         finally:
@@ -186,7 +179,7 @@ async def _try(trial: BackendTrial, log_path: Path, pace: Pace, *, watch_s: floa
     trial.candidate.printed = tuple(last_lines(log_path, _PRINTED_LINES))
 
 
-async def _watch(trial: BackendTrial, child: Child, began_s: float, open_s: float, watch_s: float) -> None:
+async def _watch(trial: Part, child: Child, began_s: float, open_s: float, watch_s: float) -> None:
     trial.opened = await child.opened(within_s=open_s)
     child.send(Order(processes=True))
     while True:
@@ -198,14 +191,14 @@ async def _watch(trial: BackendTrial, child: Child, began_s: float, open_s: floa
             return
 
 
-def _exam(gpu: GpuStatic, trial: BackendTrial, described: Describe) -> GpuExam | None:
-    samples = [sample for sampled in trial.samples for sample in sampled.gpus if sample.index == gpu.index]
+def _exam(gpu: GpuStatic, opened: Opened, every: Sequence[Sampled], described: Describe) -> GpuExam | None:
+    samples = [sample for sampled in every for sample in sampled.gpus if sample.index == gpu.index]
     latest: GpuSample | None = None
     for sample in samples:
         latest = carried(latest, sample)
     if latest is None:
         return None
-    reasons = dict.fromkeys((*_nulls(gpu), *_nulls(latest)), f"{trial.option.backend} does not report it")
+    reasons = dict.fromkeys((*_nulls(gpu), *_nulls(latest)), f"{opened.backend} does not report it")
     return GpuExam(gpu, described(latest), reasons | latest.missing, unit_checks(gpu, latest, samples))
 
 

@@ -36,7 +36,7 @@ from loadgen.schema.snapshot import Snapshot
 from loadgen.server.engines.figures import view_of
 from loadgen.server.engines.sample import EngineSample, parse_engine_metrics
 from loadgen.server.process import guard_client
-from loadgen.server.vllm.client import _SCHEMAS, ServerClient, _reported
+from loadgen.server.vllm.client import _TOKENIZE, ServerClient, _reported
 from loadgen.simulator.api import Api
 from loadgen.simulator.http import Connection, HttpServer
 from loadgen.simulator.physics import PRESETS
@@ -146,7 +146,7 @@ def server_answers(data: bytes) -> object:
         return answer
 
     client._send = answered  # type: ignore[method-assign]  # no socket for a million answers
-    client._schemas = dict(_SCHEMAS)
+    client._schemas = dict(_TOKENIZE)
     found: list[Any] = []
     tokenize = partial(client.tokenize_text, "m", "text"), partial(client.tokenize_messages, "m", [])
     for ask in (client.models, client.version, *tokenize):

@@ -11,10 +11,9 @@ import pytest
 from loadgen.build import version_words
 from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.backends import BackendOption
-from loadgen.telemetry.capture import Header, read_capture, write_capture
+from loadgen.telemetry.capture import Header, Part, read_capture, write_capture
 from loadgen.telemetry.examine import (
     NOTHING,
-    BackendTrial,
     Pace,
     capture_header,
     device_files,
@@ -40,12 +39,12 @@ def rocm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_rocm(tmp_path_factory.mktemp("rocm") / "7.0.2")
 
 
-async def _trial(folder: Path, attempt: BackendOption, pace: Pace = _PACE, vendor: VendorName = "amd") -> BackendTrial:
+async def _trial(folder: Path, attempt: BackendOption, pace: Pace = _PACE, vendor: VendorName = "amd") -> Part:
     (trial,) = await try_all({vendor: [attempt]}, folder=folder, pace=pace)
     return trial
 
 
-async def _on_stub(folder: Path, rocm: Path, scenario: str) -> BackendTrial:
+async def _on_stub(folder: Path, rocm: Path, scenario: str) -> Part:
     path = folder / "scenario"
     path.write_text(scenario)
     env = {"ROCM_PATH": str(rocm), "AMDSMI_STUB_SCENARIO": str(path)}
@@ -136,7 +135,7 @@ async def test_all_candidates_are_tried_but_only_the_first_that_works_is_watched
     good = stand_in(tmp_path, "good", "opened()\n" + _WAITS)
     other = stand_in(tmp_path, "other", "opened()\n" + _WAITS)
     trials = await try_all({"amd": [bad, good, other]}, folder=tmp_path, pace=_PACE)
-    assert [(trial.option.name, trial.candidate.failure is None) for trial in trials] == [
+    assert [(trial.candidate.name, trial.candidate.failure is None) for trial in trials] == [
         ("bad", False),
         ("good", True),
         ("other", True),

@@ -34,8 +34,8 @@ from loadgen.server.preflight.outdated import outdated
 from loadgen.server.process.guard_client import stop_server
 from loadgen.server.process.ports import driver_of, owner_of
 from loadgen.server.process.records import ServerRecord, find_servers, remains
-from loadgen.telemetry.capture import write_capture
-from loadgen.telemetry.examine import DUMP_PACE, BackendTrial, Pace, capture_header, examine
+from loadgen.telemetry.capture import Part, write_capture
+from loadgen.telemetry.examine import DUMP_PACE, Pace, capture_header, examine
 from loadgen.vendors import BackendName
 from tui.cli.options import INTERRUPTED, add_profile_options, parser_of, print_status, print_text, profile_of
 
@@ -109,7 +109,7 @@ def doctor(words: list[str]) -> int:
     return TelemetryError.exit_code if found.unmeasured else 0
 
 
-def _dump(path: Path, found: Examination, trials: list[BackendTrial]) -> None:
+def _dump(path: Path, found: Examination, trials: list[Part]) -> None:
     header = capture_header(found, os.environ, datetime.now(UTC).isoformat(timespec="seconds"))
     write_capture(path, header, trials)
     print_status(f"capture: {path}")

@@ -10,20 +10,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from loadgen.profile.schema import Server
 from loadgen.schema.samples import GpuStatic
 from loadgen.server.vllm.command import devices_each
 from loadgen.vendors import VENDORS, Vendor, is_partition, vendor_of
-
-
-class Device(NamedTuple):
-    """A device as the runtime sees it."""
-
-    gpu: int  # the number of its GPU, of which it may be only a part
-    name: str = ""  # the name that runtimes accept, such as GPU-1a2b3c4d
-    file: str = ""
 
 
 def environment_of(server: Server, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -40,8 +31,7 @@ def server_gpus(server: Server, environment: Mapping[str, str], gpus: Sequence[G
     if any(gpu.engine_devices > 1 or is_partition(gpu.compute_partition) for gpu in gpus):
         return None
     devices = server_devices(server, environment, gpus)
-    by_index = {gpu.index: gpu for gpu in gpus}
-    return None if devices is None else [by_index[device.gpu] for device in devices[:needed]]
+    return None if devices is None else devices[:needed]
 
 
 def given_indices(
@@ -57,27 +47,28 @@ def given_indices(
         needed = devices_each(server.args)
         if devices is None or len(devices) < needed:
             return None
-        found |= {device.gpu for device in devices[:needed]}
+        found |= {device.index for device in devices[:needed]}
     return tuple(sorted(found))
 
 
-def server_devices(server: Server, environment: Mapping[str, str], gpus: Sequence[GpuStatic]) -> list[Device] | None:
-    """The devices that the server may use, in its order; None if unknown. `environment` is the server's."""
-    vendor = _vendor(server, gpus)
+def server_devices(server: Server, environment: Mapping[str, str], gpus: Sequence[GpuStatic]) -> list[GpuStatic] | None:
+    """The GPUs of the devices that the server may use, in its order, one for each partition; None if unknown.
+
+    `environment` is the server's.
+    """
+    names = {gpu.vendor for gpu in gpus}
+    measured = [vendor for vendor in VENDORS if vendor.name in names]
+    vendor = vendor_of(server.platform) or (measured[0] if len(measured) == 1 else None)
     own = [gpu for gpu in gpus if vendor is not None and gpu.vendor == vendor.name]
     if vendor is None or not own:
         return None
-    seen = [
-        Device(gpu.index, gpu.engine_name or "", gpu.device_file or "")
-        for gpu in sorted(own, key=lambda gpu: gpu.engine_index or 0)
-        for _ in range(gpu.engine_devices)
-    ]
+    seen = [gpu for gpu in sorted(own, key=lambda gpu: gpu.engine_index or 0) for _ in range(gpu.engine_devices)]
     numbered = all(gpu.engine_index is not None for gpu in own)  # whether they are in the runtime's order
     files = [word.partition(":")[0] for word in server.docker.devices] if server.docker is not None else []
     if any("/renderD" in file for file in files):
-        if not all(device.file for device in seen):
+        if not all(device.device_file for device in seen):
             return None
-        seen = [device for device in seen if device.file in files]
+        seen = [device for device in seen if device.device_file in files]
     for words in _lists(server, vendor, environment):
         if not numbered and any(word.isdecimal() for word in words):
             return None
@@ -86,12 +77,6 @@ def server_devices(server: Server, environment: Mapping[str, str], gpus: Sequenc
         if len(seen) < len(named):
             return None
     return seen if numbered else None
-
-
-def _vendor(server: Server, gpus: Sequence[GpuStatic]) -> Vendor | None:
-    names = {gpu.vendor for gpu in gpus}
-    measured = [vendor for vendor in VENDORS if vendor.name in names]
-    return vendor_of(server.platform) or (measured[0] if len(measured) == 1 else None)
 
 
 def _lists(server: Server, vendor: Vendor, environment: Mapping[str, str]) -> Iterator[list[str]]:
@@ -117,9 +102,9 @@ def _words(listing: str) -> list[str]:
     return [word.strip() for word in listing.split(",")]
 
 
-def _named(word: str, seen: Sequence[Device]) -> Device | None:
+def _named(word: str, seen: Sequence[GpuStatic]) -> GpuStatic | None:
     """The device with a number or name; an unambiguous beginning of a name is enough."""
     if word.isdecimal():
         return seen[int(word)] if int(word) < len(seen) else None
-    found = [device for device in dict.fromkeys(seen) if "-" in word and device.name.startswith(word)]
+    found = [gpu for gpu in dict.fromkeys(seen) if "-" in word and (gpu.engine_name or "").startswith(word)]
     return found[0] if len(found) == 1 else None

@@ -64,51 +64,36 @@ class _Version(msgspec.Struct):
 _Id = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
 
-class _Tokens(msgspec.Struct):
-    tokens: list[_Id]
-
-
 class _Token(msgspec.Struct):
     id: _Id
 
 
-class _ChatTokens(msgspec.Struct):
-    tokenize_response: list[_Token]
+class _Tokens(msgspec.Struct):
+    tokens: list[_Id] = []
+    tokenize_response: list[_Token] = []
 
 
-class _TokenizeSchema(NamedTuple):
-    """How one kind of server is asked for tokens, and how it answers."""
-
-    path: str
-    field: str  # of the body, for what is to be tokenized
-    more: dict[str, Any]
-    read: Callable[[bytes], list[int]]
-
-
-def _plain_ids(content: bytes) -> list[int]:
-    return msgspec.json.decode(content, type=_Tokens).tokens
-
-
-def _ids_of_objects(content: bytes) -> list[int]:
-    return [token.id for token in msgspec.json.decode(content, type=list[_Token])]
-
-
-def _ids_of_chat(content: bytes) -> list[int]:
-    return [token.id for token in msgspec.json.decode(content, type=_ChatTokens).tokenize_response]
-
-
-_SCHEMAS = {
+_TOKENIZE: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
     "text": [
-        _TokenizeSchema("/tokenize", "prompt", {"add_special_tokens": False}, _plain_ids),  # vLLM, SGLang
-        _TokenizeSchema("/tokenize", "inputs", {}, _ids_of_objects),  # TGI
-        _TokenizeSchema("/tokenize", "content", {}, _plain_ids),  # llama.cpp, which answers [] to any other body
-        _TokenizeSchema("/tokenize", "text", {}, _plain_ids),  # guidellm's mock server
+        ("/tokenize", "prompt", {"add_special_tokens": False}),  # vLLM, SGLang
+        ("/tokenize", "inputs", {}),  # TGI
+        ("/tokenize", "content", {}),  # llama.cpp, which answers [] to any other body
+        ("/tokenize", "text", {}),  # guidellm's mock server
     ],
     "chat": [
-        _TokenizeSchema("/tokenize", "messages", {}, _plain_ids),  # vLLM, SGLang
-        _TokenizeSchema("/chat_tokenize", "messages", {}, _ids_of_chat),  # TGI
+        ("/tokenize", "messages", {}),  # vLLM, SGLang
+        ("/chat_tokenize", "messages", {}),  # TGI
     ],
 }
+"""How each kind of server is asked for tokens: the path, the field for what is to be tokenized, and the rest."""
+
+
+def _token_ids(content: bytes) -> list[int]:
+    """The ids in an answer, which TGI gives as objects."""
+    found = msgspec.json.decode(content, type=_Tokens | list[_Token])
+    if isinstance(found, _Tokens) and found.tokens:
+        return found.tokens
+    return [one.id for one in (found.tokenize_response if isinstance(found, _Tokens) else found)]
 
 
 class Known(NamedTuple, Generic[_Value]):
@@ -168,7 +153,7 @@ class ServerClient:
         self._authorization = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._open, self._ended = 0, OwnRequests()
         self._answer_s = _ANSWER_S
-        self._schemas = dict(_SCHEMAS)
+        self._schemas = dict(_TOKENIZE)
         import httpx
 
         try:
@@ -285,12 +270,13 @@ class ServerClient:
         """The token ids by the first schema that the server understands, which is the only one from then on."""
         refusal = ""
         for schema in self._schemas[kind]:
-            response = await self._send("POST", schema.path, {"model": model, schema.field: value, **schema.more})
+            path, field, more = schema
+            response = await self._send("POST", path, {"model": model, field: value, **more})
             try:
-                if response.is_success and (ids := self._read(response, schema.read)):
+                if response.is_success and (ids := self._read(response, _token_ids)):
                     self._schemas[kind] = [schema]
                     return ids
-                why = f"{self.base_url}{schema.path} answered {response.status_code}: {_words(response)}"
+                why = f"{self.base_url}{path} answered {response.status_code}: {_words(response)}"
             except ServerError as error:
                 why = str(error)
             refusal = refusal or why

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import msgspec
 import psutil
@@ -28,6 +28,7 @@ from loadgen.errors import UNDECODABLE
 from loadgen.places import write_whole
 from loadgen.profile.schema import Profile
 from loadgen.schema.journal import Milestone
+from loadgen.schema.samples import Reading
 from loadgen.schema.snapshot import Liveness
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
@@ -226,23 +227,19 @@ def with_expectations(
     return tuple(found)
 
 
-class CpuTime(NamedTuple):
-    """The CPU time of a process tree at one call, to pass to the next."""
-
-    at_s: float
-    used_s: float
-
-
 def signs_of_life(
-    pids: Iterable[int], before: CpuTime | None, *, now_s: float, last_line_s: float | None = None
-) -> tuple[Liveness, CpuTime]:
-    """Examine the tree once; `now_s` and `last_line_s` (the time of the log's last line) share a monotonic clock."""
+    pids: Iterable[int], before: Reading | None, *, now_s: float, last_line_s: float | None = None
+) -> tuple[Liveness, Reading]:
+    """Signs of life of a process tree, and its CPU time for the next call.
+
+    `now_s` and `last_line_s`, the time of the log's last line, share a monotonic clock.
+    """
     seen = [usage for pid in pids if (usage := _usage(pid)) is not None]
-    cpu = CpuTime(now_s, sum(used_s for used_s, _ in seen))
+    cpu = Reading(now_s, sum(used_s for used_s, _ in seen))
     percent = None
-    if before is not None and now_s > before.at_s:
+    if before is not None and now_s > before.t_s:
         # A process whose parent is outside the tree takes its CPU time with it when it ends.
-        percent = max(0.0, 100 * (cpu.used_s - before.used_s) / (now_s - before.at_s))
+        percent = max(0.0, 100 * (cpu.value - before.value) / (now_s - before.t_s))
     liveness = Liveness(
         cpu_percent=percent,
         rss_bytes=sum(rss for _, rss in seen),

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
 from loadgen.schema.journal import Milestone
+from loadgen.schema.samples import Reading
 from loadgen.schema.snapshot import Liveness
 from loadgen.server.vllm.startup import (
-    CpuTime,
     ExpectedStart,
     StartupWatch,
     expected_start,
@@ -313,15 +313,15 @@ def test_the_first_look_has_no_rate_yet() -> None:
     assert liveness.cpu_percent is None
     assert liveness.rss_bytes > 1_000_000
     assert (liveness.last_line_age_s, liveness.hbm_used_bytes) == (None, None)
-    assert cpu.at_s == 10.0
-    assert cpu.used_s > 0
+    assert cpu.t_s == 10.0
+    assert cpu.value > 0
 
 
 def test_work_shows_as_percent_of_a_core(worker: subprocess.Popen[str]) -> None:
     _, before = signs_of_life([worker.pid], None, now_s=0.0)
     work(worker)
     liveness, after = signs_of_life([worker.pid], before, now_s=1.0, last_line_s=-4.0)
-    used_s = after.used_s - before.used_s
+    used_s = after.value - before.value
     assert used_s >= 0.19
     assert liveness.cpu_percent == pytest.approx(100 * used_s)
     assert liveness.last_line_age_s == 5.0
@@ -333,17 +333,17 @@ def test_children_that_ended_have_worked_too(worker: subprocess.Popen[str]) -> N
     _, before = signs_of_life([worker.pid], None, now_s=0.0)
     work(worker, "child")
     _, after = signs_of_life([worker.pid], before, now_s=1.0)
-    assert after.used_s - before.used_s >= 0.19
+    assert after.value - before.value >= 0.19
 
 
 def test_a_process_that_is_gone_counts_as_nothing() -> None:
     with subprocess.Popen([sys.executable, "-S", "-c", ""]) as gone:
         pass
-    liveness, cpu = signs_of_life([gone.pid], CpuTime(0.0, 50.0), now_s=1.0)
+    liveness, cpu = signs_of_life([gone.pid], Reading(0.0, 50.0), now_s=1.0)
     assert liveness == Liveness(cpu_percent=0.0, rss_bytes=0)
-    assert cpu == CpuTime(1.0, 0.0)
+    assert cpu == Reading(1.0, 0.0)
 
 
 def test_a_clock_that_stands_still_gives_no_rate() -> None:
-    liveness, _ = signs_of_life([], CpuTime(5.0, 1.0), now_s=5.0, last_line_s=6.0)
+    liveness, _ = signs_of_life([], Reading(5.0, 1.0), now_s=5.0, last_line_s=6.0)
     assert liveness == Liveness(cpu_percent=None, rss_bytes=0, last_line_age_s=0.0)
