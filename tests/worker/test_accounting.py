@@ -10,8 +10,7 @@ from loadgen.schema.deltas import OUTCOMES, StageDelta
 from loadgen.stream.samples import ClientSamples
 from loadgen.stream.stream import Stream
 from loadgen.worker.stage_run import StageRun
-from loadgen.workload.prompts import token_prompts
-from tests.worker.test_stage_run import command_of
+from tests.worker.test_stage_run import PROMPTS, command_of
 
 WORKERS = 2
 some = st.integers(0, 10**6)
@@ -47,7 +46,7 @@ class Accounting(RuleBasedStateMachine):
                 waits=waits and requests is None,
                 first_wave_apart=apart,
             )
-            run = StageRun(command, token_prompts(range(50), 5), ClientSamples(), 5)
+            run = StageRun(command, PROMPTS, ClientSamples(), 5)
             run.begin(self.streams[worker])
             run.measure_by_time(lambda worker=worker: self.streams[worker])  # type: ignore[misc]
             self.runs[worker].append(run)

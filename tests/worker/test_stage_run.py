@@ -27,6 +27,7 @@ TEMPLATE = msgspec.structs.replace(
     models=model_shares({"base": 1, "adapter": 2}),
     cancel=Cancellation(share=0.25, after_s=0.5),
 )
+PROMPTS = token_prompts(range(100), 5)
 
 
 def command_of(rank: int, ranks: int, **changes: Any) -> BeginStage:
@@ -35,8 +36,8 @@ def command_of(rank: int, ranks: int, **changes: Any) -> BeginStage:
     return BeginStage(index=3, stage=Stage(**stage | changes), template=TEMPLATE, rank=rank, ranks=ranks, start_ns=0)
 
 
-def stage_run(rank: int, ranks: int) -> StageRun:
-    return StageRun(command_of(rank, ranks), token_prompts(range(100), 5), ClientSamples(), 5)
+def stage_run(rank: int, ranks: int, **changes: Any) -> StageRun:
+    return StageRun(command_of(rank, ranks, **changes), PROMPTS, ClientSamples(), 5)
 
 
 def marks(run: StageRun, *, prepared: bool) -> list[tuple[str, float | None]]:
@@ -77,8 +78,7 @@ def test_an_open_loop_reaches_its_requests_after_a_warm_up_in_time(ranks: int, w
     measured = 0
     for rank in range(ranks):
         load = {"concurrency": None, "rate": 100.0, "arrival": "gamma:0.5"}
-        command = command_of(rank, ranks, **load, warmup_requests=warmup_requests, warmup_s=0.3)
-        run = StageRun(command, token_prompts(range(100), 5), ClientSamples(), 5)
+        run = stage_run(rank, ranks, **load, warmup_requests=warmup_requests, warmup_s=0.3)
         while (due_ns := run.next_arrival()) is not None:
             sent.append(due_ns)
             run.next_stream(0)
@@ -92,7 +92,7 @@ def test_an_open_loop_reaches_its_requests_after_a_warm_up_in_time(ranks: int, w
 @pytest.mark.parametrize("warmup_s", [0.0, 0.5])
 def test_a_schedule_that_ends_before_all_requests_are_sent_is_exhausted(warmup_s: float) -> None:
     load = {"concurrency": None, "rate": 10.0, "rate_points": ((0.0, 20.0), (2.0, 0.0)), "warmup_s": warmup_s}
-    run = StageRun(command_of(0, 1, **load), token_prompts(range(100), 5), ClientSamples(), 5)
+    run = stage_run(0, 1, **load)
     due = 0
     while run.next_arrival() is not None:
         due += 1
@@ -104,7 +104,7 @@ def test_a_schedule_that_ends_before_all_requests_are_sent_is_exhausted(warmup_s
 
 
 def test_what_a_warm_up_stream_receives_in_the_window_of_a_stage_bounded_by_requests_is_not_timed() -> None:
-    run = StageRun(command_of(0, 1, requests=1, warmup_requests=1), token_prompts(range(100), 5), ClientSamples(), 5)
+    run = stage_run(0, 1, requests=1, warmup_requests=1)
     warmup = run.next_stream(0)
     warmup.tokens = 20
     warmup.record_first_token(1_000_000, 1)
@@ -120,7 +120,7 @@ def test_what_a_warm_up_stream_receives_in_the_window_of_a_stage_bounded_by_requ
 
 def test_a_clock_step_takes_the_times_of_a_stage_that_has_ended_since_the_last_tick() -> None:
     limits_ms = {"ttft": 1000.0}
-    run = StageRun(command_of(0, 1, requests=2, limits_ms=limits_ms), token_prompts(range(100), 5), ClientSamples(), 5)
+    run = stage_run(0, 1, requests=2, limits_ms=limits_ms)
     streams = [run.next_stream(0), run.next_stream(0)]
     for stream in streams:
         stream.sent_ns = 1
