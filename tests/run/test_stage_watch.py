@@ -397,13 +397,13 @@ def test_looking_again_and_again_is_wrong_as_rarely_as_looking_once() -> None:
     # Exactly at the limit, whatever it says is wrong.
     rng, found = np.random.default_rng(5), []
     limits = Limits({"ttft_p99": LIMIT_MS})
-    for _ in range(20):
+    for _ in range(12):
         probed, _ = probing(CERTAIN, LIMIT_MS / P99_OF_MEDIAN, rng)
         found.append(judge(probed, limits).verdict)
-    assert found.count("met") <= 3 and found.count("missed") <= 2
+    assert found.count("met") <= 2 and found.count("missed") <= 2
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_search_for_a_p99_is_resolved_within_minutes(seed: int) -> None:
     # TTFT grows with the streams: the p99 is at its limit with 40 of them.
     rng, spent_s = np.random.default_rng(seed), 0.0
