@@ -221,19 +221,18 @@ async def _text_vocabulary(client: ServerClient, model: str) -> Accepted:
 
 async def _one_token_words(client: ServerClient, model: str, anchor_tokens: int) -> tuple[str, ...]:
     """The words that add exactly one token each, however often they are repeated after the anchor."""
-    limit = asyncio.Semaphore(16)
 
-    async def is_one_token(word: str) -> bool:
-        async with limit:
-            tokens = await client.tokenize_text(model, ANCHOR + f" {word}" * _REPEATS)
-            return len(tokens) == anchor_tokens + _REPEATS
+    async def one_token_words(words: list[str]) -> list[str]:
+        tokens = await client.tokenize_text(model, ANCHOR + "".join(f" {word}" * _REPEATS for word in words))
+        if len(tokens) == anchor_tokens + _REPEATS * len(words):
+            return words
+        half = len(words) // 2
+        if half == 0:
+            return []
+        first, rest = await asyncio.gather(one_token_words(words[:half]), one_token_words(words[half:]))
+        return first + rest
 
-    try:
-        async with asyncio.TaskGroup() as group:  # which stops asking a server that fails once
-            requested = [group.create_task(is_one_token(word)) for word in WORDS]
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return tuple(word for word, one in zip(WORDS, requested, strict=True) if one.result())
+    return tuple(await one_token_words(WORDS))
 
 
 async def _template_overhead(client: ServerClient, model: str, words: tuple[str, ...]) -> int:
