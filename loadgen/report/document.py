@@ -99,13 +99,13 @@ def heading(result: Result) -> Heading:
     return Heading(f"{model_of(result)} on {hardware_of(result)}", facts, assessment(result))
 
 
-def sections(result: Result) -> list[Section]:
-    """Everything that every format shows, without empty sections."""
+def sections(result: Result, statistics: str = "count mean p50 p90 p99 max") -> list[Section]:
+    """Everything that every format shows, without empty sections; `statistics` are those of the latencies."""
     stages = [stage for stage in result.stages if took_part(stage)]
     found = [
         throughput(stages),
         efficiency(stages),
-        latency(stages),
+        latency(stages, statistics),
         limits(stages),
         requests(stages),
         client_and_engine(result),
@@ -154,7 +154,7 @@ def _notes(subject: str, texts: Iterable[str]) -> list[Note]:
     return [Note(subject, text) for text in dict.fromkeys(texts)]
 
 
-def latency(stages: Sequence[StageResult], statistics: str = "count mean p50 p90 p99 max") -> Section:
+def latency(stages: Sequence[StageResult], statistics: str) -> Section:
     """A row for each latency under each load; none for moving loads, whose latencies belong to no single load."""
     measured = [stage for stage in stages if has_numbers(stage) and not stage.curve]
     names = titles(stages)
@@ -341,7 +341,11 @@ def without_load(result: Result) -> Section:
 
 
 def by_streams_held(result: Result) -> Section:
-    return Section("By the streams held", [Table([*SHAPE, *CURVE], moving_points(result))])
+    about = (
+        "All that was measured while so many streams were held, however the load came there; up and down are apart. "
+        "Times are of the gaps and first tokens of those moments: E2E belongs to no load."
+    )
+    return Section("By the streams held", [Table([*SHAPE, *CURVE], moving_points(result))], about=about)
 
 
 def verdicts(result: Result) -> Section:

@@ -20,8 +20,7 @@ from loadgen.report.configuration import engine_of, hardware_of, model_of
 from loadgen.report.html import charts
 from loadgen.report.html.charts import Series
 from loadgen.report.html.frontier import PALE_NOTE, RUN_COLOURS, axes_of, frontier_figure
-from loadgen.report.html.page import Figures, grid, page, placed, section
-from loadgen.report.html.sections import rendered
+from loadgen.report.html.page import Figures, grid, page, placed, rendered, section
 from loadgen.report.tabular import Column, html_table, plain
 from loadgen.schema.result import Result, StageResult
 

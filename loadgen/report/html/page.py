@@ -15,7 +15,8 @@ from importlib.resources import files
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from loadgen.report.tabular import plain
+from loadgen.report.document import Section
+from loadgen.report.tabular import html_table, plain
 
 Figures = dict[str, go.Figure]  # by the name of their placeholder
 
@@ -108,3 +109,14 @@ def placed(figures: Figures, name: str, figure: go.Figure, title: str) -> str:
     figures[name] = figure
     head = f"<h3>{plain(title)}</h3>" if title else ""
     return f"<figure>{head}<div class='chart' id='{plain(name)}'></div></figure>"
+
+
+def rendered(found: Section, *figures: str) -> str:
+    """A section of the document, with figures above its tables."""
+    tables = [subsection(table.title, html_table(table.columns, table.rows)) for table in found.tables]
+    named: dict[str, list[str]] = {}
+    for note in found.notes:
+        named.setdefault(note.subject, []).append(note.text)
+    unnamed = bullets(named.pop("", []))
+    words = pairs({subject: "; ".join(texts) for subject, texts in named.items()})
+    return section(found.title, *figures, *tables, words, unnamed, note=found.about)

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from loadgen.format import UNKNOWN, Statistic, bounded, significant
+import shlex
+from collections.abc import Sequence
+from operator import attrgetter
+
+from loadgen.format import UNKNOWN, Statistic, bounded, gib, memory, significant
+from loadgen.metrics.verdicts import POWER_LIMITS
 from loadgen.report import document
 from loadgen.report.assessment import best_stage, titles
 from loadgen.report.columns import TOTAL_BY_E2E, moving_points
-from loadgen.report.configuration import hardware_of, model_of
-from loadgen.report.html import charts, sections
+from loadgen.report.configuration import flattened, hardware_of, model_of
+from loadgen.report.html import charts
 from loadgen.report.html.frontier import PALE_NOTE, axes_of, frontier_figure
-from loadgen.report.html.page import Figures, grid, legend, page, placed, section
-from loadgen.report.html.sections import rendered
+from loadgen.report.html.page import (
+    Figures,
+    grid,
+    legend,
+    page,
+    pairs,
+    paragraph,
+    placed,
+    preformatted,
+    rendered,
+    section,
+    subsection,
+)
 from loadgen.report.html.timeline import timeline
-from loadgen.report.notes import LATENCY_TITLES, latencies, took_part
-from loadgen.report.tabular import html_table, plain
+from loadgen.report.notes import LATENCY_TITLES, latencies
+from loadgen.report.output import answer_columns, text_columns
+from loadgen.report.tabular import Bad, Column, Value, html_table, judged, plain
 from loadgen.schema.deltas import MAIN_LATENCIES, Summary
-from loadgen.schema.result import Result, StageResult, met_limits
+from loadgen.schema.finding import Finding, by_severity
+from loadgen.schema.hardware_result import GpuStage
+from loadgen.schema.result import Result, RunEvent, StageResult, met_limits
+from loadgen.schema.samples import GpuStatic
 
 _DEFINITIONS = (
     "TTFT is the time from the request's bytes to the first event with generated output; TPOT the time from there to "
@@ -24,38 +44,22 @@ _DEFINITIONS = (
     "no statistic. Throughput is what arrived in the measured window; energy is that of the GPU sockets."
 )
 
-_OF_STAGES = (
-    document.throughput,
-    document.requests,
-    document.limits,
-    document.notes,
-    document.efficiency,
-    document.baseline,
-)
+_STATISTICS = "count mean stddev min p50 p90 p95 p99 p999 max"
 
 
 def html_report(result: Result) -> str:
+    """The document's sections, some with figures, and what only a page has room for."""
     figures: Figures = {}
-    stages = [stage for stage in result.stages if took_part(stage)]
-    parts = [
-        _opening(result),
-        _curve(result, figures),
-        rendered(document.published(result)),
-        _by_held(result, figures),
-        rendered(document.serving_curve(stages)),
-        *(rendered(each(stages)) for each in _OF_STAGES),
-        rendered(document.verdicts(result)),
-        rendered(document.search(result)),
-        rendered(document.without_load(result)),
-        _distributions(result, figures),
+    drawn = {"By the streams held": _by_held(result, figures), "Latency": _distributions(result, figures)}
+    parts = [_opening(result), _curve(result, figures)]
+    for found in document.sections(result, _STATISTICS):
+        texts = _output_texts(result) if found.title == "Output" else []
+        parts.append(rendered(found._replace(tables=[*found.tables, *texts]), drawn.get(found.title, "")))
+    parts += [
         _time(result, figures),
-        sections.output_section(result),
-        sections.gpu_section(result),
-        rendered(document.client_and_engine(result)),
-        rendered(document.parts(result)),
-        rendered(document.client(result)),
-        sections.findings_section(result),
-        sections.configuration_section(result),
+        _gpu_section(result),
+        _findings_section(result),
+        _configuration_section(result),
         f"<footer>{plain(_DEFINITIONS)}</footer>",
     ]
     return page(f"{model_of(result)} \N{MIDDLE DOT} {result.run_id}", parts, figures)
@@ -134,16 +138,11 @@ def _by_held(result: Result, figures: Figures) -> str:
     points = moving_points(result)
     if not points:
         return ""
-    places = grid(
+    return grid(
         placed(figures, "held-ttft", charts.latency_by_held(points, "ttft"), "TTFT, ms"),
         placed(figures, "held-itl", charts.latency_by_held(points, "itl"), "ITL, ms"),
         placed(figures, "held-output", charts.throughput_by_held(points), "Output tok/s"),
     )
-    note = (
-        "All that was measured while so many streams were held, however the load came there; up and down are apart. "
-        "Times are of the gaps and first tokens of those moments: E2E belongs to no load."
-    )
-    return rendered(document.by_streams_held(result)._replace(about=note), places)
 
 
 def _distributions(result: Result, figures: Figures) -> str:
@@ -153,12 +152,22 @@ def _distributions(result: Result, figures: Figures) -> str:
         for metric, figure in found.items()
         if figure is not None
     ]
-    table = document.latency(result.stages, "count mean stddev min p50 p90 p95 p99 p999 max")
     if not places:
-        return rendered(table)
+        return ""
     about = "By percentile, each nine as wide as the one before; a line ends where the stage has no more streams."
     key = legend({name: colour for name, (_, colour) in charts.drawn_stages(result).items()})
-    return rendered(table._replace(about=about), key, grid(*places, columns=2))
+    return "\n".join([paragraph(about, "note"), key, grid(*places, columns=2)])
+
+
+def _output_texts(result: Result) -> list[document.Table]:
+    """What the engine scored, and answered greedily."""
+    canary = result.canary
+    if canary is None:
+        return []
+    return [
+        document.Table(text_columns(canary.texts), canary.texts),
+        document.Table(answer_columns(canary.answers), canary.answers),
+    ]
 
 
 def _time(result: Result, figures: Figures) -> str:
@@ -168,7 +177,107 @@ def _time(result: Result, figures: Figures) -> str:
     return section(
         "What happened when",
         placed(figures, "timeline", figure, ""),
-        html_table(sections.EVENTS, result.events),
+        html_table(_EVENTS, result.events),
         note="Grey lines are beginnings of stages, dotted ones notes and errors. Of several GPUs the first is light, "
         "the last strong. Drag to look closer, double click to go back.",
     )
+
+
+def _gpu_section(result: Result) -> str:
+    """Each GPU under the highest load."""
+    stage = best_stage(result)
+    looks = stage.gpu if stage is not None else []
+    where = f"At {titles(result.stages)[stage.index]}; means over the measured window." if stage and looks else ""
+    return section("GPUs", html_table(_GPU, looks), note=where)
+
+
+_EVENTS: tuple[Column[RunEvent], ...] = (
+    Column("s", lambda event: event.t_s, decimals=1),
+    Column("kind", lambda event: judged(event.kind, good=event.kind != "error"), words=True),
+    Column("what", lambda event: event.text, words=True),
+)
+
+
+def _throttled(gpu: GpuStage) -> Value:
+    words = ", ".join(f"{reason} {share:.0f} %" for reason, share in gpu.throttled_percent.items())
+    return (words if gpu.throttled_percent.keys() <= POWER_LIMITS else Bad(words)) or None
+
+
+def _giga(value: float | None) -> float | None:
+    return None if value is None else value / 1e9
+
+
+_GPU: tuple[Column[GpuStage], ...] = (
+    Column("GPU", lambda gpu: f"{gpu.index}  {gpu.name}", words=True),
+    Column("activity %", lambda gpu: getattr(gpu.gfx_percent, "mean", None), decimals=0),
+    Column("memory activity %", lambda gpu: getattr(gpu.memory_percent, "mean", None), decimals=0),
+    Column("SM activity %", lambda gpu: getattr(gpu.sm_percent, "mean", None), decimals=0),
+    Column("DRAM bandwidth %", lambda gpu: getattr(gpu.dram_percent, "mean", None), decimals=0),
+    Column("HBM GiB, most", lambda gpu: gib(gpu.hbm_used_bytes_max), decimals=1),
+    Column("HBM GiB, total", lambda gpu: gib(gpu.hbm_total_bytes), decimals=1),
+    Column("power W", lambda gpu: getattr(gpu.power_w, "mean", None), decimals=0),
+    Column("hotspot \N{DEGREE SIGN}C, most", lambda gpu: getattr(gpu.temperature_hotspot_c, "max", None), decimals=0),
+    Column("clock MHz", lambda gpu: getattr(gpu.gfx_clock_mhz, "mean", None), decimals=0),
+    Column("link read GB/s", lambda gpu: _giga(gpu.link_read_bytes_per_s), decimals=1),
+    Column("link write GB/s", lambda gpu: _giga(gpu.link_write_bytes_per_s), decimals=1),
+    Column("held back", _throttled, words=True),
+    Column("server's", lambda gpu: {True: "yes", False: "no", None: None}[gpu.of_server], words=True),
+)
+
+
+def _findings_section(result: Result) -> str:
+    """What the preflight found, and why the server died, if it did."""
+    diagnosis = result.diagnosis
+    died = ""
+    if diagnosis is not None:
+        words = f"{diagnosis.title}. {diagnosis.remedy}"
+        died = paragraph(words, "bad") + preformatted("\n".join(diagnosis.evidence))
+    return section("Preflight", died, html_table(_FINDINGS, by_severity(result.findings)))
+
+
+_FINDINGS: tuple[Column[Finding], ...] = (
+    Column("", lambda one: judged(one.severity, good=one.severity != "blocks"), words=True),
+    Column("finding", attrgetter("id"), words=True),
+    *(Column(name, attrgetter(name), words=True) for name in ("seen", "why", "fix")),
+)
+
+
+def _configuration_section(result: Result) -> str:
+    """The profile as run, the server's command, the machine."""
+    environment = dict(result.environment)
+    command, variables = environment.pop("server_command", None), environment.pop("server_env", None)
+    instances = environment.pop("server_instances", None)
+    profile = {name: value for name, value in result.profile.items() if name != "reference"}
+    others = [_command_text(one.get("command"), one.get("env")) for one in (instances or [])[1:]]
+    devices = {f"GPU {gpu.index}": _gpu_words(gpu) for gpu in result.gpus}
+    return section(
+        "Configuration",
+        subsection("Server", preformatted(_command_text(command, variables))),
+        subsection("Other servers", preformatted("\n\n".join(filter(None, others)))),
+        subsection("Profile", pairs(flattened(profile))),
+        subsection("Machine", pairs(flattened(environment) | devices)),
+        subsection("Telemetry", pairs(flattened(result.telemetry_meta or {}))),
+    )
+
+
+def _command_text(command: Sequence[str] | None, variables: dict[str, str] | None) -> str:
+    if not command:
+        return ""
+    exports = [f"{name}={shlex.quote(value)}" for name, value in (variables or {}).items()]
+    return " \\\n  ".join([*exports, *_flag_groups(command)])
+
+
+def _flag_groups(command: Sequence[str]) -> list[str]:
+    """The words of a command in lines: each flag with its values."""
+    groups: list[str] = []
+    for word in command:
+        if groups and not word.startswith("-"):
+            groups[-1] += f" {shlex.quote(word)}"
+        else:
+            groups.append(shlex.quote(word))
+    return groups
+
+
+def _gpu_words(gpu: GpuStatic) -> str:
+    hbm = memory(gpu.hbm_total_bytes) if gpu.hbm_total_bytes else None
+    return ", ".join(filter(None, [gpu.name, gpu.bdf, hbm]))
