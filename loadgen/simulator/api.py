@@ -305,9 +305,10 @@ class Api:
 
 
 def answer(exchange: Exchange, faults: dict[str, Fault], *, stream: bool) -> BaseAnswer:
+    if stream and faults:
+        return FaultyStream(exchange, faults)
     if stream:
-        good = ResponseStream(exchange) if isinstance(exchange.events, ResponseEvents) else AnswerStream(exchange)
-        return FaultyStream(good, faults) if faults else good
+        return ResponseStream(exchange) if isinstance(exchange.events, ResponseEvents) else AnswerStream(exchange)
     fault = next((faults[kind] for kind in ("reset", "truncate", "stall") if kind in faults), None)
     return WholeAnswer(exchange) if fault is None else FaultyWhole(exchange, fault)
 

@@ -41,7 +41,7 @@ from zlib import crc32
 
 from loadgen.errors import ProfileError
 from loadgen.simulator import tokens
-from loadgen.simulator.answers import AnswerStream, BaseAnswer, Exchange, WholeAnswer
+from loadgen.simulator.answers import AnswerStream, Exchange, WholeAnswer
 from loadgen.simulator.http import LAST_CHUNK, STREAM_HEAD, chunk
 from loadgen.simulator.scores import Scores
 from loadgen.simulator.vllm_events import DONE, encode
@@ -146,42 +146,41 @@ ERROR = {"message": "EngineCore encountered an issue.", "type": "InternalServerE
 NOT_HTTP = b"\x16\x03\x01 these bytes are not HTTP\r\n\r\n"
 
 
-class FaultyStream(BaseAnswer):
+class FaultyStream(AnswerStream):
     """A stream with one or more faults."""
 
-    def __init__(self, stream: AnswerStream, faults: dict[str, Fault]) -> None:
-        self._stream = stream
+    def __init__(self, exchange: Exchange, faults: dict[str, Fault]) -> None:
+        super().__init__(exchange)
         self._faults = faults
-        self._exchange = stream.exchange
-        self._random = Random(stream.exchange.sequence.number)
+        self._random = Random(exchange.sequence.number)
         self._sent = 0
-        self._counts = stream.exchange.served.tokens = []
+        self._counts = exchange.served.tokens = []
         self._stalled = self._over = False
         self._held = b""
-        events = stream.exchange.events
+        events = exchange.events
         events.hidden = faults["hidden"].tokens if "hidden" in faults else 0
         events.zero_usage = "usage_zero" in faults
         events.running_usage &= "usage_end" not in faults
         if "split" in faults:
-            stream.write = self._write_split
+            self.write = self._write_split
         elif "hold" in faults:
-            stream.write = self._write_held
+            self.write = self._write_held
         elif "twice" in faults and not faults["twice"].seconds:
-            stream.write = self._write_twice
+            self.write = self._write_twice
         if "crlf" in faults:
-            stream.frame = lambda event: chunk(event.replace(b"\n", b"\r\n"))
+            self.frame = lambda event: chunk(event.replace(b"\n", b"\r\n"))
         if "role_first" in faults:
-            stream.write(stream.frame(self._exchange.events.role()))
+            self.write(self.frame(events.role()))
 
     def opening(self) -> None:
         """Send a good stream's opening, unless `role_first` has already sent it."""
         if "role_first" not in self._faults:
-            self._stream.opening()
+            super().opening()
 
     def token(self) -> None:
         """Send an event if enough tokens are due, unless stalled."""
         size = self._faults["multi"].tokens if "multi" in self._faults else 1
-        if not self._stalled and self._exchange.sequence.generated - self._sent >= size:
+        if not self._stalled and self.exchange.sequence.generated - self._sent >= size:
             self._event(last=False)
 
     def end(self) -> None:
@@ -200,19 +199,19 @@ class FaultyStream(BaseAnswer):
             # The engine continues: the tokens of the meantime come in one event afterwards.
             self._stalled = True
             if seconds := self._faults.pop("stall").seconds:
-                self._exchange.connection.server.loop.call_later(seconds, self._wake)
+                self.exchange.connection.server.loop.call_later(seconds, self._wake)
             return
         if "garbage" in due:
             del self._faults["garbage"]
-            self._stream.write(self._stream.frame(GARBAGE))
+            self.write(self.frame(GARBAGE))
         if "ping" in self._faults:
-            self._stream.write(self._stream.frame(PING))
-        self._send(last=last)
+            self.write(self.frame(PING))
+        self._send_event(last=last)
 
-    def _send(self, *, last: bool) -> None:
-        stream, exchange = self._stream, self._exchange
+    def _send_event(self, *, last: bool) -> None:
+        exchange = self.exchange
         generated = 0 if "empty" in self._faults else exchange.sequence.generated
-        kind = stream.kind
+        kind = self.kind
         if kind == "content" and "tool_calls" in self._faults:
             kind, exchange.finish = "tool_calls", "tool_calls"
         elif kind == "content" and "reasoning" in self._faults and generated <= exchange.sequence.limit // 2:
@@ -220,58 +219,58 @@ class FaultyStream(BaseAnswer):
         finish = ("stop" if not generated else exchange.finish) if last else None
         if "usage_partial" in self._faults:
             exchange.events.running_usage = len(self._counts) % 3 == 2
-        event = stream.frame(exchange.events.token(kind, self._sent, generated, finish))
+        event = self.frame(exchange.events.token(kind, self._sent, generated, finish))
         if generated:
-            stream.stamps.append(time.time_ns())
+            self.stamps.append(time.time_ns())
             self._counts.append(generated - self._sent)
         self._sent = generated
-        stream.write(event)
+        self.write(event)
         if last:
-            stream.close(generated)
+            self.close(generated)
             if "twice" in self._faults and self._faults["twice"].seconds:
                 later = exchange.connection.server.loop.call_later
                 later(self._faults["twice"].seconds, exchange.connection.write, self._again())
 
     def _wake(self) -> None:
         self._stalled = False
-        if self._exchange.connection.fd >= 0:
+        if self.exchange.connection.fd >= 0:
             self._event(last=self._over)
 
     def _cut(self, kind: str) -> None:
-        connection = self._exchange.connection
-        self._exchange.settle("failed")
+        connection = self.exchange.connection
+        self.exchange.settle("failed")
         if kind == "reset":
             connection.reset()
         elif kind == "truncate":
-            connection.write(chunk(self._exchange.events.token(self._stream.kind, 0, 1))[:-20])
+            connection.write(chunk(self.exchange.events.token(self.kind, 0, 1))[:-20])
             connection.close()
         elif kind == "early_end":
             connection.write(LAST_CHUNK)
             connection.done()
         elif kind == "abort":
-            events, sent = self._exchange.events, self._sent
-            closing = [events.token(self._stream.kind, sent, sent, "abort"), *events.closing(sent, with_usage=True)]
-            connection.write(b"".join(map(self._stream.frame, closing)) + LAST_CHUNK)
+            events, sent = self.exchange.events, self._sent
+            closing = [events.token(self.kind, sent, sent, "abort"), *events.closing(sent, with_usage=True)]
+            connection.write(b"".join(map(self.frame, closing)) + LAST_CHUNK)
             connection.done()
         else:
-            frame = self._stream.frame
-            connection.write(frame(b"data: %b\n\n" % encode({"error": ERROR})) + frame(DONE) + LAST_CHUNK)
+            error = b"data: %b\n\n" % encode({"error": ERROR})
+            connection.write(self.frame(error) + self.frame(DONE) + LAST_CHUNK)
             connection.done()
 
     def _again(self) -> bytes:
         """The whole answer again, in one event."""
-        stream, exchange = self._stream, self._exchange
+        exchange = self.exchange
         generated = exchange.sequence.generated
-        event = exchange.events.token(stream.kind, 0, generated, exchange.finish)
+        event = exchange.events.token(self.kind, 0, generated, exchange.finish)
         closing = exchange.events.closing(generated, with_usage=exchange.with_usage)
-        return STREAM_HEAD + b"".join(map(stream.frame, (event, *closing))) + LAST_CHUNK
+        return STREAM_HEAD + b"".join(map(self.frame, (event, *closing))) + LAST_CHUNK
 
     def _write_twice(self, data: bytes) -> None:
         # Data that ends with the last chunk ends the answer.
-        self._exchange.connection.write(data + self._again() if data.endswith(LAST_CHUNK) else data)
+        self.exchange.connection.write(data + self._again() if data.endswith(LAST_CHUNK) else data)
 
     def _write_held(self, data: bytes) -> None:
-        fault, connection = self._faults["hold"], self._exchange.connection
+        fault, connection = self._faults["hold"], self.exchange.connection
         if not self._held and fault.seconds:
             connection.server.loop.call_later(fault.seconds, self._let_through)
         self._held += data
@@ -280,14 +279,14 @@ class FaultyStream(BaseAnswer):
 
     def _let_through(self) -> None:
         held, self._held = self._held, b""
-        if held and self._exchange.connection.fd >= 0:
-            self._exchange.connection.write(held)
+        if held and self.exchange.connection.fd >= 0:
+            self.exchange.connection.write(held)
 
     def _write_split(self, data: bytes) -> None:
         cuts = sorted(self._random.randrange(len(data) + 1) for _ in range(3))
         for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True):
             if start < stop:
-                self._exchange.connection.write(data[start:stop])
+                self.exchange.connection.write(data[start:stop])
 
 
 class FaultyWhole(WholeAnswer):
