@@ -152,21 +152,15 @@ class Fleet:
         before = len(self._workers)
         for _ in range(count):
             alive = [worker for worker in self._workers if worker.alive]
-            host = self._host_for_one_more(alive)
-            instance = self._instance_for_one_more(alive, host)
+            by_host = Counter(worker.host.name for worker in alive)
+            reachable = [host for host in self._hosts if host.lost is None] or self._hosts
+            host = min(reachable, key=lambda host: by_host[host.name])
+            by_instance = Counter(worker.instance for worker in alive)
+            there = Counter(worker.instance for worker in alive if worker.host is host)
+            instance = min(range(self._servers), key=lambda server: (by_instance[server], there[server]))
             number = len(self._workers)
             self._workers.append(Worker(number, instance, host, host.open_pipe(number), self._changed.set))
         return self._workers[before:]
-
-    def _host_for_one_more(self, alive: Sequence[Worker]) -> Host:
-        counts = Counter(worker.host.name for worker in alive)
-        reachable = [host for host in self._hosts if host.lost is None] or self._hosts
-        return min(reachable, key=lambda host: counts[host.name])
-
-    def _instance_for_one_more(self, alive: Sequence[Worker], host: Host) -> int:
-        counts = Counter(worker.instance for worker in alive)
-        there = Counter(worker.instance for worker in alive if worker.host is host)
-        return min(range(self._servers), key=lambda instance: (counts[instance], there[instance]))
 
     async def _start(self, worker: Worker) -> None:
         await worker.start()
@@ -209,7 +203,10 @@ class Fleet:
         With `waits`, it is measured from `open_window` on.
         """
         if stage.no_load:
-            self._begin_no_load(index, waits=waits)
+            self.end_load(abort=False)
+            self._no_load = index
+            if not waits:
+                self.open_window(index)
             return
         self._end_no_load()
         self._learn_pace()
@@ -269,12 +266,6 @@ class Fleet:
         for worker in self._workers:
             worker.share = None
             worker.send(EndLoad(abort=abort))
-
-    def _begin_no_load(self, index: int, *, waits: bool) -> None:
-        self.end_load(abort=False)
-        self._no_load = index
-        if not waits:
-            self.open_window(index)
 
     def _end_no_load(self) -> None:
         index, self._no_load = self._no_load, None

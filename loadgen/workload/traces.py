@@ -92,39 +92,6 @@ _decode_json = msgspec.json.Decoder(_JsonRow).decode
 _JSON = '{"timestamp": milliseconds, "input_length": tokens, "output_length": tokens}'
 
 
-class _Sharing:
-    """Counts how much of a trace's prompts repeats earlier prefixes."""
-
-    def __init__(self, block_size: int) -> None:
-        self._block_size = block_size
-        self._prefixes: set[int] = set()
-        self._prompt_tokens = self._repeated_tokens = 0
-        self.any = False  # some row has `hash_ids`
-
-    def add(self, row: TraceRow) -> None:
-        self._prompt_tokens += row.isl
-        if not row.hash_ids:
-            return
-        self.any = True
-        if len(self._prefixes) > _MAX_PREFIXES:
-            return
-        prefix, repeated = 0, 0
-        for place, block in enumerate(row.hash_ids, start=1):
-            prefix = hash((prefix, block))
-            if prefix in self._prefixes:
-                repeated = place
-            else:
-                self._prefixes.add(prefix)
-        self._repeated_tokens += min(row.isl, repeated * self._block_size)
-
-    @property
-    def most_hits(self) -> float | None:
-        """The share of prompt tokens that an unlimited prefix cache would hit; None where unknown."""
-        if not self.any or len(self._prefixes) > _MAX_PREFIXES:
-            return None
-        return self._repeated_tokens / self._prompt_tokens
-
-
 class TraceReader:
     """Reads the lines of a trace in order, and returns the rows to send."""
 
@@ -137,7 +104,9 @@ class TraceReader:
         self._left_out: Counter[str] = Counter()
         self.disorder: tuple[int, str] | None = None  # line of the first row out of order, and what is wrong with it
         self.over = False  # no later row is to be sent
-        self._sharing = _Sharing(options.block_size)
+        self.shares = False  # some row has `hash_ids`
+        self._prefixes: set[int] = set()
+        self._prompt_tokens = self._repeated_tokens = 0
 
     def read(self, line: bytes, number: int) -> TraceRow | None:
         """The row of a line, with its time in the run; None if it is not sent. Raises ValueError."""
@@ -160,8 +129,23 @@ class TraceReader:
         if why is not None:
             self._left_out[why] += 1
             return None
-        self._sharing.add(row)
+        self._count_repeated(row)
         return row._replace(at_s=(since_s - self._options.start) / self._options.speed)
+
+    def _count_repeated(self, row: TraceRow) -> None:
+        """Count how much of a prompt repeats earlier prefixes."""
+        self._prompt_tokens += row.isl
+        self.shares |= bool(row.hash_ids)
+        if len(self._prefixes) > _MAX_PREFIXES:
+            return
+        prefix, repeated = 0, 0
+        for place, block in enumerate(row.hash_ids, start=1):
+            prefix = hash((prefix, block))
+            if prefix in self._prefixes:
+                repeated = place
+            else:
+                self._prefixes.add(prefix)
+        self._repeated_tokens += min(row.isl, repeated * self._options.block_size)
 
     def _note_disorder(self, row: TraceRow, number: int) -> None:
         self._left_out[_DISORDER] += 1
@@ -200,11 +184,6 @@ class TraceReader:
         """Whether so many rows are out of order that leaving them out would make it another trace."""
         return self._left_out[_DISORDER] > _MAX_DISORDER * self._rows
 
-    @property
-    def shares(self) -> bool:
-        """Whether some row has `hash_ids`."""
-        return self._sharing.any
-
     def note(self, records: int, span_s: float) -> str:
         """Describe what is sent of it and what is not."""
         options = self._options
@@ -217,12 +196,11 @@ class TraceReader:
             words.append(f"at {options.speed:g} times its speed")
         if self._left_out:
             words.append(f"left out: {self._left_out_words}")
-        if self._sharing.most_hits is not None:
-            words.append(
-                f"at most {percent(self._sharing.most_hits)} of its prompt tokens can come from the prefix cache"
-            )
-        elif self.shares:
+        if self.shares and len(self._prefixes) > _MAX_PREFIXES:
             words.append("too many blocks to compute how much its prompts share")
+        elif self.shares:
+            repeated = percent(self._repeated_tokens / self._prompt_tokens)
+            words.append(f"at most {repeated} of its prompt tokens can come from the prefix cache")
         return "; ".join(words)
 
 
