@@ -189,6 +189,10 @@ def gap_histograms(
     return {"itl": itl.encode() if itl.count else None, "chunk_gap": chunk_gap.encode()}
 
 
+_TOTALS = ("requests", "input_tokens", "output_tokens")  # since the worker started
+_COUNTS = "reads coalesced_reads coalesced_ttfts unstamped_reads unsure_ttfts connects resent_requests".split()
+
+
 class ClientSamples(msgspec.Struct, eq=False):
     """What one worker did since its last tick; shared by all its connections, which hold references to its lists."""
 
@@ -205,35 +209,24 @@ class ClientSamples(msgspec.Struct, eq=False):
     resent_requests: int = 0
     read_lag_ns: list[int] = []  # of a sample of the stamped reads; under TLS, the event loop's lag instead
     send_lag_ns: list[int] = []
-    drained_input_tokens: int = 0
-    drained_tokens: int = 0
-    drained_requests: int = 0
+    drained: dict[str, int] = {}  # what the totals were at the last drain
 
     def drain(self, cpu_ns: int, realtime_ns: int = 0, send_due: Callable[[], None] = lambda: None) -> ClientDelta:
         """Everything since the last drain, given the CPU time since then; `send_due` as in `StageSamples.drain`."""
         send_due()
         read_lag = encoded_histogram(_rounded(self.read_lag_ns))
         send_due()
+        before, self.drained = self.drained, {name: getattr(self, name) for name in _TOTALS}
         delta = ClientDelta(
             cpu_ns=cpu_ns,
             realtime_ns=realtime_ns,
-            reads=self.reads,
-            coalesced_reads=self.coalesced_reads,
-            coalesced_ttfts=self.coalesced_ttfts,
-            unstamped_reads=self.unstamped_reads,
-            unsure_ttfts=self.unsure_ttfts,
-            requests=self.requests - self.drained_requests,
-            input_tokens=self.input_tokens - self.drained_input_tokens,
-            output_tokens=self.output_tokens - self.drained_tokens,
-            connects=self.connects,
-            resent_requests=self.resent_requests,
             read_lag=read_lag,
             send_lag=encoded_histogram(_rounded(self.send_lag_ns)),
+            **{name: total - before.get(name, 0) for name, total in self.drained.items()},
+            **{name: getattr(self, name) for name in _COUNTS},
         )
-        self.drained_input_tokens, self.drained_tokens = self.input_tokens, self.output_tokens
-        self.drained_requests = self.requests
-        self.reads = self.coalesced_reads = self.unstamped_reads = self.unsure_ttfts = self.connects = 0
-        self.coalesced_ttfts = self.resent_requests = 0
+        for name in _COUNTS:
+            setattr(self, name, 0)
         self.read_lag_ns.clear()
         self.send_lag_ns.clear()
         return delta
