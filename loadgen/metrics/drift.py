@@ -15,7 +15,7 @@ from statistics import NormalDist
 FALSE_ALARMS = 0.001
 """Upper bound of the probability that a healthy run is accused: half for the tests, half for the unknown noise."""
 TOLERANCE = 0.02
-"""Nats per token by which scores beside a load may differ: another batch size sums in another order."""
+"""Nats per token by which scores under load may differ: another batch size sums in another order."""
 MIN_NOISE = 0.02  # the assumed noise of a score is at least this, even if the idle engine repeats itself exactly
 MAX_GAIN = math.log(1000.0)  # of one score: none raises the alarm alone
 MAX_CHANGED = 0.25

@@ -1,6 +1,6 @@
 """Whether the output under a load is right: what canaries found, and whether the load's own answers are degenerate.
 
-Canaries beside a load are compared with earlier idle answers of the same server; a restarted server gets new idle
+Canaries under load are compared with earlier idle answers of the same server; a restarted server gets new idle
 answers. Only sums and test statistics are kept: an hour takes no more memory than a minute.
 
 Random tokens may lead even a healthy model astray, so degenerate answers count only if they are more than in another
@@ -239,7 +239,7 @@ class CanaryRecord:
         return fmean(text.idle for text in self._texts) if self._texts else None
 
     def stage(self, index: int, load_requests: int) -> CanaryStage | None:
-        """Canaries beside a stage's load, which had `load_requests` of its own; None if there were none."""
+        """Canaries under a stage's load, which had `load_requests` of its own; None if there were none."""
         if index not in self._tallies:
             return None
         tallies = self._tallies[index].values()
@@ -259,7 +259,7 @@ class CanaryRecord:
         )
 
     def stage_verdicts(self, index: int) -> list[Verdict]:
-        """Verdicts on the output beside the load of a stage."""
+        """Verdicts on the output under the load of a stage."""
         return list(self._verdicts(index, f"stage {index + 1}", "beside the load"))
 
     def run_verdicts(self) -> list[Verdict]:

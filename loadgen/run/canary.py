@@ -72,7 +72,7 @@ class CanaryWatch:
         self._idle_known = asyncio.Event()
 
     def start(self) -> None:
-        """Send canaries to the idle servers, then continue beside whatever load there is."""
+        """Send canaries to the idle servers, then continue under whatever load there is."""
         self._task = asyncio.create_task(self._run())
 
     async def ready(self) -> None:
@@ -137,7 +137,7 @@ class _Server:
         self._number = number
         self._client = client
         self._method: ScoreMethod | None = None
-        self.turn = asyncio.Lock()  # held while a canary beside the load is open
+        self.turn = asyncio.Lock()  # held while a canary under load is open
 
     async def idle(self, when: CanaryMoment, scores: int, answers: int) -> None:
         texts = list(TEXTS) * scores

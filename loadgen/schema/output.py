@@ -15,7 +15,7 @@ from loadgen.schema.bounds import Whole
 
 CanaryKind = Literal["score", "greedy"]
 CanaryMoment = Literal["before", "load", "after"]
-"""Idle before the load, beside it, and idle again after it."""
+"""Idle before the load, under it, and idle again after it."""
 ScoreMethod = Literal["prompt_logprobs", "echo", "chat"]
 """`prompt_logprobs` of a completion, `echo` with `logprobs`, or `prompt_logprobs` of a chat, with its template."""
 CANARY_ID = "vramp-canary-"
@@ -46,7 +46,7 @@ class CanaryTraffic(msgspec.Struct, frozen=True):
 
 
 class CanaryStage(CanaryCount, frozen=True):
-    """The output beside a load, compared with the idle engine's."""
+    """The output under load, compared with the idle engine's."""
 
     scores: Whole = 0
     drift: float | None = None  # mean of score minus idle score of the same text, in nats per token
@@ -66,7 +66,7 @@ class ScoredText(msgspec.Struct, frozen=True):
     idle: float  # mean of the idle scores before the load, in nats a token
     idle_scores: Whole
     idle_spread: float  # the largest minus the smallest of them
-    load: float | None = None  # mean beside the load, over all stages
+    load: float | None = None  # mean under load, over all stages
     load_scores: Whole = 0
     after: float | None = None  # idle again
 
@@ -78,7 +78,7 @@ class GreedyAnswer(msgspec.Struct, frozen=True):
     instance: Whole
     text: str  # the first idle answer
     idle_agreement: float | None = None  # share of it before another idle answer differs; None if there is no other
-    answers: Whole = 0  # beside the load
+    answers: Whole = 0  # under load
     same: Whole = 0
     first_difference: Whole | None = None  # in characters
     after_agreement: float | None = None

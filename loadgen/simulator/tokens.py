@@ -37,7 +37,7 @@ def decode(ids: Iterable[int]) -> str:
 
 
 def piece(number: int) -> str:
-    """The text of one token beside its log probability; special tokens have names."""
+    """The text of one token that goes with its log probability; special tokens have names."""
     return _SPECIAL.get(number) or decode((number,))
 
 

@@ -227,7 +227,7 @@ def read_event(event: Event) -> Chunk:
 
 
 def is_whole(event: Event) -> bool:
-    """Whether an event that lacks the empty line after it was not cut off."""
+    """Whether an event that has no empty line after it was not cut off."""
     if event.data.strip() == DONE:
         return True
     try:

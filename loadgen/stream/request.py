@@ -67,7 +67,7 @@ class RequestTemplate(msgspec.Struct, frozen=True):
     prompt_name: bytes
     osl_name: bytes
     osl: int
-    exact_osl: bool = False  # answers of exactly this length are asked for, so that shorter ones are a fault
+    exact_osl: bool = False  # answers of exactly this length are requested, so that shorter ones are a fault
     models: tuple[ModelShare, ...] = ()  # which each request draws from; `fields` then has no model
     cancel: Cancellation | None = None
 
@@ -101,7 +101,7 @@ def common_fields(
 ) -> dict[str, object]:
     """The body of a streamed request without its prompt and OSL; `options` and `extra` are added as they are.
 
-    Without `model` the body lacks that too: each request brings its own.
+    Without `model` the body has none: each request brings its own.
     """
     fields: dict[str, object] = {} if model is None else {"model": model}
     fields |= {"temperature": temperature, "stream": True, **options, **extra}

@@ -66,7 +66,7 @@ class Sockets:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is None:
-                # Not an error where the kernel lacks it: reads then come without stamps.
+                # Not an error where the kernel has no such option: reads then come without stamps.
                 _try_option(sock, socket.SOL_SOCKET, _SO_TIMESTAMPNS)
             if source is not None:
                 # The port is chosen when the server is known: connections to different servers may share it.

@@ -112,7 +112,7 @@ async def _tick_forever(driver: Driver, settings: Configure, output: asyncio.Wri
         # The loop may wake slightly early; no tick is sent twice because of that.
         number = max(number, time.monotonic_ns() // TICK_NS) + 1
         await asyncio.sleep(number * TICK_NS / 1e9 - time.monotonic())
-        cpu_ns, realtime_ns = priority.look()
+        cpu_ns, realtime_ns = priority.update()
         waited_before_ns, waited_now_ns = waited_now_ns, waited_ns()
         stood_still_ns = standstill_ns(number * TICK_NS, cpu_ns + waited_now_ns - waited_before_ns)
         if stood_still_ns:

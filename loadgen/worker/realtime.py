@@ -1,4 +1,4 @@
-"""A worker's scheduling on the machine: short time slices, and realtime priority if asked for.
+"""A worker's scheduling on the machine: short time slices, and realtime priority if requested.
 
 On busy cores a woken process waits for its turn. One that asks for short slices gets its turn sooner, without more CPU.
 But where an engine fills all cores and yields in a loop, as vLLM does, even that process sometimes waits 100 ms and
@@ -63,7 +63,7 @@ def waited_ns() -> int:
 class RealtimePriority:
     """Gives this process realtime priority, where allowed, while it stays within its budget: a share of a core.
 
-    `look` re-evaluates that and must be called often; RLIMIT_RTTIME handles a process that hangs and cannot call it.
+    `update` re-evaluates that and must be called often; RLIMIT_RTTIME handles a process that hangs and cannot call it.
     With a budget of 0 it is never realtime.
     """
 
@@ -79,7 +79,7 @@ class RealtimePriority:
             _limit_stuck_time()
             self._allowed = self.realtime = set_realtime(True)
 
-    def look(self) -> tuple[int, int]:
+    def update(self) -> tuple[int, int]:
         """Re-evaluate the priority; returns the CPU time and the realtime since the last call, in nanoseconds."""
         cpu_before_ns, self._cpu_ns = self._cpu_ns, time.process_time_ns()
         wall_before_ns, self._wall_ns = self._wall_ns, time.monotonic_ns()

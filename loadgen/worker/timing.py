@@ -1,7 +1,7 @@
 """Punctual timers (a timerfd under `add_reader`, with a short spin at the end), and a watch for steps of the clock.
 
 asyncio's own timers round up to a millisecond; a timerfd wakes a sleeping process 50 us late at the median. That is
-small beside a TTFT but large beside a short gap: two requests due 30 us apart would leave together, and arrivals would
+small next to a TTFT but large next to a gap: two requests due 30 us apart would leave together, and arrivals would
 no longer be Poisson. So the timer wakes `lead_ns` early and spins until its time. `os.timerfd_create` exists from
 Python 3.13; for older versions the same two calls go through libc.
 """

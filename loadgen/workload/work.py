@@ -89,7 +89,7 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Shape(NamedTuple):
-    """Nominal ISL and OSL, and the work beside them."""
+    """Nominal ISL and OSL, and the other properties of the work."""
 
     isl: int
     osl: int

@@ -49,7 +49,7 @@ NOBODY = "resource.setrlimit(resource.RLIMIT_RTPRIO, (0, 0))\nif os.geteuid() ==
 
 def test_a_user_without_the_right_stays_an_ordinary_process_and_is_told_so() -> None:
     assert said(NOBODY + SAYS_ITS_CLASS) == [f"False {os.SCHED_OTHER}"] * 2
-    tries = "priority = realtime.RealtimePriority(0.5)\nprint(priority.realtime, priority.look()[1])"
+    tries = "priority = realtime.RealtimePriority(0.5)\nprint(priority.realtime, priority.update()[1])"
     assert said(NOBODY + tries) == ["False 0"]
 
 
@@ -63,11 +63,11 @@ def burn():
 priority = realtime.RealtimePriority(0.5)
 begun = priority.realtime
 burn()
-used_ns, realtime_ns = priority.look()
+used_ns, realtime_ns = priority.update()
 print(used_ns >= 50_000_000, (realtime_ns >= 50_000_000) == begun)
 print(priority.realtime, os.sched_getscheduler(0))
 time.sleep(0.2)
-print(priority.look()[1], priority.realtime == begun)
+print(priority.update()[1], priority.realtime == begun)
 """
 
 
@@ -95,7 +95,7 @@ print(priority.realtime)
 # It may be realtime again once it takes little, and the backstop is as it was.
 priority._share = 0.0
 time.sleep(0.01)
-priority.look()
+priority.update()
 print(resource.getrlimit(resource.RLIMIT_RTTIME) == (100_000, 400_000), priority.realtime)
 while os.sched_getscheduler(0) != os.SCHED_OTHER: pass
 """
