@@ -55,10 +55,10 @@ class Candidate(msgspec.Struct, tag=True):
 
 CaptureLine = Header | Candidate | Opened | Sampled
 
-_COUNTERS = (
-    *("energy_j", "pcie_replays", "link_read_bytes", "link_write_bytes"),
-    *("ecc_correctable", "ecc_uncorrectable", "ecc_deferred", "bad_pages", "rows_remapped", "xids"),
-)
+_COUNTERS: list[str] = """
+    energy_j pcie_replays link_read_bytes link_write_bytes ecc_correctable ecc_uncorrectable ecc_deferred bad_pages
+    rows_remapped xids
+""".split()
 _MAX_GAINED = 1e18  # the most that a counter may grow per round
 _LATE_S = 1.0  # samples due longer ago than this, because the process was stopped, are skipped
 

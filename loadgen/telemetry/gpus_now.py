@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from loadgen.errors import TelemetryError
 from loadgen.schema.samples import GpuSample, GpuStatic
 from loadgen.telemetry.backends import BackendOption
@@ -46,6 +48,8 @@ async def read_gpus(vendor: Vendor) -> GpusNow:
 
 
 def whole_gpus(opened: Opened, sampled: Sampled) -> GpusNow:
-    """Without the parts of a GPU, such as MIG instances; the dies of an MI250 are GPUs of their own."""
-    whole = (gpu for gpu in opened.gpus if not (gpu.partition and is_partition(gpu.compute_partition)))
-    return GpusNow(tuple(whole), {sample.index: sample for sample in sampled.gpus})
+    """Numbered without the parts of a GPU, such as MIG instances; the dies of an MI250 are GPUs of their own."""
+    whole = [gpu for gpu in opened.gpus if not (gpu.partition and is_partition(gpu.compute_partition))]
+    numbers = {gpu.index: number for number, gpu in enumerate(whole)}
+    samples = [replace(one, index=numbers[one.index]) for one in sampled.gpus if one.index in numbers]
+    return GpusNow(tuple(replace(gpu, index=numbers[gpu.index]) for gpu in whole), {one.index: one for one in samples})

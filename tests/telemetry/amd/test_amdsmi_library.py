@@ -1,19 +1,15 @@
 """Wrapper and library: which pairs are used, and what is said of those that are not."""
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from loadgen.telemetry.amd.amdsmi_library import Found, mismatch
-from loadgen.telemetry.amd.kernel import rocm_version
-from loadgen.telemetry.protocol import Opened, Refused, Sampled, decode_line
 from tests.telemetry.amdsmi_stub.build import build_rocm
 from tests.telemetry.amdsmi_stub.probe import environment, probe
 from tests.telemetry.amdsmi_stub.scenarios import BUSY_MI300X
+from tests.telemetry.children import listen
 
 OWN_WRAPPER = "use the wrapper beside the library, PYTHONPATH=/rocm/share/amd_smi"
 
@@ -76,13 +72,6 @@ def test_pairs_that_fit(wrapper: str, library: tuple[int, int, int]) -> None:
 )
 def test_pairs_that_do_not_fit(wrapper: str, rocm: str, library: tuple[int, int, int], message: str) -> None:
     assert mismatch(found(wrapper, rocm), library) == message
-
-
-def test_the_version_of_a_rocm(tmp_path: Path) -> None:
-    assert rocm_version(tmp_path) == ""
-    (tmp_path / ".info").mkdir()
-    (tmp_path / ".info/version").write_text("6.4.1-83\n")
-    assert rocm_version(tmp_path) == "6.4.1"
 
 
 def test_a_library_without_a_symbol_is_refused_with_its_name(tmp_path: Path) -> None:
@@ -160,33 +149,15 @@ def test_a_structure_that_grew_beyond_all_room_takes_only_its_process_with_it(ro
 def test_the_telemetry_child_serves_the_backend(rocm: Path, tmp_path: Path) -> None:
     scenario = tmp_path / "scenario"
     scenario.write_text(BUSY_MI300X)
-    argv = [sys.executable, "-m", "loadgen.telemetry", "--backend", "amdsmi", "--interval-s", "0.02"]
-    with subprocess.Popen(
-        argv,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=environment(rocm, scenario, {"RSMI_MUTEX_THREAD_ONLY": "1"}),
-    ) as child:
-        assert child.stdin
-        assert child.stdout
-        opened, first, second = (decode_line.decode(child.stdout.readline()) for _ in range(3))
-        assert isinstance(opened, Opened)
-        assert isinstance(first, Sampled)
-        assert isinstance(second, Sampled)
-        assert [len(line.gpus) for line in (opened, first, second)] == [8, 8, 8]
-        assert first.gpus[7].power_cap_w == 750.0
-        child.stdin.close()
-        child.stdout.read()
-        assert child.wait() == 0
+    env = environment(rocm, scenario, {"RSMI_MUTEX_THREAD_ONLY": "1"})
+    heard = listen("--backend", "amdsmi", env=env)
+    assert heard.opened is not None
+    assert len(heard.opened.gpus) == 8
+    assert [len(sampled.gpus) for sampled in heard.samples] == [8, 8]
+    assert (heard.samples[0].gpus[7].power_cap_w, heard.status) == (750.0, 0)
 
 
 def test_the_telemetry_child_refuses_without_a_library(tmp_path: Path) -> None:
-    argv = [sys.executable, "-m", "loadgen.telemetry", "--backend", "amdsmi"]
-    environ = {**os.environ, "ROCM_PATH": str(tmp_path)}
-    # The child ends when its input does, which must not happen before it has answered.
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as child:
-        assert child.stdout
-        refused = decode_line.decode(child.stdout.readline())
-    assert isinstance(refused, Refused)
-    assert refused.reason.startswith("amdsmi 7.0.2 finds no libamd_smi.so")
+    heard = listen("--backend", "amdsmi", env={"ROCM_PATH": str(tmp_path)})
+    assert heard.refused is not None
+    assert heard.refused.reason.startswith("amdsmi 7.0.2 finds no libamd_smi.so")

@@ -1,4 +1,4 @@
-"""Opens a backend and looks when told to: `python -m tests.telemetry.amdsmi_stub.look amdsmi|amd-sysfs [sysfs]`.
+"""Opens amdsmi and samples on request: `python -m tests.telemetry.amdsmi_stub.look`.
 
 The lines on stdout are those of a telemetry child. Each line on stdin is one look: any of the words "slow" and
 "processes", or nothing. It ends at the end of stdin, so that a test changes the scenario between looks without waiting.
@@ -6,11 +6,9 @@ The lines on stdout are those of a telemetry child. Each line on stdin is one lo
 
 import sys
 import time
-from pathlib import Path
 
 from loadgen.errors import TelemetryError
 from loadgen.telemetry.amd.amdsmi import open_amdsmi
-from loadgen.telemetry.amd.sysfs import open_amd_sysfs
 from loadgen.telemetry.protocol import Backend, Refused, Sampled, TelemetryLine, encode_line
 
 
@@ -28,14 +26,14 @@ def serve(backend: Backend) -> None:
     backend.close()
 
 
-def main(name: str, *paths: str) -> int:
+def main() -> int:
     try:
-        serve(open_amdsmi() if name == "amdsmi" else open_amd_sysfs(*map(Path, paths)))
+        serve(open_amdsmi())
     except TelemetryError as error:
-        write(Refused("amdsmi" if name == "amdsmi" else "amd-sysfs", str(error)))
+        write(Refused("amdsmi", str(error)))
         return 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main())

@@ -60,7 +60,7 @@ def probe(rocm: Path, folder: Path, scenario: str, extra: Mapping[str, str] | No
     """Start a child on this scenario, and read its first line."""
     path = folder / "scenario"
     path.write_text(scenario)
-    argv = [sys.executable, "-m", "tests.telemetry.amdsmi_stub.look", "amdsmi"]
+    argv = [sys.executable, "-m", "tests.telemetry.amdsmi_stub.look"]
     with subprocess.Popen(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(rocm, path, extra)
     ) as child:
