@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.parse import quote, quote_plus
 
 from loadgen.format import plain
@@ -32,7 +32,6 @@ _MIN_KNOWN = 8  # shorter values are masked only by name and form: `1` and `true
 _MIN_START = 6
 _MAX_LIST = 2000  # characters; without an end, a line of lists that are never closed would take minutes
 _MAX_LINE = 1 << 20
-_MAX_SECRET = 1 << 16  # characters, in a line that is longer than that
 _MAX_FILE = 1 << 30  # takes half a minute
 _MAX_DEPTH = 64  # none of our documents is nested this deep; anything deeper is masked unseen
 
@@ -152,34 +151,21 @@ def shown_command(words: Sequence[str]) -> str:
 
 
 def mask_file(path: Path) -> None:
-    """Mask secrets, line by line, in a text file that is no longer written to; raises `OSError`."""
+    """Mask secrets, line by line, in a text file that is no longer written to; raises `OSError`.
+
+    A line that is too long for a log is masked whole, because a secret may lie across any cut.
+    """
     if path.stat().st_size > _MAX_FILE:
         raise OSError(errno.EFBIG, f"it is larger than {_MAX_FILE >> 20} MiB", str(path))
     with open_file(path) as old, replacing(path) as new, new.open("wb") as clean:
-        rest = b""
+        is_within_line = False
         for part in iter(partial(old.readline, _MAX_LINE), b""):
-            text = (rest + part).decode(errors="surrogateescape")
-            end = len(text) if len(part) < _MAX_LINE else _safe_end(text)
-            if end == 0:
-                text, end = f"{MASK}\n", len(MASK) + 1
-                _skip_line(old)
-            clean.write(masked_text(text[:end]).encode(errors="surrogateescape"))
-            rest = text[end:].encode(errors="surrogateescape")
-        clean.write(masked_text(rest.decode(errors="surrogateescape")).encode(errors="surrogateescape"))
-
-
-def _safe_end(text: str) -> int:
-    """The length of a first part of an overlong line that is masked alone as in the whole; 0 if there is none."""
-    whole = masked_text(text)
-    for end in range(len(text) - _MAX_SECRET, 0, -_MAX_LINE // 4):
-        if masked_text(text[:end]) + masked_text(text[end:]) == whole:
-            return end
-    return 0
-
-
-def _skip_line(file: BinaryIO) -> None:
-    while (part := file.readline(_MAX_LINE)) and not part.endswith(b"\n"):
-        pass
+            is_long = is_within_line or len(part) == _MAX_LINE
+            if not is_long:
+                clean.write(masked_text(part.decode(errors="surrogateescape")).encode(errors="surrogateescape"))
+            elif not is_within_line:
+                clean.write(f"{MASK}\n".encode())
+            is_within_line = is_long and not part.endswith(b"\n")
 
 
 def _masked(value: Any, name: str, depth: int) -> Any:  # noqa: ANN401 - any JSON, and structs

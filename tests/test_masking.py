@@ -189,22 +189,13 @@ def test_a_known_value_is_masked_in_urls_and_in_hexadecimal() -> None:
     assert masked_text(b"a key/of+service? 1".hex()) == "***"
 
 
-def test_a_secret_without_an_end_takes_its_line_with_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("chars", [(1 << 20) - 1, 1 << 20, 5 << 19])
+def test_a_line_too_long_for_a_log_is_masked_whole(tmp_path: Path, chars: int) -> None:
     log = tmp_path / "server.log"
-    log.write_text("first\npassword='" + "x y " * (1 << 19) + "\nlast\n")
+    log.write_text(f"first\n{'x' * chars}\nlast password=abc\n{'x' * chars}")
     mask_file(log)
-    assert log.read_text() == "first\n***\nlast\n"
-
-
-@pytest.mark.parametrize("before", [(1 << 20) - 8, (1 << 20) - 70_000, (1 << 21) - 5])
-def test_a_secret_anywhere_on_an_endless_line_of_a_log_is_masked(tmp_path: Path, before: int) -> None:
-    learn({"SERVICE_KEY": "a key/of+service? 1"})
-    log = tmp_path / "server.log"
-    for secret in ("a key/of+service? 1", "api_key='some other value'"):
-        filled = "x" * (before - 1) + " "
-        log.write_text(f"{filled}{secret} {filled}\nend {secret}")
-        mask_file(log)
-        assert log.read_text() == f"{filled}{masked_text(secret)} {filled}\nend {masked_text(secret)}"
+    assert log.read_text().startswith("first\n***\nlast password=***\n")
+    assert log.stat().st_size < 50 or chars < 1 << 20
 
 
 def test_a_value_that_is_known_is_masked_wherever_it_turns_up() -> None:
