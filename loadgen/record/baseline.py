@@ -1,4 +1,4 @@
-"""A stage compared with the stage of the same load in an earlier run: live, and in the result.
+"""A stage compared with the stage of the same load in an earlier run.
 
 The statistics are those of a comparison of two results (`loadgen.metrics.difference`), for figures that both measured
 under the same load and shape.
@@ -13,26 +13,20 @@ from msgspec.structs import replace
 
 from loadgen.metrics.difference import Estimate
 from loadgen.metrics.histogram import Histogram
-from loadgen.record.curve import recorded_distribution
 from loadgen.record.figures import (
     FIGURES,
     LoadShape,
     compared,
     figures_of,
     load_of,
-    load_requested,
     sound_stage,
     stages_by_load,
     without_words,
 )
-from loadgen.record.record import Record
-from loadgen.record.stage_result import stage_result
 from loadgen.schema.comparison import BaselineView, Compared, Difference
-from loadgen.schema.result import Result, StageHardware, StageResult
-from loadgen.schema.snapshot import Distribution
+from loadgen.schema.result import Result, StageResult
 
 _NAMED = 2
-_EVERY_S = 1.0
 
 
 class BaselineStage(msgspec.Struct, frozen=True):
@@ -65,15 +59,16 @@ def with_baseline(result: Result, baseline: Baseline) -> Result:
     """The result with each of its stages compared with the baseline."""
     model = result.environment.get("model")
     stages = [
-        replace(stage, baseline=_comparison(baseline, stage, model) if stage.requests.completed else None)
+        replace(stage, baseline=compared_with(baseline, stage, model) if stage.requests.completed else None)
         for stage in result.stages
     ]
     return replace(result, stages=stages)
 
 
-def _comparison(
+def compared_with(
     baseline: Baseline, stage: StageResult, model: str | None, histograms: Mapping[str, Histogram] | None = None
 ) -> BaselineView:
+    """The figures of a stage compared with the baseline's under the same load."""
     load = load_of(stage)
     known = baseline.stages.get(load)
     if known is None:
@@ -87,49 +82,6 @@ def _comparison(
     if baseline.model != model:
         words = f"of another model, {baseline.model}: {words}"
     return BaselineView(name=baseline.name, verdict=words, bad=bad, load=load.words, figures=tuple(found))
-
-
-class BaselineWatch:
-    """Compares the running or last stage of a record with the baseline, once a second."""
-
-    def __init__(self, baseline: Baseline) -> None:
-        self._baseline = baseline
-        self._known: tuple[int, float, BaselineView] | None = None
-        self._distributions: dict[LoadShape, Distribution] = {}
-
-    def view(self, record: Record) -> BaselineView | None:
-        """The comparison as of now; None before the first stage has figures."""
-        stage = record.shown
-        if stage is None or record.last_tick is None or not stage.counters["completed"]:
-            return None
-        index, now_s = stage.started.index, record.last_tick.t_s
-        if self._known is not None and self._known[0] == index and now_s < self._known[1] + _EVERY_S:
-            return self._known[2]
-        nothing = StageHardware()  # energy is known only when the stage is over
-        result = stage_result(
-            stage,
-            started_at="",
-            now_s=now_s,
-            limits=record.limits,
-            urls=(),
-            machine=nothing,
-            canaries=record.canaries,
-            with_hdr=False,
-        )
-        model = record.server.model if record.server is not None else None
-        view = _comparison(self._baseline, result, model, stage.metrics.latency)
-        self._known = (index, now_s, view)
-        return view
-
-    def distribution(self, record: Record) -> Distribution | None:
-        """The baseline's latency distributions under the same load; None if it has no such stage."""
-        load = load_requested(record.shown.started) if record.shown is not None else None
-        if load is None or load not in self._baseline.stages:
-            return None
-        if load not in self._distributions:
-            measured = self._baseline.stages[load].measured
-            self._distributions[load] = recorded_distribution(self._baseline.name, measured)
-        return self._distributions[load]
 
 
 def _verdict(figures: Sequence[Compared]) -> tuple[str, bool]:

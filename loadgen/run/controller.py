@@ -23,10 +23,8 @@ from loadgen.record.stage import StageRecord
 from loadgen.run.probe import TemplatesOf
 from loadgen.run.running_stage import RunningStage, WaitingStage
 from loadgen.run.stage_watch import StageWatch, measured_of
-from loadgen.run.view import load_view
 from loadgen.run.writer import RunWriter
 from loadgen.schema.journal import SearchEnded, StageEnded, StageSettled
-from loadgen.schema.snapshot import LoadView
 
 Boundary = Callable[[int | None, int | None], None]
 """Called with the indices of the ended and the beginning stage, so that the engine's metrics are read in between."""
@@ -56,7 +54,7 @@ class LoadController:
         ran before a restart."""
         self._finished = False
         self.index = -1
-        self._manual = False  # whether the operator set the running stage, which then has no end of its own
+        self.manual = False  # whether the operator set the running stage, which then has no end of its own
         self._stages_planned = len(known)  # as far as known, plus those inserted by the operator
         self.variant = variant  # of the profile, on the running server
 
@@ -138,18 +136,20 @@ class LoadController:
         """Whether nothing runs and nothing will begin by itself."""
         return self._fleet is not None and self._running is None and not self.paused and self._pending is None
 
-    def view(self, t_s: float) -> LoadView:
-        """The requested load and the open streams, for the screen."""
-        return load_view(
-            self._running.stage if self._running is not None else self._shown,
-            self._record,
-            t_s,
-            stage=self.index + 1,
-            stages_planned=max(self._stages_planned, self.index + 1),
-            paused=self.paused,
-            manual=self._manual,
-            held_open=self._running is not None and self._running.held_open,
-        )
+    @property
+    def requested(self) -> Stage:
+        """The load to show: the running stage, or the one that waits."""
+        return self._running.stage if self._running is not None else self._shown
+
+    @property
+    def held_open(self) -> bool:
+        """Whether the operator lets the running stage continue past its end."""
+        return self._running is not None and self._running.held_open
+
+    @property
+    def stages_planned(self) -> int:
+        """How many stages there will be, as far as known."""
+        return max(self._stages_planned, self.index + 1)
 
     @property
     def _shown(self) -> Stage:
@@ -185,7 +185,7 @@ class LoadController:
 
     def _note_done(self, *, saturated: bool = False, abandoned: bool = False) -> None:
         """Record the measurements of the running or paused stage, which is over, if it belongs to the plan."""
-        stage, manual = self._paused or (self._own, self._manual)
+        stage, manual = self._paused or (self._own, self.manual)
         if stage is not None and not manual:
             numbers = measured_of(stage, self._record.stages[self.index], self._record.limits)
             self._done.append(numbers.after(saturated=saturated, abandoned=abandoned))
@@ -215,7 +215,7 @@ class LoadController:
             self._log(StageEnded(t_s=self._clock_s(), index=ended, reason=reason))
         if manual or self._finished or self.awaits_workers is None:
             self._pending = None
-        self._running, self._manual = None, manual
+        self._running, self.manual = None, manual
         if stage is None:
             self._fleet.end_load(abort=abort)
             self._boundary(ended, None)
@@ -236,7 +236,7 @@ class LoadController:
         held = self._open_streams
         watch = StageWatch(stage, held, filled=max(held, self._fleet.streams_at_start(stage)))
         self._last = stage
-        self._log(watch.started(self.index, self._clock_s(), manual=self._manual, variant=self.variant))
+        self._log(watch.started(self.index, self._clock_s(), manual=self.manual, variant=self.variant))
         self._boundary(ended, self.index)
         templates = self._templates_of(stage) if self._templates_of is not None else ()
         self._fleet.begin_stage(
@@ -264,13 +264,13 @@ class LoadController:
         watch.observe(tick, record, running.lasted_s)
         if watch.saturated is not None and known is None:
             # Not for a stage bounded by requests, which ends by itself, or one set by the operator.
-            if stage.ends_saturated and stage.requests is None and not self._manual:
+            if stage.ends_saturated and stage.requests is None and not self.manual:
                 self.advance(watch.saturated, saturated=True)
             else:
                 self._event("load", watch.saturated)
         elif not running.window_is_open and (watch.settled or watch.late):
             self._open_window(watch.settled)
-        elif not self._manual:
+        elif not self.manual:
             why = running.enough(record)
             if why is not None:
                 self.advance(why)
@@ -286,7 +286,7 @@ class LoadController:
     def extend(self) -> None:
         """Extend the running stage by the time it still needs to measure E2E, or else by its own length."""
         running, record = self._running, self._record.current
-        if running is None or self._manual or running.own.duration_s is None:
+        if running is None or self.manual or running.own.duration_s is None:
             self._refuse("extend", "nothing runs" if running is None else f"{running.own.title} is not bounded by time")
             return
         more_s = running.extend(record.e2e_needs_s if record is not None else None)
@@ -294,7 +294,7 @@ class LoadController:
 
     def redo(self) -> None:
         """Measure the plan's running stage again from its start, or its last completed stage if none is running."""
-        own = None if self._manual else self._own
+        own = None if self.manual else self._own
         if self._fleet is None or self._plan is None or (own is None and not self._done):
             self._refuse("redo", "there is no stage of a plan to measure again")
             return
@@ -306,7 +306,7 @@ class LoadController:
     def begin_again(self, why: str) -> None:
         """End the running stage and begin its load again, shared among the remaining workers."""
         if self._running is not None and not self._running.stage.no_load:
-            self._insert(self._running.own, why, manual=self._manual)
+            self._insert(self._running.own, why, manual=self.manual)
 
     def set_shape(self, isl: int, osl: int, *, longest: int | None) -> None:
         """Send requests of this shape from now on; refused if prompt and answer together exceed `longest` tokens."""
@@ -353,7 +353,7 @@ class LoadController:
     def hold(self) -> None:
         """Let the running stage continue without an end."""
         running = self._running
-        if running is None or self._manual or running.held_open:
+        if running is None or self.manual or running.held_open:
             self._refuse("hold", "nothing runs" if running is None else f"{running.stage.title} has no end of its own")
             return
         stage = running.stage
@@ -374,8 +374,8 @@ class LoadController:
             self._refuse("pause", "nothing runs" if own is None else "there is no load")
             return
         self._event("pause", "paused")
-        self._switch(None, "the operator paused", manual=self._manual)
-        self._paused = WaitingStage(own, self._manual)
+        self._switch(None, "the operator paused", manual=self.manual)
+        self._paused = WaitingStage(own, self.manual)
 
     def resume(self) -> None:
         if self._paused is None:
@@ -390,7 +390,7 @@ class LoadController:
         if running is None or not running.stage.no_load:
             return
         marked = msgspec.structs.replace(running.stage, label=text, duration_s=running.left_s)
-        self._insert(marked, "the operator set a mark", manual=self._manual)
+        self._insert(marked, "the operator set a mark", manual=self.manual)
 
     def next_stage(self) -> None:
         """Cut the running stage short and continue with the plan."""

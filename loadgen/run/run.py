@@ -20,8 +20,8 @@ from loadgen.format import target
 from loadgen.masking import masked_text
 from loadgen.plan.from_profile import next_stages, stages_of
 from loadgen.plan.stage import Stage
-from loadgen.record.baseline import BaselineWatch
 from loadgen.run import operations
+from loadgen.run.baseline_watch import BaselineWatch
 from loadgen.run.controller import LoadController
 from loadgen.run.hardware import HardwareWatch
 from loadgen.run.load_hosts import LoadHosts
@@ -30,7 +30,7 @@ from loadgen.run.servers import Servers
 from loadgen.run.session import Session
 from loadgen.run.settings import RunSettings
 from loadgen.run.stage_views import StageViews
-from loadgen.run.view import snapshot_of
+from loadgen.run.view import load_view, snapshot_of
 from loadgen.run.writer import RunWriter
 from loadgen.schema.journal import RunState
 from loadgen.schema.result import Result
@@ -349,7 +349,7 @@ class Run:
         return self._snapshot_server.publish(snapshot)
 
     def _snapshot(self) -> Snapshot:
-        record, session, t_s = self._writer.record, self._session, self._writer.clock_s()
+        record, session, load, t_s = self._writer.record, self._session, self._controller, self._writer.clock_s()
         state, reason = self._ending or (None, masked_text(str(self._failure or "")))
         return snapshot_of(
             record,
@@ -359,7 +359,16 @@ class Run:
             phase=self._phase,
             profile=session.settings.profile.name,
             server=session.view(starting=self._phase == "starting"),
-            load=self._controller.view(t_s),
+            load=load_view(
+                load.requested,
+                record,
+                t_s,
+                stage=load.index + 1,
+                stages_planned=load.stages_planned,
+                paused=load.paused,
+                manual=load.manual,
+                held_open=load.held_open,
+            ),
             workers=session.workers,
             telemetry=self._hardware.words,
             ending=state,

@@ -13,7 +13,6 @@ from loadgen.metrics.bursts import buffered_words, on_host
 from loadgen.metrics.mfu import compute_of
 from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.verdicts import StageFacts, flags, gpu_verdicts, kv_limit, memory_rate, queueing, stage_verdicts
-from loadgen.record.baseline import BaselineWatch
 from loadgen.record.hardware import HardwareRecord
 from loadgen.record.output import answer_verdicts
 from loadgen.record.record import Record
@@ -22,6 +21,7 @@ from loadgen.record.stage_result import host_results
 from loadgen.record.token_verdicts import token_verdicts
 from loadgen.report.assessment import by_text
 from loadgen.report.output import is_of_output, output_words
+from loadgen.run.baseline_watch import BaselineWatch
 from loadgen.run.stage_views import StageViews, distributions, whole_view
 from loadgen.schema.comparison import Comparison
 from loadgen.schema.deltas import OUTCOMES

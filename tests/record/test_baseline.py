@@ -3,10 +3,11 @@
 import msgspec
 import pytest
 
-from loadgen.record.baseline import BaselineWatch, baseline_of, with_baseline
+from loadgen.record.baseline import baseline_of, with_baseline
 from loadgen.record.curve import distribution_of
 from loadgen.record.record import Record
 from loadgen.record.stage import StageRecord
+from loadgen.run.baseline_watch import BaselineWatch
 from loadgen.schema.comparison import BaselineView
 from loadgen.schema.deltas import ClientDelta
 from loadgen.schema.journal import ServerChanged, Ticked
