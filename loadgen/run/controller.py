@@ -22,7 +22,7 @@ from loadgen.profile.schema import Profile
 from loadgen.record.stage import StageRecord
 from loadgen.run.probe import TemplatesOf
 from loadgen.run.running_stage import RunningStage, WaitingStage
-from loadgen.run.stage_watch import StageWatch, measured_of
+from loadgen.run.stage_end import measured_of
 from loadgen.run.writer import RunWriter
 from loadgen.schema.journal import SearchEnded, StageEnded, StageSettled
 
@@ -233,21 +233,20 @@ class LoadController:
     def _begin(self, stage: Stage, ended: int | None) -> None:
         assert self._fleet is not None
         self.index += 1
-        held = self._open_streams
-        watch = StageWatch(stage, held, filled=max(held, self._fleet.streams_at_start(stage)))
+        running = self._running = RunningStage(
+            stage,
+            self._clock_s,
+            open_streams=self._open_streams,
+            filled=max(self._open_streams, self._fleet.streams_at_start(stage)),
+            settle_time_over=partial(self._open_window, False),
+            time_over=partial(self.advance, "its time was up"),
+        )
         self._last = stage
-        self._log(watch.started(self.index, self._clock_s(), manual=self.manual, variant=self.variant))
+        self._log(running.started(self.index, manual=self.manual, variant=self.variant))
         self._boundary(ended, self.index)
         templates = self._templates_of(stage) if self._templates_of is not None else ()
         self._fleet.begin_stage(
-            self.index, stage, templates, waits=watch.waits, first_wave_apart=watch.first_wave_apart
-        )
-        self._running = RunningStage(
-            stage,
-            watch,
-            self._clock_s,
-            settle_time_over=partial(self._open_window, False),
-            time_over=partial(self.advance, "its time was up"),
+            self.index, stage, templates, waits=running.waits, first_wave_apart=running.first_wave_apart
         )
 
     # Stages that are watched.
@@ -258,18 +257,16 @@ class LoadController:
         running = self._running
         if running is None or record is None or record.started.index != self.index:
             return
-        running.answered = tick.finished == self.index
-        stage, watch = running.stage, running.watch
-        known = watch.saturated
-        watch.observe(tick, record, running.lasted_s)
-        if watch.saturated is not None and known is None:
+        stage, was_saturated = running.stage, running.saturated is not None
+        running.observe(tick, record)
+        if running.saturated is not None and not was_saturated:
             # Not for a stage bounded by requests, which ends by itself, or one set by the operator.
             if stage.ends_saturated and stage.requests is None and not self.manual:
-                self.advance(watch.saturated, saturated=True)
+                self.advance(running.saturated, saturated=True)
             else:
-                self._event("load", watch.saturated)
-        elif not running.window_is_open and (watch.settled or watch.late):
-            self._open_window(watch.settled)
+                self._event("load", running.saturated)
+        elif not running.window_is_open and (running.settled or running.late):
+            self._open_window(running.settled)
         elif not self.manual:
             why = running.enough(record)
             if why is not None:

@@ -24,6 +24,7 @@ from loadgen.errors import LoadError, ProfileError, ServerError, VrampError, Wor
 from loadgen.fleet.fleet import Fleet, FleetTick
 from loadgen.format import NO_LOAD, harmless, plain
 from loadgen.plan.stage import Stage, check_lengths, most_workers, workers_for
+from loadgen.record.record import Record
 from loadgen.run.canary import CanaryWatch
 from loadgen.run.controller import LoadController
 from loadgen.run.engine_watch import EngineWatch
@@ -40,7 +41,6 @@ from loadgen.run.probe import (
 )
 from loadgen.run.servers import Servers
 from loadgen.run.settings import RunSettings
-from loadgen.run.stage_watch import CircuitBreaker
 from loadgen.run.writer import RunWriter
 from loadgen.schema.engine import OwnRequests
 from loadgen.schema.finding import Finding
@@ -59,6 +59,43 @@ _NOTHING_TO_SEE = (
 )
 _LAST_TICKS = 4
 _LAST_READING_S = 2.0  # a server that hangs is not waited for
+_QUIET_S = 2.0
+_MIN_FAILURES = 10
+_MAX_FAILURES = 200
+
+
+class CircuitBreaker:
+    """Detects a server that only fails, to stop sending: no table of zeros, and no hammering of a dead server."""
+
+    def __init__(self) -> None:
+        self._successes: int | None = None  # at the last check; the first begins with those of an earlier server
+        self._failures_then = 0
+        self._since_s = 0.0
+
+    def check(self, record: Record, now_s: float) -> str | None:
+        """Why the load should end: many failures in a row, for a while, without a success; None if it should not."""
+        current = record.current
+        failures = record.total.counters["failed"] + record.total.counters["warmup_failed"]
+        if current is None or current.started.no_load:
+            self._failures_then, self._since_s = failures, now_s
+            return None
+        successes = record.total.counters["completed"] + record.client.counters["output_tokens"]
+        if successes != self._successes:
+            self._successes, self._failures_then, self._since_s = successes, failures, now_s
+            return None
+        row = failures - self._failures_then
+        wanted = min(_MAX_FAILURES, max(_MIN_FAILURES, 2 * (current.started.concurrency or 0)))
+        if row < wanted or now_s - self._since_s < _QUIET_S:
+            return None
+        return f"nothing but failures: the last {row} requests failed, {_most_frequent(record)}"
+
+
+def _most_frequent(record: Record) -> str:
+    errors, messages = record.total.errors, record.total.messages
+    if not errors:
+        return "; ".join(text for texts in messages.values() for text in texts[:1])
+    kind = max(errors, key=lambda name: errors[name])
+    return ": ".join([kind, *messages.get(kind, [])[:1]])
 
 
 class Session:

@@ -2,14 +2,19 @@
 
 from loadgen.plan.stage import Stage
 from loadgen.run.running_stage import RunningStage
-from loadgen.run.stage_watch import StageWatch
 
 
 async def test_a_stage_that_is_held_and_extended_in_its_warm_up_is_measured_for_its_length() -> None:
     now_s = 0.0
     stage = Stage(concurrency=4, rate=None, isl=8, osl=8, duration_s=10.0, warmup_s=60.0)
-    watch = StageWatch(stage, 4, 4)
-    running = RunningStage(stage, watch, lambda: now_s, settle_time_over=lambda: None, time_over=lambda: None)
+    running = RunningStage(
+        stage,
+        lambda: now_s,
+        open_streams=4,
+        filled=4,
+        settle_time_over=lambda: None,
+        time_over=lambda: None,
+    )
     now_s = 5.0
     running.hold()
     assert running.extend(None) == 10.0

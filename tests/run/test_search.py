@@ -132,8 +132,8 @@ async def test_a_stage_beside_the_plan_is_no_point_of_it(engine: Simulator) -> N
 
 async def test_an_open_loop_beyond_the_server_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     # Readings four times as often: the verdict itself is tested in test_saturation.
-    monkeypatch.setattr("loadgen.run.stage_watch.READING_S", 0.25)
-    monkeypatch.setattr("loadgen.run.stage_watch.JUDGED_AFTER_S", 2.5)
+    monkeypatch.setattr("loadgen.run.stage_end.READING_S", 0.25)
+    monkeypatch.setattr("loadgen.run.stage_end.JUDGED_AFTER_S", 2.5)
     # At most 2 streams at once, 20 ms a token, 4 tokens: 25 a second.
     server = {"engine": "simulator", "args": {"base-ms": 20, "per-seq-ms": 0, "max-num-seqs": 2}}
     load = {"requests": None, "duration": "60s", "rate": [60.0], "osl": 4, "isl": 1}

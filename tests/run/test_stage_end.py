@@ -18,11 +18,11 @@ from loadgen.plan.stage import Measured, Stage
 from loadgen.record.record import Record
 from loadgen.record.slo import judge
 from loadgen.record.stage import StageRecord
-from loadgen.run.stage_watch import (
+from loadgen.run.running_stage import RunningStage
+from loadgen.run.session import CircuitBreaker
+from loadgen.run.stage_end import (
     MIN_TICKS,
-    CircuitBreaker,
     OverloadDetector,
-    StageWatch,
     Transient,
     at_rest,
     cut_errors,
@@ -110,9 +110,12 @@ def test_arrivals_beyond_the_cap_of_the_client_wait_there() -> None:
     ("moving", "saturated"),
     [({}, True), ({"rate_points": ((0.0, 1.0), (60.0, 10.0))}, False), ({"arrival": "replay"}, False)],
 )
-def test_a_rate_that_moves_is_not_held_against_its_mean(moving: dict[str, Any], saturated: bool) -> None:
+async def test_a_rate_that_moves_is_not_held_against_its_mean(moving: dict[str, Any], saturated: bool) -> None:
     stage = Stage(concurrency=None, rate=10.0, isl=1, osl=1, **moving)
-    watch, record = StageWatch(stage, 0, 0), served(1)
+    t_s, record = 0, served(1)
+    running = RunningStage(
+        stage, lambda: t_s, open_streams=0, filled=0, settle_time_over=lambda: None, time_over=lambda: None
+    )
     for t_s in range(1, 60):
         tick = FleetTick(
             span_s=1.0,
@@ -125,8 +128,8 @@ def test_a_rate_that_moves_is_not_held_against_its_mean(moving: dict[str, Any], 
             finished_why="",
             rows={},
         )
-        watch.observe(tick, record, t_s)
-    assert (watch.saturated is not None) == saturated
+        running.observe(tick, record)
+    assert (running.saturated is not None) == saturated
 
 
 def test_what_it_says() -> None:

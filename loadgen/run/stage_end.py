@@ -1,9 +1,7 @@
-"""Watches a running stage: when its measurement begins, when it is enough, and what ends it early.
+"""When a stage should end, or its measurement begin: judgements on what has been measured of it so far.
 
-A stage bounded by time is measured under its own load: once streams of a higher load before it have ended, and once
-streams that all begin at once, as into an idle engine, have their first tokens. One that settles waits for the end of
-its whole transient (`Transient`). It ends early when the queue of an open loop grows without bound
-(`OverloadDetector`) or when everything fails (`CircuitBreaker`).
+The transient of a stage that settles is over (`Transient`); it was measured for long enough (`enough`); or the queue of
+an open loop grows without bound (`OverloadDetector`).
 """
 
 from __future__ import annotations
@@ -15,19 +13,12 @@ from statistics import fmean, stdev
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.distributions import REPLAY
-from loadgen.fleet.fleet import FleetTick
 from loadgen.plan.stage import Measured, Stage
-from loadgen.record.record import Record
 from loadgen.record.slo import Judgement, judge, needed_words, still_needed
 from loadgen.record.stage import StageRecord
 from loadgen.schema.deltas import StageDelta
-from loadgen.schema.journal import StageLoad, StageStarted
 from loadgen.schema.result import Limits, met_limits
 
-_WAVE_SHARE = 0.1  # of a stage's streams: if fewer begin at once, they are ordinary requests
-MAX_FILL_S = 30.0
-"""How long a stage without an end waits for its first wave at most; any other waits for as long as it is measured."""
 JUDGED_AFTER_S = 10.0  # no stage is judged earlier
 MIN_ENDED = 20
 UNSERVED = 0.05  # the least share of unanswered arrivals
@@ -40,93 +31,6 @@ _HELD_SHARE = 0.02
 _KEPT = 4  # the rule needs so many points to the right of a cut
 INTERIM = 0.9973  # the confidence of three standard deviations
 _MIN_PROBE_S = 2.0
-_QUIET_S = 2.0
-_MIN_FAILURES = 10
-_MAX_FAILURES = 200
-
-
-class StageWatch:
-    """Watches one stage from its beginning."""
-
-    def __init__(self, stage: Stage, held: int, filled: int) -> None:
-        """`held` streams are open when it begins, and `filled` once all workers have filled their shares."""
-        self._stage = stage
-        self._transient = Transient(stage.concurrency) if stage.settle_s else None
-        bounded_by_time = stage.requests is None and not stage.settle_s
-        concurrency = stage.concurrency or 0
-        self.first_wave_apart = stage.first_wave == "apart" and concurrency - held > _WAVE_SHARE * concurrency
-        """Whether many streams begin at once, whose figures are kept apart."""
-        self.waits_for_first_wave = self.first_wave_apart and bounded_by_time
-        """Whether its measurement begins only after their first tokens."""
-        self.waits_for_drain = bounded_by_time and stage.concurrency is not None and filled > concurrency
-        """Whether its measurement begins only once streams beyond its concurrency have ended."""
-        self._ready = False
-        self.late = False  # its first wave takes so long that measurement began without it
-        moves = stage.steps or stage.rate_points or stage.arrival == REPLAY
-        self._flight = OverloadDetector(stage.rate) if stage.rate is not None and not moves else None
-        self.saturated: str | None = None  # why it should not continue, once that is known
-
-    def started(self, index: int, t_s: float, *, manual: bool, variant: str | None) -> StageStarted:
-        """The line that begins it; `manual` if the operator asked for it."""
-        stage = self._stage
-        requested = {name: getattr(stage, name) for name in StageLoad.__struct_fields__}
-        return StageStarted(
-            **requested | {"label": stage.title},
-            t_s=t_s,
-            index=index,
-            manual=manual,
-            waits_for_drain=self.waits_for_drain,
-            awaits_first_wave=self.waits_for_first_wave,
-            variant=variant,
-            thinks=stage.work.think_s > 0,
-            random_prompts=stage.work.random_prompts and not stage.no_load,
-            # Passes after the first repeat their prompts on purpose; without load, others' intentions are unknown.
-            meant_hits=1.0 if stage.no_load or (stage.pass_number or 1) > 1 else stage.work.meant_hits,
-        )
-
-    def observe(self, tick: FleetTick, record: StageRecord, t_s: float) -> None:
-        """Process a tick, `t_s` after the stage began."""
-        index = record.started.index
-        delta = tick.stages.get(index)
-        if self._transient is not None:
-            self._transient.observe(held=tick.held, delta=delta, output_tokens=tick.client.output_tokens)
-        elif self.waits and t_s >= self._stage.warmup_s:
-            self._look(tick, t_s - self._stage.warmup_s)
-        if self._flight is not None and self.saturated is None:
-            self.saturated = self._judge(self._flight, tick, record, delta, t_s)
-
-    def _look(self, tick: FleetTick, t_s: float) -> None:
-        filled = tick.first_wave_waiting == 0 or not self.waits_for_first_wave
-        drained = tick.held <= (self._stage.concurrency or 0) or not self.waits_for_drain
-        self._ready = self._ready or (tick.first_wave_waiting is not None and filled and drained)
-        self.late = self.waits_for_first_wave and not self._ready and t_s > (self._stage.duration_s or MAX_FILL_S)
-
-    @property
-    def waits(self) -> bool:
-        """Whether the start of its measurement is not known in advance."""
-        return self.waits_for_drain or self.waits_for_first_wave or self._transient is not None
-
-    @property
-    def settled(self) -> bool:
-        """Whether its transient is over; never true for a stage that does not wait for that."""
-        return self._ready or (self._transient is not None and self._transient.over)
-
-    def _judge(
-        self, detector: OverloadDetector, tick: FleetTick, record: StageRecord, delta: StageDelta | None, t_s: float
-    ) -> str | None:
-        still_open = tick.open_stages.get(record.started.index, 0)
-        if not detector.observe(t_s, still_open, tick.queued, ttft_of(delta)):
-            return None
-        ended = record.counters["warmup"] + record.counters["sent"] - still_open
-        return detector.verdict(ended=ended, e2e_mean_s=self._e2e_mean_s(record))
-
-    def _e2e_mean_s(self, record: StageRecord) -> float | None:
-        """Mean E2E of measured streams, or an estimate from the warm-up's."""
-        means_ms = {name: record.histogram(name).mean_ms() for name in ("e2e", "warmup_ttft", "warmup_tpot")}
-        e2e_ms, ttft_ms, tpot_ms = means_ms.values()
-        if e2e_ms is None and ttft_ms is not None and tpot_ms is not None:
-            e2e_ms = ttft_ms + tpot_ms * (self._stage.osl - 1)
-        return None if e2e_ms is None else e2e_ms / 1000
 
 
 class OverloadDetector:
@@ -315,37 +219,3 @@ def _certain(judgement: Judgement, record: StageRecord, measured_s: float, max_d
         needs = needed_words(judgement)
         return f"it cannot be sure within {max_duration_s:g} s{': ' if needs else ''}{needs}"
     return None
-
-
-class CircuitBreaker:
-    """Detects a server that only fails, to stop sending: no table of zeros, and no hammering of a dead server."""
-
-    def __init__(self) -> None:
-        self._successes: int | None = None  # at the last check; the first begins with those of an earlier server
-        self._failures_then = 0
-        self._since_s = 0.0
-
-    def check(self, record: Record, now_s: float) -> str | None:
-        """Why the load should end: many failures in a row, for a while, without a success; None if it should not."""
-        current = record.current
-        failures = record.total.counters["failed"] + record.total.counters["warmup_failed"]
-        if current is None or current.started.no_load:
-            self._failures_then, self._since_s = failures, now_s
-            return None
-        successes = record.total.counters["completed"] + record.client.counters["output_tokens"]
-        if successes != self._successes:
-            self._successes, self._failures_then, self._since_s = successes, failures, now_s
-            return None
-        row = failures - self._failures_then
-        wanted = min(_MAX_FAILURES, max(_MIN_FAILURES, 2 * (current.started.concurrency or 0)))
-        if row < wanted or now_s - self._since_s < _QUIET_S:
-            return None
-        return f"nothing but failures: the last {row} requests failed, {_most_frequent(record)}"
-
-
-def _most_frequent(record: Record) -> str:
-    errors, messages = record.total.errors, record.total.messages
-    if not errors:
-        return "; ".join(text for texts in messages.values() for text in texts[:1])
-    kind = max(errors, key=lambda name: errors[name])
-    return ": ".join([kind, *messages.get(kind, [])[:1]])
