@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies
 
 from loadgen.masking import learn, mask_file, masked, masked_command, masked_text
-from loadgen.schema.journal import Diagnosis
+from loadgen.schema.shared import Diagnosis
 
 ROOT = Path(__file__).parents[1]
 

@@ -11,6 +11,8 @@ from loadgen.schema.result import CostResult, Throughput
 
 _GPUS_UNKNOWN = "the server's GPUs are unknown; set cost.gpus to their number"
 
+LOGARITHMIC_FROM = 12.0
+"""An axis of values that are further apart than this factor is logarithmic."""
 Point = tuple[float, float]
 
 

@@ -18,7 +18,7 @@ from loadgen.plan.request import PlanRequest
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile.load import PlanSettings
 from loadgen.profile.schema import Profile
-from loadgen.schema.journal import SearchResult
+from loadgen.schema.shared import SearchResult
 from loadgen.searches import PLAN_KEYS, SEARCHES
 
 _KEYS = {"ladder", "ramp", "start", "end", "over", "duration"}

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from loadgen.metrics.difference import normal_quantile, student_t
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile.load import PlanSettings
-from loadgen.schema.journal import SearchResult
+from loadgen.schema.shared import SearchResult
 
 FALLEN = 0.75  # power has clearly fallen below this share of the best; at four times the knee it is 0.64 of it
 REFINEMENTS = 3

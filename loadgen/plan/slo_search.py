@@ -14,7 +14,7 @@ from typing import Protocol
 
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile.load import PlanSettings
-from loadgen.schema.journal import SearchResult
+from loadgen.schema.shared import SearchResult
 
 MAX_PROBES = 40
 NEAR = 0.3  # the most distance between the loads that surely meet and surely miss, as a share of the answer

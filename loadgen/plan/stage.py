@@ -15,8 +15,9 @@ import msgspec
 from loadgen.distributions import REPLAY
 from loadgen.errors import ProfileError
 from loadgen.format import NO_LOAD, setting
-from loadgen.schema.journal import SearchPoint, SearchResult, StageLoad, load_at
+from loadgen.schema.journal import StageLoad, load_at
 from loadgen.schema.result import Limits, SloVerdict
+from loadgen.schema.shared import SearchPoint, SearchResult
 from loadgen.system import usable_cores
 from loadgen.workload.work import Work
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from loadgen.profile.schema import Reference
 from loadgen.schema.comparison import Condition
-from loadgen.schema.journal import DataFile
+from loadgen.schema.shared import DataFile
 
 NO_CONTAINER = "no container"
 

@@ -50,9 +50,7 @@ from loadgen.schema.journal import (
     ReferenceDisturbed,
     RunFinished,
     RunStarted,
-    RunState,
     SearchEnded,
-    SearchResult,
     ServerChanged,
     StageEnded,
     StageSettled,
@@ -63,6 +61,7 @@ from loadgen.schema.journal import (
 )
 from loadgen.schema.output import CanaryTraffic
 from loadgen.schema.result import Limits, Result, RunEvent, StageResult
+from loadgen.schema.shared import RunState, SearchResult
 
 _EVENTS_OF_A_KIND = 1_000
 

@@ -233,8 +233,6 @@ class PublishedPoint(NamedTuple):
 
 NEAR = 3.0
 """A limit further above the plotted values than this factor would squeeze them, and is not drawn."""
-LOGARITHMIC_FROM = 12.0
-"""An axis of values that are further apart than this factor is logarithmic."""
 
 
 class Axes(NamedTuple):

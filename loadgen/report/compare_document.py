@@ -20,8 +20,8 @@ from loadgen.report.output import TextDifference, comparison_words, difference_c
 from loadgen.report.tabular import Column, cut, json_text
 from loadgen.report.text import section_lines
 from loadgen.schema.comparison import Compared
-from loadgen.schema.journal import RunState
 from loadgen.schema.result import Result, StageResult
+from loadgen.schema.shared import RunState
 
 _VALUE = 38  # characters of a setting, as text
 _WIDTH = 120

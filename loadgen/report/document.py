@@ -52,8 +52,8 @@ from loadgen.report.tabular import Bad, Column, Value, judged
 from loadgen.schema.comparison import Compared
 from loadgen.schema.deltas import Summary
 from loadgen.schema.engine import EngineStage
-from loadgen.schema.journal import SearchPoint
 from loadgen.schema.result import Result, SloCheck, StageResult
+from loadgen.schema.shared import SearchPoint
 
 _ABOVE = ("Successful requests", "Failed requests")  # already in the table of throughput
 _MIN_HITS = 0.01  # of the prompt tokens: random prompts share a few

@@ -32,8 +32,8 @@ from loadgen.run.settings import RunSettings
 from loadgen.run.stage_views import StageViews
 from loadgen.run.view import load_view, snapshot_of
 from loadgen.run.writer import RunWriter
-from loadgen.schema.journal import RunState
 from loadgen.schema.result import Result
+from loadgen.schema.shared import RunState
 from loadgen.schema.snapshot import SNAPSHOT_S, Phase, Snapshot
 from loadgen.server.preflight.check import blocked_words
 from loadgen.until import until

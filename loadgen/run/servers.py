@@ -19,8 +19,9 @@ from loadgen.masking import mask_file, masked_text
 from loadgen.places import cache_folder
 from loadgen.profile.schema import Profile
 from loadgen.schema.engine import EngineView
-from loadgen.schema.journal import Diagnosis, Milestone, ServerInstance
+from loadgen.schema.journal import ServerInstance
 from loadgen.schema.samples import GpuStatic
+from loadgen.schema.shared import Diagnosis, Milestone
 from loadgen.schema.snapshot import SNAPSHOT_S, InstanceView, Liveness
 from loadgen.server.gpus.given import given_indices
 from loadgen.server.gpus.memory import level_now

@@ -21,7 +21,7 @@ from loadgen.masking import masked
 from loadgen.places import read_whole, write_whole
 from loadgen.profile.schema import Profile
 from loadgen.report.compare_document import Outcome
-from loadgen.schema.journal import RunState
+from loadgen.schema.shared import RunState
 from loadgen.store.runs import claim_folder, read_result
 
 _FILE = "sweep.json"

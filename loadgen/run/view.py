@@ -28,7 +28,8 @@ from loadgen.schema.deltas import OUTCOMES
 from loadgen.schema.engine import EngineView, OthersTraffic
 from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import ComputeResult
-from loadgen.schema.journal import Milestone, RunState, StageLoad
+from loadgen.schema.journal import StageLoad
+from loadgen.schema.shared import Milestone, RunState
 from loadgen.schema.snapshot import (
     ClientView,
     ErrorView,

@@ -26,17 +26,9 @@ from loadgen.record.baseline import with_baseline
 from loadgen.record.record import Record
 from loadgen.run.settings import RunSettings
 from loadgen.schema.engine import EngineView, OwnRequests
-from loadgen.schema.journal import (
-    DataFile,
-    Happened,
-    Line,
-    RunFinished,
-    RunStarted,
-    RunState,
-    Ticked,
-    TickNumbers,
-)
+from loadgen.schema.journal import Happened, Line, RunFinished, RunStarted, Ticked, TickNumbers
 from loadgen.schema.result import Result
+from loadgen.schema.shared import DataFile, RunState
 from loadgen.store.files import Event, SafeFiles, require_format
 from loadgen.store.runs import RESULT, claim_folder, require_writable, write_result
 from loadgen.worker.timing import MIN_STANDSTILL_NS

@@ -1,6 +1,6 @@
-"""Bounds of numbers in journals, results, captures and child output: larger ones are damage, sums of them overflow."""
+"""Types of fields in journals, results, captures and child output; larger numbers are damage, sums of them overflow."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -14,3 +14,6 @@ Columns = dict[str, list[float | int | None]]
 Where rows were merged, `t_s` is the first moment of each, a column `x` has the highest values and `x_min` the lowest;
 without `x_min`, lowest and highest are equal everywhere.
 """
+
+
+DevicesBy = Literal["given", "processes", "hbm", "simulated", "all"]

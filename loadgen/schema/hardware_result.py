@@ -6,8 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from loadgen.schema.bounds import Columns
-from loadgen.schema.samples import DevicesBy
+from loadgen.schema.bounds import Columns, DevicesBy
 
 
 class GpuFigure(msgspec.Struct, frozen=True):

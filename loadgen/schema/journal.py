@@ -17,7 +17,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from loadgen.format import counted
 from loadgen.schema.bounds import Whole
 from loadgen.schema.deltas import ClientDelta, Count, StageDelta
 from loadgen.schema.engine import EngineStage, EngineView, OwnRequests
@@ -25,9 +24,8 @@ from loadgen.schema.finding import Finding
 from loadgen.schema.hosts import ClockMoved, HostsJoined, HostTick, Placement
 from loadgen.schema.output import CanaryKind, CanaryMoment, CanaryTraffic, ScoreMethod
 from loadgen.schema.samples import GpuSample, GpuStatic, HostSample, ServerDevices
-from loadgen.searches import SearchName
+from loadgen.schema.shared import DataFile, Diagnosis, Milestone, RunState, SearchResult
 
-RunState = Literal["complete", "stopped", "server_died", "failed"]
 _UnixS = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 _RunS = Annotated[float, msgspec.Meta(ge=0, le=1e9)]  # within the range of valid dates
 
@@ -37,86 +35,6 @@ Steps = tuple[tuple[float, float], ...]
 
 def load_at(steps: Steps, measured_s: float) -> float:
     return next((load for at_s, load in reversed(steps) if at_s <= max(0.0, measured_s)), steps[0][1])
-
-
-class Diagnosis(msgspec.Struct, frozen=True):
-    """What ended a server."""
-
-    cause: str  # stable, for scripts: `unknown-flag`, `kv-cache`; `unknown` if no known cause was found
-    title: str
-    evidence: tuple[str, ...]  # log lines, most significant first; short, without control sequences and credentials
-    remedy: str
-
-
-class SearchPoint(msgspec.Struct, frozen=True):
-    """One probe of a search; None is unknown."""
-
-    load: float  # the requested load
-    held: float | None
-    output_tokens_per_s: float | None
-    error_percent: float | None  # the standard error of `output_tokens_per_s`
-    verdict: Literal["met", "missed", "unresolved"]
-    """On the limits, with 95 % confidence; a search for the knee has none."""
-
-
-class SearchResult(msgspec.Struct, frozen=True):
-    """The outcome of a search."""
-
-    kind: SearchName
-    by: Literal["concurrency", "rate"]
-    found: float | None
-    """`slo`: the highest load that met the limits; `knee`: the load with the most power, throughput over latency."""
-    low: float | None
-    high: float | None
-    """`slo`: the highest load that surely met the limits and the lowest that surely missed them; `knee`: the 95 %
-    confidence interval."""
-    resolved: bool  # false: not found with 95 % confidence, or not within the bounds of the search
-    why: str
-    probes: Whole
-    points: tuple[SearchPoint, ...] = ()  # every probe, in order
-
-    @property
-    def words(self) -> str:
-        """What was found, between which bounds."""
-        if self.found is None:
-            return "nothing"
-        bounds = "" if self.low is None or self.high is None else f" ({self.low:g} to {self.high:g})"
-        return f"{self.by} {self.found:g}{bounds}"
-
-
-class Milestone(msgspec.Struct, frozen=True):
-    """One step of the server's start."""
-
-    id: str
-    label: str
-    state: Literal["waiting", "running", "done"] = "waiting"
-    progress: float | None = None  # 0 to 1 where the log says how far it is
-    detail: str = ""
-    started_s: float | None = None
-    finished_s: float | None = None
-    expected_s: float | None = None  # how long it took in the last start of the same kind
-    elapsed_s: float | None = None  # since it began, while it runs
-
-
-class DataFile(msgspec.Struct, frozen=True):
-    """The file whose prompts a run sends, as it was at the start of the run."""
-
-    path: str
-    sha256: str
-    bytes: Whole
-    form: str
-    records: Whole
-    left_out: Whole  # conversations or rows of the file that are not sent
-    is_sample: bool  # whether it is the sample that comes with vramp
-    note: str | None = None  # for a trace: what it is, how much of it is sent and how fast, why rows are left out
-
-    @property
-    def words(self) -> str:
-        if self.is_sample:
-            return f"vramp's own sample of {self.records} synthetic conversations"
-        held = counted(self.records, "conversation" if self.form == "sharegpt" else "record")
-        left_out = f" ({self.left_out:,} left out)" if self.left_out else ""
-        return f"{self.path}: {self.note or f'{held}{left_out}'}, sha256 {self.sha256[:12]}"
 
 
 class RunStarted(msgspec.Struct, frozen=True, tag=True):

@@ -22,9 +22,9 @@ from loadgen.schema.engine import EngineStage, OthersTraffic, TruthCheck
 from loadgen.schema.finding import Finding, Verdict
 from loadgen.schema.hardware_result import ComputeResult, EnergyResult, GpuSeries, GpuStage
 from loadgen.schema.hosts import HostFacts, Placement
-from loadgen.schema.journal import DataFile, Diagnosis, RunState, SearchResult
 from loadgen.schema.output import Answers, CanaryResult, CanaryStage
 from loadgen.schema.samples import GpuStatic
+from loadgen.schema.shared import DataFile, Diagnosis, RunState, SearchResult
 
 SCHEMA: Literal["vramp.result/1"] = "vramp.result/1"
 _NotNegative = Annotated[float, msgspec.Meta(ge=0)]

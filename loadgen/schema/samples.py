@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from loadgen.schema.bounds import ClockS, Whole
+from loadgen.schema.bounds import ClockS, DevicesBy, Whole
 from loadgen.schema.finding import Finding
 from loadgen.vendors import VendorName
 
@@ -162,9 +162,6 @@ def carried(before: GpuSample | None, now: GpuSample, *, processes: bool = True)
     # Reasons from the slow tier stay valid for as long as its values.
     reasons = {name: why for name, why in before.missing.items() if getattr(now, name, None) is None}
     return msgspec.structs.replace(now, **old, missing=reasons | now.missing)
-
-
-DevicesBy = Literal["given", "processes", "hbm", "simulated", "all"]
 
 
 class ServerDevices(msgspec.Struct, frozen=True):

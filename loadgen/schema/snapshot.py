@@ -15,9 +15,9 @@ from loadgen.schema.deltas import Summary
 from loadgen.schema.engine import EngineStage, EngineView, OthersTraffic
 from loadgen.schema.finding import Finding, Verdict
 from loadgen.schema.hardware_result import ComputeResult, EnergyResult
-from loadgen.schema.journal import Diagnosis, Milestone, SearchResult
 from loadgen.schema.result import CostResult, CurvePoint, HostResult, Requests, RunEvent, Throughput
 from loadgen.schema.samples import GpuPace, GpuSample, GpuStatic, HostSample
+from loadgen.schema.shared import Diagnosis, Milestone, SearchResult
 
 SNAPSHOT_S = 0.25  # the interval between snapshots
 WINDOW_S = 5.0  # the span of the percentiles in a `SeriesPoint`

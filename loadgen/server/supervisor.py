@@ -20,8 +20,8 @@ import msgspec
 from loadgen.errors import ServerError
 from loadgen.masking import masked_command
 from loadgen.profile.schema import Server
-from loadgen.schema.journal import Diagnosis, Milestone
 from loadgen.schema.samples import Reading
+from loadgen.schema.shared import Diagnosis, Milestone
 from loadgen.schema.snapshot import Liveness
 from loadgen.server.gpus.memory import HeldSince, wait_back
 from loadgen.server.process import guard, guard_client, tree

@@ -6,7 +6,7 @@ from loadgen.plan.from_profile import next_stages
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
-from loadgen.schema.journal import SearchResult
+from loadgen.schema.shared import SearchResult
 
 
 def profile(**parts: object) -> Profile:

@@ -11,7 +11,8 @@ from loadgen.profile.schema import Reference
 from loadgen.record.conditions import NO_CONTAINER, Here, conditions
 from loadgen.record.figures import published_reference
 from loadgen.report.notes import condition_words
-from loadgen.schema.journal import DataFile, RunStarted
+from loadgen.schema.journal import RunStarted
+from loadgen.schema.shared import DataFile
 
 SYSTEM = {
     "model": "openai/gpt-oss-120b",

@@ -24,7 +24,6 @@ from loadgen.schema.engine import EngineStage, EngineView, OwnRequests
 from loadgen.schema.journal import (
     CanaryMeasured,
     DevicesChosen,
-    Diagnosis,
     EngineMeasured,
     GpusSampled,
     HostSampled,
@@ -39,6 +38,7 @@ from loadgen.schema.journal import (
 )
 from loadgen.schema.output import CanaryMoment
 from loadgen.schema.samples import GpuSample, GpuStatic, HostSample, ServerDevices
+from loadgen.schema.shared import Diagnosis
 from loadgen.schema.snapshot import LoadView, ServerView
 
 GIB = 1024**3

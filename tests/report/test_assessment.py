@@ -7,8 +7,8 @@ from loadgen.report.assessment import assessment, best_stage, missed_words, shor
 from loadgen.report.text import text_report
 from loadgen.schema.bounds import Columns
 from loadgen.schema.finding import Verdict
-from loadgen.schema.journal import Diagnosis, SearchResult
 from loadgen.schema.result import FailureCheck, Goodput, OpenLoop, Result, SloCheck, StageResult, Target, Throughput
+from loadgen.schema.shared import Diagnosis, SearchResult
 from tests.report.test_text import result, stage
 
 replace = msgspec.structs.replace

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from loadgen.report.assessment import shortcomings
 from loadgen.report.compare import compare_runs, hold_against, parse_limit
 from loadgen.report.junit import Case, Suite, compare_suite, junit_xml, run_suite
-from loadgen.schema.journal import SearchResult
 from loadgen.schema.result import Result
+from loadgen.schema.shared import SearchResult
 from tests.metrics.served import run_of, served
 
 

@@ -11,7 +11,8 @@ from loadgen.run.replay import Replay
 from loadgen.run.run import Run
 from loadgen.run.settings import RunSettings
 from loadgen.schema.deltas import ClientDelta
-from loadgen.schema.journal import Diagnosis, Line, RunFinished, ServerChanged, Ticked, encode_line
+from loadgen.schema.journal import Line, RunFinished, ServerChanged, Ticked, encode_line
+from loadgen.schema.shared import Diagnosis
 from loadgen.schema.snapshot import Snapshot
 from tests.engines import MANAGED, profile
 from tests.journal import STARTED

@@ -12,7 +12,7 @@ from loadgen.errors import LoadError, ProfileError, ServerError
 from loadgen.profile.schema import Profile, Server
 from loadgen.run.servers import Servers
 from loadgen.schema.engine import EngineView
-from loadgen.schema.journal import Milestone
+from loadgen.schema.shared import Milestone
 from loadgen.server.process.guard_client import stop_server
 from loadgen.server.process.ports import driver_of
 from loadgen.server.process.records import list_servers

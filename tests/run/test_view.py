@@ -12,8 +12,9 @@ from loadgen.run.settings import RunSettings
 from loadgen.run.view import _compute, _quiet_words, load_headline, phase_headline
 from loadgen.schema.deltas import ClientDelta, StageDelta
 from loadgen.schema.engine import EngineView
-from loadgen.schema.journal import DevicesChosen, Milestone, ServerChanged, TelemetryChanged, Ticked
+from loadgen.schema.journal import DevicesChosen, ServerChanged, TelemetryChanged, Ticked
 from loadgen.schema.samples import GpuStatic, ServerDevices
+from loadgen.schema.shared import Milestone
 from loadgen.schema.snapshot import RECENT_S, SNAPSHOT_S, ClientView, Snapshot
 from tests.engines import MANAGED, profile
 from tests.metrics.served import started

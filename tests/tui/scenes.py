@@ -16,8 +16,8 @@ from loadgen.schema.deltas import Summary
 from loadgen.schema.engine import EngineLatencyMs, EngineStage, EngineView, OthersTraffic, SpecDecode
 from loadgen.schema.finding import Finding
 from loadgen.schema.hardware_result import EnergyResult
-from loadgen.schema.journal import SearchResult
 from loadgen.schema.result import HostResult, RunEvent, Throughput
+from loadgen.schema.shared import SearchResult
 from loadgen.schema.snapshot import (
     CURVE_PERCENTS,
     ClientView,

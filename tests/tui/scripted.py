@@ -19,9 +19,9 @@ from loadgen.schema.deltas import Summary
 from loadgen.schema.engine import EngineView
 from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import EnergyResult
-from loadgen.schema.journal import Milestone
 from loadgen.schema.result import CurvePoint, Requests, RunEvent, Throughput
 from loadgen.schema.samples import GpuPace, GpuSample, GpuStatic, HostSample
+from loadgen.schema.shared import Milestone
 from loadgen.schema.snapshot import (
     ClientView,
     ErrorView,

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 
 from loadgen import format as fmt
+from loadgen.metrics.frontier import LOGARITHMIC_FROM
 from loadgen.metrics.series import Floats
-from loadgen.report.columns import LOGARITHMIC_FROM
 from tui.charts.canvas import CORNER, GUTTER, SAMPLES, Canvas, Ink, cell_across, polyline
 from tui.charts.scale import Scale, linear, logarithmic
 from tui.widgets.rows import Row, Rows, Word, joined, titled, width_of
@@ -138,3 +138,11 @@ def _axis(plot: Plot, columns: int) -> Rows:
         if all(cell == " " for cell in values[max(0, start - 1) : start + len(label) + 1]):
             values[start : start + len(label)] = label
     return [(*CORNER, *joined(line)), (("".join(values), "dim"),)]
+
+
+def limits_of(slo_ms: dict[str, float], name: str) -> tuple[PlotLimit, ...]:
+    """The limits on a latency, by its name."""
+    found = [(limit, limit_ms) for limit, limit_ms in slo_ms.items() if limit.partition("_")[0] == name]
+    return tuple(
+        PlotLimit(limit_ms, f"SLO {limit} {fmt.number(limit_ms)}") for limit, limit_ms in found if limit_ms > 0
+    )

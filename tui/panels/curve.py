@@ -18,9 +18,9 @@ from loadgen import format as fmt
 from loadgen.metrics.frontier import Point, frontier
 from loadgen.report.columns import NEAR, TOTAL_BY_E2E, frontier_axes
 from loadgen.schema.deltas import Summary
-from loadgen.schema.journal import SearchResult
+from loadgen.schema.shared import SearchResult
 from loadgen.schema.snapshot import MIN_S, Snapshot, StageView
-from tui.charts.plot import Curve, Plot, PlotLimit, plot_rows, scale_of
+from tui.charts.plot import Curve, Plot, limits_of, plot_rows, scale_of
 from tui.panels.frame import Frame
 from tui.widgets.rows import Rows, side_by_side, titled, widths_of
 
@@ -213,10 +213,3 @@ def _found(search: SearchResult | None, standing: Sequence[LoadPoint], name: str
         if load is not None and load > 0:
             place = float(np.interp(load, loads, x)), float(np.interp(load, loads, y))
             yield Curve(label, "found", (place[0],), (place[1],), ink=None, sign=sign)
-
-
-def limits_of(slo_ms: dict[str, float], name: str) -> tuple[PlotLimit, ...]:
-    found = [(limit, limit_ms) for limit, limit_ms in slo_ms.items() if limit.partition("_")[0] == name]
-    return tuple(
-        PlotLimit(limit_ms, f"SLO {limit} {fmt.number(limit_ms)}") for limit, limit_ms in found if limit_ms > 0
-    )

@@ -13,11 +13,10 @@ from loadgen import format as fmt
 from loadgen.schema.deltas import Summary
 from loadgen.schema.snapshot import CURVE_PERCENTS, RECENT_S, Distribution, Snapshot, StageView
 from tui.charts.canvas import Ink
-from tui.charts.plot import Curve, Plot, plot_rows, scale_of
+from tui.charts.plot import Curve, Plot, limits_of, plot_rows, scale_of
 from tui.charts.scale import Scale
 from tui.panels import served
 from tui.panels.comparison import published
-from tui.panels.curve import limits_of
 from tui.panels.frame import METRICS, Frame
 from tui.widgets.rows import Row, Rows, Word, cropped, padded, side_by_side, titled, widths_of
 

@@ -6,7 +6,7 @@ from pathlib import PurePath
 
 from loadgen import format as fmt
 from loadgen.report.notes import account_words
-from loadgen.schema.journal import SearchResult
+from loadgen.schema.shared import SearchResult
 from loadgen.searches import SEARCHES
 from tui.panels.comparison import baseline_row, published_stages
 from tui.panels.curve import curve

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from loadgen import format as fmt
 from loadgen.schema.finding import Finding
-from loadgen.schema.journal import Milestone
+from loadgen.schema.shared import Milestone
 from loadgen.schema.snapshot import ServerView
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, bar, cropped, padded, titled, whole_groups, wrapped, wrapped_to

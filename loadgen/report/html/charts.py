@@ -21,9 +21,10 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from loadgen.format import exact, harmless
+from loadgen.metrics.frontier import LOGARITHMIC_FROM
 from loadgen.metrics.histogram import Histogram
 from loadgen.report.assessment import by_load, titles
-from loadgen.report.columns import LOGARITHMIC_FROM, NEAR, SHAPE, TOTAL_BY_E2E, Axes, PublishedPoint, load_words
+from loadgen.report.columns import NEAR, SHAPE, TOTAL_BY_E2E, Axes, PublishedPoint, load_words
 from loadgen.report.notes import LATENCY_TITLES, has_numbers
 from loadgen.schema.deltas import Summary
 from loadgen.schema.result import CurvePoint, Result, StageResult, met_limits

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from loadgen.format import signal_name
 from loadgen.masking import masked_command, masked_text
-from loadgen.schema.journal import Diagnosis
+from loadgen.schema.shared import Diagnosis
 from loadgen.server.process.guard_client import ServerExit
 from loadgen.server.process.log import clean_line, is_routine, shortened, split_line, telling_lines
 from loadgen.server.vllm.causes import CAUSES, Cause, Phase

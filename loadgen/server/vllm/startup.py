@@ -27,8 +27,8 @@ from msgspec.structs import replace
 from loadgen.errors import UNDECODABLE
 from loadgen.places import write_whole
 from loadgen.profile.schema import Profile
-from loadgen.schema.journal import Milestone
 from loadgen.schema.samples import Reading
+from loadgen.schema.shared import Milestone
 from loadgen.schema.snapshot import Liveness
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 import loadgen
 from loadgen.format import target as target_words
 from loadgen.schema.deltas import LATENCIES, Summary
-from loadgen.schema.journal import RunState
 from loadgen.schema.result import (
     ClientResult,
     Concurrency,
@@ -27,6 +26,7 @@ from loadgen.schema.result import (
     Throughput,
     Tokens,
 )
+from loadgen.schema.shared import RunState
 
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**18)]

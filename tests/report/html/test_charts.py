@@ -14,8 +14,8 @@ from loadgen.report.html.charts import (
     ramp,
     throughput_curve,
 )
-from loadgen.schema.journal import SearchResult
 from loadgen.schema.result import Result
+from loadgen.schema.shared import SearchResult
 from tests.report.test_text import result, stage
 
 replace = msgspec.structs.replace

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
-from loadgen.schema.journal import Milestone
 from loadgen.schema.samples import Reading
+from loadgen.schema.shared import Milestone
 from loadgen.schema.snapshot import Liveness
 from loadgen.server.vllm.startup import (
     ExpectedStart,

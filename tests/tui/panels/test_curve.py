@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from loadgen.schema.comparison import Comparison
-from loadgen.schema.journal import SearchResult
 from loadgen.schema.result import CurvePoint
+from loadgen.schema.shared import SearchResult
 from loadgen.schema.snapshot import Snapshot, StageView
 from tests.tui.scripted import curve_point, running, stage
 from tui.charts.timeline import Timeline

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from loadgen.schema.comparison import Comparison
-from loadgen.schema.journal import Diagnosis, SearchResult
+from loadgen.schema.shared import Diagnosis, SearchResult
 from loadgen.schema.snapshot import Snapshot
 from tests.tui.scripted import running
 from tui.charts.timeline import Timeline

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from loadgen.schema.journal import Diagnosis
+from loadgen.schema.shared import Diagnosis
 from loadgen.schema.snapshot import Snapshot
 from tests.tui.cockpit import seated
 from tests.tui.panels.test_stage_state import at, lines

@@ -12,7 +12,7 @@ from loadgen.format import harmless
 from loadgen.run.operations import StartAnyway
 from loadgen.schema.comparison import Comparison
 from loadgen.schema.finding import Finding, Verdict
-from loadgen.schema.journal import Diagnosis, Milestone
+from loadgen.schema.shared import Diagnosis, Milestone
 from loadgen.schema.snapshot import Liveness, Snapshot
 from tests.tui.cockpit import seated
 from tests.tui.scripted import FAILURES, host, running, starting, summary, with_gpus
