@@ -15,7 +15,7 @@ from pathlib import Path
 from loadgen.errors import ProfileError, VrampError
 from loadgen.system import raise_open_files, start_lean
 from tui.cli.options import INTERRUPTED, READER_GONE, discard_stdout, end_by_signals, print_status
-from tui.cli.verbs import VERBS
+from tui.cli.verbs import COCKPIT, VERBS
 from tui.exhausted import give_up, lacks
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -68,10 +68,7 @@ def _dispatch(words: list[str]) -> int:
     for verb in VERBS:
         if words[:1] == [verb.name]:
             return verb(words[1:])
-    from tui.cli.run import cockpit
-
-    lines = [f"       {f'vramp {verb.name} {verb.arguments}':<38}{verb.help}" for verb in VERBS]
-    return cockpit(words, usage="\n".join(["vramp [PROFILE] [options]", *lines]))
+    return COCKPIT(words)
 
 
 def _require_current_folder() -> None:

@@ -1,4 +1,4 @@
-"""`vramp` and `vramp run`: the same run, with the cockpit or without a screen."""
+"""`vramp`, `vramp run` and `vramp monitor`: runs with the cockpit or without a screen, with load or without."""
 
 from __future__ import annotations
 
@@ -6,33 +6,38 @@ import argparse
 import contextlib
 import gc
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from loadgen.errors import ServerError
+from loadgen.errors import ProfileError, ServerError
+from loadgen.places import TRUST
+from loadgen.vendors import TelemetryMode
 from tui.cli.headless import conclude, make_run, run_headless
 from tui.cli.options import (
     RUN_EXIT_CODES,
+    add_result_options,
     add_run_options,
+    add_shared,
     cockpit_parser,
     document_of,
     parser_of,
     print_status,
     printable,
 )
+from tui.cli.verbs import usage
 from tui.terminal import plain_reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from loadgen.run.run import Run
     from loadgen.server.process.records import ServerRecord
     from tui.app import Cockpit
 
 
-def cockpit(words: list[str], usage: str) -> int:
+def cockpit(words: list[str]) -> int:
     """Run `vramp [PROFILE]`: the cockpit, or the picker without a profile; if neither can be shown, `vramp run`."""
     parser = cockpit_parser()
-    parser.usage = usage
+    parser.usage = usage()
     options = parser.parse_args(words)
     if plain_reason() is not None:
         return show_cockpit(*document_of(options), options)
@@ -56,6 +61,69 @@ def headless_parser() -> argparse.ArgumentParser:
         "--plain-events", action="store_true", help="report each change as a sentence, for a screen reader; no table"
     )
     return parser
+
+
+_MONITOR_EPILOG = f"""\
+vramp monitor URL [URL...]          what these engines do under the load of others
+vramp monitor                       GPUs and host alone: a burn-in by other tools
+vramp monitor --server PROFILE      starts the profile's server and sends nothing
+
+With --duration there is no screen: progress lines, and a result in the end. In the cockpit the keys + and n send load,
+0 ends it; m writes a note, at which a stage ends and the next begins.
+
+{RUN_EXIT_CODES}"""
+_AMOUNT_KEYS = (
+    *(f"load.{name}" for name in "rate rate_points shapes passes requests duration warmup arrival".split()),
+    "plan.completed",
+)
+"""Keys of a profile that set how much is sent and for how long; the others stay, for load by hand."""
+
+
+def monitor(words: list[str]) -> int:
+    options = monitor_parser().parse_args(words)
+    document, where = _monitor_document(options)
+    if options.duration is not None:
+        return run_headless(document, where, options)
+    return show_cockpit(document, where, options)
+
+
+def monitor_parser() -> argparse.ArgumentParser:
+    parser = parser_of("vramp monitor", "The cockpit without load.", _MONITOR_EPILOG)
+    parser.add_argument("urls", nargs="*", metavar="URL", help="running engines; their figures are added up")
+    parser.add_argument("--server", dest="profile", metavar="PROFILE", help="start the server of this profile")
+    add_shared(parser, "--variant", "--model", "--api-key-env", "--set", "--unset", TRUST)
+    group = parser.add_argument_group("run")
+    group.add_argument("--duration", metavar="30m", help="run for this time, without a screen")
+    group.add_argument("--every", metavar="10m", help="end a stage after this time and begin the next")
+    group.add_argument("--telemetry", choices=get_args(TelemetryMode), help="what measures the GPUs (default: auto)")
+    add_result_options(group)
+    no_load = {"concurrency": "0", "rate": None, "ladder": None, "ramp": None, "search": None, "slo": None, "url": None}
+    no_load |= {"hosts": None, "scheduler": None}
+    parser.set_defaults(**no_load, without=_AMOUNT_KEYS, records=None, baseline=None, replay_telemetry=None)
+    return parser
+
+
+def _monitor_document(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """The profile of a run that sends nothing, and its name in messages; raises `ProfileError`."""
+    from tui.catalog import find_profile
+
+    if options.profile is None:
+        if options.variant is not None:
+            raise ProfileError("--variant is one of a profile's: name that with --server")
+        document: dict[str, Any] = {"name": "monitor", "server": _attached(options.urls)}
+        where = "command line"
+    else:
+        if options.urls:
+            raise ProfileError("either a URL of what runs already, or --server for what vramp is to start")
+        path = find_profile(options.profile)
+        document, where = load_document(path), str(path)
+    return document, where
+
+
+def _attached(urls: Sequence[str]) -> dict[str, Any]:
+    if not urls:
+        return {"engine": "none"}
+    return {"engine": "attach", **({"url": urls[0]} if len(urls) == 1 else {"urls": list(urls)})}
 
 
 def show_cockpit(document: Mapping[str, Any], where: str, options: argparse.Namespace) -> int:

@@ -36,10 +36,13 @@ class Verb(NamedTuple):
         return function
 
 
+COCKPIT = Verb("", "[PROFILE] [options]", "the cockpit", "tui.cli.run.cockpit")
+"""What `vramp` runs without the name of a command."""
+
 VERBS = (
     Verb("run", "[PROFILE] [options]", "a run without a screen", "tui.cli.run.headless"),
     Verb("ask", "[PROFILE] [PROMPT]", "send one prompt, stream its answer", "tui.cli.ask.ask"),
-    Verb("monitor", "[URL...]", "the cockpit without load, on servers that others use", "tui.cli.monitor.monitor"),
+    Verb("monitor", "[URL...]", "the cockpit without load, on servers that others use", "tui.cli.run.monitor"),
     Verb("bench", "serve|latency|throughput", "the benchmarks of vllm bench", "tui.cli.bench.bench"),
     Verb("sweep", "PROFILE [options]", "the same load on every variant of a server", "tui.cli.sweep.sweep"),
     Verb("check", "[PROFILE]", "would this profile start on this box? Starts nothing", "tui.cli.box.check"),
@@ -55,3 +58,9 @@ VERBS = (
     Verb("simulate", "[options]", "the simulated engine alone", "loadgen.simulator.__main__.main"),
     Verb("completion", "bash|zsh|fish", "TAB completion for a shell", "tui.cli.completion.completion"),
 )
+
+
+def usage() -> str:
+    """The usage of `vramp`: a line for each command."""
+    lines = [f"       {f'vramp {verb.name} {verb.arguments}':<38}{verb.help}" for verb in VERBS]
+    return "\n".join([f"vramp {COCKPIT.arguments}", *lines])

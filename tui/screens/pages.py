@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from textual.containers import Container
 from textual.widget import Widget
 
+from loadgen import format as fmt
 from tui.charts.definitions import ENGINE_CHARTS
 from tui.keys import OVERVIEW
 from tui.panels import comparison, curve, details, gpus, health, hosts, latency, load, messages, results, startup
@@ -17,6 +18,16 @@ from tui.panels.frame import Frame, Panel, chart_panels
 from tui.panels.stages import loads
 from tui.screens import tables
 from tui.screens.log import LogBook, LogView
+
+_DETAILS_WIDTH, _DETAILS_ROWS = 100, 200
+
+
+def copied_details(frame: Frame) -> str:
+    """Copy the rows as they are drawn, each in one cell."""
+    rows = details.details(frame, _DETAILS_WIDTH, _DETAILS_ROWS)
+    lines = ["".join(text for text, _ in row).rstrip() for row in rows[1:]]
+    return tables.markdown((fmt.plain(details.chosen(frame)),), [(line,) for line in lines if line])
+
 
 COPIES: Mapping[str, Callable[[Frame], str]] = {
     OVERVIEW: tables.stages,
@@ -28,7 +39,7 @@ COPIES: Mapping[str, Callable[[Frame], str]] = {
     "errors": tables.errors,
     "events": tables.events,
     "verdicts": tables.verdicts,
-    "details": tables.details,
+    "details": copied_details,
     "results": tables.stages,
 }
 """What each view copies to the clipboard."""

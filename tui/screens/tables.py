@@ -10,7 +10,6 @@ from loadgen import format as fmt
 from loadgen.report.columns import CURVE
 from loadgen.report.tabular import Column
 from loadgen.schema.deltas import Summary
-from tui.panels import details as panel
 from tui.panels.frame import METRICS, Frame
 from tui.panels.gpus import sample_of
 from tui.panels.health import ENGINE_HEADS, engine_figures, engines
@@ -19,7 +18,6 @@ from tui.panels.messages import happened, seen
 from tui.panels.stages import STAGE, stage_columns, tells_more
 
 _Row = TypeVar("_Row")
-_DETAILS_WIDTH, _DETAILS_ROWS = 100, 200
 
 
 def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -94,10 +92,3 @@ def verdicts(frame: Frame) -> str:
     rows = [(one.subject, "bad" if one.bad else "info", fmt.plain(one.text)) for one in frame.snapshot.verdicts]
     rows += [("preflight", one.severity, fmt.plain(f"{one.seen}: {one.why}; {one.fix}")) for one in found]
     return markdown(("of", "weight", "what"), rows)
-
-
-def details(frame: Frame) -> str:
-    """Copy the rows as they are drawn, each in one cell."""
-    rows = panel.details(frame, _DETAILS_WIDTH, _DETAILS_ROWS)
-    lines = ["".join(text for text, _ in row).rstrip() for row in rows[1:]]
-    return markdown((fmt.plain(panel.chosen(frame)),), [(line,) for line in lines if line])

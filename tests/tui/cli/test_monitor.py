@@ -18,8 +18,8 @@ from tests.engines import MANAGED, NOBODY, Simulator, profile
 from tests.run.driving import finish, in_turn
 from tests.tui.cli.test_main import SMALL, start, vramp, wait_for
 from tui.cli.__main__ import main
-from tui.cli.monitor import _document, monitor_parser
 from tui.cli.options import INTERRUPTED, profile_from
+from tui.cli.run import _monitor_document, monitor_parser
 
 
 def test_it_sees_the_load_that_another_vramp_sends(engine: Simulator, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_mistakes_have_a_message_and_an_exit_code(
 
 def test_a_profile_brings_its_server_and_what_it_would_send_but_no_load() -> None:
     options = monitor_parser().parse_args(["--server", "simulator", "--duration", "1m", "--every", "10s"])
-    document, where = _document(options)
+    document, where = _monitor_document(options)
     parts = profile_from(document, where, options)
     assert parts.server.engine == "simulator"
     assert (parts.load.concurrency, parts.load.rate, parts.plan.every) == ([0], [], 10.0)

@@ -9,8 +9,8 @@ import pytest
 
 from loadgen.errors import ProfileError
 from loadgen.plan.from_profile import stages_of
-from tui.cli.monitor import monitor_parser
 from tui.cli.options import add_profile_options, document_of, is_loopback, profile_from, variants_from
+from tui.cli.run import monitor_parser
 
 PROFILE = """
 [server]
