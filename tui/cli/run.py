@@ -105,6 +105,7 @@ def monitor_parser() -> argparse.ArgumentParser:
 
 def _monitor_document(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """The profile of a run that sends nothing, and its name in messages; raises `ProfileError`."""
+    from loadgen.profile.document import load_document
     from tui.catalog import find_profile
 
     if options.profile is None:
