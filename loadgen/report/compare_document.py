@@ -11,12 +11,12 @@ from loadgen.format import UNKNOWN, Statistic, fixed, signed_percent
 from loadgen.record.figures import FIGURES
 from loadgen.report.assessment import first_line
 from loadgen.report.columns import columns
-from loadgen.report.compare import CompareDocument, HeldAgainst, Mean, RunComparison, Side, StageComparison
+from loadgen.report.compare import CompareDocument, HeldAgainst, Mean, RunComparison, StageComparison
 from loadgen.report.configuration import Setting
 from loadgen.report.document import Section, Table
 from loadgen.report.markdown import section_blocks
 from loadgen.report.notes import LATENCY_TITLES, Note
-from loadgen.report.output import TextDifference, comparison_words, difference_columns
+from loadgen.report.output import comparison_words, difference_columns
 from loadgen.report.tabular import Column, cut, json_text
 from loadgen.report.text import section_lines
 from loadgen.schema.comparison import Compared
@@ -52,45 +52,44 @@ def compare_sections(comparison: RunComparison, value_chars: int | None = None) 
         _sides(comparison),
         _configuration(comparison, value_chars),
         *(_stage(stage, comparison) for stage in comparison.stages),
-        Section("Over all stages", [Table(mean_columns(comparison.means), comparison.means)]),
+        Section("Over all stages", [Table(_mean_columns(comparison.means), comparison.means)]),
         Section(
             "Output of the idle engines",
-            [Table(difference_columns(comparison.confidence), text_differences(comparison))],
+            [Table(difference_columns(comparison.confidence), comparison.output.texts if comparison.output else [])],
         ),
-        Section("In all", notes=[Note("", line) for line in closing_lines(comparison)]),
+        Section("In all", notes=[Note("", line) for line in _closing_lines(comparison)]),
     ]
     return [section for section in found if not section.is_empty]
 
 
 def _sides(comparison: RunComparison) -> Section:
-    a, b = comparison.a, comparison.b
-    notes = [Note("A", side_words(a)), Note("B", side_words(b))]
-    notes += [Note("not alike", text) for text in comparison.unlike]
-    return Section(f"{b.name} against {a.name}", notes=[*notes, *(Note("", text) for text in comparison.notes)])
+    notes = [
+        Note(letter, f"{side.name}: {side.model} on {side.hardware}, {side.engine}, {side.started_at}")
+        for letter, side in (("A", comparison.a), ("B", comparison.b))
+    ]
+    notes += [Note("not alike", text) for text in comparison.unlike] + [Note("", text) for text in comparison.notes]
+    return Section(f"{comparison.b.name} against {comparison.a.name}", notes=notes)
 
 
 def _configuration(comparison: RunComparison, value_chars: int | None) -> Section:
-    same = [] if comparison.configuration else [Note("", no_settings(comparison))]
-    return Section("Configuration", [Table(_settings(value_chars), comparison.configuration)], same)
+    foreign = "another tool's file does not contain the configuration"
+    same = foreign if comparison.definitions else "the configuration is the same"
+    notes = [] if comparison.configuration else [Note("", same)]
+    return Section("Configuration", [Table(_settings(value_chars), comparison.configuration)], notes)
 
 
 def _stage(stage: StageComparison, comparison: RunComparison) -> Section:
     doubts = [Note("no evidence here", doubt) for doubt in stage.doubts]
     defined = [(name, text) for name, texts in comparison.definitions.items() for text in texts]
     definitions = [Note(LATENCY_TITLES.get(name, name), text) for name, text in defined]
-    return Section(stage.title, [Table(figure_columns(comparison), stage.figures)], [*doubts, *definitions])
-
-
-def text_differences(comparison: RunComparison) -> list[TextDifference]:
-    """Differences between the scores of texts that both engines scored while idle."""
-    return comparison.output.texts if comparison.output is not None else []
+    return Section(stage.title, [Table(_figure_columns(comparison), stage.figures)], [*doubts, *definitions])
 
 
 def compare_json(comparisons: Sequence[RunComparison]) -> str:
     return json_text(CompareDocument(comparisons=list(comparisons)))
 
 
-def closing_lines(comparison: RunComparison) -> list[str]:
+def _closing_lines(comparison: RunComparison) -> list[str]:
     """A summary of the comparison, and how far to trust it."""
     words, percent = comparison.words, f"{100 * comparison.confidence:g} %"
     total = sum(words.values())
@@ -109,7 +108,7 @@ def closing_lines(comparison: RunComparison) -> list[str]:
     ]
 
 
-def difference_words(one: Compared, unknown: str = "too short to tell") -> tuple[str, str, str]:
+def _difference_words(one: Compared, unknown: str = "too short to tell") -> tuple[str, str, str]:
     """The difference, its interval (or why that is `unknown`), and the word; an unknown end is open."""
     found = one.difference
     if found is None or (one.a_at_least and one.b_at_least):
@@ -128,19 +127,8 @@ def held_words(one: HeldAgainst) -> str:
     """What was found where a limit is broken or in doubt."""
     if one.found is None:
         return one.why
-    difference, interval, _ = difference_words(one.found)
+    difference, interval, _ = _difference_words(one.found)
     return "; ".join(filter(None, (f"{difference} ({interval})", one.why)))
-
-
-def side_words(side: Side) -> str:
-    return f"{side.name}: {side.model} on {side.hardware}, {side.engine}, {side.started_at}"
-
-
-def no_settings(comparison: RunComparison) -> str:
-    """The line to show if no setting differs."""
-    if comparison.definitions:
-        return "another tool's file does not contain the configuration"
-    return "the configuration is the same"
 
 
 def _settings(most: int | None) -> list[Column[Setting]]:
@@ -156,20 +144,20 @@ def _settings(most: int | None) -> list[Column[Setting]]:
     ]
 
 
-def figure_columns(comparison: RunComparison) -> list[Column[Compared]]:
+def _figure_columns(comparison: RunComparison) -> list[Column[Compared]]:
     confidence = comparison.confidence
     unknown = "not in its file" if comparison.definitions else "too short to tell"
     return [
         Column("", lambda one: _title(one.figure), words=True, width=22),
         Column("A", lambda one: _value(one.a, at_least=one.a_at_least), width=12),
         Column("B", lambda one: _value(one.b, at_least=one.b_at_least), width=12),
-        Column("difference", lambda one: difference_words(one)[0], width=14),
-        Column(f"{100 * confidence:g} % interval", lambda one: difference_words(one, unknown)[1], width=22),
-        Column("B is", lambda one: difference_words(one)[2], words=True),
+        Column("difference", lambda one: _difference_words(one)[0], width=14),
+        Column(f"{100 * confidence:g} % interval", lambda one: _difference_words(one, unknown)[1], width=22),
+        Column("B is", lambda one: _difference_words(one)[2], words=True),
     ]
 
 
-def mean_columns(means: Sequence[Mean]) -> list[Column[Mean]]:
+def _mean_columns(means: Sequence[Mean]) -> list[Column[Mean]]:
     stages = means[0].ratio.stages if means else 0
     return [
         Column(f"geometric mean, {stages} stages", lambda mean: _title(mean.figure), words=True, width=22),
