@@ -371,12 +371,11 @@ def _verdict_words(stage: StageResult) -> str:
 def notes(stages: Sequence[StageResult]) -> Section:
     """What the figures of each stage do and do not cover."""
     names = titles(stages)
-    reported = [(names[stage.index], _note_words(stage)) for stage in stages]
-    return Section("What the figures cover", notes=[Note(name, text) for name, text in reported if text])
-
-
-def _note_words(stage: StageResult) -> str:
-    return "; ".join(str(note) for note in stage_notes(stage) if note.subject not in _IN_TABLES)
+    reported = []
+    for stage in stages:
+        found = [str(note) for note in stage_notes(stage) if note.subject not in _IN_TABLES]
+        reported += [Note(names[stage.index], "; ".join(found))] if found else []
+    return Section("What the figures cover", notes=reported)
 
 
 def search(result: Result) -> Section:

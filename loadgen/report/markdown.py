@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loadgen.report.document import Section, heading, sections
-from loadgen.report.notes import Note
 from loadgen.report.tabular import escaped, markdown_table
 from loadgen.schema.result import Result
 
@@ -30,8 +29,7 @@ def section_blocks(section: Section) -> Iterator[str]:
         if table.rows:
             yield escaped(table.title)
             yield markdown_table(table.columns, table.rows)
-    yield "\n".join(f"- {_note(note)}" for note in section.notes)
-
-
-def _note(note: Note) -> str:
-    return f"**{escaped(note.subject)}:** {escaped(note.text)}" if note.subject else escaped(note.text)
+    yield "\n".join(
+        f"- **{escaped(note.subject)}:** {escaped(note.text)}" if note.subject else f"- {escaped(note.text)}"
+        for note in section.notes
+    )
