@@ -21,6 +21,7 @@ import re
 import shutil
 import signal
 import sys
+import textwrap
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,9 +112,9 @@ def recorded_installation(version: str) -> Installation:
 
 
 def record_of(known: Installation) -> str:
-    """The text of a record: JSON with a line per flag and per variable, so that `diff` shows what a version changed."""
+    """The text of a record: JSON with a line per flag, and wrapped variables: `diff` shows what a version changed."""
     flags = ",\n".join(f"{_json(name)}: {_json(info)}" for name, info in known.flags.items())
-    variables = ",\n".join(map(_json, known.variables))
+    variables = textwrap.fill(", ".join(map(_json, known.variables)), 120)
     return f'{{"version": {_json(known.version)},\n"flags": {{\n{flags}\n}},\n"variables": [\n{variables}\n]}}\n'
 
 

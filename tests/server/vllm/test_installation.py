@@ -158,7 +158,7 @@ async def test_an_answer_can_be_recorded(environment: FakeEnvironment, tmp_path:
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     recorded, _ = await process.communicate()
     assert msgspec.json.decode(recorded, type=Installation) == known
-    assert len(recorded.splitlines()) == len(known.flags) + len(known.variables) + 5
+    assert len(recorded.splitlines()) == len(known.flags) + 6
 
 
 async def test_it_is_asked_without_proxies(
