@@ -25,9 +25,12 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length:
 
 
 def settings(listener: socket.socket, **changes: object) -> Configure:
-    address = ServerAddress(int(listener.family), *listener.getsockname()[:2])
-    given: dict[str, object] = {"timeout_s": 60, "stall_timeout_s": 60, "connect_timeout_s": 10}
-    return Configure(address=address, vocabulary=Vocabulary(ids=(10, 11, 12)), seed=1, **given | changes)  # type: ignore[arg-type]
+    return settings_for(ServerAddress(int(listener.family), *listener.getsockname()[:2]), **changes)
+
+
+def settings_for(address: ServerAddress, **changes: object) -> Configure:
+    given: Any = {"timeout_s": 60, "stall_timeout_s": 60, "connect_timeout_s": 10}
+    return Configure(address=address, seed=1, **{"vocabulary": Vocabulary(ids=(10, 11, 12)), **given, **changes})
 
 
 def command(configured: Configure, stage: Stage, *, cancel: Cancellation | None = None, **changes: Any) -> BeginStage:
@@ -36,8 +39,8 @@ def command(configured: Configure, stage: Stage, *, cancel: Cancellation | None 
     url = f"http://{configured.address.ip}:{configured.address.port}"
     template = request_template(url, "completions", fields, osl=stage.osl, api_key=None)
     template = msgspec.structs.replace(template, cancel=cancel)
-    given: dict[str, Any] = {"index": 0, "rank": 0, "ranks": 1, "start_ns": time.monotonic_ns()}
-    return BeginStage(stage=stage, template=template, **given | changes)
+    given: dict[str, Any] = {"index": 0, "template": template, "rank": 0, "ranks": 1, "start_ns": time.monotonic_ns()}
+    return BeginStage(stage=stage, **given | changes)
 
 
 @asynccontextmanager
@@ -54,9 +57,9 @@ async def driven(configured: Configure, stage: Stage, **changes: Any) -> AsyncIt
 
 @asynccontextmanager
 async def serving(
-    answer: Callable[[bytes], bool], reads: asyncio.Event, *, keeps_alive: bool = True
+    answer: Callable[[bytes], bool] = lambda _: True, reads: asyncio.Event | None = None, *, keeps_alive: bool = True
 ) -> AsyncIterator[socket.socket]:
-    """A server that reads once `reads` is set, and hangs up on a request that `answer` declines.
+    """A server that reads at once or when `reads` is set, and hangs up on a request that `answer` declines.
 
     Unless it `keeps_alive`, it closes each connection after an answer. At the end its connections are over, because the
     client has closed them.
@@ -64,7 +67,8 @@ async def serving(
     tasks: list[asyncio.Task[None]] = []
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reads.wait()
+        if reads is not None:
+            await reads.wait()
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while answer(await read_request(reader)):
                 writer.write(ANSWER)
@@ -85,6 +89,17 @@ async def read_request(reader: asyncio.StreamReader) -> bytes:
     head = await reader.readuntil(b"\r\n\r\n")
     length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
     return await reader.readexactly(length)
+
+
+class DeclinesTheSecond:
+    """As a server whose idle connection has just timed out; keeps the bodies of all requests."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    def __call__(self, body: bytes) -> bool:
+        self.bodies.append(body)
+        return len(self.bodies) != 2
 
 
 class Held:
@@ -130,29 +145,20 @@ async def test_long_prompts_are_sent_a_few_at_a_time(monkeypatch: pytest.MonkeyP
 
 async def test_a_request_is_written_again_where_an_idle_connection_was_closed() -> None:
     """The second request finds its connection closed before any answer, as by a server's keep-alive timeout."""
-    reads = asyncio.Event()
-    bodies: list[bytes] = []
-
-    def answer(body: bytes) -> bool:
-        bodies.append(body)
-        return len(bodies) != 2
-
-    reads.set()
+    answer = DeclinesTheSecond()
     stage = Stage(concurrency=1, rate=None, isl=16, osl=1, requests=2)
-    async with serving(answer, reads) as listener, driven(settings(listener), stage) as driver:
+    async with serving(answer) as listener, driven(settings(listener), stage) as driver:
         await eventually(lambda: finished(driver))
         delta = driver.stages[0].drain()
     assert (delta.completed, delta.failed, delta.retried) == (2, 0, 1)
-    assert (len(bodies), bodies[1]) == (3, bodies[2])
+    assert (len(answer.bodies), answer.bodies[1]) == (3, answer.bodies[2])
 
 
 async def test_connections_that_the_server_has_closed_are_opened_again_ahead_of_a_stage() -> None:
     """As after five seconds of low load on uvicorn: otherwise all would be opened at once when the stage begins."""
-    reads = asyncio.Event()
-    reads.set()
     stage = Stage(concurrency=3, rate=None, isl=16, osl=1, requests=3)
     async with (
-        serving(lambda _: True, reads, keeps_alive=False) as listener,
+        serving(keeps_alive=False) as listener,
         driven(settings(listener), stage) as driver,
     ):
         await eventually(lambda: finished(driver) and not driver.sockets.plain)
@@ -180,10 +186,8 @@ async def test_a_stage_fills_after_the_connects_of_the_one_before_have_failed(mo
 async def test_a_stage_that_begins_after_its_transient_is_over_elsewhere_is_measured_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    reads = asyncio.Event()
-    reads.set()
     stage = Stage(concurrency=2, rate=None, isl=16, osl=1, settle_s=1.0)
-    async with serving(lambda _: True, reads) as listener:
+    async with serving() as listener:
         configured = settings(listener)
         driver = Driver(configured, prompts_of(configured.vocabulary, configured.seed), None)
         held = Held(driver.sockets, monkeypatch)
@@ -200,14 +204,8 @@ async def test_a_stage_that_begins_after_its_transient_is_over_elsewhere_is_meas
 
 async def test_a_clock_step_is_noted_for_a_stream_that_waits_for_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = asyncio.Event()
-    bodies: list[bytes] = []
-
-    def answer(body: bytes) -> bool:
-        bodies.append(body)
-        return len(bodies) != 2
-
     stage = Stage(concurrency=1, rate=None, isl=16, osl=1, requests=2)
-    async with serving(answer, reads) as listener, driven(settings(listener), stage) as driver:
+    async with serving(DeclinesTheSecond(), reads) as listener, driven(settings(listener), stage) as driver:
         await eventually(lambda: bool(driver.open))
         held = Held(driver.sockets, monkeypatch)
         reads.set()
@@ -220,10 +218,8 @@ async def test_a_clock_step_is_noted_for_a_stream_that_waits_for_a_connection(mo
 
 
 async def test_no_request_seems_early_after_the_wall_clock_was_stepped_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = asyncio.Event()
-    reads.set()
     stage = Stage(concurrency=None, rate=20.0, max_concurrency=1, isl=16, osl=1, arrival="constant")
-    async with serving(lambda _: True, reads) as listener, driven(settings(listener), stage) as driver:
+    async with serving() as listener, driven(settings(listener), stage) as driver:
         await eventually(lambda: driver.client.requests > 0 and not driver.open)
         now_ns = time.time_ns
         # The clock of this process cannot be stepped otherwise.

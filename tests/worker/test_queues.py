@@ -6,27 +6,14 @@ from functools import partial
 
 import pytest
 
-from loadgen.plan.stage import Stage
-from loadgen.stream.request import common_fields, request_template
-from loadgen.worker.messages import BeginStage
 from loadgen.worker.queues import ArrivalQueue, RequestQueue, Turn
 from loadgen.workload.prompts import FALLBACK_IDS, token_prompts
 from loadgen.workload.work import Work
-
-FIELDS = common_fields("completions", model="m", temperature=0.0, options={}, extra={})
-TEMPLATE = request_template("http://a", "completions", FIELDS, osl=4, api_key=None)
+from tests.worker.test_stage_run import command_of
 
 
 def requests(work: Work, rank: int = 0, ranks: int = 1) -> RequestQueue:
-    command = BeginStage(
-        index=0,
-        stage=Stage(concurrency=4, rate=None, isl=16, osl=4, work=work),
-        template=TEMPLATE,
-        rank=rank,
-        ranks=ranks,
-        start_ns=0,
-    )
-    return RequestQueue(command, token_prompts(FALLBACK_IDS, 5), 5)
+    return RequestQueue(command_of(rank, ranks, isl=16, work=work), token_prompts(FALLBACK_IDS, 5), 5)
 
 
 def body(wire: bytes) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import time
 from collections.abc import Iterator
 
 import msgspec
@@ -11,10 +10,10 @@ import pytest
 from loadgen.metrics.stage import StageMetrics
 from loadgen.plan.stage import Stage
 from loadgen.stream.request import ServerAddress, common_fields, request_template
-from loadgen.worker.driver import Driver
-from loadgen.worker.messages import BeginStage, Configure, Vocabulary, prompts_of
+from loadgen.worker.messages import Vocabulary
 from tests.server.fakes import eventually
 from tests.simulator.conftest import Running, simulator
+from tests.worker.test_driver import driven, finished, settings_for
 
 OSL, REQUESTS, STREAMS = 24, 4, 4
 USAGE = {"include_usage": True, "continuous_usage_stats": True}
@@ -31,27 +30,17 @@ def engine() -> Iterator[Running]:
 
 async def account(engine: Running, endpoint: str) -> StageMetrics:
     """What a worker counts of one stage."""
+    ids, words = (tuple(range(300, 400)), ()) if endpoint == "completions" else ((), ("the", "of"))
     address = ServerAddress(int(socket.AF_INET), "127.0.0.1", engine.port)
-    vocabulary = (
-        Vocabulary(ids=tuple(range(300, 400))) if endpoint == "completions" else Vocabulary(words=("the", "of"))
-    )
-    times = {"timeout_s": 60, "stall_timeout_s": 60, "connect_timeout_s": 10}
-    configured = Configure(address=address, vocabulary=vocabulary, seed=1, **times)  # type: ignore[arg-type]
+    configured = settings_for(address, vocabulary=Vocabulary(ids=ids, words=words))
     options = {"ignore_eos": True, "stream_options": USAGE}
     fields = common_fields(endpoint, model="simulated", temperature=0.0, options=options, extra={})
     template = request_template(f"http://127.0.0.1:{engine.port}", endpoint, fields, osl=OSL, api_key=None)
     template = msgspec.structs.replace(template, exact_osl=True)
     stage = Stage(concurrency=STREAMS, rate=None, requests=REQUESTS, isl=16, osl=OSL)
-    driver = Driver(configured, prompts_of(vocabulary, 1), None)
-    driver.begin_stage(
-        BeginStage(index=0, stage=stage, template=template, rank=0, ranks=1, start_ns=time.monotonic_ns())
-    )
-    try:
-        await eventually(lambda: driver.current is not None and driver.current.finished)
+    async with driven(configured, stage, template=template) as driver:
+        await eventually(lambda: finished(driver))
         return StageMetrics.of(driver.stages[0].drain())
-    finally:
-        driver.end_load(abort=True)
-        driver.sockets.close()
 
 
 @pytest.mark.parametrize("hidden", [0, 200])

@@ -13,7 +13,7 @@ from loadgen.format import percent
 from loadgen.profile.load import Load
 from loadgen.workload.data import Dataset, DatasetReader, index_dataset
 from loadgen.workload.prompts import FALLBACK_IDS, WORDS, Prompts, text_prompts, token_prompts
-from loadgen.workload.traces import TraceOptions, TraceReader, TraceRow, row_parser
+from loadgen.workload.traces import TraceOptions, TraceReader, TraceRow
 from loadgen.workload.work import RequestWriter, shape_of, trace_pieces
 
 MOONCAKE = """\
@@ -299,24 +299,6 @@ def test_a_row_of_a_file_that_was_changed_is_an_error(tmp_path: Path) -> None:
         Path(path).write_text(text)
         with pytest.raises(ProfileError, match="trace: was changed while it was in use"):
             DatasetReader(data).row(1)
-
-
-def test_the_kinds_are_told_apart() -> None:
-    kinds = [row_parser(text.split("\n")[0].strip().encode(), 512)[0] for text in (MOONCAKE, AZURE_2023, BURST_3)]
-    assert kinds == ["JSON", "Azure", "BurstGPT"]
-
-
-@pytest.mark.parametrize(
-    ("load", "words"),
-    [
-        ({"data": "sample", "trace": {"speed": 2}}, "needs a trace in load.data"),
-        ({"trace": {"speed": 2}}, "needs a trace in load.data"),
-    ],
-)
-def test_options_without_a_trace(load: dict[str, object], words: str) -> None:
-    settings = Load.model_validate(load)
-    with pytest.raises(ProfileError, match=words):
-        shape_of(settings, settings.isl, settings.osl)
 
 
 def test_an_end_before_its_start() -> None:

@@ -85,6 +85,8 @@ def test_what_the_prefix_cache_is_meant_to_have(load: dict[str, object], share: 
         ({"osl": "data"}, "no dataset"),
         ({"data": "sample", "prefix": {"share": 0.5}}, "synthetic prompts"),
         ({"data": "sample", "turns": {"count": 2}}, "synthetic prompts"),
+        ({"data": "sample", "trace": {"speed": 2}}, "needs a trace in load.data"),
+        ({"trace": {"speed": 2}}, "needs a trace in load.data"),
     ],
 )
 def test_keys_that_do_not_fit(load: dict[str, object], words: str) -> None:
