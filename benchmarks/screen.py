@@ -1,19 +1,17 @@
 """`python -m benchmarks.screen`: what the cockpit costs, and how fast it responds, with a thousand streams.
 
 The cockpit runs in a pseudo-terminal, because without one Textual skips the most expensive part: writing. Its process
-also merges the workers' ticks, four times a second, as it does for every user. `ticks` measures the slowest stretches
-of its event loop between two waits, with what happened in them; `hand` the time to the first line and the first frame,
-and from a key to the screen and to the load, also through a relay that delays every byte by 75 ms each way; `bytes`
-what it writes at three sizes, and its CPU; `load` the TTFT of a load with the cockpit open and without.
+also merges the workers' ticks, four times a second, as it does for every user. `hand` measures the time to the first
+line and the first frame, and from a key to the screen and to the load, also through a relay that delays every byte by
+75 ms each way; `bytes` what it writes at three sizes, and its CPU; `load` the TTFT of a load with the cockpit open and
+without.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import re
-import selectors
 import statistics
 import sys
 import time
@@ -22,30 +20,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psutil
 
 from benchmarks.running import attach, cpu_s, finish, scratch, simulator
-from loadgen.schema.snapshot import Snapshot
 from loadgen.store.runs import read_result
 from tests.tui.pseudo_terminal import Terminal, in_a_terminal
-from tui.keys import PAGES
 
 MAX_S = 120.0
 SETTLE_S, WATCH_S = 2.0, 8.0
 STREAMS = 1024
 BUSY = ["simulator", "--concurrency", f"{STREAMS},{STREAMS // 2}", "--duration", "10m", "--osl", "64"]
 BUSY += ["--telemetry", "sim"]
-COCKPIT = ("-m", "tui.cli")
 
 
 @contextmanager
-def cockpit(
-    columns: int, rows: int, arguments: list[str] = BUSY, *, program: tuple[str, ...] = COCKPIT
-) -> Iterator[Terminal]:
+def cockpit(columns: int, rows: int, arguments: list[str] = BUSY) -> Iterator[Terminal]:
     """Open a cockpit, and at the end leave it; both keys at once would fall into one tick."""
-    with in_a_terminal([sys.executable, *program, *arguments], Path.cwd(), {}, columns, rows) as terminal:
+    with in_a_terminal([sys.executable, "-m", "tui.cli", *arguments], Path.cwd(), {}, columns, rows) as terminal:
         yield terminal
         with suppress(OSError):  # once its plan is done, `q` ends it
             for key in (b"q", b"f"):
@@ -53,88 +46,6 @@ def cockpit(
                 terminal.read_for(1.0)
         terminal.read_rest()
         terminal.wait()
-
-
-# The event loop.
-
-
-class Ticking(selectors.DefaultSelector):
-    """Logs each stretch of an event loop, from one wait to the next, in CPU time of its thread.
-
-    It may consist of several turns, which end at any select: within one nothing else is handled, not even a key.
-    """
-
-    lines: Any = None
-    about: list[str] = []  # noqa: RUF012
-    began: tuple[float, float] | None = None
-    turn_began_s = longest_turn_s = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        now_s = time.thread_time()
-        self.longest_turn_s = max(self.longest_turn_s, now_s - self.turn_began_s)
-        if timeout != 0 and self.began is not None:
-            cpu_ms = (now_s - self.began[1]) * 1000
-            if cpu_ms > 1:
-                self.lines.write(json.dumps([self.began[0], cpu_ms, self.longest_turn_s * 1000, self.about]) + "\n")
-        found = super().select(timeout)
-        self.turn_began_s = time.thread_time()
-        if timeout != 0:
-            self.about.clear()
-            self.began, self.longest_turn_s = (time.monotonic(), self.turn_began_s), 0.0
-        return found
-
-
-def ticking(file: Path, arguments: list[str]) -> None:
-    """Run the cockpit with a line in a file for each stretch, and what the snapshot in it changed."""
-    from tui.cli.__main__ import main
-    from tui.screens.cockpit import CockpitScreen
-
-    take = CockpitScreen.show
-
-    def taking(self: CockpitScreen, now: Snapshot) -> None:
-        before = self.snapshot or now
-        Ticking.about.append("snapshot")
-        if before is now or before.phase != now.phase:
-            Ticking.about.append(f"phase {now.phase}")
-        if len(before.stages) != len(now.stages):
-            Ticking.about.append(f"stage {len(now.stages)}")
-        if len(before.verdicts) != len(now.verdicts):
-            Ticking.about.append(f"{len(now.verdicts)} verdicts")
-        take(self, now)
-
-    CockpitScreen.show = taking  # type: ignore[method-assign, assignment]
-    selectors.DefaultSelector = Ticking  # type: ignore[misc]
-    with file.open("w", buffering=1) as Ticking.lines:
-        main(arguments)
-
-
-class Tick(NamedTuple):
-    """What the event loop did between two waits."""
-
-    began_s: float
-    cpu_ms: float
-    longest_turn_ms: float
-    about: list[str]
-
-
-def ticks() -> None:
-    """Go through views, dialogs, loads and phases, and print the slowest stretches of the event loop."""
-    reported, pressed = Path("ticks").absolute(), list[tuple[float, str]]()
-    with cockpit(240, 60, ["--ticking", str(reported), *BUSY], program=("-m", "benchmarks.screen")) as terminal:
-        terminal.read_until(b"stage 1 of")
-        for key in (*(page.key for page in PAGES), *"1zzwt][  .?", "\x1b", "n", "\x1b", *"..."):
-            pressed.append((time.monotonic(), key))
-            terminal.press(key.encode())
-            terminal.read_for(SETTLE_S)
-    found = sorted((Tick(*json.loads(line)) for line in reported.read_text().splitlines()), key=lambda one: -one.cpu_ms)
-    middle = statistics.median(tick.cpu_ms for tick in found if "snapshot" in tick.about)
-    longest = max(tick.longest_turn_ms for tick in found)
-    print(
-        f"240 x 60: CPU of a tick, median {middle:.1f} ms; the longest turn of the loop {longest:.1f} ms; the slowest:"
-    )
-    for tick in found[:15]:
-        keys = [repr(key) for at_s, key in pressed if -0.1 < at_s - tick.began_s < 0.5]
-        print(f"  {tick.cpu_ms:>7.1f} ms  {tick.longest_turn_ms:>5.1f} ms  {', '.join([*tick.about, *keys])}")
 
 
 # The hand.
@@ -271,12 +182,9 @@ def _watched(arguments: list[str]) -> Cost:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--ticking"]:
-        ticking(Path(sys.argv[2]), sys.argv[3:])
-    else:
-        parts = {"ticks": ticks, "hand": hand, "bytes": written, "load": beside_a_load}
-        parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-        parser.add_argument("what", nargs="+", choices=parts)
-        for what in parser.parse_args().what:
-            with scratch():
-                parts[what]()
+    parts = {"hand": hand, "bytes": written, "load": beside_a_load}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="+", choices=parts)
+    for what in parser.parse_args().what:
+        with scratch():
+            parts[what]()
