@@ -81,7 +81,7 @@ wheelhouse: dist  ## the wheel and its dependencies in build/wheelhouse, for mac
 
 test-dist: $(INSTALLED_DEV) dist  ## the wheelhouse installed without a network by pip and uv, on each Python from 3.11 to 3.14 that is here
 	$(BIN)/python .ci/wheelhouse.py --tools $(WHEELS)
-	$(BIN)/python .ci/try_dist.py $(PYTHONS)
+	$(BIN)/python .ci/try_dist.py
 
 docs: $(INSTALLED_DEV)  ## write the profile reference and the manual page, and build the manual as a site in build/site
 	$(BIN)/python -m loadgen.profile.reference

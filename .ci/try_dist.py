@@ -1,9 +1,8 @@
 """Installs the wheelhouse into empty environments, by pip and by uv, without a network, and runs the smoke tests there.
 
-    python .ci/try_dist.py [FOLDER...]    each Python of wheelhouse.PYTHONS that is found; FOLDERs are searched, too
-
-Needs `unshare` (util-linux), as root or with user namespaces. Exit code 1 if something failed; a Python that is not
-found is reported, and is no failure.
+Each Python of wheelhouse.PYTHONS that uv finds here is tried; `uv python install VERSION` fetches a missing one, which
+is reported, and is no failure. Needs `unshare` (util-linux), as root or with user namespaces. Exit code 1 if something
+failed.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -33,7 +32,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 
 def main() -> int:
-    found = {version: _find(version, [Path(name) for name in sys.argv[1:]]) for version in PYTHONS}
+    found = {version: _find(version) for version in PYTHONS}
     tries = [(version, python, name) for version, python in found.items() if python is not None for name in _INSTALLERS]
     # Most of the time is spent waiting, for a run or for the disk.
     with ThreadPoolExecutor(os.cpu_count()) as side_by_side:
@@ -53,16 +52,19 @@ def _tried(version: str, python: str, installer: str) -> bool:
     return not problem
 
 
-def _find(version: str, folders: Sequence[Path]) -> str | None:
-    name = f"python{version}"
-    places = [Path(place) for place in os.environ.get("PATH", "").split(os.pathsep)]
-    places += [*folders, *Path.home().glob(f".pyenv/versions/{version}.*/bin")]
-    for candidate in (place / name for place in places):
-        answers = [str(candidate), "-c", "import venv; print('here')"]
-        # pyenv has a shim for every version, which works only for the enabled ones.
-        if candidate.is_file() and subprocess.run(answers, capture_output=True, check=False).stdout == b"here\n":
-            return str(candidate)
-    return None
+def _find(version: str) -> str | None:
+    command = [
+        sys.executable,
+        "-m",
+        "uv",
+        "python",
+        "find",
+        "--no-python-downloads",
+        "--no-project",
+        "--system",
+        version,
+    ]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
 
 
 def _try(python: str, folder: Path, install: Callable[[str, Path], list[list[str]]]) -> str:
