@@ -45,7 +45,7 @@ async def time_to_verdict(faults: str, most_s: float) -> Found:
     async with simulator(10) as url, httpx.AsyncClient(trust_env=False) as client:
         run = Run(RunSettings(attach(url, load), where="bench"))
         async for snapshot in run.snapshots():
-            if not wrong_s and snapshot.stages and snapshot.stages[0].elapsed_s > GOOD_S:
+            if not wrong_s and snapshot.stages and snapshot.stages[0].duration_s > GOOD_S:
                 (await client.post(f"{url}/admin/faults", json={"faults": faults.split()})).raise_for_status()
                 wrong_s = time.monotonic()
             reported = next((one for one in snapshot.verdicts if is_of_output(one) and one.bad), None)

@@ -36,7 +36,7 @@ from loadgen.profile.document import load_profile
 from loadgen.record.record import Record
 from loadgen.report.tabular import Column
 from loadgen.run.settings import RunSettings
-from loadgen.run.stage_views import StageViews
+from loadgen.run.shown_stages import ShownStages
 from loadgen.run.view import snapshot_of
 from loadgen.run.writer import RunWriter
 from loadgen.schema.deltas import ClientDelta, EncodedHistogram, StageDelta
@@ -332,7 +332,7 @@ def _tick(delta: StageDelta, lag: EncodedHistogram, tick: int, stage: int, windo
 class Onlooker:
     """Makes snapshots of a record, and keeps what the cockpit keeps of them."""
 
-    views: StageViews = field(default_factory=StageViews)
+    views: ShownStages = field(default_factory=ShownStages)
     timeline: Timeline = field(default_factory=Timeline)
     book: LogBook = field(default_factory=LogBook)
     seen: int = 0

@@ -60,7 +60,7 @@ from loadgen.schema.journal import (
     WorkersPlaced,
 )
 from loadgen.schema.output import CanaryTraffic
-from loadgen.schema.result import Limits, Result, RunEvent, StageResult
+from loadgen.schema.result import Limits, Result, RunEvent, StageHardware, StageResult
 from loadgen.schema.shared import RunState, SearchResult
 
 _EVENTS_OF_A_KIND = 1_000
@@ -357,18 +357,22 @@ class Record:
             canary=self.canaries.result(self.total.counters["sent"] + self.total.counters["warmup"]),
         )
 
-    def stage_result(self, stage: StageRecord) -> StageResult:
-        assert self.run is not None, "a record begins with RunStarted"
+    def stage_result(
+        self, stage: StageRecord, machine: StageHardware | None = None, *, with_hdr: bool = True
+    ) -> StageResult:
+        """The figures of a stage, over or not; `machine` are those of its hardware, where they are known."""
+        began_s = self.run.unix_s if self.run is not None else 0.0
         return stage_result(
             stage,
-            started_at=iso_time(self.run.unix_s + stage.started.t_s),
+            started_at=iso_time(began_s + stage.started.t_s),
             now_s=self.timeline.points[-1].t_s if self.timeline.points else stage.started.t_s,
             limits=self.limits,
             price=self.price,
-            machine=stage_hardware(stage, self.hardware),
+            machine=machine if machine is not None else stage_hardware(stage, self.hardware),
             canaries=self.canaries,
             urls=self.urls,
             stages=self.stages.values(),
+            with_hdr=with_hdr,
         )
 
     @property

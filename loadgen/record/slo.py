@@ -31,7 +31,7 @@ from loadgen.metrics.difference import (
 from loadgen.metrics.histogram import Histogram
 from loadgen.profile.values import limit_of, per_stream_limits_ms, stage_limits_ms
 from loadgen.record.stage import StageRecord
-from loadgen.schema.result import FailureCheck, Goodput, Limits, SloCheck, SloVerdict
+from loadgen.schema.result import FailureCheck, Goodput, Limits, SloCheck, SloVerdict, StageResult
 
 _TELLING = 5  # from so many misses on, their share predicts how it will go on
 _MAX_NAMED = 100_000  # further requests: nobody waits for more
@@ -72,14 +72,14 @@ def limits_of(profile: Mapping[str, Any]) -> Limits:
     )
 
 
-def is_known(stage: Judgement) -> bool:
+def is_known(stage: Judgement | StageResult) -> bool:
     """Whether anything has been measured that a limit applies to."""
     known = [not check.is_empty for check in stage.slo.values()]
     known += [stage.goodput.determined > 0] if stage.goodput is not None else []
-    return any(known) if known else stage.failures.scheduled > 0
+    return any(known) if known else stage.failures is not None and stage.failures.scheduled > 0
 
 
-def needed_words(stage: Judgement) -> str:
+def needed_words(stage: Judgement | StageResult) -> str:
     """What a sure verdict takes for the most demanding limit: "ttft_p99 needs 120 more requests"; empty if sure.
 
     Limits that are far away are left out.

@@ -74,6 +74,11 @@ class StageRecord:
         return f"stage {self.started.index + 1}"
 
     @property
+    def is_part(self) -> bool:
+        """Whether it is one server's or host's part."""
+        return self._whole is not None
+
+    @property
     def counters(self) -> dict[str, int]:
         return self.metrics.counters
 

@@ -111,6 +111,7 @@ def stage_result(
         tpot_parts=counters["tpot_parts"],
         carried_share=stage.carried_share,
         e2e_inconclusive=stage.e2e_inconclusive,
+        e2e_needs_s=stage.e2e_needs_s,
         curve=load_curve([stage]) if started.steps else (),
         compute=machine.compute,
         canary=canaries.stage(started.index, counters["sent"] + counters["warmup"]),
@@ -122,7 +123,8 @@ def stage_result(
 
 def _target(load: StageLoad) -> Target:
     arrival = load.arrival if load.rate is not None else None
-    return Target(concurrency=load.concurrency, rate=load.rate, arrival=arrival)
+    moves = (load.steps[0][1], load.steps[-1][1]) if load.steps else None
+    return Target(concurrency=load.concurrency, rate=load.rate, arrival=arrival, moves=moves)
 
 
 def _instance_result(part: StageRecord, url: str) -> InstanceResult:
@@ -236,6 +238,8 @@ def requests_of(stage: StageRecord) -> Requests:
     metrics, unsent = stage.metrics, stage.counters["unsent"]
     counts: dict[str, Any] = {name: stage.counters[name] for name in _REQUESTS}
     counts |= {"scheduled": counts["sent"] + unsent, "unsent": unsent}
+    if not stage.is_part:
+        counts["open"] = stage.open_sent
     if unsent:
         counts["unsent_longest_wait_s"] = round(metrics.unsent_wait_ns / 1e9, 3)
     counts |= {name: dict(getattr(metrics, name)) for name in ("errors", "messages", "models", "finish_reasons")}

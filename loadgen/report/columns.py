@@ -1,6 +1,6 @@
 """The columns of measured figures, each declared once under its CSV name; a table is a list of names.
 
-A row is a stage of a result or snapshot, a server's or host's part of a stage, or a point of the load curve. A figure
+A row is a stage, a server's or host's part of a stage, or a point of the load curve. A figure
 that a row lacks is shown as unknown.
 """
 
@@ -14,15 +14,14 @@ from typing import NamedTuple
 
 from loadgen.format import Statistic, gib, percent, signed_percent
 from loadgen.report.assessment import titles
-from loadgen.report.notes import LATENCY_TITLES, has_numbers, latencies, request_counts
+from loadgen.report.notes import LATENCY_TITLES, has_numbers, latencies, met_so_far, request_counts
 from loadgen.report.tabular import Column, Value, text_lines
 from loadgen.schema.comparison import Comparison
 from loadgen.schema.deltas import Summary
 from loadgen.schema.hardware_result import GpuStage
-from loadgen.schema.result import CurvePoint, HostResult, InstanceResult, Result, StageResult, met_limits
-from loadgen.schema.snapshot import StageView
+from loadgen.schema.result import CurvePoint, HostResult, InstanceResult, Result, StageResult
 
-Measured = StageResult | StageView | InstanceResult | HostResult | CurvePoint
+Measured = StageResult | InstanceResult | HostResult | CurvePoint
 
 
 def figure(part: str, name: str) -> Callable[[Measured], Value]:
@@ -33,7 +32,7 @@ def figure(part: str, name: str) -> Callable[[Measured], Value]:
 def _held(row: Measured) -> float | None:
     if isinstance(row, StageResult):
         return row.concurrency.mean
-    return row.held if isinstance(row, CurvePoint | HostResult) else getattr(row, "held_mean", None)
+    return row.held if isinstance(row, CurvePoint | HostResult) else None
 
 
 def _interactivity(row: Measured) -> Value:
@@ -82,14 +81,14 @@ def _hbm_used_gib(row: Measured) -> float | None:
 
 
 def _met(row: Measured) -> bool | None:
-    return met_limits(row) if isinstance(row, StageResult) else getattr(row, "slo_met", None)
+    return met_so_far(row) if isinstance(row, StageResult) else None
 
 
 def _statistic(latency: str, statistic: str, row: Measured) -> Statistic:
     match row:
         case StageResult():
             summary = latencies(row).get(latency)
-        case InstanceResult() | HostResult() | StageView():
+        case InstanceResult() | HostResult():
             summary = row.latency_ms.get(latency)
         case CurvePoint():
             summary = getattr(row, f"{latency}_ms", None)

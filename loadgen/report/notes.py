@@ -11,12 +11,12 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen.format import counted, significant
+from loadgen.record.slo import is_known
 from loadgen.report.output import output_words
 from loadgen.schema.comparison import Condition, ReferenceResult
-from loadgen.schema.deltas import OUTCOMES, Summary
+from loadgen.schema.deltas import MAIN_LATENCIES, OUTCOMES, Summary
 from loadgen.schema.hardware_result import ComputeResult
-from loadgen.schema.result import FirstWave, Requests, Result, StageResult
-from loadgen.schema.snapshot import StageView
+from loadgen.schema.result import FirstWave, Requests, Result, StageResult, met_limits
 
 LATENCY_TITLES = {"ttft": "TTFT", "ttft_from_intended": "TTFT from due", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
 _MIN_TAIL = 0.01  # of the window: a shorter tail is not mentioned
@@ -52,7 +52,19 @@ def has_numbers(stage: StageResult) -> bool:
 
 def latencies(stage: StageResult) -> dict[str, Summary]:
     """A stage's latencies by name; none if its load moves, as they belong to no single load."""
-    return {} if stage.curve else stage.latency_ms
+    return {} if stage.target.moves is not None else stage.latency_ms
+
+
+def latencies_so_far(stage: StageResult) -> dict[str, Summary]:
+    """The latencies shown during a run, also of a moving load; its E2E belongs to no single load."""
+    shown = (name for name in MAIN_LATENCIES if name != "e2e" or stage.target.moves is None)
+    return {name: stage.latency_ms[name] for name in shown if name in stage.latency_ms}
+
+
+def met_so_far(stage: StageResult) -> bool | None:
+    """Whether a stage meets its limits; None without limits, and before anything is known that they apply to."""
+    unsure = stage.running or not (has_numbers(stage) or stage.requests.failed)
+    return None if unsure and not is_known(stage) else met_limits(stage)
 
 
 def latency_titles(stages: Iterable[StageResult]) -> dict[str, str]:
@@ -92,11 +104,10 @@ def first_messages(stage: StageResult) -> list[str]:
     return [f"  {kind}: {text}" for kind, texts in stage.requests.messages.items() for text in texts[:1]]
 
 
-def account_words(stage: StageView) -> str:
+def account_words(requests: Requests) -> str:
     """All requests in a line that adds up: 92 scheduled, 80 never sent; 12 sent = 9 completed + 3 open."""
-    requests = stage.requests
-    parts = {name.replace("_", " "): getattr(requests, name) for name in OUTCOMES} | {"open": stage.open}
-    shown = [f"{count:,} {name}" for name, count in parts.items() if count]
+    parts = {name: getattr(requests, name) for name in (*OUTCOMES, "open")}
+    shown = [f"{count:,} {name.replace('_', ' ')}" for name, count in parts.items() if count]
     sent = f"{requests.sent:,} sent = {' + '.join(shown)}" if shown else f"{requests.sent:,} sent"
     scheduled = f"{requests.scheduled:,} scheduled, {requests.unsent:,} never sent; " if requests.unsent else ""
     return f"{scheduled}{sent}" + (f"; {requests.carried_in:,} carried in" if requests.carried_in else "")
@@ -138,17 +149,21 @@ def condition_words(found: Sequence[Condition]) -> Iterator[str]:
 def stage_notes(stage: StageResult) -> list[Note]:
     """Notes on what a stage's figures do and do not cover; verdicts and limits are reported elsewhere."""
     tail_is_verdict = any(verdict.id == "tail" for verdict in stage.verdicts)
-    found = notes_of(
-        latencies(stage),
-        moves=bool(stage.curve),
-        inconclusive=stage.inconclusive,
-        e2e_inconclusive=stage.e2e_inconclusive,
-        tpot_parts=stage.tpot_parts,
-        first_wave=stage.first_wave,
-        tail_share=None if tail_is_verdict else stage.tail_share,
-        compute=stage.compute,
-    )
-    return [*found, *_energy(stage), *_cost(stage), *_output(stage)]
+    found = [note for note in _coverage(stage) if note.subject != "Tail" or not tail_is_verdict]
+    return [*found, *_mfu(stage), *_energy(stage), *_cost(stage), *_output(stage)]
+
+
+def live_notes(stage: StageResult) -> list[Note]:
+    """Notes on what a stage's figures do and do not cover once it has ended, where no verdicts on it are shown."""
+    if stage.running:
+        return []
+    capped = [Note("Cap", verdict.text) for verdict in stage.verdicts if verdict.id == "capped"]
+    return [*_coverage(stage), *capped, *_mfu(stage)]
+
+
+def _mfu(stage: StageResult) -> Iterator[Note]:
+    if stage.compute is not None:
+        yield Note("MFU", mfu_words(stage.compute))
 
 
 def _output(stage: StageResult) -> Iterator[Note]:
@@ -179,37 +194,23 @@ def _energy(stage: StageResult) -> Iterator[Note]:
         yield Note("Energy", f"of {whose}: the server's own GPUs are unknown")
 
 
-def notes_of(
-    latency_ms: Mapping[str, Summary],
-    *,
-    moves: bool,
-    inconclusive: str | None,
-    e2e_inconclusive: str | None,
-    tpot_parts: int,
-    first_wave: FirstWave | None,
-    tail_share: float | None,
-    compute: ComputeResult | None,
-    capped: str | None = None,
-) -> Iterator[Note]:
-    """Notes on what the figures cover, also for a stage that has no result yet."""
+def _coverage(stage: StageResult) -> Iterator[Note]:
+    moves, latency_ms = stage.target.moves is not None, latencies(stage)
     if moves:
         yield Note("Load", "it moves: see the figures by the streams held; E2E belongs to no single load")
-    if inconclusive is not None:
-        yield Note("Inconclusive", inconclusive)
-    if e2e_inconclusive is not None:
-        yield Note("E2E", e2e_inconclusive.removeprefix("E2E: "))
+    if stage.inconclusive is not None:
+        yield Note("Inconclusive", stage.inconclusive)
+    if stage.e2e_inconclusive is not None:
+        yield Note("E2E", stage.e2e_inconclusive.removeprefix("E2E: "))
     yield from _waiting(latency_ms)
     tpot = latency_ms.get("tpot")
-    if tpot_parts and tpot is not None:
-        yield Note("TPOT", f"{tpot_parts:,} of {tpot.count:,} are parts of streams")
-    if first_wave is not None:
-        yield _first_wave(first_wave)
-    if tail_share is not None and tail_share >= _MIN_TAIL:
-        yield Note("Tail", f"for {tail_share:.0%} of the time fewer streams than asked for, as the requests ran out")
-    if capped is not None:
-        yield Note("Cap", capped)
-    if compute is not None:
-        yield Note("MFU", mfu_words(compute))
+    if stage.tpot_parts and tpot is not None:
+        yield Note("TPOT", f"{stage.tpot_parts:,} of {tpot.count:,} are parts of streams")
+    if stage.first_wave is not None:
+        yield _first_wave(stage.first_wave)
+    tail = stage.tail_share
+    if tail is not None and tail >= _MIN_TAIL:
+        yield Note("Tail", f"for {tail:.0%} of the time fewer streams than asked for, as the requests ran out")
 
 
 def mfu_unknown(stage: StageResult) -> str:

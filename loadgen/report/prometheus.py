@@ -19,10 +19,12 @@ from loadgen.format import plain
 from loadgen.metrics.histogram import EXPORTED_BOUNDS_US, Histogram
 from loadgen.record.record import Record
 from loadgen.record.stage import StageRecord
+from loadgen.report.notes import latencies_so_far, met_so_far
 from loadgen.schema.deltas import MAIN_LATENCIES, OUTCOMES
 from loadgen.schema.engine import EngineView, OthersTraffic
+from loadgen.schema.result import StageResult
 from loadgen.schema.samples import GpuSample
-from loadgen.schema.snapshot import Snapshot, StageView
+from loadgen.schema.snapshot import Snapshot
 
 KEPT_S = 60.0
 """How long a stage is exported after its end: longer than the usual scrape intervals."""
@@ -43,15 +45,15 @@ class _Latency(NamedTuple):
 
 
 class _Stage(NamedTuple):
-    view: StageView
+    figures: StageResult
     input_tokens: int | None
     output_tokens: int
     latencies: dict[str, _Latency]
 
     @property
     def labels(self) -> tuple[str, ...]:
-        view = self.view
-        return str(view.number), plain(view.label), str(view.isl), str(view.osl)
+        stage = self.figures
+        return str(stage.number), plain(stage.label), str(stage.isl), str(stage.osl)
 
 
 class Moment(NamedTuple):
@@ -66,21 +68,20 @@ def moment_of(snapshot: Snapshot, record: Record) -> Moment:
     """The state of the run now, with current and recent stages."""
     shown = list(zip(snapshot.stages, record.stages.values(), strict=True))
     recent = [
-        (view, stage)
-        for view, stage in shown
+        _stage(figures, stage)
+        for figures, stage in shown
         if stage is record.shown or (stage.ended is not None and snapshot.t_s - stage.ended.t_s < KEPT_S)
     ]
     run_id = record.run.run_id if record.run is not None else ""
-    return Moment(snapshot, run_id, tuple(_stage(view, stage) for view, stage in recent))
+    return Moment(snapshot, run_id, tuple(recent))
 
 
-def _stage(view: StageView, stage: StageRecord) -> _Stage:
+def _stage(figures: StageResult, stage: StageRecord) -> _Stage:
     return _Stage(
-        view,
+        figures,
         input_tokens=None if stage.misses_input else stage.counters["window_input_tokens"],
         output_tokens=stage.counters["window_output_tokens"],
-        # E2E of a moving load belongs to no single load.
-        latencies={name: _latency(stage.histogram(name)) for name in MAIN_LATENCIES if name in view.latency_ms},
+        latencies={name: _latency(stage.histogram(name)) for name in latencies_so_far(figures)},
     )
 
 
@@ -104,13 +105,13 @@ def _gauge(name: str, words: str, value: Callable[[Snapshot], float | None]) -> 
     return _Family(GaugeMetricFamily, name, words, (), lambda moment: [((), value(moment.snapshot))])
 
 
-def _stage_gauge(name: str, words: str, value: Callable[[StageView], float | None]) -> _Family:
+def _stage_gauge(name: str, words: str, value: Callable[[StageResult], float | None]) -> _Family:
     return _Family(
         GaugeMetricFamily,
         name,
         words,
         _STAGE,
-        lambda moment: [(stage.labels, value(stage.view)) for stage in moment.stages],
+        lambda moment: [(stage.labels, value(stage.figures)) for stage in moment.stages],
     )
 
 
@@ -169,7 +170,7 @@ def _info(moment: Moment) -> Samples:
 def _outcomes(moment: Moment) -> Samples:
     for stage in moment.stages:
         for outcome in OUTCOMES:
-            yield (*stage.labels, outcome), getattr(stage.view.requests, outcome)
+            yield (*stage.labels, outcome), getattr(stage.figures.requests, outcome)
 
 
 def _errors(moment: Moment) -> Samples:
@@ -209,7 +210,7 @@ _FAMILIES = (
     _gauge("vramp_request_rate_target", "Requests a second of the open loop", lambda now: now.load.rate),
     _gauge("vramp_streams_open", "Streams that are open now", lambda now: now.load.held),
     _gauge("vramp_requests_queued", "Arrivals that wait for a connection", lambda now: now.load.queued),
-    _stage_counter("vramp_requests_sent", "Requests sent", lambda stage: stage.view.requests.sent),
+    _stage_counter("vramp_requests_sent", "Requests sent", lambda stage: stage.figures.requests.sent),
     _Family(CounterMetricFamily, "vramp_requests", "Requests by what became of them", (*_STAGE, "outcome"), _outcomes),
     _Family(CounterMetricFamily, "vramp_request_errors", "Failures of the whole run by kind", ("kind",), _errors),
     _stage_counter("vramp_input_tokens", "Input tokens in the measured window", lambda stage: stage.input_tokens),
@@ -217,15 +218,17 @@ _FAMILIES = (
     _stage_gauge(
         "vramp_stage_output_tokens_per_second",
         "Output tokens a second over the measured window so far",
-        lambda view: view.throughput.output_tokens_per_s,
+        lambda stage: stage.throughput.output_tokens_per_s,
     ),
     _stage_gauge(
         "vramp_stage_requests_per_second",
         "Completed requests a second over the measured window so far",
-        lambda view: view.throughput.requests_per_s,
+        lambda stage: stage.throughput.requests_per_s,
     ),
-    _stage_gauge("vramp_stage_streams_mean", "Mean number of open streams in the window", lambda view: view.held_mean),
-    _stage_gauge("vramp_stage_limits_met", "1 where every limit is met so far", lambda view: view.slo_met),
+    _stage_gauge(
+        "vramp_stage_streams_mean", "Mean number of open streams in the window", lambda stage: stage.concurrency.mean
+    ),
+    _stage_gauge("vramp_stage_limits_met", "1 where every limit is met so far", met_so_far),
     _Family(
         GaugeMetricFamily,
         "vramp_recent_latency_seconds",

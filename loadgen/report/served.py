@@ -16,9 +16,7 @@ from loadgen.report.notes import LATENCY_TITLES, Note
 from loadgen.report.tabular import Column, Value
 from loadgen.schema.engine import EngineLatencyMs, EngineStage
 from loadgen.schema.result import StageResult
-from loadgen.schema.snapshot import StageView
 
-Watched = StageResult | StageView
 NO_LOAD_NOTE = (
     "No load was sent in these stages: the figures are the engine's own, of what others sent and of streams that were "
     "still open from the stage before."
@@ -57,23 +55,23 @@ def mean(latency: EngineLatencyMs | None, name: str) -> float | None:
     return latency.mean / 1000 if name in IN_SECONDS else latency.mean
 
 
-def _of_engine(name: str) -> Callable[[Watched], Value]:
+def _of_engine(name: str) -> Callable[[StageResult], Value]:
     return lambda stage: getattr(stage.engine, name, None)
 
 
-def _running(stage: Watched) -> Value:
+def _running(stage: StageResult) -> Value:
     return stage.others.running if stage.others is not None else None
 
 
-def _within(name: str, percentile: str, stage: Watched) -> Value:
+def _within(name: str, percentile: str, stage: StageResult) -> Value:
     return within(stage.engine.latency_ms.get(name) if stage.engine is not None else None, name, percentile)
 
 
-def _errors(stage: Watched) -> Value:
+def _errors(stage: StageResult) -> Value:
     return sum(stage.engine.errors.values()) if stage.engine is not None and stage.engine.errors else None
 
 
-def _percentile(name: str, percentile: str, width: int) -> Column[Watched]:
+def _percentile(name: str, percentile: str, width: int) -> Column[StageResult]:
     title, first = latency_title(name), percentile == "p50"
     return Column(
         f"{title} {percentile}, {latency_unit(name)}",
@@ -86,7 +84,7 @@ def _percentile(name: str, percentile: str, width: int) -> Column[Watched]:
     )
 
 
-SERVED: tuple[Column[Watched], ...] = (
+SERVED: tuple[Column[StageResult], ...] = (
     Column("running", _running, short="run", decimals=1, width=6, role="running"),
     Column("req/s", _of_engine("requests_per_s"), width=6),
     Column("tok/s in", _of_engine("prompt_tokens_per_s"), short="in", group="tok/s", under="in", decimals=0, width=6),
@@ -108,18 +106,7 @@ SERVED: tuple[Column[Watched], ...] = (
 """Others' load, a row per stage; during a load of ours, the engine's figures for everything it served."""
 
 
-def served_part(engine: EngineStage) -> EngineStage:
-    """The figures of `SERVED`, in a quarter of the memory."""
-    return EngineStage(
-        between_s=engine.between_s,
-        latency_ms={name: engine.latency_ms[name] for name in ("ttft", "tpot") if name in engine.latency_ms},
-        requests=engine.requests,
-        prompt_tokens=engine.prompt_tokens,
-        generation_tokens=engine.generation_tokens,
-    )
-
-
-MORE: tuple[Column[Watched], ...] = (
+MORE: tuple[Column[StageResult], ...] = (
     _percentile("e2e", "p50", 0),
     _percentile("e2e", "p99", 0),
     Column("requests", _of_engine("requests"), decimals=0),

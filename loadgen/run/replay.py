@@ -19,7 +19,7 @@ from loadgen.profile import BASE
 from loadgen.record.record import Record
 from loadgen.run.hardware import telemetry_words
 from loadgen.run.operations import Abort, NextStage, Operation, Pause, Resume, Stop
-from loadgen.run.stage_views import StageViews
+from loadgen.run.shown_stages import ShownStages
 from loadgen.run.view import load_view, snapshot_of
 from loadgen.schema.journal import Happened, Line, RunStarted, Ticked, time_of
 from loadgen.schema.snapshot import SNAPSHOT_S, InstanceView, Phase, ReplayView, SeriesPoint, ServerView, Snapshot
@@ -54,7 +54,7 @@ class Replay:
             raise ResultError(f"{journal}: not the journal of a run: it does not begin with its start")
         self._run = self._next
         self._record = Record()
-        self._views = StageViews()
+        self._shown = ShownStages()
         self._log = _log_of(journal.parent)
         self._past: list[SeriesPoint] = []
         self._wake = asyncio.Event()
@@ -134,7 +134,7 @@ class Replay:
         started = record.shown.started if record.shown is not None else None
         return snapshot_of(
             record,
-            self._views,
+            self._shown,
             t_s=position_s,
             unix_s=self._run.unix_s + position_s,
             phase=phase_of(record),

@@ -29,7 +29,7 @@ from loadgen.run.remote import SnapshotServer, points_of
 from loadgen.run.servers import Servers
 from loadgen.run.session import Session
 from loadgen.run.settings import RunSettings
-from loadgen.run.stage_views import StageViews
+from loadgen.run.shown_stages import ShownStages
 from loadgen.run.view import load_view, snapshot_of
 from loadgen.run.writer import RunWriter
 from loadgen.schema.result import Result
@@ -90,7 +90,7 @@ class Run:
         self._ended = asyncio.Event()
 
         # What is shown on the screen, to watchers and to scrapers.
-        self._views = StageViews()
+        self._shown = ShownStages()
         self._baseline = BaselineWatch(settings.baseline) if settings.baseline is not None else None
         self._due = asyncio.Event()
         self._snapshot_server = SnapshotServer(
@@ -353,7 +353,7 @@ class Run:
         state, reason = self._ending or (None, masked_text(str(self._failure or "")))
         return snapshot_of(
             record,
-            self._views,
+            self._shown,
             t_s=t_s,
             unix_s=time.time(),
             phase=self._phase,

@@ -13,18 +13,19 @@ from loadgen.metrics.bursts import buffered_words, on_host
 from loadgen.metrics.mfu import compute_of
 from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.verdicts import StageFacts, flags, gpu_verdicts, kv_limit, memory_rate, queueing, stage_verdicts
+from loadgen.record.curve import distribution_of
 from loadgen.record.hardware import HardwareRecord
 from loadgen.record.output import answer_verdicts
 from loadgen.record.record import Record
 from loadgen.record.stage import StageRecord
-from loadgen.record.stage_result import host_results
+from loadgen.record.stage_result import requests_of
 from loadgen.record.token_verdicts import token_verdicts
 from loadgen.report.assessment import by_text
 from loadgen.report.output import is_of_output, output_words
 from loadgen.run.baseline_watch import BaselineWatch
-from loadgen.run.stage_views import StageViews, distributions, whole_view
+from loadgen.run.shown_stages import ShownStages
 from loadgen.schema.comparison import Comparison
-from loadgen.schema.deltas import OUTCOMES
+from loadgen.schema.deltas import MAIN_LATENCIES, OUTCOMES
 from loadgen.schema.engine import EngineView, OthersTraffic
 from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import ComputeResult
@@ -73,7 +74,7 @@ class LoadFields(TypedDict, total=False):
 
 def snapshot_of(
     record: Record,
-    views: StageViews,
+    shown: ShownStages,
     *,
     t_s: float,
     phase: Phase,
@@ -108,6 +109,7 @@ def snapshot_of(
         )
         if phase == "draining" and (quiet := _quiet_words(record)):
             text, healthy = f"draining: {quiet}", False
+    together = _together(record)
     return Snapshot(
         t_s=t_s,
         phase=phase,
@@ -116,15 +118,18 @@ def snapshot_of(
         server=server,
         point=record.timeline.points[-1] if record.timeline.points else SeriesPoint(t_s=t_s),
         client=client,
-        hosts=tuple(host_results(record.shown)) if record.shown is not None else (),
         engine=record.engine,
         others=record.others,
         compute=_compute(record),
-        stages=views.of(record),
-        whole=whole_view(list(record.stages.values()), record.total),
+        stages=shown.of(record),
+        requests=requests_of(together) if together is not None else None,
+        latency_ms=together.summaries(*MAIN_LATENCIES) if together is not None else {},
         recent=record.timeline.recent(),
-        distributions=distributions(record),
-        curve=views.curve(),
+        distributions=tuple(
+            distribution_of(stage.started.index + 1, stage.started.label, stage.metrics.latency)
+            for stage in list(record.stages.values())[:-3:-1]
+        ),
+        curve=shown.curve(),
         errors=_error_views(record.total),
         events=tuple(record.events),
         findings=record.findings,
@@ -139,6 +144,14 @@ def snapshot_of(
         baseline_distribution=baseline.distribution(record) if baseline is not None else None,
         **known,
     )
+
+
+def _together(record: Record) -> StageRecord | None:
+    """All stages as one; None before the first."""
+    stages = list(record.stages.values())
+    if not stages:
+        return None
+    return StageRecord(stages[0].started, metrics=record.total, open_sent=sum(stage.open_sent for stage in stages))
 
 
 def _gpu_views(hardware: HardwareRecord, found: Sequence[Verdict]) -> tuple[GpuView, ...]:
@@ -258,6 +271,7 @@ def load_view(requested: StageLoad | None, record: Record, t_s: float, **known: 
         osl=requested.osl if requested is not None else 0,
         stage_elapsed_s=t_s - running.started.t_s if running is not None else 0.0,
         stage_progress=_progress(requested, running, t_s) if requested is not None and running is not None else None,
+        waits_for=running.waits_for if running is not None else "",
         **known,
     )
 

@@ -177,3 +177,12 @@ class TruthCheck(msgspec.Struct, frozen=True, kw_only=True):
     agrees: bool | None  # over all that could be compared; None if nothing could
     why: str  # what disagrees, then what could not be compared and why; empty if everything agrees
     over: str = ""  # "stages 1 to 3 together, including 5 canaries"; empty for the streams of this stage alone
+
+    @property
+    def words(self) -> str:
+        """Where TTFT was spent, then what disagrees or could not be compared."""
+        outside, ttft = self.ttft_outside_ms, None
+        if outside is not None and self.ttft_server_ms is not None:
+            ttft = f"mean TTFT {self.ttft_server_ms:.1f} ms at the server, {outside:+.1f} ms at the client"
+            ttft += f" ({self.over})" if self.over else ""
+        return "; ".join(filter(None, (ttft, self.why))) or "the same requests and tokens"

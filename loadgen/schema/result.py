@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 
+from loadgen.format import setting
 from loadgen.schema.bounds import Columns
 from loadgen.schema.comparison import BaselineView, Precision, ReferenceResult
 from loadgen.schema.deltas import Summary
@@ -88,11 +89,17 @@ class Target(msgspec.Struct, frozen=True):
     concurrency: int | None
     rate: _NotNegative | None
     arrival: str | None
+    moves: tuple[float, float] | None = None  # first and last load of a moving one; null for a constant load
 
     @property
     def load(self) -> float:
         """Streams of a closed loop, requests per second of an open one."""
         return float((self.rate if self.concurrency is None else self.concurrency) or 0.0)
+
+    @property
+    def words(self) -> str:
+        """The load as a short name: `64`, `2.50/s`."""
+        return setting(self.concurrency) if self.rate is None else f"{setting(self.rate)}/s"
 
 
 class Requests(msgspec.Struct, frozen=True):
@@ -121,6 +128,7 @@ class Requests(msgspec.Struct, frozen=True):
     carried_in: int | None = None  # streams of earlier stages that were open when it began
     carried_failed: int | None = None  # those of them that failed in this stage
     lost: int | None = None  # unfinished streams whose worker died or fell silent: the client's failure
+    open: int | None = None  # on their way: in `sent`, and in none of its parts yet; null for a host's or server's part
 
     @property
     def failed_in_all(self) -> int:
@@ -315,7 +323,7 @@ class StageResult(msgspec.Struct, frozen=True):
     started_at: str
     duration_s: float
     measured_s: _NotNegative
-    stop_reason: str
+    stop_reason: str  # empty while it runs, in a snapshot
     requests: Requests
     concurrency: Concurrency
     tokens: Tokens
@@ -348,12 +356,23 @@ class StageResult(msgspec.Struct, frozen=True):
     carried_share: float | None = None
     """Streams carried over, as a share of those sent: the ones long enough to outlive the stage."""
     e2e_inconclusive: str | None = None  # why E2E is unknown, and what it would take
+    e2e_needs_s: float | None = None
+    """How much longer it must be measured to know E2E; 0 if E2E is known, null if that cannot be said."""
     curve: tuple[CurvePoint, ...] = ()  # by step, for a moving load
     pass_number: int | None = None  # from 1, for a stage that is repeated with the same prompts
     compute: ComputeResult | None = None  # None if the engine does not report its operations
     cost: CostResult | None = None  # None without a price
     answers: Answers | None = None  # None if none was sampled, and in older results
     bursts: Bursts | None = None  # None if every read returned one output event at most, and in older results
+
+    @property
+    def number(self) -> int:
+        """Its number on the screen, from 1."""
+        return self.index + 1
+
+    @property
+    def running(self) -> bool:
+        return not self.stop_reason
 
     @property
     def doubt(self) -> str | None:

@@ -12,10 +12,10 @@ import msgspec
 
 from loadgen.schema.comparison import BaselineView, Comparison
 from loadgen.schema.deltas import Summary
-from loadgen.schema.engine import EngineStage, EngineView, OthersTraffic
+from loadgen.schema.engine import EngineView, OthersTraffic
 from loadgen.schema.finding import Finding, Verdict
-from loadgen.schema.hardware_result import ComputeResult, EnergyResult
-from loadgen.schema.result import CostResult, CurvePoint, HostResult, Requests, RunEvent, Throughput
+from loadgen.schema.hardware_result import ComputeResult
+from loadgen.schema.result import CurvePoint, HostResult, Requests, RunEvent, StageResult
 from loadgen.schema.samples import GpuPace, GpuSample, GpuStatic, HostSample
 from loadgen.schema.shared import Diagnosis, Milestone, SearchResult
 
@@ -117,6 +117,7 @@ class LoadView(msgspec.Struct, frozen=True):
     held_open: bool = False  # the operator lets the stage continue past its end
     stage_elapsed_s: float = 0.0
     stage_progress: float | None = None  # 0 to 1 for a bounded stage
+    waits_for: str = ""  # why the measurement of the running stage has not begun
 
     @property
     def no_load(self) -> bool:
@@ -154,42 +155,6 @@ class GpuView(msgspec.Struct, frozen=True):
     flags: tuple[str, ...] = ()  # its problems, in a word or two each: `THROTTLED hbm 18%`, `PCIe x8 of x16`
     pace: GpuPace = GpuPace()
     of_server: bool = True  # the server computes on its socket
-
-
-class StageView(msgspec.Struct, frozen=True):
-    """The figures of one stage so far."""
-
-    number: int
-    label: str
-    concurrency: int | None
-    rate: float | None
-    isl: int
-    osl: int
-    running: bool
-    elapsed_s: float
-    held_mean: float | None
-    requests: Requests
-    throughput: Throughput
-    open: int = 0  # sent and still in flight; 0 once the stage has ended
-    latency_ms: dict[str, Summary] = {}  # by name: ttft, tpot, itl, e2e
-    energy: EnergyResult | None = None  # None before five seconds of the window
-    compute: ComputeResult | None = None  # once the engine has reported its operations in the stage
-    cost: CostResult | None = None  # None without a price
-    slo_met: bool | None = None
-    slo_needs: str = ""  # what a sure verdict takes, such as "ttft_p99 needs 120 more requests"; empty once it is sure
-    stop_reason: str | None = None
-    truth: str = ""  # client against engine, in words; empty while the stage runs, or if the engine does not say
-    truth_agrees: bool | None = None  # None if nothing could be compared
-    waits_for: str = ""  # why its measurement has not begun
-    e2e_needs_s: float | None = None
-    """How much longer it must be measured to know E2E; None if unknown, 0 once E2E is known."""
-    first_wave: int = 0  # streams that began all at once and are in none of the latencies
-    moves: tuple[float, float] | None = None  # first and last load of a moving load; None for a constant one
-    curve: tuple[CurvePoint, ...] = ()  # by step, for a moving load: the steps so far
-    notes: tuple[str, ...] = ()  # what its figures do and do not cover, once it has ended
-    others: OthersTraffic | None = None  # others' traffic on the engine; while the stage runs, over the latest seconds
-    engine: EngineStage | None = None
-    """The engine's figures for it, once it has ended; while it runs without load, for the latest seconds."""
 
 
 class Distribution(msgspec.Struct, frozen=True):
@@ -244,12 +209,14 @@ class Snapshot(msgspec.Struct, frozen=True):
     load: LoadView
     point: SeriesPoint
     client: ClientView
-    hosts: tuple[HostResult, ...] = ()  # each host's part in the running or last stage, if a cluster drives the load
     engine: EngineView | None = None
     others: OthersTraffic | None = None  # others' part of the engine's traffic; a second behind
     compute: ComputeResult | None = None  # over the engine's latest seconds; None if it does not report it
-    stages: tuple[StageView, ...] = ()  # all stages so far, oldest first; the last may be running
-    whole: StageView | None = None  # all stages together
+    stages: tuple[StageResult, ...] = ()
+    """All stages so far, oldest first; the last may be running: then `others` and, without load, `engine` are those of
+    the latest seconds. Without HDR histograms and figures of single GPUs and of the host, which a result has."""
+    requests: Requests | None = None  # of all stages together; None before the first
+    latency_ms: dict[str, Summary] = {}  # of all stages together
     errors: tuple[ErrorView, ...] = ()
     events: tuple[RunEvent, ...] = ()  # all events so far, oldest first
     findings: tuple[Finding, ...] = ()  # of the preflight, the worst first
@@ -278,3 +245,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     def has_server(self) -> bool:
         """Whether the run has a server at all; otherwise it monitors GPUs and host alone."""
         return self.server.exists
+
+    @property
+    def hosts(self) -> list[HostResult]:
+        """Each host's part in the running or last stage, if a cluster drives the load."""
+        return self.stages[-1].hosts if self.stages else []

@@ -18,7 +18,7 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.record.record import Record
 from loadgen.report.assessment import assessment
-from loadgen.run.stage_views import StageViews
+from loadgen.run.shown_stages import ShownStages
 from loadgen.run.view import snapshot_of
 from loadgen.schema.engine import EngineStage, EngineView, OwnRequests
 from loadgen.schema.journal import (
@@ -361,7 +361,7 @@ def header(record: Record, situation: Situation) -> str:
     """The cockpit's header as the stage ends."""
     snapshot = snapshot_of(
         record,
-        StageViews(),
+        ShownStages(),
         t_s=BEGIN_S + SECONDS,
         phase="paused" if situation.paused else "running",
         server=ServerView(situation.engine or "none", URL, "ready"),

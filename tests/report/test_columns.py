@@ -35,7 +35,9 @@ def point(load: float, direction: str = "", isl: int = 512) -> CurvePoint:
 
 
 def ramp(index: int, *points: CurvePoint) -> StageResult:
-    return replace(stage(80), index=index, label=f"ramp {points[0].load:g} to {points[-1].load:g}", curve=points)
+    first, last = points[0].load, points[-1].load
+    target = Target(int(first), None, None, moves=(first, last))
+    return replace(stage(80), index=index, label=f"ramp {first:g} to {last:g}", curve=points, target=target)
 
 
 UP = ramp(0, point(1, "up"), point(64, "up"))
@@ -94,7 +96,7 @@ def test_a_script_reads_a_row_for_each_step() -> None:
     ]
     assert (rows[0]["ttft_p50_ms"], rows[0]["e2e_p50_ms"], rows[0]["completed"]) == ("", "", "80")
     assert (float(rows[2]["itl_p99_ms"]), rows[2]["itl_count"], rows[2]["completed"]) == (16.4, "5", "")
-    by_rate = replace(UP, target=Target(None, 2.0, "poisson"))
+    by_rate = replace(UP, target=Target(None, 2.0, "poisson", moves=(1.0, 64.0)))
     assert list(csv.DictReader(io.StringIO(csv_report([result(by_rate)]))))[1]["rate_per_s"] == "1"
 
 

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from loadgen.record.record import Record
 from loadgen.report.prometheus import KEPT_S, Moment, metric_families, moment_of
-from loadgen.run.stage_views import StageViews
+from loadgen.run.shown_stages import ShownStages
 from loadgen.schema.engine import EngineLatencyMs, EngineView, OthersTraffic
 from loadgen.schema.finding import Verdict
 from loadgen.schema.journal import StageEnded, StageStarted
@@ -91,5 +91,5 @@ def test_a_stage_stays_for_a_minute_after_its_end(since_s: float, stages: list[s
         started(1, 10.0),
     ):
         record.apply(line)
-    snapshot = running(t_s=10.0 + since_s, stages=StageViews().of(record))
+    snapshot = running(t_s=10.0 + since_s, stages=ShownStages().of(record))
     assert [stage.labels[0] for stage in moment_of(snapshot, record).stages] == stages

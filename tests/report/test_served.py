@@ -12,7 +12,7 @@ from loadgen.report.assessment import assessment, shortcomings
 from loadgen.report.csv import csv_report
 from loadgen.report.html.run_page import html_report
 from loadgen.report.markdown import markdown_report
-from loadgen.report.served import LATENCIES, LATENCY, SERVED, latencies_of, served_notes, served_part
+from loadgen.report.served import LATENCY, SERVED, latencies_of, served_notes
 from loadgen.report.text import text_report
 from loadgen.schema.engine import EngineLatencyMs, EngineStage, OthersTraffic, SpecDecode
 from loadgen.schema.result import Concurrency, Requests, Result, StageResult, Target, Throughput, Tokens
@@ -58,16 +58,6 @@ def watched(label: str = "no load", **changes: object) -> StageResult:
 
 def monitor(*stages: StageResult) -> Result:
     return msgspec.structs.replace(result(*stages), kind="monitor")
-
-
-def test_the_part_of_the_figures_that_is_kept_has_all_that_the_table_shows() -> None:
-    whole = watched(
-        engine=msgspec.structs.replace(ENGINE, latency_ms=dict.fromkeys(LATENCIES, ENGINE.latency_ms["ttft"]))
-    )
-    part = msgspec.structs.replace(whole, engine=served_part(whole.engine or EngineStage()))
-    shown = [[column.value(stage) for column in SERVED] for stage in (whole, part)]
-    assert shown[0] == shown[1]
-    assert None not in shown[0]
 
 
 def test_the_report_of_a_monitor_has_the_engines_word_and_nothing_of_ours() -> None:

@@ -22,7 +22,8 @@ from loadgen.run.operations import (
 from loadgen.run.run import Run
 from loadgen.run.settings import RunSettings
 from loadgen.schema.deltas import OUTCOMES
-from loadgen.schema.snapshot import Snapshot, StageView
+from loadgen.schema.result import StageResult
+from loadgen.schema.snapshot import Snapshot
 from tests.engines import Simulator, attach
 from tests.run.driving import finish, left_behind
 
@@ -40,12 +41,11 @@ KEYS: list[Callable[[random.Random], Operation]] = [
 ENDS: list[Operation] = [Stop(), Abort()]
 
 
-def adds_up(stage: StageView) -> bool:
+def adds_up(stage: StageResult) -> bool:
     requests = stage.requests
-    return (
-        requests.scheduled == requests.sent + (requests.unsent or 0)
-        and requests.sent == sum(getattr(requests, name) for name in OUTCOMES) + stage.open
-    )
+    return requests.scheduled == requests.sent + (requests.unsent or 0) and requests.sent == sum(
+        getattr(requests, name) for name in OUTCOMES
+    ) + (requests.open or 0)
 
 
 @pytest.mark.parametrize("seed", range(6))

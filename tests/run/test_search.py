@@ -139,7 +139,7 @@ async def test_an_open_loop_beyond_the_server_is_ended(monkeypatch: pytest.Monke
     load = {"requests": None, "duration": "60s", "rate": [60.0], "osl": 4, "isl": 1}
 
     def ended(snapshot: Snapshot) -> bool:
-        return bool(snapshot.stages) and snapshot.stages[0].stop_reason is not None
+        return bool(snapshot.stages) and not snapshot.stages[0].running
 
     # What is in the queue by then need not be waited for.
     result, error = await outcome(profile(server, load=load), act=once(ended, Abort()))

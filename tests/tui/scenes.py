@@ -13,10 +13,10 @@ import msgspec
 
 from loadgen.schema.comparison import Comparison
 from loadgen.schema.deltas import Summary
-from loadgen.schema.engine import EngineLatencyMs, EngineStage, EngineView, OthersTraffic, SpecDecode
+from loadgen.schema.engine import EngineLatencyMs, EngineStage, EngineView, OthersTraffic, SpecDecode, TruthCheck
 from loadgen.schema.finding import Finding
 from loadgen.schema.hardware_result import EnergyResult
-from loadgen.schema.result import HostResult, RunEvent, Throughput
+from loadgen.schema.result import Concurrency, HostResult, RunEvent, StageResult, Target, Throughput
 from loadgen.schema.shared import SearchResult
 from loadgen.schema.snapshot import (
     CURVE_PERCENTS,
@@ -28,7 +28,6 @@ from loadgen.schema.snapshot import (
     SeriesPoint,
     ServerView,
     Snapshot,
-    StageView,
 )
 from tests.tui.cockpit import Seat
 from tests.tui.scripted import LADDER, NO_REQUESTS, STAGE_S, host, running, with_gpus
@@ -167,14 +166,17 @@ def afternoon(gpus: int = 8) -> tuple[Snapshot, ...]:
 def watching(t_s: float) -> Snapshot:
     """A moment without load of our own, while others send more and more."""
     now, conc = running(t_s), max(1.0, t_s / 6)
-    stage = msgspec.structs.replace(now.stages[0], label="no load", concurrency=0, running=True, elapsed_s=t_s)
     none = msgspec.structs.replace(
-        stage,
+        now.stages[0],
+        label="no load",
+        target=Target(0, None, None),
+        stop_reason="",
+        duration_s=t_s,
         requests=NO_REQUESTS,
-        held_mean=0.0,
+        concurrency=Concurrency(0.0, 0),
         throughput=Throughput(None, None, None, None, None),
         latency_ms={},
-        slo_met=None,
+        slo={},
         others=OthersTraffic(conc, conc / 16, 210.0 * conc, 52.0 * conc),
         engine=EngineStage(
             latency_ms=_engine_of_others(t_s, conc).latency_ms,
@@ -296,10 +298,25 @@ def _distribution(number: int, conc: int) -> Distribution:
     return Distribution(number, f"conc {conc}", counts, curves)
 
 
-def _reported(stage: StageView) -> StageView:
+def _reported(stage: StageResult) -> StageResult:
     """With what the engine says of it, once it has ended."""
-    words = "mean TTFT 250.1 ms at the server, +1.2 ms at the client"
-    return stage if stage.running else msgspec.structs.replace(stage, truth=words, truth_agrees=True)
+    truth = TruthCheck(
+        ttft_client_ms=251.3,
+        ttft_server_ms=250.1,
+        ttft_outside_ms=1.2,
+        queue_ms=None,
+        prefill_ms=None,
+        frontend_ms=None,
+        requests_client=8,
+        requests_server=8,
+        input_tokens_client=None,
+        input_tokens_server=None,
+        output_tokens_client=8192,
+        output_tokens_server=8192,
+        agrees=True,
+        why="",
+    )
+    return stage if stage.running else msgspec.structs.replace(stage, truth=truth)
 
 
 def _beside_the_median(percent: float) -> float:

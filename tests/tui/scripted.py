@@ -19,7 +19,17 @@ from loadgen.schema.deltas import Summary
 from loadgen.schema.engine import EngineView
 from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import EnergyResult
-from loadgen.schema.result import CurvePoint, Requests, RunEvent, Throughput
+from loadgen.schema.result import (
+    Concurrency,
+    CurvePoint,
+    Requests,
+    RunEvent,
+    SloCheck,
+    StageResult,
+    Target,
+    Throughput,
+    Tokens,
+)
 from loadgen.schema.samples import GpuPace, GpuSample, GpuStatic, HostSample
 from loadgen.schema.shared import Milestone
 from loadgen.schema.snapshot import (
@@ -31,11 +41,10 @@ from loadgen.schema.snapshot import (
     SeriesPoint,
     ServerView,
     Snapshot,
-    StageView,
 )
 
 LADDER = (8, 16, 32, 64)
-NO_REQUESTS = Requests(0, 0, 0, 0, 0, 0, 0, {}, {}, scheduled=0, unsent=0, carried_over=0, carried_in=0)
+NO_REQUESTS = Requests(0, 0, 0, 0, 0, 0, 0, {}, {}, scheduled=0, unsent=0, carried_over=0, carried_in=0, open=0)
 STAGE_S = 60.0
 
 
@@ -95,7 +104,8 @@ def running(t_s: float = 200.0, *, phase: Phase = "running", **changes: Any) -> 
         client=ClientView("kernel", 2, 11.2, 0.41, 0.003, limited=False, why=None),
         engine=EngineView(running=min(conc, 48), waiting=max(0, conc - 48), kv_usage=0.41, preemptions=0),
         stages=tuple(stage(n + 1, LADDER[n], t_s - n * STAGE_S, running=n == reached) for n in range(reached + 1)),
-        whole=stage(0, 0, t_s, running=True),
+        requests=requests(40, running=True),
+        latency_ms=latencies(40),
         events=tuple(
             RunEvent(n * STAGE_S, "load", f"concurrency {LADDER[n - 1] if n else 0} -> {LADDER[n]}")
             for n in range(reached + 1)
@@ -107,13 +117,13 @@ def running(t_s: float = 200.0, *, phase: Phase = "running", **changes: Any) -> 
     return msgspec.structs.replace(snapshot, curve=tuple(curve_point(stage) for stage in snapshot.stages))
 
 
-def curve_point(stage: StageView, direction: Literal["", "up", "down"] = "") -> CurvePoint:
+def curve_point(stage: StageResult, direction: Literal["", "up", "down"] = "") -> CurvePoint:
     """A stage as a point of the load curve."""
-    output, held = stage.throughput.output_tokens_per_s, stage.held_mean or 0.0
+    output, held = stage.throughput.output_tokens_per_s, stage.concurrency.mean or 0.0
     ttft, itl = stage.latency_ms["ttft"], stage.latency_ms["itl"]
     per_user = output / held if output is not None and held else None
-    load = float(stage.concurrency or 0)
-    return CurvePoint(stage.isl, stage.osl, load, direction, held, stage.elapsed_s, output, per_user, ttft, itl)
+    load = stage.target.load
+    return CurvePoint(stage.isl, stage.osl, load, direction, held, stage.duration_s, output, per_user, ttft, itl)
 
 
 def starting(progress: float = 0.54, **changes: Any) -> Snapshot:
@@ -139,7 +149,8 @@ def starting(progress: float = 0.54, **changes: Any) -> Snapshot:
         healthy=True,
         server=server,
         stages=(),
-        whole=None,
+        requests=None,
+        latency_ms={},
         events=(),
         point=SeriesPoint(0.0),
         engine=None,
@@ -170,32 +181,48 @@ def point(t_s: float, conc: int) -> SeriesPoint:
     )
 
 
-def stage(number: int, conc: int, elapsed_s: float, *, running: bool) -> StageView:
-    size = conc or 40
-    per_user = 1000 / (16 + 0.1 * size)  # with the waits for the first tokens
-    return StageView(
-        number=number,
+def stage(number: int, conc: int, elapsed_s: float, *, running: bool) -> StageResult:
+    per_user = 1000 / (16 + 0.1 * conc)  # with the waits for the first tokens
+    return StageResult(
+        index=number - 1,
         label=f"conc {conc}",
-        concurrency=conc or None,
-        rate=None,
+        target=Target(conc, None, None),
         isl=4096,
         osl=1024,
-        running=running,
-        elapsed_s=min(elapsed_s, STAGE_S) if number else elapsed_s,
-        held_mean=size * 0.997,
-        requests=msgspec.structs.replace(
-            NO_REQUESTS, sent=size * 9, completed=size * 8, carried_over=0 if running else size, scheduled=size * 9
-        ),
-        throughput=Throughput(0.056 * size, None, 57.3 * size, 290.0 * size, per_user, per_user * size / 8),
-        open=size if running else 0,
-        latency_ms={
-            "ttft": summary(180 + 9 * size),
-            "tpot": summary(14 + 0.1 * size),
-            "itl": summary(13.8 + 0.1 * size),
-            "e2e": summary(16_000 + 20 * size),
-        },
-        slo_met=None if not number else conc < 64,
+        started_at="",
+        duration_s=min(elapsed_s, STAGE_S),
+        measured_s=min(elapsed_s, STAGE_S),
+        stop_reason="" if running else "over",
+        requests=requests(conc, running=running),
+        concurrency=Concurrency(conc * 0.997, conc),
+        tokens=Tokens(None, conc * 8 * 1024, "usage"),
+        throughput=Throughput(0.056 * conc, None, 57.3 * conc, 290.0 * conc, per_user, per_user * conc / 8),
+        latency_ms=latencies(conc),
+        slo={"ttft_p99": SloCheck(1500.0, 14.6 * conc, met=conc < 64)},
+        engine=None,
+        limited=False,
+        why=None,
     )
+
+
+def requests(size: int, *, running: bool) -> Requests:
+    return msgspec.structs.replace(
+        NO_REQUESTS,
+        sent=size * 9,
+        completed=size * 8,
+        carried_over=0 if running else size,
+        open=size if running else 0,
+        scheduled=size * 9,
+    )
+
+
+def latencies(size: int) -> dict[str, Summary]:
+    return {
+        "ttft": summary(180 + 9 * size),
+        "tpot": summary(14 + 0.1 * size),
+        "itl": summary(13.8 + 0.1 * size),
+        "e2e": summary(16_000 + 20 * size),
+    }
 
 
 def summary(middle: float) -> Summary:
@@ -226,7 +253,7 @@ def with_gpus(count: int = 8, **changes: Any) -> Snapshot:
     )
     stages = tuple(
         msgspec.structs.replace(
-            stage, energy=EnergyResult(None, None, False, stage.elapsed_s, 2.1 / stage.number, 0.48, ())
+            stage, energy=EnergyResult(None, None, False, stage.duration_s, 2.1 / stage.number, 0.48, ())
         )
         for stage in snapshot.stages
     )

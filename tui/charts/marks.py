@@ -12,8 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen import format as fmt
-from loadgen.schema.result import RunEvent
-from loadgen.schema.snapshot import SeriesPoint, Snapshot, StageView
+from loadgen.schema.result import RunEvent, StageResult
+from loadgen.schema.snapshot import SeriesPoint, Snapshot
 
 MAX_MARKS = 400
 BURST_S = 10.0  # after so long without another one, the next begins a new burst
@@ -126,13 +126,13 @@ def _after(events: tuple[RunEvent, ...], last: RunEvent | None) -> tuple[RunEven
     return events
 
 
-def _begun(snapshot: Snapshot, stages: tuple[StageView, ...]) -> Iterator[Mark]:
+def _begun(snapshot: Snapshot, stages: tuple[StageResult, ...]) -> Iterator[Mark]:
     """Yield a mark with the target for each new stage: it began where the next one did, minus its own length."""
     starts_s = [snapshot.t_s - snapshot.load.stage_elapsed_s]
     for stage in reversed(stages[:-1]):
-        starts_s.append(starts_s[-1] - stage.elapsed_s)
+        starts_s.append(starts_s[-1] - stage.duration_s)
     for start_s, stage in zip(reversed(starts_s), stages, strict=False):
-        label = fmt.setting(stage.concurrency) if stage.rate is None else f"{fmt.setting(stage.rate)}/s"
-        if stage.concurrency == 0 and stage.label != fmt.NO_LOAD:
+        label = stage.target.words
+        if stage.target.concurrency == 0 and stage.label != fmt.NO_LOAD:
             label = fmt.plain(stage.label)[:_LABEL].rstrip()  # as named by the operator's mark
         yield Mark(start_s, "load", label)

@@ -8,14 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from loadgen.format import counted, significant
+from loadgen.report.notes import latencies_so_far, met_so_far
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from loadgen.schema.deltas import Summary
     from loadgen.schema.finding import Verdict
-    from loadgen.schema.result import Result
-    from loadgen.schema.snapshot import Snapshot, StageView
+    from loadgen.schema.result import Result, StageResult
+    from loadgen.schema.snapshot import Snapshot
 
 _GONE_S = 5.0  # a verdict that comes and goes with every GPU sample is reported once
 _FAILURES_EVERY_S = 10.0
@@ -126,30 +127,32 @@ def _verdict(verdict: Verdict) -> str:
     return f"{'attention' if verdict.bad else 'verdict'}, {verdict.subject}: {verdict.text}"
 
 
-def _target(stage: StageView) -> str:
+def _target(stage: StageResult) -> str:
     tokens = f"{stage.isl} input and {stage.osl} output tokens a request"
-    if stage.rate is not None:
-        return f"{significant(stage.rate)} requests per second, {tokens}"
-    return f"{counted(stage.concurrency, 'stream')} held open, {tokens}" if stage.concurrency else "no load"
+    requested = stage.target
+    if requested.rate is not None:
+        return f"{significant(requested.rate)} requests per second, {tokens}"
+    return f"{counted(requested.concurrency, 'stream')} held open, {tokens}" if requested.concurrency else "no load"
 
 
-def stage_words(stage: StageView) -> str:
+def stage_words(stage: StageResult) -> str:
     """Return how a stage ended, its headline figures, and whether it met its limits."""
     requests, why = stage.requests, f", {stage.stop_reason}" if stage.stop_reason else ""
     reported = [
-        f"stage {stage.number} ends after {counted(round(stage.elapsed_s), 'second')}{why}: "
+        f"stage {stage.number} ends after {counted(round(stage.duration_s), 'second')}{why}: "
         f"{counted(requests.completed, 'request')} completed, {requests.failed} failed"
     ]
     if stage.throughput.output_tokens_per_s is not None:
         reported.append(f"{significant(stage.throughput.output_tokens_per_s)} output tokens per second")
     for name, words in _LATENCIES.items():
-        summary = stage.latency_ms.get(name)
+        summary = latencies_so_far(stage).get(name)
         if summary is not None and summary.p50 is not None:
             reported.append(
                 f"{words} median {_bound(summary, 'p50')}, 99th percentile {_bound(summary, 'p99')} milliseconds"
             )
-    if stage.slo_met is not None:
-        reported.append("its limits are met" if stage.slo_met else "its limits are missed")
+    met = met_so_far(stage)
+    if met is not None:
+        reported.append("its limits are met" if met else "its limits are missed")
     return "; ".join(reported)
 
 

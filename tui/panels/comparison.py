@@ -36,7 +36,7 @@ _SIGNS = {"better": " better", "worse": " worse", "no evidence": ""}
 def published(frame: Frame, width: int) -> Row:
     """Return the publication's figures and the differences, else the baseline's; empty if there is neither."""
     stage = frame.stage
-    found = [one for one in frame.snapshot.reference if stage is not None and one.stage == stage.number - 1]
+    found = [one for one in frame.snapshot.reference if stage is not None and one.stage == stage.index]
     if not found:
         return baseline_row(frame, width)
     of = found[0].of
@@ -49,11 +49,11 @@ def published_stages(frame: Frame, width: int, height: int) -> Rows:
     for one in frame.timeline.published.values():
         by_stage.setdefault(one.stage, []).append(one)
     of = next((found[0].of for found in by_stage.values()), "")
-    measured = [stage for stage in frame.snapshot.stages if stage.number - 1 in by_stage]
+    measured = [stage for stage in frame.snapshot.stages if stage.index in by_stage]
     rows: Rows = []
     for stage in measured:
-        name = f"{stage.number:>4} {fmt.target(stage.concurrency, stage.rate):<12}"
-        rows.append(cropped(((name, "text"), *_figures(by_stage[stage.number - 1], of)), width))
+        name = f"{stage.number:>4} {fmt.target(stage.target.concurrency, stage.target.rate):<12}"
+        rows.append(cropped(((name, "text"), *_figures(by_stage[stage.index], of)), width))
     left_out = len(rows) - max(1, height - 1)
     legend: Row = ((f"the last {len(rows) - left_out} of {len(rows)} stages", "dim"),) if left_out > 0 else ()
     title = titled(f"{_title(frame, of)}, and each stage's difference", legend, width)

@@ -18,8 +18,9 @@ from loadgen import format as fmt
 from loadgen.metrics.frontier import Point, frontier
 from loadgen.report.columns import NEAR, TOTAL_BY_E2E, frontier_axes
 from loadgen.schema.deltas import Summary
+from loadgen.schema.result import StageResult
 from loadgen.schema.shared import SearchResult
-from loadgen.schema.snapshot import MIN_S, Snapshot, StageView
+from loadgen.schema.snapshot import MIN_S, Snapshot
 from tui.charts.plot import Curve, Plot, limits_of, plot_rows, scale_of
 from tui.panels.frame import Frame
 from tui.widgets.rows import Rows, side_by_side, titled, widths_of
@@ -71,8 +72,8 @@ def curve(frame: Frame, width: int, height: int) -> Rows:
 
 def points_of(snapshot: Snapshot) -> list[LoadPoint]:
     """All loads: those with a concurrency from the curve, which has what several stages measured; rates as stages."""
-    standing = [stage for stage in snapshot.stages if stage.moves is None]
-    latest = {(stage.isl, stage.osl, stage.concurrency): stage for stage in standing}
+    standing = [stage for stage in snapshot.stages if stage.target.moves is None]
+    latest = {(stage.isl, stage.osl, stage.target.concurrency): stage for stage in standing}
     found = []
     for point in snapshot.curve:
         if point.measured_s < MIN_S:
@@ -84,15 +85,16 @@ def points_of(snapshot: Snapshot) -> list[LoadPoint]:
         total = _total_by_e2e(same)
         found.append(LoadPoint(point.held, point.load, name, shape, point.direction, output, known, total))
     for stage in standing:
-        if stage.rate is not None:
-            held = math.nan if stage.held_mean is None else stage.held_mean
+        rate = stage.target.rate
+        if rate is not None:
+            held = math.nan if stage.concurrency.mean is None else stage.concurrency.mean
             shape, output = (stage.isl, stage.osl), stage.throughput.output_tokens_per_s
-            name, total = f"{fmt.setting(stage.rate)}/s", _total_by_e2e(stage)
-            found.append(LoadPoint(held, stage.rate, name, shape, "", output, stage.latency_ms, total))
+            name, total = stage.target.words, _total_by_e2e(stage)
+            found.append(LoadPoint(held, rate, name, shape, "", output, stage.latency_ms, total))
     return found
 
 
-def _total_by_e2e(stage: StageView | None) -> tuple[float, float]:
+def _total_by_e2e(stage: StageResult | None) -> tuple[float, float]:
     """The point of a stage once its E2E is known."""
     e2e_ms, total = TOTAL_BY_E2E.point(stage) if stage is not None and not stage.e2e_needs_s else (None, None)
     return (math.nan, math.nan) if e2e_ms is None or total is None else (e2e_ms, total)
@@ -116,15 +118,13 @@ def _plot(frame: Frame, points: Sequence[LoadPoint], name: str, width: int, heig
 
 def _frontier(frame: Frame, width: int, height: int) -> Plot:
     """A point for each stage of a load that stands; those of one shape compete."""
-    stages = [stage for stage in frame.snapshot.stages if stage.moves is None and stage.latency_ms.get("tpot")]
+    stages = [stage for stage in frame.snapshot.stages if stage.target.moves is None and stage.latency_ms.get("tpot")]
     axes = frontier_axes(stages)
     shapes: dict[tuple[int, int], dict[Point, str]] = {}
     for stage in stages:
         x, y = axes.point(stage)
         if x is not None and y is not None:
-            load = stage.concurrency if stage.rate is None else stage.rate
-            name = fmt.setting(load) + ("/s" if stage.rate is not None else "")
-            shapes.setdefault((stage.isl, stage.osl), {})[x, y] = name
+            shapes.setdefault((stage.isl, stage.osl), {})[x, y] = stage.target.words
     curves = tuple(_competing(shapes.values()))
     x_scale = scale_of([x for one in curves for x in one.x], max(2, width // 14), log=False)
     y_scale = scale_of([y for one in curves for y in one.y], max(2, height // 4), log=False)
@@ -191,8 +191,9 @@ def _baseline(frame: Frame, name: str) -> tuple[Curve, ...]:
     return _points("baseline" if name == _OUTPUT else "baseline p50", "○", "before", found)
 
 
-def _held(stage: StageView) -> float | None:
-    return stage.held_mean if stage.concurrency is None else float(stage.concurrency)
+def _held(stage: StageResult) -> float | None:
+    wanted = stage.target.concurrency
+    return stage.concurrency.mean if wanted is None else float(wanted)
 
 
 def _points(label: str, sign: str, role: str, found: Iterable[tuple[float | None, float | None]]) -> tuple[Curve, ...]:

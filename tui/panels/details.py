@@ -7,8 +7,11 @@ from collections.abc import Iterable
 import msgspec
 
 from loadgen import format as fmt
+from loadgen.record.slo import needed_words
+from loadgen.report.notes import latencies_so_far, live_notes
 from loadgen.schema.finding import Verdict
-from loadgen.schema.snapshot import GpuView, Snapshot, StageView
+from loadgen.schema.result import StageResult
+from loadgen.schema.snapshot import GpuView, Snapshot
 from tui.panels.explained import EXPLAINED
 from tui.panels.frame import METRICS, Frame
 from tui.panels.gpus import holders, sample_of
@@ -55,7 +58,7 @@ def details(frame: Frame, width: int, height: int) -> Rows:
             subject = verdict.subject
     for stage in frame.snapshot.stages:
         if subject == f"stage {stage.number}":
-            rows += _of_stage(stage, width)
+            rows += _of_stage(stage, frame.snapshot.load.waits_for if stage.running else "", width)
     for gpu in frame.snapshot.gpus:
         if subject == f"gpu {gpu.static.index}":
             rows += _of_gpu(gpu, width)
@@ -84,29 +87,30 @@ def _explained(verdict: Verdict, width: int) -> Rows:
     return [*rows, ()]
 
 
-def _of_stage(stage: StageView, width: int) -> Rows:
-    state = "running" if stage.running else stage.stop_reason or "over"
+def _of_stage(stage: StageResult, waits_for: str, width: int) -> Rows:
+    state = stage.stop_reason or "running"
     counts = stage.requests
     known = [
-        ("state", f"{state}, {fmt.duration(stage.elapsed_s)}"),
-        ("target", fmt.target(stage.concurrency, stage.rate)),
+        ("state", f"{state}, {fmt.duration(stage.duration_s)}"),
+        ("target", fmt.target(stage.target.concurrency, stage.target.rate)),
         ("tokens of a request", f"{stage.isl} in, {stage.osl} out"),
         *(
             (f"requests {name}", fmt.count(getattr(counts, name)))
             for name in ("sent", "completed", "failed", "unfinished")
         ),
-        ("streams open", fmt.count(stage.open)),
+        ("streams open", fmt.count(counts.open)),
         *((f"{column.label} {column.unit}".rstrip(), column.compact(stage)) for column in stage_columns([stage])),
     ]
     heads: Row = (("".rjust(_CELL), "dim"), *[(f"{head:>{_CELL}}", "dim") for head in ("count", *HEADS)])
     rows: Rows = [*_columns(known, width), (), heads]
     for name in METRICS:
-        summary = stage.latency_ms.get(name)
+        summary = latencies_so_far(stage).get(name)
         cells = [fmt.count(summary.count if summary else 0), *statistics_of(summary, name)]
         rows.append(
             ((f" {name.upper():<4}{unit_of(name):>3}", "dim"), ("".join(f"{cell:>{_CELL}}" for cell in cells), "text"))
         )
-    reported = [stage.waits_for, stage.slo_needs, stage.truth, *stage.notes]
+    truth = stage.truth.words if stage.truth is not None else ""
+    reported = [waits_for, needed_words(stage), truth, *(str(note) for note in live_notes(stage))]
     return [*rows, (), *(row for text in reported if text for row in wrapped(text, width, "dim"))]
 
 

@@ -11,7 +11,8 @@ import msgspec
 from textual.events import Click
 from textual.message import Message
 
-from loadgen.schema.snapshot import Snapshot, StageView
+from loadgen.schema.result import StageResult
+from loadgen.schema.snapshot import Snapshot
 from tui.charts.chart import chart_rows
 from tui.charts.definitions import Chart
 from tui.charts.timeline import Timeline
@@ -91,7 +92,7 @@ class Frame(msgspec.Struct, frozen=True):
         return not self.done and self.age_s > STALE_AFTER_S
 
     @property
-    def stage(self) -> StageView | None:
+    def stage(self) -> StageResult | None:
         """The running stage, or the last one that ran."""
         return self.snapshot.stages[-1] if self.snapshot.stages else None
 

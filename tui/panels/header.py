@@ -68,7 +68,7 @@ def _identity(frame: Frame) -> list[_Item]:
 
 def _progress(frame: Frame) -> list[_Item]:
     load, phase, current = frame.snapshot.load, frame.snapshot.phase, frame.stage
-    moves = current is not None and current.running and current.moves is not None
+    moves = current is not None and current.running and current.target.moves is not None
     stage = f"stage {load.stage or fmt.UNKNOWN} of {max(load.stage, load.stages_planned)}"
     value = fmt.setting(frame.wanted.value)
     wanted = f"rate {value}/s" if frame.wanted.open_loop else fmt.NO_LOAD if frame.no_load else f"conc {value}"

@@ -124,10 +124,12 @@ def _held_of_wanted(frame: Frame) -> str:
     stage, load = frame.stage, frame.snapshot.load
     if stage is None:
         return fmt.UNKNOWN
-    if stage.moves is not None and stage.running:
-        held, wanted = fmt.count(load.held), load.concurrency if stage.rate is None else None
+    requested = stage.target
+    if requested.moves is not None and stage.running:
+        held, wanted = fmt.count(load.held), load.concurrency if requested.rate is None else None
     else:
-        held, wanted = fmt.number(stage.held_mean), stage.concurrency if stage.moves is None else None
+        held = fmt.number(stage.concurrency.mean)
+        wanted = requested.concurrency if requested.moves is None else None
     return held if wanted is None else f"{held} of {fmt.count(wanted)}"
 
 
@@ -293,11 +295,11 @@ def _instance(one: InstanceView) -> Row:
 
 def _crosscheck(frame: Frame, width: int) -> Rows:
     """Return the comparison of client and engine for the last stage that has one."""
-    reported = next((stage for stage in reversed(frame.snapshot.stages) if stage.truth), None)
-    if reported is None:
-        return []
-    answer: Word = ("agree", "good") if reported.truth_agrees else ("DISAGREE", "bad")
-    if reported.truth_agrees is None:
-        answer = ("not compared", "dim")
-    head: Row = ((f" client and engine, stage {reported.number}: ", "text"), answer)
-    return [head, *wrapped(reported.truth, width, "dim", _INDENT)]
+    for stage in reversed(frame.snapshot.stages):
+        if stage.truth is not None:
+            answer: Word = ("agree", "good") if stage.truth.agrees else ("DISAGREE", "bad")
+            if stage.truth.agrees is None:
+                answer = ("not compared", "dim")
+            head: Row = ((f" client and engine, stage {stage.number}: ", "text"), answer)
+            return [head, *wrapped(stage.truth.words, width, "dim", _INDENT)]
+    return []

@@ -10,8 +10,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from loadgen import format as fmt
+from loadgen.report.notes import latencies_so_far
 from loadgen.schema.deltas import Summary
-from loadgen.schema.snapshot import CURVE_PERCENTS, RECENT_S, Distribution, Snapshot, StageView
+from loadgen.schema.result import StageResult
+from loadgen.schema.snapshot import CURVE_PERCENTS, RECENT_S, Distribution, Snapshot
 from tui.charts.canvas import Ink
 from tui.charts.plot import Curve, Plot, limits_of, plot_rows, scale_of
 from tui.charts.scale import Scale
@@ -35,7 +37,7 @@ def latency(frame: Frame, width: int, height: int) -> Rows:
     if frame.no_load:
         return served.latency(frame, width, height)
     stage, recent = frame.stage, frame.snapshot.recent
-    whole = stage.latency_ms if stage else {}
+    whole = latencies_so_far(stage) if stage else {}
     needs_s = stage.e2e_needs_s if stage else None
     right = _fitting(_SHORT_HEADS, width - 7 - _HALF - 1)
     heads = (*_heads(_SHORT_HEADS), ("│", "rule"), *_heads(right))
@@ -49,8 +51,8 @@ def latency(frame: Frame, width: int, height: int) -> Rows:
     return [*rows, published(frame, width)]
 
 
-def _title(stage: StageView | None, recent: Mapping[str, Summary], width: int) -> Row:
-    done = f": {fmt.duration(stage.elapsed_s)}, {fmt.count(stage.requests.completed)} done" if stage else ""
+def _title(stage: StageResult | None, recent: Mapping[str, Summary], width: int) -> Row:
+    done = f": {fmt.duration(stage.duration_s)}, {fmt.count(stage.requests.completed)} done" if stage else ""
     left = f"stage {stage.number if stage else fmt.UNKNOWN}{done}"
     right = f"last {RECENT_S:.0f} s"
     counted = f"{right}: {fmt.count(recent['e2e'].count if 'e2e' in recent else 0)} done"
@@ -109,9 +111,10 @@ def _nines(percent: float) -> float:
 def stretches(snapshot: Snapshot) -> list[tuple[str, dict[str, Summary]]]:
     """Return the latencies of the last seconds, the running or last stage, the one before it, and the whole run."""
     found = [(f"last {RECENT_S:.0f} s", snapshot.recent)]
-    found += [(f"stage {stage.number} {fmt.plain(stage.label)}", stage.latency_ms) for stage in snapshot.stages[:-3:-1]]
-    if snapshot.whole is not None:
-        found.append(("whole run", snapshot.whole.latency_ms))
+    for stage in snapshot.stages[:-3:-1]:
+        found.append((f"stage {stage.number} {fmt.plain(stage.label)}", latencies_so_far(stage)))
+    if snapshot.latency_ms:
+        found.append(("whole run", snapshot.latency_ms))
     return found
 
 

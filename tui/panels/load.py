@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Sequence
 
 from loadgen import format as fmt
+from loadgen.record.slo import needed_words
 from loadgen.schema.engine import OthersTraffic
 from tui.panels.frame import Frame
 from tui.panels.health import client_strip, server_strip
@@ -73,15 +74,16 @@ def _needs(frame: Frame) -> list[Row]:
     stage = frame.stage
     if stage is None or not stage.running:
         return []
-    if stage.waits_for:
-        return [((stage.waits_for, "warn"),)]
+    if frame.snapshot.load.waits_for:
+        return [((frame.snapshot.load.waits_for, "warn"),)]
     found: list[Row] = []
     if stage.e2e_needs_s:
         row: Row = ((f"E2E needs {math.ceil(stage.e2e_needs_s)} s more", "warn"),)
         asks = frame.steers and frame.snapshot.load.stage_progress is not None
         found.append((*row, (": ", "text"), frame.key("extend")) if asks else row)
-    if stage.slo_needs:
-        found.append(((fmt.plain(stage.slo_needs), "dim"),))
+    needed = needed_words(stage)
+    if needed:
+        found.append(((fmt.plain(needed), "dim"),))
     if stage.requests.carried_in:
         found.append(((f"{fmt.count(stage.requests.carried_in)} carried in", "dim"),))
     return found

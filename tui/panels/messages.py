@@ -48,9 +48,9 @@ def errors(frame: Frame, width: int, height: int) -> Rows:
 
 def failures(frame: Frame, width: int, height: int) -> Rows:
     """Draw as many kinds as fit, each with its share, when it was seen, its distinct messages, and what to do."""
-    kinds, whole = frame.snapshot.errors, frame.snapshot.whole
+    kinds, requests = frame.snapshot.errors, frame.snapshot.requests
     total = sum(error.count for error in kinds)
-    sent = fmt.count(whole.requests.sent if whole is not None else None)
+    sent = fmt.count(requests.sent if requests is not None else None)
     legend = (f"{fmt.count(total)} of {sent} requests", "bad") if total else ("none", "dim")
     above = [titled("errors", (legend,), width), *_account(frame, width)]
     groups = [_kind(error, total, frame, width) for error in kinds]
@@ -58,9 +58,9 @@ def failures(frame: Frame, width: int, height: int) -> Rows:
 
 
 def _account(frame: Frame, width: int) -> Rows:
-    stage, whole = frame.stage, frame.snapshot.whole
-    found = [("run", whole)] if whole is not None and whole.requests.sent else []
-    found += [(f"stage {stage.number}", stage)] if stage is not None and len(frame.snapshot.stages) > 1 else []
+    stage, requests = frame.stage, frame.snapshot.requests
+    found = [("run", requests)] if requests is not None and requests.sent else []
+    found += [(f"stage {stage.number}", stage.requests)] if stage is not None and len(frame.snapshot.stages) > 1 else []
     rows: Rows = []
     for name, each in found:
         first, *others = wrapped(account_words(each), width, "text", _INDENT)

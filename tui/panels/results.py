@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from loadgen import format as fmt
-from loadgen.report.notes import account_words
+from loadgen.report.notes import account_words, live_notes
 from loadgen.schema.shared import SearchResult
 from loadgen.searches import SEARCHES
 from tui.panels.comparison import baseline_row, published_stages
@@ -53,11 +53,11 @@ def _found(frame: Frame, width: int, height: int) -> Rows:
 
 def _notes(frame: Frame, width: int, most: int) -> Rows:
     """Return what became of the requests, and the notes of the stages; the newest ones if there are too many."""
-    whole = frame.snapshot.whole
+    requests = frame.snapshot.requests
     rows: Rows = (
-        [((" requests  ", "dim"), (account_words(whole), "text"))] if whole is not None and whole.requests.sent else []
+        [((" requests  ", "dim"), (account_words(requests), "text"))] if requests is not None and requests.sent else []
     )
-    notes = [(stage.number, fmt.plain(note)) for stage in frame.snapshot.stages for note in stage.notes]
+    notes = [(stage.number, fmt.plain(str(note))) for stage in frame.snapshot.stages for note in live_notes(stage)]
     room = max(0, most - len(rows))
     left = len(notes) - room
     rows += [((f" stage {number:<4}", "dim"), (note, "text")) for number, note in notes[max(0, left) :]]

@@ -17,8 +17,7 @@ from loadgen import format as fmt
 from loadgen.report.columns import COCKPIT_COLUMNS, COCKPIT_GIVE_WAY, COCKPIT_IF_ROOM, CURVE, Measured, columns, known
 from loadgen.report.served import SERVED
 from loadgen.report.tabular import Column
-from loadgen.schema.result import CurvePoint
-from loadgen.schema.snapshot import StageView
+from loadgen.schema.result import CurvePoint, StageResult
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, Word, cropped, padded, target, titled
 
@@ -29,20 +28,21 @@ _NAME = 13  # cells of a label in the table of others' traffic
 _ARROWS = {"": "  ", "up": " ▲", "down": " ▼"}
 
 
-def _load(stage: StageView) -> str:
-    if stage.moves is not None:
-        ends = "→".join(fmt.setting(load) for load in stage.moves)
-        return ends if len(ends) < 7 else f"→{fmt.setting(stage.moves[1])}"
-    return fmt.setting(stage.concurrency) if stage.rate is None else f"{fmt.setting(stage.rate)}/s"
+def _load(stage: StageResult) -> str:
+    requested = stage.target
+    if requested.moves is not None:
+        ends = "→".join(fmt.setting(load) for load in requested.moves)
+        return ends if len(ends) < 7 else f"→{fmt.setting(requested.moves[1])}"
+    return requested.words
 
 
-STAGE: tuple[Column[StageView], ...] = (
+STAGE: tuple[Column[StageResult], ...] = (
     Column("stage", lambda stage: stage.number, short="#", width=4),
     Column("load", _load, width=7),
 )
 
-DRAWN: tuple[Column[StageView], ...] = (
-    Column("time", lambda stage: fmt.duration(stage.elapsed_s), width=9),
+DRAWN: tuple[Column[StageResult], ...] = (
+    Column("time", lambda stage: fmt.duration(stage.duration_s), width=9),
     *(replace(column, width=9) for column in columns("energy_mean_w energy_kj")),
 )
 
@@ -74,7 +74,7 @@ def _watched(frame: Frame, width: int, height: int) -> Rows:
     return [cropped(row, width) for row in (*top, *rows)]
 
 
-def stage_columns(found: Sequence[StageView], width: float = math.inf) -> list[Column[Measured]]:
+def stage_columns(found: Sequence[StageResult], width: float = math.inf) -> list[Column[Measured]]:
     """Return the columns to show: of the optional ones, those that have values and fit."""
     yielding = {column.label: column.width for column in COCKPIT_IF_ROOM}
     room = width - sum(column.width for column in STAGE)
@@ -107,24 +107,21 @@ def _headed(shown: Sequence[Column[_Row]]) -> list[Column[_Row]]:
     ]
 
 
-def _row(stage: StageView, frame: Frame, figures: Sequence[Column[Measured]]) -> Row:
+def _row(stage: StageResult, frame: Frame, figures: Sequence[Column[Measured]]) -> Row:
     role = "strong" if stage.running else "text"
     named = cell_words(STAGE, [stage], role)
-    rows: list[Measured] = [stage] if stage.moves is None else _moving(stage, frame)
+    rows: list[Measured] = [stage] if stage.target.moves is None else _moving(stage, frame)
     return (target(f"stage {stage.number}"), *_marked(named, stage.running), *cell_words(figures, rows, role))
 
 
-def _moving(stage: StageView, frame: Frame) -> list[Measured]:
-    """Return the sources of a moving stage's cells: while it runs, the step at the present load; then the stage.
-
-    The latencies of the stage as a whole belong to no single load and are left out.
-    """
-    load, bare = frame.snapshot.load, msgspec.structs.replace(stage, latency_ms={})
+def _moving(stage: StageResult, frame: Frame) -> list[Measured]:
+    """Return the sources of a moving stage's cells: while it runs, the step at the present load; then the stage."""
+    load = frame.snapshot.load
     if not stage.running or not stage.curve:
-        return [bare]
+        return [stage]
     wanted = load.rate if load.rate is not None else float(load.concurrency or 0)
     step = min(stage.curve, key=lambda point: abs(point.load - wanted))
-    return [msgspec.structs.replace(step, held=float(load.held)), bare]
+    return [msgspec.structs.replace(step, held=float(load.held)), stage]
 
 
 def loads(frame: Frame, width: int, height: int) -> Rows:
@@ -147,7 +144,7 @@ def tells_more(frame: Frame) -> bool:
     held = [
         stage
         for stage in frame.snapshot.stages
-        if stage.rate is None and stage.throughput.output_tokens_per_s is not None
+        if stage.target.rate is None and stage.throughput.output_tokens_per_s is not None
     ]
     points = frame.snapshot.curve
     return any(point.direction for point in points) or len(held) > len(points) > 0
@@ -158,7 +155,7 @@ def _now(frame: Frame) -> int | None:
     stage, points = frame.stage, frame.snapshot.curve
     if stage is None or not stage.running:
         return None
-    start, end = stage.moves or (0.0, 0.0)
+    start, end = stage.target.moves or (0.0, 0.0)
     direction = "up" if end > start else "down" if end < start else ""
     held = frame.snapshot.load.held
     same = [

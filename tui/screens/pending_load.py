@@ -88,7 +88,7 @@ def _target_of(snapshot: Snapshot) -> Wanted:
     load = snapshot.load
     value = load.concurrency if load.rate is None else load.rate
     if value is None and snapshot.stages:
-        value = snapshot.stages[-1].concurrency
+        value = snapshot.stages[-1].target.concurrency
     known = None if value is None else float(value)
     return Wanted(known, open_loop=load.rate is not None, paused=load.paused, shape=(load.isl, load.osl))
 

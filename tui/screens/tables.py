@@ -33,7 +33,7 @@ def _copied(columns: Sequence[Column[_Row]], rows: Iterable[_Row]) -> str:
 
 def stages(frame: Frame) -> str:
     number, load = STAGE
-    target = replace(load, value=lambda stage: fmt.target(stage.concurrency, stage.rate))
+    target = replace(load, value=lambda stage: fmt.target(stage.target.concurrency, stage.target.rate))
     found = frame.snapshot.stages
     return _copied([number, target, *stage_columns(found)], found)
 

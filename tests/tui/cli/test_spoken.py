@@ -35,7 +35,7 @@ def test_a_stage_that_is_over_is_told_with_its_figures_and_units() -> None:
     reported = [line for line in heard(running(30.0), running(200.0)) if line.startswith("Stage")]
     assert reported[0] == "Stage 1 of 4 begins: 8 streams held open, 4096 input and 1024 output tokens a request."
     assert reported[1].startswith(
-        "Stage 1 ends after 60 seconds: 64 requests completed, 0 failed; 458 output tokens per second;"
+        "Stage 1 ends after 60 seconds, over: 64 requests completed, 0 failed; 458 output tokens per second;"
     )
     assert "time to first token median 252, 99th percentile 529 milliseconds" in reported[1]
     assert reported[1].endswith("its limits are met.")

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from loadgen.schema.comparison import Comparison
-from loadgen.schema.result import CurvePoint
+from loadgen.schema.result import CurvePoint, Target
 from loadgen.schema.shared import SearchResult
-from loadgen.schema.snapshot import Snapshot, StageView
+from loadgen.schema.snapshot import Snapshot
 from tests.tui.scripted import curve_point, running, stage
 from tui.charts.timeline import Timeline
 from tui.panels.curve import curve, points_of
@@ -51,7 +51,7 @@ def steps(*sizes: int, direction: str) -> tuple[CurvePoint, ...]:
 def ramped(*, held: int = 16) -> Snapshot:
     up, down = steps(8, 16, 32, direction="up"), steps(8, 16, 32, direction="down")
     now = running(10.0)
-    moving = replace(now.stages[0], label="ramp 32 to 8", moves=(32.0, 8.0), curve=down)
+    moving = replace(now.stages[0], label="ramp 32 to 8", target=Target(32, None, None, moves=(32.0, 8.0)), curve=down)
     return replace(now, curve=(*down, *up), stages=(moving,), load=replace(now.load, held=held))
 
 
@@ -94,9 +94,9 @@ def test_a_ladder_keeps_its_stages() -> None:
 
 
 def test_rates_are_points_where_their_streams_were() -> None:
-    at_rate: StageView = replace(stage(1, 8, 30.0, running=True), concurrency=None, rate=2.5)
+    at_rate = replace(stage(1, 8, 30.0, running=True), target=Target(None, 2.5, "poisson"))
     (only,) = points_of(replace(running(10.0), stages=(at_rate,), curve=()))
-    assert (only.name, only.held) == ("2.50/s", at_rate.held_mean)
+    assert (only.name, only.held) == ("2.50/s", at_rate.concurrency.mean)
 
 
 def test_published_and_found_stand_at_their_loads() -> None:

@@ -8,7 +8,8 @@ import pytest
 from loadgen.schema.engine import EngineView
 from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import ComputeResult
-from loadgen.schema.snapshot import Snapshot, StageView
+from loadgen.schema.result import FirstWave, SloCheck, Target
+from loadgen.schema.snapshot import Snapshot
 from tests.tui.panels.test_curve import steps
 from tests.tui.scenes import watching
 from tests.tui.scripted import NO_REQUESTS, running, summary
@@ -29,9 +30,10 @@ def at(snapshot: Snapshot) -> Frame:
     return Frame(snapshot, Wanted(), timeline=timeline)
 
 
-def with_stage(**changes: Any) -> Snapshot:
+def with_stage(*, waits_for: str = "", **changes: Any) -> Snapshot:
     now = running()
-    return replace(now, stages=(*now.stages[:-1], replace(now.stages[-1], **changes)))
+    stages = (*now.stages[:-1], replace(now.stages[-1], **changes))
+    return replace(now, stages=stages, load=replace(now.load, waits_for=waits_for))
 
 
 def lines(rows: Rows, width: int) -> list[str]:
@@ -46,7 +48,8 @@ def load_lines(snapshot: Snapshot, width: int, height: int) -> list[str]:
 def test_a_strip_says_it_in_its_title() -> None:
     assert WAITS in load_lines(with_stage(waits_for=WAITS), 80, 4)[0]
     assert "─ E2E needs 10 s more: e  by plan" in load_lines(with_stage(e2e_needs_s=9.2), 80, 4)[0]
-    both = with_stage(e2e_needs_s=9.2, slo_needs="ttft_p99 needs 120 more requests", requests=CARRIED_IN)
+    unsure = {"ttft_p99": SloCheck(1500.0, 940.0, met=True, needs=120)}
+    both = with_stage(e2e_needs_s=9.2, slo=unsure, requests=CARRIED_IN)
     assert (
         "E2E needs 10 s more: e  ttft_p99 needs 120 more requests  56 carried in  by plan" in load_lines(both, 90, 4)[0]
     )
@@ -98,42 +101,46 @@ def test_a_lower_bound_has_its_sign_and_every_number_its_place(middle: float) ->
         assert [line.replace("≥", " ") for line in after] == before
 
 
+RAMP = Target(1, None, None, moves=(1.0, 64.0))
+
+
 def ramping(**changes: Any) -> Snapshot:
     now = running(10.0)
-    fields: dict[str, Any] = {"label": "ramp 1 to 64", "moves": (1.0, 64.0), "curve": steps(8, 16, 32, direction="up")}
-    stage: StageView = replace(now.stages[0], **fields | changes)
+    fields: dict[str, Any] = {"label": "ramp 1 to 64", "target": RAMP, "curve": steps(8, 16, 32, direction="up")}
+    stage = replace(now.stages[0], **fields | changes)
     return replace(now, stages=(stage,), load=replace(now.load, concurrency=16, held=15))
 
 
 def test_a_ramp_says_what_it_is_and_where() -> None:
     row = lines(stages.stages(at(ramping()), 80, 4), 80)[-1].split()
     assert row[:4] == ["▸", "1", "1→64", "15.0"] and row[5] == "917" and row[7:11] == ["324", "680", "-", "-"]
-    over = lines(stages.stages(at(ramping(running=False)), 80, 4), 80)[-1].split()
+    over = lines(stages.stages(at(ramping(stop_reason="over")), 80, 4), 80)[-1].split()
     assert over[:3] == ["1", "1→64", "7.98"]
     assert over[5:10] == ["59.5", *["-"] * 4]  # the output over the streams held, and no latency
     assert "ramp 1 to 64" in lines(header.header(at(ramping()), 160, 1), 160)[0]
-    long = ramping(moves=(100.0, 1024.0))
+    long = ramping(target=replace(RAMP, moves=(100.0, 1024.0)))
     assert lines(stages.stages(at(long), 80, 4), 80)[-1].split()[2] == "→1024"
 
 
 def test_the_failures_view_accounts_for_every_request() -> None:
     sent = running().stages[-1].requests
-    requests = replace(sent, failed=3, completed=509, unsent=4, scheduled=580)
+    requests = replace(sent, failed=3, completed=509, unsent=4, scheduled=580, open=64)
     shown = lines(messages.failures(at(with_stage(requests=requests)), 80, 20), 80)
     assert shown[1] == " run      360 sent = 320 completed + 40 open"
     assert shown[2] == " stage 4  580 scheduled, 4 never sent; 576 sent = 509 completed + 3 failed + 64"
     assert shown[3] == "          open"
-    assert len(lines(messages.failures(at(running(stages=(), whole=None)), 80, 20), 80)) == 1
+    assert len(lines(messages.failures(at(running(stages=(), requests=None)), 80, 20), 80)) == 1
 
 
 def test_the_results_say_what_figures_are_of() -> None:
-    ended = replace(running(), stages=(replace(running().stages[0], notes=("E2E: inconclusive: it takes 16.8 s",)),))
+    first = running().stages[0]
+    ended = running(stages=(replace(first, e2e_inconclusive="E2E: inconclusive: it takes 16.8 s"),))
     shown = "\n".join(lines(results.results(at(ended), 120, 40), 120))
     assert " requests  360 sent = 320 completed + 40 open" in shown
     assert " stage 1   E2E: inconclusive: it takes 16.8 s" in shown
-    many = replace(ended, stages=(replace(ended.stages[0], notes=tuple(f"note {n}" for n in range(30))),))
-    low = "\n".join(lines(results.results(at(many), 80, 18), 80))
-    assert "note 29" in low and "more notes in the report" in low and "vramp report" not in low.partition("note")[0]
+    noted = replace(first, inconclusive="it ended early", first_wave=FirstWave(8, True, None), tail_share=0.5)
+    low = "\n".join(lines(results.results(at(running(stages=(noted,) * 3)), 80, 18), 80))
+    assert "Tail: for 50%" in low and "more notes in the report" in low and low.count("it ended early") == 1
 
 
 def test_a_ramp_holds_what_is_wanted_now() -> None:
@@ -141,8 +148,8 @@ def test_a_ramp_holds_what_is_wanted_now() -> None:
         return next(line for line in lines(health.client(at(snapshot), 38, 8), 38) if "held, of wanted" in line)
 
     assert held(ramping()).endswith("15 of 16")
-    assert held(ramping(running=False)).endswith(" 7.98")
-    assert held(ramping(concurrency=None, rate=2.0)).endswith(" 15")
+    assert held(ramping(stop_reason="over")).endswith(" 7.98")
+    assert held(ramping(target=replace(RAMP, concurrency=None, rate=2.0))).endswith(" 15")
 
 
 def test_the_engine_view_tells_the_share_of_the_peak_where_it_can() -> None:

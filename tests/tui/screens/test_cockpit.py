@@ -12,6 +12,7 @@ from loadgen.format import harmless
 from loadgen.run.operations import StartAnyway
 from loadgen.schema.comparison import Comparison
 from loadgen.schema.finding import Finding, Verdict
+from loadgen.schema.result import SloCheck
 from loadgen.schema.shared import Diagnosis, Milestone
 from loadgen.schema.snapshot import Liveness, Snapshot
 from tests.tui.cockpit import seated
@@ -138,7 +139,7 @@ async def test_what_needs_the_operator_is_said() -> None:
         assert seat.rows[start].rstrip().endswith("19")
         assert "12  http_500  500 Internal Server Error: CUDA out of memory" in seat.rows[start + 1]
         assert "7  timeout  no event for 60 s" in seat.rows[start + 2]
-        await seat.show(running(engine=None, whole=None, stages=()))
+        await seat.show(running(engine=None, requests=None, stages=()))
         assert "running     -  waiting     -" in seat.text
         assert "TTFT ms     -     -     -     -     -     -│" in seat.text
 
@@ -211,8 +212,10 @@ def full_of(hostile: str) -> Snapshot:
 async def test_no_text_of_a_snapshot_reaches_the_terminal_raw() -> None:
     """A watched run sends any snapshot that it likes; every text in it is hostile here."""
     snapshot = hostile(running(reference=(Comparison(3, "MI300X", "ttft_p50_ms", 1.0, None, None),)))
-    stage = msgspec.structs.replace(snapshot.stages[-1], waits_for=EVIL, slo_needs=EVIL, truth=EVIL, notes=(EVIL,))
-    waiting = msgspec.structs.replace(snapshot, stages=(*snapshot.stages[:-1], stage))
+    stage = msgspec.structs.replace(snapshot.stages[-1], slo={EVIL: SloCheck(1.0, 1.0, met=True, needs=9)})
+    ended = msgspec.structs.replace(snapshot.stages[0], inconclusive=EVIL, e2e_inconclusive=EVIL)
+    load = msgspec.structs.replace(snapshot.load, waits_for=EVIL)
+    waiting = msgspec.structs.replace(snapshot, stages=(ended, *snapshot.stages[1:-1], stage), load=load)
     async with seated() as seat:
         for shown, size in ((snapshot, SIZES[0]), (waiting, SIZES[1]), (waiting, SIZES[3])):
             await seat.pilot.resize_terminal(*size)
