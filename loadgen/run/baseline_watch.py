@@ -6,7 +6,6 @@ from loadgen.record.baseline import Baseline, compared_with
 from loadgen.record.curve import recorded_distribution
 from loadgen.record.figures import LoadShape, load_requested
 from loadgen.record.record import Record
-from loadgen.record.stage_result import stage_result
 from loadgen.schema.comparison import BaselineView
 from loadgen.schema.result import StageHardware
 from loadgen.schema.snapshot import Distribution
@@ -30,17 +29,8 @@ class BaselineWatch:
         index, now_s = stage.started.index, record.last_tick.t_s
         if self._known is not None and self._known[0] == index and now_s < self._known[1] + _EVERY_S:
             return self._known[2]
-        nothing = StageHardware()  # energy is known only when the stage is over
-        result = stage_result(
-            stage,
-            started_at="",
-            now_s=now_s,
-            limits=record.limits,
-            urls=(),
-            machine=nothing,
-            canaries=record.canaries,
-            with_hdr=False,
-        )
+        # Its energy is known only when it is over.
+        result = record.stage_result(stage, StageHardware(), with_hdr=False)
         model = record.server.model if record.server is not None else None
         view = compared_with(self._baseline, result, model, stage.metrics.latency)
         self._known = (index, now_s, view)
