@@ -59,7 +59,7 @@ async def test_a_run_in_the_operators_hand(run: Run) -> None:
         await until(pilot, lambda now: now.load.concurrency == 24)
         await pilot.press("m", *"fan", "enter")
         now = await until(pilot, lambda now: any(event.kind == "note" for event in now.events))
-        assert [stage.concurrency for stage in now.stages] == [8, 16, 16, 24]
+        assert [stage.target.concurrency for stage in now.stages] == [8, 16, 16, 24]
         await pilot.press(".")
         await until(pilot, lambda now: now.load.concurrency == 32)
         await pilot.press("q", "f")

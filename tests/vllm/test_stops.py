@@ -102,7 +102,7 @@ async def test_two_cycles_stopped_with_streams_open() -> None:
         run = Run(RunSettings(here(*overrides), where="test"))
 
         def stop_in_full_flow(snapshot: Snapshot, run: Run = run) -> None:
-            if snapshot.stages and snapshot.stages[-1].open == 8:
+            if snapshot.stages and snapshot.stages[-1].requests.open == 8:
                 run.apply(Stop())
 
         async for snapshot in run.snapshots():
