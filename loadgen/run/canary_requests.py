@@ -1,14 +1,16 @@
 """The requests that check whether the engine's output is right, and how their answers are read.
 
-Texts for scoring: prose, code, arithmetic and two more languages, because a fault may affect only part of the
-vocabulary. Prompts whose continuation is nearly certain, so that a greedy answer rarely depends on a near tie. Never
-change one, or its scores are no longer comparable with earlier ones; add another instead.
+`canary_texts.json` has the texts for scoring: prose, code, arithmetic and two more languages, because a fault may
+affect only part of the vocabulary; and prompts whose continuation is nearly certain, so that a greedy answer rarely
+depends on a near tie. Never change one, or its scores are no longer comparable with earlier ones; add another instead.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -18,45 +20,8 @@ from loadgen.schema.output import ScoreMethod
 from loadgen.stream import ending
 from loadgen.stream.events import TokenCount
 
-TEXTS = {
-    "prose": (
-        "The ferry left the harbour a little after seven, when the fog had lifted from the water. On the upper deck an "
-        "old man counted his coins, put them back into his coat, and asked the girl beside him how long the crossing "
-        "would take. She said that it depended on the wind, and that her mother had once waited until noon. He laughed "
-        "and unwrapped a piece of bread, because he was in no hurry at all."
-    ),
-    "code": (
-        "def running_mean(values: list[float], width: int) -> list[float]:\n"
-        '    """The mean of each window of the given width."""\n'
-        "    if width < 1:\n"
-        '        raise ValueError("width must be at least 1")\n'
-        "    total = sum(values[:width])\n"
-        "    means = [total / width]\n"
-        "    for index in range(width, len(values)):\n"
-        "        total += values[index] - values[index - width]\n"
-        "        means.append(total / width)\n"
-        "    return means\n"
-    ),
-    "arithmetic": (
-        "12 + 7 = 19. 19 + 7 = 26. 26 + 7 = 33. 33 + 7 = 40. 40 - 15 = 25. 25 * 4 = 100. 100 / 5 = 20. 20 * 20 = 400. "
-        "400 - 1 = 399. 399 / 3 = 133. 133 + 67 = 200. 200 * 3 = 600. 600 / 12 = 50. 50 + 50 = 100."
-    ),
-    "german": (
-        "Am Morgen stand die Werkstatt noch offen, und auf dem Tisch lagen die Zahnräder einer alten Uhr. Die "
-        "Meisterin nahm eines nach dem anderen in die Hand, hielt es gegen das Licht und legte es wieder hin. Erst als "
-        "der Lehrling kam, sagte sie ihm, welches davon verbogen war und warum die Uhr jeden Abend stehen blieb."
-    ),
-    "spanish": (
-        "La biblioteca del pueblo cierra a las ocho, pero los viernes la encargada deja la puerta abierta un rato más. "
-        "Los niños leen sentados en la escalera y los mayores hablan en voz baja junto a la ventana. Cuando empieza a "
-        "llover, nadie quiere volver a casa antes de terminar su página."
-    ),
-}
-PROMPTS = {
-    "count": "one, two, three, four, five, six, seven, eight, nine, ten, eleven,",
-    "table": "3 x 1 = 3\n3 x 2 = 6\n3 x 3 = 9\n3 x 4 = 12\n3 x 5 =",
-    "refrain": "The river runs down to the sea. The river runs down to the sea. The river runs down to the sea. The",
-}
+_KNOWN: dict[str, dict[str, str]] = json.loads(Path(__file__).with_name("canary_texts.json").read_text("utf-8"))
+TEXTS, PROMPTS = _KNOWN["scored"], _KNOWN["answered"]
 ANSWER_TOKENS = 16
 METHODS: tuple[ScoreMethod, ...] = get_args(ScoreMethod)
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
