@@ -54,7 +54,7 @@ class Vendor(msgspec.Struct, frozen=True):
     pci_id: str  # as sysfs writes it
     arch_prefix: str  # how the names of its architectures begin
     device_files: tuple[str, ...]  # through which its GPUs are reached; the first says that a server can compute on it
-    backends: tuple[BackendEntry, ...]  # the best first; the last needs the least, and tells the preflight of the GPUs
+    backends: tuple[BackendEntry, ...]  # the best first; the last, which needs the least, is also used by the preflight
     module: str  # the kernel's
     driver_version: tuple[str, str]  # a file under / and the pattern of the version in it
     denied_fix: str  # what gives a user access to the device files

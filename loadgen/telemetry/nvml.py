@@ -23,6 +23,7 @@ import pynvml
 
 from loadgen.errors import TelemetryError
 from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic, Reading, rate
+from loadgen.system import has_host_pids
 from loadgen.telemetry.protocol import Backend, Opened
 from loadgen.telemetry.readings import (
     ODD_FAILURES,
@@ -366,7 +367,9 @@ def _processes(handle: Any) -> tuple[GpuProcess, ...] | Missing:  # noqa: ANN401
     found = read(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
     if isinstance(found, Missing):
         return found
-    paths = [text(read(pynvml.nvmlSystemGetProcessName, each.pid)) for each in found]
+    # In a container, the host's pids are those of other processes.
+    named = has_host_pids()
+    paths = [text(read(pynvml.nvmlSystemGetProcessName, each.pid)) if named else None for each in found]
     return tuple(
         GpuProcess(each.pid, PurePath(path or "").name, each.usedGpuMemory)
         for each, path in zip(found, paths, strict=True)

@@ -1,6 +1,6 @@
 """The lines between a telemetry child and vramp, in one schema for every vendor, and a backend's interface.
 
-One JSON object per line; `metrics.samples` defines its figures. A backend's module has one function
+One JSON object per line; `schema.samples` defines its figures. A backend's module has one function
 `open_...() -> Backend`, which raises `TelemetryError` with the exact reason if it cannot work here.
 """
 
