@@ -131,7 +131,7 @@ def text_in(path: Path) -> str:
     """The stripped text of a small file; empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a path with a zero byte
         return ""
 
 

@@ -6,7 +6,6 @@ profiles and the pinning of instances read the rows. Nothing of a vendor is impo
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Mapping
@@ -15,23 +14,21 @@ from typing import Literal
 
 import msgspec
 
+from loadgen.system import text_in
+
 VendorName = Literal["amd", "nvidia", "sim"]
 Platform = Literal["rocm", "cuda", "cpu"]
 BackendName = Literal["amdsmi", "amd-sysfs", "nvml", "sim"]
 TelemetryMode = Literal["auto", BackendName, "off"]
 
-_LIBRARY_FOLDERS = (
-    *("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib"),
-    *("usr/local/nvidia/lib64", "usr/lib/wsl/lib"),
-)
+_LIBRARY_FOLDERS: list[str] = """
+    usr/lib/x86_64-linux-gnu usr/lib/aarch64-linux-gnu usr/lib64 usr/lib usr/local/nvidia/lib64 usr/lib/wsl/lib
+""".split()
 
 
 def matched(file: Path, pattern: str) -> str | None:
     """What of a file's text is first to match; None if nothing does, or there is no such file."""
-    try:
-        match = re.search(pattern, file.read_text(encoding="utf-8", errors="replace"))
-    except OSError:
-        return None
+    match = re.search(pattern, text_in(file))
     return None if match is None else match[0].strip()
 
 
@@ -86,11 +83,7 @@ class Vendor(msgspec.Struct, frozen=True):
         folders = (*named, *(root / each for each in _LIBRARY_FOLDERS))
         if self.library and any((folder / self.library).exists() for folder in folders):
             return True
-        for device in root.glob("sys/class/drm/card*/device"):
-            with contextlib.suppress(OSError):  # not a PCI device, or gone
-                if (device / "vendor").read_text(encoding="ascii", errors="replace").strip() == self.pci_id:
-                    return True
-        return False
+        return any(text_in(card / "device/vendor") == self.pci_id for card in root.glob("sys/class/drm/card*"))
 
     def driver(self, root: Path = Path("/")) -> str | None:
         """The version of the kernel's module; None if it is not loaded, or does not say."""

@@ -159,13 +159,13 @@ def _one_rank(page: _Page) -> _Page:
             ranks[engine] = min(rank, ranks.get(engine, rank))
     if not ranks:
         return page
-    return {name: [one for one in samples if _is_counted(one[0], ranks)] for name, samples in page.items()}
 
+    def is_counted(labels: _Labels) -> bool:
+        if "tp_rank" not in labels:
+            return True
+        return not labels.get("priority") and _rank(labels) == ranks[labels.get("dp_rank", "")]
 
-def _is_counted(labels: _Labels, ranks: Mapping[str, tuple[int, int]]) -> bool:
-    if "tp_rank" not in labels:
-        return True
-    return not labels.get("priority") and _rank(labels) == ranks[labels.get("dp_rank", "")]
+    return {name: [one for one in samples if is_counted(one[0])] for name, samples in page.items()}
 
 
 def _rank(labels: _Labels) -> tuple[int, int]:

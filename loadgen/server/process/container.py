@@ -18,6 +18,7 @@ import msgspec
 
 from loadgen.errors import ServerError
 from loadgen.server.process.log import clean_line
+from loadgen.system import text_in
 
 LABEL = "vramp.server"
 _ANSWER_WAIT_S = 5.0
@@ -62,10 +63,7 @@ def container_ids(container: Container) -> list[str]:
 
 
 def read_id(id_file: str) -> str | None:
-    try:
-        text = Path(id_file).read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return None
+    text = text_in(Path(id_file))
     return text if _ID.fullmatch(text) else None
 
 

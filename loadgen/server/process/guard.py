@@ -34,7 +34,7 @@ from typing import Any
 
 from loadgen.places import open_private
 from loadgen.server.process.tree import ProcessId, ProcessInfo, descendants, process_info, send_signal
-from loadgen.system import signal_when_parent_dies
+from loadgen.system import signal_when_parent_dies, text_in
 
 LEFTOVER_GRACE_S = 2.0  # after the main process has ended, the rest of the tree gets SIGTERM and this long
 KILL_WAIT_S = 15.0  # a killed process that held a GPU takes seconds to go; later it is reported as left
@@ -214,7 +214,7 @@ class Guard:
     def _run_on_container(self, *words: str, quiet: bool = False) -> subprocess.Popen[bytes] | None:
         """Run this docker command on our container; None while the daemon has not created one."""
         container = self._order.get("container")
-        container_id = _text_of(container["id_file"]) if container else ""
+        container_id = text_in(Path(container["id_file"])) if container else ""
         if not container or not container_id:
             return None
         command = [container["program"], *words, container_id]
@@ -285,13 +285,6 @@ def _end_with_the_guard(guard: int) -> None:
     signal_when_parent_dies(signal.SIGTERM)
     if os.getppid() != guard:  # the guard was killed before prctl took effect
         os._exit(1)
-
-
-def _text_of(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
 
 
 def _described(processes: Iterable[ProcessInfo]) -> list[dict[str, Any]]:

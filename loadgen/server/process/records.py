@@ -187,7 +187,9 @@ def find_servers(programs: Iterable[str] = ()) -> Found:
         if not isinstance(record, ServerRecord):
             doubts += filter(None, [record])
             continue
-        record = _up_to_date(record, marked.pop(record.mark, []))
+        known = dict.fromkeys((record.server, *record.tree, *marked.pop(record.mark, [])))
+        tree = tuple(one for one in known if record.mark.is_here and lives(one))
+        record = msgspec.structs.replace(record, tree=tree)
         left, doubt = _left_of(record)
         if doubt:
             doubts.append(doubt)
@@ -217,12 +219,6 @@ def _read(path: Path) -> ServerRecord | str | None:
         )
     except OSError as error:
         return f"{path}: cannot be read: {error.strerror}"
-
-
-def _up_to_date(record: ServerRecord, marked: Iterable[ProcessId]) -> ServerRecord:
-    known = dict.fromkeys((record.server, *record.tree, *marked))
-    tree = (one for one in known if record.mark.is_here and lives(one))
-    return msgspec.structs.replace(record, tree=tuple(tree))
 
 
 def _left_of(record: ServerRecord) -> tuple[bool, str]:

@@ -23,6 +23,7 @@ from loadgen.schema.shared import Diagnosis
 from loadgen.server.process.guard_client import ServerExit
 from loadgen.server.process.log import clean_line, is_routine, shortened, split_line, telling_lines
 from loadgen.server.vllm.causes import CAUSES, Cause, Phase
+from loadgen.system import text_in
 
 _OOM_KILL = re.compile(r"[Oo]ut of memory(?: \([^)]*\))?: Kill(?:ed)? process \d+")
 _OOM_COUNTER = re.compile(r"^oom_kill (\d{1,18})$", re.MULTILINE)
@@ -238,7 +239,7 @@ def read_oom_kills(
     a server in another group, such as a container's.
     """
     for path in [*(_counters(proc, cgroup_root) if own_group else ()), proc / "vmstat"]:
-        match = _OOM_COUNTER.search(_text(path))
+        match = _OOM_COUNTER.search(text_in(path))
         if match is not None:
             return int(match[1])
     return None
@@ -259,7 +260,7 @@ def kernel_kills(since_s: float, kmsg: Path = Path("/dev/kmsg")) -> list[str]:
 def _counters(proc: Path, root: Path) -> list[Path]:
     """Where the counter may be: in the group's own folder, or in the root, which inside a container is the group's."""
     found: list[Path] = []
-    for line in _text(proc / "self" / "cgroup").splitlines():
+    for line in text_in(proc / "self" / "cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
         group = group.strip().lstrip("/")
@@ -268,13 +269,6 @@ def _counters(proc: Path, root: Path) -> list[Path]:
         elif controllers == "":
             found += [root / group / "memory.events", root / "memory.events"]
     return found
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except (OSError, ValueError):  # ValueError: a group's name with a zero byte
-        return ""
 
 
 def _kernel_records(kmsg: Path) -> list[bytes]:
