@@ -434,17 +434,15 @@ def worker_settings(
     rows: bool,
 ) -> Configure:
     """The settings shared by all (at most `workers`) workers of a run; with `rows` they send a row per stream."""
-    load = profile.load
-    return Configure(
-        address=address,
-        vocabulary=vocabulary,
-        seed=seed,
-        timeout_s=load.timeout_s,
-        stall_timeout_s=load.stall_timeout_s,
-        connect_timeout_s=load.connect_timeout_s,
-        source_addresses=tuple(load.source_addresses),
-        cpus=tuple(sorted(cpus)),
-        realtime_share=realtime_budget(usable_cores(), workers) if load.realtime else 0.0,
-        sample_answers=profile.sends_canaries,
-        rows=rows,
-    )
+    chosen = {
+        "address": address,
+        "vocabulary": vocabulary,
+        "seed": seed,
+        "cpus": tuple(sorted(cpus)),
+        "realtime_share": realtime_budget(usable_cores(), workers) if profile.load.realtime else 0.0,
+        "sample_answers": profile.sends_canaries,
+        "rows": rows,
+    }
+    # Every other setting is the key of that name in `[load]`.
+    shared = {name: value for name, value in profile.load if name in Configure.__struct_fields__ and name not in chosen}
+    return msgspec.convert(shared | chosen, Configure)

@@ -22,7 +22,7 @@ from loadgen.schema.engine import EngineView
 from loadgen.schema.journal import ServerInstance
 from loadgen.schema.samples import GpuStatic
 from loadgen.schema.shared import Diagnosis, Milestone
-from loadgen.schema.snapshot import SNAPSHOT_S, InstanceView, Liveness
+from loadgen.schema.snapshot import SNAPSHOT_S, InstanceView, Liveness, ServerView
 from loadgen.server.gpus.given import given_indices
 from loadgen.server.gpus.memory import level_now
 from loadgen.server.process.guard_client import ProcessName, StopReport
@@ -234,11 +234,6 @@ class Servers:
         return with_expectations(milestones, self._expected, now_s=self.clock_s)
 
     @property
-    def expected_s(self) -> float | None:
-        """How long the last start of the same kind took."""
-        return self._expected.total_s if self._expected is not None else None
-
-    @property
     def liveness(self) -> Liveness | None:
         """Signs of life from the processes of the slowest, sampled once a second."""
         now_s = time.monotonic()
@@ -272,16 +267,6 @@ class Servers:
         return tuple(process for server in self.managed for process in server.waiting_for)
 
     @property
-    def log_lines(self) -> tuple[str, ...]:
-        """The last lines of the most significant log: of a server that died, or of the slowest to start."""
-        return tuple(self._most_telling.log.lines[-_LOG_LINES:]) if self._most_telling is not None else ()
-
-    @property
-    def log_total(self) -> int:
-        """How many lines that log had."""
-        return self._most_telling.log.total if self._most_telling is not None else 0
-
-    @property
     def _most_telling(self) -> ManagedServer | None:
         def rank(server: ManagedServer) -> tuple[bool, int]:
             return not server.died.is_set(), sum(milestone.state == "done" for milestone in server.milestones)
@@ -297,8 +282,27 @@ class Servers:
             for managed, server in zip(self.managed, self._each, strict=False)
         )
 
-    def views(self, engines: list[EngineView | None], silent: Collection[int]) -> tuple[InstanceView, ...]:
-        """Every instance with its gauges, if there are several; `silent` are those that no longer answer."""
+    def view(self, engines: list[EngineView | None], silent: Collection[int]) -> ServerView:
+        """All of them for the screen, each with its gauges; `silent` are those that no longer answer."""
+        shown, settings = self._most_telling, self.settings
+        return ServerView(
+            engine=settings.engine,
+            url=self.url,
+            state=self.state,
+            model=settings.served_model_name or settings.model,
+            pid=self.pid,
+            is_own=self.ours and self.pid is not None and self.state not in ("stopped", "died"),
+            stays=settings.on_exit == "leave",
+            milestones=self.milestones,
+            log_tail=tuple(shown.log.lines[-_LOG_LINES:]) if shown is not None else (),
+            log_total=shown.log.total if shown is not None else 0,
+            expected_s=self._expected.total_s if self._expected is not None else None,
+            diagnosis=self.diagnosis,
+            instances=self._instances(engines, silent),
+        )
+
+    def _instances(self, engines: list[EngineView | None], silent: Collection[int]) -> tuple[InstanceView, ...]:
+        """Every instance, if there are several."""
         if self.count < 2:
             return ()
         views = [

@@ -481,32 +481,20 @@ class Session:
 
     def view(self, *, starting: bool) -> ServerView:
         """The servers for the screen; while they start, with signs of life from processes and GPUs."""
-        servers, served, settings = self.servers, self.served, self.settings.profile.server
-        return ServerView(
-            engine=settings.engine,
-            url=servers.url,
-            state=self._seen_state,
-            model=harmless(served.model) if served is not None else settings.served_model_name or settings.model,
+        servers, served = self.servers, self.served
+        view = servers.view(self._watch.views if self._watch is not None else [], self._silent)
+        state: SeenState = view.state
+        if not servers.ours and self._watch is not None:
+            state = "unreachable" if self._silent and self._silent == self._answered else "ready"
+        return msgspec.structs.replace(
+            view,
+            state=state,
+            model=harmless(served.model) if served is not None else view.model,
             version=harmless(served.version or "") or None if served is not None else None,
             variant=self.settings.variant,
-            pid=servers.pid,
-            is_own=servers.ours and servers.pid is not None and servers.state not in ("stopped", "died"),
-            stays=settings.on_exit == "leave",
             uptime_s=servers.clock_s - self._began_s if self._began_s is not None else None,
-            milestones=servers.milestones,
-            log_tail=servers.log_lines,
-            log_total=servers.log_total,
-            expected_s=servers.expected_s,
             liveness=self._liveness() if starting else None,
-            diagnosis=servers.diagnosis,
-            instances=servers.views(self._watch.views if self._watch is not None else [], self._silent),
         )
-
-    @property
-    def _seen_state(self) -> SeenState:
-        if self.servers.ours or self._watch is None:
-            return self.servers.state
-        return "unreachable" if self._silent and self._silent == self._answered else "ready"
 
     def _liveness(self) -> Liveness | None:
         life, hardware = self.servers.liveness, self._writer.record.hardware

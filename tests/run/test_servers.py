@@ -68,7 +68,7 @@ async def test_several_start_and_stop_as_one(fake: FakeServer, tmp_path: Path) -
     assert [psutil.Process(pid).environ()["CUDA_VISIBLE_DEVICES"] for pid in pids] == ["0", "1"]
     assert [(each.url, each.pid) for each in servers.described()] == list(zip(servers.base_urls, pids, strict=True))
     assert [(each.env or {})["CUDA_VISIBLE_DEVICES"] for each in servers.described()] == ["0", "1"]
-    views = servers.views([None, EngineView(running=3.0)], ())
+    views = servers.view([None, EngineView(running=3.0)], ()).instances
     assert [(view.state, view.running) for view in views] == [("ready", None), ("ready", 3.0)]
     assert logs(tmp_path) == ["server-0.log", "server-1.log"]
     processes = fake.processes(2)
@@ -83,7 +83,7 @@ async def test_one_alone_is_named_as_ever(fake: FakeServer, tmp_path: Path) -> N
     await servers.start(tmp_path)
     await servers.wait_ready()
     assert logs(tmp_path) == ["server.log"]
-    assert servers.views([None], ()) == ()
+    assert servers.view([None], ()).instances == ()
     psutil.Process(servers.pid).kill()
     await eventually(lambda: servers.died)
     with pytest.raises(LoadError, match=r"(?s)^the server was killed by SIGKILL .*server\.log"):
@@ -118,7 +118,7 @@ async def test_one_that_cannot_start_ends_the_wait(fake: FakeServer, tmp_path: P
         ServerError, match=r"(?s)ended with exit code 3 before it was ready: .*its log is .*server-1\.log"
     ):
         await servers.wait_ready()
-    assert any("ValueError: max_model_len" in line for line in servers.log_lines)
+    assert any("ValueError: max_model_len" in line for line in servers.view([], ()).log_tail)
     await servers.stop()
     assert not psutil.pid_exists(servers.managed[0].pid or 0)
 
@@ -207,7 +207,7 @@ async def test_an_attached_server_is_left_alone(tmp_path: Path) -> None:
     servers.check()
     servers.end_soon()
     assert (servers.base_urls, servers.state, servers.pid) == ([NOBODY], "starting", None)
-    assert (servers.milestones, servers.log_lines, servers.described()) == ((), (), ())
+    assert (servers.milestones, servers.view([], ()).log_tail, servers.described()) == ((), (), ())
     assert await servers.stop() == []
 
 
@@ -223,7 +223,7 @@ async def test_several_attached_servers_are_ours_to_drive_and_are_let_go(tmp_pat
     assert all(f"pid {os.getpid()} " in driver_of(*place) for place in places)
     assert (servers.count, servers.base_urls, servers.url) == (2, urls, urls[0])
     assert [instance.url for instance in servers.described()] == urls
-    views = servers.views([EngineView(running=3), None], ())
+    views = servers.view([EngineView(running=3), None], ()).instances
     assert [(view.url, view.state, view.running) for view in views] == [(urls[0], "ready", 3), (urls[1], "ready", None)]
     assert await servers.stop() == []
     assert [driver_of(*place) for place in places] == ["", ""]
