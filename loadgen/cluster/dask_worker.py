@@ -120,8 +120,7 @@ async def _started_worker(orders: Orders, folder: Path) -> Any:  # noqa: ANN401 
     import dask
     from distributed import Worker
 
-    from loadgen.cluster.handshakes import bound_handshakes
-    from loadgen.cluster.tls import security_of
+    from loadgen.cluster.tls import bound_handshakes, security_of
 
     dask.config.set(QUIET)
     security, _ = security_of(orders.pem)

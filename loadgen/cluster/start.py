@@ -25,10 +25,9 @@ from msgspec.structs import replace
 
 from loadgen.cluster.dask_worker import QUIET, Orders
 from loadgen.cluster.facts import Reached, as_json, host_facts
-from loadgen.cluster.handshakes import bound_handshakes
 from loadgen.cluster.pickles import restrict_pickles
 from loadgen.cluster.ssh import HostProcess, SshHost, another_vramp, connected_to, how_to_install, process_info
-from loadgen.cluster.tls import make_certificate, security_of
+from loadgen.cluster.tls import bound_handshakes, make_certificate, security_of
 from loadgen.errors import UNDECODABLE, ClusterError
 from loadgen.format import harmless
 from loadgen.profile.schema import Cluster

@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 import distributed
 import pytest
 
-from loadgen.cluster.handshakes import MAX_STRANGERS, bound_handshakes
-from loadgen.cluster.tls import make_certificate, security_of
+from loadgen.cluster.tls import MAX_STRANGERS, bound_handshakes, make_certificate, security_of
 
 
 @asynccontextmanager
@@ -44,7 +43,7 @@ async def test_strangers_do_not_keep_others_out() -> None:
 
 
 async def test_a_client_with_the_certificate_stays_connected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadgen.cluster.handshakes._HANDSHAKE_S", 0.2)
+    monkeypatch.setattr("loadgen.cluster.tls._HANDSHAKE_S", 0.2)
     async with (
         scheduler() as (security, address),
         distributed.Client(address, security=security, asynchronous=True) as client,
