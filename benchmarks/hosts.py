@@ -23,10 +23,9 @@ import msgspec
 import psutil
 
 from benchmarks.running import cpu_s, read_options
-from loadgen.cluster.connect import joined
 from loadgen.cluster.facts import host_facts
 from loadgen.cluster.link import ClusterHost
-from loadgen.cluster.start import StartedHosts
+from loadgen.cluster.start import StartedHosts, joined
 from loadgen.report.tabular import Column, markdown_table
 
 _SETTINGS = {"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False", "DASK_LOGGING__DISTRIBUTED": "error"}

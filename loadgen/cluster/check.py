@@ -30,7 +30,7 @@ _SPARE_FILES = 64
 async def check_hosts(profile: Profile, plan: Sequence[Stage]) -> list[Finding]:
     """A finding for each host, and for each thing that keeps one from taking part."""
     for name in ("distributed", "tornado", "asyncssh"):
-        # What they have to say on the terminal is not for the reader of findings.
+        # Their messages on the terminal are not for the reader of findings.
         logging.getLogger(name).handlers = [logging.NullHandler()]
         logging.getLogger(name).propagate = False
     try:
@@ -40,9 +40,7 @@ async def check_hosts(profile: Profile, plan: Sequence[Stage]) -> list[Finding]:
             if profile.cluster.exposed is not None:
                 fix = "have the scheduler listen at tls://, with certificates (distributed.comm.tls)"
                 why = "keys and orders travel there"
-                found.append(
-                    Finding("host-plain", "warns", profile.cluster.exposed, "keys and orders travel there", fix)
-                )
+                found.append(Finding("host-plain", "warns", profile.cluster.exposed, why, fix))
             for facts, address in there.workers:
                 found += limit_findings(facts, streams)
                 found += await _looked_at(there.client, facts, address, profile.server.attached)

@@ -1,4 +1,4 @@
-"""Turns the profile's `[cluster]` into a Dask cluster in which every host can take part, or says why one cannot.
+"""Turns the profile's `[cluster]` into hosts on which the fleet can start workers, or says why one cannot take part.
 
 Everything that can be wrong is found here, before anything is sent: errors of several hosts are raised together, one
 line each. Invariant: what was started ends with `started`; nothing of an existing cluster is stopped.
@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import pickle
 import socket
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -23,8 +26,10 @@ import msgspec
 from distributed.comm.addressing import get_address_host
 from msgspec.structs import replace
 
+from loadgen.cluster.actor import HostActor
 from loadgen.cluster.dask_worker import QUIET, Orders
 from loadgen.cluster.facts import Reached, as_json, host_facts
+from loadgen.cluster.link import ClusterHost
 from loadgen.cluster.pickles import restrict_pickles
 from loadgen.cluster.ssh import HostProcess, SshHost, another_vramp, connected_to, how_to_install, process_info
 from loadgen.cluster.tls import bound_handshakes, make_certificate, security_of
@@ -35,6 +40,12 @@ from loadgen.schema.hosts import HostFacts
 from loadgen.stream.request import host_and_port
 
 T = TypeVar("T")
+Reach = Callable[[Sequence[str]], Awaitable[None]]
+"""Raises `ClusterError` with a line for each host that cannot connect to one of the URLs."""
+
+_ACTOR_S = 20.0  # until an actor is there: its host imports numpy and vramp
+_CLOSE_S = 5.0
+_DASK_LOGGERS = ("distributed", "distributed.client", "tornado", "asyncssh")
 
 _SCHEDULER_S = 10.0
 _REACH_S = 5.0
@@ -71,6 +82,73 @@ async def all_of(waited: Iterable[Awaitable[T]]) -> list[T]:
     if problems:
         raise ClusterError("\n".join(problems))
     return [one for one in done if not isinstance(one, BaseException)]
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    settings: Cluster, urls: Sequence[str], log_path: Path
+) -> AsyncIterator[tuple[Sequence[ClusterHost], Reach]]:
+    """The hosts, each with its actor and able to reach all `urls`; Dask logs to `log_path`.
+
+    Raises `ClusterError` before anything is sent.
+    """
+    _log_to(log_path)
+    async with started(settings, urls) as there, joined(there) as hosts:
+        yield hosts, partial(require_reachable, there)
+
+
+@contextlib.asynccontextmanager
+async def joined(there: StartedHosts) -> AsyncIterator[Sequence[ClusterHost]]:
+    """The hosts with an actor each; raises `ClusterError`."""
+    async with contextlib.AsyncExitStack() as open_hosts:
+        actors = await asyncio.gather(
+            *(_actor(there.client, facts, address, owned=there.owned) for facts, address in there.workers)
+        )
+        hosts = [ClusterHost(facts, actor.exchange) for (facts, _), actor in zip(there.workers, actors, strict=True)]
+        for host, actor in zip(hosts, actors, strict=True):
+            open_hosts.push_async_callback(_close_host, host, actor)
+        await asyncio.gather(*(_begin(host) for host in hosts))
+        yield hosts
+
+
+def _log_to(path: Path) -> None:
+    """Send Dask's log to a file; by default it goes to the terminal, which shows the cockpit."""
+    path.touch(mode=0o600)
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    for name in _DASK_LOGGERS:
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+
+
+async def _actor(client: distributed.Client, facts: HostFacts, address: str, *, owned: bool) -> Any:  # noqa: ANN401 - Dask's proxy
+    future = client.submit(
+        HostActor, ends_process=owned, actor=True, workers=[address], allow_other_workers=False, pure=False, retries=0
+    )
+    try:
+        async with asyncio.timeout(_ACTOR_S):
+            actor = await future
+        with client.as_current():
+            # Looking up a method ties the proxy to this client, which is not everybody's default.
+            actor.exchange  # noqa: B018
+        return actor
+    except TimeoutError:
+        raise ClusterError(f"{facts.name}: its actor did not start within {_ACTOR_S:g} s") from None
+
+
+async def _begin(host: ClusterHost) -> None:
+    try:
+        await host.start()
+    except (OSError, RuntimeError, TimeoutError) as error:
+        raise ClusterError(f"{host.name}: its actor does not answer: {error or 'no answer in time'}") from None
+
+
+async def _close_host(host: ClusterHost, actor: Any) -> None:  # noqa: ANN401 - Dask's proxy
+    await host.close()
+    if host.lost is None:
+        with contextlib.suppress(OSError, RuntimeError, TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await actor.close()
 
 
 # Hosts that are reached by SSH.

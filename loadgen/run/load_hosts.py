@@ -54,7 +54,7 @@ class LoadHosts:
         if self._joined or not self._settings.remote:
             return
         try:
-            from loadgen.cluster.connect import connected
+            from loadgen.cluster.start import connected
         except ModuleNotFoundError as error:
             raise no_cluster_extra(error) from None
         log_path = self._writer.folder / "cluster.log"
