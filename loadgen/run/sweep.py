@@ -100,7 +100,15 @@ def note_variant(folder: Path, sweep: Sweep, variant: Variant) -> Sweep:
 def outcomes_of(folder: Path, sweep: Sweep) -> list[Outcome]:
     """The outcomes of the variants so far, in order, with their results; raises `ResultError`."""
     done = {variant.name: variant for variant in sweep.done}
-    return [_outcome(folder, done[name]) for name in sweep.variants if name in done]
+    return [
+        Outcome(
+            variant=variant.name,
+            state=variant.state,
+            reason=variant.reason,
+            result=read_result(folder / variant.result) if variant.result is not None else None,
+        )
+        for variant in (done[name] for name in sweep.variants if name in done)
+    ]
 
 
 def result_path(folder: Path, variant: str) -> Path:
@@ -151,11 +159,6 @@ def _digest(profiles: Mapping[str, Profile]) -> str:
     # Without the seed, which is drawn when the sweep begins.
     documents = {name: as_swept(profile, 0).model_dump(mode="json") for name, profile in profiles.items()}
     return hashlib.sha256(json.dumps(documents, sort_keys=True).encode()).hexdigest()
-
-
-def _outcome(folder: Path, variant: Variant) -> Outcome:
-    result = read_result(folder / variant.result) if variant.result is not None else None
-    return Outcome(variant=variant.name, state=variant.state, reason=variant.reason, result=result)
 
 
 def _write(folder: Path, sweep: Sweep) -> None:

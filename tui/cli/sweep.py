@@ -90,9 +90,10 @@ def _profiles(options: argparse.Namespace) -> tuple[str, dict[str, Profile]]:
         raise ProfileError("vramp sweep: starts each server itself: --variants names them; no --url, no --variant")
     document = load_document(find_profile(options.profile))
     offered = variant_names(document)
-    names = _every(offered) if options.variants == _ALL else list(dict.fromkeys(options.variants.split(",")))
-    if not names:
+    if not offered and options.variants == _ALL:
         raise ProfileError(f"{options.profile}: has no [variants] to sweep over")
+    # The first is the base with which the others are compared.
+    names = dict.fromkeys([BASE, *offered] if options.variants == _ALL else options.variants.split(","))
     profiles = {}
     for name in names:
         options.variant = None if name == BASE and BASE not in offered else name
@@ -102,13 +103,8 @@ def _profiles(options: argparse.Namespace) -> tuple[str, dict[str, Profile]]:
     return str(document["name"]), profiles
 
 
-def _every(offered: list[str]) -> list[str]:
-    """All variants, after the base, with which they are compared."""
-    return list(dict.fromkeys([BASE, *offered])) if offered else []
-
-
 def _with_load_of_base(profiles: dict[str, Profile]) -> dict[str, Profile]:
-    """Without the variants that are another workload on the same server, which a sweep cannot compare."""
+    """The variants with the load of the base; others are another workload, which a sweep cannot compare."""
     alike = {name: one for name, one in profiles.items() if not differing_load(profiles[BASE], one)}
     if left_out := [name for name in profiles if name not in alike]:
         print_status(f"left out, because their load is not that of {BASE}: {', '.join(left_out)}")
@@ -146,32 +142,27 @@ def _run_one(folder: Path, name: str, profile: Profile, *, force: bool) -> tuple
     except KeyboardInterrupt:
         # It came before the run had its own handler, or after.
         return Variant(name=name, state="stopped", reason="stopped by the operator", result=None), INTERRUPTED
-    code = INTERRUPTED if interrupted else exit_code(run, interrupted=False)
-    return _ended(run, name, path), code
-
-
-def _ended(run: Run, name: str, path: Path) -> Variant:
     assert run.result is not None
     reason = run.result.reason if run.error is None else str(run.error)
     for line in shortcomings(run.result) if run.error is None else [reason]:
         print_status(f"vramp: {line}")
-    written = path.name if path.exists() else None
-    return Variant(name=name, state=run.result.state, reason=reason, result=written)
+    variant = Variant(name=name, state=run.result.state, reason=reason, result=path.name if path.exists() else None)
+    return variant, INTERRUPTED if interrupted else exit_code(run, interrupted=False)
 
 
 def _conclude(folder: Path, state: Sweep, json_path: Path | None) -> int:
-    """Write the rows and print the table; the exit code if every variant is as it should be."""
+    """Write the rows and print the table; return the exit code, if no variant has another."""
     rows = sweep_rows(outcomes_of(folder, state))
     if json_path is not None:
         try:
             json_path.write_text(sweep_json(state.profile, state.seed, rows), encoding="utf-8")
         except OSError as error:
             raise ResultError(f"{json_path}: cannot be written: {error.strerror}") from error
-    offered = print_output(f"{printable(sweep_text(rows))}\n")
+    code = print_output(f"{printable(sweep_text(rows))}\n")
     print_status(f"sweep: {folder}")
     if state.remaining:
         print_status(f"not complete: {', '.join(state.remaining)}; --resume {folder} continues with them")
-    return offered
+    return code
 
 
 def _summed(codes: list[int]) -> int:
