@@ -9,10 +9,9 @@ import pytest
 from loadgen.errors import WorkerError
 from loadgen.run.operations import Abort
 from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.schema.result import Result
 from tests.engines import Simulator, attach
-from tests.run.driving import finish, flowing, left_behind, once, processes_of_ours
+from tests.run.driving import finish, flowing, left_behind, once, processes_of_ours, run_of
 
 pytestmark = pytest.mark.usefixtures("little_patience")
 
@@ -32,7 +31,7 @@ def adds_up(result: Result) -> bool:
 
 @pytest.mark.parametrize("bound", [{"requests": 600}, {"requests": None, "duration": "5s"}])
 async def test_a_stopped_worker_is_ended_and_the_run_goes_on(engine: Simulator, bound: dict[str, object]) -> None:
-    run = Run(RunSettings(attach(engine, load={"workers": 2, "osl": 50, **bound}), where="test"))
+    run = run_of(attach(engine, load={"workers": 2, "osl": 50, **bound}))
     result = await finish(run, once(flowing, stop_one))
     assert (result.state, run.error, result.client.workers) == ("complete", None, 1)
     (reported,) = [event.text for event in result.events if event.kind == "error"]
@@ -47,7 +46,7 @@ async def test_a_stopped_worker_is_ended_and_the_run_goes_on(engine: Simulator, 
 
 
 async def test_a_worker_that_is_interrupted_says_so_in_words(engine: Simulator) -> None:
-    run = Run(RunSettings(attach(engine, load={"workers": 2, "osl": 50, "requests": 600}), where="test"))
+    run = run_of(attach(engine, load={"workers": 2, "osl": 50, "requests": 600}))
     interrupt = once(flowing, lambda _: os.kill(processes_of_ours("loadgen.worker")[0].pid, signal.SIGINT))
     result = await finish(run, interrupt)
     (reported,) = [event.text for event in result.events if event.kind == "error"]
@@ -56,7 +55,7 @@ async def test_a_worker_that_is_interrupted_says_so_in_words(engine: Simulator) 
 
 
 async def test_the_only_worker_stopped_is_the_end_with_a_partial_result(engine: Simulator) -> None:
-    run = Run(RunSettings(attach(engine, load={"requests": None, "duration": "60s", "osl": 50}), where="test"))
+    run = run_of(attach(engine, load={"requests": None, "duration": "60s", "osl": 50}))
     result = await finish(run, once(flowing, stop_one))
     assert isinstance(run.error, WorkerError)
     assert result.reason.startswith("all workers are gone: worker 0 sent no tick for 1.5 s and was killed")
@@ -65,9 +64,7 @@ async def test_the_only_worker_stopped_is_the_end_with_a_partial_result(engine: 
 
 
 async def test_an_abort_does_not_wait_for_a_stopped_worker(engine: Simulator) -> None:
-    run = Run(
-        RunSettings(attach(engine, load={"requests": None, "duration": "60s", "workers": 2, "osl": 50}), where="test")
-    )
+    run = run_of(attach(engine, load={"requests": None, "duration": "60s", "workers": 2, "osl": 50}))
 
     def stop_and_abort(run: Run) -> None:
         stop_one(run)

@@ -9,11 +9,9 @@ import msgspec
 import pytest
 
 from loadgen.run.operations import Note
-from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.schema.result import Result
 from tests.engines import MANAGED, profile
-from tests.run.driving import finish
+from tests.run.driving import finish, run_of
 
 REFERENCE = {
     "source": "a publication",
@@ -31,16 +29,13 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Result:
     before = Path.cwd()
     os.chdir(tmp_path_factory.mktemp("measured"))
     try:
-        run = Run(
-            RunSettings(
-                profile(
-                    MANAGED,
-                    telemetry="sim",
-                    load={"concurrency": [2, 4], "requests": 40},
-                    slo={"ttft_p99": "0.001ms", "tpot_p99": "100s", "tpot": "100s"},
-                    reference=REFERENCE,
-                ),
-                where="test",
+        run = run_of(
+            profile(
+                MANAGED,
+                telemetry="sim",
+                load={"concurrency": [2, 4], "requests": 40},
+                slo={"ttft_p99": "0.001ms", "tpot_p99": "100s", "tpot": "100s"},
+                reference=REFERENCE,
             )
         )
         run.apply(Note("the fan is loud"))

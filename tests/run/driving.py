@@ -31,6 +31,11 @@ def left_behind() -> list[list[str]]:
     return [words for words in alive if words[-4:] != ["--preset", "fast", "--port", "0"]]
 
 
+def run_of(parts: Profile, **settings: Any) -> Run:
+    """The run of a profile."""
+    return Run(RunSettings(parts, where="test", **settings))
+
+
 async def finish(run: Run, act: Act | None = None) -> Result:
     """Run to the end; `act` sees every snapshot."""
     async for snapshot in run.snapshots():
@@ -42,7 +47,7 @@ async def finish(run: Run, act: Act | None = None) -> Result:
 
 
 async def outcome(parts: Profile, act: Act | None = None, **options: Any) -> tuple[Result, VrampError | None]:
-    run = Run(RunSettings(parts, where="test", **options))
+    run = run_of(parts, **options)
     return await finish(run, act), run.error
 
 

@@ -20,12 +20,11 @@ from loadgen.run.operations import (
     Stop,
 )
 from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.schema.deltas import OUTCOMES
 from loadgen.schema.result import StageResult
 from loadgen.schema.snapshot import Snapshot
 from tests.engines import Simulator, attach
-from tests.run.driving import finish, left_behind
+from tests.run.driving import finish, left_behind, run_of
 
 KEYS: list[Callable[[random.Random], Operation]] = [
     lambda chance: SetConcurrency(chance.randint(1, 24)),
@@ -59,7 +58,7 @@ async def test_every_request_is_accounted_for(engine: Simulator, seed: int) -> N
 async def drive(engine: Simulator, chance: random.Random) -> None:
     stages = [random_stage(chance) for _ in range(3)]
     load = {"osl": 40, "isl": 16, "workers": chance.choice([1, 2]), "max_concurrency": 10, "requests": None}
-    run = Run(RunSettings(attach(engine, load=load | {"duration": "600ms"}, stages=stages), where="test"))
+    run = run_of(attach(engine, load=load | {"duration": "600ms"}, stages=stages))
     seen: list[Snapshot] = []
 
     def press(run: Run, snapshot: Snapshot) -> None:

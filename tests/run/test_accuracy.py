@@ -11,14 +11,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.schema.deltas import Summary
 from loadgen.schema.journal import Ticked
 from loadgen.schema.result import StageResult
 from loadgen.store.journal import read_journal
 from tests.engines import Simulator, attach, simulator
-from tests.run.driving import finish
+from tests.run.driving import finish, run_of
 
 STEP_MS = 5.0
 # Of fewer requests the p99 is the slowest, or the next: a simulator that the machine stalls for 10 ms before it reads
@@ -39,7 +37,7 @@ class Measured(NamedTuple):
 
 async def measured(engine: Simulator, **parts: Any) -> list[Measured]:
     """Every stage of a run, over its window as the workers had it."""
-    run = Run(RunSettings(attach(engine, **parts), where="test"))
+    run = run_of(attach(engine, **parts))
     result = await finish(run)
     assert result.state == "complete", run.error
     windows: dict[int, tuple[int, int]] = {}

@@ -6,11 +6,10 @@ import httpx
 
 from loadgen.run.operations import SetConcurrency, Stop
 from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.schema.finding import Verdict
 from loadgen.schema.snapshot import Snapshot
 from tests.engines import MANAGED, Simulator, attach, profile
-from tests.run.driving import finish, in_turn, outcome
+from tests.run.driving import finish, in_turn, outcome, run_of
 
 A_MINUTE = 240  # looks of one worker
 LOOKED_AT: dict[str, Any] = {"canary": {"enabled": True, "interval_s": 3600}}
@@ -27,7 +26,7 @@ def accused(snapshot: Snapshot) -> bool:
 
 async def test_text_that_is_wrong_from_a_concurrency_on(engine: Simulator) -> None:
     engine.faults("repeat:streams=6")
-    run = Run(RunSettings(attach(engine, load=LOAD, **LOOKED_AT), where="test"))
+    run = run_of(attach(engine, load=LOAD, **LOOKED_AT))
 
     def looked_at(_: Snapshot) -> bool:
         return run._writer.record.current is not None and run._writer.record.current.answers.read >= 8

@@ -12,14 +12,13 @@ from loadgen.record.record import Record
 from loadgen.report.output import compare_output, output_verdicts
 from loadgen.run.operations import Stop
 from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.schema.finding import Verdict
 from loadgen.schema.journal import CanaryMeasured
 from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
 from loadgen.store.journal import read_journal
 from tests.engines import Simulator, attach, profile, simulator
-from tests.run.driving import finish, in_turn, once, outcome
+from tests.run.driving import finish, in_turn, once, outcome, run_of
 
 OFTEN = {"interval_s": 0.05}
 """Forty times as often as usual: what is found here within 1.5 s is found within a minute."""
@@ -36,14 +35,14 @@ async def until_found(parts: Profile) -> tuple[Result, list[Verdict], int]:
     def found(snapshot: Snapshot) -> bool:
         return any(verdict.id.startswith("output-") for verdict in snapshot.verdicts)
 
-    run = Run(RunSettings(parts, where="test"))
+    run = run_of(parts)
     result = await finish(run, once(found, Stop()))
     assert result.reason == "stopped by the operator"
     return result, output_verdicts(result), sum(line.when == "load" for line in canaries_of(run))
 
 
 async def test_a_healthy_run_is_as_it_was_without_them(engine: Simulator) -> None:
-    run = Run(RunSettings(attach(engine, load={"requests": 40, "osl": 32}, canary=OFTEN), where="test"))
+    run = run_of(attach(engine, load={"requests": 40, "osl": 32}, canary=OFTEN))
     result = await finish(run)
     (stage,), truth = result.stages, engine.truth()
     record = Record()

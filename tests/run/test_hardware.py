@@ -16,7 +16,6 @@ import pytest
 import tests.telemetry.nvml_stub
 from loadgen.profile.schema import Profile
 from loadgen.run.hardware import HardwareWatch, telemetry_words
-from loadgen.run.run import Run
 from loadgen.run.servers import Servers
 from loadgen.run.settings import RunSettings
 from loadgen.run.writer import RunWriter
@@ -28,7 +27,7 @@ from loadgen.telemetry.backends import BackendOption
 from loadgen.telemetry.monitor import SourceStatus
 from tests.c_library import build_library
 from tests.engines import MANAGED, Simulator, attach, profile, simulator
-from tests.run.driving import finish, left_behind
+from tests.run.driving import finish, left_behind, run_of
 
 L = TypeVar("L")
 
@@ -42,7 +41,7 @@ async def test_a_run_with_simulated_gpus_has_gpus_energy_host_and_series() -> No
     # The warm-up is for the telemetry's process, which starts with the load here.
     load = {"requests": None, "duration": "6s", "warmup": "3s", "osl": 64}
     parts = profile(MANAGED, telemetry="sim", load=load, cost={"gpu_hour": 2.0})
-    run = Run(RunSettings(parts, where="test"))
+    run = run_of(parts)
     shown: set[int] = set()
     result = await finish(run, lambda _, snapshot: shown.add(len(snapshot.gpus)))
     (stage,) = result.stages
@@ -70,7 +69,7 @@ async def test_a_run_with_simulated_gpus_has_gpus_energy_host_and_series() -> No
 
 
 async def test_a_run_without_gpus_says_so_and_is_none_the_worse(engine: Simulator) -> None:
-    run = Run(RunSettings(attach(engine, telemetry="nvml"), where="test"))
+    run = run_of(attach(engine, telemetry="nvml"))
     said: set[str] = set()
     result = await finish(run, lambda _, snapshot: said.add(snapshot.telemetry))
     assert (run.error, result.state) == (None, "complete")
@@ -159,7 +158,7 @@ def test_that_all_is_tried_again_is_said() -> None:
 
 
 async def test_telemetry_can_be_off(engine: Simulator) -> None:
-    run = Run(RunSettings(attach(engine, telemetry="off"), where="test"))
+    run = run_of(attach(engine, telemetry="off"))
     said: set[str] = set()
     result = await finish(run, lambda _, snapshot: said.add(snapshot.telemetry))
     assert said == {"off"}
@@ -170,7 +169,7 @@ async def test_telemetry_can_be_off(engine: Simulator) -> None:
 @pytest.mark.parametrize("words", ["import time; time.sleep(600)", "import os\nwhile True: os.write(1, b'x' * 65536)"])
 async def test_a_child_that_hangs_or_floods_holds_nothing_up(engine: Simulator, words: str) -> None:
     stuck = BackendOption("stuck", "sim", program=(sys.executable, "-c", words))
-    run = Run(RunSettings(attach(engine), where="test", replay={"sim": [stuck]}))
+    run = run_of(attach(engine), replay={"sim": [stuck]})
     result = await finish(run)
     assert (run.error, result.state) == (None, "complete")
     assert result.stages[0].requests.completed == 20

@@ -2,12 +2,11 @@
 
 from loadgen.run.operations import SetConcurrency, Stop
 from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.schema.deltas import OUTCOMES
 from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
 from tests.engines import Simulator, attach
-from tests.run.driving import finish
+from tests.run.driving import finish, run_of
 
 
 def require_numbers_or_reasons(result: Result) -> None:
@@ -22,7 +21,7 @@ def require_numbers_or_reasons(result: Result) -> None:
 
 async def test_a_key_that_repeats(engine: Simulator) -> None:
     load = {"requests": None, "duration": "60s", "concurrency": 4, "osl": 64}
-    run = Run(RunSettings(attach(engine, load=load), where="test"))
+    run = run_of(attach(engine, load=load))
     wanted = 4
 
     def repeat(run: Run, snapshot: Snapshot) -> None:
@@ -44,7 +43,7 @@ async def test_a_key_that_repeats(engine: Simulator) -> None:
 
 async def test_fifty_stages_of_ten_milliseconds(engine: Simulator) -> None:
     stages = [{"concurrency": 4, "duration": "10ms"}] * 50
-    run = Run(RunSettings(attach(engine, load={"requests": None, "osl": 16}, stages=stages), where="test"))
+    run = run_of(attach(engine, load={"requests": None, "osl": 16}, stages=stages))
     result = await finish(run)
     assert result.state == "complete"
     assert len(result.stages) == 50

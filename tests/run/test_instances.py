@@ -13,13 +13,12 @@ from loadgen.profile.schema import Profile
 from loadgen.record.record import Record
 from loadgen.run.probe import identify, probe, probe_twin
 from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
 from loadgen.server.vllm.client import ServerClient
 from loadgen.store.journal import read_journal
 from tests.engines import MANAGED, profile, simulator
-from tests.run.driving import Act, finish, flowing, left_behind, once, processes_of_ours
+from tests.run.driving import Act, finish, flowing, left_behind, once, processes_of_ours, run_of
 
 ENDLESS: dict[str, Any] = {"requests": None, "duration": "60s"}
 
@@ -29,7 +28,7 @@ def twins(**parts: Any) -> Profile:
 
 
 async def outcome(parts: Profile, act: Act | None = None) -> tuple[Result, Run]:
-    run = Run(RunSettings(parts, where="test"))
+    run = run_of(parts)
     return await finish(run, act), run
 
 
@@ -131,7 +130,7 @@ async def test_a_server_without_workers_is_not_left_out_silently() -> None:
 async def test_too_few_devices_are_refused_before_a_folder_is_claimed(tmp_path: Path) -> None:
     server = {"engine": "vllm", "model": "m", "platform": "cuda", "instances": 2, "env": {"CUDA_VISIBLE_DEVICES": "3"}}
     with pytest.raises(ProfileError, match="they take 2 devices"):
-        Run(RunSettings(profile(server), where="test"))
+        run_of(profile(server))
     assert files(tmp_path) == []
 
 

@@ -14,10 +14,9 @@ from loadgen.errors import ProfileError
 from loadgen.metrics.histogram import EXPORTED_BOUNDS_US
 from loadgen.run.metrics_port import MetricsPort
 from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.schema.snapshot import Snapshot
 from tests.engines import Simulator, attach
-from tests.run.driving import finish
+from tests.run.driving import finish, run_of
 
 DASHBOARD = Path(__file__).parents[2] / "docs" / "grafana.json"
 LADDER = {"concurrency": [2, 4], "requests": 20}
@@ -38,7 +37,7 @@ def values(family: Metric, suffix: str = "", **labels: str) -> list[float]:
 
 async def exported(engine: Simulator) -> tuple[Run, dict[str, Metric]]:
     """A run of two stages, and the last scrape that it answered."""
-    run = Run(RunSettings(attach(engine, load=LADDER), where="test", metrics_address=("127.0.0.1", 0)))
+    run = run_of(attach(engine, load=LADDER), metrics_address=("127.0.0.1", 0))
     port = run.metrics_port
     assert port is not None
     last: dict[str, Metric] = {}

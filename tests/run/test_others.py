@@ -11,11 +11,10 @@ import pytest
 
 from loadgen.run.operations import Stop
 from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
 from tests.engines import Simulator, attach, simulator
-from tests.run.driving import finish, outcome
+from tests.run.driving import finish, outcome, run_of
 
 
 async def test_a_monitor_sees_all_that_another_run_sends_and_that_one_is_alone() -> None:
@@ -28,7 +27,7 @@ async def test_a_monitor_sees_all_that_another_run_sends_and_that_one_is_alone()
             noticed.set()
 
     with simulator() as engine:
-        watcher = Run(RunSettings(attach(engine, load={"concurrency": 0, "requests": None}), where="test"))
+        watcher = run_of(attach(engine, load={"concurrency": 0, "requests": None}))
 
         async def drive() -> Result:
             await begun.wait()

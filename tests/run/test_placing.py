@@ -11,11 +11,10 @@ from loadgen.errors import ProfileError
 from loadgen.report.html.run_page import html_report
 from loadgen.report.text import text_report
 from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.schema.hosts import Placement
 from loadgen.system import parse_cpus
 from tests.engines import Simulator, attach, profile, simulator
-from tests.run.driving import finish, flowing, left_behind, once, processes_of_ours
+from tests.run.driving import finish, flowing, left_behind, once, processes_of_ours, run_of
 
 USABLE = frozenset(os.sched_getaffinity(0))
 FIRST = min(USABLE)
@@ -43,7 +42,7 @@ async def placed(run: Run) -> tuple[Placement, set[frozenset[int]]]:
 @several_cpus
 async def test_workers_avoid_the_cpus_of_an_attached_server() -> None:
     with simulator(before=("taskset", "-c", str(FIRST))) as engine:
-        run = Run(RunSettings(attach(engine, load={"workers": None, "requests": 400}), where="test"))
+        run = run_of(attach(engine, load={"workers": None, "requests": 400}))
         where, allowed = await placed(run)
     assert where.pinned
     assert FIRST in parse_cpus(where.avoided)
@@ -59,7 +58,7 @@ async def test_workers_avoid_the_cpus_of_a_server_of_ours(tmp_path: Path) -> Non
     vllm.write_text(f'#!/bin/sh\n[ "$1" = serve ] || exit 1\nshift 2\nexec {words}\n')
     vllm.chmod(0o755)
     server = {"engine": "vllm", "command": str(vllm), "model": "some/model"}
-    run = Run(RunSettings(profile(server, load={"requests": 400}), where="test", force=True))
+    run = run_of(profile(server, load={"requests": 400}), force=True)
     where, allowed = await placed(run)
     assert where.pinned
     assert FIRST not in parse_cpus(where.cpus)
@@ -68,13 +67,13 @@ async def test_workers_avoid_the_cpus_of_a_server_of_ours(tmp_path: Path) -> Non
 
 
 async def test_a_server_that_may_use_every_cpu_leaves_workers_unpinned(engine: Simulator) -> None:
-    where, allowed = await placed(Run(RunSettings(attach(engine, load={"requests": 400}), where="test")))
+    where, allowed = await placed(run_of(attach(engine, load={"requests": 400})))
     assert (where.pinned, where.why) == (False, "the server may use every CPU that vramp may use")
     assert allowed == {USABLE}
 
 
 async def test_cpus_can_be_named(engine: Simulator) -> None:
-    run = Run(RunSettings(attach(engine, load={"requests": 400, "workers": 2, "cpus": str(FIRST)}), where="test"))
+    run = run_of(attach(engine, load={"requests": 400, "workers": 2, "cpus": str(FIRST)}))
     where, allowed = await placed(run)
     assert (where.pinned, where.why, where.cpus) == (True, "named in load.cpus", str(FIRST))
     assert allowed == {frozenset({FIRST})}
@@ -83,14 +82,12 @@ async def test_cpus_can_be_named(engine: Simulator) -> None:
 @several_cpus
 async def test_placement_can_be_turned_off() -> None:
     with simulator(before=("taskset", "-c", str(FIRST))) as engine:
-        where, allowed = await placed(
-            Run(RunSettings(attach(engine, load={"requests": 400, "cpus": "all"}), where="test"))
-        )
+        where, allowed = await placed(run_of(attach(engine, load={"requests": 400, "cpus": "all"})))
     assert (where.pinned, allowed) == (False, {USABLE})
 
 
 async def test_a_cpu_that_is_not_there_is_an_error_before_anything_is_sent(engine: Simulator) -> None:
-    run = Run(RunSettings(attach(engine, load={"cpus": "8000"}), where="test"))
+    run = run_of(attach(engine, load={"cpus": "8000"}))
     result = await finish(run)
     assert isinstance(run.error, ProfileError)
     assert result.reason.startswith("load.cpus: vramp may not use 8000; its CPUs are ")

@@ -41,11 +41,9 @@ from loadgen.run.operations import (
     Stop,
 )
 from loadgen.run.remote import SOCKET, Hello, RemoteRun, SnapshotServer, points_of
-from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.schema.snapshot import SeriesPoint, Snapshot
 from tests.engines import Simulator, attach
-from tests.run.driving import finish, flowing, once
+from tests.run.driving import finish, flowing, once, run_of
 from tests.tui.scripted import ScriptedRun, running
 
 PAST = (SeriesPoint(t_s=1.0), SeriesPoint(t_s=2.0))
@@ -85,7 +83,7 @@ async def until_ended(reader: asyncio.StreamReader) -> bytes:
 
 
 async def test_a_watcher_sees_what_the_run_shows_and_steers_it(engine: Simulator) -> None:
-    run = Run(RunSettings(attach(engine, load={"requests": None, "duration": "30s"}), where="test"))
+    run = run_of(attach(engine, load={"requests": None, "duration": "30s"}))
     started = asyncio.Event()
     driving = asyncio.create_task(finish(run, once(flowing, lambda _: started.set())))
     await started.wait()
@@ -110,7 +108,7 @@ async def test_a_watcher_sees_what_the_run_shows_and_steers_it(engine: Simulator
 
 
 async def test_who_only_looks_changes_nothing(engine: Simulator) -> None:
-    run = Run(RunSettings(attach(engine, load={"requests": None, "duration": "1s"}), where="test"))
+    run = run_of(attach(engine, load={"requests": None, "duration": "1s"}))
     started = asyncio.Event()
     driving = asyncio.create_task(finish(run, once(flowing, lambda _: started.set())))
     await started.wait()

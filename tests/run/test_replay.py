@@ -9,14 +9,13 @@ from loadgen.errors import ResultError
 from loadgen.run.operations import NextStage, Note, Pause, Resume, Stop
 from loadgen.run.replay import Replay
 from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.schema.deltas import ClientDelta
 from loadgen.schema.journal import Line, RunFinished, ServerChanged, Ticked, encode_line
 from loadgen.schema.shared import Diagnosis
 from loadgen.schema.snapshot import Snapshot
 from tests.engines import MANAGED, profile
 from tests.journal import STARTED
-from tests.run.driving import finish, in_turn
+from tests.run.driving import finish, in_turn, run_of
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +31,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Snapshot]:
     )
 
     async def record() -> Run:
-        run = Run(RunSettings(profile(MANAGED, load={"requests": 400}), where="test"))
+        run = run_of(profile(MANAGED, load={"requests": 400}))
 
         def act(run: Run, snapshot: Snapshot) -> None:
             shown.append(snapshot)

@@ -7,11 +7,10 @@ from loadgen.errors import LoadError, ServerError
 from loadgen.profile.schema import Profile
 from loadgen.run.operations import NextStage, Pause, Restart, Resume, SetConcurrency, Stop
 from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
 from tests.engines import attach, profile, simulator
-from tests.run.driving import finish, flowing, in_turn, left_behind, processes_of_ours
+from tests.run.driving import finish, flowing, in_turn, left_behind, processes_of_ours, run_of
 
 ENDLESS = {"requests": None, "duration": "60s", "concurrency": [2, 4]}
 
@@ -24,7 +23,7 @@ VARIANTS = {"base": managed(), "small": managed(**{"max-num-seqs": 7})}
 
 
 def opened(parts: Profile, **options: Any) -> Run:
-    return Run(RunSettings(parts, where="test", hold_open=True, variants=VARIANTS, **options))
+    return run_of(parts, hold_open=True, variants=VARIANTS, **options)
 
 
 def at(phase: str) -> Callable[[Snapshot], bool]:
@@ -50,7 +49,7 @@ async def test_a_ramp_comes_back_at_the_load_it_had_reached() -> None:
         (lambda snapshot: flowing(snapshot) and snapshot.load.concurrency == 5, Restart(None)),
         (lambda snapshot: len(snapshot.stages) == 2 and flowing(snapshot), Stop()),
     )
-    result = await finish(Run(RunSettings(parts, where="test", hold_open=True)), act)
+    result = await finish(run_of(parts, hold_open=True), act)
     assert [stage.target.concurrency for stage in result.stages] == [1, 5]
 
 
@@ -170,7 +169,7 @@ async def test_a_paused_load_stays_paused_over_a_restart() -> None:
 
 
 async def test_without_an_operator_a_dead_server_ends_the_run() -> None:
-    run = Run(RunSettings(managed(**{"fail-startup": "RuntimeError: no such kernel"}), where="test"))
+    run = run_of(managed(**{"fail-startup": "RuntimeError: no such kernel"}))
     result = await finish(run)
     assert isinstance(run.error, ServerError)
     assert result.state == "server_died"

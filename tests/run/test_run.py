@@ -12,19 +12,18 @@ from loadgen.profile.schema import Profile
 from loadgen.record.record import Record
 from loadgen.run.operations import Abort, NextStage, Note, Pause, Resume, SetConcurrency, SetRate, SetShape, Stop
 from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
 from loadgen.store.journal import read_journal
 from loadgen.store.runs import read_result
 from tests.engines import MANAGED, Simulator, attach, profile, simulator
-from tests.run.driving import finish, flowing, in_turn, left_behind, once, outcome, processes_of_ours
+from tests.run.driving import finish, flowing, in_turn, left_behind, once, outcome, processes_of_ours, run_of
 
 # The main job.
 
 
 async def test_a_managed_run_leaves_a_true_result_and_no_process(tmp_path: Path) -> None:
-    run = Run(RunSettings(profile(MANAGED), where="test", json_path=tmp_path / "out" / "r.json"))
+    run = run_of(profile(MANAGED), json_path=tmp_path / "out" / "r.json")
     phases: list[str] = []
     result = await finish(run, lambda _, snapshot: phases.append(snapshot.phase))
     assert (result.state, run.error) == ("complete", None)
@@ -57,16 +56,14 @@ async def test_workers_run_before_others_where_they_may_and_the_result_says_so(e
 
     for wanted in (True, False):
         classes.clear()
-        result = await finish(
-            Run(RunSettings(attach(engine, load={"requests": 600, "realtime": wanted}), where="test")), look
-        )
+        result = await finish(run_of(attach(engine, load={"requests": 600, "realtime": wanted})), look)
         shares = {frozenset({os.SCHED_RR}): 1.0, frozenset({os.SCHED_OTHER}): 0.0}
         assert result.client.realtime == pytest.approx(shares[frozenset(classes)], abs=0.1)
         assert wanted or result.client.realtime == 0
 
 
 async def test_the_journal_folds_to_the_same_result(engine: Simulator) -> None:
-    run = Run(RunSettings(attach(engine), where="test"))
+    run = run_of(attach(engine))
     result = await finish(run)
     record = Record()
     for line in read_journal(run.folder / "journal.jsonl"):
@@ -198,7 +195,7 @@ async def test_an_open_run_that_is_left_after_its_plan_is_complete(engine: Simul
 
 async def test_streams_that_are_cut_off_are_unfinished(engine: Simulator) -> None:
     load = {"requests": None, "duration": "60s", "osl": 50}
-    run = Run(RunSettings(attach(engine, load=load), where="test"))
+    run = run_of(attach(engine, load=load))
     act = in_turn(
         (flowing, lambda _: engine.faults("stall:after=2")),
         (lambda snapshot: snapshot.point.output_tokens_per_s == 0, Abort()),
@@ -314,7 +311,7 @@ async def test_a_server_that_wants_a_key(monkeypatch: pytest.MonkeyPatch) -> Non
         await refused(attach(locked), ServerError, "401", "api_key_env")
         monkeypatch.setenv("VRAMP_TEST_KEY", "sesame")
         server = {"engine": "attach", "url": locked.url, "api_key_env": "VRAMP_TEST_KEY"}
-        run = Run(RunSettings(profile(server), where="test"))
+        run = run_of(profile(server))
         result = await finish(run)
     assert result.stages[0].requests.completed == 20
     left = [path.read_text() for path in run.folder.iterdir()]
@@ -381,7 +378,7 @@ async def test_without_any_worker_the_result_is_partial(engine: Simulator) -> No
 
 
 async def test_leaving_the_snapshots_early_still_ends_everything() -> None:
-    run = Run(RunSettings(profile(MANAGED, load={"requests": None, "duration": "60s"}), where="test"))
+    run = run_of(profile(MANAGED, load={"requests": None, "duration": "60s"}))
     snapshots = run.snapshots()
     async for snapshot in snapshots:
         if flowing(snapshot):
@@ -392,7 +389,7 @@ async def test_leaving_the_snapshots_early_still_ends_everything() -> None:
 
 
 async def test_being_cancelled_still_ends_everything() -> None:
-    run = Run(RunSettings(profile(MANAGED, load={"requests": None, "duration": "60s"}), where="test"))
+    run = run_of(profile(MANAGED, load={"requests": None, "duration": "60s"}))
     started = asyncio.Event()
     task = asyncio.create_task(finish(run, once(flowing, lambda _: started.set())))
     await started.wait()

@@ -8,13 +8,11 @@ import pytest
 from loadgen.profile.schema import Profile
 from loadgen.record.record import Record
 from loadgen.run.operations import Abort, Extend, NextStage, Redo, SetConcurrency, Stop
-from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
 from loadgen.store.journal import read_journal
 from tests.engines import Simulator, attach, profile, simulator
-from tests.run.driving import finish, flowing, in_turn, once, outcome
+from tests.run.driving import finish, flowing, in_turn, once, outcome, run_of
 
 # Bends at 2 streams (16 ms / 8 ms a stream): early enough for a short test, slow enough for a busy machine.
 BENDS = {"base-ms": 16, "per-seq-ms": 8, "per-prefill-token-ms": 0, "jitter": 0}
@@ -40,7 +38,7 @@ def loads(result: Result) -> list[float | int | None]:
 
 
 async def test_the_knee_of_the_simulator() -> None:
-    run = Run(RunSettings(searching(None, {"search": "knee"}), where="test"))
+    run = run_of(searching(None, {"search": "knee"}))
     result = await finish(run)
     assert (result.state, run.error) == ("complete", None)
     assert result.search is not None
@@ -94,7 +92,7 @@ async def test_too_few_streams_are_inconclusive(engine: Simulator) -> None:
 
 
 async def test_the_operator_stops_a_search_and_keeps_what_there_is(engine: Simulator) -> None:
-    run = Run(RunSettings(searching(engine, {"search": "knee"}), where="test"))
+    run = run_of(searching(engine, {"search": "knee"}))
     result = await finish(run, once(lambda snapshot: len(snapshot.stages) == 2, Stop()))
     assert (result.state, result.search) == ("stopped", None)
     assert loads(result) == [1, 2]

@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 
 from loadgen.run.operations import NextStage, Operation, Pause, Resume, SetConcurrency, Stop
-from loadgen.run.run import Run
 from loadgen.run.session import Session
-from loadgen.run.settings import RunSettings
 from loadgen.schema.journal import StageSettled, StageStarted, Ticked
 from loadgen.schema.snapshot import Snapshot
 from loadgen.store.journal import read_journal
 from tests.engines import Simulator, attach
-from tests.run.driving import finish, flowing, in_turn, outcome
+from tests.run.driving import finish, flowing, in_turn, outcome, run_of
 
 ANSWERED, CHANGED = "all requests were answered", "the operator changed the load"
 
@@ -43,7 +41,7 @@ async def test_what_happens_while_the_engine_is_read_between_two_stages_stays(
     loads: list[int],
     ended: list[str],
 ) -> None:
-    run = Run(RunSettings(attach(engine, load={"concurrency": [2, 1, 2]}), where="test"))
+    run = run_of(attach(engine, load={"concurrency": [2, 1, 2]}))
     requested = [operation]
     read = Session._read_engines
 
@@ -68,7 +66,7 @@ async def test_each_pass_has_a_first_wave_of_its_own(engine: Simulator) -> None:
 
 async def test_a_stage_is_not_measured_by_what_was_before_it(engine: Simulator) -> None:
     stages: list[dict[str, Any]] = [{"concurrency": 2, "requests": 20}, {"concurrency": 8, "duration": "300ms"}]
-    run = Run(RunSettings(attach(engine, stages=stages), where="test"))
+    run = run_of(attach(engine, stages=stages))
     result = await finish(run)
     assert [stage.first_wave and stage.first_wave.streams for stage in result.stages] == [2, 8]
     lines = list(read_journal(run.folder / "journal.jsonl"))

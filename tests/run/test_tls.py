@@ -5,11 +5,9 @@ import contextlib
 
 import pytest
 
-from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from tests.conftest import Certificate
 from tests.engines import Simulator, profile
-from tests.run.driving import finish
+from tests.run.driving import finish, run_of
 
 
 async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -37,7 +35,7 @@ async def test_a_load_over_tls_is_timed_in_user_space_with_the_loops_lateness_as
 
     async with await asyncio.start_server(forward, "127.0.0.1", 0, ssl=certificate.server) as proxy:
         port = proxy.sockets[0].getsockname()[1]
-        run = Run(RunSettings(profile({"engine": "attach", "url": f"https://localhost:{port}"}), where="test"))
+        run = run_of(profile({"engine": "attach", "url": f"https://localhost:{port}"}))
         result = await finish(run)
         served = engine.truth()
         await asyncio.gather(*filter(None, forwarding))

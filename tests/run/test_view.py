@@ -7,8 +7,6 @@ import msgspec
 import pytest
 
 from loadgen.record.record import Record
-from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.run.view import _compute, _quiet_words, load_headline, phase_headline
 from loadgen.schema.deltas import ClientDelta, StageDelta
 from loadgen.schema.engine import EngineView
@@ -18,7 +16,7 @@ from loadgen.schema.shared import Milestone
 from loadgen.schema.snapshot import RECENT_S, SNAPSHOT_S, ClientView, Snapshot
 from tests.engines import MANAGED, profile
 from tests.metrics.served import started
-from tests.run.driving import finish
+from tests.run.driving import finish, run_of
 
 PUBLISHED = {"source": "a publication", "points": [{"figures": {"ttft_p50_ms": 40.0}}]}
 CLIENT = ClientView("kernel", 1, 10.0, 0.4, 0.0, limited=False, why=None)
@@ -34,7 +32,7 @@ async def test_what_was_published_is_beside_the_running_stage_and_in_the_end_bes
     monkeypatch.chdir(tmp_path)
     shown: list[Snapshot] = []
     load = {"concurrency": [1, 2], "requests": 20}
-    run = Run(RunSettings(profile(MANAGED, load=load, reference=PUBLISHED), where="test"))
+    run = run_of(profile(MANAGED, load=load, reference=PUBLISHED))
     await finish(run, lambda _, snapshot: shown.append(snapshot))
     by_snapshot = [[one.stage for one in snapshot.reference] for snapshot in shown]
     assert by_snapshot[-1] == [0, 1] and all(stages in ([], [0], [1]) for stages in by_snapshot[:-1])

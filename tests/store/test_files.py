@@ -27,7 +27,7 @@ from loadgen.store.recover import recover
 from loadgen.store.runs import read_result
 from tests.engines import Simulator, attach, profile
 from tests.journal import STARTED
-from tests.run.driving import finish, flowing, in_turn, once
+from tests.run.driving import finish, flowing, in_turn, once, run_of
 from tests.store.full_disk import no_room
 from tests.store.test_histogram_log import read as read_histograms
 from tests.store.test_histogram_log import read_stages
@@ -66,7 +66,7 @@ def require_same(rows: list[dict[str, Any]], result: Result) -> None:
 async def test_every_stream_has_a_row_and_they_add_up_to_the_result(engine: Simulator) -> None:
     engine.faults("reset:after=3,every=4", "http_500:every=7")
     load = {"concurrency": [2, 6], "requests": 20, "warmup": 3, "workers": 2}
-    run = Run(RunSettings(attach(engine, load=load), where="test", records="jsonl"))
+    run = run_of(attach(engine, load=load), records="jsonl")
     result = await finish(run)
     rows = rows_of(run)
     require_same(rows, result)
@@ -83,7 +83,7 @@ async def test_every_stream_has_a_row_and_they_add_up_to_the_result(engine: Simu
 
 async def test_streams_that_were_cut_off_are_in_the_table_too(engine: Simulator) -> None:
     load = {"concurrency": 4, "osl": 2000, "requests": 100}
-    run = Run(RunSettings(attach(engine, load=load), where="test", records="parquet"))
+    run = run_of(attach(engine, load=load), records="parquet")
     result = await finish(run, once(lambda snapshot: snapshot.point.held == 4, Abort()))
     rows = pyarrow.parquet.read_table(run.folder / "records.parquet").to_pylist()
     assert [row["outcome"] for row in rows] == ["unfinished"] * 4
@@ -120,9 +120,7 @@ async def test_histogram_log_equals_result_in_every_stage(engine: Simulator) -> 
         {"concurrency": 4, "requests": 30, "warmup": 2},
         {"concurrency": 1, "duration": "600ms"},
     ]
-    run = Run(
-        RunSettings(attach(engine, load={"osl": 40, "requests": None, "workers": 2}, stages=stages), where="test")
-    )
+    run = run_of(attach(engine, load={"osl": 40, "requests": None, "workers": 2}, stages=stages))
     by_hand = in_turn((at_stage(1), SetConcurrency(6)), (at_stage(2), SetConcurrency(2)), (at_stage(3), NextStage()))
     result = await finish(run, by_hand)
     assert [stage.target.concurrency for stage in result.stages] == [3, 6, 2, None, 4, 1]
@@ -134,7 +132,7 @@ async def test_histogram_log_equals_result_in_every_stage(engine: Simulator) -> 
 
 
 async def test_the_log_is_whole_when_the_plan_is_done_though_the_operator_may_go_on(engine: Simulator) -> None:
-    run = Run(RunSettings(attach(engine, load={"concurrency": 2, "requests": 10}), where="test", hold_open=True))
+    run = run_of(attach(engine, load={"concurrency": 2, "requests": 10}), hold_open=True)
     counts: list[int] = []
 
     def look(run: Run) -> None:

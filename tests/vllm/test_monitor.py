@@ -13,11 +13,10 @@ from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
 from loadgen.run.operations import Note, Stop
 from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
 from loadgen.server.supervisor import ManagedServer
-from tests.run.driving import in_turn, outcome
+from tests.run.driving import in_turn, outcome, run_of
 from tests.vllm.engine import attach, finish, here
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
@@ -52,9 +51,7 @@ def beside(
 
 async def drive(url: str, monitor: Run) -> Result:
     """The load of another run: the monitor has a mark where it begins and where it ends."""
-    run = Run(
-        RunSettings(attach(url, canaries=True, concurrency=[8], requests=REQUESTS, first_wave="counted"), where="test")
-    )
+    run = run_of(attach(url, canaries=True, concurrency=[8], requests=REQUESTS, first_wave="counted"))
     marks = [("running", "driven"), ("stopping", "over")]
     async for snapshot in run.snapshots():
         if marks and snapshot.phase == marks[0][0]:

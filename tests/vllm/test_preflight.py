@@ -6,10 +6,9 @@ import pytest
 
 from loadgen.errors import ServerError
 from loadgen.plan.from_profile import stages_of
-from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.server.preflight.check import check_profile
 from loadgen.server.vllm.installation import ask_installation, python_of, recorded_installation
+from tests.run.driving import run_of
 from tests.vllm.engine import VLLM, engine_processes, here, over
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
@@ -30,7 +29,7 @@ async def test_the_shipped_profile_is_not_blocked() -> None:
 
 
 async def test_a_flag_that_is_gone_is_told_before_the_start() -> None:
-    run = await over(Run(RunSettings(here("server.args.num-scheduler-steps=10"), where="test")))
+    run = await over(run_of(here("server.args.num-scheduler-steps=10")))
     assert isinstance(run.error, ServerError)
     assert "unknown-flag" in str(run.error) and "num-scheduler-steps" in str(run.error)
     assert run.result is not None
@@ -47,7 +46,7 @@ async def test_a_flag_that_is_gone_is_told_before_the_start() -> None:
     ],
 )
 async def test_a_start_against_the_preflight_is_diagnosed(override: str, code: int, cause: str, words: str) -> None:
-    run = await over(Run(RunSettings(here(override), where="test", force=True)))
+    run = await over(run_of(here(override), force=True))
     assert f"exit code {code}" in str(run.error)
     assert run.result is not None and run.result.diagnosis is not None
     assert run.result.diagnosis.cause == cause

@@ -14,10 +14,10 @@ import pytest
 
 from loadgen.run.operations import Stop
 from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.schema.snapshot import Snapshot
 from loadgen.server.process.ports import require_free_port
 from loadgen.server.process.records import list_servers, servers_folder
+from tests.run.driving import run_of
 from tests.server.fakes import is_gone, kill_at_once
 from tests.vllm.engine import HERE, PROFILE, attach, engine_processes, finish, here
 from tui.cli.__main__ import main
@@ -99,7 +99,7 @@ async def test_two_cycles_stopped_with_streams_open() -> None:
     port = 0
     for _ in range(2):
         overrides = ["load.duration=600s", "load.warmup=0", "load.concurrency=8", f"server.port={port}"]
-        run = Run(RunSettings(here(*overrides), where="test"))
+        run = run_of(here(*overrides))
 
         def stop_in_full_flow(snapshot: Snapshot, run: Run = run) -> None:
             if snapshot.stages and snapshot.stages[-1].requests.open == 8:

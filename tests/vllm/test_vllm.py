@@ -8,9 +8,8 @@ import re
 import pytest
 
 from loadgen.run.operations import Operation, Pause, Resume, SetConcurrency, Stop
-from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.schema.snapshot import Snapshot
+from tests.run.driving import run_of
 from tests.vllm.engine import engine_processes, here
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
@@ -19,7 +18,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 async def test_the_main_job_with_the_operator_at_the_keys() -> None:
     """Start, milestones, live changes of load, stop: in one go, as `vramp profiles/vllm-cpu-tiny.toml` does it."""
     profile = here("load.duration=60s", "load.warmup=0", "load.concurrency=2")
-    run = Run(RunSettings(profile, where="test"))
+    run = run_of(profile)
     steps: list[Operation] = [SetConcurrency(4), Pause(), Resume(), SetConcurrency(1), Stop()]
     milestones: set[str] = set()
     details: dict[str, str] = {}

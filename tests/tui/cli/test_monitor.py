@@ -10,12 +10,11 @@ import pytest
 
 from loadgen.run.operations import SetConcurrency, Stop
 from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
 from loadgen.server.process.ports import driver_of, owner_of
 from tests.engines import MANAGED, NOBODY, Simulator, profile
-from tests.run.driving import finish, in_turn
+from tests.run.driving import finish, in_turn, run_of
 from tests.tui.cli.test_main import SMALL, start, vramp, wait_for
 from tui.cli.__main__ import main
 from tui.cli.options import INTERRUPTED, profile_from
@@ -51,7 +50,7 @@ async def test_whoever_started_a_server_lets_others_drive_it_while_it_sends_noth
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monitor = Run(RunSettings(profile(MANAGED, load={"concurrency": 0, "requests": None}), where="test"))
+    monitor = run_of(profile(MANAGED, load={"concurrency": 0, "requests": None}))
     drivers: list[subprocess.Popen[str]] = []
     seen: list[float] = []
 

@@ -22,11 +22,10 @@ from loadgen.errors import ProfileError, ResultError, ServerError
 from loadgen.run.operations import Stop
 from loadgen.run.remote import SOCKET
 from loadgen.run.run import Run
-from loadgen.run.settings import RunSettings
 from loadgen.simulator.__main__ import main_parser
 from loadgen.store.journal import JOURNAL
 from tests.engines import Simulator, attach
-from tests.run.driving import finish, flowing, once
+from tests.run.driving import finish, flowing, once, run_of
 from tests.tui.pseudo_terminal import in_a_terminal
 from tui.cli.options import cockpit_parser
 from tui.cli.watch import _shown, live_folder, watch, web, web_parser
@@ -44,7 +43,7 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.fixture
 async def run(engine: Simulator) -> AsyncIterator[Run]:
     """One that goes on until it is stopped."""
-    run = Run(RunSettings(attach(engine, load={"requests": None, "duration": "60s"}), where="test"))
+    run = run_of(attach(engine, load={"requests": None, "duration": "60s"}))
     started = asyncio.Event()
     driving = asyncio.create_task(finish(run, once(flowing, lambda _: started.set())))
     await started.wait()
