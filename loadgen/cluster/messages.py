@@ -1,4 +1,4 @@
-"""What the operator's vramp and the actor of a host say to each other.
+"""The messages between the operator's vramp and the actor of a host.
 
 Every exchange repeats what the other side has not confirmed yet, and each side skips what it already has, so a lost
 answer loses no messages. The workers' lines are passed on unchanged.

@@ -46,7 +46,7 @@ done
 echo "$tried" >&2
 exit {_NO_PYTHON}
 """
-"""Finds a Python that has vramp and prints its path, vramp's version and the facts, which an older vramp lacks."""
+"""Finds a Python that has vramp and prints its path, its version, and the facts unless it is older than they are."""
 
 
 @dataclass(frozen=True)

@@ -187,8 +187,8 @@ class Slo(Table):
         return dict(self.__pydantic_extra__)
 
     @property
-    def asks(self) -> bool:
-        """Whether there is anything to search for."""
+    def has_limits(self) -> bool:
+        """Whether any limit is set."""
         return bool(self.limits_ms or self.failed)
 
     @model_serializer(mode="wrap")
@@ -403,7 +403,7 @@ class Profile(Table):
     @model_validator(mode="after")
     def _plan_fits(self) -> Self:
         plan = self.plan
-        if plan.search is not None and SEARCHES[plan.search].needs_limits and not self.slo.asks:
+        if plan.search is not None and SEARCHES[plan.search].needs_limits and not self.slo.has_limits:
             raise ValueError(
                 f'plan.search = "{plan.search}" has no limit to search for: give one, such as slo.ttft_p99 = "2s"'
             )

@@ -19,7 +19,7 @@ _USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
 
 
 class Answered(NamedTuple):
-    """The figures of an answer; what the server did not say is None."""
+    """The figures of an answer; what is unknown is None."""
 
     ttft_ms: float | None
     e2e_ms: float
@@ -54,9 +54,9 @@ class _Reading:
         except EventTooLong:
             return  # the whole answer is read again at its end, which says what is wrong
         for event in events:
-            self._take(event, now_s)
+            self._handle(event, now_s)
 
-    def _take(self, event: Event, now_s: float) -> None:
+    def _handle(self, event: Event, now_s: float) -> None:
         if event.data.strip() == DONE:
             return
         try:

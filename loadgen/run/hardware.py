@@ -28,7 +28,7 @@ from loadgen.vendors import VendorName
 
 _PERIOD_S = 1.0
 _LAST_SAMPLE_S = 1.5 * _PERIOD_S
-_LOOK_S = 10.0  # between searches for the processes of attached servers
+_SEARCH_EVERY_S = 10.0  # between searches for the processes of attached servers
 _SHOWN_S = 15.0  # processes are listed for this long after the last request
 
 
@@ -50,7 +50,7 @@ class HardwareWatch:
         self._devices: ServerDevices | None = None  # the devices of `_devices_of`
         self._devices_of: Servers | None = None
         self._attached: set[int] = set()  # processes of attached servers, as last seen
-        self._look_at_s = 0.0
+        self._search_at_s = 0.0
         self._shown_until_s = 0.0
         self._listing = False
         self._host = HostSampler()
@@ -125,7 +125,7 @@ class HardwareWatch:
         loop = asyncio.get_running_loop()
         due_s = loop.time()
         while not self._ending.is_set():
-            await self._look_for_attached()
+            await self._find_attached()
             await self._sample()
             # Not immediately after a late sample: a rate over a very short interval is meaningless.
             due_s = max(due_s + _PERIOD_S, loop.time() + _PERIOD_S / 2)
@@ -150,10 +150,10 @@ class HardwareWatch:
             return gpus
         return tuple(described(gpu, {*pids, *self._attached}) for gpu in gpus)
 
-    async def _look_for_attached(self) -> None:
+    async def _find_attached(self) -> None:
         now_s, settings = time.monotonic(), self._servers().settings
-        if self._listing and settings.engine == "attach" and now_s >= self._look_at_s:
-            self._look_at_s = now_s + _LOOK_S
+        if self._listing and settings.engine == "attach" and now_s >= self._search_at_s:
+            self._search_at_s = now_s + _SEARCH_EVERY_S
             with contextlib.suppress(psutil.Error):  # a process has ended: the next search shows it
                 self._attached = await asyncio.to_thread(attached_pids, settings.attached)
 

@@ -156,7 +156,7 @@ def cpus_of(pids: Iterable[int]) -> Cpus:
 def _near_interface_to(address: ServerAddress, topology: Topology) -> Cpus:
     with socket.socket(address.family, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((address.ip, address.port))  # sends nothing: only asks the kernel for the route
+            probe.connect((address.ip, address.port))  # sends nothing, but makes the kernel choose the route
         except OSError:  # it has just been lost, which the workers will report
             return frozenset()
         own = probe.getsockname()[0]

@@ -51,7 +51,7 @@ _CALIBRATIONS = 4
 
 _MAX_TEMPLATE_TOKENS = 8192  # more than any chat template with its system prompt
 _MAX_LISTED_CHARS = 200
-_HINT_S = 10.0  # for a request that only tells whether the other endpoint would do
+_HINT_S = 10.0  # for a request that only shows whether the other endpoint would do
 
 _REFUSED = (400, 422, 500, 501)  # what servers answer to a request that they do not understand
 _MISSING = (404, 405, 501)
@@ -285,7 +285,7 @@ async def _accepted(client: ServerClient, model: str, load: Load, first: Accepte
 
 
 def _is_refused(reply: Reply) -> bool:
-    """Whether the server did not understand the request; some only find out, and say so, inside a stream."""
+    """Whether the server did not understand the request; some only notice it, and report it, inside a stream."""
     status = read_answer(reply.content).error_status if reply.status == 200 else reply.status
     return status in _REFUSED
 
@@ -324,7 +324,7 @@ def _without_notes(accepted: Accepted) -> list[str]:
 
 
 def _usage_notes(load: Load, accepted: Accepted, content: bytes) -> list[str]:
-    """What an accepted request asked for and its answer does not have."""
+    """What an accepted request requested and its answer does not have."""
     if "stream_options" not in accepted.options:
         return []
     events = [event for line in content.splitlines() if (event := _event(line)) is not None]

@@ -41,7 +41,7 @@ class _Timed(msgspec.Struct):
 
 
 class Replay:
-    """Plays a journal; the methods beside `snapshots` are instant and may be called at any time."""
+    """Plays a journal; its other methods are instant and may be called at any time."""
 
     def __init__(self, journal: Path, speed: float = 1.0) -> None:
         """Raises `ResultError` for a file that is not the journal of a run."""

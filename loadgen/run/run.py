@@ -117,7 +117,7 @@ class Run:
         return self._error or self._writer.error
 
     def apply(self, operation: operations.Operation) -> None:
-        """Do what the operator asks for, at once; a refusal is an event with its reason."""
+        """Do what the operator requests, at once; a refusal is an event with its reason."""
         load = self._controller
         match operation:
             case operations.StartAnyway():

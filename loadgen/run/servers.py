@@ -34,9 +34,9 @@ from loadgen.server.vllm.startup import ExpectedStart, expected_start, remember_
 from loadgen.stream.request import host_and_port
 
 _LOG_LINES = 200
-_LOOK_S = 1.0
-Tell = Callable[[str, str], None]  # reports an event: its kind and its text
-_TELLING: tuple[ServerState, ...] = ("died", "stopping", "starting", "ready", "stopped")
+_SIGNS_EVERY_S = 1.0
+ReportEvent = Callable[[str, str], None]  # of a kind, with a text
+_STATES: tuple[ServerState, ...] = ("died", "stopping", "starting", "ready", "stopped")
 """The state of several servers is the first of these that any of them is in."""
 
 
@@ -52,7 +52,7 @@ class Servers:
         self._expected: ExpectedStart | None = None
         self._locks: list[PortLock] = []  # of the servers that we have locked for our load
         self._liveness: Liveness | None = None
-        self._look_at_s = 0.0
+        self._signs_at_s = 0.0
         self.managed: list[ManagedServer] = []  # our own, once they are started; instance 0 first
         self._each = [] if settings.engine in ("attach", "none") else instance_servers(settings)
 
@@ -152,20 +152,20 @@ class Servers:
         lines = [f"{name} {server.exit} {when}: {cause.title}", *(f"  {line}" for line in cause.evidence)]
         return "\n".join([*lines, f"  -> {cause.remedy}", f"  its log is {server.log.path}"])
 
-    async def end(self, *, leave: bool, tell: Tell, show: Callable[[], None]) -> ServerState | None:
+    async def end(self, *, leave: bool, event: ReportEvent, show: Callable[[], None]) -> ServerState | None:
         """Stop all servers, or with `leave` keep them running if all are ready; calls `show` repeatedly meanwhile.
 
         Returns their state; None if they are attached, or if all were left running.
         """
-        left = await self._leave(tell) if leave and self.state == "ready" else []
+        left = await self._leave(event) if leave and self.state == "ready" else []
         stopping = asyncio.create_task(self.stop())
         while not stopping.done():
             show()
             await asyncio.wait({stopping}, timeout=SNAPSHOT_S)
         for server, report in zip(self.managed, await stopping, strict=True):
             if server not in left:
-                tell("server" if report.clean else "error", f"server {report.sentence}")
-                await _mask_log(server.log.path, tell)
+                event("server" if report.clean else "error", f"server {report.sentence}")
+                await _mask_log(server.log.path, event)
         stopped: ServerState = "died" if self.died else "stopped"
         return stopped if len(left) < len(self.managed) else None
 
@@ -176,17 +176,17 @@ class Servers:
         finally:
             self.free()
 
-    async def _leave(self, tell: Tell) -> list[ManagedServer]:
+    async def _leave(self, event: ReportEvent) -> list[ManagedServer]:
         """Let the servers run on without vramp; returns those for which that worked, `stop` ends the others."""
         left = []
         for server in self.managed:
             try:
                 await server.leave()
             except ServerError as error:
-                tell("error", f"{server.base_url}: {error}; it is stopped")
+                event("error", f"{server.base_url}: {error}; it is stopped")
             else:
                 left.append(server)
-                tell("server", f"left running at {server.base_url}; `vramp stop {server.port}` ends it")
+                event("server", f"left running at {server.base_url}; `vramp stop {server.port}` ends it")
         return left
 
     def end_soon(self) -> None:
@@ -200,7 +200,7 @@ class Servers:
     def state(self) -> ServerState:
         """The state of the most significant one; `starting` before the start, and always for an attached server."""
         states = {server.state for server in self.managed}
-        return next((state for state in _TELLING if state in states), "starting")
+        return next((state for state in _STATES if state in states), "starting")
 
     @property
     def died(self) -> bool:
@@ -230,20 +230,20 @@ class Servers:
     @property
     def milestones(self) -> tuple[Milestone, ...]:
         """The progress of the slowest start."""
-        milestones = self._most_telling.milestones if self._most_telling is not None else ()
+        milestones = self._shown.milestones if self._shown is not None else ()
         return with_expectations(milestones, self._expected, now_s=self.clock_s)
 
     @property
     def liveness(self) -> Liveness | None:
         """Signs of life from the processes of the slowest, sampled once a second."""
         now_s = time.monotonic()
-        if self._most_telling is not None and now_s >= self._look_at_s:
-            self._look_at_s = now_s + _LOOK_S
-            self._liveness = self._most_telling.look()
+        if self._shown is not None and now_s >= self._signs_at_s:
+            self._signs_at_s = now_s + _SIGNS_EVERY_S
+            self._liveness = self._shown.look()
         return self._liveness
 
     def given(self, gpus: Sequence[GpuStatic]) -> tuple[int, ...] | None:
-        """The numbers of the GPUs that all servers together were given; None if only their processes can tell."""
+        """The numbers of the GPUs that all servers together were given; None if only their processes show it."""
         if self.settings.engine == "attach":
             here = any(is_this_machine(host_and_port(url)[0]) for url in self.settings.attached)
             return None if here else ()
@@ -267,7 +267,7 @@ class Servers:
         return tuple(process for server in self.managed for process in server.waiting_for)
 
     @property
-    def _most_telling(self) -> ManagedServer | None:
+    def _shown(self) -> ManagedServer | None:
         def rank(server: ManagedServer) -> tuple[bool, int]:
             return not server.died.is_set(), sum(milestone.state == "done" for milestone in server.milestones)
 
@@ -284,7 +284,7 @@ class Servers:
 
     def view(self, engines: list[EngineView | None], silent: Collection[int]) -> ServerView:
         """All of them for the screen, each with its gauges; `silent` are those that no longer answer."""
-        shown, settings = self._most_telling, self.settings
+        shown, settings = self._shown, self.settings
         return ServerView(
             engine=settings.engine,
             url=self.url,
@@ -317,11 +317,11 @@ class Servers:
         )
 
 
-async def _mask_log(path: Path, tell: Tell) -> None:
+async def _mask_log(path: Path, event: ReportEvent) -> None:
     try:
         await asyncio.to_thread(mask_file, path)
     except FileNotFoundError:
         pass  # it was never started, for example because its port is in use
     except OSError as error:
         why = f"may hold secrets, which could not be masked: {error.strerror}"
-        tell("error", f"{path}: {why}; look through it before you share it")
+        event("error", f"{path}: {why}; look through it before you share it")

@@ -425,7 +425,7 @@ class Session:
 
     async def stop_servers(self, *, leave: bool, show: Callable[[], None]) -> None:
         """After `close`: end the servers that vramp started, or `leave` them; `show` is called when there is news."""
-        state = await self.servers.end(leave=leave, tell=self._writer.event, show=show)
+        state = await self.servers.end(leave=leave, event=self._writer.event, show=show)
         if state is not None:
             self.log_state(state)
 

@@ -48,4 +48,4 @@ def test_a_limit_on_failures_is_none_of_the_latencies() -> None:
     assert (slo.failed, slo.limits_ms) == (0.01, {"ttft_p99": 2000.0})
     assert slo.model_dump(mode="json") == {"failed": 0.01, "ttft_p99": 2000.0}
     none = build_profile({"server": {"engine": "simulator"}}, where="test").slo
-    assert (none.asks, none.model_dump(mode="json")) == (False, {})
+    assert (none.has_limits, none.model_dump(mode="json")) == (False, {})

@@ -150,7 +150,7 @@ async def test_a_server_that_was_never_started_has_no_log_to_complain_of(fake: F
         servers = Servers(of(fake.profile().model_copy(update={"port": taken.getsockname()[1]})))
         with pytest.raises(ServerError, match="is taken"):
             await servers.start(tmp_path)
-        await servers.end(leave=False, tell=lambda kind, text: reported.append((kind, text)), show=lambda: None)
+        await servers.end(leave=False, event=lambda kind, text: reported.append((kind, text)), show=lambda: None)
     assert [kind for kind, _ in reported] == ["server"]
 
 
@@ -169,7 +169,7 @@ async def test_one_that_cannot_be_left_is_stopped_and_the_other_runs_on(
     assert guard is not None
     guard.kill()
     try:
-        assert await servers.end(leave=True, tell=lambda _, text: reported.append(text), show=lambda: None) == "died"
+        assert await servers.end(leave=True, event=lambda _, text: reported.append(text), show=lambda: None) == "died"
         assert f"left running at {left.base_url}; `vramp stop {left.port}` ends it" in reported
         assert [text.split(": ")[0] for text in reported if text.endswith("; it is stopped")] == [lost.base_url]
         assert sum("no process left" in text for text in reported) == 1
@@ -186,7 +186,7 @@ async def test_each_that_was_left_is_told_with_what_ends_it(fake: FakeServer, tm
     await servers.start(tmp_path)
     await servers.wait_ready()
     try:
-        assert await servers.end(leave=True, tell=lambda _, text: reported.append(text), show=lambda: None) is None
+        assert await servers.end(leave=True, event=lambda _, text: reported.append(text), show=lambda: None) is None
         assert reported == [
             f"left running at {one.base_url}; `vramp stop {one.port}` ends it" for one in servers.managed
         ]
