@@ -345,6 +345,7 @@ def _server(t_s: float) -> ServerView:
         version="0.32.0",
         pid=4121,
         uptime_s=550.0 + t_s,
+        log_total=int(t_s // 10),
         log_tail=tuple(
             f"INFO 11-21 07:{n // 6:02}:{n % 6}0 [loggers.py:123] Engine 000: Avg prompt throughput: 21034.1 tokens/s, "
             f"Avg generation throughput: {3000 + n} tokens/s, Running: 48 reqs, Waiting: 16 reqs, KV cache usage: 41.0%"

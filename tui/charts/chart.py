@@ -45,7 +45,7 @@ def traced(
     """Draw the dots of all series, and behind them a line in each of the columns `lined`."""
     canvas = Canvas(columns, rows)
     for one in series:
-        low, high = scale.shares(folded.lows(one.column)), scale.shares(folded.highs(one.column))
+        low, high = map(scale.shares, folded.bands[one.column])
         canvas.dots(trace(folded.columns, low, high, width=columns, height=rows, ink=one.ink), one.role)
     canvas.uprights(lined, "┊", "mark")
     return canvas
@@ -146,8 +146,7 @@ def _scale(chart: Chart, folded: Folded, rows: int) -> Scale:
     intervals = range(3, 6) if rows >= 9 else range(2, 4) if rows >= 5 else range(2, 3)
     if chart.most is not None:
         return linear(chart.most, intervals)
-    both = [ends for series in chart.series for ends in (folded.lows(series.column), folded.highs(series.column))]
-    known = np.concatenate(both)
+    known = np.concatenate([ends for series in chart.series for ends in folded.bands[series.column]])
     known = known[np.isfinite(known)]
     highest = float(known.max(initial=-np.inf))
     if not chart.log:

@@ -133,33 +133,27 @@ class GpuStrip(msgspec.Struct, frozen=True):
 
 
 GPU_STRIPS = (
-    GpuStrip(
-        "busy",
-        "busy",
-        100.0,
-        lambda static, now: now.gfx_percent,
-        lambda static, now: f"{fmt.count(now.gfx_percent)} %",
-    ),
+    GpuStrip("busy", "busy", 100.0, lambda _, now: now.gfx_percent, lambda _, now: f"{fmt.count(now.gfx_percent)} %"),
     GpuStrip(
         "HBM",
         "hbm",
         100.0,
-        lambda static, now: _percent_of(now.hbm_used_bytes, static.hbm_total_bytes),
-        lambda static, now: f"{of_most(fmt.gib(now.hbm_used_bytes), fmt.gib(static.hbm_total_bytes))} G",
+        lambda gpu, now: _percent_of(now.hbm_used_bytes, gpu.hbm_total_bytes),
+        lambda gpu, now: f"{of_most(fmt.gib(now.hbm_used_bytes), fmt.gib(gpu.hbm_total_bytes))} G",
     ),
     GpuStrip(
         "power",
         "power",
         100.0,
-        lambda static, now: _percent_of(now.power_w, now.power_cap_w or static.power_cap_default_w),
-        lambda static, now: f"{of_most(now.power_w, now.power_cap_w)} W",
+        lambda gpu, now: _percent_of(now.power_w, now.power_cap_w or gpu.power_cap_default_w),
+        lambda _, now: f"{of_most(now.power_w, now.power_cap_w)} W",
     ),
     GpuStrip(
         "hot",
         "heat",
         110.0,
-        lambda static, now: now.temperature_hotspot_c,
-        lambda static, now: f"{fmt.count(now.temperature_hotspot_c)} C",
+        lambda _, now: now.temperature_hotspot_c,
+        lambda _, now: f"{fmt.count(now.temperature_hotspot_c)} C",
     ),
 )
 """The most needed first."""

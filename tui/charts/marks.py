@@ -69,8 +69,8 @@ class Marks:
         self._preemptions: float | None = None
         self._last_of_burst: dict[str, float] = {}
 
-    def see(self, snapshot: Snapshot) -> None:
-        """Take what is new in a snapshot; must be called for every one."""
+    def add(self, snapshot: Snapshot) -> None:
+        """Add what is new in a snapshot; must be called for every one."""
         events = _after(snapshot.events, self._last_event)
         self._last_event = snapshot.events[-1] if snapshot.events else None
         begun = list(_begun(snapshot, snapshot.stages[self._stages_seen :]))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
 from loadgen import format as fmt
@@ -30,22 +30,11 @@ _WINDOWS: tuple[tuple[float | None, str], ...] = (
 )
 
 
-class Folded(msgspec.Struct, frozen=True):
-    """A time span as columns of dots: each at most once, in order, with its lowest and highest values."""
+class Folded(NamedTuple):
+    """A time span as columns of dots: each at most once, in order."""
 
-    rows: Mapping[str, int]
     columns: Ints
-    all_lows: Floats
-    all_highs: Floats
-
-    def lows(self, name: str) -> Floats:
-        """Return the lowest values of a series, NaN where it is unknown."""
-        lows: Floats = self.all_lows[self.rows[name]]
-        return lows
-
-    def highs(self, name: str) -> Floats:
-        highs: Floats = self.all_highs[self.rows[name]]
-        return highs
+    bands: Mapping[str, tuple[Floats, Floats]]  # by series, the lowest and highest values; NaN where it is unknown
 
 
 class History(TimeSeries):
@@ -70,12 +59,10 @@ class History(TimeSeries):
         first, last = np.searchsorted(self.times, (span.start_s, span.end_s + 1e-9)).tolist()
         shares = (self.times[first:last] - span.start_s) / (span.end_s - span.start_s)
         column = (np.clip(shares, 0.0, 1.0) * (columns - 1) + 0.5).astype(np.int64)
-        starts = changes(column)
-        if not len(starts):
-            return Folded(self.rows, column, self.lows[:, :0], self.highs[:, :0])
-        lows = np.fmin.reduceat(self.lows[:, first:last], starts, axis=1)
-        highs = np.fmax.reduceat(self.highs[:, first:last], starts, axis=1)
-        return Folded(self.rows, column[starts], lows, highs)
+        starts, lows, highs = changes(column), self.lows[:, first:last], self.highs[:, first:last]
+        if len(starts):
+            lows, highs = np.fmin.reduceat(lows, starts, axis=1), np.fmax.reduceat(highs, starts, axis=1)
+        return Folded(column[starts], {name: (lows[row], highs[row]) for name, row in self.rows.items()})
 
 
 class Timeline:
@@ -92,13 +79,13 @@ class Timeline:
         """By kind, when the first and the last failure were seen."""
         self._errors: dict[str, int] = {}
         self._gpu_indices: tuple[int, ...] = ()
-        self._looked_s = -1.0
+        self._sampled_s = -1.0
         self._preempted: deque[tuple[float, float]] = deque()
         """Times within the last `WINDOW_S` seconds, with the number of preemptions until then."""
         self._window = 0
 
     def add(self, snapshot: Snapshot) -> None:
-        """Take a snapshot's points and its new events; must be called for every snapshot, drawn or not."""
+        """Add a snapshot's points and its new events; must be called for every snapshot, drawn or not."""
         if snapshot.phase not in ("checking", "starting", "probing"):
             for point in snapshot.past:
                 self.history.add(point.t_s, _values_of(point))
@@ -106,9 +93,9 @@ class Timeline:
             engine = self._engine_values(snapshot.engine, point.t_s)
             box = _box_values(snapshot) if not snapshot.has_server else {}
             self.history.add(point.t_s, _values_of(point) | engine | _watched_values(snapshot) | box)
-            self._add_look(snapshot)
-        self.marks.see(snapshot)
-        self._see_errors(snapshot)
+            self._add_samples(snapshot)
+        self.marks.add(snapshot)
+        self._add_errors(snapshot)
         if snapshot.reference and len(self.published) < _MAX_PUBLISHED:
             self.published |= {(one.stage, one.of, one.figure): one for one in snapshot.reference}
         if snapshot.baseline is not None and snapshot.stages and len(self.baseline) < _MAX_PUBLISHED:
@@ -140,7 +127,7 @@ class Timeline:
         (first_s, first), (last_s, last) = seen[0], seen[-1]
         return (last - first) / (last_s - first_s) if last_s > first_s else None
 
-    def _add_look(self, snapshot: Snapshot) -> None:
+    def _add_samples(self, snapshot: Snapshot) -> None:
         """Add a point for each GPU sample, which are fewer than the snapshots."""
         indices = tuple(gpu.static.index for gpu in snapshot.gpus)
         if indices != self._gpu_indices:
@@ -148,13 +135,13 @@ class Timeline:
             columns = [strip.column(index) for index in indices for strip in GPU_STRIPS]
             self.gpus = History(columns, _GPU_CAPACITY, _GPU_RAW)
         sampled = [(gpu.static, gpu.sample) for gpu in snapshot.gpus if gpu.sample is not None]
-        looked_s = max((sample.t_s for _, sample in sampled), default=self._looked_s)
-        if looked_s > self._looked_s:
-            self._looked_s = looked_s
+        sampled_s = max((sample.t_s for _, sample in sampled), default=self._sampled_s)
+        if sampled_s > self._sampled_s:
+            self._sampled_s = sampled_s
             values = {strip.column(gpu.index): strip.value(gpu, now) for gpu, now in sampled for strip in GPU_STRIPS}
             self.gpus.add(snapshot.t_s, values)
 
-    def _see_errors(self, snapshot: Snapshot) -> None:
+    def _add_errors(self, snapshot: Snapshot) -> None:
         for error in snapshot.errors:
             if error.count > self._errors.get(error.kind, 0):
                 self._errors[error.kind] = error.count

@@ -8,7 +8,7 @@ from loadgen import format as fmt
 from loadgen.record.figures import FIGURES
 from loadgen.schema.comparison import Compared, Comparison
 from tui.panels.frame import Frame
-from tui.widgets.rows import Row, Rows, Word, cropped, titled
+from tui.widgets.rows import Row, Rows, Word, titled
 
 _PUBLISHED = {
     "ttft_p50_ms": "TTFT p50",
@@ -33,14 +33,14 @@ _ROLES = {"better": "good", "worse": "bad", "no evidence": "dim"}
 _SIGNS = {"better": " better", "worse": " worse", "no evidence": ""}
 
 
-def published(frame: Frame, width: int) -> Row:
+def published(frame: Frame) -> Row:
     """Return the publication's figures and the differences, else the baseline's; empty if there is neither."""
     stage = frame.stage
     found = [one for one in frame.snapshot.reference if stage is not None and one.stage == stage.index]
     if not found:
-        return baseline_row(frame, width)
+        return baseline_row(frame)
     of = found[0].of
-    return cropped(((_title(frame, of), "title"), *_figures(found, of)), width)
+    return ((_title(frame, of), "title"), *_figures(found, of))
 
 
 def published_stages(frame: Frame, width: int, height: int) -> Rows:
@@ -53,7 +53,7 @@ def published_stages(frame: Frame, width: int, height: int) -> Rows:
     rows: Rows = []
     for stage in measured:
         name = f"{stage.number:>4} {fmt.target(stage.target.concurrency, stage.target.rate):<12}"
-        rows.append(cropped(((name, "text"), *_figures(by_stage[stage.index], of)), width))
+        rows.append(((name, "text"), *_figures(by_stage[stage.index], of)))
     left_out = len(rows) - max(1, height - 1)
     legend: Row = ((f"the last {len(rows) - left_out} of {len(rows)} stages", "dim"),) if left_out > 0 else ()
     title = titled(f"{_title(frame, of)}, and each stage's difference", legend, width)
@@ -77,36 +77,35 @@ def _figures(found: Sequence[Comparison], of: str) -> Row:
     return tuple(words)
 
 
-def baseline_row(frame: Frame, width: int) -> Row:
+def baseline_row(frame: Frame) -> Row:
     """Return the baseline's figures and the stage's differences from them; empty without a baseline."""
-    beside = frame.snapshot.baseline
-    if beside is None:
+    found = frame.snapshot.baseline
+    if found is None:
         return ()
-    row: list[Word] = [(f"baseline {fmt.plain(beside.name)}", "title")]
-    if not beside.figures:
-        row.append((f"  {fmt.plain(beside.verdict)}", "dim"))
-    known = {one.figure: one for one in beside.figures if one.a is not None}
+    row: list[Word] = [(f"baseline {fmt.plain(found.name)}", "title")]
+    if not found.figures:
+        row.append((f"  {fmt.plain(found.verdict)}", "dim"))
+    known = {one.figure: one for one in found.figures if one.a is not None}
     for name in _IN_A_ROW:
         if name in known:
             row += _short(known[name])
-    return cropped(tuple(row), width)
+    return tuple(row)
 
 
 def baseline(frame: Frame, width: int, height: int) -> Rows:
-    """Return all figures beside the baseline's, with each difference, its interval and verdict; needs 80 columns."""
-    beside = frame.snapshot.baseline
-    if beside is None:
+    """Return all figures and the baseline's, with each difference, its interval and verdict; needs 80 columns."""
+    found = frame.snapshot.baseline
+    if found is None:
         return [titled("baseline", (), width), ((" none; --baseline RUN names one", "dim"),)]
-    legend: Row = ((fmt.plain(beside.load or ""), "dim"),)
+    legend: Row = ((fmt.plain(found.load or ""), "dim"),)
     rows: Rows = [
-        cropped(titled(f"baseline {fmt.plain(beside.name)}", legend, width), width),
-        cropped(((f" {fmt.plain(beside.verdict)}", "bad" if beside.bad else "text"),), width),
+        titled(f"baseline {fmt.plain(found.name)}", legend, width),
+        ((f" {fmt.plain(found.verdict)}", "bad" if found.bad else "text"),),
     ]
-    if beside.figures:
+    if found.figures:
         head = f" {'':<20}{'baseline':>10}{'now':>10}{'difference':>12}{'99% interval':>20}"
-        rows.append(cropped(((head, "dim"),), width))
-    rows += [cropped(_long(one), width) for one in beside.figures]
-    return rows[:height]
+        rows.append(((head, "dim"),))
+    return [*rows, *(_long(one) for one in found.figures)]
 
 
 def _short(one: Compared) -> list[Word]:

@@ -2,131 +2,109 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class _Explained(NamedTuple):
-    ids: tuple[str, ...]  # of the verdicts
-    meaning: str
-    remedy: str = ""  # empty where there is nothing to do
-
-
-_ROWS = (
-    _Explained(
-        ("client-limited",),
+_ROWS: tuple[tuple[str, str, str], ...] = (
+    (
+        "client-limited",
         "vramp itself was the limit: it read or sent late, or used up its cores",
         "do not trust this stage; free cores, load.workers, load.realtime",
     ),
-    _Explained(
-        ("stream-buffered",),
+    (
+        "stream-buffered",
         "several tokens arrive at a time although vramp reads in time: something between the engine and vramp gathers "
         "them, so TTFT, TPOT and ITL are those of the path, not the engine's",
         "turn off buffering in the proxy (nginx: proxy_buffering off; HAProxy: option http-no-delay), or attach to the "
         "engine itself",
     ),
-    _Explained(
-        ("truth",),
+    (
+        "truth",
         "client and engine disagree about the same requests, of this stage or of several together (truth.over)",
         "look for a proxy, or another client, between the two",
     ),
-    _Explained(
-        ("accounting",), "not every request that was sent is accounted for", "report it as a bug, with the journal"
-    ),
-    _Explained(
-        ("clock-moved",),
+    ("accounting", "not every request that was sent is accounted for", "report it as a bug, with the journal"),
+    (
+        "clock-moved",
         "the clock of a host was moved while the stage ran: its streams' times are unsure by as much",
         "repeat the stage; look at what sets the clock there",
     ),
-    _Explained(
-        ("prefix-cache",),
+    (
+        "prefix-cache",
         "prompts hit the prefix cache that should not have: prefill looks too fast",
         "another load.seed, a longer file of prompts",
     ),
-    _Explained(
-        ("spec-decode-random",),
+    (
+        "spec-decode-random",
         "speculative decoding on random prompts: acceptance says nothing about real text",
         "use a dataset (load.data)",
     ),
-    _Explained(
-        ("short-answers",),
+    (
+        "short-answers",
         "answers are shorter than asked for: throughput and E2E are not those of the load that was meant",
         "a server that honours ignore_eos, or load.ignore_eos = false",
     ),
-    _Explained(
-        ("itl-unknown", "tpot-unknown", "input-unknown"),
+    (
+        "itl-unknown tpot-unknown input-unknown",
         "the server's usage does not say what this figure needs: it is null",
         "a server that sends usage with each chunk (stream_options.continuous_usage_stats)",
     ),
-    _Explained(
-        ("hidden-tokens",),
+    (
+        "hidden-tokens",
         "tokens that were generated and never streamed: they count in OSL and throughput, not in TPOT",
+        "",
     ),
-    _Explained(
-        ("content-filter",), "a content filter of the server ended answers; they count as completed", "other prompts"
-    ),
-    _Explained(
-        ("host-limited",),
+    ("content-filter", "a content filter of the server ended answers; they count as completed", "other prompts"),
+    (
+        "host-limited",
         "the host's cores are busy under load, and the GPUs are not at their limit",
         "more cores, or fewer other processes",
     ),
-    _Explained(
-        ("output-drift", "output-broken", "output-degenerate"),
-        "the output is wrong",
-        "treat the box or the build as broken",
-    ),
-    _Explained(("throttled",), "the GPU is held back by heat, prochot or a brake", "cooling, power supply"),
-    _Explained(
-        ("straggler",), "its clock is below 90 % of its siblings'", "with tensor parallelism, every GPU waits for it"
-    ),
-    _Explained(
-        ("low-clock",),
+    ("output-drift output-broken output-degenerate", "the output is wrong", "treat the box or the build as broken"),
+    ("throttled", "the GPU is held back by heat, prochot or a brake", "cooling, power supply"),
+    ("straggler", "its clock is below 90 % of its siblings'", "with tensor parallelism, every GPU waits for it"),
+    (
+        "low-clock",
         "a busy GPU runs below half of its highest clock, and neither heat nor its power cap is the reason",
         "look for a locked clock or a performance level: rocm-smi --showperflevel, nvidia-smi -q -d CLOCK",
     ),
-    _Explained(("hotter-than-siblings",), "more than 10 C hotter than its siblings", "cooling"),
-    _Explained(
-        ("pcie-below-maximum", "link-down"),
+    ("hotter-than-siblings", "more than 10 C hotter than its siblings", "cooling"),
+    (
+        "pcie-below-maximum link-down",
         "PCIe narrower or slower than it can be; an XGMI or NVLink link is down, or never came up while the "
         "siblings' did",
         "reseat, check the board",
     ),
-    _Explained(
-        ("xid", "ecc-uncorrectable", "ecc-deferred", "row-remap"),
+    (
+        "xid ecc-uncorrectable ecc-deferred row-remap",
         "Xid errors, memory errors, a bad row that waits for a reset or cannot be replaced; for a stage: new ones",
         "drain, reset or replace the GPU",
     ),
-    _Explained(
-        ("hbm-used-before-start",),
+    (
+        "hbm-used-before-start",
         "more than 2 GiB were in use before vramp started the server",
         "see who holds it: view 4",
     ),
-    _Explained(
-        ("kv-limited",), "KV cache full, or preemptions", "shorter sequences, fewer streams, more memory for the cache"
-    ),
-    _Explained(("queueing",), "requests wait in the engine", "it is saturated at this load"),
-    _Explained(("capped",), "load.max_concurrency held back arrivals", "intended, or raise the cap"),
-    _Explained(("other-traffic",), "somebody else used the server in this stage", "repeat it without"),
-    _Explained(
-        ("bandwidth-bound", "compute-bound"),
+    ("kv-limited", "KV cache full, or preemptions", "shorter sequences, fewer streams, more memory for the cache"),
+    ("queueing", "requests wait in the engine", "it is saturated at this load"),
+    ("capped", "load.max_concurrency held back arrivals", "intended, or raise the cap"),
+    ("other-traffic", "somebody else used the server in this stage", "repeat it without"),
+    (
+        "bandwidth-bound compute-bound",
         "the GPUs' memory is at 70 % of its peak rate or more; else MFU is 40 % or more",
         "as expected near saturation",
     ),
-    _Explained(
-        ("tail",),
-        "the requests ran out while fewer streams than asked for were open",
-        "more load.requests, or a duration",
-    ),
-    _Explained(
-        ("power-capped", "power-cap-changed"),
+    ("tail", "the requests ran out while fewer streams than asked for were open", "more load.requests, or a duration"),
+    (
+        "power-capped power-cap-changed",
         "at its power limit; a cap other than the default",
         "normal at full load; check the cap",
     ),
-    _Explained(
-        ("partitioned", "memory-retired"),
+    (
+        "partitioned memory-retired",
         "the GPU is partitioned; bad pages or rows are out of use (bad if new in the stage)",
+        "",
     ),
-    _Explained(("output",), "what was checked of the output so far"),
+    ("output", "what was checked of the output so far", ""),
 )
+"""The verdicts' ids, what they mean, and what to do; empty where there is nothing to do."""
 
-EXPLAINED = {id: (row.meaning, row.remedy) for row in _ROWS for id in row.ids}
+EXPLAINED = {id: (meaning, remedy) for ids, meaning, remedy in _ROWS for id in ids.split()}
 """Meaning and remedy by the verdict's id."""

@@ -18,28 +18,15 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen import format as fmt
-from loadgen.schema.samples import GpuPace, GpuProcess, GpuSample, GpuStatic
+from loadgen.schema.samples import GpuProcess, GpuSample
 from loadgen.schema.snapshot import GpuView, Snapshot
 from tui.charts.chart import axis_row, lined_columns, mark_columns, traced
-from tui.charts.definitions import GPU_STRIPS, GpuStrip, Series, of_most
+from tui.charts.definitions import GPU_STRIPS, Series, of_most
 from tui.charts.scale import Scale
 from tui.charts.timeline import Folded
 from tui.panels.frame import Frame
-from tui.widgets.rows import (
-    GAP,
-    Row,
-    Rows,
-    Word,
-    bar,
-    cropped,
-    facts,
-    in_role,
-    side_by_side,
-    spread,
-    target,
-    titled,
-    widths_of,
-)
+from tui.widgets import rows as r
+from tui.widgets.rows import GAP, Row, Rows, Word, titled
 
 _NUMBER = 4
 _BAR = 8
@@ -51,18 +38,13 @@ _MIN_ROWS, _ROOMY = 2, 5  # of a cell: a title and a strip; a title and all stri
 _GUTTER, _MIN_CELLS = 18, 2  # cells left of a strip; cells of the strip itself
 _MIN_HOLDERS = 3  # rows for processes with their title; more, up to a quarter of the view
 
-
-class _GpuLine(NamedTuple):
-    """One row: a device, or a socket's first with `others` of the same socket folded into it."""
-
-    gpu: GpuView
-    others: int = 0
+_Line = tuple[GpuView, int]  # one row: a device, or a socket's first and how many others of it are folded into it
 
 
 class _Figure(NamedTuple):
     head: str
     cells: int
-    value: Callable[[GpuStatic, GpuSample, GpuPace], str]
+    value: Callable[[GpuView, GpuSample], str]
     everywhere: bool = True  # otherwise shown only if a GPU reports it
 
 
@@ -74,20 +56,22 @@ def gpus(frame: Frame, width: int, height: int) -> Rows:
     lines, left_out = _fitting(snapshot.gpus, max(1, height - top))
     hidden = f"worst {len(lines)}, {left_out} more" if left_out else ""
     columns = _columns(width, snapshot.gpus)
-    body = [_row(line, columns, width) for line in lines]
+    body = [_row(gpu, others, columns) for gpu, others in lines]
     if snapshot.gpus_stale:
-        body = [in_role(row, "dim") for row in body]
+        body = [r.in_role(row, "dim") for row in body]
     if top == 1:
         return [_heads(columns, " ".join(filter(None, (_age(snapshot), hidden))), width), *body]
     below = len(body) + 3 <= height
-    legend = _legend(snapshot, hidden) if below else (*_energy(frame), *_legend(snapshot, hidden))
-    rows = [titled("gpus", legend, width), _heads(columns, "", width), *body]
-    return [*rows, cropped((*_energy(frame), *_straggler(snapshot)), width)] if below else rows
+    words: tuple[Word, ...] = ((snapshot.telemetry, "dim"), (hidden, "warn"), (_age(snapshot), "warn"))
+    legend = tuple((f"  {fmt.plain(text)}", role) for text, role in words if text)
+    title = titled("gpus", legend if below else (*_energy(frame), *legend), width)
+    last = [(*_energy(frame), *_straggler(snapshot))] if below else []
+    return [title, _heads(columns, "", width), *body, *last]
 
 
-def _fitting(found: Sequence[GpuView], room: int) -> tuple[list[_GpuLine], int]:
+def _fitting(found: Sequence[GpuView], room: int) -> tuple[list[_Line], int]:
     """Return the rows to show and how many do not fit; equally bad ones keep their order, so that rows do not jump."""
-    lines = [_GpuLine(gpu) for gpu in found]
+    lines: list[_Line] = [(gpu, 0) for gpu in found]
     if len(lines) > room:
         sockets: dict[str, list[GpuView]] = {}
         for gpu in found:
@@ -95,21 +79,21 @@ def _fitting(found: Sequence[GpuView], room: int) -> tuple[list[_GpuLine], int]:
         lines = [_folded(sorted(devices, key=lambda gpu: gpu.static.partition)) for devices in sockets.values()]
     if len(lines) <= room:
         return lines, 0
-    worst = sorted(lines, key=lambda line: (-len(line.gpu.flags), line.gpu.sample is not None))
+    worst = sorted(lines, key=lambda line: (-len(line[0].flags), line[0].sample is not None))
     return worst[:room], len(lines) - room
 
 
-def _folded(devices: Sequence[GpuView]) -> _GpuLine:
+def _folded(devices: Sequence[GpuView]) -> _Line:
     """Return the first device with the memory and flags of its whole socket; power and heat are per socket anyway."""
     first = devices[0]
     if len(devices) == 1:
-        return _GpuLine(first)
+        return first, 0
     total = _sum([gpu.static.hbm_total_bytes for gpu in devices])
     used = _sum([gpu.sample.hbm_used_bytes if gpu.sample is not None else None for gpu in devices])
     flags = tuple(dict.fromkeys(flag for gpu in devices for flag in gpu.flags))
     static = msgspec.structs.replace(first.static, hbm_total_bytes=total)
     sample = msgspec.structs.replace(first.sample, hbm_used_bytes=used) if first.sample is not None else None
-    return _GpuLine(GpuView(static, sample, flags, first.pace, first.of_server), others=len(devices) - 1)
+    return GpuView(static, sample, flags, first.pace, first.of_server), len(devices) - 1
 
 
 def _sum(values: Sequence[int | None]) -> int | None:
@@ -122,23 +106,19 @@ def sample_of(gpu: GpuView) -> GpuSample:
     return gpu.sample or GpuSample(index=gpu.static.index, t_s=0.0)
 
 
-def _row(line: _GpuLine, columns: Sequence[_Figure], width: int) -> Row:
-    static, sample = line.gpu.static, sample_of(line.gpu)
-    number = f"{static.index}+{line.others}" if line.others else str(static.index)
+def _row(gpu: GpuView, others: int, columns: Sequence[_Figure]) -> Row:
+    index, now = gpu.static.index, sample_of(gpu)
     # In a row of its own, a partition shows its own utilization: the socket's covers all partitions.
-    percent = sample.gfx_percent if line.others or sample.xcp_percent is None else sample.xcp_percent
+    percent = now.gfx_percent if others or now.xcp_percent is None else now.xcp_percent
     busy = None if percent is None else percent / 100
-    values = [(column.value(static, sample, line.gpu.pace), column.cells) for column in columns]
-    row: Row = (
-        target(f"gpu {static.index}"),
-        (f"{number:>{_NUMBER}} ", "bad" if line.gpu.flags else "text"),
-        *bar(busy, _BAR, "text"),
-        (f"{fmt.percent(busy):>5}", "text"),
-        ("".join(f"{value[: cells - 1]:>{cells}}" for value, cells in values), "text"),
-        ("  ", "text"),
-        _flags(line.gpu),
+    cells = [f"{column.value(gpu, now)[: column.cells - 1]:>{column.cells}}" for column in columns]
+    return (
+        r.target(f"gpu {index}"),
+        (f"{f'{index}+{others}' if others else index:>{_NUMBER}} ", "bad" if gpu.flags else "text"),
+        *r.bar(busy, _BAR, "text"),
+        (f"{fmt.percent(busy):>5}{''.join(cells)}  ", "text"),
+        _flags(gpu),
     )
-    return cropped(row, width)
 
 
 def _flags(gpu: GpuView) -> Word:
@@ -154,81 +134,61 @@ def _flags(gpu: GpuView) -> Word:
 def _heads(columns: Sequence[_Figure], flags: str, width: int) -> Row:
     heads = "".join(f"{column.head:>{column.cells}}" for column in columns)
     row: Row = ((f"{'gpu':>{_NUMBER}} {'busy':<{_BUSY - 1}}{heads}  flags", "dim"),)
-    return cropped(spread(row, ((flags, "warn"),) if flags else (), width), width)
+    return r.spread(row, ((flags, "warn"),) if flags else (), width)
 
 
 def _columns(width: int, found: Sequence[GpuView]) -> list[_Figure]:
     """Return the columns that fit, the most needed first; one that does not fit is skipped."""
     room, shown = width - _NUMBER - _BUSY - _FLAGS, []
     for column in _COLUMNS:
-        reported = column.everywhere or any(_tells(column, gpu) for gpu in found)
+        reported = column.everywhere or any(column.value(gpu, sample_of(gpu)) != fmt.UNKNOWN for gpu in found)
         if reported and column.cells <= room:
             shown.append(column)
             room -= column.cells
     return shown
 
 
-def _tells(column: _Figure, gpu: GpuView) -> bool:
-    return column.value(gpu.static, sample_of(gpu), gpu.pace) != fmt.UNKNOWN
-
-
 def _both(first: str, second: str) -> str:
     return fmt.UNKNOWN if first == second == fmt.UNKNOWN else f"{first}/{second}"
 
 
-def _retired(now: GpuSample) -> str:
-    """Return the number of retired memory pages or rows."""
-    return fmt.count(now.bad_pages if now.bad_pages is not None else now.rows_remapped)
-
-
-def _pcie(static: GpuStatic, now: GpuSample, pace: GpuPace) -> str:
-    return fmt.UNKNOWN if now.pcie_width is None else f"x{now.pcie_width} {fmt.count(now.pcie_speed_gts)}"
-
-
 _COLUMNS = (
+    _Figure("HBM GiB", 9, lambda gpu, now: of_most(fmt.gib(now.hbm_used_bytes), fmt.gib(gpu.static.hbm_total_bytes))),
+    _Figure("power W", 9, lambda _, now: of_most(now.power_w, now.power_cap_w)),
     _Figure(
-        "HBM GiB", 9, lambda static, now, pace: of_most(fmt.gib(now.hbm_used_bytes), fmt.gib(static.hbm_total_bytes))
+        "hot/mem C", 10, lambda _, now: _both(fmt.count(now.temperature_hotspot_c), fmt.count(now.temperature_memory_c))
     ),
-    _Figure("power W", 9, lambda static, now, pace: of_most(now.power_w, now.power_cap_w)),
+    _Figure("MHz", 6, lambda _, now: fmt.count(now.gfx_clock_mhz)),
+    _Figure("max", 5, lambda gpu, _: fmt.count(gpu.static.gfx_clock_max_mhz)),
+    _Figure("mem%", 5, lambda _, now: fmt.count(now.memory_percent)),
     _Figure(
-        "hot/mem C",
-        10,
-        lambda static, now, pace: _both(fmt.count(now.temperature_hotspot_c), fmt.count(now.temperature_memory_c)),
+        "PCIe",
+        8,
+        lambda _, now: fmt.UNKNOWN if now.pcie_width is None else f"x{now.pcie_width} {fmt.count(now.pcie_speed_gts)}",
     ),
-    _Figure("MHz", 6, lambda static, now, pace: fmt.count(now.gfx_clock_mhz)),
-    _Figure("max", 5, lambda static, now, pace: fmt.count(static.gfx_clock_max_mhz)),
-    _Figure("mem%", 5, lambda static, now, pace: fmt.count(now.memory_percent)),
-    _Figure("PCIe", 8, _pcie),
-    _Figure("links", 6, lambda static, now, pace: of_most(now.links_up, static.links_total)),
+    _Figure("links", 6, lambda gpu, now: of_most(now.links_up, gpu.static.links_total)),
+    _Figure("ECC c/u", 8, lambda _, now: _both(fmt.count(now.ecc_correctable), fmt.count(now.ecc_uncorrectable))),
+    _Figure("retired", 8, lambda _, now: fmt.count(_retired(now)), everywhere=False),
+    _Figure("Xid", 5, lambda _, now: fmt.count(now.xids), everywhere=False),
     _Figure(
-        "ECC c/u", 8, lambda static, now, pace: _both(fmt.count(now.ecc_correctable), fmt.count(now.ecc_uncorrectable))
-    ),
-    _Figure("retired", 8, lambda static, now, pace: _retired(now), everywhere=False),
-    _Figure("Xid", 5, lambda static, now, pace: fmt.count(now.xids), everywhere=False),
-    _Figure(
-        "SM/DRAM%",
-        9,
-        lambda static, now, pace: _both(fmt.count(now.sm_percent), fmt.count(now.dram_percent)),
-        everywhere=False,
+        "SM/DRAM%", 9, lambda _, now: _both(fmt.count(now.sm_percent), fmt.count(now.dram_percent)), everywhere=False
     ),
     _Figure(
         "links r/w B/s",
         14,
-        lambda static, now, pace: _both(
-            fmt.number(pace.link_read_bytes_per_s), fmt.number(pace.link_write_bytes_per_s)
-        ),
+        lambda gpu, _: _both(fmt.number(gpu.pace.link_read_bytes_per_s), fmt.number(gpu.pace.link_write_bytes_per_s)),
     ),
-    _Figure("PCIe B/s", 9, lambda static, now, pace: fmt.number(now.pcie_bytes_per_s), everywhere=False),
-    _Figure("J, run", 7, lambda static, now, pace: fmt.number(pace.energy_j)),
-    _Figure("mem MHz", 8, lambda static, now, pace: fmt.count(now.memory_clock_mhz)),
-    _Figure("name", 22, lambda static, now, pace: fmt.plain(static.name)),
+    _Figure("PCIe B/s", 9, lambda _, now: fmt.number(now.pcie_bytes_per_s), everywhere=False),
+    _Figure("J, run", 7, lambda gpu, _: fmt.number(gpu.pace.energy_j)),
+    _Figure("mem MHz", 8, lambda _, now: fmt.count(now.memory_clock_mhz)),
+    _Figure("name", 22, lambda gpu, _: fmt.plain(gpu.static.name)),
 )
 """The most needed first."""
 
 
-def _legend(snapshot: Snapshot, hidden: str) -> Row:
-    words: tuple[Word, ...] = ((snapshot.telemetry, "dim"), (hidden, "warn"), (_age(snapshot), "warn"))
-    return tuple((f"  {fmt.plain(text)}", role) for text, role in words if text)
+def _retired(now: GpuSample) -> int | None:
+    """Return the number of retired memory pages or rows."""
+    return now.bad_pages if now.bad_pages is not None else now.rows_remapped
 
 
 def _age(snapshot: Snapshot) -> str:
@@ -245,17 +205,12 @@ def _energy(frame: Frame) -> Row:
     energy = frame.stage.energy if frame.stage is not None else None
     joules, per_watt = (energy.joules_per_output_token, energy.tokens_per_s_per_w) if energy else (None, None)
     ours = [gpu for gpu in frame.snapshot.gpus if gpu.of_server and gpu.static.partition == 0]
-    watts = [sample_of(gpu).power_w for gpu in ours]
-    known = [value for value in watts if value is not None]
-    per_token = (
-        ("J/token", f"{fmt.number(joules):>5}", "strong"),
-        ("tok/s/W", f"{fmt.number(per_watt):>5}", "text"),
-    )
-    return facts(
-        "   ",
-        *(per_token if frame.snapshot.has_server else ()),
-        ("all", f"{fmt.number(sum(known) if known else None):>5} W", "text"),
-    )
+    known = [watts for gpu in ours if (watts := sample_of(gpu).power_w) is not None]
+    figures = [("all", f"{fmt.number(sum(known) if known else None):>5} W", "text")]
+    if frame.snapshot.has_server:
+        figures.insert(0, ("tok/s/W", f"{fmt.number(per_watt):>5}", "text"))
+        figures.insert(0, ("J/token", f"{fmt.number(joules):>5}", "strong"))
+    return r.facts("   ", *figures)
 
 
 def _straggler(snapshot: Snapshot) -> Row:
@@ -279,17 +234,16 @@ def grid(frame: Frame, width: int, height: int) -> Rows:
         table = gpus(frame, width, height)
         return [*table, *listed[: height - len(table)]]
     columns, each_height = shape
-    each = min(widths_of(width, columns))
+    each = min(r.widths_of(width, columns))
     folded = frame.timeline.gpus.folded(span, (each - _GUTTER) * 2)
     marks = mark_columns(frame.timeline.marks.all, span, each - _GUTTER)
-    lined = lined_columns(marks)
     legend: Row = (*_energy(frame), (f"  {fmt.plain(frame.snapshot.telemetry)}", "dim"))
     rows: Rows = [titled("gpus", legend, width)]
     for first in range(0, len(found), columns):
-        cells = [(_cell(gpu, folded, lined, each, each_height), each) for gpu in found[first : first + columns]]
-        rows += side_by_side(cells, each_height)
+        row = [_cell(gpu, folded, lined_columns(marks), each, each_height) for gpu in found[first : first + columns]]
+        rows += r.side_by_side([(cell, each) for cell in row], each_height)
     axis: Row = ((" " * (_GUTTER - 1), "text"), ("└", "rule"), *axis_row(marks, span, each - _GUTTER))
-    rows += side_by_side([([axis], each)] * min(columns, len(found)), 1)
+    rows += r.side_by_side([([axis], each)] * min(columns, len(found)), 1)
     return [*rows, *listed[: height - len(rows)]]
 
 
@@ -305,23 +259,20 @@ def holders(found: Sequence[GpuView], width: int) -> Rows:
     rows = [(_sum([process.hbm_bytes for _, process in on]), on) for on in seen.values()]
     rows.sort(key=lambda row: (bool(row[1][0][1].of_server), -(row[0] or 0)))
     others = sum(on[0][1].of_server is False for _, on in rows)
-    legend: Word = (f"others: {others}", "warn")
-    title = titled("processes on the GPUs", (legend,) if others else (), width)
-    return [title, *(_holder(on, held, width) for held, on in rows)]
+    title = titled("processes on the GPUs", ((f"others: {others}", "warn"),) if others else (), width)
+    return [title, *(_holder(on, held) for held, on in rows)]
 
 
-def _holder(on: Sequence[tuple[int, GpuProcess]], hbm_bytes: int | None, width: int) -> Row:
+def _holder(on: Sequence[tuple[int, GpuProcess]], hbm_bytes: int | None) -> Row:
     process, pids = on[0][1], {process.pid for _, process in on}
     owner: Word = {True: ("server's", "dim"), False: ("other's", "warn"), None: ("", "dim")}[process.of_server]
-    held = f"{fmt.count(fmt.gib(hbm_bytes)):>6} GiB  gpu {fmt.ranges({index for index, _ in on}):<6}"
-    words: Row = (
-        (held, "text"),
+    pid = process.pid if len(pids) == 1 else f"{len(pids)} pids"
+    return (
+        (f"{fmt.count(fmt.gib(hbm_bytes)):>6} GiB  gpu {fmt.ranges({index for index, _ in on}):<6}", "text"),
         (f" {owner[0]:<9}", owner[1]),
-        (f"{process.pid if len(pids) == 1 else f'{len(pids)} pids':>8} ", "text"),
-        (f"{fmt.plain(process.user or fmt.UNKNOWN):<9} ", "text"),
+        (f"{pid:>8} {fmt.plain(process.user or fmt.UNKNOWN):<9} ", "text"),
         (fmt.plain(process.command or process.name), "dim"),
     )
-    return cropped(words, width)
 
 
 def _shape_of(count: int, width: int, height: int) -> tuple[int, int] | None:
@@ -341,18 +292,12 @@ def _cell(gpu: GpuView, folded: Folded, lined: Sequence[int], width: int, height
     tall = max(1, (height - 1) // len(strips))
     legend: Row = ((fmt.plain("; ".join(gpu.flags)), "bad"),) if gpu.flags else ()
     name = gpu.static.name.removeprefix("AMD ").removeprefix("NVIDIA ").removeprefix("Instinct ")
-    rows: Rows = [titled(f"{gpu.static.index} {fmt.plain(name)}", cropped(legend, width - 8), width)]
+    rows: Rows = [titled(f"{gpu.static.index} {fmt.plain(name)}", r.cropped(legend, width - 8), width)]
     for strip in strips:
-        rows += _strip_rows(gpu, strip, folded, lined, width - _GUTTER, tall)
-    return [(target(f"gpu {gpu.static.index}"), *row) for row in rows]
-
-
-def _strip_rows(gpu: GpuView, strip: GpuStrip, folded: Folded, lined: Sequence[int], columns: int, rows: int) -> Rows:
-    static, now = gpu.static, sample_of(gpu)
-    series = Series(strip.column(static.index), strip.label, strip.role, "line" if rows > 1 else "area")
-    if series.column not in folded.rows:
-        return []
-    lines = traced((series,), folded, Scale(0.0, strip.most, ()), lined, columns, rows).lines()
-    head = f" {strip.label:<5}{strip.text(static, now):>{_GUTTER - 8}} "[: _GUTTER - 1]
-    heads = [head, *[" " * (_GUTTER - 1)] * (rows - 1)]
-    return [((head, "text"), ("│", "rule"), *line) for head, line in zip(heads, lines, strict=True)]
+        series = Series(strip.column(gpu.static.index), strip.label, strip.role, "line" if tall > 1 else "area")
+        if series.column in folded.bands:
+            lines = traced((series,), folded, Scale(0.0, strip.most, ()), lined, width - _GUTTER, tall).lines()
+            text = strip.text(gpu.static, sample_of(gpu))
+            heads = [f" {strip.label:<5}{text:>{_GUTTER - 8}} "[: _GUTTER - 1], *[" " * (_GUTTER - 1)] * (tall - 1)]
+            rows += [((head, "text"), ("│", "rule"), *line) for head, line in zip(heads, lines, strict=True)]
+    return [(r.target(f"gpu {gpu.static.index}"), *row) for row in rows]

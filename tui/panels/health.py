@@ -13,27 +13,12 @@ from loadgen.schema.samples import HostSample
 from loadgen.schema.snapshot import InstanceView
 from tui.panels import served
 from tui.panels.frame import Frame
-from tui.widgets.rows import (
-    GAP,
-    Row,
-    Rows,
-    Word,
-    bar,
-    cropped,
-    facts,
-    in_role,
-    padded,
-    side_by_side,
-    spread,
-    target,
-    titled,
-    width_of,
-    wrapped,
-    wrapped_to,
-)
+from tui.widgets import rows as r
+from tui.widgets.rows import GAP, Row, Rows, Word, facts, titled, wrapped
 
 ENGINE_HEADS = ("running", "waiting", "KV", "prompt/s", "gen/s", "prefix", "preempt")
 _CELL, _NAME, _INDENT = 9, 14, 3
+_STATE_ROLES = {"ready": "good", "died": "bad"}  # the others are to be watched
 
 
 def server(frame: Frame, width: int, height: int) -> Rows:
@@ -43,7 +28,7 @@ def server(frame: Frame, width: int, height: int) -> Rows:
     return [
         titled("server", ((state, "bad" if state == "died" else "dim"),), width),
         facts("  ", *_queue(engine)),
-        ((" KV ", "dim"), *bar(engine.kv_usage, max(0, width - 11), kv[1]), (" ", "text"), kv),
+        ((" KV ", "dim"), *r.bar(engine.kv_usage, max(0, width - 11), kv[1]), (" ", "text"), kv),
         facts("", ("preempted", f"{fmt.count(preempted):>5}", "warn" if preempted else "text")),
     ]
 
@@ -76,7 +61,7 @@ def _kv(engine: EngineView) -> Word:
 
 def client(frame: Frame, width: int, height: int) -> Rows:
     """Return the client's health, with the reason if it is the limit; if it sends nothing, others' requests."""
-    state = frame.snapshot.client
+    state, hosts = frame.snapshot.client, frame.snapshot.hosts
     if frame.no_load and not state.workers:
         return served.requests(frame, width, height)
     values = {
@@ -85,19 +70,13 @@ def client(frame: Frame, width: int, height: int) -> Rows:
         "held, of wanted": _held_of_wanted(frame),
         "timestamps": state.timestamps,
         "coalesced reads": fmt.percent(state.coalesced_share),
-        "workers": _workers(frame),
+        "workers": fmt.count(state.workers) + (f" on {fmt.counted(len(hosts), 'host')}" if hosts else ""),
     }
     rows = [titled("client", (_trust(frame),), width)]
     if state.limited:
-        rows += wrapped_to(state.why or "reason unknown", width - 1, "bad", max(1, height - 1 - len(values)))
-    for label, value in values.items():
-        rows.append(spread(((f" {label}", "dim"),), cropped(((value, "text"),), width - 4), width - 1))
-    return rows
-
-
-def _workers(frame: Frame) -> str:
-    count, machines = fmt.count(frame.snapshot.client.workers), frame.snapshot.hosts
-    return f"{count} on {fmt.counted(len(machines), 'host')}" if machines else count
+        most = max(1, height - 1 - len(values))
+        rows += r.wrapped_to(state.why or "reason unknown", width - 1, "bad", most)
+    return [*rows, *r.pairs(((label, value, "text") for label, value in values.items()), width)]
 
 
 def client_strip(frame: Frame) -> Row:
@@ -146,30 +125,31 @@ def host(frame: Frame, width: int, height: int) -> Rows:
     used, total, load = (now.memory_used_bytes, now.memory_total_bytes, now.load_1min) if now else (None,) * 3
     gib = f"{fmt.count(fmt.gib(used)):>4}/{fmt.count(fmt.gib(total))}"
     memory = facts(" ", ("memory", gib, "text"), ("GiB load", f"{fmt.number(load):>5}", "text"))
-    # Only what slows down the cores is worth showing: a hypervisor, or else the governor.
-    steal = now.cpu_steal_percent if now is not None else None
-    slow = now.governor if now is not None and now.governor != "performance" else None
-    words = f"steal {steal:.0f}%" if steal is not None and steal >= 1 else f"governor {fmt.plain(slow)}" if slow else ""
-    slowed: Row = ((words, "warn"),) if words else ()
+    slowed: Row = ((_slowed_by(now), "warn"),) if now is not None and _slowed_by(now) else ()
     if height == 1:
-        return [cropped(((" host   ", "dim"), *cpu, *memory, ("  ", "dim"), *slowed), width)]
-    rows = [titled("host", slowed, width), cropped(cpu, width), cropped(memory, width)]
-    return [*rows, *_host_traffic(now, width)][: max(3, height)]
+        return [((" host   ", "dim"), *cpu, *memory, ("  ", "dim"), *slowed)]
+    rows = [titled("host", slowed, width), cpu, memory]
+    return [*rows, *_host_traffic(now, width)] if now is not None else rows
 
 
-def _host_traffic(now: HostSample | None, width: int) -> Rows:
+def _slowed_by(now: HostSample) -> str:
+    """Return what slows down the cores: a hypervisor, or else the governor."""
+    if now.cpu_steal_percent is not None and now.cpu_steal_percent >= 1:
+        return f"steal {now.cpu_steal_percent:.0f}%"
+    return f"governor {fmt.plain(now.governor)}" if now.governor and now.governor != "performance" else ""
+
+
+def _host_traffic(now: HostSample, width: int) -> Rows:
     """Return what there is room for where no server takes it: network, disk and the cores' clock."""
-    if now is None:
-        return []
     moved = {
         "network in": now.network_in_bytes_per_s,
         "network out": now.network_out_bytes_per_s,
         "disk read": now.disk_read_bytes_per_s,
         "disk written": now.disk_write_bytes_per_s,
     }
-    rows = [(label, f"{fmt.number(fmt.mb(value))} MB/s") for label, value in moved.items()]
-    rows.append(("clock, least", f"{fmt.count(now.cpu_mhz)}, {fmt.count(now.cpu_mhz_min)} MHz"))
-    return [spread(((f" {label}", "dim"),), ((text, "text"),), width - 1) for label, text in rows]
+    rows = [(label, f"{fmt.number(fmt.mb(value))} MB/s", "text") for label, value in moved.items()]
+    rows.append(("clock, least", f"{fmt.count(now.cpu_mhz)}, {fmt.count(now.cpu_mhz_min)} MHz", "text"))
+    return r.pairs(rows, width)
 
 
 def verdicts(frame: Frame, width: int, height: int) -> Rows:
@@ -180,7 +160,7 @@ def verdicts(frame: Frame, width: int, height: int) -> Rows:
     found, room = frame.snapshot.verdicts, max(0, height - 1)
     bad, more = sum(verdict.bad for verdict in found), len(found) - room
     whole = [row for verdict in found for row in _verdict(verdict, width)]
-    rows = whole if len(whole) <= room else [cropped(_verdict_row(verdict), width) for verdict in found[:room]]
+    rows = whole if len(whole) <= room else [_verdict_row(verdict) for verdict in found[:room]]
     legend: list[Word] = [(f"+{more} more  ", "dim")] if more > 0 else []
     legend.append((f"{bad} bad", "bad") if bad else ("nothing bad", "dim"))
     return [titled("verdicts", tuple(legend), width), *rows]
@@ -188,7 +168,7 @@ def verdicts(frame: Frame, width: int, height: int) -> Rows:
 
 def _verdict(verdict: Verdict, width: int) -> Rows:
     at, sign, subject, (text, role) = _verdict_row(verdict)
-    indent = width_of((sign, subject))
+    indent = r.width_of((sign, subject))
     first, *others = wrapped(text, width, role, indent) or [((" " * indent, role),)]
     return [(at, sign, subject, *first[1:]), *[(at, *row) for row in others]]
 
@@ -196,7 +176,7 @@ def _verdict(verdict: Verdict, width: int) -> Rows:
 def _verdict_row(verdict: Verdict) -> Row:
     sign: Word = (" ! ", "bad") if verdict.bad else (" · ", "dim")
     subject: Word = (f"{fmt.plain(verdict.subject)}  ", "text")
-    return (target(verdict_name(verdict)), sign, subject, (fmt.plain(verdict.text), "bad" if verdict.bad else "dim"))
+    return (r.target(verdict_name(verdict)), sign, subject, (fmt.plain(verdict.text), "bad" if verdict.bad else "dim"))
 
 
 def verdict_name(verdict: Verdict) -> str:
@@ -217,27 +197,30 @@ def engine(frame: Frame, width: int, height: int) -> Rows:
     state: Row = () if _is_up(frame) else ((f"{snapshot.server.state}  ", "warn"),)
     url: Row = (*state, (fmt.plain(snapshot.server.url), "dim"))
     rows = _gauges(frame)
-    reported = _if_up(frame, _engine_reported(snapshot.engine, room if is_wide else width)) + _compared(frame, width)
+    reported = served.reported_rows(snapshot.engine, room if is_wide else width)
+    if snapshot.engine.lacks:
+        lacks = "; ".join(f"{fmt.plain(name)}: {fmt.plain(why)}" for name, why in snapshot.engine.lacks.items())
+        reported += wrapped(f"not reported: {lacks}", room if is_wide else width, "dim")
+    reported = _if_up(frame, reported) + _compared(frame, width)
     table = _if_up(frame, served.latency_table(snapshot.engine))
     if table and is_wide:
-        return side_by_side(
-            [([titled("engine", url, room), *rows, *reported], room), ([(), *table], served.TABLE)], height
-        )
+        left = [titled("engine", url, room), *rows, *reported]
+        return r.side_by_side([(left, room), ([(), *table], served.TABLE)], height)
     if len(rows) + 1 + len(table) > height:
         table = _if_up(frame, [served.latency_strip(snapshot.engine, "ttft", "tpot", "queue", "prefill")])
-    return [cropped(row, width) for row in (titled("engine", url, width), *rows, *table, *reported)]
+    return [titled("engine", url, width), *rows, *table, *reported]
 
 
 def _gauges(frame: Frame) -> Rows:
     rows: Rows = [((" " * _NAME + _cells(ENGINE_HEADS), "dim"),)]
     for name, each in engines(frame):
         role = "strong" if name == "all" else "text"
-        rows.append(((f" {padded(fmt.plain(name), _NAME - 1)}", role), (_cells(engine_figures(each)), "text")))
+        rows.append(((f" {r.padded(fmt.plain(name), _NAME - 1)}", role), (_cells(engine_figures(each)), "text")))
     return [*rows, *(_instance(each) for each in frame.snapshot.server.instances)]
 
 
 def _compared(frame: Frame, width: int) -> Rows:
-    """The engine's figures beside the hardware's peak, others' load and what the client has measured."""
+    """Return the engine's figures against the hardware's peak, others' load and what the client has measured."""
     compute, others = frame.snapshot.compute, frame.snapshot.others
     rows: Rows = []
     if compute is not None:
@@ -248,13 +231,7 @@ def _compared(frame: Frame, width: int) -> Rows:
 
 
 def _if_up(frame: Frame, rows: Rows) -> Rows:
-    return rows if _is_up(frame) else [in_role(row, "dim") for row in rows]
-
-
-def _engine_reported(engine: EngineView, width: int) -> Rows:
-    """Return what becomes of the engine's requests, and what it does not report."""
-    lacks = "; ".join(f"{fmt.plain(name)}: {fmt.plain(why)}" for name, why in engine.lacks.items())
-    return [*served.reported_rows(engine, width), *(wrapped(f"not reported: {lacks}", width, "dim") if lacks else [])]
+    return rows if _is_up(frame) else [r.in_role(row, "dim") for row in rows]
 
 
 def engines(frame: Frame) -> list[tuple[str, EngineView]]:
@@ -283,23 +260,24 @@ def _cells(values: Iterable[str]) -> str:
 
 
 def _instance(one: InstanceView) -> Row:
-    role = {"ready": "good", "died": "bad"}.get(one.state, "warn")
     gauges = (fmt.count(one.running), fmt.count(one.waiting), fmt.percent(one.kv_usage))
     return (
         (f" {'server':<{_NAME - 1}}", "text"),
         (_cells(gauges if one.state == "ready" else [fmt.UNKNOWN] * len(gauges)), "text"),
-        (f"  {one.state}", role),
+        (f"  {one.state}", _STATE_ROLES.get(one.state, "warn")),
         (f"  {fmt.plain(one.url)}{f'  pid {one.pid}' if one.pid is not None else ''}", "dim"),
     )
 
 
 def _crosscheck(frame: Frame, width: int) -> Rows:
     """Return the comparison of client and engine for the last stage that has one."""
+    answers: dict[bool | None, Word] = {
+        True: ("agree", "good"),
+        False: ("DISAGREE", "bad"),
+        None: ("not compared", "dim"),
+    }
     for stage in reversed(frame.snapshot.stages):
         if stage.truth is not None:
-            answer: Word = ("agree", "good") if stage.truth.agrees else ("DISAGREE", "bad")
-            if stage.truth.agrees is None:
-                answer = ("not compared", "dim")
-            head: Row = ((f" client and engine, stage {stage.number}: ", "text"), answer)
+            head: Row = ((f" client and engine, stage {stage.number}: ", "text"), answers[stage.truth.agrees])
             return [head, *wrapped(stage.truth.words, width, "dim", _INDENT)]
     return []

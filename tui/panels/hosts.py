@@ -10,7 +10,7 @@ from loadgen.report.tabular import Column
 from loadgen.schema.result import HostResult
 from tui.panels.frame import Frame
 from tui.panels.stages import cell_words, head_words
-from tui.widgets.rows import Row, Rows, Word, cropped, padded, titled, wrapped
+from tui.widgets.rows import Row, Rows, Word, padded, titled, wrapped
 
 _NAME = 16
 
@@ -27,7 +27,7 @@ def hosts(frame: Frame, width: int, height: int) -> Rows:
     # If not all fit, those that need attention come first; otherwise they keep their order.
     shown = found if len(found) <= room else _worst_first(found)[:room]
     more: Row = ((f"+{len(found) - room} more  ", "dim"), state) if len(found) > room else (state,)
-    rows = [titled("hosts", more, width), heads, *(cropped(_row(host, figures), width) for host in shown)]
+    rows = [titled("hosts", more, width), heads, *(_row(host, figures) for host in shown)]
     return [*rows, *_notes(found, width)][:height]
 
 

@@ -48,7 +48,7 @@ def latency(frame: Frame, width: int, height: int) -> Rows:
             left = ((f" needs {math.ceil(needs_s)} s more".ljust(_HALF), "dim"),)
         label: Row = ((f"{name.upper():<4}", "text"), (f"{unit_of(name):>3}", "dim"))
         rows.append((*label, *left, ("│", "rule"), *_cells(recent.get(name), name, right)))
-    return [*rows, published(frame, width)]
+    return [*rows, published(frame)]
 
 
 def _title(stage: StageResult | None, recent: Mapping[str, Summary], width: int) -> Row:

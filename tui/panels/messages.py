@@ -11,7 +11,7 @@ from loadgen.schema.result import RunEvent
 from loadgen.schema.snapshot import ErrorView
 from tui.charts.marks import KINDS
 from tui.panels.frame import Frame
-from tui.widgets.rows import Row, Rows, cropped, titled, whole_groups, width_of, wrapped, wrapped_to
+from tui.widgets.rows import Row, Rows, titled, whole_groups, width_of, wrapped, wrapped_to
 
 _REMEDIES = {
     "connect": "is the server up, on the port in the profile? `ss -ltn` shows what listens",
@@ -42,7 +42,7 @@ def errors(frame: Frame, width: int, height: int) -> Rows:
     rows = [titled("errors", ((fmt.count(total), "bad") if total else ("none", "dim"),), width)]
     for error in kinds:
         kind = f" {fmt.count(error.count):>5}  {fmt.plain(error.kind)}"
-        rows.append(cropped(((kind, "bad"), (f"  {fmt.plain(error.message)}", "dim")), width))
+        rows.append(((kind, "bad"), (f"  {fmt.plain(error.message)}", "dim")))
     return rows
 
 
@@ -76,7 +76,7 @@ def _kind(error: ErrorView, total: int, frame: Frame, width: int) -> Rows:
         rows += wrapped(example, width, "text", _INDENT)
     if error.kind in _REMEDIES:
         rows += wrapped(f"→ {_REMEDIES[error.kind]}", width, "key", _INDENT)
-    return [cropped(row, width) for row in rows] + [()]
+    return [*rows, ()]
 
 
 def seen(frame: Frame, kind: str) -> str:
@@ -88,7 +88,8 @@ def seen(frame: Frame, kind: str) -> str:
 def events(frame: Frame, width: int, height: int) -> Rows:
     """Draw the latest events, on the clock of the charts."""
     room = max(1, height - 1)
-    return [titled("events", (), width), *[_event(event, width) for event in frame.snapshot.events[-room:]]]
+    latest = frame.snapshot.events[-room:]
+    return [titled("events", (), width), *((*_when(event), (fmt.plain(event.text), _role(event))) for event in latest)]
 
 
 def all_events(frame: Frame, width: int, height: int) -> Rows:
@@ -107,7 +108,7 @@ def _newest(found: Sequence[RunEvent], frame: Frame, width: int, room: int) -> R
         event = _whole_event(found[place], width, room - (place > 0))
         if rows and len(event) + len(rows) + (place > 0) > room:
             words = f" … {fmt.counted(place + 1, 'earlier event')}: "
-            return [cropped(((words, "dim"), frame.key("filter"), (" filters", "dim")), width), *rows]
+            return [((words, "dim"), frame.key("filter"), (" filters", "dim")), *rows]
         rows = [*event, *rows]
     return rows
 
@@ -121,15 +122,11 @@ def happened(frame: Frame) -> list[RunEvent]:
     return sorted(found, key=lambda event: event.t_s)
 
 
-def _event(event: RunEvent, width: int) -> Row:
-    return cropped((*_when(event), (fmt.plain(event.text), _role(event))), width)
-
-
 def _whole_event(event: RunEvent, width: int, most: int) -> Rows:
     """An event on as many rows as it needs, up to `most`."""
     when = _when(event)
     first, *others = wrapped_to(event.text, width, _role(event), most, width_of(when)) or [()]
-    return [cropped(row, width) for row in ((*when, *first[1:]), *others)]
+    return [(*when, *first[1:]), *others]
 
 
 def _when(event: RunEvent) -> Row:
@@ -145,7 +142,7 @@ def _role(event: RunEvent) -> str:
 def log(frame: Frame, width: int, height: int) -> Rows:
     room, wanted = max(1, height - 1), frame.log_filter.casefold()
     lines = [line for line in frame.snapshot.server.log_tail if wanted in line.casefold()]
-    rows = [cropped(((" " + _without_head(fmt.plain(line)), "dim"),), width) for line in lines[-room:]]
+    rows: Rows = [((" " + _without_head(fmt.plain(line)), "dim"),) for line in lines[-room:]]
     legend: Row = ((f"/{fmt.plain(frame.log_filter)}: {fmt.counted(len(lines), 'line')}", "key"),) if wanted else ()
     return [titled("server log", legend, width), *(rows or no_log(frame))]
 

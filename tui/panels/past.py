@@ -9,7 +9,7 @@ from loadgen.report.columns import PAST_RUN_COLUMNS
 from loadgen.schema.result import StageResult
 from tui.catalog import PastRun
 from tui.panels.stages import cell_words, fitted, head_words
-from tui.widgets.rows import Row, Rows, Word, cropped, padded, spread, titled, wrapped
+from tui.widgets.rows import Row, Rows, Word, padded, spread, titled, wrapped
 
 _ROLES = {"complete": "good", "stopped": "text", "goes on": "warn"}  # of states; the others are bad
 _STATE_CELLS = 12
@@ -48,20 +48,19 @@ def header(count: int, left: int, width: int) -> Row:
 
 def run_head(width: int) -> Row:
     when, name = _columns(width)
-    return cropped(((f"{'when':<{when}}{'profile':<{name}}{'state':<{_STATE_CELLS}}best", "dim"),), width)
+    return ((f"{'when':<{when}}{'profile':<{name}}{'state':<{_STATE_CELLS}}best", "dim"),)
 
 
 def run_row(run: PastRun, now: datetime, width: int) -> Row:
     when, name = _columns(width)
     date = f"{run.started.astimezone():%m-%d %H:%M}  " if run.started is not None and width >= _DATE_FROM else ""
     word, role = state_word(run)
-    row = (
+    return (
         (f"{date + ago(run.started, now):<{when}}", "dim"),
         (padded(fmt.plain(run.profile), name - 1) + " ", "text"),
         (f"{word:<{_STATE_CELLS}}", role),
         (best_words(run), "throughput"),
     )
-    return cropped(row, width)
 
 
 def _columns(width: int) -> tuple[int, int]:
@@ -79,7 +78,7 @@ def run_detail(run: PastRun, width: int) -> Rows:
         *_stages(run, width),
         (),
         titled("files", (), width),
-        cropped(((f" {fmt.plain(str(run.folder))}/", "text"),), width),
+        ((f" {fmt.plain(str(run.folder))}/", "text"),),
         (),
         titled("commands", (), width),
         *(_command(command, what, width) for command, what in commands(run)),
@@ -95,7 +94,7 @@ def _stages(run: PastRun, width: int) -> Rows:
     rows: Rows = [((head, "dim"),)]
     for stage in run.stages:
         rows.append(((f"{_load(stage):>{_LOAD_CELLS}}", "text"), *cell_words(figures, [stage], "text", gap=1)))
-    return [cropped(row, width) for row in rows]
+    return rows
 
 
 def _load(stage: StageResult) -> str:
@@ -119,4 +118,4 @@ def commands(run: PastRun) -> list[tuple[str, str]]:
 def _command(command: str, what: str, width: int) -> Row:
     """Return a row with a command; if it does not fit, the explanation is dropped: the command is needed whole."""
     words = ((f"   {what}", "dim"),) if len(command) + len(what) + 4 <= width else ()
-    return cropped(((f" {command}", "key"), *words), width)
+    return ((f" {command}", "key"), *words)

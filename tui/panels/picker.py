@@ -15,7 +15,7 @@ from loadgen.schema.finding import Finding
 from tui.catalog import Entry, Origin, PastRun
 from tui.panels.past import ago, best_words, state_word
 from tui.panels.startup import finding_rows
-from tui.widgets.rows import Row, Rows, Word, cropped, padded, spread, titled, wrapped
+from tui.widgets.rows import Row, Rows, Word, padded, spread, titled, wrapped
 
 _LABEL_CELLS = 11
 _LOADS_SHOWN = 8
@@ -32,21 +32,21 @@ _PLAIN = "as it is"  # stands for no variant
 def entry_head(width: int) -> Row:
     name, model, engine = _columns(width)
     heads = f"{'profile':<{name}}{'model':<{model}.{model}}{'engine':<{engine}.{engine}}last run"
-    return cropped(((heads, "dim"),), width)
+    return ((heads, "dim"),)
 
 
 def entry_row(entry: Entry, last: PastRun | None, now: datetime, width: int) -> Row:
     name, model, engine = _columns(width)
     row: list[Word] = [(padded(fmt.plain(entry.name), name - 1) + " ", "text")]
     if entry.profile is None:
-        return cropped((*row, ("! not a profile", "bad")), width)
+        return (*row, ("! not a profile", "bad"))
     server = entry.profile.server
     if model:
         row.append((padded(model_words(server).rpartition("/")[2], model - 1) + " ", "dim"))
     row.append((f"{server.engine:<{engine}.{engine}}", "dim"))
     if last is not None:
         row += [_headline(last), (f"  {ago(last.started, now)}", "dim")]
-    return cropped(tuple(row), width)
+    return tuple(row)
 
 
 def _headline(last: PastRun) -> Word:
@@ -75,17 +75,16 @@ def detail(entry: Entry, variant: str | None, last: PastRun | None, now: datetim
     """Return everything about the profile under the cursor except the preflight."""
     rows = [
         titled(fmt.plain(entry.name), ((ORIGINS[entry.origin], "dim"),), width),
-        cropped(((f" {fmt.plain(str(entry.path))}", "dim"),), width),
+        ((f" {fmt.plain(str(entry.path))}", "dim"),),
     ]
     if entry.profile is None:
         return [*rows, (), *wrapped(entry.problem, width - 1, "bad")]
     rows += wrapped(entry.profile.description, width - 1, "text")
     rows.append(())
-    rows += [cropped(row, width) for row in _facts(entry, entry.profile, variant)]
+    rows += _facts(entry, entry.profile, variant)
     if last is not None:
         best, when = f"   {best_words(last)}".rstrip(), f"   {ago(last.started, now)}"
-        row = _labelled("last run", state_word(last), (best, "throughput"), (when, "dim"))
-        rows.append(cropped(row, width))
+        rows.append(_labelled("last run", state_word(last), (best, "throughput"), (when, "dim")))
     return rows
 
 

@@ -46,7 +46,7 @@ def _found(frame: Frame, width: int, height: int) -> Rows:
         rows += [((f" {fmt.plain(cause.title)}", "bad"),), ((f" → {fmt.plain(cause.remedy)}", "key"),)]
     if frame.snapshot.search is not None:
         rows.append((_search(frame.snapshot.search),))
-    row = baseline_row(frame, width)
+    row = baseline_row(frame)
     compared = published_stages(frame, width, height // 4) or ([row] if row else [])
     return [cropped(each, width) for each in (*rows, *compared)]
 

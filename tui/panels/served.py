@@ -12,7 +12,7 @@ from loadgen.report.served import LATENCIES, PERCENTILES, latency_title, latency
 from loadgen.schema.engine import EngineLatencyMs, EngineView
 from loadgen.schema.snapshot import WINDOW_S
 from tui.panels.frame import METRICS, Frame
-from tui.widgets.rows import GAP, Row, Rows, Word, cropped, joined, padded, side_by_side, spread, titled, whole_groups
+from tui.widgets.rows import GAP, Row, Rows, Word, cropped, joined, padded, pairs, side_by_side, titled, whole_groups
 
 HEADS = ("mean", *PERCENTILES)
 _MEAN, _WITHIN, _LABEL = 6, 10, 11
@@ -165,10 +165,7 @@ def _per(value: float | None, unit: float) -> float | None:
 def requests(frame: Frame, width: int, height: int) -> Rows:
     """Draw what becomes of other clients' requests, in place of our own client's health."""
     engine = frame.snapshot.engine or EngineView()
-    rows = [titled("requests", ((f"last {WINDOW_S:.0f} s", "dim"),), width)]
-    for label, value, role in reported(engine)[: max(0, height - 1)]:
-        rows.append(spread(((f" {label}", "dim"),), cropped(((value, role),), width - 4), width - 1))
-    return rows
+    return [titled("requests", ((f"last {WINDOW_S:.0f} s", "dim"),), width), *pairs(reported(engine), width)]
 
 
 def reported_rows(engine: EngineView, width: int) -> Rows:

@@ -11,7 +11,7 @@ from loadgen.schema.finding import Finding
 from loadgen.schema.shared import Milestone
 from loadgen.schema.snapshot import ServerView
 from tui.panels.frame import Frame
-from tui.widgets.rows import Row, Rows, Word, bar, cropped, padded, titled, whole_groups, wrapped, wrapped_to
+from tui.widgets.rows import Row, Rows, Word, bar, padded, titled, whole_groups, wrapped, wrapped_to
 
 _SEVERITIES: dict[str, Word] = {
     "blocks": (" ! blocks  ", "bad"),
@@ -41,7 +41,7 @@ def finding_rows(finding: Finding, width: int) -> Rows:
     rows += wrapped(finding.why, width, "dim", _INDENT)
     if finding.fix:
         rows += wrapped(f"→ {finding.fix}", width, "key", _INDENT)
-    return [cropped(row, width) for row in rows]
+    return rows
 
 
 def startup(frame: Frame, width: int, height: int) -> Rows:
@@ -55,7 +55,7 @@ def startup(frame: Frame, width: int, height: int) -> Rows:
     title = titled(name, ((about, "dim"),), width)
     label = min(40, max((len(milestone.label) for milestone in server.milestones), default=0))
     steps = [_milestone(milestone, label) for milestone in server.milestones]
-    return [title, *[cropped(row, width) for row in (*_death(frame, width), *steps, *_life(server))]]
+    return [title, *_death(frame, width), *steps, *_life(server)]
 
 
 def _death(frame: Frame, width: int) -> Rows:

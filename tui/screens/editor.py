@@ -31,7 +31,7 @@ from tui import keys
 from tui.catalog import Origin, StartChoice, origin_of
 from tui.screens.base import FullScreen
 from tui.screens.dialogs import AskChoice, AskText, ask
-from tui.widgets.rows import Row, Rows, cropped, spread, wrapped
+from tui.widgets.rows import Row, Rows, spread, wrapped
 from tui.widgets.rows_widgets import Pane
 
 _FROM_WHERE: dict[Origin, str] = {
@@ -174,7 +174,7 @@ def problem_rows(problems: Sequence[Problem], width: int) -> Rows:
     for problem in problems:
         at = f"line {problem.line}: " if problem.line is not None else ""
         rows += wrapped(f"! {at}{problem.words}", width - 1, "bad")
-    return [cropped(row, width) for row in rows]
+    return rows
 
 
 def _named(text: str) -> Path:

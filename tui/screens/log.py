@@ -23,6 +23,8 @@ from tui.screens.dialogs import AskText, ask
 from tui.widgets.rows import Row, Rows, Word, titled
 
 MAX_LINES = 20_000
+_WHEEL = 3
+_INDENT = 4  # of the continuation of a long line
 
 
 class LogBook:
@@ -46,20 +48,14 @@ class LogBook:
         tail = server.log_tail
         if tail == self._last:
             return
-        total = server.log_total or len(tail)
-        if not server.log_total:  # without a total, new lines cannot be told from old ones
-            self._lines.clear()
-            self._passing.clear()
-            self._hit = None
-            self._total = 0
-        elif total < self._total:
+        if server.log_total < self._total:
             self._append(["… the log of another server"])
             self._total = 0
-        new = min(total - self._total, len(tail))
-        if self._total and total - self._total > len(tail):
-            self._append([f"… {total - self._total - len(tail)} lines came too fast to be kept here"])
-        self._append([fmt.plain(line) for line in tail[len(tail) - new :]])
-        self._total, self._last = total, tail
+        new = server.log_total - self._total
+        if self._total and new > len(tail):
+            self._append([f"… {new - len(tail)} lines came too fast to be kept here"])
+        self._append([fmt.plain(line) for line in tail[max(0, len(tail) - new) :]])
+        self._total, self._last = server.log_total, tail
 
     def _append(self, lines: list[str]) -> None:
         self._lines.extend(lines)
@@ -138,10 +134,6 @@ class LogBook:
             begin -= 1
             room -= len(_line(self._passing[begin], "", width))
         return end, begin
-
-
-_WHEEL = 3
-_INDENT = 4  # of the continuation of a long line
 
 
 class LogView(Panel):

@@ -135,6 +135,13 @@ def facts(gap: str, *found: tuple[str, str, str]) -> Row:
     return tuple(words)
 
 
+def pairs(found: Iterable[tuple[str, str, str]], width: int) -> Rows:
+    """Return a row for each label, with its value, in a role, at the right end."""
+    return [
+        spread(((f" {label}", "dim"),), cropped(((value, role),), width - 4), width - 1) for label, value, role in found
+    ]
+
+
 def wrapped(text: str, width: int, role: str, indent: int = 1) -> Rows:
     """Wrap a text from outside onto as many rows as it needs; none for an empty one."""
     room = max(20, width - indent)

@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 
 from loadgen.format import plain
 from tui.keys import Hint
-from tui.widgets.rows import ROLES, Row, Rows, Word, target_at, width_of
+from tui.widgets.rows import ROLES, Row, Rows, Word, cropped, target_at, width_of
 
 
 class RowsWidget(Widget):
@@ -53,11 +53,11 @@ class RowsWidget(Widget):
         self._rows = self.rows(*size) if size else []
 
     def render_line(self, y: int) -> Strip:
-        """Return a row, padded to the width."""
+        """Return a row, cut or padded to the width."""
         size = self.size
         if self._drawn_size != size:  # Textual's resize message comes only after a frame, which would be empty
             self._make_rows(size)
-        row = self._rows[y] if y < len(self._rows) else ()
+        row = cropped(self._rows[y], size.width) if y < len(self._rows) else ()
         style_of = self.screen.get_component_rich_style
         segments = [Segment(shown(text), style_of(f"role-{role}")) for text, role in row if text]
         return Strip(segments).adjust_cell_length(size.width, style_of("role-text"))
@@ -99,7 +99,11 @@ class RowList(OptionList):
         roles = {role: self.screen.get_component_rich_style(f"role-{role}") for role in ROLES}
         # Only the foreground: the background belongs to the cursor.
         styles = {role: Style(color=style.color, bold=style.bold) for role, style in roles.items()}
-        options = [Option(text_of(((" ", "text"), *row), styles), id=name, disabled=name is None) for name, row in rows]
+        width = self.row_width + 1
+        options = [
+            Option(text_of(cropped(((" ", "text"), *row), width), styles), id=name, disabled=name is None)
+            for name, row in rows
+        ]
         self.set_options(options)
         ids = [name for name, _ in rows]
         first = next((place for place, name in enumerate(ids) if name is not None), None)
@@ -162,7 +166,7 @@ class KeyBar(RowsWidget):
         self._hints = hints
 
     def rows(self, width: int, height: int) -> Rows:
-        return [tuple(word for word, _ in row) for row in self._rows_of_words(width, height)]
+        return [tuple(word for word, _ in row[:-1]) for row in self._rows_of_words(width, height)]
 
     async def on_click(self, event: Click) -> None:
         """Act as if the key had been pressed; the label of a single key counts as the key."""

@@ -17,7 +17,7 @@ from tui.charts.marks import KINDS, MAX_MARKS, Mark, Marks
 def seen(*snapshots: Snapshot) -> list[Mark]:
     marks = Marks()
     for snapshot in snapshots:
-        marks.see(snapshot)
+        marks.add(snapshot)
     return marks.all
 
 

@@ -28,9 +28,9 @@ def test_extremes_survive_any_number_of_merges() -> None:
     for n in range(5000):
         history.add(n * 0.25, {"a": {700: 1e6, 701: -1e6}.get(n, 1.0)})
     folded = history.folded(Span(0.0, 1250.0), 40)
-    assert folded.highs("a").max() == 1e6
-    assert folded.lows("a").min() == -1e6
-    spike = folded.columns[np.argmax(folded.highs("a"))]
+    assert folded.bands["a"][1].max() == 1e6
+    assert folded.bands["a"][0].min() == -1e6
+    spike = folded.columns[np.argmax(folded.bands["a"][1])]
     assert abs(spike - 700 * 0.25 / 1250 * 39) <= 1.5
 
 
@@ -47,7 +47,7 @@ def test_older_points_have_one_resolution() -> None:
 
 def test_unknown_is_not_a_number_and_last_says_none() -> None:
     history = filled(2)
-    assert np.isnan(history.folded(Span(0, 60), 10).lows("b")).sum() == 0  # both fall into the first column
+    assert np.isnan(history.folded(Span(0, 60), 10).bands["b"][0]).sum() == 0  # both fall into the first column
     assert history.last("b") is None
     assert history.last("a") == 1.0
     assert filled(0).last("a") is None
@@ -61,7 +61,7 @@ def test_a_moment_that_is_not_later_is_dropped() -> None:
 
 def test_folding_an_empty_stretch() -> None:
     folded = filled(10).folded(Span(100.0, 200.0), 40)
-    assert len(folded.columns) == len(folded.lows("a")) == 0
+    assert len(folded.columns) == len(folded.bands["a"][0]) == 0
 
 
 def test_folding_notices_new_points() -> None:

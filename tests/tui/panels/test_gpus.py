@@ -1,4 +1,7 @@
-"""The GPU panel: the rows at each size, and what it says when there is little or nothing to say."""
+"""The GPU panel: the rows at each size, and what it says when there is little or nothing to say.
+
+What it shows of a common box is in the goldens.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,13 @@ from hypothesis import strategies as st
 from loadgen.schema.samples import GpuProcess, GpuSample
 from loadgen.schema.snapshot import GpuView, Snapshot
 from tests.tui.cockpit import Seat, seated
+from tests.tui.painted import frame_of, lines, painted, texts
 from tests.tui.scenes import watch
 from tests.tui.scripted import LOOKED_S, host, running, starting, with_gpus, with_partitions
-from tui.panels.frame import Frame, Wanted
 from tui.panels.gpus import gpus, grid
-from tui.widgets.rows import ROLES, Rows, width_of
+from tui.widgets.rows import ROLES, width_of
 
-
-def painted(snapshot: Snapshot, width: int = 80, height: int = 10) -> Rows:
-    return gpus(Frame(snapshot, Wanted()), width, height)
-
-
-def texts(rows: Rows) -> list[str]:
-    return ["".join(text for text, _ in row) for row in rows]
+replace = msgspec.structs.replace
 
 
 def panel_of(seat: Seat) -> list[str]:
@@ -35,44 +32,33 @@ def panel_of(seat: Seat) -> list[str]:
     return [row[region.x : region.right].rstrip() for row in rows]
 
 
-# The figures.
+def sampled(snapshot: Snapshot, *figures: dict[str, Any]) -> Snapshot:
+    """The box with other figures in the samples: each GPU's own, the last for all further ones."""
+    own = itertools.chain(figures, itertools.repeat(figures[-1]))
+    found = [
+        replace(gpu, sample=replace(gpu.sample, **changes))
+        for gpu, changes in zip(snapshot.gpus, own, strict=False)
+        if gpu.sample is not None
+    ]
+    return replace(snapshot, gpus=tuple(found))
 
 
-def test_eight_gpus_are_ten_lines_of_eighty_columns() -> None:
-    rows = texts(painted(with_gpus()))
-    assert len(rows) == 10 and max(len(row) for row in rows) <= 80
-    assert rows[0] == "gpus ─────────────────  J/token 0.525   tok/s/W 0.480   all 5.03k W  amd: amdsmi"
-    assert rows[1] == " gpu busy           HBM GiB  power W hot/mem C   MHz  flags                     "
-    assert rows[2] == "   0 ━━━━━━━━  97%  171/192  608/750     77/66  2085  -"
-    assert rows[7] == "   5 ━━━━━━╌╌  81%  171/192  750/750     86/66  1610  THROTTLED thermal 18%; st…"
-
-
-def test_a_flag_is_a_word_and_a_colour() -> None:
-    number, flag = [text.strip() for text, role in painted(with_gpus())[7] if role == "bad"]
+def test_a_flag_has_a_word_and_a_colour() -> None:
+    rows = painted(gpus, with_gpus())
+    number, flag = [text.strip() for text, role in rows[7] if role == "bad"]
     assert number == "5" and flag.startswith("THROTTLED thermal 18%")
-    assert not any(role == "bad" for text, role in painted(with_gpus())[2])
+    assert not any(role == "bad" for text, role in rows[2])
 
 
-def test_one_row_more_carries_energy_and_straggler() -> None:
-    last = texts(painted(with_gpus(), 100, 11))[-1]
+def test_energy_and_straggler_have_a_row_if_there_is_room() -> None:
+    last = lines(gpus, with_gpus(), 100, 11)[-1]
     assert last == " J/token 0.525   tok/s/W 0.480   all 5.03k W   straggler gpu 5: clock -23%"
-    assert "J/token     -   tok/s/W     -" in texts(painted(with_gpus(stages=()), 100, 11))[-1]
+    assert "J/token     -   tok/s/W     -" in lines(gpus, with_gpus(stages=()), 100, 11)[-1]
 
 
-def test_wide_shows_everything() -> None:
-    heads, row = texts(painted(with_gpus(), 240, 12))[1:3]
-    assert (
-        heads.split()
-        == (
-            "gpu busy HBM GiB power W hot/mem C MHz max mem% PCIe links ECC c/u links r/w B/s J, run mem MHz name flags"
-        ).split()
-    )
-    assert row.split()[6:] == "2085 2100 41 x16 32 7/7 0/0 12.3G/13.0G 123k 1300 AMD Instinct MI300X -".split()
-
-
-@pytest.mark.parametrize("width", range(60, 241, 7))
+@pytest.mark.parametrize("width", range(60, 241, 20))
 def test_a_head_ends_where_its_column_does_and_flags_keep_their_room(width: int) -> None:
-    heads, row = texts(painted(with_gpus(), width))[1:3]
+    heads, row = lines(gpus, with_gpus(), width)[1:3]
     assert heads.rstrip().index("flags") == len(row) - 1
     assert width >= len(row) - 1 + 22 or width < 70
     for head, value in (("HBM GiB", "171/192"), ("power W", "608/750")):
@@ -80,115 +66,80 @@ def test_a_head_ends_where_its_column_does_and_flags_keep_their_room(width: int)
             assert heads.index(head) + len(head) == row.index(value) + len(value)
 
 
-def reported(**figures: Any) -> Snapshot:
-    """The box with these figures in every sample."""
-    return with_gpus(
-        gpus=tuple(
-            msgspec.structs.replace(gpu, sample=msgspec.structs.replace(gpu.sample, **figures))
-            for gpu in with_gpus().gpus
-            if gpu.sample is not None
-        )
-    )
-
-
-def test_what_only_some_gpus_tell_takes_room_only_there() -> None:
-    nvidia = reported(sm_percent=81.0, dram_percent=55.0, xids=2, rows_remapped=1, pcie_bytes_per_s=2.5e9)
-    heads, row = texts(painted(nvidia, 200, 12))[1:3]
+def test_a_figure_that_no_gpu_reports_has_no_column() -> None:
+    figures = {"sm_percent": 81.0, "dram_percent": 55.0, "xids": 2, "rows_remapped": 1, "pcie_bytes_per_s": 2.5e9}
+    heads, row = lines(gpus, sampled(with_gpus(), figures), 200, 12)[1:3]
     for head, value in (("SM/DRAM%", "81/55"), ("Xid", "2"), ("retired", "1"), ("PCIe B/s", "2.50G")):
-        end = heads.index(head) + len(head)
-        assert row[:end].endswith(f" {value}")
-    assert not any(head in texts(painted(with_gpus(), 240, 12))[1] for head in ("SM/DRAM", "Xid", "retired"))
+        assert row[: heads.index(head) + len(head)].endswith(f" {value}")
+    assert not any(head in lines(gpus, with_gpus(), 240, 12)[1] for head in ("SM/DRAM", "Xid", "retired"))
 
 
-def test_a_partition_shows_its_own_activity_where_it_has_a_row_of_its_own() -> None:
-    split = with_partitions(1, 2)
-    gpus = tuple(
-        msgspec.structs.replace(gpu, sample=msgspec.structs.replace(gpu.sample, xcp_percent=30.0 * n))
-        for n, gpu in enumerate(split.gpus)
-        if gpu.sample is not None
-    )
-    apart = texts(painted(msgspec.structs.replace(split, gpus=gpus), 100, 5))
-    assert [row.split()[2] for row in apart[2:4]] == ["0%", "30%"]
-    assert texts(painted(msgspec.structs.replace(split, gpus=gpus), 100, 2))[1].split()[2] == "97%"
+def test_a_partition_in_a_row_of_its_own_shows_its_own_utilization() -> None:
+    split = sampled(with_partitions(1, 2), {"xcp_percent": 0.0}, {"xcp_percent": 30.0})
+    assert [row.split()[2] for row in lines(gpus, split, 100, 5)[2:4]] == ["0%", "30%"]
+    assert lines(gpus, split, 100, 2)[1].split()[2] == "97%"
 
 
-def test_processes_stand_below_the_grid_those_of_others_first() -> None:
+@pytest.mark.parametrize("size", [(80, 24), (160, 45), (240, 60)])
+def test_processes_are_below_the_grid_those_of_others_first(size: tuple[int, int]) -> None:
     server = GpuProcess(101, "VLLM::Worker", 160 * 1024**3, "ada", "VLLM::Worker_TP0", of_server=True)
     other = GpuProcess(77, "python3", 3 * 1024**3, "bob", "python3 train.py --api-key ***", of_server=False)
-    second_worker = msgspec.structs.replace(server, pid=102)
-    held = {0: (server, other), 1: (second_worker, other)}
-    found = tuple(
-        msgspec.structs.replace(gpu, sample=msgspec.structs.replace(gpu.sample, processes=held.get(n, ())))
-        for n, gpu in enumerate(with_gpus().gpus)
-        if gpu.sample is not None
-    )
-    for size in ((80, 24), (160, 45), (240, 60)):
-        view = Frame(with_gpus(gpus=found), Wanted())
-        view.timeline.add(with_gpus(gpus=found))
-        rows = texts(grid(view, *size))
-        assert len(rows) <= size[1] and max(len(row) for row in rows) <= size[0]
-        title, first, second = rows[-3:]
-        assert title.startswith("processes on the GPUs") and title.endswith("others: 1")
-        assert first.split()[:8] == "6 GiB gpu 0-1 other's 77 bob python3".split()
-        assert second.split()[:7] == "320 GiB gpu 0-1 server's 2 pids".split()
+    held = [{"processes": found} for found in ((server, other), (replace(server, pid=102), other), ())]
+    rows = lines(grid, sampled(with_gpus(), *held), *size)
+    title, first, second = rows[-3:]
+    assert title.startswith("processes on the GPUs") and title.endswith("others: 1")
+    assert first.split()[:8] == "6 GiB gpu 0-1 other's 77 bob python3".split()
+    assert second.split()[:7] == "320 GiB gpu 0-1 server's 2 pids".split()
 
 
 # What does not fit.
 
 
-def test_the_worst_two_remain() -> None:
-    rows = texts(painted(with_gpus(), 80, 3))
-    assert [row.split()[0] for row in rows] == ["gpu", "5", "0"]
-    assert rows[0].endswith("worst 2, 6 more") and len(rows[0]) == 80
+@pytest.mark.parametrize(
+    ("snapshot", "size", "hidden", "numbers"),
+    [
+        (with_gpus(), (80, 3), "worst 2, 6 more", ["5", "0"]),
+        (with_partitions(), (100, 10), "", [f"{n * 8}+7" for n in range(8)]),
+        (with_partitions(), (100, 70), "", [str(n) for n in range(64)]),
+        (with_partitions(16), (80, 7), "worst 5, 11 more", ["40+7", "0+7", "8+7", "16+7", "24+7"]),
+    ],
+    ids=["the worst", "sockets", "partitions", "the worst sockets"],
+)
+def test_of_too_many_the_worst_are_shown(
+    snapshot: Snapshot, size: tuple[int, int], hidden: str, numbers: list[str]
+) -> None:
+    rows = lines(gpus, snapshot, *size)
+    shown = [row for row in rows if "━" in row or "╌" in row]
+    assert [row.split()[0] for row in shown] == numbers and hidden in rows[0]
 
 
-def test_partitions_of_a_socket_share_a_row_with_all_its_memory() -> None:
-    rows = texts(painted(with_partitions(), 100, 11))
-    assert [row.split()[0] for row in rows[2:10]] == [f"{n * 8}+7" for n in range(8)]
-    assert "40+7 ━━━━━━━━  97%  171/192  648/750" in rows[7] and "THROTTLED thermal 18%" in rows[7]
-    assert "all 5.09k W" in rows[10] and "more" not in rows[0]
-
-
-def test_partitions_are_apart_where_they_fit() -> None:
-    rows = texts(painted(with_partitions(), 100, 70))
-    assert [row.split()[0] for row in rows[2:66]] == [str(n) for n in range(64)]
-    assert rows[3].rstrip().endswith("belongs to partition 0") and "  21/24" in rows[3]
-
-
-def test_folded_and_still_too_many() -> None:
-    rows = texts(painted(with_partitions(16), 80, 7))
-    assert rows[0].rstrip().endswith("worst 5, 11 more")
-    assert [row.split()[0] for row in rows[2:]] == ["40+7", "0+7", "8+7", "16+7", "24+7"]
+def test_a_folded_socket_has_all_its_memory_and_flags() -> None:
+    row = lines(gpus, with_partitions(), 100, 11)[7]
+    assert "40+7 ━━━━━━━━  97%  171/192  648/750" in row and "THROTTLED thermal 18%" in row
+    assert lines(gpus, with_partitions(), 100, 70)[3].rstrip().endswith("belongs to partition 0")
 
 
 # What is not known.
 
 
-def test_stale_samples_dim_and_say_their_age() -> None:
-    rows = painted(with_gpus(gpus_stale=True, host=host(t_s=LOOKED_S + 7.2)))
-    assert texts(rows)[0].endswith("STALE: 7 s old")
+@pytest.mark.parametrize("height", [3, 10])
+def test_stale_samples_are_dim_and_have_an_age(height: int) -> None:
+    rows = painted(gpus, with_gpus(gpus_stale=True, host=host(t_s=LOOKED_S + 7.2)), 80, height)
+    assert "STALE: 7 s old" in texts(rows)[0]
     assert {role for row in rows[2:] for text, role in row if text} == {"dim"}
-    assert texts(painted(with_gpus(gpus_stale=True, host=None)))[0].endswith("STALE")
-    assert "STALE: 7 s old" in texts(painted(with_gpus(gpus_stale=True, host=host(t_s=LOOKED_S + 7.2)), 80, 3))[0]
+    assert lines(gpus, with_gpus(gpus_stale=True, host=None))[0].endswith("STALE")
 
 
-def test_nothing_measured_is_dashes_and_a_reason() -> None:
+def test_what_is_not_measured_is_a_dash_with_a_reason() -> None:
     blind = tuple(
-        msgspec.structs.replace(gpu, sample=GpuSample(n, LOOKED_S, missing={"power_w": "not in a guest"}), flags=())
+        replace(gpu, sample=GpuSample(n, LOOKED_S, missing={"power_w": "not in a guest"}), flags=())
         for n, gpu in enumerate(with_gpus().gpus)
     )
-    rows = texts(painted(with_gpus(gpus=blind, verdicts=())))
+    rows = lines(gpus, with_gpus(gpus=blind, verdicts=()))
     assert rows[2] == "   0 ╌╌╌╌╌╌╌╌    -    -/192        -         -     -  not in a guest"
     assert "all     - W" in rows[0]
-
-
-def test_before_the_first_sample() -> None:
     early = tuple(GpuView(gpu.static, None) for gpu in with_gpus().gpus)
-    assert texts(painted(with_gpus(gpus=early)))[2].endswith("-  no sample yet")
-
-
-def test_no_gpu_is_one_line_that_says_why() -> None:
-    assert texts(painted(running(telemetry="amd: nothing works"), 60, 1)) == [f"gpus {'─' * 36} amd: nothing works"]
+    assert lines(gpus, with_gpus(gpus=early))[2].endswith("-  no sample yet")
 
 
 numbers = st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False), st.integers(-1, 2**70).map(float))
@@ -205,24 +156,23 @@ counts = st.one_of(st.none(), st.integers(-1, 2**64))
     st.integers(30, 250),
     st.integers(2, 14),
 )
-def test_whatever_a_driver_says_rows_keep_their_width(
+def test_rows_keep_their_width_whatever_a_driver_reports(
     fields: dict[str, Any], flags: list[str], width: int, height: int
 ) -> None:
     found = tuple(
         GpuView(gpu.static, GpuSample(index=gpu.static.index, t_s=LOOKED_S, **fields), tuple(flags))
         for gpu in with_gpus().gpus
     )
-    rows = painted(with_gpus(gpus=found), width, height)
-    assert len(rows) <= height and all(width_of(row) <= width for row in rows)
+    rows = painted(gpus, with_gpus(gpus=found), width, height)
+    assert all(width_of(row) <= width for row in rows)
     assert all(role in ROLES for row in rows for text, role in row if text)
-    figures = {row.index("  flags") for row in texts(rows) if "  flags" in row}
-    assert len(figures) <= 1
+    assert len({row.index("  flags") for row in texts(rows) if "  flags" in row}) <= 1
 
 
-# Where it stands.
+# Where it is.
 
 
-async def test_at_each_size_it_has_its_place() -> None:
+async def test_it_has_its_place_at_each_size() -> None:
     async with seated() as seat:
         for size, gpu_rows in (((80, 24), 2), ((80, 45), 8), ((120, 40), 5), ((160, 45), 8), ((240, 60), 8)):
             await seat.pilot.resize_terminal(*size)
@@ -234,16 +184,6 @@ async def test_at_each_size_it_has_its_place() -> None:
             assert rows[-1] in figures or "J/token 0.525" in rows[-1]
             for words in ("TTFT ms", "TPOT ms", "held    64", "p99.9", "▸  4     64", "J/tok", "throughput tok/s"):
                 assert words in seat.text
-            assert ("name" in rows[1]) == (size == (240, 60))
-
-
-async def test_at_the_design_size_the_percentiles_stand_beside_it() -> None:
-    async with seated() as seat:
-        await seat.show(with_gpus())
-        row = next(row for row in seat.rows if row.startswith("gpus "))
-        assert row[79:].startswith(" latency stage 4: 20 s, 512 done") and len(row.rstrip()) == 160
-        assert "! gpu 5  THROTTLED thermal 18%" in seat.text
-        assert "· stage 4  queueing: 16.0 requests waiting on average" in seat.text
 
 
 @pytest.mark.parametrize(("count", "rows"), [(1, 5), (2, 5), (4, 7), (8, 11), (16, 11)])
@@ -253,15 +193,12 @@ async def test_it_takes_no_more_room_than_it_needs(count: int, rows: int) -> Non
         assert len(panel_of(seat)) == rows
 
 
-async def test_without_gpus_it_is_a_line_that_says_why_or_nothing() -> None:
+async def test_without_gpus_it_is_a_row_with_the_reason_or_nothing() -> None:
     async with seated() as seat:
         await seat.show(running(telemetry="no GPU found: see vramp doctor for what was tried"))
         assert len(panel_of(seat)) == 1 and panel_of(seat)[0].endswith("for what was tried")
         await seat.show(running(telemetry="off"))
         assert "gpus ─" not in seat.text
-        await seat.pilot.resize_terminal(80, 24)
-        await seat.show(running(telemetry="no GPU found"))
-        assert "gpus ─" not in seat.text and "p99.9" in seat.text
 
 
 async def test_it_shows_memory_filling_while_the_server_starts() -> None:
@@ -271,49 +208,26 @@ async def test_it_shows_memory_filling_while_the_server_starts() -> None:
         assert "▸ loading weights" in seat.text and "TTFT ms" not in seat.text
 
 
-async def test_a_click_on_it_shows_each_with_its_history_and_nine_the_verdicts() -> None:
+async def test_a_click_on_it_shows_each_with_its_history() -> None:
     async with seated((80, 24)) as seat:
         await watch(seat)
         await seat.pilot.click("#gpus")
         await seat.settle()
         assert seat.text.count(" busy ") == 8 and "5 MI300X THROTTLED" in seat.text and "TTFT ms" not in seat.text
-        await seat.press("4")
-        assert seat.text.count(" HBM ") == 8 and "held" not in seat.text
-        await seat.press("9")
-        assert "! gpu 5  straggler: clock -23% of its siblings" in seat.text and "2 bad" in seat.text
         await seat.press("escape")
         assert "p99.9" in seat.text
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (240, 60), (60, 30)])
-@pytest.mark.parametrize("count", [1, 2, 3, 8, 16])
-def test_the_grid_holds_every_gpu_or_says_how_many_more_there_are(size: tuple[int, int], count: int) -> None:
-    view = Frame(with_gpus(count), Wanted())
-    for snapshot in (with_gpus(count), with_gpus(count, t_s=201.0)):
-        view.timeline.add(snapshot)
-    rows = grid(view, *size)
-    assert len(rows) <= size[1] and all(width_of(row) <= size[0] for row in rows)
-    shown = sum(f" {n} MI300X" in f" {text}" for text in texts(rows) for n in range(count))
-    assert shown == count or "flags" in texts(rows)[1]
+@pytest.mark.parametrize("size", [(80, 24), (240, 60), (60, 30)])
+@pytest.mark.parametrize("count", [1, 3, 8, 16])
+def test_the_grid_has_every_gpu_or_the_number_of_the_others(size: tuple[int, int], count: int) -> None:
+    rows = lines(grid, frame_of(with_gpus(count), with_gpus(count, t_s=201.0)), *size)
+    shown = sum(f" {n} MI300X" in f" {row}" for row in rows for n in range(count))
+    assert shown == count or "flags" in rows[1]
 
 
 @pytest.mark.parametrize("count", [1, 8])
-def test_the_grid_has_rows_for_the_smallest_terminal_too(count: int) -> None:
-    view = Frame(with_gpus(count), Wanted())
-    for snapshot in (with_gpus(count), with_gpus(count, t_s=201.0)):
-        view.timeline.add(snapshot)
-    for width, height in itertools.product(range(1, 41), repeat=2):
-        assert grid(view, width, height)
-
-
-async def test_text_of_a_driver_cannot_act() -> None:
-    hostile = "\x1b[2J[bold]x[/]\n"
-    async with seated((240, 60)) as seat:
-        full = with_gpus()
-        found = tuple(
-            GpuView(msgspec.structs.replace(gpu.static, name=hostile), gpu.sample, (hostile,)) for gpu in full.gpus
-        )
-        verdicts = tuple(msgspec.structs.replace(verdict, text=hostile) for verdict in full.verdicts)
-        await seat.show(with_gpus(gpus=found, verdicts=verdicts, telemetry=hostile, host=host(governor=hostile)))
-        assert not any(character in seat.text.replace("\n", "") for character in "\x1b\r")
-        assert len(seat.rows) == 60 and "[bold]x[/]" in seat.text
+def test_the_grid_has_rows_in_the_smallest_terminal_too(count: int) -> None:
+    frame = frame_of(with_gpus(count), with_gpus(count, t_s=201.0))
+    for width, height in itertools.product(range(1, 41, 3), repeat=2):
+        assert grid(frame, width, height)

@@ -6,11 +6,11 @@ import pytest
 from loadgen.schema.comparison import Comparison
 from loadgen.schema.shared import Diagnosis, SearchResult
 from loadgen.schema.snapshot import Snapshot
+from tests.tui.painted import lines
 from tests.tui.scripted import running
 from tui.charts.timeline import Timeline
 from tui.panels.frame import Frame, Wanted
 from tui.panels.results import results
-from tui.widgets.rows import width_of
 
 PATH = "runs/20260102T030405Z-mine/result.json"
 FOUND = SearchResult("knee", "concurrency", 48.0, 40.0, 56.0, resolved=True, why="", probes=9)
@@ -24,9 +24,7 @@ def done(**changes: object) -> Snapshot:
 def text(snapshot: Snapshot, width: int = 120, height: int = 40) -> str:
     timeline = Timeline()
     timeline.add(snapshot)
-    rows = results(Frame(snapshot, Wanted(), timeline=timeline), width, height)
-    assert len(rows) <= height and all(width_of(row) <= width for row in rows)
-    return "\n".join("".join(word for word, _ in row) for row in rows)
+    return "\n".join(lines(results, Frame(snapshot, Wanted(), timeline=timeline), width, height))
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 12), (80, 18), (120, 30), (200, 60)])

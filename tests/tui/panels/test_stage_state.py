@@ -10,6 +10,7 @@ from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import ComputeResult
 from loadgen.schema.result import FirstWave, SloCheck, Target
 from loadgen.schema.snapshot import Snapshot
+from tests.tui.painted import texts
 from tests.tui.panels.test_curve import steps
 from tests.tui.scenes import watching
 from tests.tui.scripted import NO_REQUESTS, running, summary
@@ -17,7 +18,7 @@ from tui.charts.timeline import Timeline
 from tui.panels import header, health, latency, load, messages, results, stages
 from tui.panels.curve import curve
 from tui.panels.frame import Frame, Wanted
-from tui.widgets.rows import Rows, width_of
+from tui.widgets.rows import Rows, cropped
 
 replace = msgspec.structs.replace
 WAITS = "not measured before the streams of a higher load had ended"
@@ -37,8 +38,7 @@ def with_stage(*, waits_for: str = "", **changes: Any) -> Snapshot:
 
 
 def lines(rows: Rows, width: int) -> list[str]:
-    assert all(width_of(row) <= width for row in rows)
-    return ["".join(text for text, _ in row) for row in rows]
+    return texts([cropped(row, width) for row in rows])
 
 
 def load_lines(snapshot: Snapshot, width: int, height: int) -> list[str]:

@@ -54,13 +54,6 @@ def test_what_came_too_fast_is_said_and_another_log_too() -> None:
     assert lines[-4:] == ["… the log of another server", "line 0", "line 1", "line 2"]
 
 
-def test_a_tail_that_nobody_counts_is_taken_as_it_is() -> None:
-    book = LogBook()
-    for tail in (("a", "b"), ("c",)):
-        book.add(ServerView(engine="", url="", state="ready", log_tail=tail))
-    assert book.window(9) == ["c"]
-
-
 def test_it_is_bounded_and_a_window_that_stands_does_not_move() -> None:
     book = book_of(MAX_LINES)
     book.scroll(-50, 10, WIDTH)
