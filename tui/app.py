@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import work
 from textual.app import App, SystemCommand
@@ -74,7 +74,7 @@ class SnapshotArrived(Message):
         return isinstance(message, SnapshotArrived) and message.screen is self.screen
 
 
-class ReadsAgain(Message):
+class CaughtUp(Message):
     """The terminal has caught up after writes were dropped, and must be redrawn."""
 
 
@@ -109,7 +109,7 @@ class TerminalDriver(LinuxDriver):
             self._writer = None
 
     def _caught_up(self) -> None:
-        self.send_message(ReadsAgain())
+        self.send_message(CaughtUp())
 
 
 def _hang_up() -> None:
@@ -177,14 +177,13 @@ class Cockpit(App[None]):
             self._feed = self._follow(self._run_screen)
 
     async def _end_orphan(self, record: ServerRecord) -> None:
-        severity: Literal["information", "error"] = "error"
         try:
             report = await stop_server(record, timeout_s=0.0)
-            words = f"port {record.port}: {report.sentence}"
-            severity = "information" if report.clean else "error"
         except VrampError as error:
-            words = str(error)
-        self.notify(words, severity=severity, timeout=8)
+            self.notify(str(error), severity="error", timeout=8)
+        else:
+            severity = "information" if report.clean else "error"
+            self.notify(f"port {record.port}: {report.sentence}", severity=severity, timeout=8)
 
     def get_default_screen(self) -> Screen[None]:
         if self._run_screen is not None:
@@ -219,7 +218,7 @@ class Cockpit(App[None]):
         self._toasts.clear()
         super().clear_notifications()
 
-    def on_reads_again(self) -> None:
+    def on_caught_up(self) -> None:
         self.screen.refresh()
 
     def _handle_exception(self, error: Exception) -> None:
@@ -329,7 +328,7 @@ class Cockpit(App[None]):
     # What all screens share.
 
     @property
-    def _base(self) -> FullScreen[Any]:
+    def _base_screen(self) -> FullScreen[Any]:
         """The topmost screen that is not a dialog."""
         return next(screen for screen in reversed(self.screen_stack) if isinstance(screen, FullScreen))
 
@@ -343,7 +342,7 @@ class Cockpit(App[None]):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Yield the actions of the keys, the theme and a screenshot; not Textual's quit, which does not ask."""
-        base = self._base
+        base = self._base_screen
         for binding in base.BINDINGS:
             if isinstance(binding, Binding) and binding.id and not binding.id.endswith("_too"):
                 name = f"{binding.description} ({self.config.keys.get(binding.id, binding.key)})"
@@ -353,10 +352,10 @@ class Cockpit(App[None]):
         yield SystemCommand("screenshot", "Save the screen as an SVG file in this folder", keep)
 
     async def action_quit(self) -> None:
-        self._base.action_leave()
+        self._base_screen.action_leave()
 
     def action_interrupt(self) -> None:
-        self._base.interrupt()
+        self._base_screen.interrupt()
 
 
 def open_cockpit(cockpit: Cockpit) -> bool:
@@ -379,7 +378,11 @@ def open_cockpit(cockpit: Cockpit) -> bool:
         map_large_blocks()
         for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, hang_up)
-        _keep_collections_short()
+        # Keep the garbage collector off imported objects: scanning them would freeze the screen for 100 ms at times.
+        # There is no collection first, either: there is next to no garbage yet, and the operator waits for a frame.
+        gc.freeze()
+        gc.set_threshold(1_000, 4, 250)
+        gc.enable()
         try:
             await cockpit.run_async()
         finally:
@@ -390,13 +393,3 @@ def open_cockpit(cockpit: Cockpit) -> bool:
         raise cockpit.failure
     # Read only now: a signal that came as the screen closed is handled while the loop ends.
     return interrupted
-
-
-def _keep_collections_short() -> None:
-    """Keep the garbage collector off imported objects: scanning them would freeze the screen for 100 ms now and then.
-
-    There is no collection first, either: there is next to no garbage yet, and the operator waits for the first frame.
-    """
-    gc.freeze()
-    gc.set_threshold(1_000, 4, 250)
-    gc.enable()

@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import termios
+import traceback
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from loadgen.errors import VrampError
@@ -18,29 +19,27 @@ from loadgen.errors import VrampError
 if TYPE_CHECKING:
     import asyncio
 
-_NO_MORE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
-_OUT_OF_THE_SCREEN = b"\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1006l"
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+_LEAVE_SCREEN = b"\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1006l"
 
 
-def lacks(error: object) -> str | None:
+def exhausted_resource(error: object) -> str | None:
     """Return which resource an error says has run out; None for any other error."""
     if isinstance(error, MemoryError):
         return "out of memory"
-    if isinstance(error, OSError) and error.errno in _NO_MORE:
+    if isinstance(error, OSError) and error.errno in _EXHAUSTED:
         return str(error.strerror)
     return "no more threads" if isinstance(error, RuntimeError) and str(error).startswith("can't start") else None
 
 
 def _is_of_a_listener(error: BaseException | None) -> bool:
     """Whether it was raised by `socket.accept`: others may open connections until none is left, and close them."""
-    frame = error.__traceback__ if error is not None else None
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    return frame is not None and frame.tb_frame.f_code is socket.socket.accept.__code__
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)] if error is not None else []
+    return bool(frames) and frames[-1].f_code is socket.socket.accept.__code__
 
 
 def give_up(what: str) -> NoReturn:
-    """Say what has run out, and end the process at once."""
+    """Report what has run out, and end the process at once."""
     words = f"vramp: {what}: see ulimit -a and the limits of the container; vramp recover last writes the result so far"
     with contextlib.suppress(OSError):
         os.write(2, words.encode() + b"\n")
@@ -57,13 +56,13 @@ def give_up_where_callbacks_fail() -> None:
         error = context.get("exception")
         if _is_of_a_listener(error):
             return  # asyncio tries again in a second; what is connected goes on
-        what = lacks(error)
+        what = exhausted_resource(error)
         if what is None:
             loop.default_exception_handler(context)
             return
         if terminal is not None:
             with contextlib.suppress(OSError, termios.error):
-                os.write(2, _OUT_OF_THE_SCREEN)
+                os.write(2, _LEAVE_SCREEN)
                 termios.tcsetattr(0, termios.TCSANOW, terminal)
         give_up(what)
 

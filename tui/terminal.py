@@ -20,8 +20,8 @@ MAX_WAITING = 128 * 1024  # characters: a few full screens of a large terminal
 MAX_COLUMNS, MAX_ROWS = 1000, 400  # a larger screen stays blank beyond: three 4K displays in a small font show no more
 _MIN_COLUMNS, _MIN_ROWS = 60, 16  # below this the cockpit would show less than the progress lines do
 _DEFAULT_COLUMNS, _DEFAULT_ROWS = 80, 24
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_LAST_WORDS_S = 1.0  # how long `close` waits for the reader to take the rest
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_CLOSE_TIMEOUT_S = 1.0  # how long `close` waits for the reader to take the rest
 
 
 def _braille_as_blocks() -> dict[int, str]:
@@ -97,24 +97,24 @@ class NonBlockingWriter:
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join(_LAST_WORDS_S)
+        self._thread.join(_CLOSE_TIMEOUT_S)
 
     def _run(self) -> None:
         try:
             while (text := self._next()) is not None:
-                if self._written(text.encode(self._encoding, "backslashreplace")):
-                    self._tell_of_a_loss()
+                if self._write_all(text.encode(self._encoding, "backslashreplace")):
+                    self._report_loss()
         except OSError:  # the terminal is closed, or the pipe
             if not self._closed:
                 self._gone()
 
-    def _written(self, data: bytes) -> bool:
+    def _write_all(self, data: bytes) -> bool:
         """Write it all; False if it is lost because the disk is full, as a log's may be for a while."""
         try:
             while data:
                 data = data[os.write(self._fd, data) :]
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in _DISK_FULL:
                 raise
             with self._changed:
                 self._lost = True
@@ -130,7 +130,7 @@ class NonBlockingWriter:
             self._size -= len(text)
             return text
 
-    def _tell_of_a_loss(self) -> None:
+    def _report_loss(self) -> None:
         with self._changed:
             reported = self._lost and not self._waiting and not self._closed
             if reported:

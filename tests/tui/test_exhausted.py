@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tui.exhausted import lacks
+from tui.exhausted import exhausted_resource
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from tui.exhausted import lacks
     ],
 )
 def test_what_an_error_says_is_missing(error: BaseException | None, what: str | None) -> None:
-    assert lacks(error) == what
+    assert exhausted_resource(error) == what
 
 
 FAILS = """

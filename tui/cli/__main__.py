@@ -16,7 +16,7 @@ from loadgen.errors import ProfileError, VrampError
 from loadgen.system import raise_open_files, start_lean
 from tui.cli.options import INTERRUPTED, READER_GONE, discard_stdout, end_by_signals, print_status
 from tui.cli.verbs import COCKPIT, VERBS
-from tui.exhausted import give_up, lacks
+from tui.exhausted import exhausted_resource, give_up
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -42,11 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _silence_output()
         sys.exit(INTERRUPTED)
     except (MemoryError, RuntimeError) as error:
-        if (what := lacks(error)) is None:
+        if (what := exhausted_resource(error)) is None:
             raise
         give_up(what)
     except OSError as error:
-        if (what := lacks(error)) is not None:
+        if (what := exhausted_resource(error)) is not None:
             give_up(what)
         # Errors about our own files have a filename; without one, it is standard output.
         if error.errno in _DISK_FULL and error.filename is None:

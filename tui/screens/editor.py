@@ -93,7 +93,8 @@ class EditorScreen(FullScreen[StartChoice | None]):
     @work(exclusive=True, group="check")
     async def _check_soon(self) -> None:
         await asyncio.sleep(_DEBOUNCE_S)
-        self._check()
+        if self in self.app.screen_stack:  # it may have been left meanwhile
+            self._check()
 
     def _check(self) -> None:
         self._document, self._problems = check_text(self._area.text, default_name(self._path))

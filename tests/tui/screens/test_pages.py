@@ -1,8 +1,6 @@
-"""The views through a terminal's eyes: what a click, the log's keys, the clipboard and a replay do."""
+"""The views: what a click, the log's keys, the clipboard and a replay do."""
 
 from __future__ import annotations
-
-from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
@@ -12,7 +10,7 @@ from textual.strip import Strip
 
 from loadgen.run.operations import NextStage, Pause, Resume
 from loadgen.schema.result import RunEvent
-from loadgen.schema.snapshot import ReplayView, ServerView, Snapshot
+from loadgen.schema.snapshot import ReplayView
 from tests.tui.cockpit import Seat, seated
 from tests.tui.scenes import afternoon, moment, watch
 from tests.tui.scripted import ScriptedRun, running, with_gpus
@@ -23,7 +21,7 @@ from tui.panels.frame import Panel
 from tui.screens.pages import PANEL_PAGES
 
 
-async def test_a_click_on_a_panel_shows_its_view_and_on_a_chart_makes_it_large() -> None:
+async def test_a_click_on_a_panel_shows_its_view_and_on_a_chart_maximizes_it() -> None:
     async with seated((160, 45)) as seat:
         await watch(seat)
         for panel, page in (("stages", "curve"), ("latency-beside", "latency"), ("server", "engine")):
@@ -36,11 +34,6 @@ async def test_a_click_on_a_panel_shows_its_view_and_on_a_chart_makes_it_large()
         assert "TTFT ms (log)" in seat.rows[1] and seat.screen.maximized is not None
         await seat.press("escape")
         assert "TPOT ms" in seat.text and "load ─" in seat.text
-
-
-async def test_a_click_on_the_name_of_a_view_in_the_key_bar_shows_it() -> None:
-    async with seated((160, 45)) as seat:
-        await watch(seat)
         await seat.pilot.click("#keys", offset=(seat.rows[-2].index("errors"), 0))
         await seat.settle()
         assert "→ the server failed" in seat.text
@@ -65,24 +58,19 @@ async def test_a_view_is_never_empty_before_its_figures_are_there(monkeypatch: p
     assert not [panel for panel, texts in drawn.items() if any(texts) and not texts[0]]
 
 
-async def test_t_goes_through_the_latencies() -> None:
+async def test_t_goes_through_the_latencies_and_in_the_curve_the_frontier() -> None:
     async with seated((80, 24)) as seat:
         await watch(seat)
         await seat.press("3")
-        for title in ("TTFT ms", "TPOT ms", "ITL ms", "E2E ms", "TTFT ms"):
+        for title in ("TTFT ms", "TPOT ms", "ITL ms", "E2E ms"):
             assert f"{title} " in seat.rows[6] and "by percentile" in seat.rows[6]
             await seat.press("t")
-
-
-async def test_t_goes_through_the_latencies_and_the_frontier_of_the_curve() -> None:
-    async with seated((80, 24)) as seat:
-        await watch(seat)
         await seat.press("2", "t", "t", "t")
         assert "total tok/s by E2E" in seat.rows[6]
         await seat.press("t")
         assert "tok/s per GPU by tok/s per user" in seat.rows[6]
         await seat.press("3")
-        assert "TPOT ms " in seat.rows[6]  # which no frontier is of
+        assert "TPOT ms " in seat.rows[6]  # the frontier's inverse
         await seat.press("2", "t")
         assert "TTFT ms by streams held" in seat.rows[6]
 
@@ -90,9 +78,7 @@ async def test_t_goes_through_the_latencies_and_the_frontier_of_the_curve() -> N
 async def test_a_curve_of_percentiles_ends_where_there_are_too_few_streams() -> None:
     async with seated((240, 60)) as seat:
         await watch(seat)
-        await seat.press("3")
-        assert "p99 " in seat.text and "p99.99" not in seat.text.replace("p99.9 ", "")
-        await seat.press("t", "t")
+        await seat.press("3", "t", "t")
         assert "p99.99" in seat.text
 
 
@@ -109,24 +95,21 @@ async def test_y_copies_a_table_that_can_be_pasted(page: Page) -> None:
         assert len(columns) == 1 and len(copied) > 2 and set(copied[1]) <= set("| -")
 
 
-def log_of(total: int) -> ServerView:
+async def show_log(seat: Seat, total: int) -> None:
     lines = tuple(f"[{n}] step {n}" for n in range(total))
-    return msgspec.structs.replace(running().server, log_tail=lines[-200:], log_total=total)
+    server = msgspec.structs.replace(running().server, log_tail=lines[-200:], log_total=total)
+    await seat.show(running(200.0 + total, server=server))
 
 
-async def logged(seat: Seat, total: int) -> None:
-    await seat.show(running(200.0 + total, server=log_of(total)))
-
-
-async def test_the_log_follows_stands_and_finds() -> None:
+async def test_the_log_follows_pauses_and_finds() -> None:
     async with seated((80, 24)) as seat:
         for total in (150, 300, 450):
-            await logged(seat, total)
+            await show_log(seat, total)
         await seat.press("6")
         assert "[449]" in seat.text and "450 lines  follows" in seat.text
         await seat.press("up")
         assert "[448]" in seat.text and "[449]" not in seat.text and "PAUSED, f follows" in seat.text
-        await logged(seat, 500)
+        await show_log(seat, 500)
         assert "[448]" in seat.text and "[449]" not in seat.text and seat.calls == []
         await seat.press("home")
         assert "[0] step 0" in seat.text
@@ -141,35 +124,25 @@ async def test_the_log_follows_stands_and_finds() -> None:
         assert "follows" in seat.text
 
 
-async def test_the_events_of_one_kind() -> None:
+async def test_events_are_filtered_by_kind_or_text() -> None:
     events = (RunEvent(1.0, "load", "conc 2 -> conc 4"), RunEvent(2.0, "note", "the fans are loud"))
     async with seated((120, 40)) as seat:
         await seat.show(running(events=events))
-        await seat.press("8")
-        assert "conc 2 -> conc 4" in seat.text and "the fans are loud" in seat.text
-        await seat.press("/", *"NOTE", "enter")
+        await seat.press("8", "/", *"NOTE", "enter")
         assert "the fans are loud" in seat.text and "conc 2 -> conc 4" not in seat.text
         assert "/NOTE  1, notes 1" in seat.text
         await seat.press("y")
         assert "the fans are loud" in seat.app.clipboard and "conc 4" not in seat.app.clipboard
         await seat.press("1")
         assert "conc 2 -> conc 4" in seat.text
-        await seat.press("8", "/", *["backspace"] * 4, "enter")
-        assert "conc 2 -> conc 4" in seat.text
 
 
 class ScriptedReplay(ScriptedRun):
-    """Remembers what it was asked, as `loadgen.run.replay` would do it."""
-
-    async def snapshots(self) -> AsyncIterator[Snapshot]:
-        async for snapshot in super().snapshots():
-            yield snapshot
-
     def set_speed(self, speed: float) -> None:
         self.calls.append(("set_speed", speed))
 
 
-async def test_in_a_replay_the_keys_of_the_load_steer_the_time() -> None:
+async def test_the_keys_of_the_load_steer_the_time_of_a_replay() -> None:
     async with seated((160, 45), ScriptedReplay()) as seat:
         await seat.show(running(replay=ReplayView(83.0, 300.0, 4.0, paused=False)))
         assert "REPLAY x4 1:23 of 5:00" in seat.rows[0]
@@ -178,17 +151,16 @@ async def test_in_a_replay_the_keys_of_the_load_steer_the_time() -> None:
         assert "REPLAY x4 PAUSED" in seat.rows[0]
         await seat.press("space", "+", "n")
         assert seat.calls == [("set_speed", 8.0), ("set_speed", 2.0), Pause(), NextStage(), Resume()]
-        assert all("This is a replay" in note.message for note in seat.app._notifications) and seat.dialog is None
-        assert len(seat.app._notifications) == 1
+        (note,) = seat.app._notifications
+        assert "This is a replay" in note.message and seat.dialog is None
 
 
-async def test_the_results_come_by_themselves_and_go_with_one() -> None:
+async def test_the_results_show_once_the_run_is_done() -> None:
     async with seated((120, 40)) as seat:
         await watch(seat)
         await seat.show(moment(240.0, phase="done", result_path="runs/x/result.json"))
         assert "results ─" in seat.text and "throughput tok/s" not in seat.text
         await seat.press("1")
-        assert "throughput tok/s" in seat.text
         await seat.show(moment(241.0, phase="done", result_path="runs/x/result.json"))
         assert "throughput tok/s" in seat.text
 
@@ -202,7 +174,7 @@ async def test_snapshots_that_are_never_drawn_are_on_the_time_axis() -> None:
         assert len(seat.screen._timeline.history) == 3
 
 
-def test_a_day_of_it_is_bounded() -> None:
+def test_the_memory_of_a_day_is_bounded() -> None:
     timeline = Timeline()
     beats = afternoon()[:240]
     past = beats[0].point
@@ -224,7 +196,7 @@ def test_the_gpus_history_begins_anew_with_other_gpus() -> None:
     assert len(timeline.gpus) == 0 or timeline.gpus.last("1 busy") is not None
 
 
-async def test_another_theme_colours_everything_and_so_does_the_first_again() -> None:
+async def test_a_theme_colours_everything_at_once() -> None:
     async with seated((160, 45)) as seat:
         await watch(seat)
         first = seat.app.export_screenshot()
@@ -233,17 +205,13 @@ async def test_another_theme_colours_everything_and_so_does_the_first_again() ->
         second = seat.app.export_screenshot()
         await seat.press("question_mark")
         await seat.press("escape")
-        assert seat.app.export_screenshot() == second
+        assert seat.app.export_screenshot() == second != first
         seat.app.theme = "vramp"
         await seat.settle()
         assert seat.app.export_screenshot() == first
-    async with seated((160, 45)) as seat:
-        seat.app.theme = "nord"
-        await watch(seat)
-        assert seat.app.export_screenshot() == second
 
 
-@pytest.mark.parametrize("size", [(64, 20), (80, 20), (80, 24), (120, 24), (120, 30), (149, 36), (160, 30)])
+@pytest.mark.parametrize("size", [(64, 20), (80, 20), (120, 24), (120, 30), (149, 36), (160, 30)])
 async def test_a_low_screen_keeps_the_last_three_stages(size: tuple[int, int]) -> None:
     async with seated(size) as seat:
         await seat.show(with_gpus())

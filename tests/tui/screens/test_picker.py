@@ -1,7 +1,6 @@
-"""The picker under the operator's hands: choosing, asking, starting, going back, and seeing past runs again."""
+"""The picker: choosing, attaching, starting, going back, and replaying past runs."""
 
 import argparse
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -137,7 +136,7 @@ async def test_the_cursor_begins_on_the_profile_that_was_used_last() -> None:
 
 
 @pytest.mark.parametrize("size", [(160, 45), (120, 40), (80, 24)])
-async def test_it_shows_profiles_and_what_is_known_of_the_one_under_the_cursor(size: tuple[int, int]) -> None:
+async def test_profiles_and_details_of_the_one_under_the_cursor_are_shown(size: tuple[int, int]) -> None:
     leave_run(Path())
     async with desk(size=size) as seat:
         await seat.sees(" tok/s  ")
@@ -177,7 +176,7 @@ async def test_a_click_moves_and_a_double_click_starts() -> None:
         assert [Path(choice.where).stem for choice in seat.chosen] == ["b200-gpt-oss-120b"]
 
 
-async def test_what_cannot_be_started_is_told_in_the_picker() -> None:
+async def test_a_failed_start_is_reported_in_the_picker() -> None:
     async with desk() as seat:
         await seat.press("enter")
         await seat.sees("nothing was started")
@@ -194,20 +193,17 @@ async def test_a_profile_that_cannot_be_read_is_not_started(folder: Path) -> Non
         assert seat.chosen == [] and isinstance(seat.app.screen, PickerScreen)
 
 
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A preflight that tells which profile it has looked at."""
-
+async def test_a_profile_that_was_changed_meanwhile_is_checked_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def found(profile: Profile, plan: object) -> list[Finding]:
         return [Finding("seen", "warns", f"prompts of {profile.load.isl}", "they are long", "shorten them")]
 
     monkeypatch.setattr("tui.screens.picker.check_profile", found)
-
-
-@pytest.mark.usefixtures("seen")
-async def test_a_profile_that_was_changed_meanwhile_is_checked_as_it_is_now(folder: Path) -> None:
+    (folder / "mine.toml").write_text(TOML.replace("isl", "islx"))
     async with desk() as seat:
-        await seat.sees("prompts of 16")
+        await seat.press("home")
+        await seat.sees("load.islx")
         (folder / "mine.toml").write_text(TOML.replace("isl = 16", "isl = 17"))
         await seat.press("r")
         await seat.sees("prompts of 17")
@@ -216,19 +212,6 @@ async def test_a_profile_that_was_changed_meanwhile_is_checked_as_it_is_now(fold
         (folder / "mine.toml").write_text(TOML.replace("isl = 16", "isl = 18"))
         await seat.press("escape")
         await seat.sees("prompts of 18")
-
-
-@pytest.mark.usefixtures("seen")
-async def test_a_profile_that_was_mended_is_checked(folder: Path) -> None:
-    (folder / "mine.toml").write_text(TOML.replace("isl", "islx"))
-    async with desk() as seat:
-        await seat.press("home")
-        await seat.sees("load.islx")
-        await seat.press("e")
-        await seat.on(EditorScreen)
-        (folder / "mine.toml").write_text(TOML)
-        await seat.press("escape")
-        await seat.sees("prompts of 16")
 
 
 async def test_a_variant_is_chosen_and_started() -> None:
@@ -246,34 +229,18 @@ async def test_attaching_asks_the_server_for_its_model() -> None:
         async with desk() as seat:
             await seat.press("u")
             field = seat.app.screen.query_one(Input)
-            field.value = "ftp://x"
-            await seat.press("enter")
-            await seat.sees("url must look like http://host:port")
-            field.value = "http://127.0.0.1:9"
-            await seat.press("enter")
-            await seat.sees("nothing listens")
+            for url, words in (
+                ("ftp://x", "url must look like http://host:port"),
+                ("http://127.0.0.1:9", "nothing listens"),
+                ("http://xn--:80", "http://xn--:80: no such host ("),
+            ):
+                field.value = url
+                await seat.press("enter")
+                await seat.sees(words)
             field.value = running.url.removeprefix("http://")
             await seat.press("enter")
             await seat.until(lambda: bool(seat.chosen))
             assert seat.chosen[0].url == running.url
-
-
-async def test_an_address_that_can_be_no_host_is_told_in_the_dialog() -> None:
-    async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 302 Found\r\nLocation: http://xn--:80/\r\nContent-Length: 0\r\n\r\n")
-        writer.close()
-
-    server = await asyncio.start_server(redirect, "127.0.0.1", 0)
-    async with server, desk() as seat:
-        await seat.press("u")
-        field = seat.app.screen.query_one(Input)
-        field.value = "http://xn--:80"
-        await seat.press("enter")
-        await seat.sees("http://xn--:80: no such host (")
-        field.value = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        await seat.press("enter")
-        await seat.sees("/v1/models: the connection broke off")
 
 
 async def test_runs_one_after_another_and_back_to_the_list() -> None:
@@ -333,19 +300,13 @@ async def test_a_killed_run_is_recovered_first() -> None:
         assert (left / RESULT).is_file()
 
 
-async def test_the_palette_has_the_actions_of_the_screen_and_q_leaves() -> None:
+async def test_the_palette_has_the_actions_of_the_screen_and_q_leaves(folder: Path) -> None:
     async with desk() as seat:
-        titles = {command.title for command in seat.app.get_system_commands(seat.app.screen)}
-        assert {"attach (u)", "past runs (p)", "theme", "screenshot"} <= titles
+        commands = {command.title: command for command in seat.app.get_system_commands(seat.app.screen)}
+        assert {"attach (u)", "past runs (p)", "theme", "screenshot"} <= commands.keys()
+        commands["screenshot"].callback()
+        await seat.until(lambda: bool(list(folder.glob("*.svg"))))
         await seat.press("question_mark")
         await seat.sees("Choose the variant to start")
         await seat.press("escape", "q")
         assert seat.app._exit
-
-
-async def test_a_screenshot_is_kept_in_this_folder_and_told(folder: Path) -> None:
-    async with desk() as seat:
-        found = seat.app.get_system_commands(seat.app.screen)
-        next(command for command in found if command.title == "screenshot").callback()
-        await seat.until(lambda: bool(list(folder.glob("*.svg"))))
-        await seat.sees("Saved screenshot")
