@@ -4,14 +4,12 @@ import fcntl
 import os
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from loadgen.errors import ProfileError
 from loadgen.profile.document import load_document
-from loadgen.schema.result import SloCheck
 from loadgen.store.journal import JOURNAL
-from loadgen.store.runs import RESULT, read_result, run_folders, write_result
+from loadgen.store.runs import RESULT, run_folders
 from tests.tui.past_runs import leave_run
 from tui.catalog import (
     PROFILE_FOLDERS,
@@ -47,16 +45,7 @@ def test_own_profiles_come_first_and_other_toml_is_left_out(folder: Path) -> Non
     assert all(entry.profile is not None for entry in found)
 
 
-def test_what_would_never_end_is_not_read(folder: Path) -> None:
-    (folder / "profiles").mkdir()
-    for where in (folder, folder / "profiles"):
-        os.mkfifo(where / "pipe.toml")
-        (where / "loop.toml").symlink_to("loop.toml")
-        (where / "endless.toml").symlink_to("/dev/zero")
-    assert all(entry.origin == "shipped" for entry in entries())
-
-
-def test_each_file_is_there_once_where_the_own_folder_is_the_shipped_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_file_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parents[3])
     paths = [entry.path.resolve() for entry in entries()]
     assert len(paths) == len(set(paths)) > 10
@@ -126,7 +115,7 @@ def test_nothing_in_the_folder_of_the_machine_can_break_the_list(site: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "far/x"])
-def test_a_name_that_no_file_can_have_is_told_where_the_profile_is_read(folder: Path, name: str) -> None:
+def test_an_impossible_name_is_an_error_when_the_profile_is_read(folder: Path, name: str) -> None:
     (folder / "far").symlink_to("x" * 300)  # like a folder that may not be entered, for root too
     with pytest.raises(ProfileError, match=f"{name}: cannot be read: File name too long"):
         load_document(find_profile(name))
@@ -140,20 +129,11 @@ def test_the_newest_run_of_a_profile_counts_whatever_its_variant() -> None:
     assert profile_of("odd") == "odd"
 
 
-def test_a_run_with_its_result_tells_its_best_stage(folder: Path) -> None:
+def test_a_run_has_its_best_stage(folder: Path) -> None:
     run = past_run(leave_run(folder))
     assert (run.profile, run.state) == ("mine", "complete")
     assert run.started is not None and run.started.year == 2026
     assert run.best is not None and run.best.label == "conc 4"
-
-
-def test_the_best_stage_is_one_that_met_its_limits(folder: Path) -> None:
-    left = leave_run(folder)
-    result = read_result(left / RESULT)
-    slow = msgspec.structs.replace(result.stages[1], slo={"ttft_p99": SloCheck(limit_ms=1, measured_ms=9, met=False)})
-    write_result(msgspec.structs.replace(result, stages=[result.stages[0], slow]), left / RESULT)
-    best = past_run(left).best
-    assert best is not None and best.label == "conc 1"
 
 
 def test_a_run_without_its_result_was_killed_or_goes_on(folder: Path) -> None:
@@ -166,7 +146,7 @@ def test_a_run_without_its_result_was_killed_or_goes_on(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"state": 3}', b"\xff\xfe"])
-def test_what_is_no_result_is_just_that(folder: Path, content: bytes) -> None:
+def test_a_damaged_result_is_unreadable(folder: Path, content: bytes) -> None:
     left = folder / "runs" / "20260101T000000Z-x"
     left.mkdir(parents=True)
     (left / RESULT).write_bytes(content)

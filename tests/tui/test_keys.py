@@ -1,4 +1,4 @@
-"""Every key, through a terminal's eyes."""
+"""Every key of the cockpit, and what it sends to the run."""
 
 from __future__ import annotations
 
@@ -37,6 +37,11 @@ async def test_every_load_key_reaches_the_run() -> None:
         targets = [65, 66, 67, 66, 65, 130, 65]
         steered = [SetConcurrency(target) for target in targets]
         assert seat.calls == [*steered, Pause(), Resume(), NextStage()]
+        seat.calls.clear()
+        await seat.show(running(load=msgspec.structs.replace(running().load, concurrency=None, rate=2.5)))
+        assert "rate 2.50/s" in seat.rows[1]
+        await seat.press("+", "]")
+        assert seat.calls == [SetRate(2.75), SetRate(5.5)]
 
 
 async def test_the_wanted_number_changes_before_the_run_confirms_it_and_after_the_plan_too() -> None:
@@ -62,16 +67,7 @@ async def test_0_ends_the_load_of_either_loop_and_more_begins_it_again() -> None
         assert seat.calls == [SetConcurrency(0), SetConcurrency(1)] * 2
 
 
-async def test_in_open_loop_the_rate_is_steered() -> None:
-    async with seated((80, 24)) as seat:
-        load = msgspec.structs.replace(running().load, concurrency=None, rate=2.5)
-        await seat.show(running(load=load))
-        assert "rate 2.50/s" in seat.rows[1]
-        await seat.press("+", "]")
-        assert seat.calls == [SetRate(2.75), SetRate(5.5)]
-
-
-async def test_the_load_cannot_be_steered_before_and_after() -> None:
+async def test_the_load_cannot_be_changed_before_the_run_and_after() -> None:
     async with seated((80, 24)) as seat:
         for snapshot in (starting(), running(phase="stopping"), running(phase="done")):
             await seat.show(snapshot)
@@ -82,7 +78,7 @@ async def test_the_load_cannot_be_steered_before_and_after() -> None:
             assert len(notes) == 1 and notes[0].startswith("The load cannot be changed")
 
 
-async def test_number_is_asked_checked_and_set() -> None:
+async def test_a_number_is_checked_and_set() -> None:
     async with seated((80, 24)) as seat:
         await seat.show(running())
         await seat.press("n")
@@ -96,7 +92,7 @@ async def test_number_is_asked_checked_and_set() -> None:
         assert seat.dialog is None
 
 
-async def test_note_is_asked_and_put() -> None:
+async def test_a_note_is_asked_for_and_sent() -> None:
     async with seated((80, 24)) as seat:
         await seat.show(running())
         await seat.press("m")
@@ -199,7 +195,7 @@ async def test_views_come_and_go_and_grow() -> None:
         assert "└2:20" in seat.text
 
 
-async def test_processes_are_asked_for_only_while_the_view_of_the_gpus_shows() -> None:
+async def test_processes_are_requested_only_in_the_view_of_the_gpus() -> None:
     async with seated() as seat:
         await seat.show(running())
         assert seat.calls == []
@@ -225,7 +221,7 @@ async def test_q_asks_once_ends_the_run_and_leaves_when_it_is_over(key: str, req
         await seat.until_left()
 
 
-async def test_ctrl_c_over_a_dialog_too_finishes_twice_aborts_and_thrice_leaves() -> None:
+async def test_ctrl_c_finishes_then_aborts_then_leaves_over_a_dialog_too() -> None:
     async with seated((80, 24)) as seat:
         await seat.show(running())
         await seat.press("n", "ctrl+c")

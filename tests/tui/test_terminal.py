@@ -60,7 +60,7 @@ def test_what_fits_arrives_in_order(texts: list[str]) -> None:
         assert reader.read_rest().decode("utf-8") == "".join(texts).encode("utf-8", "backslashreplace").decode()
 
 
-def test_nobody_waits_for_a_reader_and_what_is_lost_is_lost_in_whole() -> None:
+def test_a_writer_never_waits_and_drops_whole_writes() -> None:
     line = "0123456789" * 100 + "\n"
     with writer_into_a_pipe() as (writer, reader):
         for _ in range(20 * MAX_WAITING // len(line)):
@@ -73,7 +73,7 @@ def test_nobody_waits_for_a_reader_and_what_is_lost_is_lost_in_whole() -> None:
         assert set(seen.decode().splitlines(keepends=True)) == {line, "the last\n"}
 
 
-def test_a_reader_in_time_is_told_of_no_loss() -> None:
+def test_a_reader_in_time_loses_nothing() -> None:
     with writer_into_a_pipe() as (writer, reader):
         for number in range(200):
             writer.write(f"{number} {'x' * 4096}\n")
@@ -82,7 +82,7 @@ def test_a_reader_in_time_is_told_of_no_loss() -> None:
         assert not reader.caught_up.is_set()
 
 
-def test_a_reader_that_is_gone_is_told_once_and_costs_nothing() -> None:
+def test_a_reader_that_is_gone_is_reported_once() -> None:
     with writer_into_a_pipe() as (writer, reader):
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, reader.fd)
@@ -95,7 +95,7 @@ def test_a_reader_that_is_gone_is_told_once_and_costs_nothing() -> None:
         assert not reader.gone.acquire(blocking=False)
 
 
-def test_a_close_does_not_wait_for_good() -> None:
+def test_a_close_does_not_wait_forever() -> None:
     with writer_into_a_pipe() as (writer, reader):
         writer.write("x" * 10 * MAX_WAITING)
         writer.close()
@@ -103,7 +103,7 @@ def test_a_close_does_not_wait_for_good() -> None:
     assert not reader.gone.acquire(blocking=False)
 
 
-def test_what_an_encoding_lacks_is_spelled_out() -> None:
+def test_characters_outside_the_encoding_are_escaped() -> None:
     with writer_into_a_pipe(encoding="ascii") as (writer, reader):
         writer.write("5 µs\n")
         assert reader.read_until(b"\n") == b"5 \\xb5s\n"
@@ -128,27 +128,22 @@ class FakeTerminal(io.StringIO):
         ("dumb", (80, 24), "TERM=dumb: this terminal cannot position text"),
     ],
 )
-def test_a_terminal_that_cannot_show_it_says_why(
+def test_an_unsuitable_terminal_has_a_reason(
     monkeypatch: pytest.MonkeyPatch, term: str, size: tuple[int, int], reason: str | None
 ) -> None:
-    monkeypatch.setattr(sys, "stdout", FakeTerminal())
-    monkeypatch.setattr(sys, "stdin", FakeTerminal())
-    monkeypatch.setattr(sys, "stderr", FakeTerminal())
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, FakeTerminal())
     monkeypatch.setenv("COLUMNS", str(size[0]))
     monkeypatch.setenv("LINES", str(size[1]))
     monkeypatch.setenv("TERM", term)
     assert plain_reason() == reason
 
 
-def test_a_pipe_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
-    assert plain_reason() == "there is no terminal"
-
-
-def test_textual_draws_on_stderr_so_a_cockpit_whose_stderr_goes_elsewhere_would_be_blank(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sys, "stdout", FakeTerminal())
-    monkeypatch.setattr(sys, "stdin", FakeTerminal())
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert plain_reason() == "stderr is not the terminal, and the cockpit is drawn there"
+@pytest.mark.parametrize(
+    ("piped", "reason"),
+    [("stdout", "there is no terminal"), ("stderr", "stderr is not the terminal, and the cockpit is drawn there")],
+)
+def test_a_pipe_is_no_terminal(monkeypatch: pytest.MonkeyPatch, piped: str, reason: str) -> None:
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, io.StringIO() if name == piped else FakeTerminal())
+    assert plain_reason() == reason

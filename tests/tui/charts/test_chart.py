@@ -45,21 +45,14 @@ def test_every_finite_point_lights_its_cell(
         assert cells[row, column // 2]
 
 
-def test_unknown_values_break_the_line() -> None:
-    values = np.array([0.5, np.nan, np.nan, np.nan, np.nan, 0.5])
-    cells = trace(np.array([0, 4, 6, 8, 10, 18]), values, values, width=10, height=3)
-    assert cells.any(axis=0).tolist() == [True] + [False] * 8 + [True]
-
-
-def test_a_line_has_no_holes() -> None:
+def test_a_line_has_no_holes_and_an_area_reaches_the_bottom() -> None:
     values = np.array([0.0, 1.0])
     cells = trace(np.array([0, 19]), values, values, width=10, height=5)
     assert cells.any(axis=0).all() and cells.any(axis=1).all()
-
-
-def test_an_area_reaches_the_bottom() -> None:
-    values = np.array([1.0])
-    assert trace(np.array([2]), values, values, width=4, height=5, ink="area")[:, 1].all()
+    assert trace(np.array([2]), values[1:], values[1:], width=4, height=5, ink="area")[:, 1].all()
+    values = np.array([0.5, np.nan, np.nan, np.nan, np.nan, 0.5])
+    cells = trace(np.array([0, 4, 6, 8, 10, 18]), values, values, width=10, height=3)
+    assert cells.any(axis=0).tolist() == [True] + [False] * 8 + [True]  # unknown values break it
 
 
 @pytest.mark.parametrize(
@@ -114,18 +107,15 @@ def axis_of(*marks: Mark) -> str:
     return "".join(text for text, _ in axis_row(mark_columns(marks, Span(0, 60), 33), Span(0, 60), 33))
 
 
-def test_axis_shows_the_newest_loads_first_and_the_times_where_there_is_room() -> None:
+def test_the_axis_shows_the_newest_loads_first_and_signs_share_a_cell() -> None:
     loads = Mark(0, "load", "8"), Mark(36.7, "load", "16"), Mark(40, "load", "32")
     assert axis_of(*loads) == "▴8 ──────────────────▴32 ─── 1:00"
-
-
-def test_a_load_wins_over_what_it_caused_and_signs_share_a_cell() -> None:
     marks = Mark(20.0, "preemption"), Mark(20.0, "load", "64"), Mark(20.0, "error"), Mark(50.0, "server")
     assert "▴64!↺ ─" in axis_of(*marks)
     assert "·" in axis_of(*marks)
 
 
-def test_a_note_has_what_room_is_left() -> None:
+def test_a_note_takes_the_room_that_is_left() -> None:
     marks = Mark(10.0, "note", "fan of node 3"), Mark(30.0, "load", "64")
     assert "✎fan of no ▴64" in axis_of(*marks)
     assert "✎ " in axis_of(Mark(10.0, "note", "fan"), Mark(16.0, "load", "64"))

@@ -34,13 +34,10 @@ def test_extremes_survive_any_number_of_merges() -> None:
     assert abs(spike - 700 * 0.25 / 1250 * 39) <= 1.5
 
 
-def test_the_newest_points_stay_as_they_came() -> None:
+def test_older_points_have_one_resolution_and_the_newest_stay_as_they_came() -> None:
     history = filled(5000)
     assert np.allclose(history.times[-20:], np.arange(4980, 5000) * 0.25)
-
-
-def test_older_points_have_one_resolution() -> None:
-    gaps = np.diff(filled(5000).times)
+    gaps = np.diff(history.times)
     assert gaps[1:25].max() <= 1.01 * gaps[1:25].min()
     assert gaps[-19:].max() == 0.25
 
@@ -53,19 +50,10 @@ def test_unknown_is_not_a_number_and_last_says_none() -> None:
     assert filled(0).last("a") is None
 
 
-def test_a_moment_that_is_not_later_is_dropped() -> None:
-    history = filled(5)
-    history.add(1.0, {"a": 5.0})
-    assert len(history) == 5
-
-
-def test_folding_an_empty_stretch() -> None:
-    folded = filled(10).folded(Span(100.0, 200.0), 40)
-    assert len(folded.columns) == len(folded.bands["a"][0]) == 0
-
-
-def test_folding_notices_new_points() -> None:
+def test_folding_an_empty_span_and_again_with_new_points() -> None:
     history = filled(10)
+    folded = history.folded(Span(100.0, 200.0), 40)
+    assert len(folded.columns) == len(folded.bands["a"][0]) == 0
     before = len(history.folded(Span(0.0, 60.0), 1000).columns)
     history.add(30.0, {"a": 1.0})
     assert len(history.folded(Span(0.0, 60.0), 1000).columns) == before + 1
