@@ -76,20 +76,17 @@ def points_of(snapshot: Snapshot) -> list[LoadPoint]:
     latest = {(stage.isl, stage.osl, stage.target.concurrency): stage for stage in standing}
     found = []
     for point in snapshot.curve:
-        if point.measured_s < MIN_S:
-            continue
-        same = latest.get((point.isl, point.osl, round(point.load))) if not point.direction else None
-        known = {**(same.latency_ms if same is not None else {}), "ttft": point.ttft_ms, "itl": point.itl_ms}
-        name = "" if point.direction else fmt.setting(point.load)
-        shape, output = (point.isl, point.osl), point.output_tokens_per_s
-        total = _total_by_e2e(same)
-        found.append(LoadPoint(point.held, point.load, name, shape, point.direction, output, known, total))
+        if point.measured_s >= MIN_S:
+            same = latest.get((point.isl, point.osl, round(point.load))) if not point.direction else None
+            latency = {**(same.latency_ms if same is not None else {}), "ttft": point.ttft_ms, "itl": point.itl_ms}
+            name, shape = "" if point.direction else fmt.setting(point.load), (point.isl, point.osl)
+            output, total = point.output_tokens_per_s, _total_by_e2e(same)
+            found.append(LoadPoint(point.held, point.load, name, shape, point.direction, output, latency, total))
     for stage in standing:
-        rate = stage.target.rate
-        if rate is not None:
+        if stage.target.rate is not None:
             held = math.nan if stage.concurrency.mean is None else stage.concurrency.mean
-            shape, output = (stage.isl, stage.osl), stage.throughput.output_tokens_per_s
-            name, total = stage.target.words, _total_by_e2e(stage)
+            shape, output, total = (stage.isl, stage.osl), stage.throughput.output_tokens_per_s, _total_by_e2e(stage)
+            name, rate = stage.target.words, stage.target.rate
             found.append(LoadPoint(held, rate, name, shape, "", output, stage.latency_ms, total))
     return found
 

@@ -18,7 +18,7 @@ from tui.panels.gpus import holders, sample_of
 from tui.panels.health import verdict_name
 from tui.panels.latency import HEADS, statistics_of, unit_of
 from tui.panels.stages import stage_columns
-from tui.widgets.rows import GAP, Row, Rows, cropped, padded, side_by_side, titled, widths_of, wrapped
+from tui.widgets.rows import GAP, Row, Rows, padded, side_by_side, titled, widths_of, wrapped
 
 _LABEL, _CELL, _INDENT = 26, 8, 10
 _MIN_CELLS = 46  # cells of a column of values
@@ -62,7 +62,7 @@ def details(frame: Frame, width: int, height: int) -> Rows:
     for gpu in frame.snapshot.gpus:
         if subject == f"gpu {gpu.static.index}":
             rows += _of_gpu(gpu, width)
-    return [cropped(row, width) for row in _cut(rows, frame, height)]
+    return _cut(rows, frame, height)
 
 
 def _cut(rows: Rows, frame: Frame, height: int) -> Rows:

@@ -1,4 +1,4 @@
-"""Percentiles: a table of the stage beside the last seconds, and a page with every percentile of several periods.
+"""Percentiles: a table of the stage with the last seconds, and a page with every percentile of several periods.
 
 A drift shows as a difference between neighbours. The page's plot has the axis of HdrHistogram, by nines; a curve ends
 where its stage has too few streams: the p99.9 of a hundred streams would be their maximum.
@@ -7,12 +7,11 @@ where its stage has too few streams: the p99.9 of a hundred streams would be the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from loadgen import format as fmt
 from loadgen.report.notes import latencies_so_far
 from loadgen.schema.deltas import Summary
-from loadgen.schema.result import StageResult
 from loadgen.schema.snapshot import CURVE_PERCENTS, RECENT_S, Distribution, Snapshot
 from tui.charts.canvas import Ink
 from tui.charts.plot import Curve, Plot, limits_of, plot_rows, scale_of
@@ -20,7 +19,7 @@ from tui.charts.scale import Scale
 from tui.panels import served
 from tui.panels.comparison import published
 from tui.panels.frame import METRICS, Frame
-from tui.widgets.rows import Row, Rows, Word, cropped, padded, side_by_side, titled, widths_of
+from tui.widgets.rows import Row, Rows, Word, padded, side_by_side, titled, widths_of
 
 HEADS = ("mean", "min", "p50", "p90", "p95", "p99", "p99.9", "max")
 _SHORT_HEADS = ("mean", "p50", "p90", "p99", "p99.9", "max")
@@ -37,32 +36,27 @@ def latency(frame: Frame, width: int, height: int) -> Rows:
     if frame.no_load:
         return served.latency(frame, width, height)
     stage, recent = frame.stage, frame.snapshot.recent
-    whole = latencies_so_far(stage) if stage else {}
-    needs_s = stage.e2e_needs_s if stage else None
     right = _fitting(_SHORT_HEADS, width - 7 - _HALF - 1)
-    heads = (*_heads(_SHORT_HEADS), ("│", "rule"), *_heads(right))
-    rows: Rows = [_title(stage, recent, width), ((" " * 7, "text"), *heads)]
+    done = f": {fmt.duration(stage.duration_s)}, {fmt.count(stage.requests.completed)} done" if stage else ""
+    last = f"last {RECENT_S:.0f} s"
+    counted = f"{last}: {fmt.count(recent['e2e'].count if 'e2e' in recent else 0)} done"
+    last = counted if len(counted) + 2 <= width - 7 - _HALF - 1 else last
+    rows: Rows = [
+        served.two_tables_title(f"stage {stage.number if stage else fmt.UNKNOWN}{done}", last, _HALF),
+        ((" " * 7, "text"), *_heads(_SHORT_HEADS), ("│", "rule"), *_heads(right)),
+    ]
+    whole = latencies_so_far(stage) if stage else {}
     for name in METRICS:
-        left: Row = tuple(_cells(whole.get(name), name, _SHORT_HEADS))
-        if name == "e2e" and needs_s:
-            left = ((f" needs {math.ceil(needs_s)} s more".ljust(_HALF), "dim"),)
+        left = _cells(whole.get(name), name, _SHORT_HEADS)
+        if name == "e2e" and stage is not None and stage.e2e_needs_s:
+            left = [(f" needs {math.ceil(stage.e2e_needs_s)} s more".ljust(_HALF), "dim")]
         label: Row = ((f"{name.upper():<4}", "text"), (f"{unit_of(name):>3}", "dim"))
         rows.append((*label, *left, ("│", "rule"), *_cells(recent.get(name), name, right)))
     return [*rows, published(frame)]
 
 
-def _title(stage: StageResult | None, recent: Mapping[str, Summary], width: int) -> Row:
-    done = f": {fmt.duration(stage.duration_s)}, {fmt.count(stage.requests.completed)} done" if stage else ""
-    left = f"stage {stage.number if stage else fmt.UNKNOWN}{done}"
-    right = f"last {RECENT_S:.0f} s"
-    counted = f"{right}: {fmt.count(recent['e2e'].count if 'e2e' in recent else 0)} done"
-    if len(counted) + 2 <= width - 7 - _HALF - 1:
-        right = counted
-    return cropped(served.two_tables_title(left, right, _HALF), width)
-
-
 def distribution(frame: Frame, width: int, height: int) -> Rows:
-    """Draw the plot of the chosen latency above its table, with the tables of the others beside it if they fit."""
+    """Draw the plot of the chosen latency above its table, with the tables of the others if they fit."""
     if frame.no_load:
         return served.page(frame, width, height)
     above = plot_rows(_plot(frame, frame.metric, height - _TABLE_ROWS), width, height - _TABLE_ROWS)
@@ -82,8 +76,7 @@ def _plot(frame: Frame, name: str, height: int) -> Plot:
     curves = [_curve(one, name, role, ink) for one, role, ink in overlaid if one is not None and name in one.curves_ms]
     tail = max((x for curve in curves for x in curve.x), default=2.0)
     limits = limits_of(frame.snapshot.slo_ms, name)
-    values = [y for curve in curves for y in curve.y] + [limit.value for limit in limits]
-    y = scale_of(values, max(2, height // 4))
+    y = scale_of([y for curve in curves for y in curve.y] + [limit.value for limit in limits], max(2, height // 4))
     ticks = tuple((_nines(percent), f"p{percent:g}" if percent else "min") for percent in _TICKS)
     title = f"{name.upper()} ms{' (log)' if y.log else ''} by percentile"
     return Plot(title, tuple(curves), Scale(0.0, max(tail, 1.0), ()), y, limits, ticks)
@@ -113,9 +106,7 @@ def stretches(snapshot: Snapshot) -> list[tuple[str, dict[str, Summary]]]:
     found = [(f"last {RECENT_S:.0f} s", snapshot.recent)]
     for stage in snapshot.stages[:-3:-1]:
         found.append((f"stage {stage.number} {fmt.plain(stage.label)}", latencies_so_far(stage)))
-    if snapshot.latency_ms:
-        found.append(("whole run", snapshot.latency_ms))
-    return found
+    return [*found, ("whole run", snapshot.latency_ms)] if snapshot.latency_ms else found
 
 
 def _table(snapshot: Snapshot, name: str, width: int) -> Rows:
@@ -130,7 +121,7 @@ def _table(snapshot: Snapshot, name: str, width: int) -> Rows:
 
 
 def _fitting(heads: Sequence[str], width: int) -> Sequence[str]:
-    """Those with room for whole numbers."""
+    """Return those with room for whole numbers."""
     return heads[: max(0, width // _CELL)]
 
 

@@ -79,8 +79,8 @@ def _needs(frame: Frame) -> list[Row]:
     found: list[Row] = []
     if stage.e2e_needs_s:
         row: Row = ((f"E2E needs {math.ceil(stage.e2e_needs_s)} s more", "warn"),)
-        asks = frame.steers and frame.snapshot.load.stage_progress is not None
-        found.append((*row, (": ", "text"), frame.key("extend")) if asks else row)
+        can_extend = frame.steers and frame.snapshot.load.stage_progress is not None
+        found.append((*row, (": ", "text"), frame.key("extend")) if can_extend else row)
     needed = needed_words(stage)
     if needed:
         found.append(((fmt.plain(needed), "dim"),))
@@ -151,14 +151,16 @@ def _notice(frame: Frame) -> Row:
 
 def _state(frame: Frame) -> Word:
     snapshot = frame.snapshot
-    states = (
-        ("REPLAY", snapshot.replay is not None),
-        ("PAUSED", frame.wanted.paused),
-        ("plan done", snapshot.phase == "holding"),
-        ("held open", snapshot.load.held_open),
-    )
-    words = next((words for words, holds in states if holds), None)
-    return (words, "warn") if words is not None else ("by hand" if snapshot.load.manual else "by plan", "dim")
+    states = {
+        "REPLAY": snapshot.replay is not None,
+        "PAUSED": frame.wanted.paused,
+        "plan done": snapshot.phase == "holding",
+        "held open": snapshot.load.held_open,
+    }
+    for words, holds in states.items():
+        if holds:
+            return (words, "warn")
+    return ("by hand" if snapshot.load.manual else "by plan", "dim")
 
 
 def _value(frame: Frame) -> Row:

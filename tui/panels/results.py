@@ -35,7 +35,7 @@ def results(frame: Frame, width: int, height: int) -> Rows:
     plot = room - table
     if plot > _MIN_CURVE and frame.snapshot.stages:
         above += [*curve(frame, width, plot - 1), ()]
-    return [*above, *stages(frame, width, max(1, table))[: max(1, table)], *below][:height]
+    return [*above, *stages(frame, width, max(1, table))[: max(1, table)], *below]
 
 
 def _found(frame: Frame, width: int, height: int) -> Rows:
@@ -47,25 +47,21 @@ def _found(frame: Frame, width: int, height: int) -> Rows:
     if frame.snapshot.search is not None:
         rows.append((_search(frame.snapshot.search),))
     row = baseline_row(frame)
-    compared = published_stages(frame, width, height // 4) or ([row] if row else [])
-    return [cropped(each, width) for each in (*rows, *compared)]
+    return [*rows, *(published_stages(frame, width, height // 4) or ([row] if row else []))]
 
 
 def _notes(frame: Frame, width: int, most: int) -> Rows:
     """Return what became of the requests, and the notes of the stages; the newest ones if there are too many."""
-    requests = frame.snapshot.requests
-    rows: Rows = (
-        [((" requests  ", "dim"), (account_words(requests), "text"))] if requests is not None and requests.sent else []
-    )
+    rows: Rows = []
+    if frame.snapshot.requests is not None and frame.snapshot.requests.sent:
+        rows.append(((" requests  ", "dim"), (account_words(frame.snapshot.requests), "text")))
     notes = [(stage.number, fmt.plain(str(note))) for stage in frame.snapshot.stages for note in live_notes(stage)]
-    room = max(0, most - len(rows))
-    left = len(notes) - room
+    left = len(notes) - max(0, most - len(rows))
     rows += [((f" stage {number:<4}", "dim"), (note, "text")) for number, note in notes[max(0, left) :]]
-    if left <= 0 or not rows:
-        return [cropped(row, width) for row in rows]
-    more: Row = ((f"  {left} more {'note' if left == 1 else 'notes'} in the report", "dim"),)
-    *before, last = rows
-    return [*(cropped(row, width) for row in before), (*cropped(last, width - width_of(more)), *more)]
+    if left > 0 and rows:
+        more: Row = ((f"  {left} more {'note' if left == 1 else 'notes'} in the report", "dim"),)
+        rows[-1] = (*cropped(rows[-1], width - width_of(more)), *more)
+    return rows
 
 
 def _search(found: SearchResult) -> Word:
@@ -81,11 +77,10 @@ def _files(frame: Frame, width: int) -> Rows:
     if path is None:
         waits = "no result was written" if frame.done else "the result is written when the run ends"
         return [title, ((f" {waits}", "bad" if frame.done else "dim"),)]
-    folder = str(PurePath(path).parent)
-    # A path is copied by hand from here: the explanation is dropped before the path is cut.
-    commands = [_command(command.format(fmt.plain(folder)), what, width) for command, what in _COMMANDS]
-    return [title, cropped(((f" {fmt.plain(path)}", "strong"),), width), *commands]
-
-
-def _command(command: str, what: str, width: int) -> Row:
-    return spread(((f" {command}", "key"),), ((what, "dim"),) if len(command) + len(what) + 4 < width else (), width)
+    rows: Rows = [title, ((f" {fmt.plain(path)}", "strong"),)]
+    for form, what in _COMMANDS:
+        command = form.format(fmt.plain(str(PurePath(path).parent)))
+        # A path is copied by hand from here: the explanation is dropped before the path is cut.
+        right: Row = ((what, "dim"),) if len(command) + len(what) + 4 < width else ()
+        rows.append(spread(((f" {command}", "key"),), right, width))
+    return rows

@@ -12,7 +12,7 @@ from loadgen.report.served import LATENCIES, PERCENTILES, latency_title, latency
 from loadgen.schema.engine import EngineLatencyMs, EngineView
 from loadgen.schema.snapshot import WINDOW_S
 from tui.panels.frame import METRICS, Frame
-from tui.widgets.rows import GAP, Row, Rows, Word, cropped, joined, padded, pairs, side_by_side, titled, whole_groups
+from tui.widgets.rows import GAP, Row, Rows, Word, joined, padded, pairs, side_by_side, titled, whole_groups
 
 HEADS = ("mean", *PERCENTILES)
 _MEAN, _WITHIN, _LABEL = 6, 10, 11
@@ -35,7 +35,7 @@ def latency(frame: Frame, width: int, height: int) -> Rows:
     for name in METRICS[: max(2, height - 2)]:
         label: Row = ((f"{latency_title(name):<4}", "text"), (f"{latency_unit(name):>3}", "dim"))
         rows.append((*label, *_words(recent.get(name), name), ("│", "rule"), *_words(whole.get(name), name)))
-    return [cropped(row, width) for row in (*rows, latency_strip(engine, "queue", "prefill"))]
+    return [*rows, latency_strip(engine, "queue", "prefill")]
 
 
 def two_tables_title(left: str, right: str, half: int) -> Row:
@@ -97,12 +97,7 @@ def latency_strip(engine: EngineView, *names: str) -> Row:
     for name in names:
         if name in engine.latency_ms:
             _, p50, _, p99 = cells(engine.latency_ms[name], name)
-            words += [
-                (f" {latency_title(name)} ", "dim"),
-                (p50, "p50"),
-                (" ", "text"),
-                (p99, "p99"),
-            ]
+            words += [(f" {latency_title(name)} ", "dim"), (p50, "p50"), (" ", "text"), (p99, "p99")]
     return tuple(words)
 
 
@@ -125,41 +120,28 @@ def _words(latency: EngineLatencyMs | None, name: str) -> list[Word]:
 
 
 def reported(engine: EngineView) -> list[tuple[str, str, str]]:
-    """Return what else is known of the last seconds, beside gauges and rates, as label, value and role."""
+    """Return what else is known of the last seconds, without gauges and rates, as label, value and role."""
     spec, by_source = engine.spec, engine.prompt_tokens_by_source
-    total = sum(by_source.values())
-    sources = [(f"prompt, {_source(name)}", fmt.percent(count / total)) for name, count in by_source.items() if total]
+    total, hbm = sum(by_source.values()), engine.hbm_bytes_per_s
+    shares = {fmt.plain(name).replace("_", " "): count / total for name, count in by_source.items() if total}
     found = [
         ("finished", _counts(engine.finished), "text"),
         ("errors", _counts(engine.errors), "bad"),
         ("prefix hits", fmt.percent(engine.prefix_hit_rate), "text"),
         ("external prefix hits", fmt.percent(engine.external_prefix_hit_rate), "text"),
-        *((label, share, "text") for label, share in sources),
+        *((f"prompt, {source}", fmt.percent(share), "text") for source, share in shares.items()),
         *((f"KV offload, {name}", fmt.memory(size), "text") for name, size in engine.kv_offload_bytes.items() if size),
         ("drafts accepted", fmt.percent(spec.acceptance if spec is not None else None), "text"),
         ("tokens a step", fmt.number(spec.mean_accepted_length if spec is not None else None), "text"),
-        ("accepted by position", _by_position(engine), "text"),
+        ("accepted by position", " ".join(map(fmt.percent, spec.acceptance_by_position)) if spec else "", "text"),
         ("TFLOP/s a GPU", fmt.number(engine.tflops_per_gpu), "text"),
-        ("HBM GB/s a GPU", fmt.number(_per(engine.hbm_bytes_per_s, 1e9)), "text"),
+        ("HBM GB/s a GPU", fmt.number(None if hbm is None else hbm / 1e9), "text"),
     ]
     return [(label, value, role) for label, value, role in found if value not in ("", fmt.UNKNOWN)]
 
 
 def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{fmt.plain(name)} {fmt.count(count)}" for name, count in sorted(counts.items()) if count)
-
-
-def _source(name: str) -> str:
-    return fmt.plain(name).replace("_", " ")
-
-
-def _by_position(engine: EngineView) -> str:
-    shares = engine.spec.acceptance_by_position if engine.spec is not None else ()
-    return " ".join(fmt.percent(share) for share in shares)
-
-
-def _per(value: float | None, unit: float) -> float | None:
-    return None if value is None else value / unit
 
 
 def requests(frame: Frame, width: int, height: int) -> Rows:
@@ -179,4 +161,4 @@ def reported_rows(engine: EngineView, width: int) -> Rows:
             taken = 0
         rows[-1] += [(f" {label} ", "dim"), (f"{value} ", role)]
         taken += room
-    return [cropped(tuple(row), width) for row in rows]
+    return [tuple(row) for row in rows]

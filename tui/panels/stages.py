@@ -19,7 +19,7 @@ from loadgen.report.served import SERVED
 from loadgen.report.tabular import Column
 from loadgen.schema.result import CurvePoint, StageResult
 from tui.panels.frame import Frame
-from tui.widgets.rows import Row, Rows, Word, cropped, padded, target, titled
+from tui.widgets.rows import Row, Rows, Word, padded, target, titled
 
 _Row = TypeVar("_Row")
 _TITLED_FROM = 6  # rows; with fewer there is no title
@@ -29,18 +29,18 @@ _ARROWS = {"": "  ", "up": " ▲", "down": " ▼"}
 
 
 def _load(stage: StageResult) -> str:
-    requested = stage.target
-    if requested.moves is not None:
-        ends = "→".join(fmt.setting(load) for load in requested.moves)
-        return ends if len(ends) < 7 else f"→{fmt.setting(requested.moves[1])}"
-    return requested.words
+    moves = stage.target.moves
+    if moves is None:
+        return stage.target.words
+    ends = "→".join(map(fmt.setting, moves))
+    return ends if len(ends) < 7 else f"→{fmt.setting(moves[1])}"
 
 
 STAGE: tuple[Column[StageResult], ...] = (
     Column("stage", lambda stage: stage.number, short="#", width=4),
     Column("load", _load, width=7),
 )
-
+_STAGE_CELLS = sum(column.width for column in STAGE)
 DRAWN: tuple[Column[StageResult], ...] = (
     Column("time", lambda stage: fmt.duration(stage.duration_s), width=9),
     *(replace(column, width=9) for column in columns("energy_mean_w energy_kj")),
@@ -53,41 +53,53 @@ def stages(frame: Frame, width: int, height: int) -> Rows:
         return _watched(frame, width, height)
     figures = stage_columns(found, width)
     title = titled("stages: the load curve", ((f"{frame.snapshot.load.stages_planned} planned", "dim"),), width)
-    heads: Row = (*head_words(STAGE), *head_words(figures))
-    top = [heads] if height < _TITLED_FROM else [title, heads]
+    top = _top(title, (*head_words(STAGE), *head_words(figures)), height)
     return [*top, *(_row(stage, frame, figures) for stage in found[-max(1, height - len(top)) :])]
 
 
+def _top(title: Row, heads: Row, height: int) -> Rows:
+    return [heads] if height < _TITLED_FROM else [title, heads]
+
+
+def _row(stage: StageResult, frame: Frame, figures: Sequence[Column[Measured]]) -> Row:
+    role = "strong" if stage.running else "text"
+    rows: list[Measured] = [stage]
+    if stage.running and stage.curve:
+        # While a load moves, the step at the present load has its figures; the whole stage has those of no single load.
+        load = frame.snapshot.load
+        wanted = load.rate if load.rate is not None else float(load.concurrency or 0)
+        step = min(stage.curve, key=lambda point: abs(point.load - wanted))
+        rows.insert(0, msgspec.structs.replace(step, held=float(load.held)))
+    named = _marked(cell_words(STAGE, [stage], role), stage.running)
+    return (target(f"stage {stage.number}"), *named, *cell_words(figures, rows, role))
+
+
 def _watched(frame: Frame, width: int, height: int) -> Rows:
-    """The stages by all that the engine served in them; without a server, by what the GPUs drew."""
+    """Return the stages by all that the engine served in them; without a server, by what the GPUs drew."""
     has_server = frame.snapshot.has_server
     title = titled(f"stages: what {'the engine served' if has_server else 'the GPUs drew'}", (), width)
     figures = SERVED if has_server else DRAWN
-    top: Rows = [((f"{'#':>4} {'load':<{_NAME}}", "dim"), *head_words(figures))]
-    top = top if height < _TITLED_FROM else [title, *top]
-    rows: Rows = []
-    for stage in frame.snapshot.stages[-max(1, height - len(top)) :]:
+    rows = _top(title, ((f"{'#':>4} {'load':<{_NAME}}", "dim"), *head_words(figures)), height)
+    for stage in frame.snapshot.stages[-max(1, height - len(rows)) :]:
         role = "strong" if stage.running else "text"
-        words: Word = (f"{stage.number:>4} {padded(fmt.plain(stage.label), _NAME)}", role)
-        named = (target(f"stage {stage.number}"), *_marked([words], stage.running))
-        rows.append((*named, *cell_words(figures, [stage], role)))
-    return [cropped(row, width) for row in (*top, *rows)]
+        name: Word = (f"{stage.number:>4} {padded(fmt.plain(stage.label), _NAME)}", role)
+        marked = _marked([name], stage.running)
+        rows.append((target(f"stage {stage.number}"), *marked, *cell_words(figures, [stage], role)))
+    return rows
 
 
 def stage_columns(found: Sequence[StageResult], width: float = math.inf) -> list[Column[Measured]]:
     """Return the columns to show: of the optional ones, those that have values and fit."""
-    yielding = {column.label: column.width for column in COCKPIT_IF_ROOM}
-    room = width - sum(column.width for column in STAGE)
-    room -= sum(column.width for column in COCKPIT_COLUMNS) - sum(yielding.values())
+    optional = {column.label: column.width for column in COCKPIT_IF_ROOM}
+    room = width - _STAGE_CELLS - sum(column.width for column in COCKPIT_COLUMNS) + sum(optional.values())
     for column in known(COCKPIT_IF_ROOM, found):
         if column.width <= room:
-            room -= yielding.pop(column.label)
-    kept = [column for column in COCKPIT_COLUMNS if column.label not in yielding]
-    return fitted(kept, width - sum(column.width for column in STAGE))
+            room -= optional.pop(column.label)
+    return fitted([column for column in COCKPIT_COLUMNS if column.label not in optional], width - _STAGE_CELLS)
 
 
 def fitted(shown: Sequence[Column[_Row]], width: float, gap: int = 0) -> list[Column[_Row]]:
-    """As many columns as fit, each whole: the least important ones give way."""
+    """Return as many columns as fit, each whole: the least important ones give way."""
     kept = list(shown)
     for label in (column.label for column in COCKPIT_GIVE_WAY):
         if sum(column.width + gap for column in kept) <= width:
@@ -97,7 +109,7 @@ def fitted(shown: Sequence[Column[_Row]], width: float, gap: int = 0) -> list[Co
 
 
 def _headed(shown: Sequence[Column[_Row]]) -> list[Column[_Row]]:
-    """A `p99` that stands behind no other column of its latency says of which it is."""
+    """Give a `p99` that has no other column of its latency before it the name of that latency."""
     before = ["", *(column.group for column in shown)]
     return [
         replace(column, short=column.label, width=len(column.label) + 1)
@@ -107,39 +119,21 @@ def _headed(shown: Sequence[Column[_Row]]) -> list[Column[_Row]]:
     ]
 
 
-def _row(stage: StageResult, frame: Frame, figures: Sequence[Column[Measured]]) -> Row:
-    role = "strong" if stage.running else "text"
-    named = cell_words(STAGE, [stage], role)
-    rows: list[Measured] = [stage] if stage.target.moves is None else _moving(stage, frame)
-    return (target(f"stage {stage.number}"), *_marked(named, stage.running), *cell_words(figures, rows, role))
-
-
-def _moving(stage: StageResult, frame: Frame) -> list[Measured]:
-    """Return the sources of a moving stage's cells: while it runs, the step at the present load; then the stage."""
-    load = frame.snapshot.load
-    if not stage.running or not stage.curve:
-        return [stage]
-    wanted = load.rate if load.rate is not None else float(load.concurrency or 0)
-    step = min(stage.curve, key=lambda point: abs(point.load - wanted))
-    return [msgspec.structs.replace(step, held=float(load.held)), stage]
-
-
 def loads(frame: Frame, width: int, height: int) -> Rows:
     """Draw the points of the load curve with their counts, or the stages if those say as much."""
     points = frame.snapshot.curve
-    if not tells_more(frame):
+    if not has_more_than_stages(frame):
         return stages(frame, width, height)
     figures = fitted(CURVE[1:], width - _LOAD, gap=1)
-    heads: Row = ((f"{'load':>{_LOAD}}", "dim"), *head_words(figures, gap=1))
     title = titled("everything measured at each load", ((f"{len(points)} loads", "dim"),), width)
-    top = [heads] if height < _TITLED_FROM else [title, heads]
-    room, now = max(1, height - len(top)), _now(frame)
+    top = _top(title, ((f"{'load':>{_LOAD}}", "dim"), *head_words(figures, gap=1)), height)
+    room, now = max(1, height - len(top)), _present_point(frame)
     first = max(0, min(len(points) - room, (now if now is not None else len(points)) - room // 2))
     shown = enumerate(points[first : first + room], first)
     return [*top, *(_point_row(point, figures, marked=number == now) for number, point in shown)]
 
 
-def tells_more(frame: Frame) -> bool:
+def has_more_than_stages(frame: Frame) -> bool:
     """Whether the curve differs from the stages: a load that moved, or that came up several times."""
     held = [
         stage
@@ -150,17 +144,16 @@ def tells_more(frame: Frame) -> bool:
     return any(point.direction for point in points) or len(held) > len(points) > 0
 
 
-def _now(frame: Frame) -> int | None:
+def _present_point(frame: Frame) -> int | None:
     """Return the index of the point that the running stage adds to."""
-    stage, points = frame.stage, frame.snapshot.curve
+    stage = frame.stage
     if stage is None or not stage.running:
         return None
     start, end = stage.target.moves or (0.0, 0.0)
     direction = "up" if end > start else "down" if end < start else ""
-    held = frame.snapshot.load.held
     same = [
-        (abs(point.load - held), number)
-        for number, point in enumerate(points)
+        (abs(point.load - frame.snapshot.load.held), number)
+        for number, point in enumerate(frame.snapshot.curve)
         if (point.isl, point.osl, point.direction) == (stage.isl, stage.osl, direction)
     ]
     return min(same)[1] if same else None
@@ -187,14 +180,12 @@ def cell_words(shown: Sequence[Column[_Row]], rows: Sequence[_Row], role: str, g
     words = []
     for column in shown:
         row = next((row for row in rows if column.value(row) is not None), rows[-1])
-        words.append((f"{column.compact(row):>{column.width + gap}}", _role(column, row, role)))
+        value, own = column.value(row), role
+        if column.alarm:
+            own = "bad" if value else "dim"
+        elif isinstance(value, bool):
+            own = "good" if value else "bad"
+        elif column.words:
+            own = "dim"
+        words.append((f"{column.compact(row):>{column.width + gap}}", own))
     return words
-
-
-def _role(column: Column[_Row], row: _Row, role: str) -> str:
-    value = column.value(row)
-    if column.alarm:
-        return "bad" if value else "dim"
-    if isinstance(value, bool):
-        return "good" if value else "bad"
-    return "dim" if column.words else role

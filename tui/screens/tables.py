@@ -15,7 +15,7 @@ from tui.panels.gpus import sample_of
 from tui.panels.health import ENGINE_HEADS, engine_figures, engines
 from tui.panels.latency import HEADS, statistics_of, stretches, unit_of
 from tui.panels.messages import happened, seen
-from tui.panels.stages import STAGE, stage_columns, tells_more
+from tui.panels.stages import STAGE, has_more_than_stages, stage_columns
 
 _Row = TypeVar("_Row")
 
@@ -40,7 +40,7 @@ def stages(frame: Frame) -> str:
 
 def loads(frame: Frame) -> str:
     """Copy the load curve, or the stages if it says no more than they do."""
-    return _copied(CURVE, frame.snapshot.curve) if tells_more(frame) else stages(frame)
+    return _copied(CURVE, frame.snapshot.curve) if has_more_than_stages(frame) else stages(frame)
 
 
 def percentiles(frame: Frame) -> str:

@@ -4,7 +4,7 @@ import pytest
 
 from loadgen.schema.result import RunEvent
 from tests.tui.cockpit import seated
-from tests.tui.panels.test_stage_state import at, lines
+from tests.tui.painted import lines
 from tests.tui.scripted import running
 from tui.panels.messages import all_events
 
@@ -25,8 +25,8 @@ async def test_a_long_event_is_read_whole_and_the_earlier_ones_are_counted(size:
 
 
 def test_the_rows_are_counted_exactly() -> None:
-    for height in range(3, 34):
-        title, first, *rest = lines(all_events(at(running(events=EVENTS[:30])), 80, height), 80)
+    for height in (3, 4, 30, 31, 33):
+        title, first, *rest = lines(all_events, running(events=EVENTS[:30]), 80, height)
         assert title.endswith("30, notes 30") and len(rest) + 2 == min(height, 31)
         assert rest[-1].endswith("note 29")
         if height < 31:
@@ -36,6 +36,6 @@ def test_the_rows_are_counted_exactly() -> None:
 
 
 def test_of_an_event_higher_than_the_view_the_beginning_is_shown() -> None:
-    shown = lines(all_events(at(running(events=EVENTS)), 60, 4), 60)
+    shown = lines(all_events, running(events=EVENTS), 60, 4)
     assert shown[1] == " … 30 earlier events: / filters" and "the server was killed" in shown[2]
     assert len(shown) == 4 and shown[3].endswith("…")
