@@ -76,7 +76,8 @@ class Worker:
         self.most_held = max((tick.most_held for tick in (*self._latest, *self._ticks)), default=0)
         self._latest = self._ticks[-1:] or self._latest
         self.stages = merge_stages([*(tick.stages for tick in self._ticks), self._lost])
-        self.taken, self._ticks, self._lost = self._ticks, [], {}
+        self.taken, self._ticks = self._ticks, []
+        self._lost = {}
         return self.taken
 
     def take_death(self) -> str | None:

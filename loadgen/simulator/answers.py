@@ -79,7 +79,7 @@ class WholeAnswer(BaseAnswer):
         if exchange.scores is not None:
             # Without other requests, an engine computes sums in the same order every time, so scores repeat exactly.
             spread = exchange.engine.physics.score_noise if exchange.engine.running else 0.0
-            scores = exchange.scores.token_scores(events.ids(0, generated), spread)
+            scores = exchange.scores.parts(events.ids(0, generated), spread)
         body = events.whole(generated, exchange.finish, with_usage=exchange.with_usage, scores=scores)
         exchange.truth.written(exchange.served.received_ns, time.time_ns())
         exchange.settle("completed", generated)

@@ -49,15 +49,12 @@ from loadgen.simulator.vllm_events import DONE, encode
 REFUSALS = {"http_401": 401, "http_429": 429, "http_500": 500, "http_503": 503, "echo": 500}
 TEXTS = ("wrong", "flip", "repeat", "replacement", "blank")
 ENDS = ("reset", "truncate", "early_end", "error_event", "abort")
-KINDS = (
-    *REFUSALS,
-    *ENDS,
-    *TEXTS,
-    *("endless", "drift", "unsteady", "some_scores", "ignore_scores", "refuse_scores"),
-    *("not_http", "silent", "close_on_reuse", "stall", "garbage", "role_first", "multi", "split", "hold", "twice"),
-    *("crlf", "ping", "empty", "reasoning", "tool_calls", "idle_close"),
-    *("usage_none", "usage_end", "usage_zero", "usage_partial", "hidden"),
-)
+_OTHERS = (
+    "endless drift unsteady some_scores ignore_scores refuse_scores not_http silent close_on_reuse stall garbage "
+    "role_first multi split hold twice crlf ping empty reasoning tool_calls idle_close usage_none usage_end usage_zero "
+    "usage_partial hidden"
+).split()
+KINDS = (*REFUSALS, *ENDS, *TEXTS, *_OTHERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

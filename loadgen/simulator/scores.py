@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from struct import pack
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 from loadgen.simulator import tokens
@@ -38,8 +38,8 @@ class Scores:
     untrained: bool = False
     known: int | None = None  # how many prompt tokens are scored; None: all
 
-    def token_scores(self, answer: Sequence[int], spread: float) -> "TokenScores":
-        """These parts of the response; `spread` is the standard deviation of each score."""
+    def parts(self, answer: Sequence[int], spread: float) -> dict[str, Any]:
+        """The fields of the response that describe its tokens; `spread` is the standard deviation of each score."""
         prompt = self._entries(None, self.prompt, max(self.prompt_top or 0, self.top or 0), spread)
         if self.known is not None:
             prompt[self.known :] = [None] * len(prompt[self.known :])
@@ -49,7 +49,8 @@ class Scores:
         if self.top is not None:
             after = self._entries(self.prompt[-1], shown, self.top, spread)
             logprobs = completion_logprobs([*echoed, *shown], [*(prompt if self.echo else ()), *after])
-        return TokenScores(tokens.text([*echoed, *shown]), None if self.prompt_top is None else prompt, logprobs)
+        prompt_logprobs = None if self.prompt_top is None else prompt
+        return {"text": tokens.text([*echoed, *shown]), "prompt_logprobs": prompt_logprobs, "logprobs": logprobs}
 
     def _entries(self, before: int | None, ids: Sequence[int], top: int, spread: float) -> list[Entry]:
         return [self._entry(*pair, top, spread) for pair in zip([before, *ids], ids, strict=False)]
@@ -69,14 +70,6 @@ class Scores:
             number: {"logprob": logprob, "rank": rank, "decoded_token": tokens.piece(number)}
             for number, (logprob, rank) in values.items()
         }
-
-
-class TokenScores(NamedTuple):
-    """The parts of a response that describe its tokens."""
-
-    text: str
-    prompt_logprobs: list[Entry] | None
-    logprobs: dict[str, list[Any]] | None
 
 
 def log_probability(before: int, token: int) -> float:

@@ -13,7 +13,6 @@ import msgspec
 
 from loadgen.simulator import tokens
 from loadgen.simulator.http import chunk
-from loadgen.simulator.scores import TokenScores
 from loadgen.simulator.tokens import ANSWER
 
 Field = Literal["text", "content", "reasoning_content", "tool_calls"]
@@ -93,7 +92,9 @@ class Events:
         body = self._envelope | {"choices": [], "usage": self._counts(completion)}
         return [b"data: %b\n\n" % encode(body), DONE] if with_usage else [DONE]
 
-    def whole(self, completion: int, finish: Finish, *, with_usage: bool, scores: TokenScores | None = None) -> bytes:
+    def whole(
+        self, completion: int, finish: Finish, *, with_usage: bool, scores: dict[str, Any] | None = None
+    ) -> bytes:
         """The response in one piece, with what `scores` has about its tokens."""
         text = self.text(0, completion)
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish, "stop_reason": None}
@@ -102,9 +103,9 @@ class Events:
         if self.chat:
             body["object"] = "chat.completion"
         if scores is not None and self.chat:
-            body["prompt_logprobs"] = scores.prompt_logprobs
+            body["prompt_logprobs"] = scores["prompt_logprobs"]
         elif scores is not None:
-            choice |= scores._asdict() | {"text": scores.text}
+            choice |= scores
         if with_usage:
             body["usage"] = usage(self._prompt, completion)
         return encode(body)
@@ -172,7 +173,9 @@ class ResponseEvents(Events):
             self._named("response.completed", number + 1, response=self._response("incomplete", text, usage)),
         ]
 
-    def whole(self, completion: int, finish: Finish, *, with_usage: bool, scores: TokenScores | None = None) -> bytes:
+    def whole(
+        self, completion: int, finish: Finish, *, with_usage: bool, scores: dict[str, Any] | None = None
+    ) -> bytes:
         del scores  # this endpoint has no such fields
         text = self.text(0, completion)
         status = "incomplete" if finish == "length" else "completed"

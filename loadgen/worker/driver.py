@@ -50,8 +50,11 @@ class Driver:
         self.sockets.send_due = self.send_due
         self.sockets.rest_taken = self._fill_soon
         self._connections = Connections(
-            *(settings, tls, self.sockets, self._make_ready),
-            lambda: Channel(self.client, self._stream_ended, self._unanswered, self._connections.drop),
+            settings,
+            tls,
+            self.sockets,
+            place_free=self._make_ready,
+            new_channel=lambda: Channel(self.client, self._stream_ended, self._unanswered, self._connections.drop),
         )
         if tls is not None:
             self._loop_lag = LoopLag(self._loop, self.client.read_lag_ns.append)

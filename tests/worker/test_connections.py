@@ -32,8 +32,11 @@ class Opening:
             address = msgspec.structs.replace(configured.address, tls_name="localhost")
             configured = msgspec.structs.replace(configured, address=address)
         self.connections = Connections(
-            *(configured, tls, self.sockets, lambda: self.go_on()),
-            lambda: Channel(self.client, lambda *_: None, lambda *_: None),
+            configured,
+            tls,
+            self.sockets,
+            place_free=lambda: self.go_on(),
+            new_channel=lambda: Channel(self.client, lambda *_: None, lambda *_: None),
         )
 
     def open_ahead(self, wanted: int, workers: int = 1) -> None:
