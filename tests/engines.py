@@ -22,8 +22,9 @@ LISTENS = re.compile(r"Starting vLLM server on (http://\S+)")
 class Simulator:
     """One that listens."""
 
-    def __init__(self, process: "subprocess.Popen[str]", url: str) -> None:
+    def __init__(self, process: "subprocess.Popen[str]", lines: list[str], url: str) -> None:
         self.process = process
+        self.lines = lines  # of its log until it listened
         self.url = url
         # One for all requests, because loading certificates takes 30 ms; a connection each, because faults close some.
         self.client = httpx.Client(
@@ -49,18 +50,27 @@ class Simulator:
 @contextmanager
 def simulator(*flags: str, before: Sequence[str] = ()) -> Iterator[Simulator]:
     """Start one on a free port and end it, by its own pid, whatever happens; `before` precedes its command."""
+    with started(*flags, before=before) as (process, lines, url):
+        running = Simulator(process, lines, url)
+        with running.client:
+            yield running
+
+
+@contextmanager
+def started(*flags: str, before: Sequence[str] = ()) -> Iterator[tuple["subprocess.Popen[str]", list[str], str]]:
+    """The process of a simulator, its log until it listened, and its URL."""
     command = [*before, sys.executable, "-m", "loadgen.simulator", "--preset", "fast", "--port", "0", *flags]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
+            lines: list[str] = []
             for line in process.stderr:
-                if match := LISTENS.search(line):
-                    running = Simulator(process, match[1])
-                    with running.client:
-                        yield running
+                lines.append(line.rstrip("\n"))
+                if "Application startup complete." in line:
                     break
-            else:
-                raise AssertionError("the simulator ended without listening")
+            match = LISTENS.search("\n".join(lines))
+            assert match, "the simulator ended without listening"
+            yield process, lines, match[1]
         finally:
             process.kill()
 

@@ -207,7 +207,7 @@ async def recorded(engine: Simulator) -> AsyncIterator[tuple[Simulator, list[byt
 
     async with await asyncio.start_server(connected, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        yield Simulator(engine.process, f"http://127.0.0.1:{port}"), said
+        yield Simulator(engine.process, [], f"http://127.0.0.1:{port}"), said
 
 
 def bodies(said: Sequence[bytearray]) -> list[bytes]:

@@ -2,10 +2,7 @@
 
 import json
 import re
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,25 +10,18 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.engines import Simulator, started
+
 MODEL = "simulated"
 TIMEOUT_S = 20
 
 
-class Running:
-    """A simulator that listens."""
+class Running(Simulator):
+    """A simulator that listens, and raw connections to it."""
 
-    def __init__(self, process: "subprocess.Popen[str]", lines: list[str], port: int) -> None:
-        self.process = process
-        self.lines = lines
-        self.port = port
-        # One for all: making a client costs more than most tests, for TLS that nobody needs here.
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", verify=False, timeout=TIMEOUT_S)
-
-    def faults(self, *texts: str) -> None:
-        self.client.post("/admin/faults", json={"faults": texts}).raise_for_status()
-
-    def truth(self) -> Any:
-        return self.client.get("/truth").json()
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT_S)
@@ -41,6 +31,12 @@ class Running:
         with self.connect() as sock:
             sock.sendall(request(tokens, chat=chat, close=True, **fields))
             return read_all(sock)
+
+    def await_abort(self) -> None:
+        """Wait until it has noticed that a client is gone: it answers from a later turn of the loop that sees it."""
+        for _ in range(1000):
+            if self.truth()["requests"]["aborted"]:
+                return
 
 
 def request(tokens: int, *, chat: bool = False, close: bool = False, **fields: Any) -> bytes:
@@ -91,27 +87,11 @@ def events_of(body: bytes) -> list[Any]:
 
 
 @contextmanager
-def simulator(*flags: str, preset: str = "fast") -> Iterator[Running]:
-    argv = [sys.executable, "-m", "loadgen.simulator", "--preset", preset, "--port", "0"]
-    process = subprocess.Popen(
-        [*argv, "--served-model-name", MODEL, *flags], stderr=subprocess.PIPE, text=True, bufsize=1
-    )
-    assert process.stderr is not None
-    try:
-        lines: list[str] = []
-        for line in process.stderr:
-            lines.append(line.rstrip("\n"))
-            if "Application startup complete." in line:
-                break
-        match = re.search(r"Starting vLLM server on http://127\.0\.0\.1:(\d+)", "\n".join(lines))
-        assert match, lines
-        running = Running(process, lines, int(match[1]))
+def simulator(*flags: str) -> Iterator[Running]:
+    with started("--served-model-name", MODEL, *flags) as (process, lines, url):
+        running = Running(process, lines, url)
         with running.client:
             yield running
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stderr.close()
 
 
 @pytest.fixture(scope="package")
@@ -124,7 +104,7 @@ def shared() -> Iterator[Running]:
 @pytest.fixture
 def server(shared: Running) -> Iterator[Running]:
     """The shared one, with an empty account and no faults."""
-    shared.client.post("/truth/reset").raise_for_status()
+    shared.forget()
     yield shared
     shared.faults()
 
