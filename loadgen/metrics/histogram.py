@@ -22,7 +22,7 @@ from hdrh.histogram import HdrHistogram
 from numpy.typing import NDArray
 
 from loadgen.errors import ResultError
-from loadgen.schema.deltas import HISTOGRAM_LENGTH, EncodedHistogram, Summary, pack_counters
+from loadgen.schema.deltas import HISTOGRAM_LENGTH, EncodedHistogram, Summary, pack_counters, unpack_counters
 
 LOWEST_US = 1
 HIGHEST_US = 3_600_000_000
@@ -312,7 +312,7 @@ class Histogram:
         if encoded is None:
             return histogram
         if encoded.count:
-            steps, counts = encoded.counters()
+            steps, counts = unpack_counters(encoded.packed)
             histogram._indices, histogram._loose = np.cumsum(steps), counts
         for name in _SUMS:
             setattr(histogram, name, getattr(encoded, name))

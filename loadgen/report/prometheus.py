@@ -174,7 +174,7 @@ def _outcomes(moment: Moment) -> Samples:
 
 
 def _errors(moment: Moment) -> Samples:
-    return [((plain(error.kind),), error.count) for error in moment.snapshot.errors]
+    return [((plain(kind),), count) for kind, count in moment.snapshot.errors.items()]
 
 
 def _recent(moment: Moment) -> Samples:

@@ -11,7 +11,6 @@ from typing import Required, TypedDict, Unpack
 from loadgen.format import NO_LOAD, count, counted, number
 from loadgen.metrics.bursts import buffered_words, on_host
 from loadgen.metrics.mfu import compute_of
-from loadgen.metrics.stage import StageMetrics
 from loadgen.metrics.verdicts import StageFacts, flags, gpu_verdicts, kv_limit, memory_rate, queueing, stage_verdicts
 from loadgen.record.curve import distribution_of
 from loadgen.record.hardware import HardwareRecord
@@ -33,7 +32,6 @@ from loadgen.schema.journal import StageLoad
 from loadgen.schema.shared import Milestone, RunState
 from loadgen.schema.snapshot import (
     ClientView,
-    ErrorView,
     GpuView,
     LoadView,
     Phase,
@@ -130,7 +128,6 @@ def snapshot_of(
             for stage in list(record.stages.values())[:-3:-1]
         ),
         curve=shown.curve(),
-        errors=_error_views(record.total),
         events=tuple(record.events),
         findings=record.findings,
         reference=_references(record, phase),
@@ -197,16 +194,6 @@ def client_view(record: Record, workers: int) -> ClientView:
         limited=why is not None,
         why=why,
     )
-
-
-def _error_views(total: StageMetrics) -> tuple[ErrorView, ...]:
-    """Failures by kind, the most frequent first."""
-    views = [
-        ErrorView(kind, count, message=examples[0] if examples else "", examples=tuple(examples))
-        for kind, count in total.errors.items()
-        for examples in (total.messages.get(kind, []),)
-    ]
-    return tuple(sorted(views, key=lambda view: -view.count))
 
 
 def _verdicts(record: Record, of_gpus: Sequence[Verdict]) -> tuple[Verdict, ...]:

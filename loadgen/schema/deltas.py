@@ -40,9 +40,6 @@ class EncodedHistogram(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     """
 
     packed: bytes = b""  # the counters, see `pack_counters`
-    steps: list[int] = []
-    """In older journals instead of `packed`: the index of the first counter, then the distances between indices."""
-    counts: list[int] = []  # with `steps`
     count: int
     sum_us: int
     sum_squares_us: int
@@ -54,7 +51,7 @@ class EncodedHistogram(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         """Raise `ValueError` for an impossible histogram: a damaged journal must not become numbers."""
         if not 0 <= self.min_us <= self.max_us < _ABOVE_US:
             raise ValueError("a histogram whose values are not within its counters")
-        steps, counts = self.counters()
+        steps, counts = unpack_counters(self.packed)
         in_order = steps[:1].min(initial=0) >= 0 and steps[1:].min(initial=1) >= 1
         within = steps.max(initial=0) < HISTOGRAM_LENGTH and steps.sum() < HISTOGRAM_LENGTH
         if len(steps) != len(counts) or not in_order or not within:
@@ -63,15 +60,6 @@ class EncodedHistogram(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             raise ValueError("a histogram whose counts do not add up")
         if not self.sum_us**2 <= self.sum_squares_us * self.count <= (self.max_us * self.count) ** 2 or self.sum_us < 0:
             raise ValueError("a histogram whose sums contradict each other")
-
-    def counters(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Indices and counts; raises `ValueError` if they were not packed by `pack_counters`."""
-        if self.packed:
-            return unpack_counters(self.packed)
-        try:
-            return np.array(self.steps, dtype=np.int64), np.array(self.counts, dtype=np.int64)
-        except OverflowError:
-            raise ValueError("a histogram with counts that cannot be") from None
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -244,6 +232,8 @@ def pack_counters(indices: NDArray[np.int64], counts: NDArray[np.int64]) -> byte
 
 def unpack_counters(packed: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The first index with the distances from each to the next, and the counts; raises `ValueError` for other bytes."""
+    if not packed:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     unpacking = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
     try:
         raw = unpacking.decompress(packed, _MAX_PACKED)

@@ -25,7 +25,7 @@ class GpuStage(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     name: str
     looks: int
-    of_server: bool | None = None  # whether the server computes on it; None in older results
+    of_server: bool | None = None  # whether the server computes on it
     hbm_used_bytes_max: int | None = None
     hbm_total_bytes: int | None = None
     gfx_percent: GpuFigure | None = None
@@ -89,7 +89,7 @@ class EnergyResult(msgspec.Struct, frozen=True):
     tokens_per_s_per_w: float | None  # output tokens per second per watt, that is per joule
     sockets: tuple[SocketEnergy, ...]
     devices_by: DevicesBy | None = None
-    """How the server's GPUs were determined, see `ServerDevices.by`; None in older results."""
+    """How the server's GPUs were determined, see `ServerDevices.by`."""
 
 
 class ComputeResult(msgspec.Struct, frozen=True):
@@ -101,5 +101,5 @@ class ComputeResult(msgspec.Struct, frozen=True):
     mfu_percent: float | None = None  # the share of the peak
     why: str = ""  # why the peak is unknown
     hbm_bytes_per_s: float | None = None  # read and written by each GPU, by the same estimate
-    peak_hbm_bytes_per_s: float | None = None  # of one GPU; null where the peak is unknown, and in older results
+    peak_hbm_bytes_per_s: float | None = None  # of one GPU; null where the peak is unknown
     hbm_bandwidth_percent: float | None = None  # the share of that peak

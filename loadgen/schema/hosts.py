@@ -48,7 +48,7 @@ class HostTick(msgspec.Struct, frozen=True, omit_defaults=True):
     client: ClientDelta = ClientDelta()
     held: Count = 0
     workers: Count = 0  # alive
-    sharing: Count = 0  # those of them that share the running stage; 0 without load, and in older journals
+    sharing: Count = 0  # those of them that share the running stage; 0 without load
     rss_bytes: Count = 0
     offset_ns: Moment = 0  # its CLOCK_MONOTONIC minus ours
     uncertainty_ns: Moment = 0  # half the width of the interval that is certain to contain the offset

@@ -166,7 +166,7 @@ class TickNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
     client: ClientDelta
     held: Count
     most_held: Count = 0
-    """The most open streams of each worker in this tick or the one before, added up; 0 in older journals."""
+    """The most open streams of each worker in this tick or the one before, added up."""
     behind_s: float = 0.0  # age of the slowest worker's last report: on a busy machine more than a tick
     open_sent: dict[int, Count] = {}
     """Open streams that count in `sent`, by stage: the running one, or the previous one on workers that lag behind."""
@@ -174,7 +174,7 @@ class TickNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
     open_stages: dict[int, Count] = {}
     rss_bytes: Count | None = None  # memory of all workers
     sharing: Count = 0
-    """Live workers that share the running stage; 0 without load, and in older journals."""
+    """Live workers that share the running stage; 0 without load."""
     instances: tuple[dict[int, StageDelta], ...] = ()
     """`stages` per server, if there are several."""
     hosts: tuple[HostTick, ...] = ()

@@ -79,8 +79,8 @@ class ClientResult(msgspec.Struct, frozen=True):
     limited: bool
     why: str | None
     realtime: float | None = None
-    """The share of the stages' time in which workers had realtime priority; None in older results."""
-    placement: Placement | None = None  # the workers' CPUs; None without workers, and in older results
+    """The share of the stages' time in which workers had realtime priority."""
+    placement: Placement | None = None  # the workers' CPUs; None without workers
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -221,7 +221,7 @@ class SloCheck(msgspec.Struct, frozen=True):
     measured_ms: float | None
     """None if nothing was measured, or if the percentile falls on failures and unsent arrivals."""
     met: bool  # by the figures as they are
-    verdict: SloVerdict | None = None  # with 95 % confidence; None in older results, like the following
+    verdict: SloVerdict | None = None  # with 95 % confidence
     missed: int | None = None
     """The streams that missed the limit: beyond it, failed, or never sent."""
     population: int | None = None  # all streams judged: without those still open at the end and within the limit
@@ -229,7 +229,7 @@ class SloCheck(msgspec.Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there was no stream to judge; unknown, and False, in older results."""
+        """Whether there was no stream to judge."""
         return self.population == 0
 
 
@@ -278,7 +278,7 @@ class Goodput(msgspec.Struct, frozen=True):
     requests_per_s: float | None  # good ones among the requests that completed in the window
     wanted: float  # the share that the profile asks for
     met: bool
-    verdict: SloVerdict | None = None  # with 95 % confidence; None in older results
+    verdict: SloVerdict | None = None  # with 95 % confidence
     needs: int | None = None  # while unresolved: at least so many more requests
 
 
@@ -348,10 +348,10 @@ class StageResult(msgspec.Struct, frozen=True):
     variant: str | None = None  # the profile's variant that the server ran; None without variants
     precision: Precision | None = None  # of its figures, for comparisons; None if it was too short to tell
     baseline: BaselineView | None = None  # compared with an earlier run, if one was named
-    first_wave: FirstWave | None = None  # None if the load did not begin at once, and in older results
+    first_wave: FirstWave | None = None  # None if the load did not begin at once
     tail_share: float | None = None
     """The share of the window in which fewer streams were open than asked for, because requests had run out."""
-    open_loop: OpenLoop | None = None  # null for a closed loop, a load that moves, a trace, and in older results
+    open_loop: OpenLoop | None = None  # null for a closed loop, a load that moves, a trace
     tpot_parts: int = 0  # how many values of `tpot` are of parts of streams
     carried_share: float | None = None
     """Streams carried over, as a share of those sent: the ones long enough to outlive the stage."""
@@ -362,8 +362,8 @@ class StageResult(msgspec.Struct, frozen=True):
     pass_number: int | None = None  # from 1, for a stage that is repeated with the same prompts
     compute: ComputeResult | None = None  # None if the engine does not report its operations
     cost: CostResult | None = None  # None without a price
-    answers: Answers | None = None  # None if none was sampled, and in older results
-    bursts: Bursts | None = None  # None if every read returned one output event at most, and in older results
+    answers: Answers | None = None  # None if none was sampled
+    bursts: Bursts | None = None  # None if every read returned one output event at most
 
     @property
     def number(self) -> int:
@@ -415,7 +415,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding] = []  # of the preflight, most severe first
     diagnosis: Diagnosis | None = None  # why the server died, if it did
     reference: ReferenceResult | None = None
-    data: DataFile | None = None  # where the prompts came from; None for synthetic ones, and in older results
+    data: DataFile | None = None  # where the prompts came from; None for synthetic ones
     search: SearchResult | None = None
     curve: tuple[CurvePoint, ...] = ()
     """By streams held: all stages with one load combined, whatever led to it."""

@@ -166,15 +166,6 @@ class Distribution(msgspec.Struct, frozen=True):
     curves_ms: dict[str, tuple[float, ...]] = {}  # the values at `CURVE_PERCENTS`
 
 
-class ErrorView(msgspec.Struct, frozen=True):
-    """One kind of failure over the whole run."""
-
-    kind: str
-    count: int
-    message: str
-    examples: tuple[str, ...] = ()  # the first distinct messages of this kind
-
-
 class ClientView(msgspec.Struct, frozen=True):
     """The client's own health: whether its figures can be trusted."""
 
@@ -217,7 +208,6 @@ class Snapshot(msgspec.Struct, frozen=True):
     the latest seconds. Without HDR histograms and figures of single GPUs and of the host, which a result has."""
     requests: Requests | None = None  # of all stages together; None before the first
     latency_ms: dict[str, Summary] = {}  # of all stages together
-    errors: tuple[ErrorView, ...] = ()
     events: tuple[RunEvent, ...] = ()  # all events so far, oldest first
     findings: tuple[Finding, ...] = ()  # of the preflight, the worst first
     gpus: tuple[GpuView, ...] = ()
@@ -245,6 +235,16 @@ class Snapshot(msgspec.Struct, frozen=True):
     def has_server(self) -> bool:
         """Whether the run has a server at all; otherwise it monitors GPUs and host alone."""
         return self.server.exists
+
+    @property
+    def errors(self) -> dict[str, int]:
+        """The failures of the whole run by kind, the most frequent first."""
+        errors = self.requests.errors if self.requests is not None else {}
+        return dict(sorted(errors.items(), key=lambda item: -item[1]))
+
+    def messages(self, kind: str) -> list[str]:
+        """The first distinct messages of a kind of failure."""
+        return self.requests.messages.get(kind, []) if self.requests is not None else []
 
     @property
     def hosts(self) -> list[HostResult]:

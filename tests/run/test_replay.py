@@ -58,7 +58,6 @@ async def test_it_ends_where_the_run_ended(recorded: tuple[Path, Snapshot]) -> N
     assert end.stages == last.stages
     assert (end.requests, end.latency_ms) == (last.requests, last.latency_ms)
     assert end.events == last.events
-    assert end.errors == last.errors
     assert end.replay is not None
     assert end.replay.position_s == end.replay.length_s
     assert {snapshot.phase for snapshot in shown} <= {

@@ -22,7 +22,6 @@ from loadgen.schema.snapshot import (
     CURVE_PERCENTS,
     ClientView,
     Distribution,
-    ErrorView,
     GpuView,
     LoadView,
     SeriesPoint,
@@ -34,10 +33,10 @@ from tests.tui.scripted import LADDER, NO_REQUESTS, STAGE_S, host, running, with
 
 SNAPSHOT_S = 0.25
 END_S = 238.0
-ERRORS = (
-    ErrorView("http_5xx", 12, "500: CUDA out of memory", ("500: CUDA out of memory", "503: no engine is ready")),
-    ErrorView("timeout", 7, "not complete within 60 s", ("not complete within 60 s",)),
-)
+ERRORS = {
+    "http_5xx": (12, ["500: CUDA out of memory", "503: no engine is ready"]),
+    "timeout": (7, ["not complete within 60 s"]),
+}
 FINDINGS = (
     Finding("flag-unknown", "blocks", "--swap-space", "vLLM 0.32 has no such flag", "remove server.args.swap-space"),
     Finding("numa-balancing", "warns", "kernel.numa_balancing is 1", "it can make GPUs hang", "sysctl -w it to 0"),
@@ -103,9 +102,8 @@ _box = lru_cache(with_gpus)
 
 
 def moment(t_s: float, *, gpus: int = 8, **changes: Any) -> Snapshot:
-    now = running(t_s)
+    now = running(t_s, errors=ERRORS if t_s > 130 else {})
     stage = now.stages[-1]
-    failed = t_s > 130
     fields: dict[str, Any] = {
         "gpus": _gpus(gpus, t_s),
         "telemetry": "amd: amdsmi",
@@ -118,7 +116,6 @@ def moment(t_s: float, *, gpus: int = 8, **changes: Any) -> Snapshot:
             _distribution(n + 1, LADDER[n]) for n in range(len(now.stages) - 1, max(-1, len(now.stages) - 3), -1)
         ),
         "slo_ms": SLO_MS,
-        "errors": ERRORS if failed else (),
         "events": _events(t_s, now.events),
         "stages": tuple(_reported(stage) for stage in now.stages),
         "reference": _published(len(now.stages) - 1),
@@ -201,7 +198,7 @@ def watching(t_s: float) -> Snapshot:
         curve=(),
         recent={},
         distributions=(),
-        errors=(),
+        requests=now.requests,
         reference=(),
         events=(RunEvent(0.0, "load", "no load"),),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -34,7 +34,6 @@ from loadgen.schema.samples import GpuPace, GpuSample, GpuStatic, HostSample
 from loadgen.schema.shared import Milestone
 from loadgen.schema.snapshot import (
     ClientView,
-    ErrorView,
     GpuView,
     LoadView,
     Phase,
@@ -74,7 +73,10 @@ class ScriptedRun:
         self.calls.append(operation)
 
 
-def running(t_s: float = 200.0, *, phase: Phase = "running", **changes: Any) -> Snapshot:
+Errors = Mapping[str, tuple[int, list[str]]]  # by kind, how many and their messages
+
+
+def running(t_s: float = 200.0, *, phase: Phase = "running", errors: Errors | None = None, **changes: Any) -> Snapshot:
     """A plausible moment of a ladder; the same for the same time."""
     reached = min(int(t_s // STAGE_S), len(LADDER) - 1)
     conc = LADDER[reached]
@@ -104,7 +106,7 @@ def running(t_s: float = 200.0, *, phase: Phase = "running", **changes: Any) -> 
         client=ClientView("kernel", 2, 11.2, 0.41, 0.003, limited=False, why=None),
         engine=EngineView(running=min(conc, 48), waiting=max(0, conc - 48), kv_usage=0.41, preemptions=0),
         stages=tuple(stage(n + 1, LADDER[n], t_s - n * STAGE_S, running=n == reached) for n in range(reached + 1)),
-        requests=requests(40, running=True),
+        requests=with_errors(requests(40, running=True), errors or {}),
         latency_ms=latencies(40),
         events=tuple(
             RunEvent(n * STAGE_S, "load", f"concurrency {LADDER[n - 1] if n else 0} -> {LADDER[n]}")
@@ -214,6 +216,11 @@ def requests(size: int, *, running: bool) -> Requests:
         open=size if running else 0,
         scheduled=size * 9,
     )
+
+
+def with_errors(sent: Requests, errors: Errors) -> Requests:
+    counts = {kind: count for kind, (count, _) in errors.items()}
+    return msgspec.structs.replace(sent, errors=counts, messages={kind: told for kind, (_, told) in errors.items()})
 
 
 def latencies(size: int) -> dict[str, Summary]:
@@ -330,10 +337,10 @@ def host(**changes: Any) -> HostSample:
     return msgspec.structs.replace(sample, **changes)
 
 
-FAILURES = (
-    ErrorView("timeout", 7, "no event for 60 s"),
-    ErrorView("http_500", 12, "500 Internal Server Error: CUDA out of memory"),
-)
+FAILURES = {
+    "timeout": (7, ["no event for 60 s"]),
+    "http_500": (12, ["500 Internal Server Error: CUDA out of memory"]),
+}
 
 
 def _server(t_s: float) -> ServerView:

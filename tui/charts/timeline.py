@@ -142,11 +142,11 @@ class Timeline:
             self.gpus.add(snapshot.t_s, values)
 
     def _add_errors(self, snapshot: Snapshot) -> None:
-        for error in snapshot.errors:
-            if error.count > self._errors.get(error.kind, 0):
-                self._errors[error.kind] = error.count
-                first_s, _ = self.error_times_s.get(error.kind, (snapshot.t_s, 0.0))
-                self.error_times_s[error.kind] = (first_s, snapshot.t_s)
+        for kind, count in snapshot.errors.items():
+            if count > self._errors.get(kind, 0):
+                self._errors[kind] = count
+                first_s, _ = self.error_times_s.get(kind, (snapshot.t_s, 0.0))
+                self.error_times_s[kind] = (first_s, snapshot.t_s)
 
     def next_window(self) -> str:
         """Switch to the next window, and return its name."""

@@ -116,11 +116,12 @@ class Spoken:
     def _report_failures(self, snapshot: Snapshot) -> None:
         if snapshot.t_s < self._next_failures_s and snapshot.phase != "done":
             return
-        for error in snapshot.errors:
-            if error.count > self._failed.get(error.kind, 0):
-                self._failed[error.kind] = error.count
+        for kind, count in snapshot.errors.items():
+            if count > self._failed.get(kind, 0):
+                self._failed[kind] = count
                 self._next_failures_s = snapshot.t_s + _FAILURES_EVERY_S
-                self._report(f"{counted(error.count, 'request')} failed so far with {error.kind}: {error.message}")
+                message = next(iter(snapshot.messages(kind)), "")
+                self._report(f"{counted(count, 'request')} failed so far with {kind}: {message}")
 
 
 def _verdict(verdict: Verdict) -> str:

@@ -34,7 +34,7 @@ def server(frame: Frame, width: int, height: int) -> Rows:
 
 
 def server_strip(frame: Frame) -> Row:
-    engine, failed = _engine_now(frame), sum(error.count for error in frame.snapshot.errors)
+    engine, failed = _engine_now(frame), sum(frame.snapshot.errors.values())
     (label, running, role), waiting = _queue(engine)
     kv, errors = ("KV", *_kv(engine)), ("errors", fmt.count(failed), "bad" if failed else "text")
     return facts("   ", (f"server  {label}", running, role), waiting, kv, errors)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from loadgen import format as fmt
 from loadgen.report.notes import account_words
 from loadgen.schema.result import RunEvent
-from loadgen.schema.snapshot import ErrorView
 from tui.charts.marks import KINDS
 from tui.panels.frame import Frame
 from tui.widgets.rows import Row, Rows, titled, whole_groups, width_of, wrapped, wrapped_to
@@ -37,23 +36,24 @@ _HEAD = re.compile(
 
 
 def errors(frame: Frame, width: int, height: int) -> Rows:
-    kinds = sorted(frame.snapshot.errors, key=lambda error: -error.count)
-    total = sum(error.count for error in kinds)
+    kinds = frame.snapshot.errors
+    total = sum(kinds.values())
     rows = [titled("errors", ((fmt.count(total), "bad") if total else ("none", "dim"),), width)]
-    for error in kinds:
-        kind = f" {fmt.count(error.count):>5}  {fmt.plain(error.kind)}"
-        rows.append(((kind, "bad"), (f"  {fmt.plain(error.message)}", "dim")))
+    for kind, count in kinds.items():
+        words = f" {fmt.count(count):>5}  {fmt.plain(kind)}"
+        message = next(iter(frame.snapshot.messages(kind)), "")
+        rows.append(((words, "bad"), (f"  {fmt.plain(message)}", "dim")))
     return rows
 
 
 def failures(frame: Frame, width: int, height: int) -> Rows:
     """Draw as many kinds as fit, each with its share, when it was seen, its distinct messages, and what to do."""
     kinds, requests = frame.snapshot.errors, frame.snapshot.requests
-    total = sum(error.count for error in kinds)
+    total = sum(kinds.values())
     sent = fmt.count(requests.sent if requests is not None else None)
     legend = (f"{fmt.count(total)} of {sent} requests", "bad") if total else ("none", "dim")
     above = [titled("errors", (legend,), width), *_account(frame, width)]
-    groups = [_kind(error, total, frame, width) for error in kinds]
+    groups = [_kind(kind, count / total, frame, width) for kind, count in kinds.items()]
     return [*above, *whole_groups(groups, height - 1 - len(above), "more kinds")]
 
 
@@ -68,14 +68,13 @@ def _account(frame: Frame, width: int) -> Rows:
     return [*rows, ()] if rows else []
 
 
-def _kind(error: ErrorView, total: int, frame: Frame, width: int) -> Rows:
-    kind = f" {fmt.count(error.count):>7}  {fmt.plain(error.kind):<14}"
-    share = fmt.percent(error.count / total if total else None)
-    rows: Rows = [((kind, "bad"), (f"{share:>6}  ", "text"), (seen(frame, error.kind), "dim"))]
-    for example in error.examples or (error.message,):
-        rows += wrapped(example, width, "text", _INDENT)
-    if error.kind in _REMEDIES:
-        rows += wrapped(f"→ {_REMEDIES[error.kind]}", width, "key", _INDENT)
+def _kind(kind: str, share: float, frame: Frame, width: int) -> Rows:
+    words = f" {fmt.count(frame.snapshot.errors[kind]):>7}  {fmt.plain(kind):<14}"
+    rows: Rows = [((words, "bad"), (f"{fmt.percent(share):>6}  ", "text"), (seen(frame, kind), "dim"))]
+    for message in frame.snapshot.messages(kind):
+        rows += wrapped(message, width, "text", _INDENT)
+    if kind in _REMEDIES:
+        rows += wrapped(f"→ {_REMEDIES[kind]}", width, "key", _INDENT)
     return [*rows, ()]
 
 

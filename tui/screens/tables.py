@@ -76,8 +76,11 @@ def log(frame: Frame) -> str:
 
 
 def errors(frame: Frame) -> str:
-    found = frame.snapshot.errors
-    rows = [(fmt.plain(one.kind), str(one.count), seen(frame, one.kind), fmt.plain(one.message)) for one in found]
+    now = frame.snapshot
+    rows = [
+        (fmt.plain(kind), str(count), seen(frame, kind), fmt.plain(next(iter(now.messages(kind)), "")))
+        for kind, count in now.errors.items()
+    ]
     return markdown(("kind", "count", "seen", "message"), rows)
 
 

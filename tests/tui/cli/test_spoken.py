@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen.schema.finding import Verdict
-from loadgen.schema.snapshot import ErrorView, Snapshot
+from loadgen.schema.snapshot import Snapshot
 from tests.tui.cli.test_main import ENVIRONMENT
 from tests.tui.cli.test_terminal import TOML
 from tests.tui.scripted import running, starting, with_gpus
@@ -54,7 +54,7 @@ def test_a_verdict_that_flickers_is_told_once_and_one_that_is_gone_for_good_is_t
 
 def test_failures_are_told_as_they_grow_and_not_each_by_itself() -> None:
     def at(t_s: float, count: int) -> Snapshot:
-        return msgspec.structs.replace(running(200.0, errors=(ErrorView("http_5xx", count, "503: busy"),)), t_s=t_s)
+        return msgspec.structs.replace(running(200.0, errors={"http_5xx": (count, ["503: busy"])}), t_s=t_s)
 
     reported = [line for line in heard(at(200, 1), at(201, 5), at(205, 8), at(211, 12)) if "failed so far" in line]
     assert reported == [

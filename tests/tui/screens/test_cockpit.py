@@ -154,7 +154,7 @@ async def test_markup_in_texts_from_outside_is_shown_as_it_is() -> None:
     async with seated() as seat:
         for text in ("[bold red]x[/]", "[/]", "[@click=app.quit]x[/]"):
             server = replace(running().server, log_tail=(text,), model=text, version=text)
-            errors = tuple(replace(error, kind=text, message=text) for error in FAILURES)
+            errors = {text: (12, [text]), f"{text} too": (7, [text])}
             await seat.show(running(server=server, profile=text, headline=text, errors=errors))
             assert seat.text.count(text) >= 5
             strips = seat.app.screen._compositor.render_strips(seat.app.size)
