@@ -139,7 +139,7 @@ class HardwareWatch:
         if self._monitor is not None:
             self._log_changes(self._monitor)
             self._choose(self._monitor, {*pids, *self._attached})
-            for sampled in self._monitor.take():
+            for sampled in self._monitor.new_samples():
                 self._writer.log(GpusSampled(t_s=self._writer.clock_s(), gpus=self._described(sampled.gpus, pids)))
         # In a thread: with many cores and interrupts, reading the kernel's counters takes milliseconds.
         host = await asyncio.to_thread(self._host.sample, server=pids, files_of=tuple(self._worker_pids()))

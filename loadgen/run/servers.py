@@ -239,7 +239,7 @@ class Servers:
         now_s = time.monotonic()
         if self._shown is not None and now_s >= self._signs_at_s:
             self._signs_at_s = now_s + _SIGNS_EVERY_S
-            self._liveness = self._shown.look()
+            self._liveness = self._shown.liveness()
         return self._liveness
 
     def given(self, gpus: Sequence[GpuStatic]) -> tuple[int, ...] | None:

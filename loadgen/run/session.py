@@ -384,7 +384,7 @@ class Session:
     def _write(self, tick: FleetTick, workers: int) -> None:
         engine = self._watch.view if self._watch is not None else None
         model = self.served.model if self.served is not None else None
-        own = sum((client.take_own() for client in self._clients), OwnRequests())
+        own = sum((client.own_requests() for client in self._clients), OwnRequests())
         self._writer.tick(tick, engine=engine, workers=workers, model=model, own=own)
 
     def _check(self, tick: FleetTick) -> None:

@@ -157,7 +157,7 @@ class ManagedServer:
         lines = [*self.log.distinct_lines(), *kernel_kills(self._launched_s)]
         return diagnose(lines, self.exit, phase=phase, oom_kills=kills)
 
-    def look(self) -> Liveness:
+    def liveness(self) -> Liveness:
         """Signs of life from its processes; CPU use is that since the last call."""
         pids = [process.pid for process in self.processes]
         liveness, self._cpu = signs_of_life(pids, self._cpu, now_s=time.monotonic(), last_line_s=self._last_line_s)
@@ -234,7 +234,7 @@ class ManagedServer:
     async def _watch(self, process: subprocess.Popen[bytes]) -> None:
         """Process the guard's reports until it ends; take over its work if it ended too early."""
         async for event in guard_client.events(process):
-            self._take(event)
+            self._handle(event)
         await asyncio.to_thread(process.wait)
         if self._report is None and self.pid is not None:
             await self._replace_guard()
@@ -242,7 +242,7 @@ class ManagedServer:
             await self._remove_container(self._report)
         self._started.set()
 
-    def _take(self, event: dict[str, Any]) -> None:
+    def _handle(self, event: dict[str, Any]) -> None:
         match event["event"]:
             case "started":
                 self.pid = event["pid"]

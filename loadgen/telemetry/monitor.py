@@ -231,7 +231,7 @@ class Monitor:
             source.failed("vramp", f"a bug in vramp: {error!r}")
             task.get_loop().call_exception_handler({"message": "telemetry ended", "exception": error, "task": task})
 
-    def take(self) -> list[Sampled]:
+    def new_samples(self) -> list[Sampled]:
         """The samples since the last call, each with the devices of one vendor."""
         taken = list(self._untaken)
         self._untaken.clear()

@@ -208,7 +208,7 @@ async def test_a_capture_is_watched_like_the_box_it_came_from(tmp_path: Path) ->
             samples: list[Sampled] = []
             while len(samples) < 8 or len(monitor.latest) < 2:  # the AMD part has three
                 await monitor.change()
-                samples += monitor.take()
+                samples += monitor.new_samples()
             assert sorted(gpu.name for gpu in monitor.gpus) == ["H200", "MI300X"]
             assert sorted(gpu.power_w or 0 for gpu in monitor.latest.values()) == [99.0, 600.0]
             assert all(gpu.processes is None for gpu in monitor.latest.values())

@@ -60,11 +60,11 @@ def _lives(pid: int) -> bool:
 
 async def test_simulated_gpus_are_watched_and_their_child_ends_with_the_monitor(tmp_path: Path) -> None:
     async with _watching(tmp_path, simulated_gpus(2), interval_s=0.05) as monitor:
-        assert (monitor.gpus, monitor.latest, monitor.take(), monitor.stale) == ((), {}, [], False)
+        assert (monitor.gpus, monitor.latest, monitor.new_samples(), monitor.stale) == ((), {}, [], False)
         await _until(monitor, lambda: len(monitor.latest) == 2 and monitor.latest[0].t_s > 0)
-        looks = monitor.take()
+        looks = monitor.new_samples()
         assert [gpu.index for gpu in looks[0].gpus] == [0, 1]
-        assert monitor.take() == []
+        assert monitor.new_samples() == []
         assert [gpu.name for gpu in monitor.gpus] == ["Simulated GPU"] * 2
         (status,) = monitor.status
         assert (status.vendor, status.option, status.works, status.failures) == ("sim", "sim", True, {})
@@ -145,7 +145,7 @@ async def test_one_that_falls_silent_is_killed_restarted_and_after_three_strikes
         await _until(monitor, lambda: monitor.status[0].option == "good")
         assert monitor.status[0].failures["mute"] == "it sent nothing for 0.3 s"
         assert monitor.status[0].restarts == 3
-        assert len(monitor.take()) == 4
+        assert len(monitor.new_samples()) == 4
 
 
 async def test_a_source_whose_samples_stop_is_stale(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ async def test_nonsense_and_floods_end_a_child(tmp_path: Path, body: str, words:
             await monitor.change()
         assert words in monitor.status[0].failures["bad"]
         assert not any(_lives(pid) for pid in pids)
-        assert len(monitor.take()) <= 500
+        assert len(monitor.new_samples()) <= 500
 
 
 async def test_closing_does_not_wait_for_a_child_that_ignores_everything(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ async def test_two_vendors_share_no_number(tmp_path: Path) -> None:
         assert [gpu.index for gpu in monitor.gpus] == [0, 1, 2, 3, 4]
         assert sorted(gpu.power_w or 0 for gpu in monitor.latest.values()) == [100, 100, 300, 300, 300]
         assert all(number == gpu.index for number, gpu in monitor.latest.items())
-        taken = {gpu.index: gpu.power_w for look in monitor.take() for gpu in look.gpus}
+        taken = {gpu.index: gpu.power_w for look in monitor.new_samples() for gpu in look.gpus}
         assert taken == {number: gpu.power_w for number, gpu in monitor.latest.items()}
 
 
@@ -255,7 +255,7 @@ async def test_a_device_keeps_its_number_through_a_restart(tmp_path: Path) -> No
     body = "opened(2)\nsampled(gpus=2, power_w=os.getpid())\nsys.exit(3)\n"
     async with _watching(tmp_path, {"amd": [stand_in(tmp_path, "short", body)]}) as monitor:
         await _until(monitor, lambda: monitor.status[0].option is None)
-        looks = monitor.take()
+        looks = monitor.new_samples()
     assert [[gpu.index for gpu in look.gpus] for look in looks] == [[0, 1]] * 3
     assert len({look.gpus[0].power_w for look in looks}) == 3
 
@@ -273,7 +273,7 @@ async def test_a_device_keeps_its_number_when_one_before_it_is_lost(tmp_path: Pa
     """.replace("began", str(tmp_path / "began"))
     async with _watching(tmp_path, {"amd": [stand_in(tmp_path, "lossy", dedent(body))]}) as monitor:
         await _until(monitor, lambda: bool(monitor.latest) and monitor.latest[0].t_s == 2)
-        looks = monitor.take()
+        looks = monitor.new_samples()
         assert [(gpu.index, gpu.bdf) for gpu in monitor.gpus] == [(0, "a"), (2, "c")]
     watts = [{gpu.index: gpu.power_w for gpu in look.gpus} for look in looks]
     assert watts[0] == {0: ord("a"), 1: ord("b"), 2: ord("c")}

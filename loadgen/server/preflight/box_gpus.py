@@ -59,11 +59,11 @@ def gpu_memory(setup: Setup) -> Iterator[Finding]:
 
 
 def _used_share(setup: Setup, gpu: GpuStatic) -> float:
-    return (setup.now(gpu).hbm_used_bytes or 0) / (gpu.hbm_total_bytes or 1)
+    return (setup.sample_of(gpu).hbm_used_bytes or 0) / (gpu.hbm_total_bytes or 1)
 
 
 def _shown(setup: Setup, gpu: GpuStatic) -> str:
-    sample = described(setup.now(gpu), proc=setup.box.proc)
+    sample = described(setup.sample_of(gpu), proc=setup.box.proc)
     processes = sorted(sample.processes or (), key=lambda process: (-(process.hbm_bytes or 0), process.pid))
     named = [_shown_process(process) for process in processes[:_SHOWN]]
     if len(processes) > _SHOWN:
@@ -113,7 +113,7 @@ def orphans(setup: Setup) -> Iterator[Finding]:
 def _holding(setup: Setup, pids: Collection[int]) -> str:
     if not has_host_pids(setup.box.proc):
         return ""
-    held = [process for gpu in setup.gpus for process in setup.now(gpu).processes or () if process.pid in pids]
+    held = [process for gpu in setup.gpus for process in setup.sample_of(gpu).processes or () if process.pid in pids]
     held_bytes = sum(process.hbm_bytes or 0 for process in held)
     return f", holding {memory(held_bytes)} of GPU memory" if held_bytes else ""
 

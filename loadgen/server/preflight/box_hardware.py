@@ -75,7 +75,7 @@ def partitions(setup: Setup) -> Iterator[Finding]:
 
 
 def power_caps(setup: Setup) -> Iterator[Finding]:
-    caps = [(gpu, setup.now(gpu).power_cap_w, gpu.power_cap_default_w) for gpu in setup.taken_gpus]
+    caps = [(gpu, setup.sample_of(gpu).power_cap_w, gpu.power_cap_default_w) for gpu in setup.taken_gpus]
     low = [(gpu, cap, default) for gpu, cap, default in caps if cap is not None and default and cap < default - 1]
     if low:
         seen = "; ".join(f"GPU {gpu.index}: {cap:g} W of {default:g} W" for gpu, cap, default in low)
@@ -91,8 +91,8 @@ def links(setup: Setup) -> Iterator[Finding]:
         return
     most: dict[str, int] = {}  # of any GPU with that name
     for gpu in setup.gpus:
-        most[gpu.name] = max(setup.now(gpu).links_up or 0, most.get(gpu.name, 0))
-    counts = [(gpu, setup.now(gpu).links_up) for gpu in setup.taken_gpus if gpu.compute_partition != "MIG"]
+        most[gpu.name] = max(setup.sample_of(gpu).links_up or 0, most.get(gpu.name, 0))
+    counts = [(gpu, setup.sample_of(gpu).links_up) for gpu in setup.taken_gpus if gpu.compute_partition != "MIG"]
     short = [(gpu, up) for gpu, up in counts if up is not None and up < most[gpu.name]]
     if short:
         kind, what = ("xgmi", "XGMI links") if setup.platform == "rocm" else ("nvlink", "NVLinks")
@@ -114,9 +114,9 @@ def fabric(setup: Setup) -> Iterator[Finding]:
         'not yet initialized"'
     )
     fix = "sudo systemctl restart nvidia-fabricmanager; from B200 on it needs nvlsm beside it"
-    waiting = [gpu for gpu in setup.taken_gpus if setup.now(gpu).fabric in ("Not Started", "In Progress")]
+    waiting = [gpu for gpu in setup.taken_gpus if setup.sample_of(gpu).fabric in ("Not Started", "In Progress")]
     if waiting:
-        seen = f"{_numbers(waiting)}: fabric state {setup.now(waiting[0]).fabric}"
+        seen = f"{_numbers(waiting)}: fabric state {setup.sample_of(waiting[0]).fabric}"
         yield Finding("fabric-not-ready", "warns", seen, why, fix, "NVIDIA/NVSentinel issue 883")
     elif _switches_without_manager(setup):
         seen = "there are NVSwitches, and nv-fabricmanager does not run"
@@ -126,7 +126,7 @@ def fabric(setup: Setup) -> Iterator[Finding]:
 def _switches_without_manager(setup: Setup) -> bool:
     """Whether NVSwitches lack their manager, for drivers that do not report it; false if processes are not visible."""
     proc = setup.box.proc
-    if not (setup.box.dev / "nvidia-nvswitchctl").exists() or any(setup.now(gpu).fabric for gpu in setup.gpus):
+    if not (setup.box.dev / "nvidia-nvswitchctl").exists() or any(setup.sample_of(gpu).fabric for gpu in setup.gpus):
         return False
     names = {text_in(folder / "comm") for folder in entries(proc) if folder.name.isdecimal()}
     return has_host_pids(proc) and "nv-fabricmanage" not in names  # the kernel keeps 15 characters
@@ -157,7 +157,7 @@ def iommu(setup: Setup) -> Iterator[Finding]:
 
 def access_control(setup: Setup) -> Iterator[Finding]:
     """ACS on the bridges above the GPUs; it matters if the GPUs are connected only by PCIe."""
-    if not _takes_several(setup) or any(setup.now(gpu).links_up for gpu in setup.gpus):
+    if not _takes_several(setup) or any(setup.sample_of(gpu).links_up for gpu in setup.gpus):
         return
     above = {parent for device in _pci_gpus(setup) for parent in device.resolve().parents}
     bridges = sorted(folder for folder in above if _PCI_ADDRESS.fullmatch(folder.name))

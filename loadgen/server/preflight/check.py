@@ -51,13 +51,13 @@ def _gpus(setup: Setup) -> str | None:
 
 
 class _Check(NamedTuple):
-    sees: Callable[[Setup], Iterator[Finding]]
+    find: Callable[[Setup], Iterator[Finding]]
     needs: tuple[Callable[[Setup], str | None], ...] = ()
     """Each says why something that the check needs is unknown; None if it is known."""
 
     @property
     def name(self) -> str:
-        return self.sees.__name__.replace("_", "-")
+        return self.find.__name__.replace("_", "-")
 
 
 def unlike_publication(setup: Setup) -> Iterator[Finding]:
@@ -257,7 +257,7 @@ def box_findings(setup: Setup) -> tuple[list[Finding], list[Skipped]]:
     for check in _CHECKS[setup.server.engine]:
         why = next(filter(None, (need(setup) for need in check.needs)), None)
         try:
-            found += list(check.sees(setup)) if why is None else []
+            found += list(check.find(setup)) if why is None else []
         except OSError as error:
             why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         except (VrampError, *UNDECODABLE) as error:  # such as an argument that is not a number, or a malformed file

@@ -111,7 +111,7 @@ class Setup(msgspec.Struct, frozen=True):
         taken = server_gpus(self.server, self.environment, self.gpus)
         return self.gpus if taken is None else taken
 
-    def now(self, gpu: GpuStatic) -> GpuSample:
+    def sample_of(self, gpu: GpuStatic) -> GpuSample:
         return self.samples.get(gpu.index) or GpuSample(gpu.index, 0.0)
 
 

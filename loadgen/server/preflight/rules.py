@@ -50,14 +50,14 @@ _QUICK_REDUCE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
 _QUICK_REDUCE_GROUPS = (2, 4, 8)
 _CHANNELS = "NCCL_MIN_NCHANNELS"
 
-_Sees = Callable[[Facts], str | None]
+_Judge = Callable[[Facts], str | None]
 _Need = Callable[[Facts], str | None]
 """Why something that a rule needs is unknown; None if it is known."""
 
 
 class Rule(NamedTuple):
     finding: Finding  # without `seen`
-    sees: _Sees
+    judge: _Judge
     on: tuple[str, ...]  # platforms or architectures; empty: all
     vllm: str  # a version range as in pip; empty: all
     needs: tuple[_Need, ...]
@@ -70,7 +70,7 @@ RULES: list[Rule] = []
 def rule_findings(facts: Facts) -> list[Finding]:
     """The findings of all rules that apply to this box and vLLM, in order of definition."""
     judged = (rule for rule in RULES if _applies(rule, facts) and _unknown(rule, facts) is None)
-    found = ((rule.finding, rule.sees(facts)) for rule in judged)
+    found = ((rule.finding, rule.judge(facts)) for rule in judged)
     return [replace(finding, seen=harmless(seen)) for finding, seen in found if seen is not None]
 
 
@@ -146,13 +146,13 @@ def _rule(
     vllm: str = "",
     needs: tuple[_Need, ...] = (),
     tunes: bool = False,
-) -> Callable[[_Sees], _Sees]:
+) -> Callable[[_Judge], _Judge]:
     """Register a function as a row of RULES."""
 
-    def add(sees: _Sees) -> _Sees:
-        id, why = sees.__name__.replace("_", "-"), inspect.cleandoc(sees.__doc__ or "").replace("\n", " ")
-        RULES.append(Rule(Finding(id, severity, "", why, fix, source), sees, on, vllm, needs, tunes))
-        return sees
+    def add(judge: _Judge) -> _Judge:
+        id, why = judge.__name__.replace("_", "-"), inspect.cleandoc(judge.__doc__ or "").replace("\n", " ")
+        RULES.append(Rule(Finding(id, severity, "", why, fix, source), judge, on, vllm, needs, tunes))
+        return judge
 
     return add
 

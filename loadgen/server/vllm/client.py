@@ -256,7 +256,7 @@ class ServerClient:
         self._require_key(path, whole)
         return Reply(whole.status_code, whole.content, _words(whole))
 
-    def take_own(self) -> OwnRequests:
+    def own_requests(self) -> OwnRequests:
         """The requests of `try_request` and `answer`: those open now, and those that ended since the last call."""
         taken, self._ended = self._ended, OwnRequests()
         return replace(taken, open=self._open)

@@ -201,14 +201,14 @@ async def test_what_the_engine_is_asked_beside_the_load_is_counted(
         await client.try_request("/v1/completions", {}, timeout_s=20)
         await client.answer("/v1/completions", {}, headers={}, timeout_s=20)
         twice = OwnRequests(requests=2, input_tokens=2 * input_tokens, output_tokens=2 * output_tokens)
-        assert [client.take_own(), client.take_own()] == [twice, OwnRequests()]
+        assert [client.own_requests(), client.own_requests()] == [twice, OwnRequests()]
     async with answering(lambda head, sent: SILENCE) as url, ServerClient(url) as client:
         requested = asyncio.create_task(client.try_request("/v1/completions", {}, timeout_s=20))
         await asyncio.sleep(0)
-        assert client.take_own() == OwnRequests(open=1)
+        assert client.own_requests() == OwnRequests(open=1)
         requested.cancel()
         await asyncio.gather(requested, return_exceptions=True)
-        assert client.take_own() == OwnRequests(requests=1)
+        assert client.own_requests() == OwnRequests(requests=1)
 
 
 async def test_nobody_listens() -> None:
