@@ -1,12 +1,12 @@
 """The columns of measured figures, each declared once under its CSV name; a table is a list of names.
 
-A row is a stage, a server's or host's part of a stage, or a point of the load curve. A figure
-that a row lacks is shown as unknown.
+A row is a stage, a server's or host's part of a stage, or a point of the load curve. A figure that a row lacks is shown
+as unknown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from loadgen.format import Statistic, gib, percent, signed_percent
 from loadgen.report.assessment import titles
 from loadgen.report.notes import LATENCY_TITLES, has_numbers, latencies, met_so_far, request_counts
-from loadgen.report.tabular import Column, Value, text_lines
+from loadgen.report.tabular import Column, Value
 from loadgen.schema.comparison import Comparison
 from loadgen.schema.deltas import Summary
 from loadgen.schema.hardware_result import GpuStage
@@ -249,7 +249,7 @@ class Axes(NamedTuple):
         return f"{y[0].upper()}{y[1:]} against {x}"
 
     def point(self, row: Measured) -> tuple[float | None, float | None]:
-        x, y = (_number(column.value(row)) for column in columns(f"{self.x} {self.y}"))
+        x, y = (column.number(row) for column in columns(f"{self.x} {self.y}"))
         return x, y
 
     def published(self, comparisons: Iterable[Comparison]) -> list[PublishedPoint]:
@@ -262,12 +262,6 @@ class Axes(NamedTuple):
             for (_, of), figures in found.items()
             if self.x in figures and self.y in figures
         ]
-
-
-def _number(value: Value) -> float | None:
-    if isinstance(value, Statistic):
-        return value.value
-    return None if isinstance(value, str) else value
 
 
 TOTAL_BY_E2E = Axes(x="e2e_p50_ms", y="total_tokens_per_s")
@@ -331,14 +325,10 @@ def host_columns(*, decimals: int | None = None) -> list[Column[HostResult]]:
         *columns("concurrency_mean output_tokens_per_s ttft_p50_ms ttft_p99_ms tpot_p50_ms", decimals=decimals),
         Column("CPU", lambda one: percent(one.cpu_share), width=6),
         Column("read lag", lambda one: one.read_lag_p99_ms, unit="ms", short="lag p99", decimals=1, width=8),
-        Column("clock", _offset, words=True, width=21),
+        Column("clock", lambda one: f"{one.offset_ms:+.2f} ms ±{one.uncertainty_ms:.2f}", words=True, width=21),
         *columns("completed failed", decimals=decimals),
         Column("limit", lambda one: "LOST" if one.lost else one.why or "", words=True),
     ]
-
-
-def _offset(host: HostResult) -> str:
-    return f"{host.offset_ms:+.2f} ms ±{host.uncertainty_ms:.2f}"
 
 
 def load_column(stages: Sequence[StageResult]) -> Column[StageResult]:
@@ -351,11 +341,10 @@ def outcome_columns(stages: Sequence[StageResult]) -> list[Column[StageResult]]:
     """A column per outcome of requests that occurred."""
     found = {stage.index: {one.name: one.words for one in request_counts(stage.requests)} for stage in stages}
     names = dict.fromkeys(name for outcomes in found.values() for name in outcomes)
-    return [Column(name, partial(_outcome, found, name)) for name in names]
-
-
-def _outcome(found: Mapping[int, Mapping[str, str]], name: str, stage: StageResult) -> str:
-    return found[stage.index].get(name, "0")
+    return [
+        Column(name, lambda stage, name=name: found[stage.index].get(name, "0"))  # type: ignore[misc]
+        for name in names
+    ]
 
 
 PUBLISHED: tuple[Column[Comparison], ...] = (
@@ -427,15 +416,3 @@ def moving_points(result: Result) -> tuple[CurvePoint, ...]:
     """The points to draw against streams held: the run's curve, if its load moved or repeated."""
     moved = any(stage.curve for stage in result.stages)
     return result.curve if moved or run_curve(result) else ()
-
-
-def curve_lines(points: Sequence[CurvePoint]) -> list[str]:
-    """A load curve as text, with a heading per shape if there are several."""
-    head, *lines = text_lines(CURVE, points) or [""]
-    shapes = [SHAPE[0].report(point) for point in points]
-    if len(set(shapes)) < 2:
-        return [head, *lines] if points else []
-    found = [head]
-    for shape in dict.fromkeys(shapes):
-        found += [f"ISL/OSL {shape}", *(line for line, own in zip(lines, shapes, strict=True) if own == shape)]
-    return found

@@ -5,13 +5,14 @@ The engine's percentiles are known only as intervals, bounded by its buckets, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
 from loadgen.format import counted, interval, memory, number, percent, plain
+from loadgen.report.columns import figure
 from loadgen.report.notes import LATENCY_TITLES, Note
 from loadgen.report.tabular import Column, Value
 from loadgen.schema.engine import EngineLatencyMs, EngineStage
@@ -55,20 +56,8 @@ def mean(latency: EngineLatencyMs | None, name: str) -> float | None:
     return latency.mean / 1000 if name in IN_SECONDS else latency.mean
 
 
-def _of_engine(name: str) -> Callable[[StageResult], Value]:
-    return lambda stage: getattr(stage.engine, name, None)
-
-
-def _running(stage: StageResult) -> Value:
-    return stage.others.running if stage.others is not None else None
-
-
 def _within(name: str, percentile: str, stage: StageResult) -> Value:
     return within(stage.engine.latency_ms.get(name) if stage.engine is not None else None, name, percentile)
-
-
-def _errors(stage: StageResult) -> Value:
-    return sum(stage.engine.errors.values()) if stage.engine is not None and stage.engine.errors else None
 
 
 def _percentile(name: str, percentile: str, width: int) -> Column[StageResult]:
@@ -85,12 +74,14 @@ def _percentile(name: str, percentile: str, width: int) -> Column[StageResult]:
 
 
 SERVED: tuple[Column[StageResult], ...] = (
-    Column("running", _running, short="run", decimals=1, width=6, role="running"),
-    Column("req/s", _of_engine("requests_per_s"), width=6),
-    Column("tok/s in", _of_engine("prompt_tokens_per_s"), short="in", group="tok/s", under="in", decimals=0, width=6),
+    Column("running", figure("others", "running"), short="run", decimals=1, width=6, role="running"),
+    Column("req/s", figure("engine", "requests_per_s"), width=6),
+    Column(
+        "tok/s in", figure("engine", "prompt_tokens_per_s"), short="in", group="tok/s", under="in", decimals=0, width=6
+    ),
     Column(
         "tok/s out",
-        _of_engine("generation_tokens_per_s"),
+        figure("engine", "generation_tokens_per_s"),
         short="out",
         group="tok/s",
         under="out",
@@ -109,8 +100,8 @@ SERVED: tuple[Column[StageResult], ...] = (
 MORE: tuple[Column[StageResult], ...] = (
     _percentile("e2e", "p50", 0),
     _percentile("e2e", "p99", 0),
-    Column("requests", _of_engine("requests"), decimals=0),
-    Column("errors", _errors, alarm=True),
+    Column("requests", figure("engine", "requests"), decimals=0),
+    Column("errors", lambda stage: sum(stage.engine.errors.values()) or None if stage.engine else None, alarm=True),
 )
 
 

@@ -51,6 +51,13 @@ class Column(Generic[_Row]):
     width: int = 0  # in characters, with leading blanks; 0: as wide as necessary
     role: str = "dim"  # the colour of its label in the cockpit
 
+    def number(self, row: _Row) -> float | None:
+        """The value as a number; None if it is unknown or words."""
+        value = self.value(row)
+        if isinstance(value, Statistic):
+            return value.value
+        return None if isinstance(value, str) else value
+
     def report(self, row: _Row, form: Form = fmt.grouped) -> str:
         """The cell of a report."""
         value = self.value(row)

@@ -5,7 +5,7 @@ import io
 
 import msgspec
 
-from loadgen.report.columns import CURVE, SHAPE, curve_lines, moving_points, run_curve
+from loadgen.report.columns import CURVE, SHAPE, moving_points, run_curve
 from loadgen.report.csv import csv_report
 from loadgen.report.html.charts import latency_by_held, throughput_by_held
 from loadgen.report.html.run_page import html_report
@@ -65,14 +65,6 @@ def test_a_run_by_hand_has_one_row_for_each_load() -> None:
     assert run_curve(ladder) == moving_points(ladder) == ()
     assert "By the streams held" not in text_report(ladder)
     assert run_curve(both()) == () and moving_points(both()) == both().curve
-
-
-def test_shapes_are_told_apart() -> None:
-    assert [line for line in curve_lines([point(8), point(8, isl=4096)]) if "ISL/OSL" in line] == [
-        "ISL/OSL 512/128",
-        "ISL/OSL 4096/128",
-    ]
-    assert curve_lines([]) == []
 
 
 def test_markdown_and_page_have_it_too() -> None:
