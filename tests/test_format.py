@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,91 +14,57 @@ from rich.cells import cell_len
 from loadgen import format as fmt
 from loadgen.format import fixed, grouped, harmless
 
+FORMS: dict[Callable[[Any], str], dict[Any, str]] = {
+    fmt.number: {
+        None: "-",
+        math.nan: "-",
+        math.inf: "-",
+        0: "0",
+        0.01234: "0.012",
+        0.834: "0.834",
+        0.99949: "0.999",
+        0.9996: "1.00",
+        1: "1.00",
+        9.996: "10.0",
+        15.94: "15.9",
+        99.96: "100",
+        834: "834",
+        999.6: "1.00k",
+        2092: "2.09k",
+        12345: "12.3k",
+        999_600: "1.00M",
+        3.2e9: "3.20G",
+        1e18: "huge",
+        -15.94: "-15.9",
+    },
+    fmt.count: {None: "-", 0: "0", 64: "64", 9999: "9999", 10_000: "10.0k", math.nan: "-"},
+    fmt.setting: {None: "-", 64.0: "64", 2.5: "2.50", 12_000: "12.0k"},
+    fmt.percent: {None: "-", 0: "0%", 0.003: "0.3%", 0.0996: "10%", 0.41: "41%", 1: "100%"},
+    fmt.clock: {None: "-", 0: "0:00", 761.9: "12:41", 3723: "1:02:03", -1: "0:00"},
+    fmt.duration: {None: "-", 58.4: "58 s", 119.6: "1:59", -1: "0 s"},
+    fmt.signal_name: {9: "SIGKILL", 37: "signal 37", 0: "signal 0"},
+    fmt.exact: {None: "-", 0: "0", 6.2: "6.2", 6.203: "6.203", 1234567.0: "1,234,567", 0.0002: "0.0002"},
+    fmt.exact_percent: {0.9994: "99.94%", 0.9995: "99.95%", 1.0: "100%", None: "-"},
+    fmt.interval: {
+        None: "-",
+        (80.0, 100.0): "80-100",
+        (0.0, 10.0): "<10",
+        (640.0, None): ">640",
+        (0.0, None): ">0",
+        (2.5, 7.5): "2.5-7.5",
+        (80_000.0, 160_000.0): "80.0k-160k",
+    },
+}
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "-"),
-        (math.nan, "-"),
-        (math.inf, "-"),
-        (0, "0"),
-        (0.01234, "0.012"),
-        (0.834, "0.834"),
-        (0.99949, "0.999"),
-        (0.9996, "1.00"),
-        (1, "1.00"),
-        (9.996, "10.0"),
-        (15.94, "15.9"),
-        (99.96, "100"),
-        (834, "834"),
-        (999.6, "1.00k"),
-        (2092, "2.09k"),
-        (12345, "12.3k"),
-        (999_600, "1.00M"),
-        (3.2e9, "3.20G"),
-        (1e18, "huge"),
-        (-15.94, "-15.9"),
-    ],
-)
-def test_number(value: float | None, text: str) -> None:
-    assert fmt.number(value) == text
+
+@pytest.mark.parametrize(("form", "value"), [(form, value) for form, values in FORMS.items() for value in values])
+def test_a_value_as_text(form: Callable[[Any], str], value: Any) -> None:
+    assert form(value) == FORMS[form][value]
 
 
 @given(st.floats(min_value=0))
 def test_a_number_never_leaves_its_five_cells(value: float | None) -> None:
     assert len(fmt.number(value)) <= 5
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(None, "-"), (0, "0"), (64, "64"), (9999, "9999"), (10_000, "10.0k"), (math.nan, "-")]
-)
-def test_count(value: float | None, text: str) -> None:
-    assert fmt.count(value) == text
-
-
-@pytest.mark.parametrize(
-    ("bounds", "text"),
-    [
-        (None, "-"),
-        ((80.0, 100.0), "80-100"),
-        ((0.0, 10.0), "<10"),
-        ((640.0, None), ">640"),
-        ((0.0, None), ">0"),
-        ((2.5, 7.5), "2.5-7.5"),
-        ((80_000.0, 160_000.0), "80.0k-160k"),
-    ],
-)
-def test_an_interval(bounds: tuple[float, float | None] | None, text: str) -> None:
-    assert fmt.interval(bounds) == text
-
-
-@pytest.mark.parametrize(("value", "text"), [(None, "-"), (64.0, "64"), (2.5, "2.50"), (12_000, "12.0k")])
-def test_setting(value: float | None, text: str) -> None:
-    assert fmt.setting(value) == text
-
-
-@pytest.mark.parametrize(
-    ("share", "text"), [(None, "-"), (0, "0%"), (0.003, "0.3%"), (0.0996, "10%"), (0.41, "41%"), (1, "100%")]
-)
-def test_percent(share: float | None, text: str) -> None:
-    assert fmt.percent(share) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(None, "-"), (0, "0:00"), (761.9, "12:41"), (3723, "1:02:03"), (-1, "0:00")]
-)
-def test_clock(seconds: float | None, text: str) -> None:
-    assert fmt.clock(seconds) == text
-
-
-@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (37, "signal 37"), (0, "signal 0")])
-def test_signal_name(number: int, name: str) -> None:
-    assert fmt.signal_name(number) == name
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(None, "-"), (58.4, "58 s"), (119.6, "1:59"), (-1, "0 s")])
-def test_duration(seconds: float | None, text: str) -> None:
-    assert fmt.duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -159,27 +127,6 @@ def test_control_sequences_become_marks(text: str) -> None:
 
 def test_words_and_lines_stay() -> None:
     assert harmless("Grüße\nan die 世界 🙂") == "Grüße\nan die 世界 🙂"
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "-"),
-        (0, "0"),
-        (6.2, "6.2"),
-        (6.203, "6.203"),
-        (100.0, "100"),
-        (1234567.0, "1,234,567"),
-        (0.0002, "0.0002"),
-    ],
-)
-def test_a_limit_and_what_is_held_against_it(value: float | None, text: str) -> None:
-    assert fmt.exact(value) == text
-
-
-def test_a_share_beside_the_share_that_is_wanted() -> None:
-    assert (fmt.exact_percent(0.9994), fmt.exact_percent(0.9995)) == ("99.94%", "99.95%")
-    assert (fmt.exact_percent(1.0), fmt.exact_percent(None)) == ("100%", "-")
 
 
 def test_nothing_is_less_than_zero_by_rounding() -> None:

@@ -125,47 +125,6 @@ def test_the_three_benchmarks_of_gpt_oss() -> None:
     assert loads == [(8, 80, 4096, 1024), (8, 240, 4096, 1024), (1, 30, 4096, 1024), (4, 4, 4070, 1024)]
 
 
-def test_the_published_table_of_gpt_oss() -> None:
-    assert figures("mi300x-gpt-oss-120b") == {
-        "ttft_mean_ms": 864.75,
-        "ttft_p50_ms": 833.79,
-        "ttft_p99_ms": 2091.68,
-        "tpot_mean_ms": 15.87,
-        "tpot_p50_ms": 15.85,
-        "tpot_p99_ms": 16.96,
-        "itl_mean_ms": 15.87,
-        "itl_p50_ms": 15.22,
-        "itl_p99_ms": 17.26,
-        "e2e_mean_ms": 17097.11,
-        "e2e_p50_ms": 16968.59,
-        "e2e_p99_ms": 17943.96,
-        "requests_per_s": 0.47,
-        "output_tokens_per_s": 479.07,
-        "total_tokens_per_s": 2394.07,
-        "duration_s": 171.00,
-        "completed": 80,
-        "input_tokens": 327463,
-        "output_tokens": 81920,
-    }
-    assert figures("mi300x-gpt-oss-120b", "latency") == {
-        "e2e_mean_ms": 18940,
-        "e2e_p10_ms": 18600,
-        "e2e_p25_ms": 18720,
-        "e2e_p50_ms": 18890,
-        "e2e_p75_ms": 19070,
-        "e2e_p90_ms": 19330,
-        "e2e_p99_ms": 19740,
-        "duration_s": 568,
-    }
-    assert figures("mi300x-gpt-oss-120b", "throughput") == {
-        "requests_per_s": 0.24,
-        "total_tokens_per_s": 1239.56,
-        "output_tokens_per_s": 249.15,
-        "input_tokens": 16282,
-        "output_tokens": 4096,
-    }
-
-
 def test_the_other_workloads_of_every_flag_explained() -> None:
     seqs = {
         variant: profile("mi300x-gpt-oss-120b-aiter", variant).server.args["max-num-seqs"]
