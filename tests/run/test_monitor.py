@@ -15,7 +15,7 @@ from loadgen.schema.snapshot import Snapshot
 from tests.engines import NOBODY, Simulator, attach, profile, simulator
 from tests.run.driving import in_turn, once, outcome, processes_of_ours
 from tests.run.test_controller import texts
-from tests.run.test_probe import Sparse, serving
+from tests.run.test_optional import Server, serving
 
 
 def quiet(engine: Simulator, *, plan: dict[str, Any] | None = None, **load: Any) -> Profile:
@@ -96,19 +96,15 @@ async def test_without_a_server_there_is_the_machine() -> None:
     assert result.host_series["cpu_percent"]
 
 
-class OtherPage(Sparse):
-    def answer(self, path: str, body: bytes) -> bytes:
-        page = b"# TYPE node_load1 gauge\nnode_load1 0.5\n"
-        head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(page)
-        return head + page if path == "/metrics" else super().answer(path, body)
-
-
 @pytest.mark.parametrize(
-    ("server", "why"),
-    [(Sparse(), "/metrics answered 404"), (OtherPage(), "/metrics has no figure of vLLM, SGLang, TGI")],
+    ("metrics", "why"),
+    [
+        ((404, b""), "/metrics answered 404"),
+        ((200, b"# TYPE node_load1 gauge\nnode_load1 0.5\n"), "/metrics has no figure of vLLM, SGLang, TGI"),
+    ],
 )
-async def test_a_server_that_tells_nothing_is_refused(server: Sparse, why: str) -> None:
-    async with serving(server) as url:
+async def test_a_server_without_metrics_of_an_engine_is_refused(metrics: tuple[int, bytes], why: str) -> None:
+    async with serving(Server(odd={"/metrics": metrics})) as url:
         parts = profile({"engine": "attach", "url": url}, load={"concurrency": 0, "requests": None})
         result, error = await outcome(parts)
     assert isinstance(error, ServerError)

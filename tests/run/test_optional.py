@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from loadgen.run.engine_watch import EngineWatch
 from loadgen.run.probe import Accepted, identify, probe
 from loadgen.schema.journal import Happened, Line
 from loadgen.server.vllm.client import ServerClient, until_ready
+from loadgen.workload.prompts import FALLBACK_IDS, WORDS
 from tests.engines import profile
 from tests.run.driving import outcome
 from tests.run.test_controller import texts
@@ -95,9 +97,10 @@ def streamed(document: dict[str, Any]) -> bytes:
 
 
 @asynccontextmanager
-async def serving(server: Server) -> AsyncIterator[str]:
-    async with await asyncio.start_server(server, "127.0.0.1", 0) as listening:
-        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+async def serving(server: Server, host: str = "127.0.0.1") -> AsyncIterator[str]:
+    async with await asyncio.start_server(server, host, 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        yield f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 async def learn(url: str, *, model: str | None = "m", key: str | None = None, **load: Any) -> Accepted:
@@ -167,23 +170,26 @@ async def test_a_run_says_on_screen_and_in_the_result_what_is_unknown() -> None:
 # The first request.
 
 
-def refusing(names: Collection[str], *, named: bool) -> Callable[[str, dict[str, Any]], tuple[int, bytes] | None]:
+def refusing(
+    names: Collection[str], *, named: bool, status: int = 400
+) -> Callable[[str, dict[str, Any]], tuple[int, bytes] | None]:
     """Refuse requests with any of these fields, or a prompt of token ids; in words that name the first or none."""
 
     def post(path: str, body: dict[str, Any]) -> tuple[int, bytes] | None:
         sent = json.dumps({name: value for name, value in body.items() if name not in ("prompt", "messages")})
         bad = [name for name in names if f'"{name}"' in sent]
         bad += ["prompt"] if "prompt" in names and isinstance(body.get("prompt"), list) else []
-        return (400, f"unsupported: {bad[0] if named else 'something'}".encode()) if bad else None
+        return (status, f"unsupported: {bad[0] if named else 'something'}".encode()) if bad else None
 
     return post
 
 
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(("named", "status"), [(True, 400), (False, 400), (True, 422), (False, 500)])
 @pytest.mark.parametrize(
     ("endpoint", "names"),
     [
         ("completions", ["prompt"]),
+        ("completions", ["ignore_eos", "continuous_usage_stats"]),
         ("completions", ["prompt", "ignore_eos"]),
         ("completions", ["continuous_usage_stats", "temperature"]),
         ("completions", ["prompt", "ignore_eos", "temperature"]),
@@ -193,8 +199,8 @@ def refusing(names: Collection[str], *, named: bool) -> Callable[[str, dict[str,
         ("chat", ["temperature"]),
     ],
 )
-async def test_only_what_is_refused_is_given_up(endpoint: str, names: list[str], named: bool) -> None:
-    server = Server(refusing(names, named=named))
+async def test_only_what_is_refused_is_given_up(endpoint: str, names: list[str], named: bool, status: int) -> None:
+    server = Server(refusing(names, named=named, status=status))
     async with serving(server) as url:
         accepted = await learn(url, endpoint=endpoint)
     assert sorted(accepted.without) == sorted(names)
@@ -202,6 +208,40 @@ async def test_only_what_is_refused_is_given_up(endpoint: str, names: list[str],
     (note,) = [note for note in accepted.notes if note.startswith("the server refuses")]
     assert all(name in note for name in names if name not in ("prompt", "continuous_usage_stats"))
     assert bool(accepted.vocabulary.words) == (endpoint == "chat" or "prompt" in names)
+    assert accepted.osl_name == ("max_completion_tokens" if "max_tokens" in names else None)
+    assert not any(name in json.dumps(accepted.options) for name in names)
+
+
+async def test_usage_that_is_refused_takes_that_of_every_event_with_it() -> None:
+    async with serving(Server(refusing(["stream_options"], named=True))) as url:
+        accepted = await learn(url)
+    (note,) = [note for note in accepted.notes if note.startswith("the server refuses")]
+    assert note.endswith("does without: usage (tokens are counted as events unless it is sent anyway)")
+    assert "stream_options" not in accepted.options
+
+
+async def test_without_a_tokenizer_prompts_are_made_of_a_small_range_of_ids_or_of_any_words() -> None:
+    async with serving(Server()) as url:
+        ids, words = await learn(url), await learn(url, endpoint="chat")
+    assert ids.vocabulary.ids == FALLBACK_IDS
+    assert any("/tokenize answered 404" in note and "the token ids 300 to 999" in note for note in ids.notes)
+    assert words.vocabulary.words == tuple(WORDS)
+    assert any("usage" in note for note in words.notes)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b'data: {"error": {"message": "out of memory", "code": 507}}\n\ndata: [DONE]\n\n', "out of memory"),
+        (b'data: {"choices": [{"text": "", "finish_reason": "abort"}]}\n\ndata: [DONE]\n\n', "'abort'"),
+        (b"<html>Welcome</html>", "not an event stream: <html>Welcome"),
+        (b'data: {"choices": [{"text": "a"}]}\n\n', "without a finish reason"),
+    ],
+)
+async def test_the_first_request_is_judged_as_a_stream_of_the_load(answer: bytes, words: str) -> None:
+    async with serving(Server(lambda path, body: (200, answer))) as url:
+        with pytest.raises(ServerError, match=f"the first request failed: .*{re.escape(words)}"):
+            await learn(url)
 
 
 @pytest.mark.parametrize(
@@ -293,16 +333,20 @@ async def test_usage_that_is_missing_is_noted() -> None:
 
 
 async def test_without_a_model_or_a_list_the_option_is_named() -> None:
-    for answer in ((404, b""), (200, b'{"data": null}'), (200, b"<html>")):
+    for answer in ((404, b""), (200, b'{"data": null}'), (200, b'{"data": []}'), (200, b"<html>")):
         async with serving(Server(odd={"/v1/models": answer})) as url:
             with pytest.raises(ServerError, match=r"/v1/models.*; name the model with --model \(server.model\)$"):
                 await learn(url, model=None)
+    async with serving(Server(odd={"/v1/models": (401, b"{}")})) as url:
+        with pytest.raises(ServerError, match="/v1/models: wants an API key"):
+            await learn(url, model=None)
 
 
-async def test_a_named_model_overrules_the_list() -> None:
-    async with serving(Server()) as url:
-        accepted = await learn(url, model="other")
-    assert accepted.notes[0] == "/v1/models lists m; other is requested as named"
+@pytest.mark.parametrize("listed", [[], None, [{"id": "unknown"}], [{"object": "model"}]])
+async def test_a_named_model_overrules_the_list(listed: Any) -> None:
+    async with serving(Server(odd={"/v1/models": (200, json.dumps({"data": listed}).encode())})) as url:
+        accepted = await learn(url)
+    assert sum("m is requested as named" in note for note in accepted.notes) == 1
 
 
 async def test_the_profile_of_tgi_runs_against_its_tokenize() -> None:
