@@ -201,7 +201,7 @@ async def test_two_hosts(server: SshServer, home: Path, tmp_path: Path) -> None:
         await nothing_is_left(server, twin)
 
 
-async def test_the_errors_of_several_hosts_are_told_together(server: SshServer) -> None:
+async def test_the_errors_of_several_hosts_are_reported_together(server: SshServer) -> None:
     reported = await refusal(Cluster(hosts=[server.name, "127.0.0.1:1", "no-such-host.invalid"]))
     assert [line.split(": ")[0] for line in reported.splitlines()] == ["127.0.0.1:1", "no-such-host.invalid"]
     await nothing_is_left(server)

@@ -77,7 +77,7 @@ def test_a_refusal_says_where_and_what(tmp_path: Path, text: str, words: list[st
         assert word in message
 
 
-def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     message = refusal(tmp_path, MINIMAL + "[load]\nisl = 0\nosl = 0")
     assert len(message.splitlines()) == 2
 

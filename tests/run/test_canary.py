@@ -118,7 +118,7 @@ async def test_what_the_endpoint_does_not_score_is_said_and_the_rest_is_checked(
     assert [verdict for verdict in output_verdicts(result) if verdict.id == "output-drift"] == []
 
 
-async def test_two_engines_are_told_apart_and_one_is_the_same_as_itself(engine: Simulator) -> None:
+async def test_two_engines_are_distinguished_and_one_is_the_same_as_itself(engine: Simulator) -> None:
     parts = attach(engine, load={"requests": 4}, canary=OFTEN)
     (a, _), (again, _) = await outcome(parts), await outcome(parts)
     engine.faults("drift:nats=0.02", "flip")
@@ -132,7 +132,7 @@ async def test_two_engines_are_told_apart_and_one_is_the_same_as_itself(engine: 
     assert (other.same_answers, other.answers) == (0, 3)
 
 
-async def test_a_reference_that_was_taken_beside_others_is_said_to_be(engine: Simulator) -> None:
+async def test_a_reference_that_was_taken_next_to_others_is_said_to_be(engine: Simulator) -> None:
     body = {"model": "simulator", "prompt": [400] * 16, "max_tokens": 8_000, "ignore_eos": True, "stream": True}
     async with (
         httpx.AsyncClient(trust_env=False) as client,
@@ -156,7 +156,7 @@ async def test_a_server_whose_first_score_takes_long_is_checked_all_the_same(
     assert [text.idle_scores for text in result.canary.texts] == [1]
 
 
-async def test_scores_that_differ_by_less_than_matters_are_told_from_repetitions(engine: Simulator) -> None:
+async def test_scores_that_differ_by_less_than_matters_are_distinguished_from_repetitions(engine: Simulator) -> None:
     """Two precisions of the same weights: 1e-4 nats a token apart, each exact in itself."""
     result, _ = await outcome(attach(engine, load={"requests": 4}, canary=OFTEN))
     assert result.canary is not None
@@ -170,7 +170,7 @@ async def test_scores_that_differ_by_less_than_matters_are_told_from_repetitions
     ]
 
 
-async def test_a_canary_that_is_never_answered_is_told_when_the_run_ends(
+async def test_a_canary_that_is_never_answered_is_reported_when_the_run_ends(
     engine: Simulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("loadgen.run.canary.IDLE_S", 0.0)  # however short the wait was

@@ -172,7 +172,7 @@ async def test_a_plan_that_is_asked_for_during_the_start(engine: Simulator) -> N
     assert [stage.target.concurrency for stage in result.stages] == [2]
 
 
-async def test_what_cannot_be_done_is_told_and_changes_nothing(engine: Simulator) -> None:
+async def test_what_cannot_be_done_is_reported_and_changes_nothing(engine: Simulator) -> None:
     act = in_turn(
         (flowing, FollowPlan(PlanRequest("slo"))),
         (flowing, FollowPlan(PlanRequest("ladder", loads=(1.5,)))),

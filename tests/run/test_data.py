@@ -15,7 +15,7 @@ HITS = [{"pass_number": 1, "figures": {"prefix_hit_percent": 0.9}}]
 HITS += [{"pass_number": 2, "figures": {"prefix_hit_percent": 50}}]
 
 
-async def test_the_sample_in_two_passes_beside_what_was_published(engine: Simulator) -> None:
+async def test_the_sample_in_two_passes_next_to_what_was_published(engine: Simulator) -> None:
     published = {"source": "a publication", "points": HITS, "data": "x.json of a hub", "data_sha256": "ab" * 32}
     load = {"data": "sample", "osl": 8, "passes": 2, "requests": 32, "concurrency": 32}
     result, _ = await outcome(attach(engine, load=load, reference=published))

@@ -290,7 +290,7 @@ async def test_several_servers_behind_one_address_are_no_sum() -> None:
     assert stage.generation_tokens is None
 
 
-async def test_a_page_of_something_else_is_told_once() -> None:
+async def test_a_page_of_something_else_is_reported_once() -> None:
     pages = ["node_cpu_seconds_total 1\n", "<html>no metrics</html>", "\x00\xff\x1b[2J", page((0, 1), rejected=0)]
     watch, events, _ = await readings(pages, apart_s=1.0)
     assert len(events) == 1 and events[0].endswith("/metrics: no figure of vLLM, SGLang, TGI is on this page")

@@ -70,7 +70,7 @@ async def somebody_else(engine: Simulator) -> AsyncIterator[None]:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_load_beside_somebody_elses_says_so_and_is_not_compared() -> None:
+async def test_a_load_next_to_somebody_elses_says_so_and_is_not_compared() -> None:
     with simulator() as engine:
         async with somebody_else(engine):
             result, error = await outcome(attach(engine, load={"concurrency": 1, "requests": None, "duration": "3s"}))

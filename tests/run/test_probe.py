@@ -107,14 +107,14 @@ async def test_models_by_weight(engine: Simulator) -> None:
     assert 55 <= first.models["adapter"] <= 95
 
 
-async def test_a_model_that_is_not_served_is_told_before_the_load(engine: Simulator) -> None:
+async def test_a_model_that_is_not_served_is_reported_before_the_load(engine: Simulator) -> None:
     result, error = await outcome(attach(engine, load={"models": {"base": 1, "nope": 3}}))
     assert isinstance(error, ServerError)
     assert "/v1/models lists base, adapter; name the model with --model" in str(error)
     assert result.stages == []
 
 
-async def test_extra_fields_reach_the_server_and_its_refusal_is_told(engine: Simulator) -> None:
+async def test_extra_fields_reach_the_server_and_its_refusal_is_reported(engine: Simulator) -> None:
     result, error = await outcome(attach(engine, load={"extra_body": {"min_tokens": 2}}))
     assert (error, result.stages[0].requests.completed) == (None, 20)
     _, error = await outcome(attach(engine, load={"extra_body": {"min_tokens": "many"}}))

@@ -206,7 +206,7 @@ async def test_who_comes_while_the_run_ends_is_not_left_behind(tmp_path: Path, t
         assert asyncio.all_tasks() == others
 
 
-async def test_another_version_is_told_apart(tmp_path: Path) -> None:
+async def test_another_version_is_distinguished(tmp_path: Path) -> None:
     async def speak(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'{"other": 1}\n')
         writer.close()

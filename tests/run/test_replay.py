@@ -65,7 +65,7 @@ async def test_it_ends_where_the_run_ended(recorded: tuple[Path, Snapshot]) -> N
     }
 
 
-async def test_every_point_is_told_once(recorded: tuple[Path, Snapshot]) -> None:
+async def test_every_point_is_reported_once(recorded: tuple[Path, Snapshot]) -> None:
     journal, _ = recorded
     slow, fast = await played_in_steps(Replay(journal)), await played(Replay(journal, speed=100))
     assert _points(fast) == _points(slow)
@@ -131,7 +131,7 @@ def tick(t_s: float) -> Ticked:
     return Ticked(t_s=t_s, span_s=0.25, stages={}, client=ClientDelta(), held=0)
 
 
-async def test_a_death_and_another_start_are_told_as_they_were(tmp_path: Path) -> None:
+async def test_a_death_and_another_start_are_reported_as_they_were(tmp_path: Path) -> None:
     cause = Diagnosis("killed", "something killed it", (), "look for who did")
     lines: list[Line] = [
         msgspec.structs.replace(STARTED, profile={"name": "mine+small"}),

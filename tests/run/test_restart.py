@@ -175,7 +175,7 @@ async def test_without_an_operator_a_dead_server_ends_the_run() -> None:
     assert result.state == "server_died"
 
 
-async def test_what_cannot_be_restarted_is_told_and_nothing_happens() -> None:
+async def test_what_cannot_be_restarted_is_reported_and_nothing_happens() -> None:
     with simulator() as engine:
         run = opened(attach(engine, load=ENDLESS))
         act = in_turn((flowing, Restart(None)), (flowing, Stop()))

@@ -160,7 +160,7 @@ async def test_every_change_of_load_is_a_stage_and_an_event(engine: Simulator) -
     assert all(stage.requests.completed for stage in result.stages)
 
 
-async def test_what_the_operator_asks_for_during_the_start_is_not_lost() -> None:
+async def test_what_the_operator_requests_during_the_start_is_not_lost() -> None:
     act = in_turn(
         (lambda snapshot: snapshot.phase in ("checking", "starting"), SetConcurrency(3)),
         (flowing, Stop()),

@@ -117,7 +117,7 @@ async def test_the_operator_extends_a_stage(engine: Simulator) -> None:
     assert any(event.text == "conc 4 extended by 2 s" for event in result.events)
 
 
-async def test_a_stage_beside_the_plan_is_no_point_of_it(engine: Simulator) -> None:
+async def test_a_stage_next_to_the_plan_is_no_point_of_it(engine: Simulator) -> None:
     act = in_turn(
         (flowing, SetConcurrency(5)),
         (lambda snapshot: len(snapshot.stages) == 2, NextStage()),

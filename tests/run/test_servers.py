@@ -180,7 +180,7 @@ async def test_one_that_cannot_be_left_is_stopped_and_the_other_runs_on(
         await stop_left(left)
 
 
-async def test_each_that_was_left_is_told_with_what_ends_it(fake: FakeServer, tmp_path: Path) -> None:
+async def test_each_that_was_left_is_reported_with_what_ends_it(fake: FakeServer, tmp_path: Path) -> None:
     reported: list[str] = []
     servers = Servers(of(two(fake)))
     await servers.start(tmp_path)

@@ -26,7 +26,7 @@ WEIGHTS = Milestone("weights", "load weights", "running", 0.5, "2/4 shards")
 READY = Milestone("ready", "ready")
 
 
-async def test_what_was_published_is_beside_the_running_stage_and_in_the_end_beside_all(
+async def test_what_was_published_is_next_to_the_running_stage_and_in_the_end_next_to_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -130,7 +130,7 @@ RUN = (
 )
 
 
-def test_a_run_beside_its_baseline(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_next_to_its_baseline(capfd: pytest.CaptureFixture[str]) -> None:
     write_result(run_of(served(1, concurrency=2, isl=16, osl=4, in_step=True)), Path("first.json"))
     assert vramp("baseline", "save", "good", "first.json") == 0
     assert vramp(*RUN.split(), "second.json", "--baseline", "good") == 0
@@ -191,7 +191,7 @@ def test_a_gate_holds_though_nobody_can_take_its_table() -> None:
 
 
 @pytest.mark.parametrize("percent", ["49", "99.99999999999999", "nan", "100"])
-def test_a_confidence_beyond_what_is_told_is_refused(percent: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_confidence_beyond_what_is_reported_is_refused(percent: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert vramp("compare", "a.json", "slow.json", "--confidence", percent) == 2
     assert "expected 50 to 99.99 percent" in capsys.readouterr().err
     assert vramp("compare", "a.json", "slow.json", "--confidence", "99.99") == 0

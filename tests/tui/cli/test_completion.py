@@ -62,16 +62,16 @@ def test_every_command_profiles_and_runs_are_in_each_script(scripts: Path, shell
 
 
 @pytest.mark.parametrize(
-    ("shell", "offered_beside_the_commands"),
+    ("shell", "offered_next_to_the_commands"),
     [
         ("bash", "_shtab_vramp_pos_0_COMPGEN=_vramp_profiles"),
         ("zsh", "_shtab_vramp_commands() { _vramp_verbs; _vramp_profiles; }"),
         ("fish", """-n '_shtab_vramp_using; and test $_shtab_vramp_npos -eq 0' -ka "(_vramp_profiles)"\n"""),
     ],
 )
-def test_a_profile_in_the_place_of_a_command(scripts: Path, shell: str, offered_beside_the_commands: str) -> None:
+def test_a_profile_in_the_place_of_a_command(scripts: Path, shell: str, offered_next_to_the_commands: str) -> None:
     _, _, behind_what_shtab_declares = (scripts / shell).read_text().rpartition("complete -c vramp -e")
-    assert offered_beside_the_commands in behind_what_shtab_declares
+    assert offered_next_to_the_commands in behind_what_shtab_declares
 
 
 def test_an_unknown_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

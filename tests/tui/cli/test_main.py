@@ -169,7 +169,7 @@ def test_a_start_that_would_fail_is_refused_unless_it_is_forced(said: Said) -> N
     assert "the preflight found that the start would fail" not in forced.err
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_anything_starts(tmp_path: Path, said: Said) -> None:
+def test_a_folder_that_cannot_be_written_is_reported_before_anything_starts(tmp_path: Path, said: Said) -> None:
     (tmp_path / "runs").write_text("in the way")
     done = said("run", "--url", NOBODY)
     assert done.code == 2
@@ -353,7 +353,7 @@ def test_a_port_that_cannot_be_is_usage(words: list[str], capsys: pytest.Capture
     assert "--port" in capsys.readouterr().err
 
 
-def test_a_name_too_long_for_a_result_is_told_before_anything_starts(
+def test_a_name_too_long_for_a_result_is_reported_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -362,7 +362,7 @@ def test_a_name_too_long_for_a_result_is_told_before_anything_starts(
     assert "the result cannot be written there: File name too long; nothing was started" in capsys.readouterr().err
 
 
-def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_is_gone_is_reported(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     process = subprocess.run(
         ["/bin/sh", "-c", 'cd gone && rmdir ../gone && exec "$@"', "sh", *VRAMP, "report", "last"],

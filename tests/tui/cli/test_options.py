@@ -68,7 +68,7 @@ def test_no_variants_no_choice(tmp_path: Path, path: str) -> None:
     ],
 )
 @pytest.mark.parametrize("variant", [None, "other"])
-def test_load_asked_for_by_name_takes_the_place_of_every_plan(
+def test_load_requested_by_name_takes_the_place_of_every_plan(
     tables: str, variant: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -137,7 +137,7 @@ def test_keys_are_left_out_of_a_profile_and_of_each_variant(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("text", ["load = 5", "server = []", 'plan = "knee"', "cluster = 1", "stages = [3]"])
-def test_what_is_no_table_is_told_under_any_option(text: str, tmp_path: Path) -> None:
+def test_what_is_no_table_is_reported_under_any_option(text: str, tmp_path: Path) -> None:
     file = tmp_path / "flat.toml"
     file.write_text(text)
     options = parsed(str(file), "--concurrency", "3", "--hosts", "a,b", "--requests", "5")
@@ -162,7 +162,7 @@ def test_machines_named_by_an_option_replace_those_of_the_profile(tmp_path: Path
 
 @pytest.mark.parametrize("text", ["²", "9" * 5000])
 @pytest.mark.parametrize("name", ["warmup", "isl", "requests"])
-def test_what_only_looks_like_a_number_is_told(path: str, name: str, text: str) -> None:
+def test_what_only_looks_like_a_number_is_reported(path: str, name: str, text: str) -> None:
     options = parsed(path, f"--{name}", text)
     with pytest.raises(ProfileError, match=f"--{name} {text}: expected a number"):
         profile_from(*document_of(options), options)

@@ -54,7 +54,7 @@ def test_markdown_and_csv_are_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert Path("box.md").read_text().startswith("### ")
 
 
-def test_html_lies_beside_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+def test_html_lies_next_to_the_result(capsys: pytest.CaptureFixture[str]) -> None:
     assert report("last", "--html") == 0
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -92,7 +92,7 @@ def test_vllm_json_is_an_object_a_list_or_files(capsys: pytest.CaptureFixture[st
         ([], 2, "the following arguments are required: RUN"),
     ],
 )
-def test_what_cannot_be_done_is_told(
+def test_what_cannot_be_done_is_reported(
     words: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write("empty.json")

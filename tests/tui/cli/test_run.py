@@ -87,7 +87,7 @@ def test_an_outcome_does_not_hang_on_who_reads_it(
     assert [case.get("name") for case in xml.parse("tests.xml").iter("testcase")][1:] != []
 
 
-def test_a_locale_that_lacks_a_character_gets_it_by_number(engine: Simulator) -> None:
+def test_a_locale_that_does_not_have_a_character_gets_it_by_number(engine: Simulator) -> None:
     Path("p.toml").write_text(f"[server]\nengine = 'attach'\nurl = '{engine.url}'\n[[stages]]\nlabel = 'naïve'\n")
     command = [sys.executable, "-m", "tui.cli", "run", "p.toml", "--isl", "16", "--osl", "4", "--requests", "10"]
     env = ENVIRONMENT | {"PYTHONIOENCODING": "ascii:strict"}

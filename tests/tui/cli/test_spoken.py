@@ -24,14 +24,14 @@ def heard(*snapshots: Snapshot) -> list[str]:
     return lines
 
 
-def test_what_stays_as_it_is_is_told_once() -> None:
+def test_what_stays_as_it_is_is_reported_once() -> None:
     once, twice = heard(with_gpus()), heard(with_gpus(), with_gpus(), with_gpus())
     assert twice == once
     assert "Attention, gpu 5: THROTTLED thermal 18%." in once
     assert all(line[0].isupper() and line.endswith((".", "!", "?")) and "\n" not in line for line in once)
 
 
-def test_a_stage_that_is_over_is_told_with_its_figures_and_units() -> None:
+def test_a_stage_that_is_over_is_reported_with_its_figures_and_units() -> None:
     reported = [line for line in heard(running(30.0), running(200.0)) if line.startswith("Stage")]
     assert reported[0] == "Stage 1 of 4 begins: 8 streams held open, 4096 input and 1024 output tokens a request."
     assert reported[1].startswith(
@@ -42,7 +42,7 @@ def test_a_stage_that_is_over_is_told_with_its_figures_and_units() -> None:
     assert reported[-1].startswith("Stage 4 of 4 begins: 64 streams")
 
 
-def test_a_verdict_that_flickers_is_told_once_and_one_that_is_gone_for_good_is_told_to_be() -> None:
+def test_a_verdict_that_flickers_is_reported_once_and_one_that_is_gone_for_good_is_reported_to_be() -> None:
     def at(t_s: float, *verdicts: Verdict) -> Snapshot:
         return msgspec.structs.replace(running(200.0, verdicts=verdicts), t_s=t_s)
 
@@ -52,7 +52,7 @@ def test_a_verdict_that_flickers_is_told_once_and_one_that_is_gone_for_good_is_t
     assert heard(at(200, QUEUEING), at(202), at(206))[-1] == "No longer true, gpu 0: queueing."
 
 
-def test_failures_are_told_as_they_grow_and_not_each_by_itself() -> None:
+def test_failures_are_reported_as_they_grow_and_not_each_by_itself() -> None:
     def at(t_s: float, count: int) -> Snapshot:
         return msgspec.structs.replace(running(200.0, errors={"http_5xx": (count, ["503: busy"])}), t_s=t_s)
 
@@ -63,7 +63,7 @@ def test_failures_are_told_as_they_grow_and_not_each_by_itself() -> None:
     ]
 
 
-def test_the_servers_milestones_and_its_death_are_told() -> None:
+def test_the_servers_milestones_and_its_death_are_reported() -> None:
     ready = starting()
     done = tuple(msgspec.structs.replace(one, state="done") for one in ready.server.milestones)
     reported = heard(

@@ -124,7 +124,7 @@ def test_a_sigterm_ends_a_run_whose_last_words_nobody_reads(tmp_path: Path) -> N
     assert json.loads((tmp_path / "o.json").read_text())["state"] == "stopped"
 
 
-def test_a_terminal_that_closes_untold_ends_the_run_too(tmp_path: Path) -> None:
+def test_a_terminal_that_closes_without_notice_ends_the_run_too(tmp_path: Path) -> None:
     # The kernel tells the leader of the session alone, and this one keeps it to itself.
     leader = "trap '' HUP; \"$@\"; echo $? > status"
     with cockpit(tmp_path, command=["/bin/sh", "-c", leader, "sh", *COCKPIT]) as terminal:
@@ -227,7 +227,7 @@ Cockpit.key_f = fail
 """
 
 
-def test_what_breaks_the_screen_is_told_without_the_values_of_locals(tmp_path: Path) -> None:
+def test_what_breaks_the_screen_is_reported_without_the_values_of_locals(tmp_path: Path) -> None:
     with cockpit(tmp_path, command=[sys.executable, "-c", BREAKS + "open_cockpit(Cockpit())"]) as terminal:
         terminal.read_until(b"shipped with vramp")
         terminal.press(b"f")

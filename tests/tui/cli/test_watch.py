@@ -150,7 +150,7 @@ def test_without_a_terminal_it_says_what_else_there_is(tmp_path: Path) -> None:
         ("2>&1", "dumb", "TERM=dumb"),
     ],
 )
-def test_a_terminal_that_cannot_show_it_is_told_why(tmp_path: Path, redirected: str, term: str, reason: str) -> None:
+def test_a_terminal_that_cannot_show_it_is_refused(tmp_path: Path, redirected: str, term: str, reason: str) -> None:
     (tmp_path / JOURNAL).touch()
     command = ["/bin/sh", "-c", f'"$0" -m tui.cli watch . {redirected}', sys.executable]
     with in_a_terminal(command, tmp_path, {"PYTHONPATH": str(ROOT), "TERM": term}) as terminal:
@@ -198,7 +198,7 @@ async def test_listening_on_a_network_is_warned_about(
     assert output.out == ""
 
 
-def test_what_listens_is_reached_from_this_machine_alone_unless_told_otherwise() -> None:
+def test_what_listens_is_reached_from_this_machine_alone_by_default() -> None:
     assert web_parser().parse_args([]).host == "127.0.0.1"
     assert cockpit_parser().parse_args([]).metrics_host == "127.0.0.1"
     assert main_parser().parse_args([]).host == "127.0.0.1"
