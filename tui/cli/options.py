@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 """The exit code of what the operator ended; the others are those of the errors."""
 RUN_EXIT_CODES = """\
-exit codes: 0 done; 1 the run happened and something in it failed; 2 usage or profile;
+exit codes: 0 done; 1 something in the run failed; 2 usage or profile;
             3 the server could not be reached or started; 130 interrupted (the partial result is written)
 """
 RUN_WORDS = "a run's folder, its name in runs/ or the beginning of it, or: last"
@@ -134,9 +134,7 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
     server = parser.add_argument_group("server")
     server.add_argument("--url", help="attach to a server that is already running")
     add_shared(server, "--model", "--api-key-env")
-    server.add_argument(
-        "--image", metavar="IMAGE", help="run this container image; published: the one of the reference"
-    )
+    server.add_argument("--image", metavar="IMAGE", help="container image; published: that of [reference.system]")
     load = parser.add_argument_group("load")
     load.add_argument("--endpoint", choices=("completions", "chat", "responses"))
     load.add_argument("--isl", metavar="SPEC", help="input tokens of a request: 4096, normal:512:128, uniform:64:512")
@@ -147,21 +145,21 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
     kind.add_argument("--rate", metavar="R[,R...]", help="open loop, requests per second, one stage each")
     kind.add_argument("--ladder", metavar="N[,N...]", help="closed loop, one stage each; 64 alone: 1, 2, 4, ... 64")
     kind.add_argument("--ramp", metavar="A:B:TIME", help="closed loop, from A to B streams in this time: 1:64:60s")
-    kind.add_argument("--search", choices=tuple(SEARCHES), help="find the load: where it pays, or what meets --slo")
-    load.add_argument("--arrival", metavar="HOW", help="poisson, constant, gamma:BURSTINESS or replay")
+    kind.add_argument("--search", choices=tuple(SEARCHES), help="find the knee, or the highest load within --slo")
+    load.add_argument("--arrival", metavar="HOW", help="of open loop: poisson, constant, gamma:B or replay")
     load.add_argument("--requests", metavar="N", help="measured requests per stage")
     load.add_argument("--duration", metavar="30s", help="measured time per stage")
-    load.add_argument("--warmup", metavar="N|5s", help="requests or time at the start of each stage to leave out")
+    load.add_argument("--warmup", metavar="N|5s", help="start of each stage to leave out: requests, or a time")
     load.add_argument("--workers", metavar="N", help="worker processes")
-    load.add_argument("--seed", metavar="N", help="makes the prompts and the schedule reproducible")
+    load.add_argument("--seed", metavar="N", help="make the prompts and the schedule reproducible")
     load.add_argument(
         "--slo",
         metavar="ttft_p99=2s,...",
-        help="limits (ttft=2s: for each stream; failed=1%%: of the requests); a missed one makes the exit code 1",
+        help="limits on a stage (ttft=2s: on each stream; failed=1%%: on failures); exit code 1 if one is missed",
     )
     hosts = parser.add_argument_group("several machines").add_mutually_exclusive_group()
     hosts.add_argument("--hosts", metavar="A,B,...", help="send the load from these, by SSH: name, user@name:port")
-    hosts.add_argument("--scheduler", metavar="ADDRESS", help="send it from a Dask cluster: tcp://host:port")
+    hosts.add_argument("--scheduler", metavar="ADDRESS", help="send the load from a Dask cluster: tcp://host:port")
 
 
 def add_result_options(group: argparse._ArgumentGroup) -> None:
@@ -193,7 +191,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "--telemetry", choices=get_args(TelemetryMode), help="what measures the GPUs (default: the profile's)"
     )
     telemetry.add_argument(
-        "--replay-telemetry", metavar="FILE", type=Path, help="play a capture of vramp doctor --dump instead"
+        "--replay-telemetry", metavar="FILE", type=Path, help="replay a capture of vramp doctor --dump instead"
     )
 
 

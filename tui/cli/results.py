@@ -222,7 +222,7 @@ _COMPARE_EPILOG = f"""\
 {_OR_FOREIGN}, which keep their figures and say how they define them
 
 Stages are matched by concurrency or rate, ISL and OSL. A figure of B is called better or worse only where the interval
-of its difference excludes zero, where it is off by 2 % at least, and where nothing speaks against the stage. Runs that
+of its difference excludes zero, where it is off by 2 % at least, and where the stage is sound. Runs that
 are not alike (another model, another kind of requests, no common ISL and OSL) are refused; --force compares them.
 
 --fail-if LIMIT, as often as needed: FIGURE>+NUMBER% or FIGURE<-NUMBER%, for latencies also in ms or s:
@@ -281,7 +281,7 @@ def _compared_text(comparisons: Sequence[RunComparison], options: argparse.Names
 
 
 def compare_parser() -> argparse.ArgumentParser:
-    parser = parser_of("vramp compare", "How runs differ from the first, and how sure that is.", _COMPARE_EPILOG)
+    parser = parser_of("vramp compare", "How runs differ from the first, with confidence intervals.", _COMPARE_EPILOG)
     parser.add_argument("a", metavar="A", help="the RUN that the others are compared with")
     parser.add_argument("others", metavar="B", nargs="+", help="one RUN or more")
     parser.add_argument("--fail-if", metavar="LIMIT", action="append", default=[], help="see below; 1 if one is broken")
@@ -297,7 +297,7 @@ def compare_parser() -> argparse.ArgumentParser:
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="tables for GitHub")
-    form.add_argument("--json", action="store_true", help="one document with everything")
+    form.add_argument("--json", action="store_true", help="everything as one document")
     form.add_argument("--html", action="store_true", help="one file with all runs in one chart, for a browser")
     parser.add_argument("--out", metavar="PATH", type=Path, help="write it there")
     return parser
