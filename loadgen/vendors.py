@@ -6,30 +6,15 @@ profiles and the pinning of instances read the rows. Nothing of a vendor is impo
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from loadgen.system import text_in
-
 VendorName = Literal["amd", "nvidia", "sim"]
 Platform = Literal["rocm", "cuda", "cpu"]
 BackendName = Literal["amdsmi", "amd-sysfs", "nvml", "sim"]
 TelemetryMode = Literal["auto", BackendName, "off"]
-
-_LIBRARY_FOLDERS: list[str] = """
-    usr/lib/x86_64-linux-gnu usr/lib/aarch64-linux-gnu usr/lib64 usr/lib usr/local/nvidia/lib64 usr/lib/wsl/lib
-""".split()
-
-
-def matched(file: Path, pattern: str) -> str | None:
-    """What of a file's text is first to match; None if nothing does, or there is no such file."""
-    match = re.search(pattern, text_in(file))
-    return None if match is None else match[0].strip()
 
 
 class BackendEntry(msgspec.Struct, frozen=True):
@@ -72,23 +57,6 @@ class Vendor(msgspec.Struct, frozen=True):
     def computes_here(self, dev: Path) -> bool:
         """Whether there is a device file that a server computes through."""
         return any(dev.glob(self.device_files[0])) or self.on_windows(dev)
-
-    def has_sign(self, environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> bool:
-        """Whether there is any sign of a GPU or a driver of this vendor, working or not."""
-        if self.computes_here(root / "dev") or any((root / "dev" / name).exists() for name in self.control_files):
-            return True
-        if any((root / name).exists() for name in self.driver_files):
-            return True
-        named = [Path(folder) for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
-        folders = (*named, *(root / each for each in _LIBRARY_FOLDERS))
-        if self.library and any((folder / self.library).exists() for folder in folders):
-            return True
-        return any(text_in(card / "device/vendor") == self.pci_id for card in root.glob("sys/class/drm/card*"))
-
-    def driver(self, root: Path = Path("/")) -> str | None:
-        """The version of the kernel's module; None if it is not loaded, or does not say."""
-        name, pattern = self.driver_version
-        return matched(root / name, pattern)
 
 
 AMD = Vendor(

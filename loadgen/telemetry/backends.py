@@ -15,10 +15,16 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.vendors import VENDORS, BackendName, TelemetryMode, VendorName
+from loadgen.system import text_in
+from loadgen.vendors import VENDORS, BackendName, TelemetryMode, Vendor, VendorName
 
 # -P: never import from the current folder.
 PROGRAM = (sys.executable, "-P", "-m", "loadgen.telemetry")
+
+
+_LIBRARY_FOLDERS: list[str] = """
+    usr/lib/x86_64-linux-gnu usr/lib/aarch64-linux-gnu usr/lib64 usr/lib usr/local/nvidia/lib64 usr/lib/wsl/lib
+""".split()
 
 
 class BackendOption(msgspec.Struct, frozen=True):
@@ -33,6 +39,19 @@ class BackendOption(msgspec.Struct, frozen=True):
 
     def command(self, interval_s: float) -> list[str]:
         return [*self.program, "--backend", self.backend, "--interval-s", str(interval_s), *self.arguments]
+
+
+def has_sign(vendor: Vendor, environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> bool:
+    """Whether there is any sign of a GPU or a driver of this vendor, working or not."""
+    if vendor.computes_here(root / "dev") or any((root / "dev" / name).exists() for name in vendor.control_files):
+        return True
+    if any((root / name).exists() for name in vendor.driver_files):
+        return True
+    named = [Path(folder) for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    folders = (*named, *(root / each for each in _LIBRARY_FOLDERS))
+    if vendor.library and any((folder / vendor.library).exists() for folder in folders):
+        return True
+    return any(text_in(card / "device/vendor") == vendor.pci_id for card in root.glob("sys/class/drm/card*"))
 
 
 def backend_options(
@@ -54,7 +73,7 @@ def backend_options(
     found: dict[VendorName, list[BackendOption]] = {}
     for vendor in VENDORS:
         entries = [entry for entry in vendor.backends if mode in ("auto", entry.name)]
-        if entries and (mode != "auto" or vendor.has_sign(environ, root)):
+        if entries and (mode != "auto" or has_sign(vendor, environ, root)):
             options = found[vendor.name] = []
             for entry in entries:
                 if entry.options:

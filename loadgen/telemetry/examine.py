@@ -12,6 +12,7 @@ import asyncio
 import grp
 import os
 import platform
+import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,13 +39,14 @@ from loadgen.schema.samples import (
     UnitCheck,
     carried,
 )
+from loadgen.system import text_in
 from loadgen.telemetry.amd.kernel import rocm_version
-from loadgen.telemetry.backends import BackendOption, backend_options, package_version
+from loadgen.telemetry.backends import BackendOption, backend_options, has_sign, package_version
 from loadgen.telemetry.capture import Candidate, Header, Part
 from loadgen.telemetry.host import HostSampler
 from loadgen.telemetry.process import OPEN_S, Child, last_lines, start_child
 from loadgen.telemetry.protocol import Opened, Order, Sampled
-from loadgen.vendors import VENDORS, TelemetryMode, Vendor, VendorName, matched
+from loadgen.vendors import VENDORS, TelemetryMode, Vendor, VendorName
 
 NOTHING = (
     f"no sign of a GPU of {' or '.join(vendor.label for vendor in VENDORS)}: no card in /sys/class/drm, no device "
@@ -252,7 +254,10 @@ def versions(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) ->
         "kernel": platform.release(),
         "system": system.partition("=")[2].strip('"') or None,
         **{name: package_version(name) for name in packages},
-        **{f"{vendor.module} driver": vendor.driver(root) for vendor in VENDORS},
+        **{
+            f"{vendor.module} driver": matched(root / vendor.driver_version[0], vendor.driver_version[1])
+            for vendor in VENDORS
+        },
         "rocm": rocm_version(Path(environ.get("ROCM_PATH") or root / "opt/rocm")) or None,
     }
 
@@ -267,7 +272,7 @@ def groups() -> tuple[str, ...]:
 
 def device_files(root: Path = Path("/")) -> tuple[DeviceFile, ...]:
     """The device files of the GPUs of the vendors present."""
-    return tuple(found for vendor in VENDORS if vendor.has_sign(root=root) for found in _device_files(vendor, root))
+    return tuple(found for vendor in VENDORS if has_sign(vendor, root=root) for found in _device_files(vendor, root))
 
 
 def _device_files(vendor: Vendor, root: Path) -> Iterator[DeviceFile]:
@@ -294,3 +299,9 @@ def _group_name(number: int) -> str:
         return grp.getgrgid(number).gr_name
     except KeyError:
         return str(number)
+
+
+def matched(file: Path, pattern: str) -> str | None:
+    """What of a file's text is first to match; None if nothing does, or there is no such file."""
+    match = re.search(pattern, text_in(file))
+    return None if match is None else match[0].strip()

@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from loadgen.schema.samples import GpuProcess, GpuSample, carried
-from loadgen.telemetry.backends import BackendOption, backend_options
+from loadgen.telemetry.backends import BackendOption, backend_options, has_sign
 from loadgen.telemetry.monitor import Monitor, Timing
 from loadgen.vendors import AMD, NVIDIA, VendorName
 from tests.telemetry.children import simulated_gpus, stand_in
@@ -318,8 +318,8 @@ def _sysfs_card(root: Path, vendor: str) -> None:
 def test_a_vendor_is_tried_where_there_is_a_sign_of_it(tmp_path: Path) -> None:
     assert backend_options("auto", environ={}, root=tmp_path) == {}
     _sysfs_card(tmp_path, "0x1002")
-    assert AMD.has_sign({}, tmp_path)
-    assert not NVIDIA.has_sign({}, tmp_path)
+    assert has_sign(AMD, {}, tmp_path)
+    assert not has_sign(NVIDIA, {}, tmp_path)
     found = backend_options("auto", environ={}, root=tmp_path)
     assert list(found) == ["amd"]
     assert [attempt.backend for attempt in found["amd"]][-1] == "amd-sysfs"
@@ -331,14 +331,14 @@ def test_a_vendor_is_tried_where_there_is_a_sign_of_it(tmp_path: Path) -> None:
 def test_a_driver_that_is_not_loaded_or_a_library_alone_is_a_sign_too(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/kfd").touch()
-    assert AMD.has_sign({}, tmp_path)
+    assert has_sign(AMD, {}, tmp_path)
     library = tmp_path / "somewhere/libnvidia-ml.so.1"
     library.parent.mkdir()
     library.touch()
-    assert NVIDIA.has_sign({"LD_LIBRARY_PATH": f":{library.parent}"}, tmp_path)
-    assert not NVIDIA.has_sign({}, tmp_path)
+    assert has_sign(NVIDIA, {"LD_LIBRARY_PATH": f":{library.parent}"}, tmp_path)
+    assert not has_sign(NVIDIA, {}, tmp_path)
     _sysfs_card(tmp_path, "0x10de")
-    assert NVIDIA.has_sign({}, tmp_path)
+    assert has_sign(NVIDIA, {}, tmp_path)
 
 
 def test_a_backend_that_is_named_is_tried_whatever_is_here(tmp_path: Path) -> None:
