@@ -12,29 +12,26 @@ from loadgen.telemetry import gpus_now
 from loadgen.telemetry.gpus_now import read_gpus, whole_gpus
 from loadgen.telemetry.protocol import Opened, Sampled
 from loadgen.vendors import AMD, NVIDIA
-from tests.server.preflight.boxes import DESCRIBED, described_box, gpus_of
+from tests.server.preflight.boxes import described_box, gpus_of
 from tests.telemetry.children import stand_in
 from tests.telemetry.test_nvml import library
 
 __all__ = ["library"]
-MIB = 1024**2
 CPX = {"compute_partition": "CPX", "memory_partition": "NPS4"}
 KNOWN = {
     "mi210": (4, "gfx90a", 68_702_699_520, None, None, 300.0, 0),
     "mi300x": (8, "gfx942", 206_141_652_992, "SPX", "NPS1", 750.0, 7),
     "mi355x": (8, "gfx950", 309_220_868_096, "SPX", "NPS1", 1400.0, 7),
-    "h100": (8, "sm_90", 81_559 * MIB, None, None, 700.0, 18),
-    "b200": (8, "sm_100", 183_359 * MIB, None, None, 1000.0, 18),
 }
 
 
-@pytest.mark.parametrize(("scenario", "count"), [("busy", 2), ("mig", 2), ("lost-at-start", 2)])
-async def test_read_gpus(library: Path, monkeypatch: pytest.MonkeyPatch, scenario: str, count: int) -> None:
+@pytest.mark.parametrize("scenario", ["busy", "mig", "lost-at-start"])
+async def test_read_gpus(library: Path, monkeypatch: pytest.MonkeyPatch, scenario: str) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
     monkeypatch.setenv("NVML_STUB", scenario)
     gpus, samples = await read_gpus(NVIDIA)
-    assert [gpu.index for gpu in gpus] == list(range(count))
-    last = samples[count - 1]
+    assert [gpu.index for gpu in gpus] == [0, 1]
+    last = samples[1]
     if scenario != "lost-at-start":
         assert last.hbm_used_bytes and last.power_cap_w == 650
         assert [process.pid for process in last.processes or ()] == [4001]
@@ -60,9 +57,9 @@ async def test_read_gpus_of_a_library_that_hangs_or_crashes(
         await read_gpus(AMD)
 
 
-@pytest.mark.parametrize("name", DESCRIBED)
+@pytest.mark.parametrize("name", KNOWN)
 def test_gpus_of_the_described_boxes(tmp_path: Path, name: str) -> None:
-    now = gpus_of(described_box(tmp_path, name), "cuda" if name in ("h100", "b200") else "rocm")
+    now = gpus_of(described_box(tmp_path, name), "rocm")
     assert [gpu.index for gpu in now.gpus] == list(range(KNOWN[name][0]))
     for gpu in now.gpus:
         sample = now.samples[gpu.index]
