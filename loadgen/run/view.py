@@ -6,7 +6,6 @@ A record says what has happened; a live run, or a replay, adds what only it know
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Required, TypedDict, Unpack
 
 from loadgen.format import NO_LOAD, count, counted, number
 from loadgen.metrics.bursts import buffered_words, on_host
@@ -46,43 +45,27 @@ _QUIET_S = 10.0  # longer than most prefills
 _MAX_FAILED = 0.1  # of the streams that ended in the last seconds; with more, the run is failing
 
 
-class RunFields(TypedDict, total=False):
-    """Fields of a snapshot that only a live run, or a replay, knows."""
-
-    unix_s: Required[float]
-    profile: Required[str]
-    load: Required[LoadView]
-    telemetry: Required[str]
-    gpus_stale: bool
-    variants: tuple[str, ...]
-    result_path: str | None
-    past: tuple[SeriesPoint, ...]
-    replay: ReplayView
-
-
-class LoadFields(TypedDict, total=False):
-    """Fields of the load view that only a live run, or a replay, knows."""
-
-    stage: Required[int]
-    stages_planned: Required[int]
-    paused: Required[bool]
-    manual: Required[bool]
-    held_open: bool
-
-
 def snapshot_of(
     record: Record,
     shown: ShownStages,
     *,
     t_s: float,
+    unix_s: float,
+    profile: str,
     phase: Phase,
     server: ServerView,
+    load: LoadView,
     workers: int,
+    telemetry: str,
+    gpus_stale: bool = False,
+    variants: tuple[str, ...] = (),
+    result_path: str | None = None,
+    past: tuple[SeriesPoint, ...] = (),
+    replay: ReplayView | None = None,
     ending: RunState | None = None,
     reason: str = "",
     waiting_for: Sequence[str] = (),
     baseline: BaselineWatch | None = None,
-    **known: Unpack[RunFields],
 ) -> Snapshot:
     """The state of a run now: from its record, with what only a live run, or a replay, knows.
 
@@ -95,18 +78,17 @@ def snapshot_of(
         text, healthy = _box_headline(verdicts, len(record.hardware.gpus))
     elif phase == "running":
         text, healthy = _running_headline(record, client, server, verdicts)
+    elif phase == "draining" and (quiet := _quiet_words(record)):
+        text, healthy = f"draining: {quiet}", False
     else:
-        state = record.finished.state if record.finished is not None else ending
         text, healthy = phase_headline(
             phase,
             server.milestones,
-            state=state,
+            state=record.finished.state if record.finished is not None else ending,
             reason=reason.partition("\n")[0],
             waiting_for=waiting_for,
             has_server=server.exists,
         )
-        if phase == "draining" and (quiet := _quiet_words(record)):
-            text, healthy = f"draining: {quiet}", False
     together = _together(record)
     return Snapshot(
         t_s=t_s,
@@ -139,7 +121,15 @@ def snapshot_of(
         search=record.search,
         baseline=baseline.view(record) if baseline is not None else None,
         baseline_distribution=baseline.distribution(record) if baseline is not None else None,
-        **known,
+        unix_s=unix_s,
+        profile=profile,
+        load=load,
+        telemetry=telemetry,
+        gpus_stale=gpus_stale,
+        variants=variants,
+        result_path=result_path,
+        past=past,
+        replay=replay,
     )
 
 
@@ -242,7 +232,17 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def load_view(requested: StageLoad | None, record: Record, t_s: float, **known: Unpack[LoadFields]) -> LoadView:
+def load_view(
+    requested: StageLoad | None,
+    record: Record,
+    t_s: float,
+    *,
+    stage: int,
+    stages_planned: int,
+    paused: bool,
+    manual: bool,
+    held_open: bool = False,
+) -> LoadView:
     """The load at a moment: requested and held."""
     tick, running = record.last_tick, record.current
     concurrency, rate = (requested.concurrency, requested.rate) if requested is not None else (None, None)
@@ -259,7 +259,11 @@ def load_view(requested: StageLoad | None, record: Record, t_s: float, **known: 
         stage_elapsed_s=t_s - running.started.t_s if running is not None else 0.0,
         stage_progress=_progress(requested, running, t_s) if requested is not None and running is not None else None,
         waits_for=running.waits_for if running is not None else "",
-        **known,
+        stage=stage,
+        stages_planned=stages_planned,
+        paused=paused,
+        manual=manual,
+        held_open=held_open,
     )
 
 
