@@ -147,6 +147,9 @@ def compare_runs(
         stages.append(stage)
         if not stage.doubts:
             estimates.append((figures_a, figures_b))
+    # Of these loads B should have figures; every search has probes of its own.
+    cut_short = result_b.state != "complete" and result_a.search is None
+    sent_b = {load_of(stage) for stage in result_b.stages}
     return RunComparison(
         a=_side(name_a, result_a),
         b=_side(name_b, result_b),
@@ -160,14 +163,8 @@ def compare_runs(
         output=compare_output(result_a.canary, result_b.canary, confidence),
         only_a=[load.words for load in left_a],
         only_b=[load.words for load in left_b],
-        unmeasured=[load.words for load in left_a if _was_due(load, result_a, result_b)],
+        unmeasured=[load.words for load in left_a if cut_short or load in sent_b],
     )
-
-
-def _was_due(load: LoadShape, a: Result, b: Result) -> bool:
-    """Whether B should have figures of a load of A; every search has probes of its own."""
-    cut_short = b.state != "complete" and a.search is None
-    return cut_short or any(load_of(stage) == load for stage in b.stages)
 
 
 def _side(name: str, result: Result) -> Side:
@@ -195,11 +192,10 @@ def with_meant_shapes(runs: Sequence[tuple[str, Result]]) -> list[tuple[str, Res
     return found
 
 
-def _with_meant_shape(stage: StageResult, shapes: Sequence[tuple[int, int]]) -> StageResult:
-    own = stage.isl, stage.osl
-    near = [shape for shape in shapes if all(map(_near, own, shape))]
-    isl, osl = min(near, key=lambda shape: abs(shape[0] - own[0]) + abs(shape[1] - own[1]), default=own)
-    return replace(stage, isl=isl, osl=osl)
+def _with_meant_shape(stage: StageResult, others: Sequence[tuple[int, int]]) -> StageResult:
+    near = [(isl, osl) for isl, osl in others if _near(stage.isl, isl) and _near(stage.osl, osl)]
+    nearest = min(near, key=lambda it: abs(it[0] - stage.isl) + abs(it[1] - stage.osl), default=(stage.isl, stage.osl))
+    return replace(stage, isl=nearest[0], osl=nearest[1])
 
 
 def _near(tokens: float, other: float) -> bool:
@@ -361,7 +357,8 @@ def _held(comparison: RunComparison, limit: Limit, *, strict: bool) -> Iterator[
 def _outcome(stage: StageComparison, difference: Difference, limit: Limit, *, strict: bool) -> Outcome:
     if not is_beyond(difference, limit):
         return "kept"
-    if strict or (not stage.excused and _is_evident(difference, limit)):
+    is_evident = (difference.low or 0) > 0 if limit.up else (difference.high or 0) < 0
+    if strict or (not stage.excused and is_evident):
         return "broken"
     return "in doubt" if stage.doubts else "kept"
 
@@ -372,12 +369,6 @@ def is_beyond(difference: Difference, limit: Limit) -> bool:
     if moved is None:  # relative to zero, any change exceeds any percentage
         moved = math.copysign(math.inf, difference.absolute) if difference.absolute else 0.0
     return moved > limit.by if limit.up else -moved > limit.by
-
-
-def _is_evident(difference: Difference, limit: Limit) -> bool:
-    if limit.up:
-        return difference.low is not None and difference.low > 0
-    return difference.high is not None and difference.high < 0
 
 
 def _is_known(one: Compared, found: Difference, limit: Limit) -> bool:

@@ -32,7 +32,10 @@ def compare_page(runs: Sequence[Named], comparisons: Sequence[RunComparison]) ->
     figures: Figures = {}
     names = short_names([name for name, _ in runs])
     runs = [(name, result) for name, (_, result) in zip(names, runs, strict=True)]
-    differences = [_difference(one, names[0], name) for one, name in zip(comparisons, names[1:], strict=True)]
+    differences: list[str] = []
+    for comparison, name in zip(comparisons, names[1:], strict=True):
+        first, *others = compare_sections(comparison)
+        differences += map(rendered, [first._replace(title=f"{name} against {names[0]}"), *others])
     parts = [_opening(runs), _frontiers(runs, figures), _stages(runs), *differences]
     return page(f"{', '.join(names)} \N{MIDDLE DOT} vramp compare", parts, figures)
 
@@ -107,8 +110,3 @@ _SHOWN = [*EFFICIENCY, *columns("ttft_p50_ms ttft_p99_ms met_limits")]
 
 def _of_stage(column: Column[Any]) -> Column[_Row]:
     return replace(column, value=lambda row: column.value(row.stage))
-
-
-def _difference(comparison: RunComparison, a: str, b: str) -> str:
-    first, *others = compare_sections(comparison)
-    return "\n".join([rendered(first._replace(title=f"{b} against {a}")), *map(rendered, others)])

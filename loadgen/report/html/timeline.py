@@ -51,8 +51,10 @@ class Row(NamedTuple):
 
 def timeline(result: Result) -> go.Figure | None:
     """The figure; None for a run without series."""
-    known = (row._replace(lines=[line for line in row.lines if _is_known(line)]) for row in _rows(result))
-    rows = [row for row in known if row.lines]
+    rows = []
+    for row in _rows(result):
+        known = [line for line in row.lines if any(value is not None for value in line.columns.get(line.column, []))]
+        rows += [row._replace(lines=known)] if known else []
     if not rows:
         return None
     inner = len(rows) * _ROW_HEIGHT + (len(rows) - 1) * _GAP
@@ -115,10 +117,6 @@ def _gpu_rows(result: Result) -> list[Row]:
         Row("GPU clock, MHz", each("gfx_clock_mhz")),
         Row("GPU held back, % of the time", each("throttled_percent") if throttled else []),
     ]
-
-
-def _is_known(line: Line) -> bool:
-    return any(value is not None for value in line.columns.get(line.column, []))
 
 
 def _row_title(row: Row, number: int) -> dict[str, Any]:
