@@ -24,8 +24,9 @@ def install(requirement: str, program: str) -> Path | str:
     complete = folder / ".complete"
     if not complete.exists():
         shutil.rmtree(folder, ignore_errors=True)
-        pip = [str(folder / "bin/pip"), "install", "--quiet", requirement]
-        for command in [sys.executable, "-m", "venv", str(folder)], pip:
+        uv = str(Path(sys.executable).with_name("uv"))
+        pip = [uv, "pip", "install", "--quiet", "--python", str(folder), requirement]
+        for command in [uv, "venv", "--quiet", str(folder)], pip:
             if why := _failure(command):
                 return f"cannot be installed: {why}"
         complete.touch()
@@ -58,5 +59,5 @@ def last_reason(said: str) -> str:
     """Return the line of a failed program's output that says why, with addresses and paths masked."""
     lines = [line.strip(" │╭╰─╮╯•\t").replace("|", "/") for line in said.splitlines()]
     lines = [line for line in lines if line]
-    errors = [line for line in lines if re.match(r"(?i)error\b|\w*(Error|Exception): ", line)]
+    errors = [line for line in lines if re.match(r"(?i)(error|cause)\b|\w*(Error|Exception): ", line)]
     return _PLACES.sub(MASK, (errors or lines or ["it said nothing"])[-1])[:200]
