@@ -29,7 +29,7 @@ def adds_up(result: Result) -> bool:
     return not any(verdict.id == "accounting" for stage in result.stages for verdict in stage.verdicts)
 
 
-@pytest.mark.parametrize("bound", [{"requests": 600}, {"requests": None, "duration": "5s"}])
+@pytest.mark.parametrize("bound", [{"requests": 120}, {"requests": None, "duration": "5s"}])
 async def test_a_stopped_worker_is_ended_and_the_run_goes_on(engine: Simulator, bound: dict[str, object]) -> None:
     run = run_of(attach(engine, load={"workers": 2, "osl": 50, **bound}))
     result = await finish(run, once(flowing, stop_one))
@@ -46,7 +46,7 @@ async def test_a_stopped_worker_is_ended_and_the_run_goes_on(engine: Simulator, 
 
 
 async def test_a_worker_that_is_interrupted_says_so_in_words(engine: Simulator) -> None:
-    run = run_of(attach(engine, load={"workers": 2, "osl": 50, "requests": 600}))
+    run = run_of(attach(engine, load={"workers": 2, "osl": 50, "requests": 120}))
     interrupt = once(flowing, lambda _: os.kill(processes_of_ours("loadgen.worker")[0].pid, signal.SIGINT))
     result = await finish(run, interrupt)
     (reported,) = [event.text for event in result.events if event.kind == "error"]

@@ -28,7 +28,7 @@ def processes_of_ours(module: str = "") -> list[psutil.Process]:
 def left_behind() -> list[list[str]]:
     """Command lines of processes of ours, but for the shared simulator and what is dead already."""
     alive = [child.cmdline() for child in processes_of_ours()]
-    return [words for words in alive if words[-4:] != ["--preset", "fast", "--port", "0"]]
+    return [words for words in alive if words[-4:] != ["--port", "0", "--base-ms", "3"]]
 
 
 def run_of(parts: Profile, **settings: Any) -> Run:

@@ -26,6 +26,7 @@ engine = "simulator"
 port = 0
 [server.args]
 preset = "fast"
+base-ms = 5
 [load]
 isl = 16
 osl = 40
@@ -34,7 +35,7 @@ warmup = 0
 enabled = false
 [[stages]]
 concurrency = 4
-duration = "5s"
+duration = "4s"
 """
 
 

@@ -30,8 +30,8 @@ SLOTS = {"wide": 64, "narrow": 8}
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path)
-    profile = load_profile(PROFILE, ["server.args.startup-s=0.1", "load.duration=60s", "load.workers=1"])
-    return Run(RunSettings(profile, where=str(PROFILE), hold_open=True))
+    words = ["server.args.startup-s=0.1", "load.duration=60s", "load.workers=1", "load.osl=32"]
+    return Run(RunSettings(load_profile(PROFILE, words), where=str(PROFILE), hold_open=True))
 
 
 async def until(pilot: Pilot[None], condition: Callable[[Snapshot], bool]) -> Snapshot:

@@ -91,24 +91,22 @@ def test_the_core_never_imports_the_screen() -> None:
     assert imported(code, "{'textual', 'tui'}") == "[]"
 
 
-def test_a_run_prints_its_table_and_leaves_its_result(engine: Simulator, tmp_path: Path) -> None:
-    done = vramp(
-        tmp_path, "run", "--url", engine.url, "--concurrency", "1,4", "--requests", "12", "--json", "o.json", *SMALL
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Healthy? Yes: 24 requests completed, none failed" in done.stdout
+def test_a_run_prints_its_table_and_leaves_its_result(engine: Simulator, said: Said, tmp_path: Path) -> None:
+    done = said("run", "--url", engine.url, "--concurrency", "1,4", "--requests", "12", "--json", "o.json", *SMALL)
+    assert done.code == 0, done.err
+    assert "Healthy? Yes: 24 requests completed, none failed" in done.out
     for latency in ("TTFT", "TPOT", "ITL", "E2E"):
-        assert done.stdout.count(f"\n{latency} ") == 2
-    assert "stage 1 of 2" in done.stderr
+        assert done.out.count(f"\n{latency} ") == 2
+    assert "stage 1 of 2" in done.err
     document = json.loads((tmp_path / "o.json").read_text())
     assert document["schema"] == "vramp.result/1"
     assert len(list((tmp_path / "runs").iterdir())) == 1
 
 
-def test_without_a_terminal_the_cockpit_is_a_run(engine: Simulator, tmp_path: Path) -> None:
-    done = vramp(tmp_path, "--url", engine.url, "--concurrency", "2", "--requests", "4", *SMALL)
-    assert done.returncode == 0
-    assert "4 requests completed, none failed" in done.stdout
+def test_without_a_terminal_the_cockpit_is_a_run(engine: Simulator, said: Said) -> None:
+    done = said("--url", engine.url, "--concurrency", "2", "--requests", "4", *SMALL)
+    assert done.code == 0
+    assert "4 requests completed, none failed" in done.out
 
 
 def test_a_missed_slo_is_exit_code_1(engine: Simulator, said: Said) -> None:
@@ -213,7 +211,7 @@ def test_ctrl_c_keeps_the_result(engine: Simulator, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_twice_aborts_even_a_server_that_will_not_go(tmp_path: Path) -> None:
-    toml = '[server]\nengine = "simulator"\nargs = {preset = "fast", ignore-sigterm = true}\n[load]\nduration = "60s"\n'
+    toml = '[server]\nengine = "simulator"\nargs = {preset = "fast", base-ms = 5, ignore-sigterm = true}\n[load]\nduration = "60s"\n'
     (tmp_path / "p.toml").write_text(toml)
     with start(tmp_path, "run", "p.toml", "--json", "o.json") as process:
         wait_for(process, "tok/s")
@@ -231,7 +229,7 @@ def test_ctrl_c_twice_aborts_even_a_server_that_will_not_go(tmp_path: Path) -> N
 def test_nothing_is_left_however_vramp_ends(tmp_path: Path, number: signal.Signals) -> None:
     """The server has children in sessions of their own that ignore SIGTERM, as an engine core might be."""
     toml = (
-        '[server]\nengine = "simulator"\nargs = {preset = "fast", spawn-children = 2}\n[load]\nduration = "60s"\n'
+        '[server]\nengine = "simulator"\nargs = {preset = "fast", base-ms = 5, spawn-children = 2}\n[load]\nduration = "60s"\n'
         "isl = 16\nosl = 8\n"
     )
     (tmp_path / "p.toml").write_text(toml)
