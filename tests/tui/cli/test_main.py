@@ -211,8 +211,8 @@ def test_ctrl_c_keeps_the_result(engine: Simulator, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_twice_aborts_even_a_server_that_will_not_go(tmp_path: Path) -> None:
-    toml = '[server]\nengine = "simulator"\nargs = {preset = "fast", base-ms = 5, ignore-sigterm = true}\n[load]\nduration = "60s"\n'
-    (tmp_path / "p.toml").write_text(toml)
+    args = 'args = {preset = "fast", base-ms = 5, ignore-sigterm = true}'
+    (tmp_path / "p.toml").write_text(f'[server]\nengine = "simulator"\n{args}\n[load]\nduration = "60s"\n')
     with start(tmp_path, "run", "p.toml", "--json", "o.json") as process:
         wait_for(process, "tok/s")
         tree = psutil.Process(process.pid).children(recursive=True)
@@ -228,11 +228,8 @@ def test_ctrl_c_twice_aborts_even_a_server_that_will_not_go(tmp_path: Path) -> N
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_nothing_is_left_however_vramp_ends(tmp_path: Path, number: signal.Signals) -> None:
     """The server has children in sessions of their own that ignore SIGTERM, as an engine core might be."""
-    toml = (
-        '[server]\nengine = "simulator"\nargs = {preset = "fast", base-ms = 5, spawn-children = 2}\n[load]\nduration = "60s"\n'
-        "isl = 16\nosl = 8\n"
-    )
-    (tmp_path / "p.toml").write_text(toml)
+    server = '[server]\nengine = "simulator"\nargs = {preset = "fast", base-ms = 5, spawn-children = 2}\n'
+    (tmp_path / "p.toml").write_text(f'{server}[load]\nduration = "60s"\nisl = 16\nosl = 8\n')
     with start(tmp_path, "run", "p.toml") as process:
         wait_for(process, "tok/s")
         tree = psutil.Process(process.pid).children(recursive=True)
