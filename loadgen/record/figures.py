@@ -239,7 +239,7 @@ def _compared(figure: Figure, a: Estimate | None, b: Estimate | None) -> Compare
     )
 
 
-class _AskedPlan(msgspec.Struct, frozen=True):
+class _RequestedPlan(msgspec.Struct, frozen=True):
     goodput: float = 0.95
 
 
@@ -267,7 +267,7 @@ class _Requested(msgspec.Struct, frozen=True):
 
     server: RequestedServer | None = None
     slo: dict[str, float] | None = None
-    plan: _AskedPlan | None = None
+    plan: _RequestedPlan | None = None
     cost: Price | None = None
 
 

@@ -243,7 +243,8 @@ WARNS = Finding("numa-balancing", "warns", "kernel.numa_balancing is 1", "it can
 
 async def test_a_blocked_start_shows_its_findings_and_waits_for_the_operator() -> None:
     async with seated() as seat:
-        await seat.show(starting(phase="blocked", findings=(BLOCKS, WARNS), healthy=False))
+        blocked = starting(phase="blocked", headline="preflight: the start would fail", findings=(BLOCKS, WARNS))
+        await seat.show(blocked)
         for words in ("! blocks  --swap-space", BLOCKS.why, f"→ {BLOCKS.fix}", "▲ warns   kernel.numa_balancing is 1"):
             assert words in seat.text
         assert "loading weights" not in seat.text
