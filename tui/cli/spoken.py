@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from loadgen.format import counted, significant
-from loadgen.report.notes import latencies_so_far, met_so_far
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,6 +137,8 @@ def _target(stage: StageResult) -> str:
 
 def stage_words(stage: StageResult) -> str:
     """Return how a stage ended, its headline figures, and whether it met its limits."""
+    from loadgen.report.notes import latencies_so_far, met_so_far  # not for `vramp --help`
+
     requests, why = stage.requests, f", {stage.stop_reason}" if stage.stop_reason else ""
     reported = [
         f"stage {stage.number} ends after {counted(round(stage.duration_s), 'second')}{why}: "
