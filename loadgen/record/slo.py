@@ -72,13 +72,6 @@ def limits_of(profile: Mapping[str, Any]) -> Limits:
     )
 
 
-def is_known(stage: Judgement | StageResult) -> bool:
-    """Whether anything has been measured that a limit applies to."""
-    known = [not check.is_empty for check in stage.slo.values()]
-    known += [stage.goodput.determined > 0] if stage.goodput is not None else []
-    return any(known) if known else stage.failures is not None and stage.failures.scheduled > 0
-
-
 def needed_words(stage: Judgement | StageResult) -> str:
     """What a sure verdict takes for the most demanding limit: "ttft_p99 needs 120 more requests"; empty if sure.
 

@@ -6,7 +6,7 @@ as unknown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -15,18 +15,13 @@ from typing import NamedTuple
 from loadgen.format import Statistic, gib, percent, signed_percent
 from loadgen.report.assessment import titles
 from loadgen.report.notes import LATENCY_TITLES, has_numbers, latencies, met_so_far, request_counts
-from loadgen.report.tabular import Column, Value
+from loadgen.report.tabular import Column, Value, figure
 from loadgen.schema.comparison import Comparison
 from loadgen.schema.deltas import Summary
 from loadgen.schema.hardware_result import GpuStage
 from loadgen.schema.result import CurvePoint, HostResult, InstanceResult, Result, StageResult
 
 Measured = StageResult | InstanceResult | HostResult | CurvePoint
-
-
-def figure(part: str, name: str) -> Callable[[Measured], Value]:
-    """A figure in a part of a row; in the row itself if it has no such part."""
-    return lambda row: getattr(getattr(row, part, row), name, None)
 
 
 def _held(row: Measured) -> float | None:

@@ -24,7 +24,6 @@ from loadgen.report.columns import (
     THROUGHPUT,
     NamedSummary,
     columns,
-    figure,
     host_columns,
     instance_columns,
     known,
@@ -48,7 +47,7 @@ from loadgen.report.notes import (
 )
 from loadgen.report.output import checked_columns, is_of_output, run_words
 from loadgen.report.served import LATENCY, MORE, NO_LOAD_NOTE, SERVED, latencies_of, watched, watched_notes
-from loadgen.report.tabular import Bad, Column, Value, judged
+from loadgen.report.tabular import Bad, Column, Value, figure, judged
 from loadgen.schema.comparison import Compared
 from loadgen.schema.deltas import Summary
 from loadgen.schema.engine import EngineStage

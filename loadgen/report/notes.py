@@ -11,12 +11,11 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen.format import counted, significant
-from loadgen.record.slo import is_known
 from loadgen.report.output import output_words
 from loadgen.schema.comparison import Condition, ReferenceResult
 from loadgen.schema.deltas import MAIN_LATENCIES, OUTCOMES, Summary
 from loadgen.schema.hardware_result import ComputeResult
-from loadgen.schema.result import FirstWave, Requests, Result, StageResult, met_limits
+from loadgen.schema.result import FirstWave, Requests, Result, StageResult, is_known, met_limits
 
 LATENCY_TITLES = {"ttft": "TTFT", "ttft_from_intended": "TTFT from due", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
 _MIN_TAIL = 0.01  # of the window: a shorter tail is not mentioned

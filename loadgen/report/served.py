@@ -12,9 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen.format import counted, interval, memory, number, percent, plain
-from loadgen.report.columns import figure
 from loadgen.report.notes import LATENCY_TITLES, Note
-from loadgen.report.tabular import Column, Value
+from loadgen.report.tabular import Column, Value, figure
 from loadgen.schema.engine import EngineLatencyMs, EngineStage
 from loadgen.schema.result import StageResult
 

@@ -178,3 +178,8 @@ def cut(text: str, width: int) -> str:
 def json_text(document: object) -> str:
     """A document as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
+
+
+def figure(part: str, name: str) -> Callable[[object], Value]:
+    """A figure in a part of a row; in the row itself if it has no such part."""
+    return lambda row: getattr(getattr(row, part, row), name, None)

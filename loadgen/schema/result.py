@@ -470,5 +470,12 @@ def met_limits(stage: Limited) -> bool | None:
     return all(checks) if checks else None
 
 
+def is_known(stage: Limited) -> bool:
+    """Whether anything has been measured that a limit applies to."""
+    known = [not check.is_empty for check in stage.slo.values()]
+    known += [stage.goodput.determined > 0] if stage.goodput is not None else []
+    return any(known) if known else stage.failures is not None and stage.failures.scheduled > 0
+
+
 if __name__ == "__main__":
     SCHEMA_PATH.write_text(json_schema(), encoding="utf-8")
