@@ -26,7 +26,6 @@ from tui.cli.options import (
     profile_from,
     variants_from,
 )
-from tui.cli.spoken import Spoken, result_words
 from tui.exhausted import give_up_where_callbacks_fail
 from tui.terminal import NonBlockingWriter
 
@@ -49,6 +48,7 @@ async def follow(run: Run, *, spoken: bool = False) -> bool:
     import asyncio
 
     from loadgen.run.operations import Abort, Stop
+    from tui.cli.spoken import Spoken
 
     give_up_where_callbacks_fail()
     map_large_blocks()
@@ -205,6 +205,8 @@ def open_run(profile: Profile, where: str, options: argparse.Namespace, **settin
 def run_headless(document: Mapping[str, Any], where: str, options: argparse.Namespace, *, spoken: bool = False) -> int:
     """Run a document without a screen; return the exit code, which is reported if `spoken`."""
     import asyncio
+
+    from tui.cli.spoken import result_words
 
     run = make_run(document, where, options, hold_open=False)
     interrupted = asyncio.run(follow(run, spoken=spoken))
