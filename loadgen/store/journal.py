@@ -22,7 +22,6 @@ from typing import BinaryIO
 import msgspec
 
 from loadgen.errors import UNDECODABLE, ResultError
-from loadgen.masking import masked
 from loadgen.places import open_file, replacing
 from loadgen.record.thinning import thinned
 from loadgen.schema.engine import EngineView
@@ -190,9 +189,8 @@ def read_journal(path: Path, *, skipped: list[str] | None = None) -> Iterator[Li
             for number in range(1, before + 1):
                 yield from _read_part(part_of(path, number), skipped)
         if first is not None and not isinstance(first, Continued):
-            yield masked(first)
-        for line in newest:
-            yield masked(line)  # a journal of an older vramp may hold secrets
+            yield first
+        yield from newest
 
 
 def _read_part(part: Path, skipped: list[str] | None) -> Iterator[Line]:
@@ -200,7 +198,7 @@ def _read_part(part: Path, skipped: list[str] | None) -> Iterator[Line]:
         with _reading(part), _open_part(part) as file:
             for line in _lines(part, file, skipped):
                 if not isinstance(line, Continued):
-                    yield masked(line)
+                    yield line
     except ResultError as error:
         if skipped is None:
             raise
@@ -229,7 +227,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _lines(path: Path, file: BinaryIO, skipped: list[str] | None) -> Iterator[Line]:
-    """The lines of one file, as `read_journal`, which masks them."""
+    """The lines of one file, as `read_journal`."""
     engine: EngineView | None = None
     damaged = 0
     packed = isinstance(file, gzip.GzipFile)

@@ -256,7 +256,7 @@ def write_result(result: Result, path: Path, *, named: bool = False) -> None:
 
 
 def read_result(path: Path) -> Result:
-    """Read a result of this or an older vramp or of another tool; raises `ResultError` for anything else."""
+    """Read a result of vramp or of another tool; raises `ResultError` for anything else."""
     try:
         document = read_whole(path)
     except OSError as error:
@@ -268,7 +268,7 @@ def read_result(path: Path) -> Result:
         for moment in (result.started_at, *(stage.started_at for stage in result.stages)):
             if datetime.fromisoformat(moment).tzinfo is None:
                 raise ValueError(f"a time without its zone: {moment!r}")
-        return masked(result)  # type: ignore[no-any-return]  # a result of an older vramp may hold secrets
+        return result
     except UNDECODABLE as error:
         try:
             schema = msgspec.json.decode(document, type=_Head).schema
