@@ -24,7 +24,6 @@ from loadgen.schema.deltas import LATENCIES, OUTCOMES
 from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import ComputeResult, EnergyResult, GpuFigure, GpuStage
 from loadgen.schema.hosts import Placement
-from loadgen.schema.journal import StageLoad
 from loadgen.schema.result import (
     ClientResult,
     Concurrency,
@@ -69,11 +68,16 @@ def stage_result(
     found = [*truth_verdicts(stage, truth), *canaries.stage_verdicts(started.index)]
     found += [*_account_verdicts(stage), *token_verdicts(stage), *answer_verdicts(stage, stages, urls)]
     end_s = stage.ended.t_s if stage.ended is not None else now_s
-    throughput = throughput_of(stage, sockets=price.gpus or machine.sockets)
+    throughput = _throughput(stage, sockets=price.gpus or machine.sockets)
     return StageResult(
         index=started.index,
         label=started.label,
-        target=_target(started),
+        target=Target(
+            concurrency=started.concurrency,
+            rate=started.rate,
+            arrival=started.arrival if started.rate is not None else None,
+            moves=(started.steps[0][1], started.steps[-1][1]) if started.steps else None,
+        ),
         isl=started.isl,
         osl=started.osl,
         started_at=started_at,
@@ -91,7 +95,7 @@ def stage_result(
         why=why,
         # A server that took no part has zeros.
         instances=[_instance_result(stage.part(number), url) for number, url in enumerate(urls)],
-        hosts=host_results(stage),
+        hosts=[_host_result(stage, part) for part in stage.hosts],
         gpu=machine.gpu,
         energy=machine.energy,
         host=machine.host,
@@ -105,7 +109,7 @@ def stage_result(
         variant=started.variant,
         pass_number=started.pass_number,
         precision=stage.blocks.precision(),
-        first_wave=first_wave_of(stage),
+        first_wave=_first_wave(stage),
         tail_share=stage.tail_share,
         open_loop=stage.open_loop,
         tpot_parts=counters["tpot_parts"],
@@ -121,17 +125,11 @@ def stage_result(
     )
 
 
-def _target(load: StageLoad) -> Target:
-    arrival = load.arrival if load.rate is not None else None
-    moves = (load.steps[0][1], load.steps[-1][1]) if load.steps else None
-    return Target(concurrency=load.concurrency, rate=load.rate, arrival=arrival, moves=moves)
-
-
 def _instance_result(part: StageRecord, url: str) -> InstanceResult:
     return InstanceResult(
         url=url,
         requests=requests_of(part),
-        throughput=throughput_of(part),
+        throughput=_throughput(part),
         latency_ms=part.summaries("ttft", "tpot"),
         engine=part.engine,
         answers=part.answers if part.answers.read else None,
@@ -166,11 +164,6 @@ def client_result(
     )
 
 
-def host_results(stage: StageRecord) -> list[HostResult]:
-    """Each host's part; empty if the load came from the operator's machine."""
-    return [_host_result(stage, part) for part in stage.hosts]
-
-
 def _host_result(stage: StageRecord, part: StageRecord) -> HostResult:
     sent, client, tick = stage.counters["sent"], part.client, part.host_tick
     return HostResult(
@@ -179,7 +172,7 @@ def _host_result(stage: StageRecord, part: StageRecord) -> HostResult:
         share=part.counters["sent"] / sent if sent else None,
         held=part.held_mean,
         requests=requests_of(part),
-        throughput=throughput_of(part),
+        throughput=_throughput(part),
         latency_ms=part.summaries("ttft", "tpot"),
         cpu_share=client.counters["cpu_ns"] / part.client_span_ns if part.client_span_ns else None,
         read_lag_p99_ms=client.read_lag.percentile_ms(99),
@@ -209,7 +202,7 @@ def _tokens(stage: StageRecord) -> Tokens:
     )
 
 
-def first_wave_of(stage: StageRecord) -> FirstWave | None:
+def _first_wave(stage: StageRecord) -> FirstWave | None:
     """The streams that filled a closed loop at once; None if there were none."""
     started, streams = stage.started, stage.counters["first_wave"]
     if started.concurrency is None or started.no_load:
@@ -246,7 +239,7 @@ def requests_of(stage: StageRecord) -> Requests:
     return Requests(**counts)
 
 
-def throughput_of(stage: StageRecord, *, sockets: int = 0) -> Throughput:
+def _throughput(stage: StageRecord, *, sockets: int = 0) -> Throughput:
     """The rates of its window; `sockets` are those of the server, 0 if unknown."""
     output = stage.per_second("window_output_tokens")
     total = stage.per_second("window_input_tokens", "window_output_tokens")
