@@ -53,18 +53,9 @@ def _tried(version: str, python: str, installer: str) -> bool:
 
 
 def _find(version: str) -> str | None:
-    command = [
-        sys.executable,
-        "-m",
-        "uv",
-        "python",
-        "find",
-        "--no-python-downloads",
-        "--no-project",
-        "--system",
-        version,
-    ]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
+    words = "-m uv python find --no-python-downloads --no-project --system".split()
+    found = subprocess.run([sys.executable, *words, version], capture_output=True, text=True, check=False)
+    return found.stdout.strip() or None
 
 
 def _try(python: str, folder: Path, install: Callable[[str, Path], list[list[str]]]) -> str:
