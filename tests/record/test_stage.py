@@ -38,7 +38,7 @@ def played(stage_s: float) -> Iterator[Record]:
     record.apply(STARTED)
     for line in lines(0.1, stage_s):
         record.apply(line)
-        if isinstance(line, Ticked) and line.t_s % 5 == 0:
+        if isinstance(line, Ticked) and line.t_s % 15 == 0:
             onlooker.look(record, line.t_s)
             yield record
     yield record

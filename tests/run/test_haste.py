@@ -31,7 +31,7 @@ async def test_a_key_that_repeats(engine: Simulator) -> None:
         for _ in range(8):
             wanted += 1
             run.apply(SetConcurrency(wanted))
-        if wanted > 100:
+        if wanted > 60:
             run.apply(Stop())
 
     result = await finish(run, repeat)
@@ -41,12 +41,12 @@ async def test_a_key_that_repeats(engine: Simulator) -> None:
     require_numbers_or_reasons(result)
 
 
-async def test_fifty_stages_of_ten_milliseconds(engine: Simulator) -> None:
-    stages = [{"concurrency": 4, "duration": "10ms"}] * 50
+async def test_many_stages_of_ten_milliseconds(engine: Simulator) -> None:
+    stages = [{"concurrency": 4, "duration": "10ms"}] * 30
     run = run_of(attach(engine, load={"requests": None, "osl": 16}, stages=stages))
     result = await finish(run)
     assert result.state == "complete"
-    assert len(result.stages) == 50
+    assert len(result.stages) == 30
     require_numbers_or_reasons(result)
     # The streams go on from stage to stage, so that most of these have gaps and tokens.
-    assert sum(stage.latency_ms["itl"].count > 0 for stage in result.stages) > 25
+    assert sum(stage.latency_ms["itl"].count > 0 for stage in result.stages) > 15
