@@ -55,9 +55,7 @@ def test_a_repository_that_git_refuses(package: Path, monkeypatch: pytest.Monkey
     assert from_git(package.parent) is None
 
 
-def test_someone_elses_repository_around_an_unpacked_source_is_not_asked(
-    package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_build_ignores_a_surrounding_repository(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_git(package.parent, monkeypatch)
     assert this_build(package) is None
 

@@ -39,7 +39,7 @@ def test_every_draw_is_within_the_bounds(text: str, share: float) -> None:
 
 
 @pytest.mark.parametrize("kind", ["normal", "lognormal"])
-def test_a_draw_beyond_floats_is_the_highest_that_is_allowed(kind: str) -> None:
+def test_draw_beyond_floats_is_the_maximum(kind: str) -> None:
     lengths = parse_lengths(f"{kind}:{'9' * 400}:1:1:9")
     assert lengths.at(0.5) == 9
 

@@ -98,7 +98,7 @@ def test_scale(most: float, unit: str, scale: tuple[float, str]) -> None:
 
 
 @given(st.floats(0, 1e17), st.sampled_from(["B", "J", "W"]))
-def test_a_scaled_value_has_at_most_four_digits_before_the_point(most: float, unit: str) -> None:
+def test_scaled_value_has_at_most_four_digits(most: float, unit: str) -> None:
     divisor, _ = fmt.scale(most, unit)
     assert most / divisor < 1024
 

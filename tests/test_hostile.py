@@ -94,7 +94,7 @@ def test_what_a_link_points_to_stays_as_it_is(folder: Path, tmp_path: Path, name
     assert [path.name for path in mine.iterdir()] == ["file"]
 
 
-def test_a_link_to_a_file_of_ours_is_not_copied_into_the_folder(folder: Path, tmp_path: Path) -> None:
+def test_link_to_a_local_file_is_not_copied(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "id_rsa").write_text("mine alone")
     (folder / "server.log").unlink()
     (folder / "server.log").symlink_to(tmp_path / "id_rsa")

@@ -53,7 +53,7 @@ def test_whatever_is_installed_is_pinned_by_a_hash(name: str) -> None:
     ] == []
 
 
-def test_nobody_is_told_to_fetch_a_name_that_nobody_owns() -> None:
+def test_no_message_names_an_unowned_package() -> None:
     """Nobody owns `vramp` on a package index: whoever takes it would be installed."""
     files = [
         path

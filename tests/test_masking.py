@@ -87,18 +87,18 @@ def test_nested_tables_and_json_in_a_string() -> None:
     ]
 
 
-def test_what_a_table_under_a_secrets_name_holds_is_secret() -> None:
+def test_table_under_a_secret_name_is_masked() -> None:
     assert masked({"credentials": {"user": "u", "hash": ["h"]}}) == {"credentials": {"user": "***", "hash": ["***"]}}
 
 
-def test_a_struct_is_masked_and_stays_itself_where_nothing_is_secret() -> None:
+def test_struct_without_secrets_is_unchanged() -> None:
     diagnosis = Diagnosis("gpu", "title", ("HF_TOKEN=abc", "plain"), "remedy")
     assert masked(diagnosis) == Diagnosis("gpu", "title", ("HF_TOKEN=***", "plain"), "remedy")
     plain = Diagnosis("gpu", "title", ("plain",), "remedy")
     assert masked(plain) is plain
 
 
-def test_a_document_deeper_than_any_of_ours_ends_in_a_mask() -> None:
+def test_too_deep_document_is_masked() -> None:
     document: list[object] = []
     for _ in range(100_000):
         document = [document]
@@ -182,7 +182,7 @@ def test_a_known_value_is_masked_in_base64(encode: Callable[[bytes], bytes], bef
     assert "***" in shown and len(shown) < 3 + 12 + 12
 
 
-def test_a_known_value_is_masked_in_urls_and_in_hexadecimal() -> None:
+def test_known_value_is_masked_in_urls_and_hexadecimal() -> None:
     learn({"SERVICE_KEY": "a key/of+service? 1"})
     for shown in ("a%20key%2Fof%2Bservice%3F%201", "a+key%2fof%2bservice%3f+1", "a%20key/of%2Bservice%3F%201"):
         assert masked_text(f"GET /?q={shown}&n=1") == "GET /?q=***&n=1"
@@ -198,7 +198,7 @@ def test_a_line_too_long_for_a_log_is_masked_whole(tmp_path: Path, chars: int) -
     assert log.stat().st_size < 50 or chars < 1 << 20
 
 
-def test_a_value_that_is_known_is_masked_wherever_it_turns_up() -> None:
+def test_known_value_is_masked_everywhere() -> None:
     learn({"server": {"env": {"MY_PAT": "known/value 1"}, "args": {"c": '{"secret": "known value 2"}'}}})
     learn({"url": "http://user:known-value-3@host/", "MAX_TOKENS": "12345678", "ACCESS_KEY": "short"})
     learn({"PRIVATE_KEY": "-----BEGIN KEY-----\nbase64base64\n-----END KEY-----"})
@@ -207,7 +207,7 @@ def test_a_value_that_is_known_is_masked_wherever_it_turns_up() -> None:
     assert masked({"known value 2": ["x known value 2 y"]}) == {"***": ["x *** y"]}
 
 
-def test_secrets_are_learned_from_what_is_neither_utf_8_nor_shallow() -> None:
+def test_secrets_in_odd_documents_are_learned() -> None:
     secret = "\udcff" * 12
     learn({"API_KEY": secret, "args": "[" * 900 + '"x"' + "]" * 900})
     assert masked_text(f"started with {secret}") == "started with ***"

@@ -56,6 +56,6 @@ def test_the_manual_names_every_part() -> None:
     assert [part.word for part in PARTS if f"`{part.word}`" not in manual] == []
 
 
-def test_a_library_calls_the_simulated_gpu_by_its_own_name() -> None:
+def test_simulated_gpu_name_matches_a_part() -> None:
     assert part_called("Simulated GPU") == part_called("AMD Instinct MI300X VF")
     assert part_called("NVIDIA GB200") is None

@@ -37,7 +37,7 @@ def test_without_a_usable_variable_they_are_in_the_home(
     assert state_folder("y") == tmp_path / ".local/state/vramp/y"
 
 
-def test_a_cache_that_cannot_be_costs_nothing_but_state_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_cache_is_ignored_unusable_state_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/c")
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/null/s")
     assert not cache_folder("vllm").exists()
@@ -68,9 +68,7 @@ def test_a_folder_that_others_can_write_to_is_refused(
     assert state_folder("servers/here").is_dir()
 
 
-def test_a_folder_of_everybody_where_nobody_moves_what_is_anothers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sticky_shared_folder_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o1777)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert stat.S_IMODE(state_folder("servers").parent.stat().st_mode) == 0o700
@@ -92,7 +90,7 @@ def test_home_folders_are_known_by_a_tilde(monkeypatch: pytest.MonkeyPatch) -> N
     assert expanded("~nobody here/model") == "~nobody here/model"
 
 
-def test_a_pipe_and_a_link_to_a_device_take_what_is_written_and_stay(tmp_path: Path) -> None:
+def test_pipe_and_device_link_are_written_in_place(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "null").symlink_to(os.devnull)
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
@@ -111,7 +109,7 @@ def test_a_name_of_an_open_file_adds_to_it(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_bytes() == b"before figures"
 
 
-def test_a_file_is_replaced_with_its_mode_and_a_link_to_one_too(tmp_path: Path) -> None:
+def test_replaced_file_keeps_its_mode(tmp_path: Path) -> None:
     write_whole(tmp_path / "file", b"old")
     (tmp_path / "link").symlink_to("file")
     write_named(tmp_path / "link", b"new")
@@ -131,9 +129,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a fil
 
 
 @as_root
-def test_what_another_user_owns_is_refused_until_the_operator_trusts_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_another_user_are_refused_unless_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     os.chown(theirs, OTHER_USER, OTHER_USER)
@@ -148,7 +144,7 @@ def test_what_another_user_owns_is_refused_until_the_operator_trusts_it(
 
 
 @as_root
-def test_a_link_of_another_user_is_refused_wherever_it_leads(tmp_path: Path) -> None:
+def test_link_of_another_user_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "ours")
     require_own_folder(tmp_path / "link")
@@ -157,7 +153,7 @@ def test_a_link_of_another_user_is_refused_wherever_it_leads(tmp_path: Path) -> 
         require_own_folder(tmp_path / "link")
 
 
-def test_a_folder_in_which_everybody_can_rename_is_refused(tmp_path: Path) -> None:
+def test_folder_open_to_renames_is_refused(tmp_path: Path) -> None:
     require_own_folder(tmp_path / "missing")
     tmp_path.chmod(0o777)
     with pytest.raises(PermissionError, match="everybody can write to it; chmod o-w"):
@@ -171,7 +167,7 @@ def written(path: Path) -> None:
         file.write(b"more\n")
 
 
-def test_a_private_file_is_for_its_owner_and_keeps_what_it_has(tmp_path: Path) -> None:
+def test_private_file_is_readable_by_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     written(path)
     written(path)

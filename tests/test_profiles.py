@@ -52,7 +52,7 @@ def test_every_variant_loads_and_has_a_plan(name: str, variant: str | None) -> N
 
 @pytest.mark.parametrize("version", recorded_versions())
 @pytest.mark.parametrize(("name", "variant"), ALL)
-def test_every_recorded_vllm_knows_all_flags_and_variables(
+def test_profiles_use_known_flags_and_variables(
     name: str, variant: str | None, version: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path))  # what models the box has must not matter

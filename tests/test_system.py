@@ -113,12 +113,12 @@ def said_by(code: str, environment: dict[str, str], *words: str) -> str:
     return child.stdout.strip()
 
 
-def test_a_process_may_open_as_many_files_as_the_hard_limit_allows() -> None:
+def test_open_files_up_to_the_hard_limit() -> None:
     assert said_by(_FILES, dict(os.environ)) == "(100, 100)"
 
 
 @pytest.mark.parametrize("chosen", [{}, dict(zip(_NAMES, ("1", "logfire"), strict=True))])
-def test_vramp_starts_without_threads_and_plugins_and_a_server_gets_what_the_user_chose(chosen: dict[str, str]) -> None:
+def test_lean_environment_is_not_passed_to_the_server(chosen: dict[str, str]) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in _NAMES}
     said = said_by(_LEAN.replace("NAMES", str(_NAMES)), environment | chosen)
     assert said == " ".join(["1", str(not chosen), *(str(chosen.get(name)) for name in _NAMES)])

@@ -31,7 +31,7 @@ async def test_work_ends_by_itself_and_its_error_is_told() -> None:
         await until(asyncio.Event(), work())
 
 
-async def test_work_that_fails_while_it_is_cancelled_from_outside_is_not_printed() -> None:
+async def test_failure_during_cancellation_is_not_printed() -> None:
     complaints: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
 

@@ -115,7 +115,7 @@ def is_there(pid: int) -> bool:
     return True
 
 
-async def test_a_stage_is_shared_and_ends_when_all_have_finished(engine: Simulator) -> None:
+async def test_stage_ends_when_all_workers_finished(engine: Simulator) -> None:
     async with driven(engine, 3) as run:
         run.begin(0, concurrency=5, requests=23)
         tick = await run.until(lambda tick: tick.finished == 0)
@@ -124,9 +124,7 @@ async def test_a_stage_is_shared_and_ends_when_all_have_finished(engine: Simulat
     assert run.deaths == []
 
 
-async def test_it_grows_while_it_runs_and_uses_what_has_come_in_the_next_stage(
-    engine: Simulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_fleet_grows_between_stages(engine: Simulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_module, "workers_for", lambda *_, **__: 3)
     async with driven(engine, 1, most=3) as run:
         run.begin(0, concurrency=6)
@@ -157,9 +155,7 @@ class OtherHost(LocalHost):
     name = "other"
 
 
-async def test_ticks_report_the_workers_that_share_a_stage_and_not_all_of_them(
-    engine: Simulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_ticks_report_the_workers_of_a_stage(engine: Simulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_module, "workers_for", lambda *_, **__: 3)
     async with driven(engine, 2, most=3, hosts=[OtherHost()]) as run:
         run.begin(0, concurrency=6)
@@ -209,7 +205,7 @@ async def test_the_pace_of_the_last_stage_sizes_the_next(engine: Simulator, monk
     assert second is not None and 0 < second < 1
 
 
-async def test_servers_get_equal_shares_even_after_a_worker_has_died(engine: Simulator) -> None:
+async def test_equal_shares_after_a_worker_died(engine: Simulator) -> None:
     async with driven(engine, 4, servers=2) as run:
         os.kill(run.fleet.pids[0], signal.SIGKILL)
         await run.until(lambda _: run.fleet.size == 3)
@@ -220,9 +216,7 @@ async def test_servers_get_equal_shares_even_after_a_worker_has_died(engine: Sim
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV])
-async def test_a_stage_that_counts_requests_ends_without_the_share_of_one_that_is_gone(
-    engine: Simulator, how: signal.Signals
-) -> None:
+async def test_request_count_without_a_dead_workers_share(engine: Simulator, how: signal.Signals) -> None:
     async with driven(engine, 2) as run:
         run.begin(0, concurrency=4, requests=400)
         await run.until(lambda tick: tick.held == 4 and run.count(0, "completed") > 0)
@@ -237,7 +231,7 @@ async def test_a_stage_that_counts_requests_ends_without_the_share_of_one_that_i
     assert death == f"worker 0 {words}; 2 streams are lost with it"
 
 
-async def test_when_all_that_had_a_share_are_gone_the_stage_is_over(engine: Simulator) -> None:
+async def test_stage_ends_without_its_workers(engine: Simulator) -> None:
     async with driven(engine, 2) as run:
         run.begin(0, concurrency=1)
         await run.until(lambda tick: tick.held == 1)
@@ -258,7 +252,7 @@ def without_last_record(path: Path) -> Dataset:
     return data
 
 
-async def test_an_error_in_a_callback_ends_its_worker_and_no_other(engine: Simulator, tmp_path: Path) -> None:
+async def test_callback_error_ends_one_worker(engine: Simulator, tmp_path: Path) -> None:
     data = without_last_record(tmp_path / "prompts.txt")  # only one of the two workers comes to it
     async with driven(engine, 2) as run:
         run.begin(0, concurrency=2, work=Work(data=data))
@@ -292,9 +286,7 @@ async def test_ticks_go_on_while_a_worker_is_stopped(engine: Simulator, for_good
         assert run.adds_up(0)
 
 
-async def test_one_that_stops_while_it_is_closed_is_killed_and_its_streams_are_lost(
-    engine: Simulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_worker_stopped_during_close_is_killed(engine: Simulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "CLOSE_S", 0.2)
     async with driven(engine, 2) as run:
         run.begin(0, concurrency=4)
@@ -305,9 +297,7 @@ async def test_one_that_stops_while_it_is_closed_is_killed_and_its_streams_are_l
     assert any("worker 0 did not exit" in death for death in run.deaths)
 
 
-async def test_one_that_stops_while_it_starts_is_left_behind(
-    engine: Simulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_worker_stopped_during_start_is_left_out(engine: Simulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "START_S", 20.0)
     fleet = Fleet(1)
     try:
@@ -349,7 +339,7 @@ async def test_without_any_that_starts_there_is_no_fleet(engine: Simulator, monk
         await nobody.close()
 
 
-async def test_no_load_is_measured_without_workers_from_its_beginning_to_its_end() -> None:
+async def test_no_load_is_measured_without_workers() -> None:
     fleet, stages = Fleet(1), Counter[int]()
     fleet.begin_stage(0, closed(0), (), waits=False, first_wave_apart=False)
     for index in (1, 2):

@@ -73,7 +73,7 @@ async def talk(code: str) -> AsyncIterator[Talk]:
     assert not psutil.pid_exists(pid)
 
 
-async def test_one_that_does_its_work_and_ends_with_its_stdin() -> None:
+async def test_worker_ends_with_its_stdin() -> None:
     async with talk("tick()\nbeat()\ntick()\n" + WAITS) as talking:
         await talking.until(lambda: talking.worker.ready)
         first = talking.worker.last
@@ -177,7 +177,7 @@ async def test_a_program_that_is_not_there() -> None:
     assert (talking.worker.alive, talking.worker.ready, talking.worker.pid) == (False, False, None)
 
 
-async def test_what_is_told_to_a_dead_or_stopped_one_does_no_harm() -> None:
+async def test_commands_to_a_dead_or_stopped_worker() -> None:
     async with talk("tick()\nos.kill(os.getpid(), signal.SIGSTOP)") as talking:
         await talking.until(lambda: talking.worker.ready)
         big = OpenWindow(index=10**9)

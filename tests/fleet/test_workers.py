@@ -54,7 +54,7 @@ async def test_a_worker_that_is_interrupted_says_so_in_words(engine: Simulator) 
     assert left_behind() == []
 
 
-async def test_the_only_worker_stopped_is_the_end_with_a_partial_result(engine: Simulator) -> None:
+async def test_only_worker_stopped_gives_a_partial_result(engine: Simulator) -> None:
     run = run_of(attach(engine, load={"requests": None, "duration": "60s", "osl": 50}))
     result = await finish(run, once(flowing, stop_one))
     assert isinstance(run.error, WorkerError)

@@ -17,7 +17,7 @@ has no output that could be timed."""
 
 
 @pytest.mark.parametrize("name", STARTS)
-def test_a_run_completes_and_says_once_what_it_does_without(others: Others, name: str, tmp_path: Path) -> None:
+def test_run_completes_with_one_note_on_missing_features(others: Others, name: str, tmp_path: Path) -> None:
     ended = run(others[name], tmp_path, *LOAD)
     errors = set(ended.stage.requests.errors)
     assert errors <= ({"empty"} if name in LATE_USAGE else set()), ended.output

@@ -32,7 +32,7 @@ async def boxes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
         return {name: await finish(here(*load, *overrides)) for name, overrides in BOXES.items()}
 
 
-async def test_drafts_are_counted_by_position_and_mean_nothing_on_random_prompts(boxes: dict[str, Result]) -> None:
+async def test_drafts_by_position_on_random_prompts(boxes: dict[str, Result]) -> None:
     (stage,) = boxes["speculating"].stages
     assert stage.engine is not None and stage.engine.spec is not None
     spec = stage.engine.spec
@@ -49,7 +49,7 @@ async def test_drafts_are_counted_by_position_and_mean_nothing_on_random_prompts
     assert all(stage.engine is not None and stage.engine.spec is None for stage in others)
 
 
-async def test_operations_and_bytes_are_told_and_why_there_is_no_mfu(boxes: dict[str, Result]) -> None:
+async def test_operations_bytes_and_the_reason_for_no_mfu(boxes: dict[str, Result]) -> None:
     (stage,) = boxes["speculating"].stages
     assert stage.engine is not None and stage.compute is not None
     assert stage.engine.hbm_bytes_per_s is not None and stage.engine.hbm_bytes_per_s > 0
@@ -61,7 +61,7 @@ async def test_operations_and_bytes_are_told_and_why_there_is_no_mfu(boxes: dict
     assert unreported.engine is not None and "--enable-mfu-metrics" in unreported.engine.lacks["tflops_per_gpu"]
 
 
-async def test_the_output_of_each_is_checked_and_nothing_drifts(boxes: dict[str, Result]) -> None:
+async def test_output_of_each_box_does_not_drift(boxes: dict[str, Result]) -> None:
     for name, result in boxes.items():
         canary, (stage,) = result.canary, result.stages
         assert canary is not None and stage.canary is not None, name
@@ -82,7 +82,7 @@ def compared(boxes: dict[str, Result], other: str) -> OutputComparison:
     return output
 
 
-async def test_compare_tells_other_weights_by_texts_and_answers(boxes: dict[str, Result]) -> None:
+async def test_compare_detects_other_weights(boxes: dict[str, Result]) -> None:
     output = compared(boxes, "other weights")
     assert {"better", "worse"} <= {text.word for text in output.texts}, (
         "of random weights none is better at all of them"
@@ -90,7 +90,7 @@ async def test_compare_tells_other_weights_by_texts_and_answers(boxes: dict[str,
     assert output.same_answers < output.answers
 
 
-async def test_compare_tells_another_precision_from_repetitions(boxes: dict[str, Result]) -> None:
+async def test_compare_detects_another_precision(boxes: dict[str, Result]) -> None:
     """A score moves by 1e-4 nats a token, where the same engine repeats it to the last bit."""
     output = compared(boxes, "other precision")
     assert {text.word for text in output.texts} == {"no evidence"}

@@ -67,7 +67,7 @@ def sent_in_all(driver: Result) -> int:
     return sum(stage.requests.sent for stage in driver.stages) + 1 + driver.canary.requests.sent
 
 
-async def test_what_another_run_sends_is_seen_as_that_one_sees_it(url: str) -> None:
+async def test_traffic_of_another_run_is_its_own_count(url: str) -> None:
     tasks: list[asyncio.Task[Result]] = []
     monitor, error = await outcome(quiet(url), in_turn((at_stage(1), beside(tasks, partial(drive, url)))))
     driver = await tasks[0]
@@ -93,7 +93,7 @@ async def test_what_another_run_sends_is_seen_as_that_one_sees_it(url: str) -> N
     assert seen.generation_tokens_per_s == pytest.approx(ours.throughput.output_tokens_per_s, rel=0.1)
 
 
-async def test_a_restart_is_seen_and_what_comes_after_it_is_added(server: ManagedServer, tmp_path: Path) -> None:
+async def test_counters_add_up_over_a_restart(server: ManagedServer, tmp_path: Path) -> None:
     url, drivers = server.base_url, list[Result]()
     tasks: list[asyncio.Task[None]] = []
 

@@ -14,7 +14,7 @@ from tests.vllm.engine import VLLM, engine_processes, here, over
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
 
-async def test_the_recorded_installation_is_what_the_real_one_says(tmp_path: Path) -> None:
+async def test_recorded_installation_matches_the_real_one(tmp_path: Path) -> None:
     python = python_of(str(VLLM))
     assert python is not None
     assert await ask_installation(python, cache=tmp_path) == recorded_installation("0.32.0")

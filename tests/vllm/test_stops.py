@@ -63,7 +63,7 @@ def test_kill_9_leaves_nothing(running: "subprocess.Popen[str]", whom: str, tmp_
 
 
 @pytest.mark.parametrize("also", ["nobody else", "the server"])
-def test_what_is_left_when_vramp_and_guard_are_killed_at_once_is_found_and_ended_on_request(
+def test_leftovers_of_a_killed_vramp_and_guard_are_ended(
     running: "subprocess.Popen[str]", also: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree = psutil.Process(running.pid).children(recursive=True)
@@ -116,7 +116,7 @@ async def test_two_cycles_stopped_with_streams_open() -> None:
         assert list_servers() == []
 
 
-def test_a_server_left_running_is_attached_to_and_stopped_later(capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_left_running_is_stopped_later(capsys: pytest.CaptureFixture[str]) -> None:
     result = asyncio.run(finish(here("server.on_exit=leave", "load.concurrency=1", "load.requests=2")))
     (record,) = list_servers()
     assert record.left and record.url == result.environment["server_url"]
