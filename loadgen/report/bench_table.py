@@ -12,7 +12,7 @@ import numpy as np
 from loadgen.format import Statistic, bounded, fixed
 from loadgen.metrics.histogram import Histogram
 from loadgen.report.document import per_minute, serving_curve
-from loadgen.report.notes import first_messages, has_numbers, request_counts, stage_notes, took_part
+from loadgen.report.notes import has_numbers, request_counts, stage_notes, took_part
 from loadgen.report.text import section_lines
 from loadgen.schema.deltas import Summary
 from loadgen.schema.result import Result, StageResult
@@ -146,7 +146,8 @@ def _offline_lines(stage: StageResult) -> list[str]:
 def trust_lines(result: Result, *, without: Sequence[str] = ()) -> list[str]:
     """What a reader must know to judge a table: notes, a limited client, failures, an early end."""
     limited = result.client.limited
-    messages = [line for stage in result.stages for line in first_messages(stage)]
+    failures = [each for stage in result.stages for each in stage.requests.messages.items()]
+    messages = [f"  {kind}: {texts[0]}" for kind, texts in failures if texts]
     reported = [(stage, note) for stage in result.stages for note in stage_notes(stage) if note.subject not in without]
     notes = [f"stage {stage.index + 1}: {note}" for stage, note in reported]
     return [

@@ -36,12 +36,12 @@ from loadgen.report.columns import (
 from loadgen.report.configuration import engine_of, hardware_of, model_of
 from loadgen.report.notes import (
     Note,
+    condition_words,
     foreign_notes,
     has_numbers,
     latency_titles,
     mfu_unknown,
     published_nowhere,
-    reference_notes,
     stage_notes,
     took_part,
 )
@@ -400,7 +400,7 @@ def published(result: Result) -> Section:
     reference = result.reference
     if reference is None:
         return Section("Published and measured")
-    words = filter(None, [*reference_notes(reference), published_nowhere(result)])
+    words = filter(None, [*condition_words(reference.conditions), *reference.notes, published_nowhere(result)])
     return Section(
         "Published and measured",
         [Table(published_columns(result.stages), reference.comparisons)],

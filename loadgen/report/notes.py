@@ -12,7 +12,7 @@ import msgspec
 
 from loadgen.format import counted, significant
 from loadgen.report.output import output_words
-from loadgen.schema.comparison import Condition, ReferenceResult
+from loadgen.schema.comparison import Condition
 from loadgen.schema.deltas import MAIN_LATENCIES, OUTCOMES, Summary
 from loadgen.schema.hardware_result import ComputeResult
 from loadgen.schema.result import FirstWave, Requests, Result, StageResult, is_known, met_limits
@@ -98,11 +98,6 @@ def request_counts(requests: Requests) -> list[RequestCount]:
     return [RequestCount("Successful requests", requests.completed), *(one for one in found if one.count)]
 
 
-def first_messages(stage: StageResult) -> list[str]:
-    """The first message for each kind of failure, a line each."""
-    return [f"  {kind}: {text}" for kind, texts in stage.requests.messages.items() for text in texts[:1]]
-
-
 def account_words(requests: Requests) -> str:
     """All requests in a line that adds up: 92 scheduled, 80 never sent; 12 sent = 9 completed + 3 open."""
     parts = {name: getattr(requests, name) for name in (*OUTCOMES, "open")}
@@ -123,11 +118,6 @@ def published_nowhere(result: Result) -> str:
     if found is None or found.comparisons or not (isinstance(published, dict) and published.get("points")):
         return ""
     return "no stage of this run has the load of a published figure"
-
-
-def reference_notes(reference: ReferenceResult) -> list[str]:
-    """What differs from the conditions of the publication, and what it says without figures."""
-    return [*condition_words(reference.conditions), *reference.notes]
 
 
 def condition_words(found: Sequence[Condition]) -> Iterator[str]:

@@ -123,10 +123,6 @@ def checked_columns(stages: Sequence[StageResult]) -> list[Column[StageResult]]:
     return [column for column in shown if any(column.value(stage) not in (None, 0) for stage in stages)]
 
 
-def _drift(canary: CanaryStage) -> str | None:
-    return None if canary.drift is None else f"{canary.drift:+z.3f}"
-
-
 def _degenerate(stage: StageResult) -> str | None:
     return None if stage.answers is None else f"{stage.answers.flawed} of {stage.answers.read}"
 

@@ -84,7 +84,7 @@ def find_run(text: str) -> Path:
     if text == LAST and runs:
         return runs[-1]
     exact = [run for run in runs if run.name == text]
-    kept = baseline_path(text)
+    kept = baselines().get(text)
     if kept is not None and not exact:
         return kept
     found = exact or [run for run in runs if run.name.startswith(text)]
@@ -164,11 +164,6 @@ def save_baseline(name: str, result: Result, *, replace: bool = False) -> Path:
     return path
 
 
-def baseline_path(name: str) -> Path | None:
-    """The file of a baseline; None if there is none."""
-    return baselines().get(name)
-
-
 def baselines() -> dict[str, Path]:
     try:
         paths = sorted(_folder().glob(f"*{_SUFFIX}"))
@@ -189,7 +184,7 @@ def remove_baseline(name: str) -> Path:
 
 def require_baseline(name: str) -> Path:
     """The file of a baseline; raises `ResultError` if there is none."""
-    path = baseline_path(name)
+    path = baselines().get(name)
     if path is None:
         raise ResultError(f"{name}: no baseline of this name; there are {', '.join(baselines()) or 'none'}")
     return path
