@@ -105,8 +105,7 @@ class Target(msgspec.Struct, frozen=True):
 class Requests(msgspec.Struct, frozen=True):
     """Outcomes of a stage's requests.
 
-    `scheduled = sent + unsent` and `sent = completed + failed + cancelled + unfinished + carried_over`. What older
-    results lack is null.
+    `scheduled = sent + unsent` and `sent = completed + failed + cancelled + unfinished + carried_over + open`.
     """
 
     sent: int
@@ -342,7 +341,7 @@ class StageResult(msgspec.Struct, frozen=True):
     truth: TruthCheck | None = None  # client against engine; None if the engine's figures are unknown
     others: OthersTraffic | None = None  # others' traffic on the engine; None if unknown
     goodput: Goodput | None = None  # None without per-stream limits
-    failures: FailureCheck | None = None  # None in older results
+    failures: FailureCheck | None = None  # None in another tool's
     settled_s: float | None = None  # duration of its transient; None if it was measured from a fixed moment
     inconclusive: str | None = None  # why its figures are inconclusive
     variant: str | None = None  # the profile's variant that the server ran; None without variants
