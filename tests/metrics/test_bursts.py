@@ -138,7 +138,7 @@ def stage(busy_share: float, **counts: int) -> StageRecord:
     return record
 
 
-def test_the_client_is_blamed_for_bursts_only_where_it_can_have_caused_them() -> None:
+def test_bursts_are_put_down_to_the_client_only_if_possible() -> None:
     assert stage(0.1).limit() is None
     assert "carried several events because they were late" in (stage(0.7).limit() or "")
     assert stage(0.1, burst_moments=1).limit() is None  # not known whose they are

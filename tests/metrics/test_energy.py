@@ -75,7 +75,7 @@ def test_a_reset_counter_gives_way_to_the_power() -> None:
     assert (energy.source, energy.distrusted) == ("power", False)
 
 
-def test_energy_of_a_window_half_covered_is_unknown_and_nearly_covered_is_extrapolated() -> None:
+def test_energy_of_a_window_partly_covered() -> None:
     looks = _looks(19, lambda t: 300 * t, lambda _: 300)
     half = window_energy([_gpu(0)], looks, 10, 30)
     assert half is not None

@@ -101,6 +101,6 @@ def test_the_share_of_hbm_bandwidth_needs_no_precision(name: str, percent: float
     assert attached.mfu_percent is None and attached.why
 
 
-def test_an_engine_that_does_not_report_its_memory_traffic_has_no_share_of_bandwidth() -> None:
+def test_no_bandwidth_share_without_memory_traffic() -> None:
     compute = compute_of(EngineStage(tflops_per_gpu=100.0), BF16, gpus("AMD Instinct MI300X"))
     assert compute is not None and compute.mfu_percent is not None and compute.hbm_bandwidth_percent is None

@@ -93,7 +93,7 @@ def test_a_ladder_is_read_back(loads: list[float]) -> None:
     assert parse_plan(", ".join(map(repr, loads))).loads == tuple(loads)
 
 
-def test_a_ladder_has_the_stages_of_the_profile_and_the_shape_of_the_present_stage() -> None:
+def test_ladder_has_the_shape_of_the_current_stage() -> None:
     parts = profile(stages=[{"concurrency": 8}, {"concurrency": 99}])
     stages = all_of(PlanRequest("ladder", loads=(2, 4)), parts, present(parts, isl=1000, osl=10))
     assert [stage.concurrency for stage in stages] == [2, 4]
@@ -128,7 +128,7 @@ def test_a_ramp_goes_from_the_present_load() -> None:
     assert (down.steps[0][1], down.steps[-1][1]) == (8, 1)
 
 
-def test_an_slo_search_begins_at_the_present_load_and_a_knee_search_below_it() -> None:
+def test_where_searches_from_the_current_load_begin() -> None:
     parts = profile(slo={"ttft_p99": "2s"})
     assert first(PlanRequest("slo"), parts, present(parts, concurrency=64)).concurrency == 64
     assert first(PlanRequest("slo"), parts, present(parts, concurrency=5000)).concurrency == 5000

@@ -118,9 +118,7 @@ def test_where_a_bound_stays_unsure_one_farther_off_is_measured() -> None:
 
 
 @given(limit=st.integers(1, 500), band=st.floats(0, 1), start=st.integers(1, 1000))
-def test_whatever_can_be_told_the_search_ends_and_says_nothing_that_is_false(
-    limit: int, band: float, start: int
-) -> None:
+def test_search_ends_and_reports_nothing_false(limit: int, band: float, start: int) -> None:
     found, loads = search(unsure_near(limit, band), plan={"search": "slo"}, slo=SLO, load={"concurrency": start})
     assert len(loads) <= 30
     assert found.low is None or found.low <= limit

@@ -56,7 +56,7 @@ def test_the_same_flaw_in_most_answers_is_told_within_seconds() -> None:
     assert words(stage(0, seen(PER_MINUTE, blank=PER_MINUTE // 5))) == []
 
 
-def test_a_model_that_random_prompts_lead_into_many_different_loops_is_left_alone() -> None:
+def test_many_different_loops_are_no_verdict() -> None:
     loops = {f" word{number}": 2 for number in range(90)}
     assert words(stage(0, seen(PER_MINUTE, loops))) == []
     # Against the same model under another load they would be a rise.
@@ -67,7 +67,7 @@ def test_a_model_that_random_prompts_lead_into_many_different_loops_is_left_alon
     )
 
 
-def test_a_share_of_broken_answers_is_told_within_a_minute_beside_a_stage_without() -> None:
+def test_share_of_broken_answers_is_found_within_a_minute() -> None:
     assert words(stage(1, seen(PER_MINUTE, blank=PER_MINUTE // 10)), stage(0, seen(PER_MINUTE)))
     assert not words(stage(1, seen(PER_MINUTE, blank=3)), stage(0, seen(PER_MINUTE)))
 
@@ -126,7 +126,7 @@ def test_the_chance_is_that_of_fishers_exact_test(bad: int, good: int, other_bad
     assert chance == pytest.approx(ways / math.comb(everything, read), rel=1e-6)
 
 
-def test_a_healthy_engine_is_left_alone_for_an_hour_whenever_it_is_looked_at() -> None:
+def test_healthy_engine_has_no_verdict_for_an_hour() -> None:
     """A model with a share of loops, some of them favourites, beside another stage: looked at after each answer."""
     random = Random(7)
     favourites = ["\n\n-", " 0", " the", *(f"w{number}" for number in range(40))]

@@ -49,7 +49,7 @@ def test_what_the_slow_tier_told_stays_known() -> None:
     assert (record.latest[0].links_up, record.latest[0].power_w) == (7, None)
 
 
-def test_without_a_choice_the_gpus_of_the_server_are_those_that_hold_a_model() -> None:
+def test_server_gpus_without_a_choice_hold_a_model() -> None:
     record = HardwareRecord()
     record.gpus = GPUS
     record.sampled(sampled(0.0, 0.3, 0.3))
@@ -249,7 +249,7 @@ def test_a_counter_that_was_reset_gains_nothing_that_is_known() -> None:
     assert stage.pcie_replays is None
 
 
-def test_errors_are_new_ones_from_the_look_before_the_stage_to_the_one_after_it() -> None:
+def test_errors_are_counted_between_samples_around_the_stage() -> None:
     around = [
         look(0.0, ecc_uncorrectable=3, bad_pages=1, xids=0),
         look(1.0),

@@ -72,7 +72,7 @@ def test_scores_that_fall_beside_a_load_are_a_drift_of_that_stage_alone() -> Non
     assert "0.30 nats a token below" in verdict.text and "5 scores" in verdict.text
 
 
-def test_answers_that_leave_the_idle_ones_early_are_a_drift_and_near_ties_are_not() -> None:
+def test_early_divergence_is_a_drift_near_ties_are_not() -> None:
     late = record_of(*HEALTHY, *(answered("load", "twelve, thirteen, xx") for _ in range(40)))
     assert late.stage_verdicts(0) == []
     assert stage_of(late).first_difference == 18

@@ -134,7 +134,7 @@ def test_the_host_that_did_not_keep_up_is_named() -> None:
     assert [part.why is None for part in stage.hosts] == [True, False]
 
 
-def test_workers_of_a_host_that_take_no_part_do_not_hide_that_the_others_are_busy() -> None:
+def test_idle_workers_do_not_hide_busy_ones() -> None:
     busy = ClientDelta(cpu_ns=int(0.25 * 0.99 * SECOND_NS))
     part = HostTick(stages={0: delta([MS])}, client=busy, workers=5, sharing=1)
     (host,) = stage_of(lines([[part]] * 12, "a")).hosts
@@ -150,7 +150,7 @@ def test_a_host_keeps_the_schedule_of_its_own_share() -> None:
     assert stage_of(lines([[part]], "a", rate=300.0)).hosts[0].why is not None
 
 
-def test_a_clock_that_was_moved_is_a_verdict_on_the_stage_in_which_it_happened() -> None:
+def test_moved_clock_is_a_verdict_on_its_stage() -> None:
     reported = lines([[HostTick(stages={0: delta([MS])}, offset_ns=5_000, uncertainty_ns=900)] * 2], "ab")
     moved = record_of([*reported, ClockMoved(t_s=1.6, host="b", by_ns=-2_500_000)]).result().stages[0]
     assert [(one.id, one.subject) for one in moved.verdicts if one.bad] == [("clock-moved", "stage 1")]

@@ -107,7 +107,7 @@ def test_an_arrival_that_came_due_as_the_stage_ended_was_not_late_yet() -> None:
     assert met_limits(found) and (found.failures.count, found.failures.unsent) == (0, 0)
 
 
-def test_an_e2e_limit_is_unresolved_if_the_window_is_too_short_for_long_streams() -> None:
+def test_e2e_limit_is_unresolved_in_a_short_window() -> None:
     stage = timed(record(), ttft=[100.0] * 500, itl=[10.0] * 500, e2e=[1000.0] * 500)
     assert judged(stage, e2e_p99=9000.0).verdict == "met"
     # The ten seconds of the window are too few for streams of five.

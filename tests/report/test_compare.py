@@ -88,7 +88,7 @@ def test_of_one_load_repeated_the_last_sound_stage_counts_and_is_named() -> None
     assert found.notes == ["A: stages 1, 2 have the load conc 8, ISL 512, OSL 128; stage 2 counts"]
 
 
-def test_stages_without_load_are_matched_by_their_labels_and_are_no_evidence() -> None:
+def test_stages_without_load_are_matched_by_label() -> None:
     def watched(tokens: int, *labels: str) -> Result:
         engine = EngineStage(
             generation_tokens=tokens, between_s=(0.0, 10.0), latency_ms={"ttft": EngineLatencyMs(5, 20.0)}

@@ -177,7 +177,7 @@ def test_the_account_adds_up(counts: list[int]) -> None:
     assert bool(before) == bool(unsent)
 
 
-def test_the_share_of_the_peak_is_told_where_the_engine_told_its_operations() -> None:
+def test_share_of_the_peak_from_engine_operations() -> None:
     silent, known = stage(80), ComputeResult(52.3, "bf16", 1307.4, 4.0)
     unknown = ComputeResult(52.3, why="no peak is known of NVIDIA H20")
     reported, unreported = (msgspec.structs.replace(silent, compute=compute) for compute in (known, unknown))
@@ -188,7 +188,7 @@ def test_the_share_of_the_peak_is_told_where_the_engine_told_its_operations() ->
     assert "| MFU % |" in markdown_report(result(reported, silent)) and "MFU" not in markdown_report(result(silent))
 
 
-def test_published_figures_that_no_stage_has_the_load_of_are_told_only_where_there_are_any() -> None:
+def test_published_figures_without_a_stage_of_their_load() -> None:
     beside = ReferenceResult("a publication", ["about 1.0x of the other"], [])
     points = [{"concurrency": 512, "figures": {"mfu_percent": 85.0}}]
     for published, words in ({"points": points}, "no stage of this run"), ({"notes": []}, ""), ([], ""):

@@ -74,7 +74,7 @@ async def test_a_healthy_run_is_as_it_was_without_them(engine: Simulator) -> Non
         (["drift:nats=0.1,streams=8"], "nats a token below"),
     ],
 )
-async def test_what_goes_wrong_from_a_concurrency_on_is_found_within_a_minutes_canaries(
+async def test_faults_above_a_concurrency_are_found_by_canaries(
     engine: Simulator, faults: list[str], words: str
 ) -> None:
     engine.faults(*faults)
@@ -156,7 +156,7 @@ async def test_a_server_whose_first_score_takes_long_is_checked_all_the_same(
     assert [text.idle_scores for text in result.canary.texts] == [1]
 
 
-async def test_scores_that_differ_by_less_than_matters_are_distinguished_from_repetitions(engine: Simulator) -> None:
+async def test_small_score_differences_and_repetitions(engine: Simulator) -> None:
     """Two precisions of the same weights: 1e-4 nats a token apart, each exact in itself."""
     result, _ = await outcome(attach(engine, load={"requests": 4}, canary=OFTEN))
     assert result.canary is not None

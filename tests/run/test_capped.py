@@ -4,7 +4,7 @@ from tests.engines import attach, simulator
 from tests.run.driving import outcome
 
 
-async def test_a_queue_behind_a_cap_is_reported_as_such_and_not_as_the_clients_limit() -> None:
+async def test_queue_behind_a_cap_is_not_a_client_limit() -> None:
     load = {"rate": 400.0, "max_concurrency": 4, "requests": 120, "osl": 32}
     with simulator() as engine:
         result, error = await outcome(attach(engine, load=load))

@@ -193,7 +193,7 @@ async def test_a_plan_begins_from_no_load_and_outlives_a_cut_meanwhile(engine: S
     assert loads[-2:] == [1, 2] and set(loads[:-2]) == {0}
 
 
-async def test_what_a_monitor_has_measured_is_measured_again_though_it_let_the_server_go(engine: Simulator) -> None:
+async def test_monitor_measures_again_after_releasing_the_server(engine: Simulator) -> None:
     def measured(stages: int) -> Callable[[Snapshot], bool]:
         return lambda snapshot: snapshot.phase == "holding" and len(snapshot.stages) == stages
 
@@ -206,7 +206,7 @@ async def test_what_a_monitor_has_measured_is_measured_again_though_it_let_the_s
     assert texts(result, "load")[-1] == "conc 2 is measured again"
 
 
-async def test_load_that_was_asked_for_outlives_a_cut_and_begins_while_the_server_is_asked(engine: Simulator) -> None:
+async def test_load_requested_while_the_server_is_probed(engine: Simulator) -> None:
     def loaded(snapshot: Snapshot) -> bool:
         return bool(snapshot.stages) and snapshot.stages[-1].requests.completed > 0
 

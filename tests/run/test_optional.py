@@ -220,7 +220,7 @@ async def test_usage_that_is_refused_takes_that_of_every_event_with_it() -> None
     assert "stream_options" not in accepted.options
 
 
-async def test_without_a_tokenizer_prompts_are_made_of_a_small_range_of_ids_or_of_any_words() -> None:
+async def test_prompts_without_a_tokenizer() -> None:
     async with serving(Server()) as url:
         ids, words = await learn(url), await learn(url, endpoint="chat")
     assert ids.vocabulary.ids == FALLBACK_IDS

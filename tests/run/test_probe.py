@@ -92,7 +92,7 @@ async def test_all_hang_up_in_open_loop(engine: Simulator) -> None:
     assert running(engine) == ["0.0"]
 
 
-async def test_a_stream_that_is_over_before_its_client_would_hang_up_is_complete(engine: Simulator) -> None:
+async def test_stream_over_before_its_hang_up_is_complete(engine: Simulator) -> None:
     result, _ = await outcome(attach(engine, load={"cancel": {"share": 1, "after": "1h"}}))
     assert (result.stages[0].requests.completed, result.stages[0].requests.cancelled) == (20, 0)
 

@@ -4,7 +4,7 @@ from loadgen.plan.stage import Stage
 from loadgen.run.running_stage import RunningStage
 
 
-async def test_a_stage_that_is_held_and_extended_in_its_warm_up_is_measured_for_its_length() -> None:
+async def test_stage_held_and_extended_in_its_warm_up() -> None:
     now_s = 0.0
     stage = Stage(concurrency=4, rate=None, isl=8, osl=8, duration_s=10.0, warmup_s=60.0)
     running = RunningStage(

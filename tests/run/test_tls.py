@@ -21,7 +21,7 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         await writer.wait_closed()
 
 
-async def test_a_load_over_tls_is_timed_in_user_space_with_the_loops_lateness_as_its_lag(
+async def test_tls_load_is_timed_in_user_space(
     engine: Simulator, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate.authority))

@@ -26,9 +26,7 @@ WEIGHTS = Milestone("weights", "load weights", "running", 0.5, "2/4 shards")
 READY = Milestone("ready", "ready")
 
 
-async def test_what_was_published_is_next_to_the_running_stage_and_in_the_end_next_to_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_published_figures_next_to_the_running_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shown: list[Snapshot] = []
     load = {"concurrency": [1, 2], "requests": 20}
@@ -116,7 +114,7 @@ def test_only_recent_ends_count_as_failing() -> None:
         assert ends == ((0, 2) if t_s > 10 else (50, 0) if t_s < 2 else (53, 1))
 
 
-def test_any_number_of_ticks_at_one_moment_costs_no_more_than_a_window_of_them() -> None:
+def test_many_ticks_at_one_moment_cost_one_window() -> None:
     """A journal from others may say so; before, each tick summed all before it."""
     record = Record()
     record.apply(started())

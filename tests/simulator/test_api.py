@@ -42,7 +42,7 @@ def test_the_same_prompt_has_the_same_answer(client: httpx.Client) -> None:
     assert len(texts) == 1
 
 
-def test_canaries_are_in_no_account_of_the_load_and_faults_choose_among_them_apart(server: Running) -> None:
+def test_canaries_are_not_counted_as_load(server: Running) -> None:
     server.client.post("/truth/reset")
     server.faults("http_500:nth=1")
     mark = {"X-Request-Id": f"{CANARY_ID}1"}

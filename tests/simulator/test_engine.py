@@ -87,7 +87,7 @@ def test_decoding_goes_on_while_a_prompt_is_prefilled() -> None:
     assert len(who) == 2
 
 
-def test_a_budget_that_is_set_below_what_decodes_takes_nothing_back_from_a_prompt() -> None:
+def test_budget_below_the_decoding_streams() -> None:
     engine = Engine(SMALL)
     for number in range(3):
         add(engine, 1, 9, number=number)

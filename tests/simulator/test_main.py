@@ -116,7 +116,7 @@ def children_of(pid: int) -> list[int]:
     return [int(word) for word in text.split()]
 
 
-def test_children_ignore_sigterm_in_sessions_of_their_own_and_go_with_a_graceful_exit() -> None:
+def test_children_in_sessions_of_their_own_end_with_the_server() -> None:
     with simulator("--spawn-children", "2") as running:
         children = children_of(running.process.pid)
         assert len(children) == 2

@@ -73,7 +73,7 @@ def test_a_request_moves_the_numbers(server: Running) -> None:
     assert after["num_requests_running"]["", ""] == 0
 
 
-def test_operations_are_those_of_the_tokens_computed_where_they_are_counted(server: Running) -> None:
+def test_operations_of_the_computed_tokens(server: Running) -> None:
     assert read(server)["estimated_flops_per_gpu_total"]["", ""] == 0
     with simulator("--enable-mfu-metrics", "--gflop-per-token", "10", "--no-enable-prefix-caching") as counting:
         counting.stream(9)

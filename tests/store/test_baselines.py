@@ -57,7 +57,7 @@ def test_a_removed_one_is_gone() -> None:
         find_run("good")
 
 
-def test_a_run_of_exactly_this_name_comes_first_one_that_begins_so_does_not() -> None:
+def test_run_name_matches_exactly_before_prefixes() -> None:
     result = run_of(served(1))
     path = save_baseline("2026", result)
     longer = RUNS / "20260101T000000Z-box"

@@ -131,7 +131,7 @@ async def test_histogram_log_equals_result_in_every_stage(engine: Simulator) -> 
     require_same_histograms(run.folder, read_result(run.folder / "result.json"))
 
 
-async def test_the_log_is_whole_when_the_plan_is_done_though_the_operator_may_go_on(engine: Simulator) -> None:
+async def test_log_is_complete_when_the_plan_is_done(engine: Simulator) -> None:
     run = run_of(attach(engine, load={"concurrency": 2, "requests": 10}), hold_open=True)
     counts: list[int] = []
 

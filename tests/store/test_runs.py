@@ -97,7 +97,7 @@ def test_what_is_not_there_is_told_with_what_is() -> None:
         find_run("2025")
 
 
-def test_a_folder_that_is_no_run_is_refused_and_a_sweeps_results_are_named() -> None:
+def test_folder_without_a_run_is_refused() -> None:
     Path("empty").mkdir()
     with pytest.raises(ResultError, match=r"empty: there is no run in this folder$"):
         find_run("empty")

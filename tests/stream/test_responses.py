@@ -63,7 +63,7 @@ def test_text_reasoning_and_tool_calls_are_output(kind: str) -> None:
     assert us(wire.delta().latency["ttft"]) == (1, 30_000, 30_000)
 
 
-def test_an_answer_cut_short_by_its_limit_is_complete_and_without_usage_events_are_counted() -> None:
+def test_answer_cut_short_by_its_limit_is_complete() -> None:
     wire = Wire().read(head() + text("a") + text("b") + completed(None, "response.incomplete") + END, 10)
     result = wire.delta()
     assert (result.completed, result.output_tokens, result.counted_by_events) == (1, 2, 1)

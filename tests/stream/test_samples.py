@@ -88,7 +88,7 @@ def test_requests_sent_while_a_tick_is_drained_are_counted_once() -> None:
     assert timed == 1
 
 
-def test_streams_that_completed_before_a_clock_step_was_seen_lose_all_that_came_of_their_times() -> None:
+def test_streams_completed_before_a_clock_step_have_no_times() -> None:
     wire = Wire()
     wire.samples.limits, wire.samples.rows = StreamLimits(ttft_ns=20 * MS), []
     wire.samples.tpot_parts = 1

@@ -179,7 +179,7 @@ def test_whole_streams_only_where_requests_bound_the_stage() -> None:
     assert samples.drain().latency == {}
 
 
-def test_what_the_warm_up_sent_is_not_timed_but_its_gaps_in_the_window_are() -> None:
+def test_warm_up_streams_have_only_gaps_in_the_window() -> None:
     wire = Wire()
     wire.samples.is_open = False
     wire.stream.measured, wire.stream.warmup = False, True

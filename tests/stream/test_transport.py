@@ -186,9 +186,7 @@ def test_a_connection_that_dies_right_after_its_last_bytes_is_a_reset() -> None:
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-async def test_a_request_larger_than_the_socket_takes_is_sent_when_its_last_byte_goes(
-    encrypted: bool, certificate: Certificate
-) -> None:
+async def test_large_request_is_sent_with_its_last_byte(encrypted: bool, certificate: Certificate) -> None:
     wanted, received = asyncio.Event(), asyncio.get_running_loop().create_future()
 
     async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -216,7 +214,7 @@ async def test_a_request_larger_than_the_socket_takes_is_sent_when_its_last_byte
     assert client.samples.ttft_ns == [stream.first_ns - stream.sent_ns]
 
 
-async def test_a_request_that_the_server_refuses_before_it_has_read_it_is_no_late_one() -> None:
+async def test_request_refused_before_it_was_read_is_not_late() -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(100)
         writer.write(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\n\r\n")

@@ -84,7 +84,7 @@ async def test_a_guest_has_a_reason_for_every_null(rocm: Path, tmp_path: Path) -
     assert exam.missing["uuid"] == "amdsmi does not report it"
 
 
-async def test_a_library_that_does_not_work_is_told_exactly_with_what_it_printed(tmp_path: Path) -> None:
+async def test_broken_library_is_reported_with_its_output(tmp_path: Path) -> None:
     empty = {"ROCM_PATH": str(tmp_path), "ROCM_HOME": str(tmp_path)}
     trial = await _trial(tmp_path, BackendOption("amdsmi", "amdsmi", env=empty))
     found = tried(trial)
@@ -130,7 +130,7 @@ async def test_what_cannot_be_started_is_told(tmp_path: Path) -> None:
     assert "could not be started: No such file" in trial.candidate.failure
 
 
-async def test_all_candidates_are_tried_but_only_the_first_that_works_is_watched(tmp_path: Path) -> None:
+async def test_first_working_candidate_is_used(tmp_path: Path) -> None:
     bad = stand_in(tmp_path, "bad", "sys.exit(1)\n")
     good = stand_in(tmp_path, "good", "opened()\n" + _WAITS)
     other = stand_in(tmp_path, "other", "opened()\n" + _WAITS)

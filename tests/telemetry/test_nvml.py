@@ -89,7 +89,7 @@ def test_throttling_is_counted_where_there_is_a_counter_and_else_seen(library: P
     assert second.throttle_percent == {"power": 0, "thermal": 0, "brake": 0, "hardware": 100}
 
 
-def test_activity_of_sms_memory_and_pcie_is_that_between_two_looks_where_the_library_tells_it(library: Path) -> None:
+def test_activity_is_measured_between_two_samples(library: Path) -> None:
     heard = _listen(library, "busy", samples=3)
     for look in heard.samples[1:]:
         now = look.gpus[0]

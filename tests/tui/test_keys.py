@@ -44,7 +44,7 @@ async def test_every_load_key_reaches_the_run() -> None:
         assert seat.calls == [SetRate(2.75), SetRate(5.5)]
 
 
-async def test_the_wanted_number_changes_before_the_run_confirms_it_and_after_the_plan_too() -> None:
+async def test_wanted_number_changes_before_it_is_confirmed() -> None:
     async with seated() as seat:
         await seat.show(running(phase="holding"))
         await seat.press("]")
@@ -233,7 +233,7 @@ async def test_ctrl_c_finishes_then_aborts_then_leaves_over_a_dialog_too() -> No
         assert seat.has_left()
 
 
-async def test_the_palette_has_the_same_actions_and_none_that_leaves_without_asking() -> None:
+async def test_palette_has_the_same_actions() -> None:
     async with seated() as seat:
         await seat.show(running())
         commands = {command.title: command for command in seat.app.get_system_commands(seat.screen)}

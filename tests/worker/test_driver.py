@@ -154,7 +154,7 @@ async def test_a_request_is_written_again_where_an_idle_connection_was_closed() 
     assert (len(answer.bodies), answer.bodies[1]) == (3, answer.bodies[2])
 
 
-async def test_connections_that_the_server_has_closed_are_opened_again_ahead_of_a_stage() -> None:
+async def test_closed_connections_are_reopened_before_a_stage() -> None:
     """As after five seconds of low load on uvicorn: otherwise all would be opened at once when the stage begins."""
     stage = Stage(concurrency=3, rate=None, isl=16, osl=1, requests=3)
     async with (
@@ -183,7 +183,7 @@ async def test_a_stage_fills_after_the_connects_of_the_one_before_have_failed(mo
             await eventually(lambda: "connect" in driver.stages[1].samples.messages)
 
 
-async def test_a_stage_that_begins_after_its_transient_is_over_elsewhere_is_measured_at_once(
+async def test_stage_without_a_transient_is_measured_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stage = Stage(concurrency=2, rate=None, isl=16, osl=1, settle_s=1.0)
@@ -230,7 +230,7 @@ async def test_no_request_seems_early_after_the_wall_clock_was_stepped_back(monk
         assert driver.client.send_lag_ns[0] >= 0
 
 
-async def test_conversations_on_which_clients_hang_up_keep_nothing_and_their_waits_count() -> None:
+async def test_conversations_that_clients_abandon() -> None:
     reads = asyncio.Event()
     stage = Stage(concurrency=1, rate=None, isl=16, osl=1, work=Work(turns=2))
     cancel = Cancellation(share=1.0, after_s=0.001)

@@ -66,7 +66,7 @@ def test_a_conversation_that_is_over_keeps_nothing() -> None:
     assert not talks.write_ahead(0)
 
 
-async def test_a_step_of_the_wall_clock_does_not_change_how_long_an_arrival_has_waited(
+async def test_wall_clock_step_does_not_change_waiting_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Clocks of the test's own: one of them is stepped back by an hour.

@@ -47,7 +47,7 @@ def test_a_process_is_realtime_until_it_is_not() -> None:
 NOBODY = "resource.setrlimit(resource.RLIMIT_RTPRIO, (0, 0))\nif os.geteuid() == 0: os.setuid(65534)\n"
 
 
-def test_a_user_without_the_right_stays_an_ordinary_process_and_is_told_so() -> None:
+def test_missing_right_to_realtime_is_reported() -> None:
     assert said(NOBODY + SAYS_ITS_CLASS) == [f"False {os.SCHED_OTHER}"] * 2
     tries = "priority = realtime.RealtimePriority(0.5)\nprint(priority.realtime, priority.update()[1])"
     assert said(NOBODY + tries) == ["False 0"]
@@ -71,7 +71,7 @@ print(priority.update()[1], priority.realtime == begun)
 """
 
 
-def test_a_process_beyond_its_budget_is_an_ordinary_one_until_it_takes_little() -> None:
+def test_process_beyond_its_budget_loses_priority() -> None:
     assert said(KEEPS_ITS_BUDGET) == ["True True", f"False {os.SCHED_OTHER}", "0 True"]
 
 
@@ -118,7 +118,7 @@ def test_the_budget(share: float, realtime: bool, stays: bool) -> None:
 
 
 @pytest.mark.parametrize(("cores", "workers"), [(1, 1), (0.5, 1), (2, 1), (2, 4), (64, 8), (64, 64), (192, 4)])
-def test_all_workers_leave_three_quarters_of_the_cores_and_each_can_lose_its_place(cores: float, workers: int) -> None:
+def test_workers_leave_three_quarters_of_the_cores(cores: float, workers: int) -> None:
     assert 0 < realtime_budget(cores, workers) < 0.9
     assert workers * realtime_budget(cores, workers) <= cores / 4
 

@@ -53,7 +53,7 @@ def test_a_whole_answer_is_judged_once(events: list[bytes]) -> None:
     assert wire.delta().answers == 0
 
 
-def test_a_long_answer_is_judged_by_its_beginning_and_left_alone_from_then_on() -> None:
+def test_long_answer_is_judged_by_its_beginning() -> None:
     wire = Followed()
     wire.say(*(text(f"word{number} ") for number in range(EVENTS - 1)), ended=False)
     assert wire.judged() == (0, {}, {})

@@ -103,7 +103,7 @@ def test_a_schedule_that_ends_before_all_requests_are_sent_is_exhausted(warmup_s
     assert run.exhausted
 
 
-def test_what_a_warm_up_stream_receives_in_the_window_of_a_stage_bounded_by_requests_is_not_timed() -> None:
+def test_warm_up_stream_within_the_window_is_not_timed() -> None:
     run = stage_run(0, 1, requests=1, warmup_requests=1)
     warmup = run.next_stream(0)
     warmup.tokens = 20
@@ -118,7 +118,7 @@ def test_what_a_warm_up_stream_receives_in_the_window_of_a_stage_bounded_by_requ
     assert set(ended.latency) == {"warmup_ttft"}
 
 
-def test_a_clock_step_takes_the_times_of_a_stage_that_has_ended_since_the_last_tick() -> None:
+def test_clock_step_after_a_stage_ended() -> None:
     limits_ms = {"ttft": 1000.0}
     run = stage_run(0, 1, requests=2, limits_ms=limits_ms)
     streams = [run.next_stream(0), run.next_stream(0)]

@@ -91,7 +91,7 @@ def test_a_step_has_what_arrived_while_it_was_held(clock: Clock) -> None:
     assert len(samples.gaps_ns) == 13 and samples.ttft_ns == [7 * MS]
 
 
-def test_a_step_of_the_wall_clock_takes_the_times_of_all_steps_of_the_load(clock: Clock) -> None:
+def test_wall_clock_step_discards_times_of_all_steps(clock: Clock) -> None:
     samples, client = StageSamples(), ClientSamples()
     bins = LoadBins([1, 4], samples, client)
     bins.begin(1)

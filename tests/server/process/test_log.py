@@ -142,7 +142,7 @@ def test_routine_of_every_version_is_not_telling() -> None:
     assert telling_lines([*routine, "ValueError: x"]) == ["ValueError: x"]
 
 
-def test_what_a_server_said_first_is_not_lost_behind_what_it_says_for_each_stream(tmp_path: Path) -> None:
+def test_first_server_messages_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("of an earlier start\n")
     tail = LogTail(path, offset=path.stat().st_size)

@@ -272,9 +272,7 @@ def start_contained(docker: FakeDocker, mark: Mark) -> Container:
 
 
 @pytest.mark.parametrize("known_by", ["id", "label", "label alone"])
-async def test_a_container_is_found_and_ended_when_all_its_processes_were_killed(
-    docker: FakeDocker, known_by: str
-) -> None:
+async def test_container_without_processes_is_ended(docker: FakeDocker, known_by: str) -> None:
     mark = new_mark(8000, DEAD)
     contained = start_contained(docker, mark)
     theirs = docker.run("theirs", "vramp.server=x")

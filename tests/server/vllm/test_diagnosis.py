@@ -110,7 +110,7 @@ def test_error_with_its_own_remedy_is_quoted(end: list[str], error: str, title: 
     assert (found.cause, found.title, found.evidence, found.remedy) == ("engine-error", title, (error,), remedy)
 
 
-def test_error_with_its_own_remedy_is_not_quoted_where_it_may_be_about_something_else() -> None:
+def test_error_with_its_own_remedy_is_not_quoted_elsewhere() -> None:
     dead = CORE + "EngineDeadError: EngineCore encountered an issue."
     assert diagnose([CORE + ADVISED, dead], FAILED, phase="serving").cause == "engine-died"
     assert diagnose([CORE + ADVISED], ServerExit(signal=15), phase="starting").cause == "killed"
@@ -185,7 +185,7 @@ def test_an_engine_that_died_of_something_new_shows_it() -> None:
     assert (found.cause, found.evidence) == ("engine-died", ("KeyError: 'x'",))
 
 
-def test_an_engine_that_was_killed_while_it_started_may_leave_no_exit_code() -> None:
+def test_engine_killed_during_start_without_an_exit_code() -> None:
     line = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
     found = diagnose([line], FAILED, phase="starting")  # vLLM issue 45626
     assert (found.cause, found.title) == ("process-killed", "EngineCore was killed without a word: SIGKILL")

@@ -88,7 +88,7 @@ def test_the_figures_of_vllm() -> None:
     assert new.concurrency.mean == pytest.approx(32 * 1.3355 / 2.75)
 
 
-def test_files_of_older_versions_have_no_latencies_but_times_to_the_first_token(tmp_path: Path) -> None:
+def test_older_files_have_ttft_only(tmp_path: Path) -> None:
     document = json.loads((FILES / "vllm_bench_0.32_detailed.json").read_text())
     del document["latencies"]
     (tmp_path / "r.json").write_text(json.dumps(document))

@@ -180,9 +180,7 @@ def test_a_partition_has_an_activity_of_its_own(rocm: Path, tmp_path: Path) -> N
         assert [sample.power_w for sample in samples[:4]] == [612, None, 612, None]
 
 
-def test_the_activity_of_partitions_is_not_read_where_a_newer_library_has_it_elsewhere(
-    rocm: Path, tmp_path: Path
-) -> None:
+def test_partition_activity_with_a_newer_library(rocm: Path, tmp_path: Path) -> None:
     with probe(rocm, tmp_path, DPX + "* library_minor 4\n") as child:
         sample = child.look()[1]
         assert sample.xcp_percent is None

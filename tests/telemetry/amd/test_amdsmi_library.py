@@ -92,7 +92,7 @@ def test_a_library_of_another_major_version_is_refused(rocm: Path, tmp_path: Pat
         )
 
 
-def test_no_library_is_said_in_one_line_and_what_the_wrapper_prints_is_not_on_stdout(tmp_path: Path) -> None:
+def test_missing_library_is_reported_in_one_line(tmp_path: Path) -> None:
     with probe(tmp_path / "nowhere", tmp_path, BUSY_MI300X) as child:
         assert child.refused == (
             f"amdsmi 7.0.2 finds no libamd_smi.so (in {tmp_path}/nowhere/lib and by the dynamic linker): "
@@ -138,7 +138,7 @@ def test_a_library_that_hangs_ends_when_its_process_is_killed(rocm: Path, tmp_pa
         assert child.child.wait() == -signal.SIGTERM
 
 
-def test_a_structure_that_grew_beyond_all_room_takes_only_its_process_with_it(rocm: Path, tmp_path: Path) -> None:
+def test_oversized_structure_ends_only_its_process(rocm: Path, tmp_path: Path) -> None:
     with probe(rocm, tmp_path, BUSY_MI300X) as child:
         child.becomes(BUSY_MI300X + f"* grown_bytes {64 * 1024**2}\n")
         child.ask()

@@ -92,7 +92,7 @@ def test_without_the_package_rocms_own_is_tried(tmp_path: Path, monkeypatch: pyt
     ]
 
 
-def test_the_version_of_the_installed_package_is_known_without_importing_it() -> None:
+def test_package_version_without_importing_it() -> None:
     program = (
         "import sys; from loadgen.telemetry.backends import package_version; "
         "print(package_version('amdsmi'), 'amdsmi' in sys.modules)"

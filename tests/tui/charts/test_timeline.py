@@ -34,7 +34,7 @@ def test_extremes_survive_any_number_of_merges() -> None:
     assert abs(spike - 700 * 0.25 / 1250 * 39) <= 1.5
 
 
-def test_older_points_have_one_resolution_and_the_newest_stay_as_they_came() -> None:
+def test_older_points_are_thinned() -> None:
     history = filled(5000)
     assert np.allclose(history.times[-20:], np.arange(4980, 5000) * 0.25)
     gaps = np.diff(history.times)

@@ -167,7 +167,7 @@ def test_a_start_that_would_fail_is_refused_unless_it_is_forced(said: Said) -> N
     assert "the preflight found that the start would fail" not in forced.err
 
 
-def test_a_folder_that_cannot_be_written_is_reported_before_anything_starts(tmp_path: Path, said: Said) -> None:
+def test_unwritable_folder_is_reported_before_the_start(tmp_path: Path, said: Said) -> None:
     (tmp_path / "runs").write_text("in the way")
     done = said("run", "--url", NOBODY)
     assert done.code == 2
@@ -264,9 +264,7 @@ def test_what_is_stopped_does_not_outlive_a_vramp_that_is_killed(tmp_path: Path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_before_the_run_has_begun_is_an_interrupt_without_a_traceback(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_signal_during_start_exits_without_a_traceback(tmp_path: Path, number: signal.Signals) -> None:
     with start(tmp_path, "run", "--url", NOBODY, *SMALL) as process:
         # From then on a signal is vramp's own affair, and no more than its imports have begun.
         while not caught(process.pid, signal.SIGTERM):

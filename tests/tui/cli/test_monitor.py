@@ -46,7 +46,7 @@ def test_it_sees_the_load_that_another_vramp_sends(engine: Simulator, tmp_path: 
         assert stage["engine"]["generation_tokens"] > 0
 
 
-async def test_whoever_started_a_server_lets_others_drive_it_while_it_sends_nothing(
+async def test_server_owner_without_load_lets_another_run_drive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

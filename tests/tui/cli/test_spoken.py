@@ -42,7 +42,7 @@ def test_a_stage_that_is_over_is_reported_with_its_figures_and_units() -> None:
     assert reported[-1].startswith("Stage 4 of 4 begins: 64 streams")
 
 
-def test_a_verdict_that_flickers_is_reported_once_and_one_that_is_gone_for_good_is_reported_to_be() -> None:
+def test_verdict_that_flickers_is_reported_once() -> None:
     def at(t_s: float, *verdicts: Verdict) -> Snapshot:
         return msgspec.structs.replace(running(200.0, verdicts=verdicts), t_s=t_s)
 

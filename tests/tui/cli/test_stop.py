@@ -122,7 +122,7 @@ def test_stopping_all_writes_no_file() -> None:
     assert "no process left" in done.stderr
 
 
-def test_leftovers_of_a_killed_vramp_are_listed_reported_by_check_and_ended(
+def test_leftovers_of_a_killed_vramp_are_ended(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with sleeping() as process:

@@ -102,7 +102,7 @@ def fill(terminal: Terminal, folder: Path) -> None:
         wait_until(partial(journal_has, folder, '"Happened"', number + 1))
 
 
-def test_a_terminal_that_reads_nothing_holds_up_neither_the_keys_nor_a_sigterm(tmp_path: Path) -> None:
+def test_terminal_that_reads_nothing_delays_no_key_or_sigterm(tmp_path: Path) -> None:
     with cockpit(tmp_path, 240, 60) as terminal:
         terminal.read_until(FLOWING)
         fill(terminal, tmp_path)

@@ -81,7 +81,7 @@ async def serving_run(run: Run) -> AsyncIterator[tuple[asyncio.subprocess.Proces
 
 
 @pytest.mark.usefixtures("killed")
-async def test_a_terminal_watches_the_newest_run_that_goes_on_and_leaves_it_alone(run: Run) -> None:
+async def test_terminal_watches_the_newest_live_run(run: Run) -> None:
     assert live_folder(run.folder.name) == run.folder
     master, slave = pty.openpty()
     command = (sys.executable, "-m", "tui.cli", "watch")
@@ -98,7 +98,7 @@ async def test_a_terminal_watches_the_newest_run_that_goes_on_and_leaves_it_alon
     assert run.result is None
 
 
-async def test_a_browser_watches_a_run_of_another_process_and_ctrl_c_leaves_it_alone(run: Run) -> None:
+async def test_browser_watches_a_run_and_ctrl_c_leaves_it_running(run: Run) -> None:
     async with serving_run(run) as (process, address), aiohttp.ClientSession() as client:
         async with client.ws_connect(address) as browser:
             seen = b""

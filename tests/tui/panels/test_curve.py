@@ -48,7 +48,7 @@ def test_up_and_down_are_lines_of_their_own() -> None:
     assert not any(sign in drawn(ramped(), metric="e2e")[1] for sign in "▲▼△▽")
 
 
-def test_the_table_has_a_row_for_each_load_with_its_counts_and_a_mark_at_the_present_one() -> None:
+def test_table_has_a_row_for_each_load() -> None:
     heads, *rows = lines(loads, ramped(), 80, 5)
     assert heads.split() == "load held tok/s /user TTFT p50 p99 count ITL p50 p99 count".split()
     assert [row.split()[0:2] for row in rows] == [["8", "▼"], ["▸", "16"], ["32", "▼"], ["8", "▲"]]

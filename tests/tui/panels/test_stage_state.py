@@ -140,7 +140,7 @@ def test_the_engine_view_has_the_share_of_the_peak_if_it_is_known() -> None:
     assert unknown == known[:-1]
 
 
-def test_a_long_verdict_is_short_in_the_header_and_whole_in_the_client_panel() -> None:
+def test_long_verdict_is_shortened_in_the_header() -> None:
     why = "read lag p99 33 ms: the client read late, as the cores are full; load.realtime = true lets them go first"
     now = running(headline=f"client-limited, not trustworthy: {why}", healthy=False)
     now = replace(now, client=replace(now.client, limited=True, why=why))

@@ -81,7 +81,7 @@ async def test_bad_verdicts_come_first_and_those_without_room_are_counted() -> N
         assert "gpu 3" not in seat.text
 
 
-async def test_milestones_and_the_verdict_on_a_dead_server_take_the_charts_place() -> None:
+async def test_milestones_of_a_dead_server_replace_the_charts() -> None:
     async with seated() as seat:
         await seat.show(starting(0.54))
         assert "TTFT ms" not in seat.text and "▸ loading weights" in seat.text

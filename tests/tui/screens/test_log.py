@@ -125,7 +125,7 @@ def test_a_search_goes_on_from_its_line_though_lines_are_dropped_above() -> None
     assert book.find("line 1000", -1, 1, WIDTH) and book.window(1) == ["line 10007"]
 
 
-async def test_the_keys_of_the_log_reach_its_first_line_and_the_end_of_a_search_is_a_message() -> None:
+async def test_log_keys_reach_its_first_line() -> None:
     lines = tuple(f"{n:03} ".ljust(150, "x") for n in range(40))
     long = msgspec.structs.replace(running().server, log_tail=lines, log_total=len(lines))
     async with seated((80, 24)) as seat:

@@ -66,7 +66,7 @@ def test_keys_in_open_loop(before: float, act: Act, sent: list[float]) -> None:
     assert run.calls == [SetRate(value) for value in sent]
 
 
-def test_the_other_kind_of_loop_shows_before_it_is_confirmed_and_keys_build_on_it() -> None:
+def test_other_kind_of_loop_shows_before_it_is_confirmed() -> None:
     pending, run = pending_at(concurrency=64)
     pending.request(2.5, open_loop=True)
     pending.scale(2)
@@ -110,7 +110,7 @@ def test_pause_twice_resumes() -> None:
     assert run.calls == [Pause(), Resume()]
 
 
-def test_after_the_plan_the_same_load_begins_anew_and_nothing_can_be_paused() -> None:
+def test_same_load_begins_again_after_the_plan() -> None:
     pending, run = pending_at(phase="holding", concurrency=64)
     pending.request(64)
     pending.toggle_pause()

@@ -59,7 +59,7 @@ async def until_ended(*processes: psutil.Process) -> None:
         await asyncio.sleep(0)
 
 
-async def test_who_knows_the_token_gets_the_page_and_it_fetches_nothing_from_elsewhere() -> None:
+async def test_page_needs_the_token_and_fetches_nothing_else() -> None:
     async with door() as (client, address):
         async with client.get(address) as answer:
             page = await answer.text()
@@ -91,7 +91,7 @@ async def test_nobody_else_comes_in() -> None:
                 await client.ws_connect(socket_address(address), origin=origin)
 
 
-async def test_no_word_of_the_command_means_anything_to_a_shell_and_it_ends_with_its_browser() -> None:
+async def test_browser_command_is_quoted_for_a_shell() -> None:
     before = set(psutil.Process().children())
     async with door() as (client, address):
         async with client.ws_connect(socket_address(address)) as socket:
