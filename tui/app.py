@@ -270,7 +270,7 @@ class Cockpit(App[None]):
     # From the picker to a run, and back.
 
     def on_picker_screen_start(self, message: PickerScreen.Start) -> None:
-        """Make the run; a failure is shown on the screen that asked for it."""
+        """Make the run; a failure is shown on the picker."""
         if self._make_run is None or self._run_screen is not None:
             return
         try:

@@ -28,7 +28,7 @@ from loadgen.store.runs import RESULT
 
 Origin = Literal["yours", "site", "shipped"]
 SHIPPED_FOLDERS = (Path(__file__).parent / "profiles", Path(__file__).parents[1] / "profiles")
-"""Where the shipped profiles are: in the package, or beside it in a checkout."""
+"""Where the shipped profiles are: in the package, or next to it in a checkout."""
 PROFILE_FOLDERS: tuple[tuple[Path, Origin], ...] = (
     (Path("profiles"), "yours"),
     (Path("/etc/vramp/profiles.d"), "site"),  # for all users of this machine, from its administrator

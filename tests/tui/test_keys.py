@@ -37,7 +37,7 @@ async def test_every_load_key_reaches_the_run() -> None:
         targets = [65, 66, 67, 66, 65, 130, 65]
         steered = [SetConcurrency(target) for target in targets]
         assert seat.calls == [*steered, Pause(), Resume(), NextStage()]
-        seat.calls.clear()
+    async with seated((80, 24)) as seat:
         await seat.show(running(load=msgspec.structs.replace(running().load, concurrency=None, rate=2.5)))
         assert "rate 2.50/s" in seat.rows[1]
         await seat.press("+", "]")

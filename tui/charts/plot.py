@@ -30,7 +30,7 @@ class Curve(msgspec.Struct, frozen=True):
     y: tuple[float, ...]
     ink: Ink | None = "line"  # none: the points are not joined
     sign: str = ""  # on every point; empty: none
-    names: tuple[str, ...] = ()  # beside the points, where there is room
+    names: tuple[str, ...] = ()  # next to the points, where there is room
 
 
 class PlotLimit(msgspec.Struct, frozen=True):
@@ -103,7 +103,7 @@ def _shares(curve: Curve, plot: Plot) -> tuple[Floats, Floats]:
 
 
 def _name(canvas: Canvas, column: int, row: int, name: str) -> None:
-    """Beside a point, wherever there is room, and a blank to what comes next."""
+    """Next to a point, wherever there is room, and a blank to what comes next."""
     right, left = f"{name} ", f" {name}"
     places = ((1, -1, right), (1, 0, right), (-len(left), -1, left), (1, 1, right), (-len(left), 1, left))
     for across, down, text in places:

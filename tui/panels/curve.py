@@ -38,7 +38,7 @@ class LoadPoint(msgspec.Struct, frozen=True):
 
     held: float
     load: float
-    name: str  # to stand beside it; a load that moves has none
+    name: str  # next to its sign; a load that moves has none
     shape: tuple[int, int]
     direction: str
     output: float | None

@@ -74,8 +74,7 @@ def client(frame: Frame, width: int, height: int) -> Rows:
     }
     rows = [titled("client", (_trust(frame),), width)]
     if state.limited:
-        most = max(1, height - 1 - len(values))
-        rows += r.wrapped_to(state.why or "reason unknown", width - 1, "bad", most)
+        rows += wrapped(state.why or "reason unknown", width - 1, "bad", most=max(1, height - 1 - len(values)))
     return [*rows, *r.pairs(((label, value, "text") for label, value in values.items()), width)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from loadgen import format as fmt
 from loadgen.report.columns import host_columns
@@ -19,7 +20,8 @@ def hosts(frame: Frame, width: int, height: int) -> Rows:
     found = frame.snapshot.hosts
     if not found:
         return [titled("hosts", (("this machine drives the load", "dim"),), width)]
-    figures = _that_fit(width - _NAME)
+    ends = accumulate(max(column.width, 1) for column in host_columns()[1:])
+    figures = [column for column, end in zip(host_columns()[1:], ends, strict=True) if end <= width - _NAME]
     lost = sum(host.lost for host in found)
     state: Word = (f"! {lost} of {len(found)} LOST", "bad") if lost else (fmt.counted(len(found), "host"), "dim")
     heads: Row = (("  host".ljust(_NAME), "dim"), *head_words(figures))
@@ -43,17 +45,6 @@ def _notes(found: Sequence[HostResult], width: int) -> Rows:
         words = "; ".join(word for word in (host.why, clock, f"RTT {fmt.number(host.rtt_ms)} ms") if word)
         rows += wrapped(f"{fmt.plain(host.name)}: {fmt.plain(words)}", width, "dim", 2)
     return rows
-
-
-def _that_fit(room: int) -> list[Column[HostResult]]:
-    """Return the first columns that fit."""
-    fitting: list[Column[HostResult]] = []
-    for column in host_columns()[1:]:
-        room -= max(column.width, 1)
-        if room < 0:
-            break
-        fitting.append(column)
-    return fitting
 
 
 def _row(host: HostResult, figures: list[Column[HostResult]]) -> Row:

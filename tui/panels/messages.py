@@ -10,7 +10,7 @@ from loadgen.report.notes import account_words
 from loadgen.schema.result import RunEvent
 from tui.charts.marks import KINDS
 from tui.panels.frame import Frame
-from tui.widgets.rows import Row, Rows, titled, whole_groups, width_of, wrapped, wrapped_to
+from tui.widgets.rows import Row, Rows, titled, whole_groups, width_of, wrapped
 
 _REMEDIES = {
     "connect": "is the server up, on the port in the profile? `ss -ltn` shows what listens",
@@ -104,7 +104,9 @@ def _newest(found: Sequence[RunEvent], frame: Frame, width: int, room: int) -> R
     """As many of the newest as fit, each whole; above them, how many came before."""
     rows: Rows = []
     for place in range(len(found) - 1, -1, -1):
-        event = _whole_event(found[place], width, room - (place > 0))
+        when, text, most = _when(found[place]), found[place].text, room - (place > 0)
+        first, *others = wrapped(text, width, _role(found[place]), width_of(when), most) or [()]
+        event: Rows = [(*when, *first[1:]), *others]
         if rows and len(event) + len(rows) + (place > 0) > room:
             words = f" … {fmt.counted(place + 1, 'earlier event')}: "
             return [((words, "dim"), frame.key("filter"), (" filters", "dim")), *rows]
@@ -119,13 +121,6 @@ def happened(frame: Frame) -> list[RunEvent]:
     events = (*frame.snapshot.events[-_MAX_EVENTS:], *marks)
     found = [event for event in events if wanted in event.kind.casefold() or wanted in event.text.casefold()]
     return sorted(found, key=lambda event: event.t_s)
-
-
-def _whole_event(event: RunEvent, width: int, most: int) -> Rows:
-    """An event on as many rows as it needs, up to `most`."""
-    when = _when(event)
-    first, *others = wrapped_to(event.text, width, _role(event), most, width_of(when)) or [()]
-    return [(*when, *first[1:]), *others]
 
 
 def _when(event: RunEvent) -> Row:

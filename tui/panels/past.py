@@ -81,7 +81,11 @@ def run_detail(run: PastRun, width: int) -> Rows:
         ((f" {fmt.plain(str(run.folder))}/", "text"),),
         (),
         titled("commands", (), width),
-        *(_command(command, what, width) for command, what in commands(run)),
+        # An explanation that does not fit is dropped: the command is needed whole.
+        *(
+            ((f" {command}", "key"), (f"   {what}" if len(command) + len(what) + 4 <= width else "", "dim"))
+            for command, what in commands(run)
+        ),
     ]
 
 
@@ -113,9 +117,3 @@ def commands(run: PastRun) -> list[tuple[str, str]]:
         (f"vramp compare OTHER {folder}", "against another run"),
         (f"vramp replay {folder}", "play it again"),
     ]
-
-
-def _command(command: str, what: str, width: int) -> Row:
-    """Return a row with a command; if it does not fit, the explanation is dropped: the command is needed whole."""
-    words = ((f"   {what}", "dim"),) if len(command) + len(what) + 4 <= width else ()
-    return ((f" {command}", "key"), *words)

@@ -11,7 +11,7 @@ from loadgen.schema.finding import Finding
 from loadgen.schema.shared import Milestone
 from loadgen.schema.snapshot import ServerView
 from tui.panels.frame import Frame
-from tui.widgets.rows import Row, Rows, Word, bar, padded, titled, whole_groups, wrapped, wrapped_to
+from tui.widgets.rows import Row, Rows, Word, bar, padded, titled, whole_groups, wrapped
 
 _SEVERITIES: dict[str, Word] = {
     "blocks": (" ! blocks  ", "bad"),
@@ -63,13 +63,13 @@ def _death(frame: Frame, width: int) -> Rows:
     server, headline = frame.snapshot.server, frame.snapshot.headline
     if server.state != "died":
         return []
-    first, *others = wrapped_to(headline, width, "bad", _MAX_ROWS, _MARK) or [((" ", "bad"),)]
+    first, *others = wrapped(headline, width, "bad", _MARK, _MAX_ROWS) or [((" ", "bad"),)]
     rows: Rows = [((" ! ", "bad"), *first[1:]), *others]
     cause = server.diagnosis
     if cause is not None:
         title = "" if cause.title in headline else cause.title
-        rows += wrapped_to(title, width, "strong", _MAX_ROWS, _MARK)
-        rows += wrapped_to(f"→ {cause.remedy}", width, "key", _MAX_ROWS, _MARK)
+        rows += wrapped(title, width, "strong", _MARK, _MAX_ROWS)
+        rows += wrapped(f"→ {cause.remedy}", width, "key", _MARK, _MAX_ROWS)
         rows += [((f"   {fmt.plain(line)}", "dim"),) for line in cause.evidence]
     return [*rows, ()]
 

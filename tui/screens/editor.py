@@ -185,7 +185,7 @@ def _named(text: str) -> Path:
 
 
 def proposed_path(path: Path) -> Path:
-    """Return where to save by default: the operator's own file again, or else a new one beside the others."""
+    """Return where to save by default: the operator's own file again, or else a new one next to the others."""
     if origin_of(path) == "yours":
         return path
     folder = Path("profiles") if Path("profiles").is_dir() else Path()

@@ -14,7 +14,7 @@ from loadgen import format as fmt
 from tui.charts.definitions import ENGINE_CHARTS
 from tui.keys import OVERVIEW
 from tui.panels import comparison, curve, details, gpus, health, hosts, latency, load, messages, results, startup
-from tui.panels.frame import Frame, Panel, chart_panels
+from tui.panels.frame import Frame, Paint, Panel, chart_panels, panels
 from tui.panels.stages import loads
 from tui.screens import tables
 from tui.screens.log import LogBook, LogView
@@ -60,31 +60,35 @@ PANEL_PAGES = {
 }
 """The view that a click on an overview panel shows; a click on a chart maximizes it instead."""
 
+_PAINTS: Mapping[str, Mapping[str, Paint]] = {
+    "curve": {"curve": curve.curve, "curve-stages": loads},
+    "latency": {"distribution": latency.distribution},
+    "gpus": {"gpu-grid": gpus.grid},
+    "errors": {"failures": messages.failures},
+    "events": {"all-events": messages.all_events},
+    "verdicts": {
+        "all-verdicts": health.verdicts,
+        "all-hosts": hosts.hosts,
+        "all-baseline": comparison.baseline,
+        "all-findings": startup.findings,
+    },
+    "details": {"details": details.details},
+    "results": {"results": results.results},
+}
+"""The panels of the views, by their ids; those of engine and log are more than panels."""
+
 _FEW_GPUS, _SOME_GPUS = 2, 4  # up to this many leave room for the stages
 
 
 def compose(book: LogBook) -> Iterator[Widget]:
-    yield _page("curve", Panel(curve.curve, id="curve"), Panel(loads, id="curve-stages"))
-    yield _page("latency", Panel(latency.distribution, id="distribution"))
-    yield _page("gpus", Panel(gpus.grid, id="gpu-grid"))
-    charts = Container(*chart_panels(ENGINE_CHARTS), id="engine-charts")
-    yield _page("engine", charts, Panel(health.engine, id="engine-table"))
-    yield _page("log", LogView(book, id="log-view"))
-    yield _page("errors", Panel(messages.failures, id="failures"))
-    yield _page("events", Panel(messages.all_events, id="chronicle"))
-    verdicts = {
-        "verdicts": health.verdicts,
-        "hosts": hosts.hosts,
-        "baseline": comparison.baseline,
-        "findings": startup.findings,
+    """Yield a container for each view."""
+    engine = Container(*chart_panels(ENGINE_CHARTS), id="engine-charts")
+    special: dict[str, list[Widget]] = {
+        "engine": [engine, Panel(health.engine, id="engine-table")],
+        "log": [LogView(book, id="log-view")],
     }
-    yield _page("verdicts", *[Panel(paint, id=f"all-{name}") for name, paint in verdicts.items()])
-    yield _page("details", Panel(details.details, id="details"))
-    yield _page("results", Panel(results.results, id="results"))
-
-
-def _page(name: str, *panels: Widget) -> Container:
-    return Container(*panels, id=f"page-{name}", classes="page")
+    for page, widgets in ({page: panels(paints) for page, paints in _PAINTS.items()} | special).items():
+        yield Container(*widgets, id=f"page-{page}", classes="page")
 
 
 def shown_classes(frame: Frame, page: str, *, full: bool, width: int) -> Mapping[str, bool]:

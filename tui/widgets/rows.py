@@ -20,7 +20,7 @@ Rows = list[Row]
 ROLES = (
     *("text", "strong", "dim", "rule", "title", "key", "good", "warn", "bad"),
     *("throughput", "p50", "p99", "held", "running", "waiting", "kv", "busy", "power", "heat", "hbm"),  # series
-    *("before", "mark", "found"),  # what is on the charts beside them
+    *("before", "mark", "found"),  # what else is on the charts
 )
 ROLE_CLASSES = frozenset(f"role-{role}" for role in ROLES)
 
@@ -142,22 +142,15 @@ def pairs(found: Iterable[tuple[str, str, str]], width: int) -> Rows:
     ]
 
 
-def wrapped(text: str, width: int, role: str, indent: int = 1) -> Rows:
-    """Wrap a text from outside onto as many rows as it needs; none for an empty one."""
+def wrapped(text: str, width: int, role: str, indent: int = 1, most: int | None = None) -> Rows:
+    """Wrap a text from outside, none for an empty one; of more than `most` rows, the last has all that is left."""
     room = max(20, width - indent)
     lines = [
         line for part in text.splitlines() for line in textwrap.wrap(fmt.plain(part), room, break_on_hyphens=False)
     ]
-    return [((" " * indent, "text"), (line, role)) for line in lines]
-
-
-def wrapped_to(text: str, width: int, role: str, most: int, indent: int = 1) -> Rows:
-    """The same on at most so many rows; the last is cut if there is more to say."""
-    rows = wrapped(text, width, role, indent)
-    if len(rows) <= most:
-        return rows
-    rest = " ".join(line for _, (line, _) in rows[most - 1 :])
-    return [*rows[: most - 1], cropped(((" " * indent, "text"), (rest, role)), width)]
+    if most is not None and len(lines) > most:
+        lines[most - 1 :] = [" ".join(lines[most - 1 :])]
+    return [cropped(((" " * indent, "text"), (line, role)), width) for line in lines]
 
 
 def whole_groups(groups: Sequence[Rows], room: int, rest: str) -> Rows:

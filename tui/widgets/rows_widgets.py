@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice, zip_longest
 
 from rich.segment import Segment
@@ -99,13 +99,12 @@ class RowList(OptionList):
         roles = {role: self.screen.get_component_rich_style(f"role-{role}") for role in ROLES}
         # Only the foreground: the background belongs to the cursor.
         styles = {role: Style(color=style.color, bold=style.bold) for role, style in roles.items()}
-        width = self.row_width + 1
-        options = [
-            Option(text_of(cropped(((" ", "text"), *row), width), styles), id=name, disabled=name is None)
-            for name, row in rows
-        ]
-        self.set_options(options)
         ids = [name for name, _ in rows]
+        texts = [
+            Text.assemble((" ", styles["text"]), *((shown(text), styles[role]) for text, role in row), no_wrap=True)
+            for row in (cropped(row, self.row_width) for _, row in rows)
+        ]
+        self.set_options(Option(text, id=name, disabled=name is None) for name, text in zip(ids, texts, strict=True))
         first = next((place for place, name in enumerate(ids) if name is not None), None)
         self.highlighted = ids.index(at) if at is not None and at in ids else first
 
@@ -113,11 +112,6 @@ class RowList(OptionList):
     def highlighted_id(self) -> str | None:
         option = self.highlighted_option
         return option.id if option is not None else None
-
-
-def text_of(row: Row, styles: Mapping[str, Style]) -> Text:
-    """Return a row as rich text for a Textual widget; its words are not parsed as markup."""
-    return Text.assemble(*((shown(text), styles[role]) for text, role in row), no_wrap=True)
 
 
 def shown(text: str) -> str:
