@@ -63,13 +63,16 @@ def test_a_mistake_is_told_in_words(tmp_path: Path, text: str, words: str) -> No
     assert words in str(error.value) and str(tmp_path / "config.toml") in str(error.value)
 
 
-def test_two_actions_may_change_places(tmp_path: Path) -> None:
-    assert config(tmp_path, '[keys]\n"cockpit.note" = "n"\n"cockpit.number" = "m"\n').keys["cockpit.note"] == "n"
-
-
-def test_the_arrows_that_the_log_shares_by_default_may_go_on_doing_so(tmp_path: Path) -> None:
-    shared = '[keys]\n"cockpit.more_too" = "up"\n"log.down" = "down, j"\n'
-    assert config(tmp_path, shared).keys == {"cockpit.more_too": "up", "log.down": "down, j"}
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"cockpit.note": "n", "cockpit.number": "m"},  # change places
+        {"cockpit.more_too": "up", "log.down": "down, j"},  # the log shares the arrows by default
+    ],
+)
+def test_keys_that_do_not_clash_are_accepted(tmp_path: Path, keys: dict[str, str]) -> None:
+    rows = [f'"{name}" = "{key}"' for name, key in keys.items()]
+    assert config(tmp_path, "\n".join(["[keys]", *rows])).keys == keys
 
 
 @given(st.text())

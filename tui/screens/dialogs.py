@@ -15,7 +15,6 @@ from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.events import Resize
-from textual.geometry import Size
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
@@ -151,14 +150,6 @@ class AskUrl(AskText[str]):
             self.dismiss(url)
 
 
-class Choices(OptionList):
-    """A list whose height is known in a terminal of any size: Textual cannot wrap a choice to no cells at all."""
-
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        padding = self.get_component_styles("option-list--option").padding.width
-        return super().get_content_height(container, viewport, max(width, padding + 1))
-
-
 class AskChoice(Dialog[Answer | None], Generic[Answer]):
     """Asks for one of a few choices; None stands for the harmless one."""
 
@@ -170,7 +161,7 @@ class AskChoice(Dialog[Answer | None], Generic[Answer]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static(fmt.harmless(self._question), markup=False, classes="question")
-            yield Choices(*[Option(Text(fmt.plain(words))) for _, words in self._choices])
+            yield OptionList(*[Option(Text(fmt.plain(words))) for _, words in self._choices])
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._choices[event.option_index][0])

@@ -16,7 +16,7 @@ from loadgen.schema.result import SloCheck
 from loadgen.schema.shared import Diagnosis, Milestone
 from loadgen.schema.snapshot import Liveness
 from tests.tui.cockpit import seated
-from tests.tui.scripted import FAILURES, host, running, starting, summary, with_gpus
+from tests.tui.scripted import FAILURES, host, running, starting, with_gpus
 from tui.panels.frame import Panel
 
 EVIL = "\x1b]0;t\x07\x1b[31mred\r\x9b2J\u202e<evil>"
@@ -37,15 +37,6 @@ async def test_load_server_latencies_and_verdict_are_never_lost() -> None:
                 assert words in seat.text
             large = size != (80, 24)
             assert ("server log" in seat.text) == ("streams" in seat.text) == large
-
-
-async def test_tables_keep_their_columns() -> None:
-    async with seated((80, 24)) as seat:
-        await seat.show(running(recent={"ttft": summary(540), "e2e": summary(17_000)}))
-        line = next(row for row in seat.rows if row.startswith("TTFT ms "))
-        assert line == "TTFT ms   771   756 1.06k 1.59k 1.74k 1.81k│   551   540   756 1.13k 1.24k 1.30k"
-        heads = next(row for row in seat.rows if "p99.9" in row)
-        assert [heads[column] for column in (12, 18, 24, 30, 36, 42, 43)] == ["n", "0", "0", "9", "9", "x", "│"]
 
 
 async def test_the_cost_of_a_token_is_a_column_once_it_is_known() -> None:
@@ -226,13 +217,6 @@ async def test_a_feed_that_breaks_ends_the_app_and_keeps_the_reason() -> None:
         seat.run.fail(ConnectionError("the feed broke"))
         await seat.until_left()
         assert str(seat.app.failure) == "the feed broke"
-
-
-async def test_series_differ_without_colour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    async with seated() as seat:
-        await seat.show(running())
-        assert seat.app.no_color and "MISS" in seat.text and "┄ p99" in seat.text
 
 
 BLOCKS = Finding(

@@ -75,13 +75,6 @@ async def test_t_goes_through_the_latencies_and_in_the_curve_the_frontier() -> N
         assert "TTFT ms by streams held" in seat.rows[6]
 
 
-async def test_a_curve_of_percentiles_ends_where_there_are_too_few_streams() -> None:
-    async with seated((240, 60)) as seat:
-        await watch(seat)
-        await seat.press("3", "t", "t")
-        assert "p99.99" in seat.text
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 async def test_y_copies_a_table_that_can_be_pasted(page: Page) -> None:
     async with seated((80, 24)) as seat:
