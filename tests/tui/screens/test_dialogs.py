@@ -41,7 +41,8 @@ async def test_the_terminal_is_resized_under_a_dialog(key: str) -> None:
             await seat.pilot.resize_terminal(*size)
             await eventually(partial(laid_out_at, seat, size))
             assert len(seat.app.screen_stack) == 2
-            await eventually(lambda: bool(seat.rows[-1].strip()))  # what lies under it, laid out anew
+            await seat.settle()
+            assert seat.rows[-1].strip()  # what lies under it, laid out anew
         for size in ((1, 1), (2, 2), (7, 3), (120, 40)):
             await seat.pilot.resize_terminal(*size)
             await eventually(partial(laid_out_at, seat, size))
