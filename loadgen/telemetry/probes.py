@@ -1,0 +1,489 @@
+"""The vendors' own tools: what they measure on GPUs that nobody uses, held against what their kind should do.
+
+A probe is a row of `PROBES`, and a bound with its source a row of `CRITERIA`; a figure without a criterion for its part
+is measured and not judged. Invariants: a tool runs only when it is asked for, on GPUs without processes, within a time
+limit, in a session of its own that is ended with it; what it printed is kept as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from loadgen.errors import TelemetryError
+from loadgen.format import harmless
+from loadgen.parts import Part
+from loadgen.vendors import VendorName
+
+ProbeState = Literal["pass", "fail", "measured", "failed", "absent"]
+"""`measured`: no public criterion for this part; `failed`: the tool did not get to its end."""
+
+_ENDING_S = 5.0  # between SIGTERM and SIGKILL
+_GIB = 1 << 30
+_TOOL_FOLDERS = (  # besides PATH
+    "/opt/rocm/bin",
+    "/opt/rccl-tests/build",
+    "/opt/nccl-tests/build",
+    "/opt/BabelStream/build",
+    "/usr/local/cuda/bin",
+)
+MAX_OUTPUT_BYTES = 16 << 20  # of a tool; the rest is dropped
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One figure that a tool printed, or one test that it passed or failed."""
+
+    name: str
+    subject: str  # `gpu 2`, `gpu 0 to gpu 3`, `8 GPUs`
+    value: float | None
+    unit: str
+    passed: bool | None = None  # what the tool itself says; None if it says nothing
+    low: float | None = None  # the least that its part should reach; None without a public criterion
+    source: str = ""  # of `low`
+
+    @property
+    def is_bad(self) -> bool:
+        return self.passed is False or (self.low is not None and self.value is not None and self.value < self.low)
+
+
+class ProbeResult(msgspec.Struct, frozen=True):
+    """What came of one tool."""
+
+    name: str
+    state: ProbeState
+    why: str  # the worst figure, or why there is none
+    figures: tuple[Figure, ...] = ()
+    command: tuple[str, ...] = ()  # the first, if it ran several times
+    took_s: float = 0.0
+    output_path: str | None = None
+
+
+class Criterion(NamedTuple):
+    """The least that a figure should be on GPUs of some kinds."""
+
+    figure: str
+    parts: tuple[str, ...]  # words of `PARTS`
+    low: float
+    source: str
+
+
+_SAD = "AMD system acceptance, ROCm/system-acceptance-docs 23e7312"
+_AZURE = "Azure/azurehpc-health-checks 0e0a1ac"
+CRITERIA = (
+    Criterion("all_reduce busbw at 8 GiB", ("mi300x", "mi325x"), 304.0, _SAD),
+    Criterion("all_reduce busbw at 8 GiB", ("mi355x",), 350.0, _SAD),
+    Criterion("all_reduce busbw at 16 GiB", ("h100-sxm",), 300.0, "Azure/ai-infrastructure-on-azure a01b073"),
+    Criterion("all_reduce busbw at 16 GiB", ("h200-sxm",), 431.0, _AZURE),
+    Criterion("all to all, each GPU", ("mi300x", "mi325x"), 320.0, "ROCm/cvs dddd914"),
+    Criterion("peer to peer, one way", ("mi210",), 35.0, _SAD),
+    Criterion("peer to peer, one way", ("mi300x", "mi325x"), 33.9, _SAD),
+    Criterion("peer to peer, both ways", ("mi210",), 65.0, _SAD),
+    Criterion("peer to peer, both ways", ("mi300x", "mi325x"), 43.9, _SAD),
+    Criterion("Copy", ("mi210",), 1230.0, _SAD),
+    Criterion("Mul", ("mi210",), 1225.0, _SAD),
+    Criterion("Add", ("mi210",), 1115.0, _SAD),
+    Criterion("Triad", ("mi210",), 1115.0, _SAD),
+    Criterion("Dot", ("mi210",), 1170.0, _SAD),
+    Criterion("Copy", ("mi300x",), 4177.0, _SAD),
+    Criterion("Mul", ("mi300x",), 4067.0, _SAD),
+    Criterion("Add", ("mi300x",), 3921.0, _SAD),
+    Criterion("Triad", ("mi300x",), 3885.0, _SAD),
+    Criterion("Dot", ("mi300x",), 3661.0, _SAD),
+    Criterion("host_to_device_memcpy_ce", ("h100-sxm",), 48.0, _AZURE),
+    Criterion("device_to_device_memcpy_read_ce", ("h100-sxm",), 335.0, _AZURE),
+)
+
+
+class Command(NamedTuple):
+    """One call of a tool."""
+
+    subject: str  # of the figures that name none themselves
+    arguments: tuple[str, ...]
+
+
+class Probe(NamedTuple):
+    """A tool of a vendor."""
+
+    name: str  # as `doctor --probe` takes it
+    vendor: VendorName
+    measures: str
+    programs: tuple[str, ...]  # the first that is installed runs
+    commands: Callable[[int, Part | None], list[Command]]  # from the number of GPUs and their part
+    parse: Callable[[str, str], Iterator[Figure]]  # from the subject of the command and what it printed
+    limit_s: float  # of each command
+    env: Mapping[str, str] = {}
+
+
+# One row of nccl-tests and rccl-tests: size, count, type, op, root, then time, algbw, busbw and #wrong, out of place
+# and in place. The line `# Avg bus bandwidth` averages all sizes, and says nothing about the largest.
+_NCCL_ROW = re.compile(r"^\s*(\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+((?:\s+\S+){8})\s*$", re.MULTILINE)
+_RVS_GST = re.compile(
+    r"\[(?P<action>[^\]\s]+)\s*\]\s*\[GPU::\s*(?P<gpu>\d+)\]\s*GFLOPS\s+(?P<gflops>[\d.]+)"
+    r"\s+Target GFLOPS:\s*(?P<target>[\d.]+)\s+met:\s*(?P<met>TRUE|FALSE)"
+)
+_RVS_FAILURE = re.compile(r"pass:\s*FALSE|peqt false|RVS-ERROR|\[ERROR\s*\]|\bFAIL\b")
+_BABEL_ROW = re.compile(r"^(Copy|Mul|Add|Triad|Dot)\s+([\d.]+)\s+[\d.]+\s+[\d.]+\s+[\d.]+", re.MULTILINE)
+_P2P_AVERAGE = re.compile(r"Averages\s+\(During\s+(Uni|Bi)Dir\):(?:\s+\S+){3}\s+([\d.]+)")
+_A2A_TOTAL = re.compile(r"RTotal((?:\s+[\d.]+)+)")
+
+
+def _nccl_figures(subject: str, printed: str) -> Iterator[Figure]:
+    """The bus bandwidth in place at the largest size, and whether any result was wrong."""
+    rows = [(int(size), columns.split()) for size, columns in _NCCL_ROW.findall(printed)]
+    if not rows:
+        return
+    wrong = sum(int(count) for _, columns in rows for count in (columns[3], columns[7]) if count.isdigit())
+    yield Figure("all_reduce results", subject, float(wrong), "wrong", passed=wrong == 0)
+    size, columns = max(rows, key=lambda row: row[0])
+    with contextlib.suppress(ValueError):
+        yield Figure(f"all_reduce busbw at {size / _GIB:g} GiB", subject, float(columns[6]), "GB/s")
+
+
+def _transfer_figures(subject: str, printed: str) -> Iterator[Figure]:
+    for way, gb_per_s in _P2P_AVERAGE.findall(printed):
+        name = "peer to peer, one way" if way == "Uni" else "peer to peer, both ways"
+        yield Figure(name, subject, float(gb_per_s), "GB/s")
+    for totals in _A2A_TOTAL.findall(printed):
+        for index, gb_per_s in enumerate(totals.split()):
+            yield Figure("all to all, each GPU", f"gpu {index}", float(gb_per_s), "GB/s")
+
+
+def _rvs_figures(subject: str, printed: str) -> Iterator[Figure]:
+    """GFLOPS with RVS's own target; a target of 0 is met by anything, and therefore says nothing."""
+    for match in _RVS_GST.finditer(printed):
+        judged = match["met"] == "TRUE" if float(match["target"]) > 0 else None
+        yield Figure(match["action"], f"gpu id {match['gpu']}", float(match["gflops"]) / 1000, "TFLOPS", passed=judged)
+    for failure in dict.fromkeys(_RVS_FAILURE.findall(printed)):
+        yield Figure(failure, subject, None, "", passed=False)
+
+
+def _babel_figures(subject: str, printed: str) -> Iterator[Figure]:
+    for name, mb_per_s in _BABEL_ROW.findall(printed):
+        yield Figure(name, subject, float(mb_per_s) / 1000, "GB/s")
+
+
+class _Bandwidths(msgspec.Struct):
+    """A test of `nvbandwidth -j`; entries of the matrix are texts, `N/A` on the diagonal."""
+
+    name: str
+    status: str
+    bandwidth_matrix: list[list[str]] = []
+
+
+class _NvBandwidth(msgspec.Struct):
+    testcases: list[_Bandwidths]
+
+
+class _NvBandwidthPage(msgspec.Struct):
+    nvbandwidth: _NvBandwidth
+
+
+def _nvbandwidth_figures(subject: str, printed: str) -> Iterator[Figure]:
+    page = _json_in(printed, _NvBandwidthPage)
+    for case in page.nvbandwidth.testcases:
+        if case.status == "Waived":
+            continue
+        values = [float(entry) for row in case.bandwidth_matrix for entry in row if _is_number(entry)]
+        passed = None if case.status == "Passed" else False
+        yield Figure(case.name, subject, min(values, default=None), "GB/s", passed=passed)
+
+
+class _DcgmWarning(msgspec.Struct):
+    warning: str = ""
+
+
+class _DcgmResult(msgspec.Struct):
+    status: str
+    entity_group: str = "GPU"
+    entity_id: int | None = None
+    warnings: list[_DcgmWarning] = []
+
+
+class _DcgmTest(msgspec.Struct):
+    name: str
+    results: list[_DcgmResult] = []
+
+
+class _DcgmCategory(msgspec.Struct):
+    tests: list[_DcgmTest]
+
+
+class _DcgmDiagnostic(msgspec.Struct):
+    test_categories: list[_DcgmCategory] = []
+    runtime_error: str | None = None
+
+
+class _DcgmPage(msgspec.Struct):
+    diagnostic: _DcgmDiagnostic = msgspec.field(name="DCGM Diagnostic")
+
+
+def _dcgm_figures(subject: str, printed: str) -> Iterator[Figure]:
+    diagnostic = _json_in(printed, _DcgmPage).diagnostic
+    if diagnostic.runtime_error:
+        raise TelemetryError(f"dcgmi could not run its tests: {harmless(diagnostic.runtime_error)}")
+    for test in (test for category in diagnostic.test_categories for test in category.tests):
+        for result in test.results:
+            if result.status not in ("Pass", "Fail", "Warn"):
+                continue
+            words = "; ".join(harmless(each.warning) for each in result.warnings)
+            where = f"{result.entity_group.lower()} {result.entity_id}" if result.entity_id is not None else subject
+            name = f"{test.name}: {words}" if words else test.name
+            yield Figure(name, where, None, "", passed=None if result.status == "Warn" else result.status == "Pass")
+
+
+_Page = TypeVar("_Page", _NvBandwidthPage, _DcgmPage)
+
+
+def _json_in(printed: str, page: type[_Page]) -> _Page:
+    """The JSON document in what a tool printed, which may write other lines before it."""
+    start = printed.find("{")
+    try:
+        return msgspec.json.decode(printed[start:].strip() if start >= 0 else "", type=page)
+    except msgspec.MsgspecError as error:
+        raise TelemetryError(f"its JSON is not as expected: {error}") from error
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _rvs_commands(gpus: int, part: Part | None) -> list[Command]:
+    """The GEMM test with the targets of this part; without a folder for it, those of any."""
+    folder = Path("/opt/rocm/share/rocm-validation-suite/conf")
+    own = folder / (part.word.upper() if part is not None else "") / "gst_single.conf"
+    return [Command(_gpus(gpus), ("-c", str(own if own.exists() else folder / "gst_single.conf")))]
+
+
+def _gpus(gpus: int) -> str:
+    return "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+
+
+PROBES = (
+    Probe(
+        "rccl",
+        "amd",
+        "all-reduce bandwidth between the GPUs (rccl-tests)",
+        ("all_reduce_perf",),
+        lambda gpus, _: [Command(_gpus(gpus), ("-b", "8", "-e", "8G", "-f", "2", "-g", str(gpus)))],
+        _nccl_figures,
+        limit_s=660.0,
+    ),
+    Probe(
+        "nccl",
+        "nvidia",
+        "all-reduce bandwidth between the GPUs (nccl-tests)",
+        ("all_reduce_perf",),
+        lambda gpus, _: [Command(_gpus(gpus), ("-b", "8", "-e", "16G", "-f", "2", "-g", str(gpus)))],
+        _nccl_figures,
+        limit_s=660.0,
+    ),
+    Probe(
+        "transferbench",
+        "amd",
+        "copies from GPU to GPU, and from each to all",
+        ("TransferBench",),
+        lambda gpus, _: [Command(_gpus(gpus), ("p2p",)), Command(_gpus(gpus), ("a2a",))],
+        _transfer_figures,
+        limit_s=600.0,
+    ),
+    Probe(
+        "rvs",
+        "amd",
+        "matrix multiplication on each GPU (ROCm Validation Suite)",
+        ("rvs",),
+        _rvs_commands,
+        _rvs_figures,
+        limit_s=900.0,
+    ),
+    Probe(
+        "babel",
+        "amd",
+        "memory bandwidth of each GPU (BabelStream)",
+        ("hip-stream", "babelstream-hip"),
+        lambda gpus, _: [Command(f"gpu {index}", ("--device", str(index))) for index in range(gpus)],
+        _babel_figures,
+        limit_s=120.0,
+    ),
+    Probe(
+        "nvbandwidth",
+        "nvidia",
+        "copies between host and GPUs, and from GPU to GPU",
+        ("nvbandwidth",),
+        lambda gpus, _: [
+            Command(
+                _gpus(gpus),
+                ("-j", "-t", "host_to_device_memcpy_ce", "device_to_host_memcpy_ce", "device_to_device_memcpy_read_ce"),
+            )
+        ],
+        _nvbandwidth_figures,
+        limit_s=600.0,
+    ),
+    Probe(
+        "dcgm",
+        "nvidia",
+        "NVIDIA's own diagnostics, its medium level",
+        ("dcgmi",),
+        lambda gpus, _: [Command(_gpus(gpus), ("diag", "-r", "2", "-j"))],
+        _dcgm_figures,
+        limit_s=900.0,
+    ),
+)
+
+
+def program_of(probe: Probe) -> str | None:
+    """The path of the probe's tool on this box; None if it is not installed."""
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), *_TOOL_FOLDERS))
+    return next(filter(None, (shutil.which(name, path=path) for name in probe.programs)), None)
+
+
+def judged(figure: Figure, part: Part | None) -> Figure:
+    """The figure with the criterion for its part, if there is a public one."""
+    for criterion in CRITERIA:
+        if part is not None and criterion.figure == figure.name and part.word in criterion.parts:
+            return msgspec.structs.replace(figure, low=criterion.low, source=criterion.source)
+    return figure
+
+
+async def run_probe(
+    probe: Probe,
+    gpus: int,
+    part: Part | None,
+    *,
+    folder: Path,
+    line: Callable[[str], None] = lambda text: None,
+    program: str | None = None,
+) -> ProbeResult:
+    """Run a tool on all GPUs of the box, keep what it prints in `folder`, and judge it; `line` gets each line."""
+    program = program or program_of(probe)
+    if program is None:
+        return ProbeResult(probe.name, "absent", f"none of {', '.join(probe.programs)} is installed")
+    output = folder / f"probe-{probe.name}.txt"
+    began_s = time.monotonic()
+    commands = probe.commands(gpus, part)
+    figures: list[Figure] = []
+    failure = ""
+    with output.open("wb") as file:
+        for command in commands:
+            try:
+                printed = await _printed([program, *command.arguments], probe, file.fileno(), line)
+                figures += (judged(figure, part) for figure in probe.parse(command.subject, printed))
+            except TelemetryError as error:
+                failure = str(error)
+                break
+    return ProbeResult(
+        probe.name,
+        *_outcome(figures, failure),
+        figures=tuple(figures),
+        command=(program, *commands[0].arguments),
+        took_s=time.monotonic() - began_s,
+        output_path=str(output),
+    )
+
+
+def _outcome(figures: Sequence[Figure], failure: str) -> tuple[ProbeState, str]:
+    """The state of a probe and its reason; what was measured before a failure still counts."""
+    bad = [figure for figure in figures if figure.is_bad]
+    if bad:
+        return "fail", figure_words(bad[0]) + (f", and {len(bad) - 1} more" if len(bad) > 1 else "")
+    if failure or not figures:
+        return "failed", failure or "it printed nothing that is known of it; its output is kept"
+    if any(figure.passed or figure.low is not None for figure in figures):
+        return "pass", ""
+    return "measured", "no public criterion for this kind of GPU"
+
+
+def figure_words(figure: Figure) -> str:
+    """One figure with what it is held against."""
+    value = "" if figure.value is None else f" {figure.value:.5g} {figure.unit}"
+    if figure.low is not None:
+        return f"{figure.subject}: {figure.name}{value}, at least {figure.low:g} {figure.unit} ({figure.source})"
+    own = {True: ": passed", False: ": failed", None: ""}[figure.passed]
+    return f"{figure.subject}: {figure.name}{value}{own}"
+
+
+async def _printed(arguments: Sequence[str], probe: Probe, output: int, line: Callable[[str], None]) -> str:
+    """What a tool prints, of both its outputs; raises `TelemetryError` if it fails or takes longer than its limit."""
+    try:
+        # Not asyncio's subprocess: that reaps it, after which its process group may be another's.
+        process = subprocess.Popen(  # noqa: ASYNC220 - starts at once
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **probe.env},
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise TelemetryError(f"it could not be started: {error.strerror}: {arguments[0]}") from error
+    try:
+        async with asyncio.timeout(probe.limit_s):
+            printed = await _read_all(process, output, line)
+            await _exit_of(process)
+    except TimeoutError:
+        raise TelemetryError(f"it was ended, because it took longer than {probe.limit_s:.0f} s") from None
+    finally:
+        status = await _end(process)
+    # Some tools exit with an error because a test failed: what they printed says so better.
+    if status and not any(True for _ in probe.parse("", printed)):
+        last = next((each for each in reversed(printed.splitlines()) if each.strip()), "nothing was printed")
+        raise TelemetryError(f"it ended with status {status}: {harmless(last.strip())}")
+    return printed
+
+
+async def _read_all(process: subprocess.Popen[bytes], output: int, line: Callable[[str], None]) -> str:
+    """What it prints until it closes its output; everything goes to the file `output`, and each line to `line`."""
+    reader = asyncio.StreamReader(limit=1 << 16)
+    pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), process.stdout
+    )
+    kept = bytearray()
+    try:
+        while chunk := await reader.read(1 << 16):
+            if len(kept) < MAX_OUTPUT_BYTES:
+                os.write(output, chunk)
+                kept += chunk
+            for text in chunk.decode("utf-8", errors="replace").splitlines():
+                line(harmless(text))
+    finally:
+        pipe.close()
+    return kept.decode("utf-8", errors="replace")
+
+
+async def _exit_of(process: subprocess.Popen[bytes]) -> None:
+    """Wait until it exits; it is not reaped, so that its process group still belongs to it."""
+    pidfd = os.pidfd_open(process.pid)
+    exited = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(pidfd, exited.set)
+    try:
+        await exited.wait()
+    finally:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+
+
+async def _end(process: subprocess.Popen[bytes]) -> int | None:
+    """End the tool and whatever it started that is still in its session; returns its exit status."""
+    os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(_exit_of(process), _ENDING_S)
+    os.killpg(process.pid, signal.SIGKILL)
+    # A process that hangs in a driver survives SIGKILL: it is left to the kernel.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(timeout=1.0)
+    return None
