@@ -13,7 +13,7 @@ import msgspec
 
 VendorName = Literal["amd", "nvidia", "sim"]
 Platform = Literal["rocm", "cuda", "cpu"]
-BackendName = Literal["amdsmi", "amd-sysfs", "nvml", "sim"]
+BackendName = Literal["amdsmi", "amd-sysfs", "nvml", "sim", "exporter"]
 TelemetryMode = Literal["auto", BackendName, "off"]
 
 

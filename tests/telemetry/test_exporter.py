@@ -1,0 +1,187 @@
+"""Pages of NVIDIA's and AMD's exporters become the samples that a local GPU has, and nothing untrue."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.errors import TelemetryError
+from loadgen.schema.samples import GpuSample
+from loadgen.telemetry.exporter import EXPORTERS, open_exporter, read_page
+
+NOT_SUPPORTED = 9223372036854775794
+
+
+def dcgm(gpus: int = 8, **values: float) -> str:
+    """dcgm-exporter's page with the same values for each GPU, and the energy that `energy` says in mJ."""
+    metrics = {
+        "DCGM_FI_DEV_SM_CLOCK": 1980,
+        "DCGM_FI_DEV_GPU_TEMP": 61,
+        "DCGM_FI_DEV_POWER_USAGE": 512.5,
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 7_000_000,
+        "DCGM_FI_DEV_GPU_UTIL": 97,
+        "DCGM_FI_DEV_FB_USED": 71_000,
+        "DCGM_FI_DEV_XID_ERRORS": 0,
+        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": NOT_SUPPORTED,
+        "DCGM_FI_PROF_DRAM_ACTIVE": 0.41,
+    } | values
+    lines = []
+    for name, value in metrics.items():
+        lines.append(f"# TYPE {name} gauge")
+        for gpu in range(gpus):
+            labels = f'gpu="{gpu}",UUID="GPU-{gpu:04x}",pci_bus_id="00000000:{gpu:02X}:00.0",device="nvidia{gpu}"'
+            lines.append(f'{name}{{{labels},modelName="NVIDIA H100 80GB HBM3",Hostname="node1"}} {value}')
+    return "\n".join([*lines, ""])
+
+
+AMD_PAGE = """\
+# TYPE gpu_gfx_activity gauge
+gpu_gfx_activity{gpu_id="0",serial_number="692",card_model="102-G30211-0C",gpu_partition_id="0",hostname="node2"} 88
+# TYPE gpu_package_power gauge
+gpu_package_power{gpu_id="0",serial_number="692",card_model="102-G30211-0C",gpu_partition_id="0"} 640
+# TYPE gpu_clock gauge
+gpu_clock{gpu_id="0",serial_number="692",clock_type="GPU_CLOCK_TYPE_SYSTEM",gpu_partition_id="0"} 2100
+gpu_clock{gpu_id="0",serial_number="692",clock_type="GPU_CLOCK_TYPE_MEMORY",gpu_partition_id="0"} 1300
+# TYPE gpu_used_vram gauge
+gpu_used_vram{gpu_id="0",serial_number="692",gpu_partition_id="0"} 171234
+# TYPE gpu_total_vram gauge
+gpu_total_vram{gpu_id="0",serial_number="692",gpu_partition_id="0"} 196592
+# TYPE gpu_energy_consumed gauge
+gpu_energy_consumed{gpu_id="0",serial_number="692",gpu_partition_id="0"} 61200000
+# TYPE gpu_xgmi_link_rx gauge
+gpu_xgmi_link_rx{gpu_id="0",serial_number="692",link="1",gpu_partition_id="0"} 3
+gpu_xgmi_link_rx{gpu_id="0",serial_number="692",link="2",gpu_partition_id="0"} 4
+"""
+
+
+@contextmanager
+def served(page: Callable[[], str]) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = page().encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/metrics"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def samples(*pages: str) -> list[tuple[GpuSample, ...]]:
+    """What is sampled from one page after another; the first opens the exporter."""
+    coming = iter(pages)
+    with served(lambda: next(coming)) as url:
+        backend = open_exporter(url)
+        found = [backend.sample(False, False) for _ in pages[1:]]
+        backend.close()
+        return found
+
+
+def test_dcgm_units_are_ours() -> None:
+    [gpus] = samples(dcgm(), dcgm())
+    assert len(gpus) == 8
+    one = gpus[3]
+    assert (one.power_w, one.energy_j, one.hbm_used_bytes) == (512.5, 7000.0, 71_000 << 20)
+    assert (one.gfx_percent, one.dram_percent, one.gfx_clock_mhz) == (97, 41.0, 1980)
+
+
+def test_dcgm_names_its_gpus() -> None:
+    with served(dcgm) as url:
+        opened = open_exporter(url).opened
+    assert opened.gpus[2].name == "NVIDIA H100 80GB HBM3"
+    assert (opened.gpus[2].uuid, opened.gpus[2].bdf) == ("GPU-0002", "00000000:02:00.0")
+
+
+def test_a_sentinel_is_missing_and_no_xid_is_no_error() -> None:
+    [gpus] = samples(dcgm(), dcgm())
+    assert gpus[0].ecc_uncorrectable is None
+    assert gpus[0].missing["ecc_uncorrectable"] == "not available"
+    assert gpus[0].xid_last is None
+
+
+def test_amd_units_are_ours_and_links_are_summed() -> None:
+    [[one]] = samples(AMD_PAGE, AMD_PAGE)
+    assert one.energy_j == pytest.approx(61.2)
+    assert (one.power_w, one.gfx_clock_mhz, one.memory_clock_mhz) == (640, 2100, 1300)
+    assert (one.hbm_used_bytes, one.link_read_bytes) == (171_234 << 20, 7 * 1024)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "field"),
+    [
+        ("DCGM_FI_DEV_POWER_USAGE", 512_500, "power_w"),
+        ("DCGM_FI_DEV_FB_USED", 71_000 << 20, "hbm_used_bytes"),
+        ("DCGM_FI_PROF_DRAM_ACTIVE", 41.0, "dram_percent"),
+        ("DCGM_FI_DEV_GPU_TEMP", 61_000, "temperature_hotspot_c"),
+    ],
+)
+def test_a_value_in_another_unit_is_missing(metric: str, value: float, field: str) -> None:
+    [gpus] = samples(dcgm(), dcgm(8, **{metric: value}))
+    assert getattr(gpus[0], field) is None
+    assert "cannot be true" in gpus[0].missing[field]
+
+
+def test_a_lost_gpu_is_listed_without_values_until_it_is_back() -> None:
+    lost, back = samples(dcgm(8), dcgm(7), dcgm(8))
+    assert (lost[7].power_w, lost[7].missing["power_w"]) == (None, "the exporter no longer lists this GPU")
+    assert (lost[6].power_w, back[7].power_w) == (512.5, 512.5)
+
+
+def test_an_exporter_that_stops_answering_says_so_for_each_gpu() -> None:
+    found, back = samples(dcgm(2), "garbage {", dcgm(2))
+    assert [gpu.power_w for gpu in found] == [None, None]
+    assert "Prometheus" in found[0].missing["power_w"]
+    assert back[0].power_w == 512.5
+
+
+def test_violations_become_shares_of_the_time() -> None:
+    before = dcgm(1, DCGM_FI_DEV_POWER_VIOLATION=1_000)
+    [[one]] = samples(before, dcgm(1, DCGM_FI_DEV_POWER_VIOLATION=10**18))
+    assert one.throttle_percent == {"power": 100.0}
+    [[same]] = samples(before, before)
+    assert same.throttle_percent == {"power": 0.0}
+
+
+@pytest.mark.parametrize("page", ["", "up 1\n", "vllm:num_requests_running 1\n", '{"not": "prometheus"}'])
+def test_another_page_is_refused(page: str) -> None:
+    with served(lambda: page) as url, pytest.raises(TelemetryError):
+        open_exporter(url)
+
+
+def test_a_dead_port_is_refused_with_its_url() -> None:
+    with pytest.raises(TelemetryError, match=r"http://127.0.0.1:9/metrics"):
+        open_exporter("http://127.0.0.1:9/metrics")
+
+
+_NAMES = [row.metric for exporter in EXPORTERS for row in exporter.names]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(_NAMES), st.floats() | st.integers(-(1 << 70), 1 << 70).map(float), st.integers(0, 3))
+    )
+)
+def test_any_values_are_plausible_or_missing(rows: list[tuple[str, float, int]]) -> None:
+    page = "\n".join(f'{name}{{gpu="{gpu}",gpu_id="{gpu}"}} {value!r}' for name, value, gpu in rows)
+    try:
+        _, gpus = read_page(page + "\n")
+    except TelemetryError:
+        return
+    for gpu in gpus.values():
+        for value in gpu.values.values():
+            assert not isinstance(value, float | int) or 0 <= value < 1 << 64
