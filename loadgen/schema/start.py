@@ -1,0 +1,36 @@
+"""What a vLLM server says of its start: the figures by which two starts of one recipe are compared."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ServerStart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Figures of one start, from the log and from `vllm:cache_config_info`; null is what neither says.
+
+    Workers print some figures each: of the KV cache's memory it is the least, of weights and graphs the most.
+    """
+
+    version: str | None = None
+    kv_cache_tokens: int | None = None
+    kv_cache_blocks: int | None = None
+    kv_block_tokens: int | None = None
+    kv_cache_gib: float | None = None  # on each GPU
+    kv_cache_dtype: str | None = None
+    full_length_streams: float | None = None  # how many streams of `max_length_tokens` fit
+    max_length_tokens: int | None = None
+    weights_gib: float | None = None  # on each GPU
+    weights_s: float | None = None
+    graphs_gib: float | None = None  # on each GPU
+    graphs_s: float | None = None
+    compile_s: float | None = None
+    compile_cache_hit: bool | None = None
+    engine_s: float | None = None  # profiling, KV cache and warm-up, as the engine adds them up
+    attention: tuple[str, ...] = ()  # backends: the target's first, then a drafter's
+    moe: tuple[str, ...] = ()
+    gemm: tuple[str, ...] = ()
+    emulated: tuple[str, ...] = ()  # formats that the GPU has no instructions for
+    slow: tuple[str, ...] = ()  # what vLLM itself calls sub-optimal
+    quantization: str | None = None
+    total_s: float | None = None
+    milestones_s: dict[str, float] = {}  # by milestone id, without those that were skipped

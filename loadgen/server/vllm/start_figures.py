@@ -1,0 +1,184 @@
+"""The figures of a vLLM start, from its log (0.10 to 0.33) and `vllm:cache_config_info`.
+
+A figure is a row of `_FIGURES`: the field of `ServerStart`, its pattern, and which of several workers' values counts.
+Nothing depends on any one line, and a line of another version or language only adds nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from loadgen.format import harmless
+from loadgen.schema.start import ServerStart
+
+_MATCHED_CHARS = 4000
+"""The line with the whole configuration is long; beyond this, a hostile line would cost too much."""
+MAX_NAMES = 8  # of each kind of backend
+_MAX_NAME = 120
+
+
+class _Figure(NamedTuple):
+    field: str  # of `ServerStart`; also the name of the group, which several patterns of a row share
+    pattern: str
+    read: Callable[[str], Any]
+    kept: Callable[[Any, Any], Any]  # of an earlier value and a later one
+
+
+def _first(before: object, now: object) -> object:
+    return before
+
+
+def _added(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*before, *now)))[:MAX_NAMES]
+
+
+def _integer(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def _name(text: str) -> tuple[str, ...]:
+    return (harmless(text.replace("'", "").strip(' ".,:'))[:_MAX_NAME],)
+
+
+def _yes(text: str) -> bool:
+    return True
+
+
+_GIB = r"([\d.]+) ?Gi?B"
+_FIGURES = (
+    _Figure("version", r"\b(?:vLLM\b[\w ]*version|LLM engine \() ?v?(\d+\.\d[\w.+-]*)", harmless, _first),
+    _Figure("kv_cache_tokens", r"(?:GPU|CPU|GPU \+ host) KV cache size: ([\d,]+) tokens", _integer, _first),
+    _Figure("kv_cache_blocks", r"# (?!CPU)\w+ blocks: (\d+)", _integer, _first),
+    _Figure("kv_cache_gib", rf"(?:Available KV cache memory:|memory reserved for KV Cache is) {_GIB}", float, min),
+    _Figure("max_length_tokens", r"Maximum concurrency for ([\d,]+) tokens per request", _integer, _first),
+    _Figure("full_length_streams", r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x", float, _first),
+    _Figure("weights_gib", rf"(?:Model loading|Loading model weights) took {_GIB}", float, max),
+    _Figure("weights_s", r"Model loading took [\d.]+ GiB (?:memory )?and ([\d.]+) s", float, max),
+    _Figure("graphs_s", r"(?<!Encoder )Graph capturing finished in ([\d.]+) s", float, max),
+    _Figure("graphs_gib", rf"(?<!Encoder )Graph capturing finished in [\d.]+ secs?, took {_GIB}", float, max),
+    _Figure("compile_s", r"torch\.compile (?:takes|took) ([\d.]+) s", float, max),
+    _Figure("compile_cache_hit", r"Directly load (?:the compiled graph|AOT compilation)()", _yes, _first),
+    _Figure("engine_s", r"init engine \([^)]*\) took ([\d.]+) s", float, _first),
+    _Figure("attention", r"Using ([\w-]+(?: Attention)?) (?:attention )?backend on V1 engine", _name, _added),
+    _Figure("attention", r"Using ([\w-]+) (?:attention )?backend out of potential backends", _name, _added),
+    _Figure("attention", r"Using (Triton) Attention backend\.", _name, _added),
+    _Figure("attention", r"Using (\S+) MLA prefill backend", _name, _added),
+    _Figure("attention", r"incompatible backend\(s\).*Overriding with (\S+)", _name, _added),
+    _Figure(
+        "moe", r"Using ('?[\w. -]{1,60}?'? (?:Fp8|Mxfp4|MxFp8|NvFp4|Unquantized|WNA16|Int8)) MoE backend", _name, _added
+    ),
+    _Figure("gemm", r"Using (\S+ for (?:MXFP4|NVFP4|MXFP8)) GEMM", _name, _added),
+    _Figure("emulated", r"\b(\w*Emulation\w*Experts)\b", _name, _added),
+    _Figure("emulated", r"(Using emulation mode[^.]{0,60})", _name, _added),
+    _Figure("slow", r"([^.\]]{0,100}Performance might be sub-optimal[^.]{0,40})", _name, _added),
+    _Figure("quantization", r"LLM engine .*\bquantization=(?!None)([\w-]+)", harmless, _first),
+    _Figure("kv_cache_dtype", r"LLM engine .*\bkv_cache_dtype=([\w-]+)", harmless, _first),
+)
+_PATTERNS = tuple((row, re.compile(row.pattern)) for row in _FIGURES)
+_WORTH = re.compile(
+    r"Using|Overriding|took|takes|KV |blocks:|Maximum concurrency|Graph capturing|Directly load|Emulation"
+    r"|emulation|sub-optimal|LLM engine|version"
+)
+"""A word of every pattern; most lines have none, and are not searched for each."""
+
+
+class StartFigures:
+    """Reads the log of a start line by line; `found` is what it has said so far."""
+
+    def __init__(self) -> None:
+        self.found = ServerStart()
+
+    def feed(self, line: str) -> None:
+        text = line[:_MATCHED_CHARS]
+        if _WORTH.search(text) is None:
+            return
+        for row, pattern in _PATTERNS:
+            match = pattern.search(text)
+            if match is not None:
+                self._keep(row, match[1])
+
+    def _keep(self, row: _Figure, text: str) -> None:
+        try:
+            now = row.read(text)
+        except (ValueError, OverflowError):  # such as 1.2.3
+            return
+        before = getattr(self.found, row.field)
+        if before is None or before == ():
+            self.found = msgspec.structs.replace(self.found, **{row.field: now})
+        else:
+            self.found = msgspec.structs.replace(self.found, **{row.field: row.kept(before, now)})
+
+
+def with_cache_config(start: ServerStart, labels: Mapping[str, str]) -> ServerStart:
+    """The figures with those of `vllm:cache_config_info`, whose labels are texts; the log's stay where it has them."""
+    blocks, block_tokens = _label(labels, "num_gpu_blocks"), _label(labels, "block_size")
+    said = _label(labels, "kv_cache_size_tokens")
+    tokens = said if said is not None else blocks * block_tokens if blocks and block_tokens else None
+    dtype = labels.get("cache_dtype")
+    return msgspec.structs.replace(
+        start,
+        kv_cache_blocks=start.kv_cache_blocks if start.kv_cache_blocks is not None else blocks,
+        kv_block_tokens=block_tokens,
+        kv_cache_tokens=start.kv_cache_tokens if start.kv_cache_tokens is not None else tokens,
+        kv_cache_dtype=start.kv_cache_dtype or (harmless(dtype)[:_MAX_NAME] if dtype else None),
+    )
+
+
+def _label(labels: Mapping[str, str], name: str) -> int | None:
+    """The number in a label; None if it is absent, `None` or not a number."""
+    text = labels.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
+
+
+class Difference(NamedTuple):
+    """One figure in which two starts differ."""
+
+    what: str
+    before: str
+    now: str
+
+
+MIN_KV_LOSS = 0.03
+"""A pool this much smaller is another start: vLLM's profiling varies by less with nothing changed."""
+MIN_SLOWER = 2.0  # times as long, and
+MIN_SLOWER_S = 30.0  # this much longer
+
+_COMPARED = {
+    "attention": "attention backend",
+    "moe": "MoE backend",
+    "gemm": "GEMM backend",
+    "emulated": "emulated formats",
+    "quantization": "quantization",
+    "kv_cache_dtype": "KV cache type",
+    "kv_block_tokens": "KV block size",
+    "max_length_tokens": "longest context",
+    "version": "vLLM",
+}
+
+
+def differences(before: ServerStart, now: ServerStart) -> list[Difference]:
+    """What differs between two starts with the same flags, and should not; unknown is no difference."""
+    found = []
+    for field, words in _COMPARED.items():
+        old, new = getattr(before, field), getattr(now, field)
+        if old and new and old != new:
+            found.append(Difference(words, _words(old), _words(new)))
+    old_tokens, new_tokens = before.kv_cache_tokens, now.kv_cache_tokens
+    if old_tokens and new_tokens and abs(new_tokens - old_tokens) >= MIN_KV_LOSS * old_tokens:
+        found.append(Difference("KV cache", f"{old_tokens:,} tokens", f"{new_tokens:,} tokens"))
+    if before.total_s and now.total_s and _much_slower(before.total_s, now.total_s):
+        cold = " without a compile cache" if before.compile_cache_hit and not now.compile_cache_hit else ""
+        found.append(Difference("start", f"{before.total_s:.0f} s", f"{now.total_s:.0f} s{cold}"))
+    return found
+
+
+def _much_slower(before_s: float, now_s: float) -> bool:
+    return now_s >= MIN_SLOWER * before_s and now_s - before_s >= MIN_SLOWER_S
+
+
+def _words(value: object) -> str:
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
