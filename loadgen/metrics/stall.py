@@ -1,0 +1,118 @@
+"""Whether a server is stalled: streams wait, nothing arrives, and nothing in the engine moves.
+
+Silence alone is no stall: a long prompt is silent for minutes, and its KV cache grows meanwhile. Invariants: without
+the engine's figures nothing is judged; the limit adapts to the longest silence that this run has already come out of;
+a stall that clears is kept with its length.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from loadgen.schema.engine import EngineView
+
+MIN_STALL_S = 30.0
+TIMES_LONGEST = 5.0  # of the longest silence that ended by itself
+_BUSY_PERCENT = 80.0
+_IDLE_PERCENT = 5.0
+
+StallKind = Literal["kernel", "collective", "lost-wakeup", "scheduler", "unknown"]
+WORDS: dict[StallKind, str] = {
+    "kernel": "requests run and the GPUs are busy, but no token comes: a kernel that does not end",
+    "collective": "requests run, no token comes, and workers wait for each other: a collective that does not end",
+    "lost-wakeup": "requests run, but the GPUs are idle: the engine waits for an event that does not come",
+    "scheduler": "requests wait, and none runs: the scheduler admits nothing",
+    "unknown": "requests run, but no token comes",
+}
+
+
+class Moment(NamedTuple):
+    """What is seen at one tick."""
+
+    t_s: float
+    heard: bool  # whether anything arrived since the last tick
+    open_streams: int
+    engine: EngineView | None  # the latest reading; None if there is none, or it has failed
+    gfx_percent: float | None  # of the server's GPUs, the mean; None without
+    waits_for_worker: bool  # whether the log says since the silence began that a worker does not answer
+
+
+class Stall(NamedTuple):
+    """A stall that goes on, or has ended."""
+
+    since_s: float
+    kind: StallKind
+    running: float | None
+    waiting: float | None
+    gfx_percent: float | None
+    ended_s: float | None = None
+
+    def words(self, now_s: float) -> str:
+        lasted_s = (self.ended_s if self.ended_s is not None else now_s) - self.since_s
+        seen = [
+            f"{value:.0f} {what}"
+            for value, what in ((self.running, "running"), (self.waiting, "waiting"), (self.gfx_percent, "% GPU busy"))
+            if value is not None
+        ]
+        return f"stalled for {lasted_s:.0f} s: {WORDS[self.kind]} ({', '.join(seen)})".replace(" % GPU", " % GPU")
+
+
+class StallWatch:
+    """Judges a run tick by tick; `stall` is the one that goes on."""
+
+    def __init__(self) -> None:
+        self.stall: Stall | None = None
+        self._silent_since_s: float | None = None
+        self._longest_s = 0.0  # silence that ended by itself
+        self._state: tuple[object, ...] | None = None  # of the engine, since the silence began
+
+    def add(self, now: Moment) -> Stall | None:
+        """Judge one more tick; returns a stall that has just ended."""
+        state = _state_of(now.engine)
+        waits = now.open_streams > 0 or _has_work(now.engine)
+        if now.heard or not waits or state is None or state != self._state:
+            return self._moved(now, state)
+        assert self._silent_since_s is not None
+        silent_s = now.t_s - self._silent_since_s
+        if silent_s > max(MIN_STALL_S, TIMES_LONGEST * self._longest_s):
+            engine = now.engine
+            assert engine is not None
+            self.stall = Stall(self._silent_since_s, _kind(now), engine.running, engine.waiting, now.gfx_percent)
+        return None
+
+    def _moved(self, now: Moment, state: tuple[object, ...] | None) -> Stall | None:
+        ended = self.stall._replace(ended_s=now.t_s) if self.stall is not None else None
+        if ended is None and self._silent_since_s is not None and now.heard:
+            # What a stall took is not what this run is used to.
+            self._longest_s = max(self._longest_s, now.t_s - self._silent_since_s)
+        self.stall, self._silent_since_s, self._state = None, now.t_s, state
+        return ended
+
+
+def _state_of(engine: EngineView | None) -> tuple[object, ...] | None:
+    """What moves in an engine that works; None if it says nothing, or tokens flow.
+
+    Waiting requests are none of it: they become more while nothing works.
+    """
+    if engine is None or engine.generation_tokens_per_s is None:
+        return None
+    if engine.generation_tokens_per_s or engine.prompt_tokens_per_s:
+        return None
+    return (engine.running, engine.kv_usage, engine.preemptions)
+
+
+def _has_work(engine: EngineView | None) -> bool:
+    return engine is not None and bool((engine.running or 0.0) + (engine.waiting or 0.0))
+
+
+def _kind(now: Moment) -> StallKind:
+    assert now.engine is not None
+    if not now.engine.running and now.engine.waiting:
+        return "scheduler"
+    if now.waits_for_worker:
+        return "collective"
+    if now.gfx_percent is None:
+        return "unknown"
+    if now.gfx_percent >= _BUSY_PERCENT:
+        return "kernel"
+    return "lost-wakeup" if now.gfx_percent <= _IDLE_PERCENT else "unknown"

@@ -1,0 +1,91 @@
+"""A stall is called when nothing moves for longer than this run is used to, and never for a long prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.metrics.stall import MIN_STALL_S, Moment, Stall, StallKind, StallWatch
+from loadgen.schema.engine import EngineView
+
+FROZEN = EngineView(running=8.0, waiting=0.0, kv_usage=0.4, generation_tokens_per_s=0.0, prompt_tokens_per_s=0.0)
+WORKING = EngineView(running=8.0, waiting=0.0, kv_usage=0.4, generation_tokens_per_s=900.0)
+
+
+def moment(t_s: float, engine: EngineView | None = FROZEN, **changes: object) -> Moment:
+    seen = Moment(t_s, heard=False, open_streams=8, engine=engine, gfx_percent=None, waits_for_worker=False)
+    return seen._replace(**changes)  # type: ignore[arg-type]
+
+
+def watch(moments: Iterable[Moment]) -> tuple[StallWatch, list[Stall]]:
+    one = StallWatch()
+    ended = [stall for each in moments if (stall := one.add(each)) is not None]
+    return one, ended
+
+
+def silence(from_s: int, to_s: int, **changes: object) -> list[Moment]:
+    return [moment(t_s, **changes) for t_s in range(from_s, to_s)]  # type: ignore[arg-type]
+
+
+def talk(from_s: int, to_s: int) -> list[Moment]:
+    return [moment(t_s, WORKING, heard=True) for t_s in range(from_s, to_s)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"gfx_percent": 99.0}, "kernel"),
+        ({"gfx_percent": 99.0, "waits_for_worker": True}, "collective"),
+        ({"gfx_percent": 0.0}, "lost-wakeup"),
+        ({"gfx_percent": 40.0}, "unknown"),
+        ({}, "unknown"),
+        ({"engine": EngineView(running=0.0, waiting=5.0, kv_usage=0.0, generation_tokens_per_s=0.0)}, "scheduler"),
+    ],
+)
+def test_a_stall_has_the_kind_that_is_seen(changes: dict[str, object], kind: StallKind) -> None:
+    found, _ = watch([*talk(0, 20), *silence(20, 60, **changes)])
+    assert found.stall is not None
+    assert (found.stall.kind, found.stall.since_s) == (kind, 20)
+
+
+def test_a_stall_that_clears_is_returned_with_its_length() -> None:
+    found, [ended] = watch([*talk(0, 10), *silence(10, 80), *talk(80, 90)])
+    assert found.stall is None
+    assert (ended.since_s, ended.ended_s) == (10, 80)
+    assert ended.words(90.0).startswith("stalled for 70 s: requests run, but no token comes (8 running, 0 waiting")
+
+
+@pytest.mark.parametrize(
+    "moments",
+    [
+        pytest.param([*talk(0, 10), *silence(10, 39)], id="not long enough"),
+        pytest.param(silence(0, 200, open_streams=0, engine=EngineView(running=0.0, waiting=0.0)), id="no work"),
+        pytest.param(silence(0, 200, engine=None), id="engine unknown"),
+        pytest.param([moment(t, WORKING) for t in range(200)], id="tokens flow to others"),
+        pytest.param(
+            [moment(t, EngineView(running=1.0, kv_usage=t / 200, generation_tokens_per_s=0.0)) for t in range(200)],
+            id="a long prompt fills the KV cache",
+        ),
+        pytest.param([*silence(0, 25), *talk(25, 30), *silence(30, 130)], id="this run has come out of 25 s before"),
+    ],
+)
+def test_no_stall_is_called(moments: list[Moment]) -> None:
+    found, ended = watch(moments)
+    assert (found.stall, ended) == (None, [])
+
+
+def test_a_server_that_vramp_sends_nothing_to_stalls_by_its_own_requests() -> None:
+    found, _ = watch(silence(0, 60, open_streams=0))
+    assert found.stall is not None
+
+
+@given(st.lists(st.tuples(st.booleans(), st.floats(0.1, 60.0)), max_size=60))
+def test_a_stall_is_never_shorter_than_the_limit(steps: list[tuple[bool, float]]) -> None:
+    one, t_s = StallWatch(), 0.0
+    for heard, dt_s in steps:
+        t_s += dt_s
+        one.add(moment(t_s, WORKING if heard else FROZEN, heard=heard))
+        assert one.stall is None or t_s - one.stall.since_s > MIN_STALL_S
