@@ -1,0 +1,289 @@
+"""Evidence of a server that is stalled or has died: taken before anything is ended, and written into one folder.
+
+A collector is a row of `_COLLECTORS`: its file and how it is taken. Invariants: each has a time limit, and one that
+fails costs only its file; the page says of each what it is, or why it is missing; secrets are masked; nothing here
+signals a process, and nothing is changed on the box.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from loadgen.errors import VrampError
+from loadgen.format import harmless
+from loadgen.masking import masked_text
+from loadgen.places import write_whole
+from loadgen.server.process.tree import descendants, look_at
+
+LIMIT_S = 15.0  # of each collector; they run at the same time
+_BETWEEN_PAGES_S = 2.0
+_MAX_LOG_BYTES = 512 << 10
+_MAX_KERNEL_LINES = 2_000
+_MAX_TASKS = 4_096
+_RAS_PORT = 28_028  # of NCCL from 2.24 on, and of RCCL, which listens on IPv6
+_RAS_HOSTS = ("127.0.0.1", "::1")
+_COUNTER = re.compile(r"^(\w[\w:]*(?:_total|_count|_sum)\{[^}]*\}) (\S+)$", re.MULTILINE)
+
+
+class Missing(VrampError):
+    """Why a piece of evidence could not be taken."""
+
+
+class Scene(NamedTuple):
+    """What evidence is taken of."""
+
+    reason: str  # in words: what is wrong
+    lines: Sequence[bytes]  # of the journal, over the last minutes
+    metrics: Mapping[str, Callable[[], Awaitable[str]]]  # the page of each server, by its address
+    pids: Sequence[int]  # the servers' first processes; empty for those of others
+    log_path: Path | None
+    gpus: str  # who uses the GPUs, as a table; empty where nothing measures them
+
+
+class Collector(NamedTuple):
+    """One piece of evidence."""
+
+    file: str
+    what: str
+    take: Callable[[Scene], Awaitable[str]]
+
+
+class Piece(NamedTuple):
+    """What came of one collector."""
+
+    collector: Collector
+    text: str  # empty if it is missing
+    why: str  # it is missing
+
+
+async def take_evidence(scene: Scene, folder: Path) -> Path:
+    """Take all evidence and write it with its page into `folder`; returns the page. Raises `OSError`."""
+    pieces = await asyncio.gather(*(_taken(collector, scene) for collector in _COLLECTORS))
+    return _written(scene, pieces, folder)
+
+
+def _written(scene: Scene, pieces: Sequence[Piece], folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    kept: list[Piece] = []
+    for piece in pieces:
+        try:
+            if piece.text:
+                write_whole(folder / piece.collector.file, masked_text(piece.text).encode())
+            kept.append(piece)
+        except OSError as error:
+            kept.append(piece._replace(text="", why=f"it could not be written: {error.strerror}"))
+    page = folder / "evidence.md"
+    write_whole(page, masked_text(_page(scene, kept)).encode())
+    return page
+
+
+async def _taken(collector: Collector, scene: Scene) -> Piece:
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            text = await collector.take(scene)
+    except TimeoutError:
+        return Piece(collector, "", f"it took longer than {LIMIT_S:.0f} s")
+    except (VrampError, OSError, ValueError) as error:
+        return Piece(collector, "", harmless(str(error)) or type(error).__name__)
+    return Piece(collector, text, "" if text else "there was nothing")
+
+
+def _page(scene: Scene, pieces: Sequence[Piece]) -> str:
+    lines = [f"# {scene.reason}", "", f"Taken at {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}.", ""]
+    findings = [finding for piece in pieces for finding in _findings(piece)]
+    if findings:
+        lines += ["## What it shows", "", *(f"- {finding}" for finding in findings), ""]
+    there = [piece for piece in pieces if piece.text]
+    lines += ["## Files", "", *(f"- `{piece.collector.file}`: {piece.collector.what}" for piece in there), ""]
+    missing = [piece for piece in pieces if not piece.text]
+    if missing:
+        lines += ["## Missing", "", *(f"- {piece.collector.what}: {piece.why}" for piece in missing), ""]
+    return "\n".join(lines)
+
+
+def _findings(piece: Piece) -> Iterable[str]:
+    """What one piece shows by itself, without judging why."""
+    text, name = piece.text, piece.collector.file
+    if name == "metrics.txt" and text:
+        yield _moved_words(text)
+    if name == "tasks.txt":
+        stuck = re.findall(r"^  \d+ (.+) D (\S+) [\d.]+ s of CPU$", text, re.MULTILINE)
+        if stuck:
+            places = ", ".join(dict.fromkeys(f"{task} in {place}" for task, place in stuck))
+            yield f"{len(stuck)} threads wait in the kernel and cannot be interrupted: {places}"
+    if name == "kernel.txt":
+        for pattern in ("GPU reset", "NVRM: Xid", "Out of memory", "IO_PAGE_FAULT", "uncorrectable"):
+            count = text.count(pattern)
+            if count:
+                yield f"the kernel log has {count} lines with {pattern!r}"
+    if name == "ras.txt":
+        for line in text.splitlines():
+            if re.search(r"mismatch|missing|unreachable|not respond|ERRORS|INCOMPLETE", line):
+                yield f"NCCL: {line.strip()}"
+
+
+def _moved_words(pages: str) -> str:
+    """How many counters differ between the two readings of the metrics pages."""
+    first, _, second = pages.partition(_SECOND_PAGE)
+    before, after = dict(_COUNTER.findall(first)), dict(_COUNTER.findall(second))
+    moved = [name for name in after if before.get(name) not in (None, after[name])]
+    if not moved:
+        return f"none of {len(after)} counters of /metrics moved in {_BETWEEN_PAGES_S:g} s"
+    shown = ", ".join(moved[:4])
+    return f"{len(moved)} of {len(after)} counters of /metrics moved in {_BETWEEN_PAGES_S:g} s, such as {shown}"
+
+
+_SECOND_PAGE = "\n# ---- a second reading ----\n"
+
+
+async def _samples(scene: Scene) -> str:
+    return b"\n".join(scene.lines).decode("utf-8", errors="replace")
+
+
+async def _metrics(scene: Scene) -> str:
+    if not scene.metrics:
+        raise Missing("the run has no server")
+    first = await _pages(scene)
+    await asyncio.sleep(_BETWEEN_PAGES_S)
+    return first + _SECOND_PAGE + await _pages(scene)
+
+
+async def _pages(scene: Scene) -> str:
+    pages = await asyncio.gather(*(page() for page in scene.metrics.values()), return_exceptions=True)
+    if all(isinstance(page, BaseException) for page in pages):
+        raise Missing(f"/metrics does not answer: {pages[0]}")
+    return "\n".join(f"# {url}\n{page}" for url, page in zip(scene.metrics, pages, strict=True))
+
+
+async def _log(scene: Scene) -> str:
+    if scene.log_path is None:
+        raise Missing("vramp did not start this server")
+    with scene.log_path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _MAX_LOG_BYTES))
+        return file.read().decode("utf-8", errors="replace")
+
+
+async def _kernel(_: Scene) -> str:
+    """The kernel's messages, which often only root may read."""
+    printed = await _output_of("dmesg", "--time-format", "iso")
+    return "\n".join(printed.splitlines()[-_MAX_KERNEL_LINES:])
+
+
+async def _tasks(scene: Scene) -> str:
+    if not scene.pids:
+        raise Missing("vramp did not start this server")
+    return "\n".join(_threads(scene.pids))
+
+
+def _threads(pids: Iterable[int]) -> list[str]:
+    """Each thread of the processes and their descendants: its state, where in the kernel it waits, its CPU time.
+
+    Their command lines are not read: that blocks while a process is stuck in its own memory map.
+    """
+    lines: list[str] = []
+    for pid in _tree(pids):
+        lines.append(f"process {pid}")
+        tasks = sorted(Path(f"/proc/{pid}/task").glob("*"), key=lambda task: int(task.name))
+        for task in tasks[: max(0, _MAX_TASKS - len(lines))]:
+            with contextlib.suppress(OSError):  # it has ended
+                lines.append(_thread(task))
+    return lines
+
+
+def _thread(task: Path) -> str:
+    head, _, tail = (task / "stat").read_text(errors="replace").rpartition(")")
+    name, fields = head.partition("(")[2], tail.split()
+    try:
+        place = (task / "wchan").read_text(errors="replace").strip(" 0") or "-"
+    except PermissionError:
+        place = "-"
+    cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return f"  {task.name} {name} {fields[0]} {place} {cpu_s:.1f} s of CPU"
+
+
+def _tree(pids: Iterable[int]) -> list[int]:
+    return [one for pid in pids if look_at(pid) for one in (pid, *(info.id.pid for info in descendants(pid)))]
+
+
+async def _gpus(scene: Scene) -> str:
+    if not scene.gpus:
+        raise Missing("nothing measures the GPUs here")
+    return scene.gpus
+
+
+async def _ras(_: Scene) -> str:
+    """What NCCL or RCCL says of its ranks, by the service that it opens in one process of each job."""
+    refused = ""
+    for host in _RAS_HOSTS:
+        try:
+            reader, writer = await asyncio.open_connection(host, _RAS_PORT)
+        except OSError as error:
+            refused = error.strerror or str(error)
+            continue
+        try:
+            writer.write(b"VERBOSE STATUS\n")
+            await writer.drain()
+            return (await reader.read(1 << 20)).decode("utf-8", errors="replace")
+        finally:
+            writer.close()
+    raise Missing(f"port {_RAS_PORT} of NCCL's or RCCL's status service: {refused}")
+
+
+async def _stacks(scene: Scene) -> str:
+    """The Python stacks of the server's processes, by py-spy where it is installed and allowed."""
+    if not scene.pids:
+        raise Missing("vramp did not start this server")
+    if shutil.which("py-spy") is None:
+        raise Missing("py-spy is not installed")
+    found: list[str] = []
+    why = ""
+    for pid in _tree(scene.pids):
+        try:
+            found.append(await _output_of("py-spy", "dump", "--pid", str(pid), "--nonblocking"))
+        except Missing as error:
+            why = str(error)
+    if not found:
+        raise Missing(f"{why}; it needs root, SYS_PTRACE or /proc/sys/kernel/yama/ptrace_scope = 0")
+    return "\n\n".join(found)
+
+
+async def _output_of(*arguments: str) -> str:
+    """What a command prints; raises `Missing` if it is not there or fails."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except OSError as error:
+        raise Missing(f"{arguments[0]}: {error.strerror}") from error
+    try:
+        printed, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    if process.returncode:
+        last = errors.decode("utf-8", errors="replace").strip().splitlines()[-1:] or [f"status {process.returncode}"]
+        raise Missing(f"{arguments[0]}: {last[0]}")
+    return printed.decode("utf-8", errors="replace")
+
+
+_COLLECTORS = (
+    Collector("samples.jsonl", "every figure of the last two minutes, as in the journal", _samples),
+    Collector("metrics.txt", "the servers' /metrics, read twice", _metrics),
+    Collector("server.log", "the end of the server's log", _log),
+    Collector("kernel.txt", "the kernel's messages", _kernel),
+    Collector("tasks.txt", "each thread of the server: state, where it waits, CPU time", _tasks),
+    Collector("gpus.txt", "the processes on the GPUs", _gpus),
+    Collector("ras.txt", "what NCCL or RCCL says of its ranks", _ras),
+    Collector("stacks.txt", "Python stacks of the server's processes", _stacks),
+)

@@ -1,0 +1,102 @@
+"""Evidence is taken from real processes, pages and files; what cannot be had is named with its reason."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadgen.run import evidence
+from loadgen.run.evidence import Scene, take_evidence
+
+PAGE = 'vllm:generation_tokens_total{{engine="0"}} {tokens}\nvllm:prompt_tokens_total{{engine="0"}} 7\n'
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "_BETWEEN_PAGES_S", 0.01)
+
+
+@pytest.fixture
+def server() -> Iterator[subprocess.Popen[bytes]]:
+    """A process with a child that waits in the kernel."""
+    code = "import subprocess, sys; print(flush=True); subprocess.run(['sleep', '600'])"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        subprocess.run(["pkill", "-P", str(process.pid)], check=False)
+        process.kill()
+
+
+def pages(*tokens: int) -> object:
+    counts = iter(tokens)
+
+    async def page() -> str:
+        return PAGE.format(tokens=next(counts))
+
+    return page
+
+
+def scene(**changes: object) -> Scene:
+    empty = Scene("stalled for 40 s", lines=(), metrics={}, pids=(), log_path=None, gpus="")
+    return empty._replace(**changes)  # type: ignore[arg-type]
+
+
+def page_of(of: Scene, folder: Path) -> str:
+    return asyncio.run(take_evidence(of, folder)).read_text()
+
+
+def test_evidence_of_somebody_elses_server_names_what_is_missing(tmp_path: Path) -> None:
+    page = page_of(scene(metrics={"http://h:8000": pages(5, 5)}, lines=[b'{"t_s":1}']), tmp_path)
+    assert page.startswith("# stalled for 40 s\n")
+    assert "- none of 2 counters of /metrics moved in 0.01 s" in page
+    assert "- the end of the server's log: vramp did not start this server" in page
+    assert (tmp_path / "samples.jsonl").read_text() == '{"t_s":1}'
+    assert not (tmp_path / "tasks.txt").exists()
+
+
+def test_evidence_says_which_counters_move(tmp_path: Path) -> None:
+    page = page_of(scene(metrics={"http://h:8000": pages(5, 9)}), tmp_path)
+    assert 'moved in 0.01 s, such as vllm:generation_tokens_total{engine="0"}' in page
+
+
+def test_evidence_of_ones_own_server_has_its_threads_and_log(tmp_path: Path, server: subprocess.Popen[bytes]) -> None:
+    log = tmp_path / "serve.log"
+    log.write_text("INFO token hf_abcdefghijklmnopqrstuvwxyzabcdefgh\nINFO last line\n")
+    page_of(scene(pids=[server.pid], log_path=log), tmp_path / "evidence")
+    tasks = (tmp_path / "evidence" / "tasks.txt").read_text()
+    assert f"process {server.pid}\n" in tasks
+    assert " sleep S " in tasks
+    kept = (tmp_path / "evidence" / "server.log").read_text()
+    assert "last line" in kept
+    assert "hf_abc" not in kept
+
+
+def test_a_collector_that_hangs_costs_only_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "LIMIT_S", 0.05)
+
+    async def never() -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    page = page_of(scene(metrics={"http://h:8000": never}, gpus="pid 7: python"), tmp_path)
+    assert "the servers' /metrics, read twice: it took longer than 0 s" in page
+    assert (tmp_path / "gpus.txt").read_text() == "pid 7: python"
+
+
+def test_a_page_that_does_not_answer_says_so(tmp_path: Path) -> None:
+    async def refuses() -> str:
+        raise ConnectionRefusedError("refused")
+
+    assert "/metrics does not answer: refused" in page_of(scene(metrics={"http://h": refuses}), tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="Not a directory"):
+        page_of(scene(), tmp_path / "file" / "evidence")
