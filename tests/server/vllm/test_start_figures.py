@@ -53,6 +53,9 @@ def test_vllm_0_6_counts_blocks() -> None:
         ("INFO Using FLASH_ATTN backend on V1 engine.", "attention", ("FLASH_ATTN",)),
         ("INFO Using FLASH_ATTN attention backend out of potential backends: (..)", "attention", ("FLASH_ATTN",)),
         ("INFO Using ROCM_AITER_FA backend out of potential backends", "attention", ("ROCM_AITER_FA",)),
+        ("INFO Using FLASHINFER backend (selected via --attention-backend).", "attention", ("FLASHINFER",)),
+        ("INFO Using CPU_MLA backend.", "attention", ("CPU_MLA",)),
+        ("INFO Using AiterExperts MoE backend", "moe", ("AiterExperts",)),
         ("INFO Using TRTLLM MLA prefill backend", "attention", ("TRTLLM",)),
         ("WARNING Found incompatible backend(s) X for y. Overriding with TRITON_ATTN", "attention", ("TRITON_ATTN",)),
         ("INFO Using 'AITER' Mxfp4 MoE backend", "moe", ("AITER Mxfp4",)),
@@ -79,6 +82,7 @@ def test_a_second_attention_backend_is_the_drafters() -> None:
         "Available KV cache memory: 1.2.3 GiB",
         "LLM engine (v0.32.0) with config: quantization=None, kv_cache_dtype=auto"[:40],
         "the client is using FLASH backend",
+        "INFO Using Flash Attention backend for ViT model.",
         "Encoder Graph capturing finished in 3 secs, took 1.00 GiB",
     ],
 )
