@@ -69,7 +69,7 @@ _FIGURES = (
     _Figure("attention", r"Using (\S+) MLA prefill backend", _name, _added),
     _Figure("attention", r"incompatible backend\(s\).*Overriding with (\S+)", _name, _added),
     _Figure("attention", r"Using ([A-Z][A-Z0-9_]{3,}) backend(?:\.| \(selected)", _name, _added),
-    _Figure("moe", r"Using ('?[\w. -]{1,60}?'?) MoE backend", _name, _added),
+    _Figure("moe", r"Using (['\w. -]{1,60}?) MoE backend", _name, _added),
     _Figure("gemm", r"Using (\S+ for (?:MXFP4|NVFP4|MXFP8)) GEMM", _name, _added),
     _Figure("emulated", r"\b(\w*Emulation\w*Experts)\b", _name, _added),
     _Figure("emulated", r"(Using emulation mode[^.]{0,60})", _name, _added),
