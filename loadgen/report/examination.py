@@ -16,6 +16,7 @@ import msgspec
 from loadgen.format import GIB, counted, fixed, memory, number, ranges, scale
 from loadgen.report.tabular import Column, json_text, text_lines
 from loadgen.schema.finding import Finding, Severity, by_severity
+from loadgen.schema.probe import Figure, ProbeResult
 from loadgen.schema.samples import DeviceFile, Examination, GpuExam, GpuProcess, GpuStatic, HostExam, Tried, UnitCheck
 
 _WIDTH = 100
@@ -73,7 +74,23 @@ def _finding(finding: Finding) -> str:
 def doctor_text(found: Examination) -> str:
     """Paragraphs: the box, each candidate, the host, what is old, and the conclusion."""
     tried, outdated = map(_candidate, found.tried), map(_finding, by_severity(found.outdated))
-    return "\n\n".join([_box(found), *tried, _host(found.host), *outdated, verdict(found)])
+    probes = map(_probe, found.probes)
+    return "\n\n".join([_box(found), *tried, _host(found.host), *outdated, *probes, verdict(found)])
+
+
+def _probe(result: ProbeResult) -> str:
+    """One tool: its outcome, its figures, and where its output is; of figures of one name the least."""
+    least: dict[str, Figure] = {}
+    for figure in result.figures:
+        other = least.get(figure.name)
+        if other is None or figure.is_bad or (not other.is_bad and (figure.value or 0.0) < (other.value or 0.0)):
+            least[figure.name] = figure
+    took = f", {result.took_s:.0f} s" if result.took_s else ""
+    head = f"probe {result.name}: {result.state}{took}{f': {result.why}' if result.why else ''}"
+    kept = [f"output: {result.output_path}"] if result.output_path else []
+    return "\n".join(
+        [_wrapped(head, "  "), *(f"  {figure.words}" for figure in least.values()), *map("  ".__add__, kept)]
+    )
 
 
 def verdict(found: Examination) -> str:

@@ -21,7 +21,7 @@ from loadgen.errors import VrampError
 from loadgen.format import harmless
 from loadgen.masking import masked_text
 from loadgen.places import write_whole
-from loadgen.server.process.tree import descendants, look_at
+from loadgen.server.process.tree import descendants, process_info
 
 LIMIT_S = 15.0  # of each collector; they run at the same time
 _BETWEEN_PAGES_S = 2.0
@@ -210,7 +210,7 @@ def _thread(task: Path) -> str:
 
 
 def _tree(pids: Iterable[int]) -> list[int]:
-    return [one for pid in pids if look_at(pid) for one in (pid, *(info.id.pid for info in descendants(pid)))]
+    return [one for pid in pids if process_info(pid) for one in (pid, *(info.id.pid for info in descendants(pid)))]
 
 
 async def _gpus(scene: Scene) -> str:

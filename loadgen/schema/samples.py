@@ -13,6 +13,7 @@ import msgspec
 
 from loadgen.schema.bounds import ClockS, DevicesBy, Whole
 from loadgen.schema.finding import Finding
+from loadgen.schema.probe import ProbeResult
 from loadgen.vendors import VendorName
 
 
@@ -245,6 +246,7 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
     tried: tuple[Tried, ...]
     host: HostExam
     outdated: tuple[Finding, ...] = ()
+    probes: tuple[ProbeResult, ...] = ()  # of the vendors' own tools, if they were requested
 
     @property
     def unmeasured(self) -> tuple[str, ...]:

@@ -17,17 +17,16 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from loadgen.errors import TelemetryError
+from loadgen.errors import ProfileError, TelemetryError
 from loadgen.format import harmless
-from loadgen.parts import Part
+from loadgen.parts import Part, part_called
+from loadgen.schema.probe import Figure, ProbeResult, ProbeState
+from loadgen.schema.samples import Examination, GpuExam
 from loadgen.vendors import VendorName
-
-ProbeState = Literal["pass", "fail", "measured", "failed", "absent"]
-"""`measured`: no public criterion for this part; `failed`: the tool did not get to its end."""
 
 _ENDING_S = 5.0  # between SIGTERM and SIGKILL
 _GIB = 1 << 30
@@ -38,35 +37,8 @@ _TOOL_FOLDERS = (  # besides PATH
     "/opt/BabelStream/build",
     "/usr/local/cuda/bin",
 )
+MAX_IDLE_HBM = 0.05  # the share of a GPU's memory that drivers and firmware hold when nobody uses it
 MAX_OUTPUT_BYTES = 16 << 20  # of a tool; the rest is dropped
-
-
-class Figure(msgspec.Struct, frozen=True):
-    """One figure that a tool printed, or one test that it passed or failed."""
-
-    name: str
-    subject: str  # `gpu 2`, `gpu 0 to gpu 3`, `8 GPUs`
-    value: float | None
-    unit: str
-    passed: bool | None = None  # what the tool itself says; None if it says nothing
-    low: float | None = None  # the least that its part should reach; None without a public criterion
-    source: str = ""  # of `low`
-
-    @property
-    def is_bad(self) -> bool:
-        return self.passed is False or (self.low is not None and self.value is not None and self.value < self.low)
-
-
-class ProbeResult(msgspec.Struct, frozen=True):
-    """What came of one tool."""
-
-    name: str
-    state: ProbeState
-    why: str  # the worst figure, or why there is none
-    figures: tuple[Figure, ...] = ()
-    command: tuple[str, ...] = ()  # the first, if it ran several times
-    took_s: float = 0.0
-    output_path: str | None = None
 
 
 class Criterion(NamedTuple):
@@ -359,6 +331,48 @@ def judged(figure: Figure, part: Part | None) -> Figure:
     return figure
 
 
+def chosen_probes(names: str) -> list[Probe]:
+    """The probes in `rccl,babel` or `all`; raises `ProfileError` for a name that is none."""
+    if names == "all":
+        return list(PROBES)
+    known = {probe.name: probe for probe in PROBES}
+    wrong = [name for name in names.split(",") if name not in known]
+    if wrong:
+        raise ProfileError(f"--probe {names}: {wrong[0] or 'an empty name'} is no probe; all, or of {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(names.split(","))]
+
+
+def _users(exam: GpuExam) -> str:
+    """Who uses a GPU; empty if nobody does."""
+    sample, total = exam.sample, exam.gpu.hbm_total_bytes
+    names = ", ".join(f"{process.name} (pid {process.pid})" for process in sample.processes or ())
+    held = sample.hbm_used_bytes or 0
+    if not names and total and held > MAX_IDLE_HBM * total:
+        names = f"{held / _GIB:.1f} GiB held by processes that this user cannot see"
+    return f"gpu {exam.gpu.index}: {names}" if names else ""
+
+
+async def run_probes(
+    probes: Sequence[Probe], found: Examination, *, folder: Path, line: Callable[[str], None]
+) -> tuple[ProbeResult, ...]:
+    """Run the probes of the vendors whose GPUs were measured, one after the other.
+
+    Raises `ProfileError` if any process uses the GPUs, which the tools would slow down and be slowed by.
+    """
+    results = []
+    for vendor in dict.fromkeys(each.vendor for each in found.tried if each.works):
+        exams = next(each.gpus for each in found.tried if each.vendor == vendor and each.works)
+        users = list(filter(None, map(_users, exams)))
+        if users:
+            raise ProfileError(f"--probe: the GPUs are in use: {'; '.join(users)}; end that first")
+        parts = {part_called(exam.gpu.name) for exam in exams}
+        part = parts.pop() if len(parts) == 1 else None
+        for probe in probes:
+            if probe.vendor == vendor:
+                results.append(await run_probe(probe, len(exams), part, folder=folder, line=line))
+    return tuple(results)
+
+
 async def run_probe(
     probe: Probe,
     gpus: int,
@@ -399,21 +413,12 @@ def _outcome(figures: Sequence[Figure], failure: str) -> tuple[ProbeState, str]:
     """The state of a probe and its reason; what was measured before a failure still counts."""
     bad = [figure for figure in figures if figure.is_bad]
     if bad:
-        return "fail", figure_words(bad[0]) + (f", and {len(bad) - 1} more" if len(bad) > 1 else "")
+        return "fail", bad[0].words + (f", and {len(bad) - 1} more" if len(bad) > 1 else "")
     if failure or not figures:
         return "failed", failure or "it printed nothing that is known of it; its output is kept"
     if any(figure.passed or figure.low is not None for figure in figures):
         return "pass", ""
     return "measured", "no public criterion for this kind of GPU"
-
-
-def figure_words(figure: Figure) -> str:
-    """One figure with what it is held against."""
-    value = "" if figure.value is None else f" {figure.value:.5g} {figure.unit}"
-    if figure.low is not None:
-        return f"{figure.subject}: {figure.name}{value}, at least {figure.low:g} {figure.unit} ({figure.source})"
-    own = {True: ": passed", False: ": failed", None: ""}[figure.passed]
-    return f"{figure.subject}: {figure.name}{value}{own}"
 
 
 async def _printed(arguments: Sequence[str], probe: Probe, output: int, line: Callable[[str], None]) -> str:

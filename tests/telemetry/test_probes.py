@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from loadgen.errors import TelemetryError
 from loadgen.parts import PARTS, Part
-from loadgen.telemetry.probes import CRITERIA, PROBES, Figure, Probe, ProbeResult, run_probe
+from loadgen.schema.probe import Figure, ProbeResult
+from loadgen.telemetry.probes import CRITERIA, PROBES, Probe, run_probe
 
 MI300X = next(part for part in PARTS if part.word == "mi300x")
 H100 = next(part for part in PARTS if part.word == "h100-sxm")

@@ -21,12 +21,14 @@ from msgspec.structs import replace
 
 from loadgen.errors import ProfileError, ServerError, TelemetryError
 from loadgen.masking import masked
+from loadgen.places import state_folder
 from loadgen.plan.from_profile import stages_of
 from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile
 from loadgen.report.examination import doctor_text, findings_json, findings_text
 from loadgen.report.tabular import json_text
 from loadgen.schema.finding import Finding, Skipped, not_checked
+from loadgen.schema.probe import ProbeResult
 from loadgen.schema.samples import Examination
 from loadgen.server.gpus.processes import described
 from loadgen.server.preflight.check import NEEDS_BOX, check_profile
@@ -36,6 +38,7 @@ from loadgen.server.process.ports import driver_of, owner_of
 from loadgen.server.process.records import ServerRecord, find_servers, remains
 from loadgen.telemetry.capture import Part, write_capture
 from loadgen.telemetry.examine import DUMP_PACE, Pace, capture_header, examine
+from loadgen.telemetry.probes import PROBES, chosen_probes, run_probes
 from loadgen.vendors import BackendName
 from tui.cli.options import INTERRUPTED, add_profile_options, parser_of, print_status, print_text, profile_of
 
@@ -100,13 +103,24 @@ def doctor(words: list[str]) -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         with tempfile.TemporaryDirectory(prefix="vramp-doctor-") as folder:
             found, trials = asyncio.run(examine(options.telemetry, folder=Path(folder), pace=pace, described=described))
+        if options.probe is not None:
+            found = replace(found, probes=_probed(options.probe, found))
     except KeyboardInterrupt:
         return INTERRUPTED
     found = masked(replace(found, outdated=tuple(outdated(found.versions))))
     print_text(json_text(found) if options.json else doctor_text(found))
     if options.dump is not None:
         _dump(options.dump, found, trials)
-    return TelemetryError.exit_code if found.unmeasured else 0
+    failed = any(result.state == "fail" for result in found.probes)
+    return TelemetryError.exit_code if found.unmeasured or failed else 0
+
+
+def _probed(names: str, found: Examination) -> tuple[ProbeResult, ...]:
+    """Run the vendors' tools, with their lines on stderr; what they printed stays in a folder of this run."""
+    probes = chosen_probes(names)
+    folder = state_folder("probes") / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    folder.mkdir()
+    return asyncio.run(run_probes(probes, found, folder=folder, line=print_status))
 
 
 def _dump(path: Path, found: Examination, trials: list[Part]) -> None:
@@ -127,11 +141,18 @@ def doctor_parser() -> argparse.ArgumentParser:
     parser = parser_of(
         "vramp doctor",
         "What this box and this installation can measure, and why not. It reads, and changes nothing.",
-        "exit codes: 0 GPUs are measured, or there are none; 1 nothing measures those of a vendor; 2 usage",
+        "exit codes: 0 GPUs are measured, or there are none; 1 nothing measures those of a vendor, or a probe failed; "
+        "2 usage",
     )
     backends = ("auto", *get_args(BackendName))
     parser.add_argument("--telemetry", choices=backends, default="auto", help="try only this backend (default: auto)")
     parser.add_argument("--json", action="store_true", help="everything, of each GPU, as one JSON object")
+    parser.add_argument(
+        "--probe",
+        metavar="NAME[,NAME...]",
+        help="also run the vendors' own tools that are installed, for minutes, on GPUs that nobody uses: all, or of "
+        + ", ".join(probe.name for probe in PROBES),
+    )
     parser.add_argument(
         "--dump", metavar="FILE", type=Path, help="measure for 10 s and write a capture, for --replay-telemetry"
     )

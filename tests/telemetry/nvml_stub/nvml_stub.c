@@ -1,5 +1,6 @@
 /* A stand-in for libnvidia-ml.so.1, for the unmodified pynvml. NVML_STUB in the environment names the scenario:
  *   busy           two H100 at work, NVLink up, one process each (the default)
+ *   idle           the same without a process
  *   mig            the first of two H100 is split into two instances
  *   unsupported    two GPUs that support nothing but their memory
  *   lost           the second GPU falls off the bus after it was opened
@@ -73,7 +74,7 @@ u32 nvmlDeviceGetPciInfo_v3(Device d, char *pci) { /* legacy id[16], domain, bus
     return OK;
 }
 u32 nvmlDeviceGetMemoryInfo(Device d, u64 *m) { /* total, free, used */
-    m[0] = (is_instance(d) ? 40ull : 80ull) << 30, m[2] = 61ull << 30, m[1] = m[0] - m[2];
+    m[0] = (is_instance(d) ? 40ull : 80ull) << 30, m[2] = (scenario("idle") ? 1ull : 61ull) << 30, m[1] = m[0] - m[2];
     return fate(d) == GPU_IS_LOST ? GPU_IS_LOST : OK;
 }
 u32 nvmlDeviceGetMigMode(Device d, u32 *current, u32 *pending) {
@@ -115,6 +116,7 @@ u32 nvmlDeviceGetComputeRunningProcesses_v3(Device d, u32 *count, char *out) { /
     u32 pid = holder && d == &gpus[0] ? (u32)atoi(holder) : 4000 + (u32)number_of(d);
     u64 bytes = d == &gpus[1] ? ~0ull : 60ull << 30;
     if (fate(d) && !is_instance(d)) return fate(d);
+    if (scenario("idle")) { *count = 0; return OK; }
     if (!out) { *count = 1; return INSUFFICIENT_SIZE; }
     *count = 1;
     memset(out, 0, 24), memcpy(out, &pid, 4), memcpy(out + 8, &bytes, 8);
@@ -171,7 +173,7 @@ u32 nvmlGpmMetricsGet(struct metrics *asked) {
 }
 u32 nvmlDeviceGetGpuFabricInfo(Device d, u32 *info) { ASK(d, info[6] = d == &gpus[0] ? 3 : 0); } /* uuid, status, clique, state */
 u32 nvmlDeviceGetMemoryInfo_v2(Device d, char *m) { /* version, then total, reserved, free, used */
-    u64 total = (is_instance(d) ? 40ull : 80ull) << 30, used = 60ull << 30;
+    u64 total = (is_instance(d) ? 40ull : 80ull) << 30, used = (scenario("idle") ? 1ull : 60ull) << 30;
     memcpy(m + 8, &total, 8), memcpy(m + 32, &used, 8);
     return fate(d) == GPU_IS_LOST ? GPU_IS_LOST : OK;
 }

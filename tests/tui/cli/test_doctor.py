@@ -119,3 +119,64 @@ def test_a_run_takes_one_way_or_a_capture(capsys: pytest.CaptureFixture[str]) ->
         main(["run", "simulator", "--telemetry", "off", "--replay-telemetry", "capture"])
     assert ended.value.code == 2
     assert "not allowed with argument" in capsys.readouterr().err
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder first on PATH with stand-ins of the vendors' tools; what they print stays in another."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("NVML_STUB", "idle")
+    return folder
+
+
+def install(folder: Path, name: str, printed: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\ncat <<'END'\n{printed}\nEND\n")
+    path.chmod(0o755)
+
+
+def nccl(busbw: float) -> str:
+    return f" 17179869184 4294967296 float sum -1 70000 245.4 {busbw} 0 70000 245.4 {busbw} 0"
+
+
+@pytest.mark.usefixtures("quick", "nvml")
+def test_a_probe_below_its_criterion_is_exit_code_1(capsys: pytest.CaptureFixture[str], tools: Path) -> None:
+    install(tools, "all_reduce_perf", nccl(120.0))
+    code, out, err = doctor(capsys, "--telemetry", "nvml", "--probe", "nccl,rccl,dcgm")
+    assert code == 1
+    assert "probe nccl: fail" in out
+    assert "all_reduce busbw at 16 GiB 120 GB/s, at least 300 GB/s (Azure/ai-infrastructure-on-azure" in out
+    assert "probe dcgm: absent: none of dcgmi is installed" in out
+    assert "rccl" not in out  # a tool for GPUs of another vendor
+    assert "17179869184" in err
+
+
+@pytest.mark.usefixtures("quick", "nvml")
+def test_a_probe_that_passes_is_in_the_json_with_its_output_kept(
+    capsys: pytest.CaptureFixture[str], tools: Path
+) -> None:
+    install(tools, "all_reduce_perf", nccl(450.0))
+    code, out, _ = doctor(capsys, "--telemetry", "nvml", "--probe", "nccl", "--json")
+    [result] = json.loads(out)["probes"]
+    assert (code, result["state"], result["figures"][1]["value"]) == (0, "pass", 450.0)
+    assert Path(result["output_path"]).read_text() == nccl(450.0) + "\n"
+
+
+@pytest.mark.usefixtures("quick", "nvml")
+def test_probes_are_refused_while_gpus_are_in_use(
+    capsys: pytest.CaptureFixture[str], tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tools, "all_reduce_perf", "must not run")
+    monkeypatch.setenv("NVML_STUB", "busy")
+    code, out, err = doctor(capsys, "--telemetry", "nvml", "--probe", "all")
+    assert (code, out) == (2, "")
+    assert "the GPUs are in use: gpu 0: python4000 (pid 4000); gpu 1:" in err
+
+
+def test_an_unknown_probe_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = doctor(capsys, "--probe", "nccl,magic")
+    assert code == 2
+    assert "magic is no probe; all, or of rccl, nccl," in err
