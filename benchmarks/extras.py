@@ -31,9 +31,8 @@ from loadgen.profile.document import load_profile
 from loadgen.report.tabular import Column
 from loadgen.server.supervisor import ManagedServer
 from loadgen.telemetry.backends import BackendOption, backend_options
-from loadgen.vendors import VendorName
 
-Backends = dict[VendorName, list[BackendOption]]
+Backends = dict[str, list[BackendOption]]
 SCRAPED_EVERY_S = 1.0
 PORT = 9464
 VLLM = Path(os.environ.get("VRAMP_VLLM_CACHE", Path.home() / ".cache/vramp"))

@@ -6,7 +6,7 @@ What is sent and when is in `loadgen.profile.load`.
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_serializer, model_validator
@@ -333,6 +333,24 @@ class Reference(Table):
     """Its figures, by load."""
 
 
+_PageUrl = Annotated[str, Field(pattern=r"^https?://[^\s/]+")]
+
+
+class Telemetry(Table):
+    """What measures the GPUs."""
+
+    mode: TelemetryMode = "auto"
+    """`auto` tries what this box has; `sim` simulates GPUs that follow the simulator's load."""
+    exporters: list[_PageUrl] = []
+    """Pages of dcgm-exporter or AMD's device-metrics-exporter, `["http://host:9400/metrics"]`: the GPUs of other
+    machines; with `auto`, in place of this one's."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _mode_alone(cls, given: object) -> object:
+        return {"mode": given} if isinstance(given, str) else given
+
+
 class Profile(Table):
     """The keys at the top of the file, and its tables."""
 
@@ -342,8 +360,8 @@ class Profile(Table):
     """A sentence for the list of profiles."""
     server: Server
     """Where the server is, or how to start it."""
-    telemetry: TelemetryMode = "auto"
-    """What measures the GPUs; `sim` simulates GPUs that follow the simulator's load."""
+    telemetry: Telemetry = Telemetry()
+    """What measures the GPUs; `telemetry = "nvml"` is short for `telemetry.mode = "nvml"`."""
     load: Load = Load()
     """The load of every stage, unless the stage says otherwise."""
     stages: list[StageSettings] = []
@@ -383,7 +401,7 @@ class Profile(Table):
             return self
         if self.load.concurrency != [0] or self.load.rate or self.load.rate_points or self.stages or self.plan.kinds:
             raise ValueError('engine "none" is no server to load: give load.concurrency = 0 and no other load')
-        if self.telemetry == "sim":
+        if self.telemetry.mode == "sim":
             raise ValueError('telemetry "sim" needs the simulator, and engine "none" starts none')
         if self.cluster.remote:
             raise ValueError('engine "none" is no server to load, and [cluster] is for load: leave it out')

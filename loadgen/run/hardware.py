@@ -24,7 +24,6 @@ from loadgen.server.gpus.processes import attached_pids, described
 from loadgen.telemetry.backends import BackendOption, backend_options
 from loadgen.telemetry.host import HostSampler
 from loadgen.telemetry.monitor import Monitor, SourceStatus
-from loadgen.vendors import VendorName
 
 _PERIOD_S = 1.0
 _LAST_SAMPLE_S = 1.5 * _PERIOD_S
@@ -43,7 +42,8 @@ class HardwareWatch:
         servers: Callable[[], Servers],
         worker_pids: Callable[[], Iterable[int]],
     ) -> None:
-        self._mode = settings.profile.telemetry
+        self._mode = settings.profile.telemetry.mode
+        self._exporters = settings.profile.telemetry.exporters
         self._replay = settings.replay
         self._writer = writer
         self._servers, self._worker_pids = servers, worker_pids
@@ -78,13 +78,13 @@ class HardwareWatch:
         if self._replay is not None:
             self._watch(self._replay)
         elif self._mode != "sim":
-            self._watch(backend_options(self._mode))
+            self._watch(backend_options(self._mode, exporters=self._exporters))
         self._task = asyncio.create_task(self._keep_sampling())
 
     def start_simulated(self, url: str) -> None:
         """Begin to watch the simulated GPUs, now that their simulator answers."""
         if self._mode == "sim" and self._monitor is None:
-            self._watch(backend_options("sim", url=url))
+            self._watch(backend_options("sim", url=url, exporters=self._exporters))
 
     async def end_simulated(self) -> None:
         """Stop watching the simulated GPUs, because their simulator ends; another may follow."""
@@ -116,7 +116,7 @@ class HardwareWatch:
             if self._monitor is not None:
                 await self._monitor.close()
 
-    def _watch(self, options: Mapping[VendorName, list[BackendOption]]) -> None:
+    def _watch(self, options: Mapping[str, list[BackendOption]]) -> None:
         self._listing, self._devices = False, None
         self._monitor = Monitor(options, folder=self._writer.folder, interval_s=_PERIOD_S)
         self._monitor.start()

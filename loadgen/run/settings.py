@@ -10,7 +10,6 @@ from loadgen.profile.schema import Profile
 from loadgen.record.baseline import Baseline
 from loadgen.store.files import RowsFormat
 from loadgen.telemetry.backends import BackendOption
-from loadgen.vendors import VendorName
 
 
 @dataclass(frozen=True)
@@ -28,5 +27,5 @@ class RunSettings:
     junit_path: Path | None = None
     records: RowsFormat | None = None  # the format of stream rows, if they are kept
     baseline: Baseline | None = None  # compared with the stages
-    replay: Mapping[VendorName, list[BackendOption]] | None = None  # in place of the profile's telemetry
+    replay: Mapping[str, list[BackendOption]] | None = None  # in place of the profile's telemetry
     metrics_address: tuple[str, int] | None = None  # where Prometheus can scrape the live figures

@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--backend", choices=get_args(BackendName), required=True)
     flags.add_argument("--interval-s", type=float, default=1.0)
     flags.add_argument("--once", action="store_true", help="one sample, with the processes, and the end")
-    flags.add_argument("--url", help="sim: the simulator whose load the GPUs carry")
+    flags.add_argument("--url", help="sim: the simulator whose load the GPUs carry; exporter: its page")
     flags.add_argument("--gpus", type=int, default=8, help="sim: how many")
     flags.add_argument("--replay", metavar="FILE", type=Path, help="play this capture, at its own pace")
     flags.add_argument("--vendor", choices=get_args(VendorName), help="whose part of it (default: the first)")
@@ -44,6 +44,10 @@ def opener(options: argparse.Namespace) -> Callable[[], Backend]:
     if options.backend in openers:
         open_backend: Callable[[], Backend] = pkgutil.resolve_name(openers[options.backend])
         return open_backend
+    if options.backend == "exporter":
+        from loadgen.telemetry.exporter import open_exporter
+
+        return partial(open_exporter, options.url)
     from loadgen.telemetry.sim import open_sim
 
     return partial(open_sim, url=options.url, gpus=options.gpus)

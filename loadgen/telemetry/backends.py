@@ -9,14 +9,15 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import pkgutil
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from loadgen.system import text_in
-from loadgen.vendors import VENDORS, BackendName, TelemetryMode, Vendor, VendorName
+from loadgen.vendors import VENDORS, BackendName, TelemetryMode, Vendor
 
 # -P: never import from the current folder.
 PROGRAM = (sys.executable, "-P", "-m", "loadgen.telemetry")
@@ -58,19 +59,24 @@ def backend_options(
     mode: TelemetryMode,
     *,
     url: str | None = None,
+    exporters: Sequence[str] = (),
     environ: Mapping[str, str] = os.environ,
     root: Path = Path("/"),
-) -> dict[VendorName, list[BackendOption]]:
-    """The options of each vendor, in order; empty if there is nothing to measure.
+) -> dict[str, list[BackendOption]]:
+    """The options of each vendor or exporter, in order; empty if there is nothing to measure.
 
-    `url` is the simulator's, for `sim`; `root` is the file system's root, for tests.
+    `url` is the simulator's, for `sim`; `exporters` are pages with the GPUs of other machines, which `auto` measures in
+    place of this one's; `root` is the file system's root, for tests.
     """
+    if exporters:
+        local = {} if mode == "auto" else backend_options(mode, url=url, environ=environ, root=root)
+        return local | {_address(page): [_exporter_option(page)] for page in exporters}
     if mode == "off":
         return {}
     if mode == "sim":
         arguments = ("--url", url) if url is not None else ()
         return {"sim": [BackendOption("sim", "sim", arguments)]}
-    found: dict[VendorName, list[BackendOption]] = {}
+    found: dict[str, list[BackendOption]] = {}
     for vendor in VENDORS:
         entries = [entry for entry in vendor.backends if mode in ("auto", entry.name)]
         if entries and (mode != "auto" or has_sign(vendor, environ, root)):
@@ -81,6 +87,15 @@ def backend_options(
                 else:
                     options.append(BackendOption(entry.name, entry.name, why=entry.why))
     return found
+
+
+def _exporter_option(url: str) -> BackendOption:
+    return BackendOption("exporter", "exporter", ("--url", url), why="the profile or the command line names it")
+
+
+def _address(url: str) -> str:
+    """The address in a URL, usable as a part of a file name."""
+    return re.sub(r"[^\w.-]+", "-", url.partition("://")[2].removesuffix("/metrics")).strip("-")
 
 
 def package_version(name: str) -> str | None:

@@ -46,7 +46,7 @@ class Header(msgspec.Struct, frozen=True, tag="Capture", kw_only=True):
 class Candidate(msgspec.Struct, tag=True):
     """The candidate to which the following lines belong."""
 
-    vendor: VendorName
+    vendor: str
     name: str
     why: str = ""
     failure: str | None = None
@@ -83,9 +83,9 @@ class Capture:
     parts: tuple[Part, ...]
 
     @property
-    def playable(self) -> dict[VendorName, Part]:
+    def playable(self) -> dict[str, Part]:
         """For each vendor its best candidate's part: the first that measured to the end, or else at all."""
-        found: dict[VendorName, Part] = {}
+        found: dict[str, Part] = {}
         for part in sorted(self.parts, key=lambda part: part.candidate.failure is not None):
             if part.samples:
                 found.setdefault(part.candidate.vendor, part)
@@ -166,9 +166,9 @@ def _add_sample(part: Part, sample: Sampled) -> None:
     part.samples.append(sample)
 
 
-def replay_options(path: Path) -> dict[VendorName, list[BackendOption]]:
+def replay_options(path: Path) -> dict[str, list[BackendOption]]:
     """Options that play a capture, a child per vendor in it; raises `ProfileError` if it is not a capture."""
-    options: dict[VendorName, list[BackendOption]] = {}
+    options: dict[str, list[BackendOption]] = {}
     for vendor, part in read_capture(path).playable.items():
         assert part.opened is not None, "it has samples"
         arguments = ("--replay", str(path.absolute()), "--vendor", vendor)

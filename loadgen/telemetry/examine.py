@@ -46,7 +46,7 @@ from loadgen.telemetry.capture import Candidate, Header, Part
 from loadgen.telemetry.host import HostSampler
 from loadgen.telemetry.process import OPEN_S, Child, last_lines, start_child
 from loadgen.telemetry.protocol import Opened, Order, Sampled
-from loadgen.vendors import VENDORS, TelemetryMode, Vendor, VendorName
+from loadgen.vendors import VENDORS, TelemetryMode, Vendor
 
 NOTHING = (
     f"no sign of a GPU of {' or '.join(vendor.label for vendor in VENDORS)}: no card in /sys/class/drm, no device "
@@ -98,9 +98,7 @@ class Pace:
 DUMP_PACE = Pace(watch_s=10.0, interval_s=1.0)  # for a capture: the interval of a run
 
 
-async def try_all(
-    options: Mapping[VendorName, list[BackendOption]], *, folder: Path, pace: Pace = Pace()
-) -> list[Part]:
+async def try_all(options: Mapping[str, list[BackendOption]], *, folder: Path, pace: Pace = Pace()) -> list[Part]:
     """Try every option; their logs go to files in `folder`."""
     trials: list[Part] = []
     for vendor, each in options.items():

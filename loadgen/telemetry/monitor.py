@@ -28,7 +28,6 @@ from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic, carried
 from loadgen.telemetry.backends import BackendOption
 from loadgen.telemetry.process import OPEN_S, Child, start_child
 from loadgen.telemetry.protocol import Opened, Order, Sampled
-from loadgen.vendors import VendorName
 
 MISSED_TICKS = 3
 
@@ -52,7 +51,7 @@ _TIMING = Timing()
 class SourceStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """The state of one vendor's source, for the screen and the record."""
 
-    vendor: VendorName
+    vendor: str  # or the address of an exporter
     option: str | None = msgspec.field(name="attempt")  # being tried or working; None if nothing is left to try
     why: str
     works: bool
@@ -76,7 +75,7 @@ class SourceStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(slots=True, kw_only=True)
 class _Source:
-    """Watches one vendor; `run` it until cancelled; its attributes may be read at any time."""
+    """Watches one vendor or exporter; `run` it until cancelled; its attributes may be read at any time."""
 
     options: Sequence[BackendOption]
     log_path: Path
@@ -104,7 +103,7 @@ class _Source:
             return False
         return time.monotonic() - self.last_s > (MISSED_TICKS + 0.5) * self.interval_s
 
-    def status(self, vendor: VendorName) -> SourceStatus:
+    def status(self, vendor: str) -> SourceStatus:
         return SourceStatus(
             vendor=vendor,
             option=None if self.option is None else self.option.name,
@@ -185,7 +184,7 @@ class Monitor:
 
     def __init__(
         self,
-        options: Mapping[VendorName, Sequence[BackendOption]],
+        options: Mapping[str, Sequence[BackendOption]],
         *,
         folder: Path,
         interval_s: float = 1.0,
@@ -273,11 +272,11 @@ class Monitor:
     def status(self) -> tuple[SourceStatus, ...]:
         return tuple(source.status(vendor) for vendor, source in self._sources.items())
 
-    def _number(self, vendor: VendorName, index: int) -> int:
+    def _number(self, vendor: str, index: int) -> int:
         device = self._sources[vendor].devices.get(index, (index,))
         return self._numbers.setdefault((vendor, *device), len(self._numbers))
 
-    def _delivered(self, vendor: VendorName, sampled: Sampled) -> None:
+    def _delivered(self, vendor: str, sampled: Sampled) -> None:
         gpus = tuple(
             msgspec.structs.replace(
                 gpu, index=self._number(vendor, gpu.index), processes=gpu.processes and _harmless(gpu.processes)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from loadgen.telemetry.backends import PROGRAM, BackendOption
 from loadgen.telemetry.protocol import Opened, Refused, Sampled, decode_line
-from loadgen.vendors import VendorName
 
 
 @dataclass
@@ -51,7 +50,7 @@ def listen(*arguments: str, env: Mapping[str, str] | None = None, samples: int =
     return heard
 
 
-def simulated_gpus(count: int) -> dict[VendorName, list[BackendOption]]:
+def simulated_gpus(count: int) -> dict[str, list[BackendOption]]:
     """The options of the real child for so many simulated GPUs."""
     return {"sim": [BackendOption("sim", "sim", ("--gpus", str(count)))]}
 

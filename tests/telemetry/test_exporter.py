@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,7 +15,9 @@ from hypothesis import strategies as st
 
 from loadgen.errors import TelemetryError
 from loadgen.schema.samples import GpuSample
+from loadgen.telemetry.backends import backend_options
 from loadgen.telemetry.exporter import EXPORTERS, open_exporter, read_page
+from loadgen.telemetry.monitor import Monitor
 
 NOT_SUPPORTED = 9223372036854775794
 
@@ -185,3 +189,30 @@ def test_any_values_are_plausible_or_missing(rows: list[tuple[str, float, int]])
     for gpu in gpus.values():
         for value in gpu.values.values():
             assert not isinstance(value, float | int) or 0 <= value < 1 << 64
+
+
+async def monitored(folder: Path, *urls: str) -> Monitor:
+    """A monitor of these pages through the real children, until each GPU was sampled."""
+    monitor = Monitor(backend_options("auto", exporters=urls), folder=folder, interval_s=0.05)
+    monitor.start()
+    try:
+        async with asyncio.timeout(30):
+            while not monitor.settled or len(monitor.latest) < 8 * len(urls):
+                await monitor.change()
+    finally:
+        await monitor.close()
+    return monitor
+
+
+def test_several_exporters_are_one_list_of_gpus(tmp_path: Path) -> None:
+    with served(dcgm) as one, served(dcgm) as two:
+        monitor = asyncio.run(monitored(tmp_path, one, two))
+    assert [gpu.index for gpu in monitor.gpus] == list(range(16))
+    assert {sample.power_w for sample in monitor.latest.values()} == {512.5}
+    assert len({status.vendor for status in monitor.status}) == 2
+
+
+def test_exporters_stand_in_for_this_box_unless_a_backend_is_named() -> None:
+    page = "http://node1:9400/metrics"
+    assert list(backend_options("auto", exporters=[page])) == ["node1-9400"]
+    assert list(backend_options("sim", exporters=[page])) == ["sim", "node1-9400"]

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from loadgen.schema.samples import GpuProcess, GpuSample, carried
 from loadgen.telemetry.backends import BackendOption, backend_options, has_sign
 from loadgen.telemetry.monitor import Monitor, Timing
-from loadgen.vendors import AMD, NVIDIA, VendorName
+from loadgen.vendors import AMD, NVIDIA
 from tests.telemetry.children import simulated_gpus, stand_in
 
 _QUICK = Timing(open_s=20, silence_s=20, pause_s=0.01)
@@ -28,7 +28,7 @@ _GOOD = "opened()\nsampled()\nwait()\n"
 @asynccontextmanager
 async def _watching(
     folder: Path,
-    options: Mapping[VendorName, Sequence[BackendOption]],
+    options: Mapping[str, Sequence[BackendOption]],
     timing: Timing = _QUICK,
     interval_s: float = 1.0,
 ) -> AsyncIterator[Monitor]:

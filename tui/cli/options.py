@@ -118,6 +118,11 @@ _SHARED: dict[str, dict[str, Any]] = {
     "--unset": {"metavar": "KEY", "action": "append", "default": [], "help": "remove a profile key"},
     "--model": {"metavar": "M", "help": "the served model (default: the first one served)"},
     "--api-key-env": {"metavar": "NAME", "help": "environment variable that holds the API key"},
+    "--exporter": {
+        "metavar": "URL",
+        "action": "append",
+        "help": "GPUs of another machine: the page of dcgm-exporter or AMD's device-metrics-exporter; may be repeated",
+    },
 }
 
 
@@ -186,7 +191,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         help="keep a row for each stream: records.jsonl (default) or records.parquet",
     )
     group.add_argument("--baseline", metavar="RUN", help="compare each stage with an earlier run or a baseline")
-    telemetry = parser.add_argument_group("telemetry").add_mutually_exclusive_group()
+    group = parser.add_argument_group("telemetry")
+    add_shared(group, "--exporter")
+    telemetry = group.add_mutually_exclusive_group()
     telemetry.add_argument(
         "--telemetry", choices=get_args(TelemetryMode), help="what measures the GPUs (default: the profile's)"
     )
@@ -280,6 +287,12 @@ def _is_in_tables(document: Mapping[str, Any]) -> bool:
     return isinstance(stages, list) and all(isinstance(table, dict) for table in [*tables, *stages])
 
 
+def _telemetry(given: object, mode: str | None, exporters: list[str] | None) -> dict[str, Any]:
+    """The table with the options in place of its keys; a text in the profile is its mode."""
+    table = {"mode": given} if isinstance(given, str) else dict(given) if isinstance(given, dict) else {}
+    return table | ({"mode": mode} if mode is not None else {}) | ({"exporters": exporters} if exporters else {})
+
+
 def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
     from loadgen.profile.load import Load
 
@@ -287,8 +300,9 @@ def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
     load = document.setdefault("load", {})
     plan = document.get("plan", {})
     telemetry = getattr(options, "telemetry", None)  # `vramp check` has no such option
-    if telemetry is not None:
-        document["telemetry"] = telemetry
+    exporters = getattr(options, "exporter", None)
+    if telemetry is not None or exporters:
+        document["telemetry"] = _telemetry(document.get("telemetry", {}), telemetry, exporters)
     if options.model is not None:
         server["model"] = options.model
     if options.api_key_env is not None:

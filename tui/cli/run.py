@@ -96,6 +96,7 @@ def monitor_parser() -> argparse.ArgumentParser:
     group.add_argument("--duration", metavar="30m", help="run for this time, without a screen")
     group.add_argument("--every", metavar="10m", help="end a stage after this time and begin the next")
     group.add_argument("--telemetry", choices=get_args(TelemetryMode), help="what measures the GPUs (default: auto)")
+    add_shared(group, "--exporter")
     add_result_options(group)
     no_load = {"concurrency": "0", "rate": None, "ladder": None, "ramp": None, "search": None, "slo": None, "url": None}
     no_load |= {"hosts": None, "scheduler": None}
