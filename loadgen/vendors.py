@@ -13,8 +13,9 @@ import msgspec
 
 VendorName = Literal["amd", "nvidia", "sim"]
 Platform = Literal["rocm", "cuda", "cpu"]
-BackendName = Literal["amdsmi", "amd-sysfs", "nvml", "sim", "exporter"]
-TelemetryMode = Literal["auto", BackendName, "off"]
+LocalBackend = Literal["amdsmi", "amd-sysfs", "nvml", "sim"]
+BackendName = Literal[LocalBackend, "exporter"]
+TelemetryMode = Literal["auto", LocalBackend, "off"]
 
 
 class BackendEntry(msgspec.Struct, frozen=True):

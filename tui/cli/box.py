@@ -39,7 +39,7 @@ from loadgen.server.process.records import ServerRecord, find_servers, remains
 from loadgen.telemetry.capture import Part, write_capture
 from loadgen.telemetry.examine import DUMP_PACE, Pace, capture_header, examine
 from loadgen.telemetry.probes import PROBES, chosen_probes, run_probes
-from loadgen.vendors import BackendName
+from loadgen.vendors import LocalBackend
 from tui.cli.options import INTERRUPTED, add_profile_options, parser_of, print_status, print_text, profile_of
 
 BLOCKED = 3  # the server could not be started: the exit code that a run would have
@@ -144,7 +144,7 @@ def doctor_parser() -> argparse.ArgumentParser:
         "exit codes: 0 GPUs are measured, or there are none; 1 nothing measures those of a vendor, or a probe failed; "
         "2 usage",
     )
-    backends = ("auto", *get_args(BackendName))
+    backends = ("auto", *get_args(LocalBackend))
     parser.add_argument("--telemetry", choices=backends, default="auto", help="try only this backend (default: auto)")
     parser.add_argument("--json", action="store_true", help="everything, of each GPU, as one JSON object")
     parser.add_argument(
