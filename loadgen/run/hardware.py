@@ -65,6 +65,11 @@ class HardwareWatch:
         return self._monitor is not None and self._monitor.stale
 
     @property
+    def settled(self) -> bool:
+        """Whether all that can measure GPUs does, or has been given up."""
+        return self._monitor is None or self._monitor.settled
+
+    @property
     def words(self) -> str:
         """What measures the GPUs, or why nothing does."""
         if self._mode == "off":

@@ -12,6 +12,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from loadgen.masking import masked_text
 from loadgen.plan.from_profile import next_stages, stages_of
 from loadgen.plan.stage import Stage
 from loadgen.run import operations
+from loadgen.run.alerts import Alerts
 from loadgen.run.baseline_watch import BaselineWatch
 from loadgen.run.controller import LoadController
 from loadgen.run.hardware import HardwareWatch
@@ -93,6 +95,7 @@ class Run:
         self._shown = ShownStages()
         self._baseline = BaselineWatch(settings.baseline) if settings.baseline is not None else None
         self._due = asyncio.Event()
+        self._alerts = Alerts(settings.alert, partial(self._writer.event, "error")) if settings.alert else None
         self._snapshot_server = SnapshotServer(
             self.folder, apply=self.apply, past=lambda: points_of(self._writer.record.timeline.series)
         )
@@ -102,6 +105,11 @@ class Run:
     @property
     def folder(self) -> Path:
         return self._writer.folder
+
+    @property
+    def telemetry_settled(self) -> bool:
+        """Whether all that can measure GPUs does, or has been given up."""
+        return self._hardware.settled
 
     @property
     def result_paths(self) -> list[Path]:
@@ -211,6 +219,8 @@ class Run:
                 last = self._publish()
                 await self._snapshot_server.close()
                 self._close_port()
+                if self._alerts is not None:
+                    await self._alerts.close()
         yield last
 
     async def close(self) -> None:
@@ -346,6 +356,8 @@ class Run:
         snapshot = self._snapshot()
         if self.metrics_port is not None:
             self.metrics_port.publish(snapshot, self._writer.record)
+        if self._alerts is not None:
+            self._alerts.update(snapshot.verdicts, snapshot.t_s)
         return self._snapshot_server.publish(snapshot)
 
     def _snapshot(self) -> Snapshot:

@@ -28,4 +28,6 @@ class RunSettings:
     records: RowsFormat | None = None  # the format of stream rows, if they are kept
     baseline: Baseline | None = None  # compared with the stages
     replay: Mapping[str, list[BackendOption]] | None = None  # in place of the profile's telemetry
+    folder: Path | None = None  # where its files go, in place of a new folder below runs/
+    alert: tuple[str, ...] = ()  # the command that runs at each new bad verdict
     metrics_address: tuple[str, int] | None = None  # where Prometheus can scrape the live figures

@@ -45,7 +45,7 @@ class RunWriter:
             if named is not None:
                 require_writable(named)
         self._settings = settings
-        self.folder = claim_folder(settings.profile.name, datetime.now(UTC))
+        self.folder = settings.folder or claim_folder(settings.profile.name, datetime.now(UTC))
         self.result_paths = [self.folder / RESULT]
         if settings.json_path is not None:
             self.result_paths.append(settings.json_path)

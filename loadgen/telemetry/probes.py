@@ -486,7 +486,8 @@ async def _end(process: subprocess.Popen[bytes]) -> int | None:
     """End the tool and whatever it started that is still in its session; returns its exit status."""
     os.killpg(process.pid, signal.SIGTERM)
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(_exit_of(process), _ENDING_S)
+        async with asyncio.timeout(_ENDING_S):
+            await _exit_of(process)
     os.killpg(process.pid, signal.SIGKILL)
     # A process that hangs in a driver survives SIGKILL: it is left to the kernel.
     with contextlib.suppress(subprocess.TimeoutExpired):

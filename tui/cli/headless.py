@@ -7,6 +7,7 @@ result.
 from __future__ import annotations
 
 import argparse
+import shlex
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from tui.terminal import NonBlockingWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from loadgen.profile.schema import Profile
     from loadgen.run.run import Run
@@ -156,8 +158,10 @@ def _engine_figures(engine: EngineView | None) -> str:
     )
 
 
-def make_run(document: Mapping[str, Any], where: str, options: argparse.Namespace, *, hold_open: bool) -> Run:
-    """Make the run of a document under the options; raises `ProfileError`."""
+def make_run(
+    document: Mapping[str, Any], where: str, options: argparse.Namespace, *, hold_open: bool, folder: Path | None = None
+) -> Run:
+    """Make the run of a document under the options, with its files in `folder`; raises `ProfileError`."""
     from loadgen.record.baseline import baseline_of
     from loadgen.store.runs import open_result
     from loadgen.telemetry.capture import replay_options
@@ -173,6 +177,7 @@ def make_run(document: Mapping[str, Any], where: str, options: argparse.Namespac
         where,
         options,
         hold_open=hold_open,
+        folder=folder,
         variant=options.variant or (BASE if variants else None),
         variants=variants,
         records=options.records,
@@ -188,6 +193,7 @@ def open_run(profile: Profile, where: str, options: argparse.Namespace, **settin
 
     address = None if options.metrics_port is None else (options.metrics_host, options.metrics_port)
     settings |= {"json_path": options.json, "junit_path": options.junit, "force": options.force}
+    settings["alert"] = () if options.alert is None else _command(options.alert)
     try:
         run = Run(RunSettings(profile, where=where, metrics_address=address, **settings))
     except ResultError as error:
@@ -202,6 +208,17 @@ def open_run(profile: Profile, where: str, options: argparse.Namespace, **settin
     return run
 
 
+def _command(text: str) -> tuple[str, ...]:
+    """Split the words of `--alert` as a shell would; raises `ProfileError`."""
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise ProfileError(f"--alert {text}: {error}") from error
+    if not words:
+        raise ProfileError("--alert: expected a command, such as --alert 'notify-send vramp'")
+    return words
+
+
 def run_headless(document: Mapping[str, Any], where: str, options: argparse.Namespace, *, spoken: bool = False) -> int:
     """Run a document without a screen; return the exit code, which is reported if `spoken`."""
     import asyncio
@@ -214,6 +231,48 @@ def run_headless(document: Mapping[str, Any], where: str, options: argparse.Name
     if spoken:
         print_status(f"vramp ends with exit code {code}.")
     return code
+
+
+_ONCE_S = 3.0  # rates need two readings of engine and host, a second apart
+_ONCE_LATEST_S = 20.0  # for GPUs whose library takes long
+
+
+def print_once(document: Mapping[str, Any], where: str, options: argparse.Namespace) -> int:
+    """Watch for some seconds, print what is there, and leave nothing; return 1 if it needs attention."""
+    import asyncio
+    import tempfile
+    from pathlib import Path
+
+    from loadgen.report.once import once_json, once_text
+
+    to_stdout = options.json == Path("-")
+    if options.json is not None and not to_stdout:
+        raise ProfileError(f"--once --json {options.json}: --once prints to stdout; leave out the file")
+    options.json = None
+    with tempfile.TemporaryDirectory(prefix="vramp-once-") as folder:
+        run = make_run(document, where, options, hold_open=False, folder=Path(folder))
+        snapshot = asyncio.run(_first_whole(run))
+    if run.error is not None:
+        print_status(f"vramp: {run.error}")
+        return run.error.exit_code
+    code = print_output(f"{printable((once_json if to_stdout else once_text)(snapshot))}\n")
+    return max(code, 0 if snapshot.healthy else 1)
+
+
+async def _first_whole(run: Run) -> Snapshot:
+    """The first snapshot of a run that has every figure, or the one when that takes too long."""
+    from loadgen.run.operations import Stop
+
+    found, began_s = None, None
+    async for snapshot in run.snapshots():
+        if found is not None or snapshot.phase != "running":
+            continue
+        began_s = snapshot.t_s if began_s is None else began_s
+        lasted_s = snapshot.t_s - began_s
+        if lasted_s >= (_ONCE_S if run.telemetry_settled else _ONCE_LATEST_S):
+            found = snapshot
+            run.apply(Stop())
+    return found or snapshot
 
 
 def conclude(run: Run, *, interrupted: bool, table: Table | None = None) -> int:

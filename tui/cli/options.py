@@ -167,10 +167,18 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
     hosts.add_argument("--scheduler", metavar="ADDRESS", help="send the load from a Dask cluster: tcp://host:port")
 
 
-def add_result_options(group: argparse._ArgumentGroup) -> None:
-    """Add the options of every command that runs one profile."""
-    group.add_argument("--json", metavar="FILE", type=Path, help="also write the result here")
+def add_result_options(group: argparse._ArgumentGroup, *, json_alone: str | None = None) -> None:
+    """Add the options of every command that runs one profile; `json_alone` is what `--json` without a file means."""
+    nargs = None if json_alone is None else "?"
+    group.add_argument(
+        "--json", metavar="FILE", type=Path, nargs=nargs, const=json_alone, help="also write the result here"
+    )
     group.add_argument("--junit", metavar="FILE", type=Path, help="write its limits as tests for CI systems")
+    group.add_argument(
+        "--alert",
+        metavar="COMMAND",
+        help="run this at each new bad verdict that holds for 5 s, with the verdict as JSON on its stdin; no shell",
+    )
     group.add_argument("--force", action="store_true", help="start even if the preflight says that it will not work")
     group.add_argument(
         "--metrics-port", metavar="N", type=port_of, help="serve live metrics for Prometheus; 0: any port"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from loadgen.errors import ProfileError, ServerError
 from loadgen.places import TRUST
 from loadgen.vendors import TelemetryMode
-from tui.cli.headless import conclude, make_run, run_headless
+from tui.cli.headless import conclude, make_run, print_once, run_headless
 from tui.cli.options import (
     RUN_EXIT_CODES,
     add_result_options,
@@ -82,6 +82,8 @@ _AMOUNT_KEYS = (
 def monitor(words: list[str]) -> int:
     options = monitor_parser().parse_args(words)
     document, where = _monitor_document(options)
+    if options.once:
+        return print_once(document, where, options)
     if options.duration is not None:
         return run_headless(document, where, options)
     return show_cockpit(document, where, options)
@@ -97,7 +99,10 @@ def monitor_parser() -> argparse.ArgumentParser:
     group.add_argument("--every", metavar="10m", help="end a stage after this time and begin the next")
     group.add_argument("--telemetry", choices=get_args(TelemetryMode), help="what measures the GPUs (default: auto)")
     add_shared(group, "--exporter")
-    add_result_options(group)
+    group.add_argument(
+        "--once", action="store_true", help="print the figures of the first seconds, with --json as JSON, and end"
+    )
+    add_result_options(group, json_alone="-")
     no_load = {"concurrency": "0", "rate": None, "ladder": None, "ramp": None, "search": None, "slo": None, "url": None}
     no_load |= {"hosts": None, "scheduler": None}
     parser.set_defaults(**no_load, without=_AMOUNT_KEYS, records=None, baseline=None, replay_telemetry=None)

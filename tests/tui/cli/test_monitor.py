@@ -160,3 +160,21 @@ def test_a_duration_and_a_metrics_port(
     assert "metrics: http://127.0.0.1:" in reported
     assert msgspec.json.decode((tmp_path / "o.json").read_bytes(), type=Result).kind == "monitor"
     assert engine.truth()["requests"]["received"] == 0
+
+
+def test_once_prints_one_snapshot_and_leaves_nothing(engine: Simulator, tmp_path: Path) -> None:
+    run = vramp(tmp_path, "monitor", engine.url, "--once", "--json")
+    seen = json.loads(run.stdout)
+    assert (run.returncode, seen["schema"], seen["healthy"]) == (0, "vramp.monitor/1", True)
+    assert (seen["server"]["state"], seen["engine"]["running"], seen["host"]["cores"] > 0) == ("ready", 0, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_once_of_a_dead_port_is_exit_code_3(tmp_path: Path) -> None:
+    run = vramp(tmp_path, "monitor", NOBODY, "--once")
+    assert (run.returncode, run.stdout) == (3, "")
+
+
+@pytest.mark.parametrize("words", [("--once", "--json", "file"), ("--alert", ""), ("--alert", "'")])
+def test_options_that_mean_nothing_are_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+    assert vramp(tmp_path, "monitor", NOBODY, *words).returncode == 2
