@@ -32,10 +32,11 @@ from loadgen.record.stage_result import (
     stage_result,
     summarise_hardware,
 )
+from loadgen.record.start import start_verdicts
 from loadgen.record.timeline import Timeline
 from loadgen.schema.comparison import Comparison, Condition, ReferenceResult
 from loadgen.schema.engine import EngineView, OthersTraffic
-from loadgen.schema.finding import Finding
+from loadgen.schema.finding import Finding, Verdict
 from loadgen.schema.hosts import ClockMoved, HostFacts, HostsJoined, Placement
 from loadgen.schema.journal import (
     CanaryMeasured,
@@ -62,6 +63,7 @@ from loadgen.schema.journal import (
 from loadgen.schema.output import CanaryTraffic
 from loadgen.schema.result import Limits, Result, RunEvent, StageHardware, StageResult
 from loadgen.schema.shared import RunState, SearchResult
+from loadgen.schema.start import ServerResult
 
 _EVENTS_OF_A_KIND = 1_000
 
@@ -343,6 +345,7 @@ class Record:
             series=self.timeline.series.columns(),
             events=self.events,
             findings=list(self.findings),
+            server=self._server_result(),
             diagnosis=self.server.diagnosis if self.server is not None else None,
             reference=self._reference_result(),
             data=run.data,
@@ -351,7 +354,7 @@ class Record:
             gpu_series=self.hardware.series(),
             host_series=self.hardware.host_series(),
             hosts=list(self.hosts),
-            verdicts=[*run_health(self.stages.values(), self.hardware), *self.canaries.run_verdicts()],
+            verdicts=[*run_health(self.stages.values(), self.hardware), *self.run_verdicts()],
             search=self.search,
             curve=load_curve(self.stages.values()),
             canary=self.canaries.result(self.total.counters["sent"] + self.total.counters["warmup"]),
@@ -413,6 +416,16 @@ class Record:
             return None
         compared = [comparison for stage in self.stages.values() for comparison in self.compared(stage)]
         return ReferenceResult(self._reference.source, list(self._reference.notes), compared, self.conditions)
+
+    def run_verdicts(self) -> list[Verdict]:
+        """Verdicts on the whole run: the output, and the server's start."""
+        differences = self.server.start_differences if self.server is not None else ()
+        return [*self.canaries.run_verdicts(), *start_verdicts(differences)]
+
+    def _server_result(self) -> ServerResult | None:
+        if self.server is None or self.server.start is None:
+            return None
+        return ServerResult(self.server.start, self.server.start_differences)
 
     def _server_environment(self) -> dict[str, Any]:
         server = self.server

@@ -23,6 +23,7 @@ from loadgen.schema.journal import ServerInstance
 from loadgen.schema.samples import GpuStatic
 from loadgen.schema.shared import Diagnosis, Milestone
 from loadgen.schema.snapshot import SNAPSHOT_S, InstanceView, Liveness, ServerView
+from loadgen.schema.start import ServerStart
 from loadgen.server.gpus.given import given_indices
 from loadgen.server.gpus.memory import level_now
 from loadgen.server.process.guard_client import ProcessName, StopReport
@@ -30,7 +31,7 @@ from loadgen.server.process.ports import PortLock, drive_lock, is_this_machine
 from loadgen.server.supervisor import ManagedServer, ServerState
 from loadgen.server.vllm.causes import Phase
 from loadgen.server.vllm.command import instance_servers
-from loadgen.server.vllm.startup import ExpectedStart, expected_start, remember_start, start_key, with_expectations
+from loadgen.server.vllm.startup import last_start, remember_start, start_key, times_of, with_expectations
 from loadgen.stream.request import host_and_port
 
 _LOG_LINES = 200
@@ -49,7 +50,7 @@ class Servers:
         self.settings = settings
         self.diagnosis: Diagnosis | None = None  # why one of them died
         self._profile = profile
-        self._expected: ExpectedStart | None = None
+        self.last_start: ServerStart | None = None  # with the same flags, on this box
         self._locks: list[PortLock] = []  # of the servers that we have locked for our load
         self._liveness: Liveness | None = None
         self._signs_at_s = 0.0
@@ -71,7 +72,7 @@ class Servers:
         """Start all at once, each with its log in `folder`; raises `ServerError` if one cannot be executed."""
         if not self.ours:
             return
-        self._expected = expected_start(cache_folder("starts"), start_key(self._profile))
+        self.last_start = last_start(cache_folder("starts"), start_key(self._profile))
         # Once for all of them: the memory of one must not count as the level of the next.
         held = await level_now(self.settings)
         self.managed = [
@@ -124,11 +125,14 @@ class Servers:
             self._find_cause("starting")
             raise errors.exceptions[0] from None
 
-    def remember_start(self) -> str | None:
-        """Store how long the start took, for the next one; returns an error message if that failed."""
-        return (
-            remember_start(cache_folder("starts"), start_key(self._profile), self.milestones) if self.managed else None
-        )
+    @property
+    def start_figures(self) -> ServerStart:
+        """What is known of the start of the first server, with the times of the slowest; of others' servers nothing."""
+        return times_of(self.managed[0].start_figures, self.milestones) if self.managed else ServerStart()
+
+    def remember_start(self, start: ServerStart) -> str | None:
+        """Store the figures of the start, for the next one; returns an error message if that failed."""
+        return remember_start(cache_folder("starts"), start_key(self._profile), start) if self.managed else None
 
     async def _raise_when_dead(self, number: int, server: ManagedServer) -> None:
         await server.died.wait()
@@ -231,7 +235,7 @@ class Servers:
     def milestones(self) -> tuple[Milestone, ...]:
         """The progress of the slowest start."""
         milestones = self._shown.milestones if self._shown is not None else ()
-        return with_expectations(milestones, self._expected, now_s=self.clock_s)
+        return with_expectations(milestones, self.last_start, now_s=self.clock_s)
 
     @property
     def liveness(self) -> Liveness | None:
@@ -296,7 +300,7 @@ class Servers:
             milestones=self.milestones,
             log_tail=tuple(shown.log.lines[-_LOG_LINES:]) if shown is not None else (),
             log_total=shown.log.total if shown is not None else 0,
-            expected_s=self._expected.total_s if self._expected is not None else None,
+            expected_s=self.last_start.total_s if self.last_start is not None else None,
             diagnosis=self.diagnosis,
             instances=self._instances(engines, silent),
         )

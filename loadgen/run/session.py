@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,6 +26,7 @@ from loadgen.fleet.fleet import Fleet, FleetTick
 from loadgen.format import NO_LOAD, harmless, plain
 from loadgen.plan.stage import Stage, check_lengths, most_workers, workers_for
 from loadgen.record.record import Record
+from loadgen.record.start import differences, start_verdicts
 from loadgen.run.canary import CanaryWatch
 from loadgen.run.controller import LoadController
 from loadgen.run.engine_watch import EngineWatch
@@ -46,11 +48,13 @@ from loadgen.schema.engine import OwnRequests
 from loadgen.schema.finding import Finding
 from loadgen.schema.journal import Checked, ServerChanged
 from loadgen.schema.snapshot import Liveness, SeenState, ServerView
+from loadgen.schema.start import ServerStart, StartDifference
 from loadgen.server.engines.names import ENGINES
 from loadgen.server.engines.sample import parse_engine_metrics
 from loadgen.server.preflight.check import check_profile
 from loadgen.server.supervisor import ServerState
 from loadgen.server.vllm.client import ServerClient, api_key, load_client, optional
+from loadgen.server.vllm.start_figures import cache_config, with_cache_config
 from loadgen.stream.request import ServerAddress
 
 _NOTHING_TO_SEE = (
@@ -115,6 +119,8 @@ class Session:
         self.settings = settings
         self.servers = Servers(settings.profile)
         self._began_s: float | None = None  # when the servers were started, by their clock
+        self._start: ServerStart | None = None  # known once the server answers
+        self._start_differences: tuple[StartDifference, ...] = ()
         self._served: Sequence[Served | None] = ()  # each server's identity, None if unknown
         self.fleet = Fleet(self.servers.count)
         self.hosts = hosts
@@ -166,9 +172,6 @@ class Session:
             self.servers.claim()
         self.log_state("starting")
         await self.servers.wait_ready()
-        problem = self.servers.remember_start()
-        if problem is not None:
-            self._writer.event("server", problem)
         server = self.settings.profile.server
         key = api_key(server)
         for url in self.servers.base_urls:
@@ -182,11 +185,27 @@ class Session:
         else:
             await self._require_metrics()
             self._learnt([await self._identified(client) for client in self._clients])
+        await self._note_start()
         self._watch = EngineWatch(self._clients, self._writer.log, self._writer.clock_s)
         self._open.push_async_callback(self._watch.close)
         await self._watch.start()
         await self._tick()
         self._controller.attach(self.fleet, self._boundary)
+
+    async def _note_start(self) -> None:
+        """Log the figures of the start and how they differ from those of the last one, and keep them for the next."""
+        start = msgspec.structs.replace(self.servers.start_figures, unix_s=time.time())
+        with contextlib.suppress(ServerError):  # not every server has the page
+            start = with_cache_config(start, cache_config(await self._clients[0].metrics_text()))
+        self._start = start
+        last = self.servers.last_start
+        self._start_differences = tuple(differences(last, start)) if last is not None else ()
+        self.log_state("ready")
+        for verdict in start_verdicts(self._start_differences):
+            self._writer.event("server", verdict.text)
+        problem = self.servers.remember_start(start)
+        if problem is not None:
+            self._writer.event("server", problem)
 
     async def turn(self) -> None:
         """Process the next tick; raises `WorkerError` or `LoadError` if the load cannot continue."""
@@ -526,5 +545,7 @@ class Session:
                 diagnosis=servers.diagnosis,
                 instances=tuple(identified) if servers.count > 1 else (),
                 variant=self.settings.variant,
+                start=self._start,
+                start_differences=self._start_differences,
             )
         )

@@ -188,7 +188,7 @@ def client_view(record: Record, workers: int) -> ClientView:
 
 def _verdicts(record: Record, of_gpus: Sequence[Verdict]) -> tuple[Verdict, ...]:
     """Verdicts on GPUs, output and the running stage from the latest samples; bad ones first."""
-    found = [*of_gpus, *record.canaries.run_verdicts()]
+    found = [*of_gpus, *record.run_verdicts()]
     stage, engine, host = record.current, record.engine, record.hardware.host
     if stage is not None:
         hardware = record.hardware

@@ -25,6 +25,7 @@ from loadgen.schema.hosts import ClockMoved, HostsJoined, HostTick, Placement
 from loadgen.schema.output import CanaryKind, CanaryMoment, CanaryTraffic, ScoreMethod
 from loadgen.schema.samples import GpuSample, GpuStatic, HostSample, ServerDevices
 from loadgen.schema.shared import DataFile, Diagnosis, Milestone, RunState, SearchResult
+from loadgen.schema.start import ServerStart, StartDifference
 
 _UnixS = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 _RunS = Annotated[float, msgspec.Meta(ge=0, le=1e9)]  # within the range of valid dates
@@ -89,6 +90,8 @@ class ServerChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     instances: tuple[ServerInstance, ...] = ()
     """All servers, if there are several; `url`, `pid`, `command` and `env` are the first's."""
     variant: str | None = None  # of the profile; None if it has none
+    start: ServerStart | None = None  # once it is known
+    start_differences: tuple[StartDifference, ...] = ()  # from the last start with the same flags on this box
 
 
 class WorkersPlaced(msgspec.Struct, frozen=True, tag=True):

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]  # a damaged history must not spoil a start
+
+
+class StartDifference(msgspec.Struct, frozen=True):
+    """One figure in which a start differs from the last one with the same flags on the same box."""
+
+    what: str
+    before: str
+    now: str
 
 
 class ServerStart(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -32,5 +44,13 @@ class ServerStart(msgspec.Struct, frozen=True, omit_defaults=True):
     emulated: tuple[str, ...] = ()  # formats that the GPU has no instructions for
     slow: tuple[str, ...] = ()  # what vLLM itself calls sub-optimal
     quantization: str | None = None
-    total_s: float | None = None
-    milestones_s: dict[str, float] = {}  # by milestone id, without those that were skipped
+    unix_s: float | None = None  # when it was ready
+    total_s: _Seconds | None = None
+    milestones_s: dict[str, _Seconds] = {}  # by milestone id, without those that were skipped
+
+
+class ServerResult(msgspec.Struct, frozen=True):
+    """How the server of a run started; of several, the first, with the times of the slowest."""
+
+    start: ServerStart
+    differences: tuple[StartDifference, ...] = ()  # from the last start with the same flags on the same box

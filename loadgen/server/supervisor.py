@@ -23,6 +23,7 @@ from loadgen.profile.schema import Server
 from loadgen.schema.samples import Reading
 from loadgen.schema.shared import Diagnosis, Milestone
 from loadgen.schema.snapshot import Liveness
+from loadgen.schema.start import ServerStart
 from loadgen.server.gpus.memory import HeldSince, wait_back
 from loadgen.server.process import guard, guard_client, tree
 from loadgen.server.process.container import Container, container_of, remove_container
@@ -34,7 +35,8 @@ from loadgen.server.vllm.causes import Phase
 from loadgen.server.vllm.client import ServerClient, api_key, base_url, until_ready
 from loadgen.server.vllm.command import find_container_program, server_command, server_environment
 from loadgen.server.vllm.diagnosis import diagnose, kernel_kills, read_oom_kills
-from loadgen.server.vllm.startup import StartupWatch, signs_of_life
+from loadgen.server.vllm.start_figures import StartFigures
+from loadgen.server.vllm.startup import StartupWatch, signs_of_life, times_of
 
 ServerState = Literal["starting", "ready", "stopping", "stopped", "died"]
 
@@ -75,6 +77,7 @@ class ManagedServer:
         self._mark: Mark | None = None
         self._container: Container | None = None
         self._startup = StartupWatch(time.monotonic())
+        self._figures = StartFigures()
         self._guard: subprocess.Popen[bytes] | None = None
         self._seen: set[tree.ProcessId] = set()
         self._report: StopReport | None = None
@@ -95,6 +98,11 @@ class ManagedServer:
     @property
     def milestones(self) -> tuple[Milestone, ...]:
         return self._startup.milestones
+
+    @property
+    def start_figures(self) -> ServerStart:
+        """What the log of its start has said so far, with how long it took once it is over."""
+        return times_of(self._figures.found, self.milestones)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -299,6 +307,8 @@ class ManagedServer:
         now = time.monotonic()
         for line in self.log.poll():
             self._startup.feed(line, now)
+            if self.state == "starting":
+                self._figures.feed(line)
             self._last_line_s = now
         self._startup.feed(self.log.unfinished, now)
 

@@ -24,7 +24,7 @@ from loadgen.schema.result import Result
 from loadgen.server.preflight.facts import _facts_of
 from loadgen.server.process.log import MAX_LINE_CHARS, LogTail, split_line, telling_lines
 from loadgen.server.vllm.diagnosis import diagnose, kernel_kills
-from loadgen.server.vllm.startup import StartupWatch, expected_start
+from loadgen.server.vllm.startup import StartupWatch, last_start
 from loadgen.store.journal import JOURNAL, part_of, read_journal
 from loadgen.store.recover import recover
 from loadgen.store.runs import RESULT, read_result
@@ -284,6 +284,6 @@ def model_config(data: bytes) -> object:
 
 
 def start_times(data: bytes) -> object:
-    found = expected_start(written("starts/x.json", data).parent, "x")
+    found = last_start(written("starts/x.jsonl", data).parent, "x")
     require_amounts(found)
     return found is not None

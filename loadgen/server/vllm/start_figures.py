@@ -112,6 +112,21 @@ class StartFigures:
             self.found = msgspec.structs.replace(self.found, **{row.field: row.kept(before, now)})
 
 
+def cache_config(page: str) -> dict[str, str]:
+    """The labels of `vllm:cache_config_info` on the text of `/metrics`, of the first engine; empty without it."""
+    lines = [line for line in page.splitlines() if line.startswith("vllm:cache_config_info")]
+    # Imported late: it loads web servers, and no page is read before the cockpit is shown.
+    from prometheus_client.parser import text_string_to_metric_families
+
+    try:
+        for family in text_string_to_metric_families("\n".join([*lines[:1], ""])):
+            for sample in family.samples:
+                return sample.labels
+    except (ValueError, IndexError, KeyError):
+        pass
+    return {}
+
+
 def with_cache_config(start: ServerStart, labels: Mapping[str, str]) -> ServerStart:
     """The figures with those of `vllm:cache_config_info`, whose labels are texts; the log's stay where it has them."""
     blocks, block_tokens = _label(labels, "num_gpu_blocks"), _label(labels, "block_size")
@@ -131,53 +146,3 @@ def _label(labels: Mapping[str, str], name: str) -> int | None:
     """The number in a label; None if it is absent, `None` or not a number."""
     text = labels.get(name, "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
-
-
-class Difference(NamedTuple):
-    """One figure in which two starts differ."""
-
-    what: str
-    before: str
-    now: str
-
-
-MIN_KV_LOSS = 0.03
-"""A pool this much smaller is another start: vLLM's profiling varies by less with nothing changed."""
-MIN_SLOWER = 2.0  # times as long, and
-MIN_SLOWER_S = 30.0  # this much longer
-
-_COMPARED = {
-    "attention": "attention backend",
-    "moe": "MoE backend",
-    "gemm": "GEMM backend",
-    "emulated": "emulated formats",
-    "quantization": "quantization",
-    "kv_cache_dtype": "KV cache type",
-    "kv_block_tokens": "KV block size",
-    "max_length_tokens": "longest context",
-    "version": "vLLM",
-}
-
-
-def differences(before: ServerStart, now: ServerStart) -> list[Difference]:
-    """What differs between two starts with the same flags, and should not; unknown is no difference."""
-    found = []
-    for field, words in _COMPARED.items():
-        old, new = getattr(before, field), getattr(now, field)
-        if old and new and old != new:
-            found.append(Difference(words, _words(old), _words(new)))
-    old_tokens, new_tokens = before.kv_cache_tokens, now.kv_cache_tokens
-    if old_tokens and new_tokens and abs(new_tokens - old_tokens) >= MIN_KV_LOSS * old_tokens:
-        found.append(Difference("KV cache", f"{old_tokens:,} tokens", f"{new_tokens:,} tokens"))
-    if before.total_s and now.total_s and _much_slower(before.total_s, now.total_s):
-        cold = " without a compile cache" if before.compile_cache_hit and not now.compile_cache_hit else ""
-        found.append(Difference("start", f"{before.total_s:.0f} s", f"{now.total_s:.0f} s{cold}"))
-    return found
-
-
-def _much_slower(before_s: float, now_s: float) -> bool:
-    return now_s >= MIN_SLOWER * before_s and now_s - before_s >= MIN_SLOWER_S
-
-
-def _words(value: object) -> str:
-    return ", ".join(value) if isinstance(value, tuple) else str(value)

@@ -5,9 +5,9 @@ ignored, a milestone whose line never comes is skipped when a later one begins, 
 milestone that is done stays done, and a figure once read keeps its value, however many workers report it again; only a
 progress bar may go back, when a second one begins.
 
-The times of a start are kept in a small JSON file per kind of start: a missing or damaged file means no history, and
-one that cannot be written is reported but never fails the run. A start can be silent for minutes; then the CPU use of
-its processes shows whether it is working. Processes that are gone or hidden are ignored.
+The figures of each start are kept, one JSON line each, in a file per kind of start: a missing or damaged file means no
+history, and one that cannot be written is reported but never fails the run. A start can be silent for minutes; then the
+CPU use of its processes shows whether it is working. Processes that are gone or hidden are ignored.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 import psutil
 from msgspec.structs import replace
 
 from loadgen.errors import UNDECODABLE
-from loadgen.places import write_whole
+from loadgen.places import read_whole, write_whole
 from loadgen.profile.schema import Profile
 from loadgen.schema.samples import Reading
 from loadgen.schema.shared import Milestone
 from loadgen.schema.snapshot import Liveness
+from loadgen.schema.start import ServerStart
 
-_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+MAX_STARTS = 50  # of each kind that are kept
 _DECIDING = {"engine", "platform", "model", "command", "docker", "instances", "args", "env"}
 """The keys of `[server]` that determine how long a start takes; ports, names and limits do not."""
 
@@ -177,11 +178,6 @@ def _progress(figures: Mapping[str, str]) -> float | None:
     return None
 
 
-class ExpectedStart(msgspec.Struct, frozen=True):
-    total_s: _Seconds
-    milestones_s: dict[str, _Seconds]  # by milestone id, without those that were skipped
-
-
 def start_key(profile: Profile) -> str:
     """A key shared by starts that should take equally long; usable as a file name."""
     deciding = profile.server.model_dump(mode="json", include=_DECIDING)
@@ -189,34 +185,48 @@ def start_key(profile: Profile) -> str:
     return f"{profile.name[:60]}-{digest[:16]}"
 
 
-def remember_start(folder: Path, key: str, milestones: Sequence[Milestone]) -> str | None:
-    """Store how long a finished start took; returns an error message if that failed."""
+def times_of(start: ServerStart, milestones: Sequence[Milestone]) -> ServerStart:
+    """The figures of a start with how long it and its milestones took; without times if it has not finished."""
     taken = {
         one.id: (one.started_s, one.finished_s)
         for one in milestones
         if one.started_s is not None and one.finished_s is not None
     }
     if not taken or any(one.state != "done" for one in milestones):
-        return "the start did not finish, so its times are not kept"
-    total_s = max(end for _, end in taken.values()) - min(start for start, _ in taken.values())
-    start = ExpectedStart(total_s, {id: end - start for id, (start, end) in taken.items()})
+        return start
+    total_s = max(end for _, end in taken.values()) - min(begin for begin, _ in taken.values())
+    return replace(start, total_s=total_s, milestones_s={id: end - begin for id, (begin, end) in taken.items()})
+
+
+def remember_start(folder: Path, key: str, start: ServerStart) -> str | None:
+    """Add a start to those of its kind, one line each; returns an error message if that failed."""
+    path = folder / f"{key}.jsonl"
+    lines = [*_lines(path)[1 - MAX_STARTS :], msgspec.json.encode(start)]
     try:
-        write_whole(folder / f"{key}.json", msgspec.json.encode(start))
+        write_whole(path, b"\n".join([*lines, b""]))
     except OSError as error:
-        return f"{folder}: the times of the start cannot be kept there: {error.strerror}"
+        return f"{folder}: the figures of the start cannot be kept there: {error.strerror}"
     return None
 
 
-def expected_start(folder: Path, key: str) -> ExpectedStart | None:
-    """How long the last start of this kind took; None if there was none or its file is invalid."""
+def last_start(folder: Path, key: str) -> ServerStart | None:
+    """The last start of this kind on this box; None if there was none, or its line is invalid."""
+    lines = _lines(folder / f"{key}.jsonl")
     try:
-        return msgspec.json.decode((folder / f"{key}.json").read_bytes(), type=ExpectedStart)
-    except (OSError, *UNDECODABLE):
+        return msgspec.json.decode(lines[-1], type=ServerStart) if lines else None
+    except UNDECODABLE:
         return None
 
 
+def _lines(path: Path) -> list[bytes]:
+    try:
+        return read_whole(path).splitlines()
+    except OSError:
+        return []
+
+
 def with_expectations(
-    milestones: Iterable[Milestone], expected: ExpectedStart | None, *, now_s: float
+    milestones: Iterable[Milestone], expected: ServerStart | None, *, now_s: float
 ) -> tuple[Milestone, ...]:
     """The milestones with their times in the last start, and the current one with its time so far."""
     before = expected.milestones_s if expected is not None else {}

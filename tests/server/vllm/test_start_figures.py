@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.schema.start import ServerStart
-from loadgen.server.vllm.start_figures import StartFigures, differences, with_cache_config
+from loadgen.server.vllm.start_figures import StartFigures, with_cache_config
 
 LOGS = Path(__file__).parent / "logs"
 
@@ -100,36 +100,6 @@ def test_the_metric_adds_what_the_log_does_not_say() -> None:
 @pytest.mark.parametrize("labels", [{}, {"num_gpu_blocks": "None", "block_size": "16"}, {"num_gpu_blocks": "9" * 40}])
 def test_the_metric_without_figures_adds_nothing(labels: dict[str, str]) -> None:
     assert with_cache_config(ServerStart(), labels).kv_cache_tokens is None
-
-
-FULL = ServerStart(kv_cache_tokens=100_000, attention=("ROCM_AITER_FA",), total_s=60.0, compile_cache_hit=True)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"kv_cache_tokens": 96_000}, "KV cache 100,000 tokens 96,000 tokens"),
-        ({"attention": ("TRITON_ATTN",)}, "attention backend ROCM_AITER_FA TRITON_ATTN"),
-        ({"total_s": 180.0, "compile_cache_hit": None}, "start 60 s 180 s without a compile cache"),
-    ],
-)
-def test_two_starts_differ_in(changes: dict[str, object], words: str) -> None:
-    assert [" ".join(one) for one in differences(FULL, msgspec.structs.replace(FULL, **changes))] == [words]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"kv_cache_tokens": 98_000},
-        {"kv_cache_tokens": None},
-        {"attention": ()},
-        {"total_s": 80.0},
-        {"weights_s": 9.0},
-    ],
-)
-def test_two_starts_that_are_alike_are_not_told_apart(changes: dict[str, object]) -> None:
-    assert differences(FULL, msgspec.structs.replace(FULL, **changes)) == []
 
 
 @given(st.lists(st.text(), max_size=5))

@@ -19,13 +19,15 @@ from loadgen.profile.schema import Profile
 from loadgen.schema.samples import Reading
 from loadgen.schema.shared import Milestone
 from loadgen.schema.snapshot import Liveness
+from loadgen.schema.start import ServerStart
 from loadgen.server.vllm.startup import (
-    ExpectedStart,
+    MAX_STARTS,
     StartupWatch,
-    expected_start,
+    last_start,
     remember_start,
     signs_of_life,
     start_key,
+    times_of,
     with_expectations,
 )
 
@@ -200,11 +202,15 @@ def profile(**server: object) -> Profile:
     return build_profile(document, where="test")
 
 
+START = times_of(ServerStart(kv_cache_tokens=1000), DONE)
+
+
 def test_what_a_start_took_is_expected_of_the_next(tmp_path: Path) -> None:
-    assert expected_start(tmp_path, "k") is None
-    assert remember_start(tmp_path, "k", DONE) is None
-    expected = expected_start(tmp_path, "k")
-    assert expected == ExpectedStart(42.5, {"import": 4.0, "weights": 30.0, "ready": 1.5})
+    assert last_start(tmp_path, "k") is None
+    assert remember_start(tmp_path, "k", START) is None
+    expected = last_start(tmp_path, "k")
+    assert expected == START
+    assert (START.total_s, START.milestones_s) == (42.5, {"import": 4.0, "weights": 30.0, "ready": 1.5})
     waiting = (Milestone("weights", "load weights"), Milestone("graphs", "capture graphs"))
     assert [one.expected_s for one in with_expectations(waiting, expected, now_s=0.0)] == [30.0, None]
     assert with_expectations(waiting, None, now_s=0.0) == waiting
@@ -215,41 +221,41 @@ def test_what_is_under_way_has_an_age() -> None:
     assert [one.elapsed_s for one in with_expectations(running, None, now_s=10.0)] == [7.0, None]
 
 
-def test_the_last_start_counts_and_nothing_else_is_left(tmp_path: Path) -> None:
-    remember_start(tmp_path, "k", DONE)
-    assert remember_start(tmp_path, "k", DONE[:1]) is None
-    expected = expected_start(tmp_path, "k")
-    assert expected is not None and expected.total_s == 4.0
-    assert names(tmp_path) == ["k.json"]
+def test_the_last_start_counts_and_a_bounded_number_is_kept(tmp_path: Path) -> None:
+    for tokens in range(MAX_STARTS + 5):
+        assert remember_start(tmp_path, "k", ServerStart(kv_cache_tokens=tokens)) is None
+    found = last_start(tmp_path, "k")
+    assert found is not None and found.kv_cache_tokens == MAX_STARTS + 4
+    assert names(tmp_path) == ["k.jsonl"]
+    assert len((tmp_path / "k.jsonl").read_bytes().splitlines()) == MAX_STARTS
 
 
 @pytest.mark.parametrize("milestones", [(), DONE[2:3], (*DONE, Milestone("x", "x", "running", started_s=1.0))])
-def test_a_start_that_did_not_finish_is_not_kept(tmp_path: Path, milestones: tuple[Milestone, ...]) -> None:
-    assert remember_start(tmp_path, "k", milestones) == "the start did not finish, so its times are not kept"
-    assert names(tmp_path) == []
+def test_a_start_that_did_not_finish_has_no_times(milestones: tuple[Milestone, ...]) -> None:
+    assert times_of(ServerStart(), milestones) == ServerStart()
 
 
 def test_a_folder_that_cannot_be_written_is_a_reason(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    reason = remember_start(tmp_path / "file", "k", DONE)
+    reason = remember_start(tmp_path / "file", "k", START)
     assert reason is not None and "cannot be kept there: Not a directory" in reason
-    (tmp_path / "k.json").mkdir()
-    assert remember_start(tmp_path, "k", DONE) is not None
-    assert names(tmp_path) == ["file", "k.json"]
+    (tmp_path / "k.jsonl").mkdir()
+    assert remember_start(tmp_path, "k", START) is not None
+    assert names(tmp_path) == ["file", "k.jsonl"]
 
 
 @given(
     st.one_of(
         st.binary(max_size=60),
         st.sampled_from(
-            [b'{"total_s": -1, "milestones_s": {}}', b'{"total_s": 1}', b'{"total_s": 1e999}', b"{" * 20_000]
+            [b'{"total_s": -1}', b'{"milestones_s": {"import": -1}}', b'{"total_s": 1e999}', b"{" * 20_000]
         ),
     )
 )
 def test_a_damaged_file_is_no_history(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "k.json").write_bytes(data)
-        assert expected_start(Path(folder), "k") is None
+        Path(folder, "k.jsonl").write_bytes(data)
+        assert last_start(Path(folder), "k") is None
 
 
 def test_the_key_is_that_of_what_decides_how_long_it_takes() -> None:
