@@ -57,5 +57,5 @@ def start_verdicts(found: Sequence[StartDifference]) -> list[Verdict]:
     if not found:
         return []
     explained = any(one.what == "vLLM" for one in found) or all(one.what == "start" for one in found)
-    words = "; ".join(f"{one.what} {one.before} before, {one.now} now" for one in found)
+    words = "; ".join(one.words for one in found)
     return [Verdict("other-start", "server", f"same flags, other start: {words}", bad=not explained)]

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from loadgen.metrics.mfu import flags_of
+from loadgen.record.start import differences
 from loadgen.schema.result import Result
 
 _NOISE = frozenset({"port", "host", "url", "urls", "served_model_name", "api_key_env", "name", "label", "cidfile"})
@@ -74,7 +75,14 @@ def configuration_differences(a: Result, b: Result) -> list[Setting]:
     if _is_foreign(a, b):
         keys = [key for key in _common(values_a, values_b) if key not in ("gpus", "engine", "vramp", "workers")]
     found = [Setting(key, values_a.get(key), values_b.get(key)) for key in keys]
-    return [setting for setting in found if setting.a != setting.b]
+    return [*(setting for setting in found if setting.a != setting.b), *_start_differences(a, b)]
+
+
+def _start_differences(a: Result, b: Result) -> list[Setting]:
+    """In what the starts of the two servers differ by more than starts do."""
+    if a.server is None or b.server is None:
+        return []
+    return [Setting(one.what, one.before, one.now) for one in differences(a.server.start, b.server.start)]
 
 
 def caveats(result: Result, name: str) -> list[str]:

@@ -118,6 +118,7 @@ def sections(result: Result, statistics: str = "count mean p50 p90 p99 max") -> 
         published(result),
         baseline(stages),
         output(result),
+        server_start(result),
         client(result),
     ]
     return [section for section in found if not section.is_empty]
@@ -450,6 +451,14 @@ def output(result: Result) -> Section:
         [Table([load_column(stages), *checked_columns(stages)], stages)],
         [*of_run, *(Note("", text) for text in words)],
     )
+
+
+def server_start(result: Result) -> Section:
+    """What the server said of its start, and what differs from the last one with the same flags."""
+    if result.server is None:
+        return Section("Server start")
+    changed = [Note("", f"unlike the last start: {one.words}") for one in result.server.differences]
+    return Section("Server start", notes=[*(Note("", words) for words in result.server.start.words), *changed])
 
 
 def client(result: Result) -> Section:

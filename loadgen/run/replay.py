@@ -251,6 +251,7 @@ def _server_view(record: Record, t_s: float, log: tuple[str, ...]) -> ServerView
         pid=server.pid,
         uptime_s=_uptime_s(record, t_s),
         milestones=server.milestones,
+        start=server.start,
         log_tail=log,
         diagnosis=server.diagnosis,
         instances=tuple(InstanceView(url=each.url, state=server.state, pid=each.pid) for each in server.instances),

@@ -511,6 +511,7 @@ class Session:
             model=harmless(served.model) if served is not None else view.model,
             version=harmless(served.version or "") or None if served is not None else None,
             variant=self.settings.variant,
+            start=self._start,
             uptime_s=servers.clock_s - self._began_s if self._began_s is not None else None,
             liveness=self._liveness() if starting else None,
         )

@@ -18,6 +18,7 @@ from loadgen.schema.hardware_result import ComputeResult
 from loadgen.schema.result import CurvePoint, HostResult, Requests, RunEvent, StageResult
 from loadgen.schema.samples import GpuPace, GpuSample, GpuStatic, HostSample
 from loadgen.schema.shared import Diagnosis, Milestone, SearchResult
+from loadgen.schema.start import ServerStart
 
 SNAPSHOT_S = 0.25  # the interval between snapshots
 WINDOW_S = 5.0  # the span of the percentiles in a `SeriesPoint`
@@ -88,6 +89,7 @@ class ServerView(msgspec.Struct, frozen=True):
     stays: bool = False  # an orderly end of the run leaves it running
     uptime_s: float | None = None
     milestones: tuple[Milestone, ...] = ()
+    start: ServerStart | None = None  # once it is known
     log_tail: tuple[str, ...] = ()  # the last lines, oldest first, without control sequences
     log_total: int = 0  # lines in the log so far, of which `log_tail` has the last
     expected_s: float | None = None  # how long the last start of the same kind took

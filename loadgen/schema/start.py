@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
@@ -15,6 +16,10 @@ class StartDifference(msgspec.Struct, frozen=True):
     what: str
     before: str
     now: str
+
+    @property
+    def words(self) -> str:
+        return f"{self.what} {self.before} before, {self.now} now"
 
 
 class ServerStart(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -47,6 +52,51 @@ class ServerStart(msgspec.Struct, frozen=True, omit_defaults=True):
     unix_s: float | None = None  # when it was ready
     total_s: _Seconds | None = None
     milestones_s: dict[str, _Seconds] = {}  # by milestone id, without those that were skipped
+
+    @property
+    def words(self) -> list[str]:
+        """What is known, one sentence a subject: KV cache, memory, backends, time."""
+        subjects = (self._cache(), self._memory(), self._backends(), self._time())
+        return [words for words in map(", ".join, subjects) if words]
+
+    def _cache(self) -> Iterator[str]:
+        if self.kv_cache_tokens is not None:
+            size = "" if self.kv_cache_gib is None else f" ({self.kv_cache_gib:g} GiB on each GPU)"
+            yield f"KV cache {self.kv_cache_tokens:,} tokens{size}"
+        if self.full_length_streams is not None and self.max_length_tokens is not None:
+            yield f"{self.full_length_streams:g} streams of {self.max_length_tokens:,} tokens"
+        if self.kv_cache_dtype not in (None, "auto"):
+            yield f"type {self.kv_cache_dtype}"
+
+    def _memory(self) -> Iterator[str]:
+        if self.weights_gib is not None:
+            yield f"weights {self.weights_gib:g} GiB on each GPU"
+        if self.graphs_gib is not None:
+            yield f"graphs {self.graphs_gib:g} GiB"
+        if self.quantization is not None:
+            yield f"quantization {self.quantization}"
+
+    def _backends(self) -> Iterator[str]:
+        target, *drafters = self.attention or ("",)
+        if target:
+            yield f"attention {target}"
+        if drafters:
+            yield f"and {' and '.join(drafters)} for the drafter"
+        if self.moe:
+            yield f"MoE {' and '.join(self.moe)}"
+        if self.gemm:
+            yield f"GEMM {' and '.join(self.gemm)}"
+        if self.emulated:
+            yield f"emulated: {' and '.join(self.emulated)}"
+        yield from self.slow
+
+    def _time(self) -> Iterator[str]:
+        if self.total_s is not None:
+            yield f"started in {self.total_s:.0f} s"
+        if self.compile_s is not None:
+            yield f"compiled in {self.compile_s:.0f} s"
+        if self.compile_cache_hit:
+            yield "from the compile cache"
 
 
 class ServerResult(msgspec.Struct, frozen=True):

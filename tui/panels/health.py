@@ -226,7 +226,13 @@ def _compared(frame: Frame, width: int) -> Rows:
         rows.append(((" MFU ", "text"), (fmt.plain(mfu_words(compute)), "dim")))
     if others is not None and others.seen:
         rows.append(((" others ", "text"), (others.words, "dim")))
-    return [*rows, *_crosscheck(frame, width)]
+    return [*rows, *_crosscheck(frame, width), *_start(frame, width)]
+
+
+def _start(frame: Frame, width: int) -> Rows:
+    """Return what the server said of its start."""
+    start = frame.snapshot.server.start
+    return [] if start is None or not start.words else wrapped(fmt.plain("; ".join(start.words)), width, "dim", 1)
 
 
 def _if_up(frame: Frame, rows: Rows) -> Rows:
