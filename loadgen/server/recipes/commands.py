@@ -1,0 +1,245 @@
+"""A command line of a server as a profile: `vllm serve`, its Python module, or `docker run` with either."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from loadgen.errors import ProfileError
+from loadgen.masking import shown_command
+from loadgen.server.recipes.flags import Served, Word, served
+from loadgen.server.recipes.hardware import platform_words
+from loadgen.server.recipes.imported import Choice, Imported, default_load, environment, profile_name
+from loadgen.server.recipes.shell import Command, commands
+from loadgen.vendors import AMD, NVIDIA
+
+_CONTAINERS = ("docker", "podman", "nerdctl")
+_SPEAKERS = ("echo", "printf", "cat", "grep", "pip", "pip3", "pgrep", "pkill", "tee", "which", "man")
+_MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server")
+_CLI_MODULE = "vllm.entrypoints.cli.main"
+_OTHER_ENGINES = re.compile(r"\b(?:sglang|trtllm|tensorrt_llm|text-generation-launcher|llama-server|lmdeploy)\b")
+_HOME = re.compile(r"^(?:\$HOME|\$\{HOME\})(?=/|:|$)")
+_SWITCHES = """
+    --rm -d --detach -i --interactive -t --tty -it -ti -dit -itd --init --privileged --read-only -P --publish-all
+    --no-healthcheck --oom-kill-disable --quiet -q --sig-proxy
+""".split()
+_OURS = ("--rm", "--detach", "-d", "-it", "-ti", "-dit", "-itd", "-i", "-t", "--interactive", "--tty", "--name")
+_SHORT = {"-v": "--volume", "-e": "--env", "-p": "--publish", "-u": "--user", "-w": "--workdir", "--net": "--network"}
+_LISTS = {
+    "--device": "devices",
+    "--group-add": "groups",
+    "--volume": "mounts",
+    "--ulimit": "ulimits",
+    "--cap-add": "capabilities",
+    "--security-opt": "security_options",
+}
+_SINGLE = {"--gpus": "gpus", "--ipc": "ipc", "--network": "network", "--shm-size": "shm_size"}
+
+
+class _Container(msgspec.Struct):
+    """What a `docker run` says."""
+
+    executable: str
+    table: dict[str, Any] = {}
+    env: dict[str, Word] = {}
+    entry_point: str = ""
+    words: list[Word] = []  # behind the image
+    left_out: list[str] = []
+
+
+def import_command(text: str, choice: Choice) -> Imported:
+    """The first server that a script starts; raises `ProfileError` if it starts none."""
+    found = commands(text, choice.defines, lambda words: _server_words(words) is not None)
+    if not found:
+        other = _OTHER_ENGINES.search(text)
+        hint = f"; it is about {other[0]}, and vramp imports servers of vLLM" if other else ""
+        raise ProfileError(f"no `vllm serve`, nor `docker run` of a vLLM image, in it{hint}")
+    first, *others = found
+    imported = _imported(first, choice)
+    imported.left_out += [
+        f"{one.name}: it has another value under a condition (line {one.line}), which was not decided"
+        for one in first.unsure
+    ]
+    if others:
+        lines = ", ".join(str(other.line) for other in others[:8])
+        imported.left_out.append(f"the other servers in it: {len(others)} (line {lines})")
+    return imported
+
+
+def _imported(command: Command, choice: Choice) -> Imported:
+    container, words = _parts(command)
+    start, after = _server_start(words) or (0, 0)
+    given, rest = _assignments(words[:start])
+    found = served(words[after:])
+    left_out = found.left_out
+    if found.model is None:
+        raise ProfileError(f"the command names no model{': ' + left_out[0] if left_out else ''}")
+    wrapper = [word.text for word in rest if word.text not in ("env", "exec", "nohup", "sudo", "time", "uv", "run")]
+    if wrapper:
+        left_out.append(f"what starts the server: {shown_command(wrapper)}")
+    variables = command.env | given if container is None else container.env | given
+    left_out += [
+        f"variable {name}: {', '.join(word.missing)} has no value here; --define NAME=VALUE gives it one"
+        for name, word in variables.items()
+        if word.missing
+    ]
+    env = environment({name: word.text for name, word in variables.items() if not word.missing}, left_out)
+    document = _document(found, env, container, choice)
+    if container is not None:
+        left_out += container.left_out
+    name = profile_name(choice.hardware or "", found.model.rpartition("/")[2].lower())
+    notes = ["the load below is vramp's: a command has none"]
+    return Imported(f"a command line (line {command.line})", name, document, notes, left_out)
+
+
+def _document(found: Served, env: dict[str, str], container: _Container | None, choice: Choice) -> dict[str, Any]:
+    hardware = f" on {choice.hardware}" if choice.hardware else ""
+    server = found.table("vllm" if container is None else "docker")
+    platform = platform_words(choice.hardware)
+    if container is not None:
+        platform = platform or _platform_of(container.table)
+        server["docker"] = container.table
+    server |= {"platform": platform} if platform else {}
+    server |= {"args": found.args} if found.args else {}
+    server |= {"env": env} if env else {}
+    document = {"description": f"{found.model}{hardware}, imported from a command line"}
+    return document | {"server": server, "load": default_load(found.args)}
+
+
+def _platform_of(docker: dict[str, Any]) -> str | None:
+    """The platform whose devices the container is given."""
+    if "/dev/kfd" in docker.get("devices", []):
+        return AMD.platform
+    return NVIDIA.platform if "gpus" in docker else None
+
+
+def _server_words(words: Sequence[Word]) -> Sequence[Word] | None:
+    """The words of a command if it starts a server of vLLM."""
+    texts = [word.text for word in words]
+    if not texts or _program(texts[0]) in _SPEAKERS:
+        return None
+    if _server_start(words) is not None:
+        return words
+    container = _container(words)
+    is_server = container is not None and "vllm" in container.table.get("image", "") and container.words
+    return words if is_server else None
+
+
+def _server_start(words: Sequence[Word]) -> tuple[int, int] | None:
+    """Where the server's own command begins, and where its arguments do."""
+    texts = [word.text for word in words]
+    for number, text in enumerate(texts):
+        following = texts[number + 1 : number + 3]
+        if _program(text) == "vllm" and following[:1] == ["serve"]:
+            return number, number + 2
+        if text == "-m" and following[:1] and following[0] in _MODULES:
+            return max(number - 1, 0), number + 2
+        if text == "-m" and following == [_CLI_MODULE, "serve"]:
+            return max(number - 1, 0), number + 3
+    return None
+
+
+def _program(word: str) -> str:
+    return word.rpartition("/")[2]
+
+
+def _parts(command: Command) -> tuple[_Container | None, list[Word]]:
+    """The container that the server runs in, and the words of the server's command."""
+    if command.within:
+        container = _container([*command.within, Word("")])
+        words = list(command.words)
+        if container is not None:
+            container.env |= command.env
+            return container, words
+        return None, words
+    container = _container(command.words)
+    if container is None:
+        return None, list(command.words)
+    words = container.words
+    if container.entry_point:
+        words = [Word(container.entry_point), *words]
+    if _server_start(words) is None:  # the entry point of the image is the server
+        container.table["serve"] = []
+        words = [Word("vllm"), Word("serve"), *words]
+    elif "vllm-openai" in container.table["image"]:
+        container.table["serve"] = []
+    return container, words
+
+
+def _assignments(words: Sequence[Word]) -> tuple[dict[str, Word], list[Word]]:
+    """Variables such as those behind `env`, and the other words."""
+    given: dict[str, Word] = {}
+    rest = []
+    for word in words:
+        match = re.fullmatch(r"([A-Za-z_]\w*)=(.*)", word.text, re.ASCII | re.DOTALL)
+        if match is None:
+            rest.append(word)
+        else:
+            given[match[1]] = Word(match[2], word.missing)
+    return given, rest
+
+
+def _container(words: Sequence[Word]) -> _Container | None:
+    """What a `docker run` among these words says; None if there is none."""
+    texts = [word.text for word in words]
+    start = next(
+        (n for n, text in enumerate(texts[:-1]) if _program(text) in _CONTAINERS and texts[n + 1] == "run"), None
+    )
+    if start is None:
+        return None
+    container = _Container(_program(texts[start]))
+    rest = iter(words[start + 2 :])
+    for word in rest:
+        if not word.text.startswith("-"):
+            container.table = {"image": word.text} | container.table
+            if word.missing:
+                raise ProfileError(f"the image is {word.text}, which has no value here: --define NAME=VALUE")
+            container.words = list(rest)
+            break
+        _add_option(container, word, rest)
+    if container.executable != "docker":
+        container.table["executable"] = container.executable
+    return container if "image" in container.table else None
+
+
+def _add_option(container: _Container, word: Word, rest: Iterator[Word]) -> None:
+    option, separator, text = word.text.partition("=")
+    value = Word(text, word.missing)
+    if not separator and option not in _SWITCHES:
+        if option[:2] in _SHORT and len(option) > 2 and option[:2] != "--":  # -eNAME=value
+            option, value = option[:2], Word(option[2:], word.missing)
+        else:
+            value = next(rest, Word(""))
+    option = _SHORT.get(option, option)
+    if option == "--env":
+        name, assigned, of_it = value.text.partition("=")
+        if assigned:
+            container.env[name] = Word(of_it, value.missing)
+        else:
+            container.left_out.append(f"--env {name}: it comes from the environment; set server.env.{name}")
+    elif option == "--entrypoint":
+        container.entry_point = value.text
+    elif option in _LISTS or option in _SINGLE:
+        _add_key(container, option, value)
+    elif option not in _OURS and option != "--publish":
+        shown = "" if option in _SWITCHES else f" {value.text}"
+        container.left_out.append(f"{shown_command(['docker', 'run'])} {option}{shown}: no key of server.docker")
+
+
+def _add_key(container: _Container, option: str, value: Word) -> None:
+    text = _HOME.sub("~", value.text) if option == "--volume" else value.text
+    if value.missing and (option != "--volume" or set(value.missing) != {"HOME"} or "$" in text):
+        container.left_out.append(f"{option} {text}: {', '.join(value.missing)} has no value here")
+    elif option in _LISTS:
+        with contextlib.suppress(AttributeError):
+            container.table.setdefault(_LISTS[option], []).append(text)
+    elif option == "--network" and text != "host":
+        container.left_out.append(
+            f"--network {text}: the container shares the host's network; see server.docker.network"
+        )
+    else:
+        container.table[_SINGLE[option]] = text

@@ -1,0 +1,194 @@
+"""From the words after `vllm serve` to the keys of `[server]`.
+
+Flags keep the value that the source gives them; one that no recorded vLLM knows is taken over as it is, and the
+preflight judges it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from loadgen.server.recipes.imported import is_secret
+from loadgen.server.vllm.installation import FlagInfo, newest_recorded
+
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
+_DECIMAL = re.compile(r"-?[0-9]{1,17}\.[0-9]{1,17}")
+_NUMBER = re.compile(r"-[0-9][0-9.]*")
+_LEVEL = re.compile(r"-O=?([0-9])")
+_SEVERAL_MACHINES = (
+    "nnodes",
+    "node-rank",
+    "master-addr",
+    "headless",
+    "data-parallel-address",
+    "data-parallel-start-rank",
+)
+_MAX_PORT = 65535
+
+
+class Word(NamedTuple):
+    """A word of a command line."""
+
+    text: str
+    missing: tuple[str, ...] = ()
+    """The shell variables in it without a value; the text has them as they were written."""
+
+
+class Served(msgspec.Struct):
+    """What a command line says of a server."""
+
+    model: str | None = None
+    served_model_name: str | None = None
+    port: int | None = None
+    args: dict[str, Any] = {}
+    left_out: list[str] = []
+
+    def table(self, engine: str) -> dict[str, Any]:
+        """`[server]`, without what is not given."""
+        keys = {"engine": engine, "model": self.model, "served_model_name": self.served_model_name, "port": self.port}
+        return {key: value for key, value in keys.items() if value is not None}
+
+
+class _Flag(NamedTuple):
+    name: str
+    on: bool
+    values: list[Word]
+
+
+def served(words: Sequence[Word]) -> Served:
+    """What these words say, in their order: a flag that is given twice has its last value."""
+    found = Served()
+    position = 0
+    while position < len(words):
+        word = words[position]
+        position += 1
+        if not word.text.startswith("-") or _NUMBER.fullmatch(word.text):
+            _add_model(found, word)
+            continue
+        flag = _split(word)
+        if not flag.values:
+            count = _values_behind(_known(flag.name), words[position:])
+            flag = flag._replace(values=list(words[position : position + count]))
+            position += count
+        _add(found, flag)
+    several = [f"--{name}" for name in _SEVERAL_MACHINES if found.args.get(name, 1) != 1]
+    if several:
+        found.left_out.append(
+            f"{', '.join(several)}: of a server on several machines; vramp starts the one on this machine only"
+        )
+    return found
+
+
+def scalar(text: str) -> str | int | float:
+    """The number that a text is, or the text."""
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _DECIMAL.fullmatch(text) else text
+
+
+def _split(word: Word) -> _Flag:
+    if level := _LEVEL.fullmatch(word.text):
+        return _Flag("optimization-level", on=True, values=[Word(level[1])])
+    spelling, separator, value = word.text.partition("=")
+    name = _long(spelling)
+    on = not name.startswith("no-")
+    return _Flag(name if on else name[3:], on, [Word(value, word.missing)] if separator else [])
+
+
+def _long(spelling: str) -> str:
+    """`--max_model_len` is max-model-len, and `-tp` is tensor-parallel-size."""
+    head, dot, rest = spelling.partition(".")
+    long = _short_names().get(head, head).lstrip("-").replace("_", "-")
+    return f"{long}{dot}{rest}"
+
+
+@functools.cache
+def _short_names() -> dict[str, str]:
+    flags = newest_recorded().flags
+    return {name: flag for flag, info in flags.items() for name in info.names if not name.startswith("--")}
+
+
+@functools.cache
+def _known(name: str) -> FlagInfo | None:
+    return newest_recorded().flags.get(name)
+
+
+def _values_behind(info: FlagInfo | None, rest: Sequence[Word]) -> int:
+    """How many of the next words are values of a flag."""
+    values = next((n for n, word in enumerate(rest) if _is_flag(word.text)), len(rest))
+    if info is not None and info.takes == "nothing":
+        return 0
+    return values if info is not None and info.takes == "several" else min(values, 1)
+
+
+def _is_flag(text: str) -> bool:
+    return text.startswith("-") and len(text) > 1 and not _NUMBER.fullmatch(text)
+
+
+def _add_model(found: Served, word: Word) -> None:
+    if word.missing:
+        found.left_out.append(f"{word.text}: {_no_value(word.missing)}")
+    elif found.model is None:
+        found.model = word.text
+    else:
+        found.left_out.append(f"{word.text}: a second word that belongs to no flag")
+
+
+def _add(found: Served, flag: _Flag) -> None:
+    missing = [name for value in flag.values for name in value.missing]
+    texts = [value.text for value in flag.values]
+    shown = f"--{flag.name}" if flag.on else f"--no-{flag.name}"
+    if any(is_secret(shown, text) for text in texts) or flag.name == "api-key":
+        found.left_out.append(
+            f"{shown}: secrets are never written; export VLLM_API_KEY, and name it in server.api_key_env"
+            if flag.name == "api-key"
+            else f"{shown}: secrets are never written"
+        )
+    elif missing:
+        found.left_out.append(f"{shown} {' '.join(texts)}: {_no_value(missing)}")
+    elif flag.name in ("model", "model-tag") and texts:
+        found.model = texts[0]
+    elif flag.name == "served-model-name" and texts:
+        found.served_model_name = texts[0]
+        found.left_out += [f"{shown} {text}: vramp asks for the first name" for text in texts[1:]]
+    elif flag.name == "port" and texts:
+        _add_port(found, texts[0])
+    elif flag.name == "host":
+        found.left_out.append(f"{shown} {' '.join(texts)}: a server of vramp listens on 127.0.0.1; see server.host")
+    else:
+        _add_arg(found, flag, texts)
+
+
+def _add_port(found: Served, text: str) -> None:
+    if text.isascii() and text.isdecimal() and int(text[:6]) <= _MAX_PORT:
+        found.port = int(text[:6])
+    else:
+        found.left_out.append(f"--port {text}: not a port; a free one is taken")
+
+
+def _add_arg(found: Served, flag: _Flag, texts: Sequence[str]) -> None:
+    info = _known(flag.name)
+    if not texts:
+        value: Any = flag.on
+    elif len(texts) > 1 or (info is not None and info.takes == "several"):
+        value = [scalar(text) for text in texts]
+    else:
+        value = scalar(texts[0])
+    name = flag.name if flag.on or value is False else f"no-{flag.name}"
+    if not name:
+        found.left_out.append(f"{' '.join(['--', *texts])}: no flag")
+    elif info is not None and info.repeats and name in found.args:
+        before = found.args[name]
+        found.args[name] = [*(before if isinstance(before, list) else [before]), value]
+    else:
+        found.args.pop(name, None)
+        found.args[name] = value
+
+
+def _no_value(names: Sequence[str]) -> str:
+    return f"{', '.join(dict.fromkeys(names))} has no value here; --define NAME=VALUE gives it one"

@@ -1,0 +1,175 @@
+"""What an import consists of, and its text: a profile in TOML that says where it comes from and what it lacks.
+
+Texts from outside get into the TOML only as quoted strings, and into comments only as one harmless line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from loadgen.format import plain
+from loadgen.masking import learn, masked, masked_text
+from loadgen.vendors import AMD, NVIDIA, Platform
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_LITERAL = re.compile(r"[^'\x00-\x1f\x7f]*")  # what TOML takes between single quotes
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_HARMLESS = ("", "true", "false", "none")
+_WIDTH = 116
+_ISL, _OSL, _LADDER = 1024, 256, [1, 4, 16, 64]
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """What to import of a source that offers several."""
+
+    hardware: str | None = None
+    variant: str | None = None
+    strategy: str | None = None
+    features: list[str] | None = None
+    row: str | None = None
+    defines: dict[str, str] = {}
+    """Values for the shell variables of a command that the script itself does not set."""
+
+    def given(self) -> list[str]:
+        """The options that choose something."""
+        return [f"--{name}" for name in ("hardware", "variant", "strategy", "features", "row") if getattr(self, name)]
+
+
+class Origin(NamedTuple):
+    """Where the text came from."""
+
+    name: str  # a path or a URL
+    commit: str = ""
+    sha256: str = ""
+    fetched: str = ""  # the date, for a URL
+
+
+class Imported(msgspec.Struct):
+    """A profile before it is written."""
+
+    kind: str  # what the source is, in words
+    name: str
+    document: dict[str, Any]
+    notes: list[str] = []
+    """What the source says beyond the keys of a profile."""
+    left_out: list[str] = []
+    """What was not taken over, and why."""
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a value must not be written, by its name or its form; from then on it is masked in messages, too."""
+    if value.lower() in _HARMLESS or masked(value, name) == value:  # a `pass_config` is no password
+        return False
+    learn({name: value})
+    return True
+
+
+def environment(variables: Mapping[str, object], left_out: list[str]) -> dict[str, str]:
+    """The variables that may be written."""
+    kept = {}
+    for name, value in variables.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        if not _NAME.fullmatch(str(name)):
+            left_out.append(f"variable {name!s:.40}: not a variable's name")
+        elif is_secret(str(name), text):
+            left_out.append(
+                f"variable {name}: secrets are never written; the server has it if vramp's environment does"
+            )
+        else:
+            kept[str(name)] = text
+    return kept
+
+
+def default_load(args: Mapping[str, Any]) -> dict[str, Any]:
+    """A modest ladder for a source without a load, within the server's context."""
+    context = args.get("max-model-len")
+    fits = not isinstance(context, int) or context >= _ISL + _OSL
+    isl, osl = (_ISL, _OSL) if fits else (max(context // 2, 1), max(context // 4, 1))
+    return {"isl": isl, "osl": osl, "concurrency": list(_LADDER)}
+
+
+def docker_table(image: str, platform: Platform | None) -> dict[str, Any]:
+    """`[server.docker]` for an image of vLLM, whose entry point is the server."""
+    table: dict[str, Any] = {"image": image, "serve": []}
+    if platform == AMD.platform:
+        table |= {"devices": ["/dev/kfd", "/dev/dri"], "groups": ["video"], "security_options": ["seccomp=unconfined"]}
+    elif platform == NVIDIA.platform:
+        table["gpus"] = "all"
+    return table | {"ipc": "host", "mounts": ["~/.cache/huggingface:/root/.cache/huggingface"]}
+
+
+def profile_name(*parts: str) -> str:
+    """A name for the profile and its file, from those parts that are there."""
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", "-".join(filter(None, parts))).strip("-.")[:80] or "imported"
+
+
+def toml_text(imported: Imported, origin: Origin, version: str) -> str:
+    """The profile as a file: its origin and what it lacks in comments, then its tables."""
+    fetched = f", fetched {origin.fetched}" if origin.fetched else ""
+    commit = f" at commit {origin.commit}" if origin.commit else ""
+    lines = [
+        *_comment(f"Imported by vramp {version} from {origin.name}{commit}{fetched}: {imported.kind}."),
+        *_comment(f"sha256 of what was read: {origin.sha256}"),
+    ]
+    for title, entries in (("Of the source:", imported.notes), ("Not taken over:", imported.left_out)):
+        lines += [*_comment(title)] if entries else []
+        lines += [line for entry in entries for line in _comment(entry, "- ")]
+    return "\n".join([*lines, *_table_lines("", imported.document)]) + "\n"
+
+
+def _comment(text: str, mark: str = "") -> Iterator[str]:
+    shown = _SURROGATE.sub("?", plain(masked_text(text)))
+    for number, line in enumerate(textwrap.wrap(shown, _WIDTH - len(mark), break_on_hyphens=False)):
+        yield f"# {mark if number == 0 else ' ' * len(mark)}{line}"
+
+
+def _table_lines(path: str, table: Mapping[str, Any]) -> Iterator[str]:
+    """First the values of a table, then its tables: after a header, TOML has no way back."""
+    tables = {key: value for key, value in table.items() if isinstance(value, Mapping)}
+    arrays = {key: value for key, value in table.items() if _is_array_of_tables(value)}
+    values = {key: value for key, value in table.items() if key not in tables | arrays}
+    if path and (values or not table):
+        yield from ("", f"[{path}]")
+    for key, value in values.items():
+        yield f"{_key(key)} = {_value(value)}"
+    for key, value in tables.items():
+        yield from _table_lines(_path(path, key), value)
+    for key, entries in arrays.items():
+        for entry in entries:
+            yield from (
+                "",
+                f"[[{_path(path, key)}]]",
+                *(f"{_key(name)} = {_value(one)}" for name, one in entry.items()),
+            )
+
+
+def _is_array_of_tables(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(entry, Mapping) for entry in value)
+
+
+def _path(path: str, key: str) -> str:
+    return f"{path}.{_key(key)}" if path else _key(key)
+
+
+def _key(key: str) -> str:
+    return key if _BARE_KEY.fullmatch(key) else _value(key)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[{', '.join(map(_value, value))}]"
+    text = _SURROGATE.sub("?", str(value))
+    if '"' in text and _LITERAL.fullmatch(text):
+        return f"'{text}'"
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

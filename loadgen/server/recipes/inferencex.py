@@ -1,0 +1,213 @@
+"""Rows of InferenceX's configuration: the model, its parallelism and the load; the flags are in the row's script.
+
+A row searches a space: each way to split the model over the GPUs, with the concurrencies to measure it at. The first
+becomes the profile, the others its variants, by the rules of `utils/matrix_logic` and `benchmarks` there (843c625).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from loadgen.errors import ProfileError
+from loadgen.profile.values import MAX_CONCURRENCY
+from loadgen.server.recipes.fields import Fields, table, tables, text, unknown
+from loadgen.server.recipes.hardware import Node, node_called, node_in
+from loadgen.server.recipes.imported import Choice, Imported, default_load, docker_table, profile_name
+
+_KIND = "a row of SemiAnalysisAI/InferenceX (Apache-2.0)"
+_FIXED = "fixed-seq-len"
+_ROW_KEYS = "image model model-prefix runner precision framework multinode disagg scenarios".split()
+_SPACE_KEYS = "tp ep dp-attn dcp-size pcp-size conc-start conc-end conc-list spec-decoding".split()
+_SLACK = 256  # what its server has as context beyond prompt and answer
+_SHOWN = 30
+
+
+class Split(NamedTuple):
+    """How a model is spread over GPUs."""
+
+    tp: int
+    ep: int
+    dp_attention: bool
+    dcp: int
+    pcp: int
+    spec_decoding: str
+
+    @property
+    def name(self) -> str:
+        more = [f"ep{self.ep}" * (self.ep > 1), "dp" * self.dp_attention, f"dcp{self.dcp}" * (self.dcp > 1)]
+        more += [f"pcp{self.pcp}" * (self.pcp > 1), re.sub(r"[^A-Za-z0-9]+", "-", self.spec_decoding)]
+        return "-".join([f"tp{self.tp}", *filter(None, more)])
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """The flags that its scripts make of this."""
+        tp, dp = (1, self.tp) if self.dp_attention else (self.tp, 1)
+        args: dict[str, Any] = {"tensor-parallel-size": tp} | ({"data-parallel-size": dp} if dp > 1 else {})
+        args |= {"enable-expert-parallel": True} if self.ep > 1 else {}
+        args |= {"decode-context-parallel-size": self.dcp} if self.dcp > 1 else {}
+        return args | ({"prefill-context-parallel-size": self.pcp} if self.pcp > 1 else {})
+
+
+class Point(NamedTuple):
+    """Concurrencies at one shape; a scenario without a shape has none."""
+
+    isl: int | None
+    osl: int | None
+    concurrency: list[int]
+
+
+def is_rows(document: Fields) -> bool:
+    """Whether a YAML document is a file of rows."""
+    return bool(document) and all(
+        isinstance(row, Mapping) and "framework" in row and "model" in row for row in document.values()
+    )
+
+
+def import_row(document: Fields, choice: Choice) -> Imported:
+    """One row of the file; raises `ProfileError` for one that is not of vLLM on one machine."""
+    name, row = _chosen(document, choice)
+    framework = text(row, "framework")
+    if framework != "vllm":
+        raise ProfileError(f"row {name}: its framework is {framework}; vramp imports those of vllm")
+    if row.get("multinode"):
+        raise ProfileError(f"row {name}: it takes several machines; vramp starts servers on one")
+    left_out = unknown(row, _ROW_KEYS)
+    groups = _groups(row, name, left_out)
+    model, image, precision = text(row, "model"), text(row, "image"), text(row, "precision")
+    node = node_in(text(row, "runner")) if choice.hardware is None else node_called(choice.hardware)
+    document = _document(groups, model, node)
+    if image:
+        container = docker_table(image, node.platform if node is not None else None)
+        document.setdefault("variants", {})["docker"] = {"server": {"engine": "docker", "docker": container}}
+    script = f"{text(row, 'model-prefix')}_{precision}_{node.word if node is not None else text(row, 'runner')}"
+    left_out += [
+        f"the row's flags and variables, which are in a script of benchmarks/single_node, {script}*.sh: `vramp import` "
+        f"reads it with --define MODEL={model} --define TP={next(iter(groups)).tp}",
+        "the spread of lengths: InferenceX draws each from 80 % to 100 % of ISL and OSL; here they are fixed",
+    ]
+    notes = [f"row {name}, precision {precision}, image {image}"]
+    return Imported(_KIND, profile_name(name), document, notes, left_out)
+
+
+def _chosen(document: Fields, choice: Choice) -> tuple[str, Fields]:
+    if choice.row is not None:
+        if choice.row not in document:
+            raise ProfileError(f"--row {choice.row}: no such row; {_offered(document, choice)}")
+        return choice.row, document[choice.row]
+    candidates = _candidates(document, choice)
+    if len(candidates) != 1:
+        raise ProfileError(f"the file has {len(document)} rows: give --row NAME; {_offered(document, choice)}")
+    return candidates[0], document[candidates[0]]
+
+
+def _candidates(document: Fields, choice: Choice) -> list[str]:
+    """The rows of vLLM on one machine, of the hardware if it is given; a file of one row has that row."""
+    node = None if choice.hardware is None else node_called(choice.hardware)
+    return (
+        list(document)
+        if len(document) == 1
+        else [
+            str(name)
+            for name, row in document.items()
+            if text(row, "framework") == "vllm" and not row.get("multinode")
+            if node is None or node_in(text(row, "runner")) == node
+        ]
+    )
+
+
+def _offered(document: Fields, choice: Choice) -> str:
+    names = _candidates(document, choice)
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return (
+        f"of vLLM there are: {', '.join(names[:_SHOWN])}{more}" if names else "none of them is of vLLM on one machine"
+    )
+
+
+def _groups(row: Fields, name: str, left_out: list[str]) -> dict[Split, list[Point]]:
+    """What is measured of each way to split the model, in the order of the row."""
+    groups: dict[Split, list[Point]] = {}
+    scenarios = table(row, "scenarios")
+    for scenario in scenarios:
+        if scenario != _FIXED:
+            left_out.append(f"scenario {scenario:.60}: its requests; vramp sends prompts of a fixed length")
+        for entry in tables(scenarios, scenario):
+            isl, osl = (_count(entry, "isl"), _count(entry, "osl")) if scenario == _FIXED else (None, None)
+            for space in tables(entry, "search-space"):
+                _note_space(space, left_out)
+                groups.setdefault(_split_of(space), []).append(Point(isl, osl, _concurrencies(space)))
+    if not groups:
+        raise ProfileError(f"row {name}: it has no search-space")
+    return groups
+
+
+def _note_space(space: Fields, left_out: list[str]) -> None:
+    notes = unknown(space, _SPACE_KEYS)
+    if spec_decoding := text(space, "spec-decoding"):
+        notes.append(f"spec-decoding {spec_decoding:.40}: its flags")
+    left_out += [note for note in notes if note not in left_out]
+
+
+def _split_of(space: Fields) -> Split:
+    sizes = [_count(space, key) if key in space else 1 for key in ("tp", "ep", "dcp-size", "pcp-size")]
+    tp, ep, dcp, pcp = sizes
+    return Split(tp, ep, space.get("dp-attn") is True, dcp, pcp, text(space, "spec-decoding")[:20])
+
+
+def _concurrencies(space: Fields) -> list[int]:
+    listed = space.get("conc-list")
+    if listed is not None:
+        if not isinstance(listed, list) or not listed:
+            raise ProfileError("conc-list: expected a list of numbers")
+        return [_count({"conc-list": number}, "conc-list") for number in listed]
+    least, most = _count(space, "conc-start"), _count(space, "conc-end")
+    ladder = [least]
+    while ladder[-1] < most:
+        ladder.append(min(ladder[-1] * 2, most))
+    return ladder
+
+
+def _document(groups: Mapping[Split, list[Point]], model: str, node: Node | None) -> dict[str, Any]:
+    first = next(iter(groups))
+    hardware = f" on {first.tp} {node.word}" if node is not None else ""
+    shaped = [point for points in groups.values() for point in points if point.isl is not None]
+    context = max((point.isl + point.osl + _SLACK for point in shaped if point.isl and point.osl), default=None)
+    server: dict[str, Any] = {"engine": "vllm", "model": model}
+    server |= {"platform": node.platform} if node is not None else {}
+    server["args"] = first.args | ({"max-model-len": context} if context is not None else {})
+    document: dict[str, Any] = {"description": f"{model}{hardware}, from InferenceX", "server": server}
+    alike = len({(point.isl, point.osl) for points in groups.values() for point in points}) == 1
+    for split, points in groups.items():
+        load = _load(points) if alike else {"stages": list(_stages(points))}
+        if split is first:
+            document |= load
+        else:
+            args = split.args
+            unset = [f"server.args.{flag}" for flag in first.args if flag not in args]
+            variant = {"unset": unset} if unset else {}
+            document.setdefault("variants", {})[split.name] = variant | load | {"server": {"args": args}}
+    return document
+
+
+def _load(points: list[Point]) -> dict[str, Any]:
+    ladder = list(dict.fromkeys(number for point in points for number in point.concurrency))
+    if points[0].isl is None:
+        return {"load": default_load({}) | {"concurrency": ladder}}
+    return {"load": {"isl": points[0].isl, "osl": points[0].osl, "concurrency": ladder}}
+
+
+def _stages(points: list[Point]) -> Iterator[dict[str, Any]]:
+    for point in points:
+        for number in point.concurrency:
+            if point.isl is not None:
+                yield {"isl": point.isl, "osl": point.osl, "concurrency": number}
+            else:
+                yield default_load({}) | {"concurrency": number}
+
+
+def _count(table: Fields, key: str) -> int:
+    value = table.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_CONCURRENCY * 100:
+        raise ProfileError(f"{key}: expected a number of at least 1")
+    return value

@@ -1,0 +1,185 @@
+"""`vramp import`: what others published, or a command line, as a profile."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+
+import loadgen
+from loadgen.errors import ProfileError, ResultError
+from loadgen.places import takes_bytes, write_named
+from loadgen.server.recipes.imported import Choice, Origin, toml_text
+from loadgen.server.recipes.read import MAX_BYTES, import_text
+from tui.cli.options import parser_of, print_output, print_status
+
+_EPILOG = """\
+FILE|URL is one of these; - reads standard input:
+  a recipe of vllm-project      https://recipes.vllm.ai/openai/gpt-oss-120b --hardware mi300x, or its YAML on GitHub
+  rows of InferenceX            configs/amd-master.yaml --row NAME
+  a script with a vLLM server   `vllm serve`, its Python module, or `docker run` of its image
+
+The profile goes to stdout, or to --out; what could not be taken over goes to stderr and into the profile's comments.
+Nothing of a script is run, and no secret is written. Read a profile before you run it: it names programs and images.
+
+exit codes: 0 done; 1 the profile cannot be written; 2 usage, or nothing to import
+"""
+_STDOUT = Path("-")
+_STDIN = "-"
+_MAX_REDIRECTS = 3
+_TIMEOUT_S = 20.0
+_GIT_TIMEOUT_S = 5
+_BLOB = re.compile(r"https://github\.com/([^/]+/[^/]+)/(?:blob|raw)/(.+)")
+_RAW = re.compile(r"https://raw\.githubusercontent\.com/[^/]+/[^/]+/([0-9a-f]{40})/")
+_PAGE = re.compile(r"https://recipes\.vllm\.ai/([^/?#]+/[^/?#]+?)(?:\.json)?/?(?:[?#].*)?")
+
+
+def import_profile(words: list[str]) -> int:
+    """Write the profile; the exit code."""
+    options = import_profile_parser().parse_args(words)
+
+    choice = Choice(
+        hardware=options.hardware,
+        variant=options.variant,
+        strategy=options.strategy,
+        features=None if options.features is None else [word for word in options.features.split(",") if word],
+        row=options.row,
+        defines=dict(_define(text) for text in options.define),
+    )
+    data, origin = _read(options.source, choice)
+    imported = import_text(data, origin.name, choice)
+    for remark in imported.left_out:
+        print_status(f"not taken over: {remark}")
+    text = toml_text(imported, origin, loadgen.__version__)
+    if options.out is None or options.out == _STDOUT:
+        return print_output(text)
+    path = options.out / f"{imported.name}.toml" if options.out.is_dir() else options.out
+    _write(path, text, force=options.force)
+    print_status(f"profile: {path}")
+    return 0
+
+
+def import_profile_parser() -> argparse.ArgumentParser:
+    about = "A profile from a published recipe, a row of a benchmark's configuration, or a command line."
+    parser = parser_of("vramp import", about, _EPILOG)
+    parser.add_argument("source", metavar="FILE|URL", help="see below")
+    parser.add_argument("--hardware", metavar="NAME", help="what to import it for: mi300x, h200, b200, ...")
+    parser.add_argument("--variant", metavar="NAME", help="one of a recipe's variants, such as fp8")
+    parser.add_argument("--strategy", metavar="NAME", help="one of a recipe's strategies, such as single_node_tep")
+    parser.add_argument("--features", metavar="A,B:MODE", help="of a recipe, in place of its own; default: those, too")
+    parser.add_argument("--row", metavar="NAME", help="the row of a file that has several")
+    parser.add_argument(
+        "--define",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="a shell variable that a script does not set",
+    )
+    parser.add_argument("-o", "--out", metavar="PATH", type=Path, help="write it there; into a folder, under its name")
+    parser.add_argument("--force", action="store_true", help="replace a file that is there")
+    return parser
+
+
+def _define(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        raise ProfileError(f"--define {text}: expected NAME=VALUE, such as TP=8")
+    return name, value
+
+
+def _read(source: str, choice: Choice) -> tuple[bytes, Origin]:
+    """The bytes of a file or a URL, and where they are from; raises `ProfileError`."""
+    if "://" in source:
+        url = file_url(source, choice)
+        data = fetched(url)
+        match = _RAW.match(url)
+        origin = Origin(url, match[1] if match is not None else "", fetched=datetime.now(UTC).date().isoformat())
+    elif source == _STDIN:
+        data, origin = sys.stdin.buffer.read(MAX_BYTES + 1), Origin("standard input")
+    else:
+        data, origin = _file_bytes(Path(source)), Origin(source, _commit_of(Path(source)))
+    return data, origin._replace(sha256=hashlib.sha256(data).hexdigest())
+
+
+def _file_bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise ProfileError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _commit_of(path: Path) -> str:
+    """The commit that is checked out where the file is; empty if that is unknown."""
+    git = shutil.which("git")
+    if git is None:
+        return ""
+    command = [git, "-C", str(path.absolute().parent), "ls-files", "--error-unmatch", "--", path.name]
+    try:
+        subprocess.run(command, capture_output=True, check=True, timeout=_GIT_TIMEOUT_S)
+        command[3:] = ["rev-parse", "HEAD"]
+        return subprocess.run(
+            command, capture_output=True, check=True, timeout=_GIT_TIMEOUT_S, text=True
+        ).stdout.strip()
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return ""
+
+
+def file_url(url: str, choice: Choice) -> str:
+    """The URL of the file itself, for the page that shows it on GitHub or on the recipes' site."""
+    if match := _BLOB.fullmatch(url):
+        return f"https://raw.githubusercontent.com/{match[1]}/{match[2]}"
+    if match := _PAGE.fullmatch(url):
+        parts = [match[1]]
+        parts += ["hw", choice.hardware] if choice.hardware else []
+        parts += ["strategies", choice.strategy] if choice.strategy else []
+        return f"https://recipes.vllm.ai/{'/'.join(parts)}.json"
+    return url
+
+
+def fetched(url: str, transport: httpx.BaseTransport | None = None) -> bytes:
+    """What is at this URL, within limits of size and time; raises `ProfileError`."""
+    until = time.monotonic() + _TIMEOUT_S
+    client = httpx.Client(
+        transport=transport,
+        timeout=_TIMEOUT_S,
+        follow_redirects=True,
+        max_redirects=_MAX_REDIRECTS,
+        event_hooks={"request": [_require_https]},
+    )
+    data = bytearray()
+    try:
+        with client, client.stream("GET", url) as response:
+            if not response.is_success:
+                raise ProfileError(f"{url}: HTTP {response.status_code}")
+            for part in response.iter_bytes():
+                data += part
+                if len(data) > MAX_BYTES:
+                    raise ProfileError(f"{url}: larger than {MAX_BYTES >> 20} MiB, which is no recipe")
+                if time.monotonic() > until:
+                    raise ProfileError(f"{url}: not complete after {_TIMEOUT_S:g} s")
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        raise ProfileError(f"{url}: cannot be fetched: {error}") from None
+    return bytes(data)
+
+
+def _require_https(request: httpx.Request) -> None:
+    if request.url.scheme != "https":
+        raise ProfileError(f"{request.url}: expected https: what is fetched names programs to run")
+
+
+def _write(path: Path, text: str, *, force: bool) -> None:
+    try:
+        if path.exists() and not force and not takes_bytes(path):
+            raise ProfileError(f"{path}: there is such a file; --force replaces it")
+        write_named(path, text.encode())
+    except OSError as error:
+        raise ResultError(f"{path}: the profile cannot be written: {error.strerror}") from error
