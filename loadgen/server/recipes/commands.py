@@ -60,10 +60,9 @@ def import_command(text: str, choice: Choice) -> Imported:
         raise ProfileError(f"no `vllm serve`, nor `docker run` of a vLLM image, in it{hint}")
     first, *others = found
     imported = _imported(first, choice)
-    imported.left_out += [
-        f"{one.name}: it has another value under a condition (line {one.line}), which was not decided"
-        for one in first.unsure
-    ]
+    if first.unsure:
+        listed = ", ".join(f"{one.name} (line {one.line})" for one in first.unsure)
+        imported.left_out.append(f"what the script sets only under a condition: {listed}")
     if others:
         lines = ", ".join(str(other.line) for other in others[:8])
         imported.left_out.append(f"the other servers in it: {len(others)} (line {lines})")

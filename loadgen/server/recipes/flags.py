@@ -133,7 +133,7 @@ def _is_flag(text: str) -> bool:
 def _add_model(found: Served, word: Word) -> None:
     if word.missing:
         found.left_out.append(f"{word.text}: {_no_value(word.missing)}")
-    elif found.model is None:
+    elif found.model is None and word.text:
         found.model = word.text
     else:
         found.left_out.append(f"{word.text}: a second word that belongs to no flag")
@@ -151,7 +151,7 @@ def _add(found: Served, flag: _Flag) -> None:
         )
     elif missing:
         found.left_out.append(f"{shown} {' '.join(texts)}: {_no_value(missing)}")
-    elif flag.name in ("model", "model-tag") and texts:
+    elif flag.name in ("model", "model-tag") and any(texts):
         found.model = texts[0]
     elif flag.name == "served-model-name" and texts:
         found.served_model_name = texts[0]

@@ -37,10 +37,6 @@ class Choice(msgspec.Struct, frozen=True):
     defines: dict[str, str] = {}
     """Values for the shell variables of a command that the script itself does not set."""
 
-    def given(self) -> list[str]:
-        """The options that choose something."""
-        return [f"--{name}" for name in ("hardware", "variant", "strategy", "features", "row") if getattr(self, name)]
-
 
 class Origin(NamedTuple):
     """Where the text came from."""
@@ -90,8 +86,9 @@ def environment(variables: Mapping[str, object], left_out: list[str]) -> dict[st
 def default_load(args: Mapping[str, Any]) -> dict[str, Any]:
     """A modest ladder for a source without a load, within the server's context."""
     context = args.get("max-model-len")
-    fits = not isinstance(context, int) or context >= _ISL + _OSL
-    isl, osl = (_ISL, _OSL) if fits else (max(context // 2, 1), max(context // 4, 1))
+    isl, osl = _ISL, _OSL
+    if isinstance(context, int) and context < isl + osl:
+        isl, osl = max(context // 2, 1), max(context // 4, 1)
     return {"isl": isl, "osl": osl, "concurrency": list(_LADDER)}
 
 

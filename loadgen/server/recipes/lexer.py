@@ -130,7 +130,8 @@ class _Lexer:
 
     def _double_quoted(self) -> Iterator[Part]:
         self._at += 1
-        yield Part("text", "", quoted=True)  # "" is a word
+        if self._text[self._at : self._at + 1] == '"':
+            yield Part("text", "", quoted=True)  # a word without letters
         while self._at < len(self._text):
             character = self._text[self._at]
             if plain := self._match(_IN_QUOTES):

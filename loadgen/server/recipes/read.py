@@ -27,6 +27,17 @@ _KEY = re.compile(r"^[\w.-]+:(?:\s|$)", re.MULTILINE)
 _BINARY = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 
+_FIELDS = {"--define": "defines"} | {f"--{name}": name for name in ("variant", "strategy", "features", "row")}
+_OF_RECIPES = ("variant", "strategy", "features")
+_CHOICES: dict[object, tuple[str, ...]] = {
+    import_recipe: _OF_RECIPES,
+    import_merged: _OF_RECIPES,
+    import_row: ("row",),
+    import_command: ("defines",),
+}
+"""Which options mean something for a format, besides the hardware."""
+
+
 def import_text(data: bytes, name: str, choice: Choice) -> Imported:
     """The profile in a text, by its contents and the ending of its name; raises `ProfileError` for any other text."""
     imported = _imported(_decoded(data, name), name, choice)
@@ -46,8 +57,6 @@ def _imported(text: str, name: str, choice: Choice) -> Imported:
         return _from_yaml(text, name, choice)
     if len(text) > _MAX_SCRIPT:
         raise ProfileError(f"{name}: more than {_MAX_SCRIPT >> 10} KiB, which is no script with a command")
-    if given := choice.given()[1 if choice.hardware else 0 :]:
-        raise ProfileError(f"{name}: {' and '.join(given)}: a command line has nothing to choose")
     return _explained(name, import_command, text, choice)
 
 
@@ -74,6 +83,9 @@ def _from_yaml(text: str, name: str, choice: Choice) -> Imported:
 
 
 def _explained(name: str, convert: Any, source: object, choice: Choice) -> Imported:  # noqa: ANN401 - one of three
+    for option, field in _FIELDS.items():
+        if getattr(choice, field) and field not in _CHOICES[convert]:
+            raise ProfileError(f"{name}: {option}: there is nothing of this to choose in it")
     try:
         imported: Imported = convert(source, choice)
     except ProfileError as error:

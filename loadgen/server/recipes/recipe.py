@@ -107,6 +107,10 @@ class _Recipe:
         self.meta = table(document, "meta")
         self.model = table(document, "model")
         self.left_out = unknown(document, _KNOWN_KEYS)
+        tasks = words(self.meta, "tasks")
+        for task in ("omni", "embedding"):
+            if task in tasks and "text" not in tasks:
+                raise ProfileError(f"a recipe for {task}: vramp measures servers that generate text")
         self.node = self._node(choice)
         self.variant_name, self.variant = self._variant(choice)
         self.strategy = self._strategy(choice)
@@ -114,10 +118,6 @@ class _Recipe:
         self.features = self._features(choice)
 
     def imported(self) -> Imported:
-        tasks = words(self.meta, "tasks")
-        for task in ("omni", "embedding"):
-            if task in tasks and "text" not in tasks:
-                raise ProfileError(f"a recipe for {task}: vramp measures servers that generate text")
         line = [text(self.variant, "model_id") or text(self.model, "model_id")]
         variables: dict[str, Any] = {}
         for layer in self._layers():
@@ -289,7 +289,9 @@ class _Recipe:
                 found = found.get("cu130") or found.get("cu129")
             if isinstance(found, str) and (declared is exact or brand == "nvidia" or isinstance(declared, Mapping)):
                 return found
-        tag = "nightly" if self.model.get("nightly_required") else "latest"
+        tag = "nightly" if self.model.get("nightly_required") is True else "latest"
+        if brand == "intel":
+            tag = "latest-x86_64"
         return f"{_IMAGES[self.node.brand]}:{tag}"
 
     def _shown(self) -> list[str]:
@@ -301,6 +303,9 @@ class _Recipe:
             yield f"verified on {', '.join(verified)}, not on {self.node.word}"
         elif verified:
             yield f"verified on {self.node.word}, according to the recipe"
+        needed = self.variant.get("vram_minimum_gb")
+        if isinstance(needed, int | float) and needed > self.node.memory_gb:
+            yield f"it takes {needed:g} GB of GPU memory, and {self.node.word} has {self.node.memory_gb} GB: too little"
 
     def _dependencies(self) -> Iterator[str]:
         for entry in tables(self.document, "dependencies"):
