@@ -5,6 +5,7 @@ Pure functions of the text: what is fetched or opened, and where the profile goe
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ _KEY = re.compile(r"^[\w.-]+:(?:\s|$)", re.MULTILINE)
 _BINARY = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 
+_SCRIPTS = ("sh", "bash", "md", "txt")
 _FIELDS = {"--define": "defines"} | {f"--{name}": name for name in ("variant", "strategy", "features", "row")}
 _OF_RECIPES = ("variant", "strategy", "features")
 _CHOICES: dict[object, tuple[str, ...]] = {
@@ -36,6 +38,10 @@ _CHOICES: dict[object, tuple[str, ...]] = {
     import_command: ("defines",),
 }
 """Which options mean something for a format, besides the hardware."""
+
+
+class _NotThis(ProfileError):
+    """The text is no YAML of a known kind; without an ending that says so, it may be a script."""
 
 
 def import_text(data: bytes, name: str, choice: Choice) -> Imported:
@@ -51,10 +57,13 @@ def _imported(text: str, name: str, choice: Choice) -> Imported:
     ending = name.rpartition(".")[2].lower()
     if _HTML.match(text):
         raise ProfileError(f"{name}: a page of HTML; give the file itself, such as GitHub's raw one")
+    if ending in ("yaml", "yml"):
+        return _from_yaml(text, name, choice)
     if ending == "json" or text.lstrip()[:1] in ("{", "["):
         return _from_json(text, name, choice)
-    if ending in ("yaml", "yml") or (ending not in ("sh", "bash", "md", "txt") and _KEY.match(text)):
-        return _from_yaml(text, name, choice)
+    if ending not in _SCRIPTS and _KEY.search(text):
+        with contextlib.suppress(_NotThis):
+            return _from_yaml(text, name, choice)
     if len(text) > _MAX_SCRIPT:
         raise ProfileError(f"{name}: more than {_MAX_SCRIPT >> 10} KiB, which is no script with a command")
     return _explained(name, import_command, text, choice)
@@ -74,12 +83,12 @@ def _from_yaml(text: str, name: str, choice: Choice) -> Imported:
     try:
         document = with_text_keys(yaml.safe_load(text))
     except (yaml.YAMLError, *UNDECODABLE) as error:
-        raise ProfileError(f"{name}: not valid YAML: {' '.join(str(error).split())[:300]}") from None
+        raise _NotThis(f"{name}: not valid YAML: {' '.join(str(error).split())[:300]}") from None
     if isinstance(document, Mapping) and is_recipe(document):
         return _explained(name, import_recipe, document, choice)
     if isinstance(document, Mapping) and is_rows(document):
         return _explained(name, import_row, document, choice)
-    raise ProfileError(f"{name}: YAML, but neither a recipe of vllm-project nor rows of InferenceX")
+    raise _NotThis(f"{name}: YAML, but neither a recipe of vllm-project nor rows of InferenceX")
 
 
 def _explained(name: str, convert: Any, source: object, choice: Choice) -> Imported:  # noqa: ANN401 - one of three
