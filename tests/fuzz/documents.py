@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tomllib
 from zlib import crc32
 
 import msgspec
@@ -23,6 +24,8 @@ from loadgen.schema.journal import Continued
 from loadgen.schema.result import Result
 from loadgen.server.preflight.facts import _facts_of
 from loadgen.server.process.log import MAX_LINE_CHARS, LogTail, split_line, telling_lines
+from loadgen.server.recipes.imported import Choice, Origin, toml_text
+from loadgen.server.recipes.read import import_text
 from loadgen.server.vllm.diagnosis import diagnose, kernel_kills
 from loadgen.server.vllm.startup import StartupWatch, last_start
 from loadgen.store.journal import JOURNAL, part_of, read_journal
@@ -47,6 +50,13 @@ def profile(data: bytes) -> Profile:
             load_profile(path, variant=name)
     require_finite(found.model_dump(exclude={"server": {"args"}}))
     return found
+
+
+def imported(data: bytes) -> str:
+    """A recipe, a row or a script, by what it looks like; what is written is read again."""
+    found = import_text(data, "x", Choice(hardware="h200"))
+    assert tomllib.loads(toml_text(found, Origin("x"), "1")) == found.document
+    return found.kind
 
 
 def override(data: bytes) -> Profile:

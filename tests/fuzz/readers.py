@@ -42,6 +42,10 @@ _PROFILE = _words(
     'isl= osl= rate= concurrency= duration="1s" data= kind="ladder" ttft_p99_ms= api_key_env= unset=["load.isl"] '
     '"uniform:1:9" "lognormal:256:0.5" "0.5*8+0.5*9" 1979-05-27 """ \'\'\' 0x 1e400 inf nan'
 )
+_IMPORT = _words(
+    "vllm serve docker run -e -tp= --model --api-key= export A= A+=( ${A[@]} ${A:-8} $(x) if then fi && || <<E model: "
+    "model_id: base_args: variants: features: modes: hardware_overrides: framework: search-space: conc-list: &a *a !!x"
+)
 _GPU = _words('"type":"Sampled" "type":"Opened" "type":"Refused" "gpus" "t_s" "index" "power_w" "missing" "processes"')
 _LOG = _words("Traceback Error: RuntimeError INFO ERROR pid=1 10% 1/0 /0 shards took version HIP SIGKILL \x1b[0m \r")
 _TRACE = _words('"timestamp" "input_length" "output_length" "hash_ids" TIMESTAMP ContextTokens GeneratedTokens , " Z')
@@ -66,6 +70,7 @@ READERS = (
     # What people hand over.
     Reader("profile", documents.profile, (ProfileError,), _PROFILE),
     Reader("override", documents.override, (ProfileError,), _PROFILE),
+    Reader("import", documents.imported, (ProfileError,), _IMPORT),
     Reader("lengths", documents.lengths, (ValueError,), _words("uniform: normal: lognormal: zipf: * + : each in s m")),
     Reader("config", documents.config, (ProfileError,), _words("theme= [keys] cockpit.more= ctrl+x")),
     Reader("dataset", documents.dataset, (ProfileError,), _TALK + _TRACE),

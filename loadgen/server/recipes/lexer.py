@@ -11,10 +11,10 @@ from typing import Literal, NamedTuple
 
 _BLANK = re.compile(r"(?:[ \t\r]|\\\r?\n)+")
 _COMMENT = re.compile(r"#[^\n]*")
-_REDIRECTION = re.compile(r"[0-9]*(?:[<>]&[0-9-]|&>>?|>>|>\||>&?|<<<|<>|<(?!<))")
+_REDIRECTION = re.compile(r"[0-9]*(?:[<>]&[0-9-]|&>>?|>>|>\||>&?|<<<|<>|<)")
 _HEREDOC = re.compile(r"<<-?[ \t]*(?P<quote>[\"']?)(?P<end>[\w.-]+)(?P=quote)")
 _OPERATOR = re.compile(r"&&|\|\||;;&?|;&|\|&|[;&|()\n]")
-_PLAIN = re.compile(r"[^\\'\"$`\s;&|()<>]+")
+_PLAIN = re.compile(r"[^\\'\"$` \t\r\n;&|()<>]+")
 _IN_QUOTES = re.compile(r"[^\\\"$`]+")
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]", re.ASCII)
 

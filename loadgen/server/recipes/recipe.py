@@ -17,6 +17,7 @@ from loadgen.server.recipes.imported import Choice, Imported, default_load, dock
 
 _KIND = "a recipe of vllm-project/recipes (Apache-2.0)"
 _DEFAULT = "default"
+_MAX_GB = 1_000_000
 _SINGLE = "single_node_"
 _PARALLEL_FLAGS = {
     "single_node_tp": ("--tensor-parallel-size", ()),
@@ -272,9 +273,14 @@ class _Recipe:
             size = self._for_hardware(declared) if isinstance(declared, Mapping) else declared
             if isinstance(size, int) and not isinstance(size, bool) and size > 0:
                 return size if self.node.generation == "cpu" else min(size, self.node.gpus)
-        needed = self.variant.get("vram_minimum_gb")
-        fits = isinstance(needed, int | float) and 0 < needed <= self.node.memory_gb / self.node.gpus
+        needed = self._needed_gb()
+        fits = needed is not None and needed <= self.node.memory_gb / self.node.gpus
         return 1 if fits else self.node.gpus
+
+    def _needed_gb(self) -> int | float | None:
+        """The memory of GPUs that the variant takes at least; None if the recipe does not say."""
+        needed = self.variant.get("vram_minimum_gb")
+        return needed if isinstance(needed, int | float) and 0 < needed < _MAX_GB else None
 
     def _for_hardware(self, layer: Fields) -> Any:  # noqa: ANN401 - any of YAML's types
         keys = (self.node.word, self.node.generation, self.node.brand.lower(), _DEFAULT)
@@ -303,9 +309,9 @@ class _Recipe:
             yield f"verified on {', '.join(verified)}, not on {self.node.word}"
         elif verified:
             yield f"verified on {self.node.word}, according to the recipe"
-        needed = self.variant.get("vram_minimum_gb")
-        if isinstance(needed, int | float) and needed > self.node.memory_gb:
-            yield f"it takes {needed:g} GB of GPU memory, and {self.node.word} has {self.node.memory_gb} GB: too little"
+        needed = self._needed_gb()
+        if needed is not None and needed > self.node.memory_gb:
+            yield f"it takes {needed} GB of GPU memory, and {self.node.word} has {self.node.memory_gb} GB: too little"
 
     def _dependencies(self) -> Iterator[str]:
         for entry in tables(self.document, "dependencies"):

@@ -31,6 +31,7 @@ _MAX_DEPTH = 4
 _MAX_SCOPES = 200
 _MAX_WORD = 1 << 16
 _MAX_WORDS = 4096
+_MAX_NAMES = 8  # of the variables without a value in a word
 _EMPTY: Mapping[str, Word] = MappingProxyType({})
 
 
@@ -368,7 +369,8 @@ def _split(word: Word) -> list[Word]:
 
 
 def _joined(words: Sequence[Word], between: str = " ") -> Word:
-    return Word(between.join(word.text for word in words), tuple(name for word in words for name in word.missing))
+    names = dict.fromkeys(name for word in words for name in word.missing)
+    return Word(between.join(word.text for word in words), tuple(names)[:_MAX_NAMES])
 
 
 def _script_of(words: Sequence[Word]) -> int | None:

@@ -59,6 +59,8 @@ def test_flags_are_taken_over(words: str, args: dict[str, Any]) -> None:
         "cd /x && vllm serve m/M --seed 1; sleep 1",
         'bash -c "vllm serve m/M --seed 1"',
         "cat > run.sh <<EOF\nvllm serve m/M --seed 1\nEOF\n",
+        "cat <<(x)\nvllm serve m/M --seed 1",
+        "echo a\x0bb\fc\u2003d\nvllm serve m/M --seed 1",
         "ssh box <<-'END'\n\tvllm serve m/M --seed 1\n\tEND\n",
         "It's easy. This is how:\n\n    vllm serve m/M --seed 1\n\nand you're done",
         "# Title\nDon't\n```bash\npip install vllm\n```\n```sh\nvllm serve m/M --seed 1\n```\n",

@@ -81,7 +81,7 @@ def test_a_file_of_a_checkout_has_its_commit(script: Path, capsys: pytest.Captur
     [
         (["/nowhere/x.yaml"], "cannot be read"),
         (["/tmp"], "cannot be read"),
-        (["/dev/zero"], "larger than 4 MiB"),
+        (["/dev/zero"], "larger than 1 MiB"),
         (["x\0y"], "cannot be read"),
         (["http://example.org/x.yaml"], "https"),
         (["ftp://example.org/x.yaml"], "https"),
@@ -147,7 +147,7 @@ def test_a_url_is_fetched_over_https_only() -> None:
     ("answer", "word"),
     [
         (lambda _: httpx.Response(404), "HTTP 404"),
-        (lambda _: httpx.Response(200, content=b"x" * (MAX_BYTES + 1)), "larger than 4 MiB"),
+        (lambda _: httpx.Response(200, content=b"x" * (MAX_BYTES + 1)), "larger than 1 MiB"),
         (lambda _: httpx.Response(302, headers={"Location": "/again"}), "cannot be fetched"),
         (lambda _: httpx.Response(200, headers={"Content-Encoding": "gzip"}, content=b"no gzip"), "cannot be fetched"),
     ],
