@@ -225,8 +225,7 @@ def _add_option(container: _Container, word: Word, rest: Iterator[Word]) -> None
     elif option in _LISTS or option in _SINGLE:
         _add_key(container, option, value)
     elif option not in _OURS and option != "--publish":
-        shown = "" if option in _SWITCHES else f" {value.text}"
-        container.left_out.append(f"{shown_command(['docker', 'run'])} {option}{shown}: no key of server.docker")
+        container.left_out.append(f"{option}: there is no such key in server.docker")
 
 
 def _add_key(container: _Container, option: str, value: Word) -> None:

@@ -29,6 +29,7 @@ _SEVERAL_MACHINES = (
     "data-parallel-start-rank",
 )
 _MAX_PORT = 65535
+_MAX_SHOWN = 100  # characters of a value
 
 
 class Word(NamedTuple):
@@ -150,7 +151,7 @@ def _add(found: Served, flag: _Flag) -> None:
             else f"{shown}: secrets are never written"
         )
     elif missing:
-        found.left_out.append(f"{shown} {' '.join(texts)}: {_no_value(missing)}")
+        found.left_out.append(f"{shown} {' '.join(texts)[:_MAX_SHOWN]}: {_no_value(missing)}")
     elif flag.name in ("model", "model-tag") and any(texts):
         found.model = texts[0]
     elif flag.name == "served-model-name" and texts:
