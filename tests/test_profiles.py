@@ -7,6 +7,7 @@ import pytest
 
 from loadgen.plan.from_profile import stages_of
 from loadgen.plan.stage import Stage
+from loadgen.profile import BASE
 from loadgen.profile.document import load_document, load_profile, variant_names
 from loadgen.profile.schema import Profile
 from loadgen.server.preflight.check import check_profile
@@ -90,6 +91,17 @@ def test_every_published_figure_meets_a_stage(name: str, variant: str | None) ->
     for point in [] if reference is None else reference.points:
         stages = plan(name, variant)
         assert any(all(getattr(point, key) in (None, getattr(stage, key)) for key in keys) for stage in stages)
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_every_published_ratio_is_of_two_variants_and_meets_a_stage(path: Path) -> None:
+    names = {BASE, *variant_names(load_document(path))}
+    reference = load_profile(path).reference
+    for ratio in [] if reference is None else reference.ratios:
+        assert {ratio.variant, ratio.over} <= names
+        keys = ("concurrency", "rate", "isl", "osl")
+        stages = plan(path.stem)
+        assert any(all(getattr(ratio, key) in (None, getattr(stage, key)) for key in keys) for stage in stages)
 
 
 @pytest.mark.parametrize(("name", "variant"), ALL)

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_serializer, model_validator
 from pydantic_core.core_schema import SerializerFunctionWrapHandler
 
+from loadgen.profile import BASE
 from loadgen.profile.load import Load, PlanSettings, StageSettings, Table
 from loadgen.profile.values import BaseUrl, Concurrency, Flags, Milliseconds, Rate, Seconds, Share, Tokens, slo_problem
 from loadgen.searches import SEARCHES
@@ -23,6 +24,7 @@ _FIGURE = re.compile(
     r"|requests_per_(s|min)|(input|output|total)_tokens_per_s|duration_s|completed|(input|output)_tokens|mfu_percent"
     r"|prefix_hit_percent"
 )
+_RATIO_OF = r"^((ttft|tpot|itl|e2e)_(mean|p50|p90|p95|p99|p999)_ms|(requests|(input|output|total)_tokens)_per_s)$"
 
 
 OWN_HOSTS_KEYS = ("python", "listen", "port")
@@ -299,6 +301,32 @@ class ReferencePoint(Table):
         return self
 
 
+class ReferenceRatio(Table):
+    """A published figure of one variant divided by that of another; a key of the load that is left out matches any.
+
+    `vramp sweep` and `vramp compare` show it next to the measured ratio. It says the same on every box of its hardware.
+    """
+
+    variant: str = BASE
+    """The variant whose figure is divided; `base` is the profile without any."""
+    over: str
+    """The variant by whose figure it is divided."""
+    figure: str = Field(default="output_tokens_per_s", pattern=_RATIO_OF)
+    """A rate such as `output_tokens_per_s`, or a latency such as `tpot_mean_ms`."""
+    value: FiniteFloat = Field(gt=0)
+    """The published ratio."""
+    of: str = ""
+    """The hardware or column of the publication, if it has several."""
+    concurrency: Concurrency | None = None
+    """The concurrency at which it was measured."""
+    rate: Rate | None = None
+    """The requests per second at which it was measured."""
+    isl: Tokens | None = None
+    """Tokens of a prompt."""
+    osl: Tokens | None = None
+    """Tokens of an answer."""
+
+
 class ReferenceSystem(Table):
     """What a publication measured with; a run compares itself with each key that is given."""
 
@@ -322,7 +350,7 @@ class Reference(Table):
     source: str
     """Where it was published."""
     notes: list[str] = []
-    """What it says without figures: ratios, and the conditions of its runs."""
+    """What it says without figures, such as the conditions of its runs."""
     data: str = ""
     """The file of prompts it was measured with, and where to get it; a run that sent another file says so."""
     data_sha256: str = Field(default="", pattern="^([0-9a-f]{64})?$")
@@ -331,6 +359,8 @@ class Reference(Table):
     """What it was measured with."""
     points: list[ReferencePoint] = []
     """Its figures, by load."""
+    ratios: list[ReferenceRatio] = []
+    """Its figures that compare two variants."""
 
 
 _PageUrl = Annotated[str, Field(pattern=r"^https?://[^\s/]+")]

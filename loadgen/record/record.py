@@ -34,7 +34,7 @@ from loadgen.record.stage_result import (
 )
 from loadgen.record.start import start_verdicts
 from loadgen.record.timeline import Timeline
-from loadgen.schema.comparison import Comparison, Condition, ReferenceResult
+from loadgen.schema.comparison import Comparison, Condition, PublishedRatio, ReferenceResult
 from loadgen.schema.engine import EngineView, OthersTraffic
 from loadgen.schema.finding import Finding, Verdict
 from loadgen.schema.hosts import ClockMoved, HostFacts, HostsJoined, Placement
@@ -415,7 +415,8 @@ class Record:
         if self._reference is None:
             return None
         compared = [comparison for stage in self.stages.values() for comparison in self.compared(stage)]
-        return ReferenceResult(self._reference.source, list(self._reference.notes), compared, self.conditions)
+        ratios = tuple(PublishedRatio(**ratio.model_dump()) for ratio in self._reference.ratios)
+        return ReferenceResult(self._reference.source, list(self._reference.notes), compared, self.conditions, ratios)
 
     def run_verdicts(self) -> list[Verdict]:
         """Verdicts on the whole run: the output, and the server's start."""

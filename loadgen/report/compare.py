@@ -47,6 +47,7 @@ from loadgen.report.configuration import (
     unlikeness,
 )
 from loadgen.report.output import OutputComparison, compare_output
+from loadgen.report.ratios import Ratios, measured_ratios, variant_of
 from loadgen.schema.comparison import Compared, Difference
 from loadgen.schema.result import Result, StageResult
 
@@ -100,6 +101,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     only_a: list[str]  # the loads that only A has
     only_b: list[str]
     unmeasured: list[str] = []  # the loads in `only_a` that B sent or, cut short, did not come to
+    ratios: Ratios | None = None  # published for these two variants
 
     @property
     def words(self) -> dict[str, int]:
@@ -164,6 +166,7 @@ def compare_runs(
         only_a=[load.words for load in left_a],
         only_b=[load.words for load in left_b],
         unmeasured=[load.words for load in left_a if cut_short or load in sent_b],
+        ratios=measured_ratios({variant_of(result_a): result_a, variant_of(result_b): result_b}),
     )
 
 

@@ -17,6 +17,7 @@ from loadgen.report.document import Section, Table
 from loadgen.report.markdown import section_blocks
 from loadgen.report.notes import LATENCY_TITLES, Note
 from loadgen.report.output import comparison_words, difference_columns
+from loadgen.report.ratios import Ratios, measured_ratios, ratio_section
 from loadgen.report.tabular import Column, cut, json_text
 from loadgen.report.text import section_lines
 from loadgen.schema.comparison import Compared
@@ -52,6 +53,7 @@ def compare_sections(comparison: RunComparison, value_chars: int | None = None) 
         _sides(comparison),
         _configuration(comparison, value_chars),
         *(_stage(stage, comparison) for stage in comparison.stages),
+        ratio_section(comparison.ratios),
         Section("Over all stages", [Table(_mean_columns(comparison.means), comparison.means)]),
         Section(
             "Output of the idle engines",
@@ -255,10 +257,16 @@ def _change(name: str, base: SweepRow, row: SweepRow) -> float | None:
     return float(100 * (row[name] / base[name] - 1))
 
 
-def sweep_text(rows: Sequence[SweepRow]) -> str:
-    """A table per stage with a row per variant, and the variants that lack some or all figures."""
+def sweep_ratios(outcomes: Sequence[Outcome]) -> Ratios | None:
+    """The published ratios that these variants measured."""
+    return measured_ratios({one.variant: one.result for one in outcomes if one.result is not None})
+
+
+def sweep_text(rows: Sequence[SweepRow], ratios: Ratios | None = None) -> str:
+    """A table per stage with a row per variant, published ratios, and the variants that lack some or all figures."""
     stages = dict.fromkeys(row["stage"] for row in rows if row["stage"] is not None)
     found = [Section(stage, [Table([*_SWEEP], [row for row in rows if row["stage"] == stage])]) for stage in stages]
+    found += [ratio_section(ratios)] if ratios is not None else []
     incomplete = {row["variant"]: row for row in rows if row["state"] != "complete"}
     endings = [Note(name, _ending(row)) for name, row in incomplete.items()]
     found += [Section("Not complete", notes=endings)] if endings else []
@@ -295,5 +303,6 @@ def _troubles(row: SweepRow) -> str:
 _SWEEP = tuple(_sweep_columns())
 
 
-def sweep_json(profile: str, seed: int, rows: Sequence[SweepRow]) -> str:
-    return json_text({"schema": "vramp.sweep-report/1", "profile": profile, "seed": seed, "rows": rows}) + "\n"
+def sweep_json(profile: str, seed: int, rows: Sequence[SweepRow], ratios: Ratios | None = None) -> str:
+    head = {"schema": "vramp.sweep-report/1", "profile": profile, "seed": seed}
+    return json_text({**head, "rows": rows, "ratios": ratios}) + "\n"

@@ -401,7 +401,8 @@ def published(result: Result) -> Section:
     reference = result.reference
     if reference is None:
         return Section("Published and measured")
-    words = filter(None, [*condition_words(reference.conditions), *reference.notes, published_nowhere(result)])
+    ratios = "ratios of its variants were published: `vramp sweep` measures them" if reference.ratios else ""
+    words = filter(None, [*condition_words(reference.conditions), *reference.notes, published_nowhere(result), ratios])
     return Section(
         "Published and measured",
         [Table(published_columns(result.stages), reference.comparisons)],

@@ -18,6 +18,20 @@ class Comparison(msgspec.Struct, frozen=True):
     difference_percent: float | None  # measured against published; None if either is missing
 
 
+class PublishedRatio(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A published figure of one variant divided by that of another, and its load; what is None matches any."""
+
+    variant: str
+    over: str
+    figure: str
+    value: float
+    of: str = ""  # hardware or column of the publication, where it has several
+    concurrency: int | None = None
+    rate: float | None = None
+    isl: int | None = None
+    osl: int | None = None
+
+
 class Condition(msgspec.Struct, frozen=True):
     """One condition of the published measurement, and whether this run has the same."""
 
@@ -34,6 +48,7 @@ class ReferenceResult(msgspec.Struct, frozen=True):
     notes: list[str]
     comparisons: list[Comparison]
     conditions: tuple[Condition, ...] = ()
+    ratios: tuple[PublishedRatio, ...] = ()  # measured by two runs: see `vramp compare`
 
 
 Word = Literal["better", "worse", "no evidence"]

@@ -12,7 +12,7 @@ from loadgen.profile import BASE
 from loadgen.profile.document import load_document, variant_names
 from loadgen.profile.schema import Profile
 from loadgen.report.assessment import shortcomings
-from loadgen.report.compare_document import sweep_json, sweep_rows, sweep_text
+from loadgen.report.compare_document import sweep_json, sweep_ratios, sweep_rows, sweep_text
 from loadgen.run.run import Run
 from loadgen.run.settings import RunSettings
 from loadgen.run.sweep import (
@@ -152,13 +152,14 @@ def _run_one(folder: Path, name: str, profile: Profile, *, force: bool) -> tuple
 
 def _conclude(folder: Path, state: Sweep, json_path: Path | None) -> int:
     """Write the rows and print the table; return the exit code, if no variant has another."""
-    rows = sweep_rows(outcomes_of(folder, state))
+    outcomes = outcomes_of(folder, state)
+    rows, ratios = sweep_rows(outcomes), sweep_ratios(outcomes)
     if json_path is not None:
         try:
-            json_path.write_text(sweep_json(state.profile, state.seed, rows), encoding="utf-8")
+            json_path.write_text(sweep_json(state.profile, state.seed, rows, ratios), encoding="utf-8")
         except OSError as error:
             raise ResultError(f"{json_path}: cannot be written: {error.strerror}") from error
-    code = print_output(f"{printable(sweep_text(rows))}\n")
+    code = print_output(f"{printable(sweep_text(rows, ratios))}\n")
     print_status(f"sweep: {folder}")
     if state.remaining:
         print_status(f"not complete: {', '.join(state.remaining)}; --resume {folder} continues with them")
