@@ -39,7 +39,7 @@ def test_a_box_is_a_part_and_a_number(text: str, word: str, count: int | None) -
         ("8xmi300", "mi300x"),
         ("0xmi300x", "mi300x"),
         ("h200-sxn", "h200-sxm"),
-        ("toaster", "mi210, mi300x, mi325x, mi355x, a100-40gb"),
+        ("toaster", "mi210, mi300x, mi325x, mi350x, mi355x"),
         ("", "mi210, mi300x"),
         ("8x", "mi210, mi300x"),
     ],

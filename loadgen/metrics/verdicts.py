@@ -11,7 +11,8 @@ from statistics import median
 
 import msgspec
 
-from loadgen.format import counted
+from loadgen.format import counted, memory
+from loadgen.parts import part_called
 from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import GpuStage
 from loadgen.schema.samples import GpuSample, GpuStatic
@@ -24,6 +25,10 @@ SLOWER_THAN_SIBLINGS = 0.9  # of the siblings' median clock: with tensor paralle
 HOTTER_THAN_SIBLINGS_C = 10.0
 LOW_CLOCK = 0.5
 """Of the highest clock. A busy GPU that is slower and gives no reason is held back by a locked clock or a setting."""
+SLOW_CLOCK = 0.4
+"""Of the highest clock. Matrix products at the power cap run at 53 % of it, or more; a GPU that hangs in its lowest
+clock at 3 %."""
+LEAST_HBM = 0.95  # of the data sheet's: drivers and ECC take less than the rest, and a lost stack is 12 %
 USED_BEFORE_START_BYTES = 2 * 1024**3  # driver and firmware use less than this
 BUSY_PERCENT = 90.0
 IDLE_BELOW_PERCENT = 70.0  # activity below which a GPU often waits
@@ -163,8 +168,7 @@ def _below_pcie(gpu: GpuFacts) -> str | None:
         return f"PCIe x{width} of x{most}"
     speed, fastest = gpu.now.pcie_speed_gts, gpu.static.pcie_speed_max_gts
     # An idle link may run slower to save power; under load it must not.
-    busy = (gpu.now.gfx_percent or 0.0) >= BUSY_PERCENT
-    if busy and speed is not None and fastest is not None and 0 < speed < 0.9 * fastest:
+    if _is_busy(gpu) and speed is not None and fastest is not None and 0 < speed < 0.9 * fastest:
         return f"PCIe {speed:g} of {fastest:g} GT/s"
     return None
 
@@ -242,13 +246,50 @@ def _slower(gpu: GpuFacts) -> str | None:
 
 def _low_clock(gpu: GpuFacts) -> str | None:
     clock, most = gpu.now.gfx_clock_mhz, gpu.static.gfx_clock_max_mhz
-    power, cap = gpu.now.power_w, gpu.now.power_cap_w
-    is_at_cap = power is not None and cap is not None and power >= AT_CAP * cap
-    if clock is None or not most or clock >= LOW_CLOCK * most or (gpu.now.gfx_percent or 0.0) < BUSY_PERCENT:
+    if clock is None or not most or not SLOW_CLOCK * most <= clock < LOW_CLOCK * most or not _is_busy(gpu):
         return None
-    if is_at_cap or _held_back(gpu, lambda reason: True)[0]:
+    if _is_at_cap(gpu) or _held_back(gpu, lambda reason: True)[0]:
         return None
     return f"clock {clock:.0f} of {most:.0f} MHz under load, and no reason given"
+
+
+def _slow_clock(gpu: GpuFacts) -> str | None:
+    most = gpu.static.gfx_clock_max_mhz
+    return _slow(gpu, most, f"{most:.0f} MHz") if most else None
+
+
+def _slow_for_its_part(gpu: GpuFacts) -> str | None:
+    part = None if gpu.static.gfx_clock_max_mhz else part_called(gpu.static.name)
+    most = None if part is None else part.clock_mhz
+    return _slow(gpu, most, f"the {most:.0f} MHz of its data sheet") if most else None
+
+
+def _slow(gpu: GpuFacts, most: float, words: str) -> str | None:
+    """A power cap is a good reason for a low clock; low power is no sign of anything."""
+    clock = gpu.now.gfx_clock_mhz
+    if clock is None or clock >= SLOW_CLOCK * most or not _is_busy(gpu):
+        return None
+    if _is_at_cap(gpu) or _power_capped(gpu) is not None:
+        return None
+    return f"clock {clock:.0f} of {words}, {gpu.now.gfx_percent:.0f}% busy"
+
+
+def _is_at_cap(gpu: GpuFacts) -> bool:
+    power, cap = gpu.now.power_w, gpu.now.power_cap_w
+    return power is not None and cap is not None and power >= AT_CAP * cap
+
+
+def _is_busy(gpu: GpuFacts) -> bool:
+    return (gpu.now.gfx_percent or 0.0) >= BUSY_PERCENT
+
+
+def _below_rated(gpu: GpuFacts) -> str | None:
+    part, total_bytes = part_called(gpu.static.name), gpu.static.hbm_total_bytes
+    # A virtual machine's, or a partition's, may be a share.
+    is_whole = not is_partition(gpu.static.compute_partition) and gpu.static.virtualization != "GUEST"
+    if part is None or total_bytes is None or not is_whole or total_bytes >= LEAST_HBM * (part.hbm_mib << 20):
+        return None
+    return f"memory {memory(total_bytes)} of the {memory(part.hbm_mib << 20)} of its data sheet"
 
 
 def _hotter(gpu: GpuFacts) -> str | None:
@@ -319,10 +360,13 @@ _GPU_RULES: tuple[tuple[str, bool, Callable[[GpuFacts], str | None]], ...] = (
     ("throttled", True, _throttled),
     ("power-capped", False, _power_capped),
     ("straggler", True, _slower),
+    ("slow-clock", True, _slow_clock),
+    ("slow-clock", False, _slow_for_its_part),  # clocks of data sheets are unsure
     ("low-clock", True, _low_clock),
     ("hotter-than-siblings", True, _hotter),
     ("pcie-below-maximum", True, _below_pcie),
     ("link-down", True, _link_down),
+    ("hbm-below-rated", True, _below_rated),
     ("hbm-used-before-start", True, _used_before),
     ("partitioned", False, _partitioned),
     ("power-cap-changed", False, _other_cap),

@@ -16,6 +16,7 @@ from loadgen.metrics.verdicts import (
     queueing,
     stage_verdicts,
 )
+from loadgen.parts import PARTS
 from loadgen.schema.samples import GpuSample, GpuStatic
 from tests.telemetry.test_h100 import capture, phase
 
@@ -82,6 +83,9 @@ HEALTHY = GpuSample(
 )
 
 
+AT_300_W = {"power_w": 299.0, "power_cap_w": 300.0}
+
+
 def gpu(static: dict[str, Any] | None = None, now: dict[str, Any] | None = None, **facts: Any) -> GpuFacts:
     fields = {name: getattr(STATIC, name) for name in STATIC.__struct_fields__} | (static or {})
     sample = {name: getattr(HEALTHY, name) for name in HEALTHY.__struct_fields__} | (now or {})
@@ -117,6 +121,17 @@ def gpu(static: dict[str, Any] | None = None, now: dict[str, Any] | None = None,
             gpu({"gfx_clock_max_mhz": 2100.0}, {"gfx_clock_mhz": 900.0, "power_w": 300.0}),
             "low-clock",
             "clock 900 of 2100 MHz under load, and no reason given",
+        ),
+        (
+            gpu({"gfx_clock_max_mhz": 2100.0}, {"gfx_clock_mhz": 60.0, "power_w": 150.0}),
+            "slow-clock",
+            "clock 60 of 2100 MHz, 97% busy",
+        ),
+        (gpu(now={"gfx_clock_mhz": 60.0}), "slow-clock", "clock 60 of the 2100 MHz of its data sheet, 97% busy"),
+        (
+            gpu({"hbm_total_bytes": 168 * GIB}),
+            "hbm-below-rated",
+            "memory 168.0 GiB of the 192.0 GiB of its data sheet",
         ),
         (gpu(siblings_temperature_c=60.0), "hotter-than-siblings", "18 C hotter than its siblings"),
         (gpu(now={"pcie_width": 8}), "pcie-below-maximum", "PCIe x8 of x16"),
@@ -158,10 +173,30 @@ def test_a_gpu_that_is_not_well(facts: GpuFacts, id: str, text: str) -> None:
         gpu({"gfx_clock_max_mhz": 2100.0}, {"gfx_clock_mhz": 900.0, "gfx_percent": 40.0}),  # idle GPUs save power
         gpu({"gfx_clock_max_mhz": 2100.0}, {"gfx_clock_mhz": 900.0, "power_w": 740.0}),  # held by its power cap
         gpu({"gfx_clock_max_mhz": None}, {"gfx_clock_mhz": 900.0}),
+        gpu(now={"gfx_clock_mhz": 60.0, "gfx_percent": 40.0}),
+        gpu({"name": "MI999X"}, {"gfx_clock_mhz": 60.0}),  # no data sheet
+        # A power cap that was lowered on purpose: it is the reason.
+        gpu({"gfx_clock_max_mhz": 2100.0, "power_cap_default_w": 300.0}, {"gfx_clock_mhz": 500.0} | AT_300_W),
+        gpu(now={"power_w": 140.0}),  # low power alone is no sign of anything
+        gpu({"hbm_total_bytes": 183 * GIB}),  # what drivers and ECC leave
+        gpu({"hbm_total_bytes": 96 * GIB, "virtualization": "GUEST"}),
+        gpu({"name": "MI999X", "hbm_total_bytes": GIB}),
     ],
 )
 def test_a_gpu_that_is_well_or_says_nothing(facts: GpuFacts) -> None:
     assert gpu_verdicts([facts]) == []
+
+
+def test_a_clock_below_a_data_sheet_from_memory_is_information() -> None:
+    own, rated = gpu({"gfx_clock_max_mhz": 2100.0}, {"gfx_clock_mhz": 60.0}), gpu(now={"gfx_clock_mhz": 60.0})
+    assert [verdict.bad for verdict in gpu_verdicts([own, rated])] == [True, False]
+    assert all("clock_mhz" in part.unsure for part in PARTS if part.clock_mhz is not None)
+
+
+@pytest.mark.parametrize("partition", ["CPX", "1g.10gb"])
+def test_a_partition_has_a_share_of_the_memory(partition: str) -> None:
+    found = gpu_verdicts([gpu({"compute_partition": partition, "hbm_total_bytes": 24 * GIB})])
+    assert "hbm-below-rated" not in {verdict.id for verdict in found}
 
 
 @pytest.mark.parametrize(

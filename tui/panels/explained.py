@@ -61,6 +61,12 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("throttled", "the GPU is held back by heat, prochot or a brake", "cooling, power supply"),
     ("straggler", "its clock is below 90 % of its siblings'", "with tensor parallelism, every GPU waits for it"),
     (
+        "slow-clock",
+        "a busy GPU runs below 40 % of its highest clock (of the data sheet's, where it does not report its own: then "
+        "not bad), and its power cap is not the reason",
+        "reset the GPU, or the box; if it stays so on all GPUs, flash the firmware of the board again",
+    ),
+    (
         "low-clock",
         "a busy GPU runs below half of its highest clock, and neither heat nor its power cap is the reason",
         "look for a locked clock or a performance level: rocm-smi --showperflevel, nvidia-smi -q -d CLOCK",
@@ -76,6 +82,11 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
         "xid ecc-uncorrectable ecc-deferred row-remap",
         "Xid errors, memory errors, a bad row that waits for a reset or cannot be replaced; for a stage: new ones",
         "drain, reset or replace the GPU",
+    ),
+    (
+        "hbm-below-rated",
+        "the whole GPU reports at least 5 % less memory than its data sheet",
+        "look for a lost memory stack in the kernel's log; replace the GPU",
     ),
     (
         "hbm-used-before-start",
