@@ -62,6 +62,15 @@ def test_profiles_use_known_flags_and_variables(
     assert wrong == []
 
 
+@pytest.mark.parametrize("name", ["h100-llama-3.1-8b-fp8-kv", "mi300x-qwen3-235b-attention"])
+@pytest.mark.parametrize("setting", ["env.VLLM_GONE=1", "args.gone=1", "args.kv-cache=fp8"])
+def test_what_the_newest_recorded_version_does_not_know_is_found(name: str, setting: str) -> None:
+    """In a container, too, so that the test of all profiles cannot pass for want of looking."""
+    wrong = load_profile(FOLDER / f"{name}.toml", [f"server.{setting}"])
+    findings = asyncio.run(check_profile(wrong, stages_of(wrong), recorded=recorded_versions()[-1]))
+    assert any(found.severity == "blocks" or found.id in NEED_A_CHANGE for found in findings)
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_it_can_be_read_from_top_to_bottom(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
