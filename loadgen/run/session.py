@@ -196,7 +196,8 @@ class Session:
         """Log the figures of the start and how they differ from those of the last one, and keep them for the next."""
         start = msgspec.structs.replace(self.servers.start_figures, unix_s=time.time())
         with contextlib.suppress(ServerError):  # not every server has the page
-            start = with_cache_config(start, cache_config(await self._clients[0].metrics_text()))
+            for client in self._clients[:1]:  # none without a server
+                start = with_cache_config(start, cache_config(await client.metrics_text()))
         self._start = start
         last = self.servers.last_start
         self._start_differences = tuple(differences(last, start)) if last is not None else ()
