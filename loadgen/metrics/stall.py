@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from loadgen.schema.engine import EngineView
 
+STALLED = "stalled"  # the id of its verdict
 MIN_STALL_S = 30.0
 TIMES_LONGEST = 5.0  # of the longest silence that ended by itself
 _BUSY_PERCENT = 80.0
@@ -34,7 +35,7 @@ class Moment(NamedTuple):
     open_streams: int
     engine: EngineView | None  # the latest reading; None if there is none, or it has failed
     gfx_percent: float | None  # of the server's GPUs, the mean; None without
-    waits_for_worker: bool  # whether the log says since the silence began that a worker does not answer
+    waits_for_worker: bool  # whether the log has said since the last tick that a worker does not answer
 
 
 class Stall(NamedTuple):
@@ -49,12 +50,9 @@ class Stall(NamedTuple):
 
     def words(self, now_s: float) -> str:
         lasted_s = (self.ended_s if self.ended_s is not None else now_s) - self.since_s
-        seen = [
-            f"{value:.0f} {what}"
-            for value, what in ((self.running, "running"), (self.waiting, "waiting"), (self.gfx_percent, "% GPU busy"))
-            if value is not None
-        ]
-        return f"stalled for {lasted_s:.0f} s: {WORDS[self.kind]} ({', '.join(seen)})".replace(" % GPU", " % GPU")
+        figures = ((self.running, " running"), (self.waiting, " waiting"), (self.gfx_percent, "% GPU busy"))
+        seen = ", ".join(f"{value:.0f}{what}" for value, what in figures if value is not None)
+        return f"stalled for {lasted_s:.0f} s: {WORDS[self.kind]} ({seen})"
 
 
 class StallWatch:
@@ -63,29 +61,41 @@ class StallWatch:
     def __init__(self) -> None:
         self.stall: Stall | None = None
         self._silent_since_s: float | None = None
+        self._heard_s: float | None = None  # when something last arrived, or nothing was open
         self._longest_s = 0.0  # silence that ended by itself
         self._state: tuple[object, ...] | None = None  # of the engine, since the silence began
+        self._waits_for_worker = False  # since then, by the log
 
     def add(self, now: Moment) -> Stall | None:
         """Judge one more tick; returns a stall that has just ended."""
+        self._listen(now)
+        if self.stall is not None and not now.heard and _is_unknown(now.engine):
+            return None  # a page that does not answer is no sign of life
         state = _state_of(now.engine)
         waits = now.open_streams > 0 or _has_work(now.engine)
         if now.heard or not waits or state is None or state != self._state:
             return self._moved(now, state)
         assert self._silent_since_s is not None
+        self._waits_for_worker |= now.waits_for_worker
         silent_s = now.t_s - self._silent_since_s
         if silent_s > max(MIN_STALL_S, TIMES_LONGEST * self._longest_s):
             engine = now.engine
             assert engine is not None
-            self.stall = Stall(self._silent_since_s, _kind(now), engine.running, engine.waiting, now.gfx_percent)
+            kind = _kind(now, waits_for_worker=self._waits_for_worker)
+            self.stall = Stall(self._silent_since_s, kind, engine.running, engine.waiting, now.gfx_percent)
         return None
+
+    def _listen(self, now: Moment) -> None:
+        """Learn the longest silence; what a stall took is not what this run is used to."""
+        if now.heard and self.stall is None and self._heard_s is not None:
+            self._longest_s = max(self._longest_s, now.t_s - self._heard_s)
+        if now.heard or not now.open_streams or self._heard_s is None:
+            self._heard_s = now.t_s
 
     def _moved(self, now: Moment, state: tuple[object, ...] | None) -> Stall | None:
         ended = self.stall._replace(ended_s=now.t_s) if self.stall is not None else None
-        if ended is None and self._silent_since_s is not None and now.heard:
-            # What a stall took is not what this run is used to.
-            self._longest_s = max(self._longest_s, now.t_s - self._silent_since_s)
         self.stall, self._silent_since_s, self._state = None, now.t_s, state
+        self._waits_for_worker = False
         return ended
 
 
@@ -94,22 +104,26 @@ def _state_of(engine: EngineView | None) -> tuple[object, ...] | None:
 
     Waiting requests are none of it: they become more while nothing works.
     """
-    if engine is None or engine.generation_tokens_per_s is None:
+    if engine is None or _is_unknown(engine):
         return None
     if engine.generation_tokens_per_s or engine.prompt_tokens_per_s:
         return None
     return (engine.running, engine.kv_usage, engine.preemptions)
 
 
+def _is_unknown(engine: EngineView | None) -> bool:
+    return engine is None or engine.generation_tokens_per_s is None
+
+
 def _has_work(engine: EngineView | None) -> bool:
     return engine is not None and bool((engine.running or 0.0) + (engine.waiting or 0.0))
 
 
-def _kind(now: Moment) -> StallKind:
+def _kind(now: Moment, *, waits_for_worker: bool) -> StallKind:
     assert now.engine is not None
     if not now.engine.running and now.engine.waiting:
         return "scheduler"
-    if now.waits_for_worker:
+    if waits_for_worker:
         return "collective"
     if now.gfx_percent is None:
         return "unknown"

@@ -38,6 +38,7 @@ _SERVER_GROWTH_BYTES = 512 * 1024**2
 _SERVER_SHARE = 0.1
 _RECENT_LOOKS = 10
 _MAX_SAMPLES = 1000
+_FRESH_S = 5.0  # telemetry samples once a second
 _LISTED_S = 25.0  # how long a list of processes counts as current: they are listed every ten seconds, or not at all
 _MEASURED = tuple(field.name for field in msgspec.structs.fields(GpuStage) if field.type == GpuFigure | None)
 _ERRORS = (
@@ -266,6 +267,13 @@ class HardwareRecord:
         """A guess, as a last resort: the GPUs whose memory use is high or grew since the run began, else all."""
         used = tuple(gpu.index for gpu in self.gpus if self._holds_a_model(gpu, samples.get(gpu.index, ())))
         return ServerDevices(used, "hbm") if used else ServerDevices(tuple(gpu.index for gpu in self.gpus), "all")
+
+    def busy_percent(self, t_s: float) -> float | None:
+        """How busy the server's GPUs are at a moment of the run, their mean; None if no sample is fresh."""
+        samples = (self.latest.get(gpu.index) for gpu in self.sockets_of(self.now()))
+        fresh = [one for one in samples if one is not None and self.began_s + t_s - one.t_s <= _FRESH_S]
+        known = _known(fresh, "gfx_percent")
+        return fmean(known) if known else None
 
     def server_names(self) -> list[str] | None:
         """The name of each GPU on which the server computes; None where these are only a guess."""

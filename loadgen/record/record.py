@@ -15,6 +15,7 @@ from loadgen.format import iso_time
 from loadgen.metrics.frontier import Price, price_of
 from loadgen.metrics.others import LAG_S, Traffic
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
+from loadgen.metrics.stall import STALLED, Moment, Stall, StallWatch
 from loadgen.profile.schema import Reference
 from loadgen.record.account import account_of_span
 from loadgen.record.conditions import Here, conditions
@@ -95,6 +96,8 @@ class Record:
         self.search: SearchResult | None = None
         self.traffic = Traffic()
         self.canaries = CanaryRecord()
+        self.ended_stall: Stall | None = None  # with the last tick
+        self._stalls = StallWatch()
         self.hosts: tuple[HostFacts, ...] = ()  # of the cluster, if the load comes from one
         self._reference: Reference | None = None
         self._events_by_kind: Counter[str] = Counter()
@@ -160,6 +163,7 @@ class Record:
         self.server = line
         if line.state == "starting":
             self._begin_span()
+            self._stalls = StallWatch()
             self.server_starts.append(line)
             if line.engine not in ("attach", "none"):
                 self.hardware.keep_before_start()
@@ -242,6 +246,7 @@ class Record:
                 self.total.merge(metrics)
         self.client.add(line.client)
         self._see_others(line)
+        self._see_stall(line)
         if self.current is not None:
             self.current.add_client(line.client, span_s=line.span_s, workers=self.current.workers)
             self.current.add_gauges(line.engine)
@@ -256,6 +261,21 @@ class Record:
             if self.current is not None:
                 self.current.add_host(number, facts.name, tick, line.span_s)
 
+    def _see_stall(self, line: Ticked) -> None:
+        self.ended_stall = None
+        if self.server is None or self.server.state != "ready":
+            return
+        heard = line.client.reads > 0
+        moment = Moment(
+            line.t_s,
+            heard=heard,
+            open_streams=line.held,
+            engine=line.engine,
+            gfx_percent=None if heard else self.hardware.busy_percent(line.t_s),
+            waits_for_worker=line.waits_for_worker,
+        )
+        self.ended_stall = self._stalls.add(moment)
+
     def _see_others(self, line: Ticked) -> None:
         if self.traffic.tick(line) and self.current is not None and self.others is not None:
             self.current.add_others(self.others)
@@ -269,6 +289,11 @@ class Record:
     def others(self) -> OthersTraffic | None:
         """Others' traffic over the latest seconds; None if unknown."""
         return self.traffic.others
+
+    @property
+    def stall(self) -> Stall | None:
+        """The stall of the server that goes on, or went on when it was stopped or died."""
+        return self._stalls.stall
 
     @property
     def shown(self) -> StageRecord | None:
@@ -419,9 +444,15 @@ class Record:
         return ReferenceResult(self._reference.source, list(self._reference.notes), compared, self.conditions, ratios)
 
     def run_verdicts(self) -> list[Verdict]:
-        """Verdicts on the whole run: the output, and the server's start."""
+        """Verdicts on the whole run: a stall, the output, and the server's start."""
         differences = self.server.start_differences if self.server is not None else ()
-        return [*self.canaries.run_verdicts(), *start_verdicts(differences)]
+        return [*self._stall_verdicts(), *self.canaries.run_verdicts(), *start_verdicts(differences)]
+
+    def _stall_verdicts(self) -> list[Verdict]:
+        if self.stall is None or self.last_tick is None:
+            return []
+        subject = self.shown.subject if self.shown is not None else "server"
+        return [Verdict(STALLED, subject, self.stall.words(self.last_tick.t_s), bad=True)]
 
     def _server_result(self) -> ServerResult | None:
         if self.server is None or self.server.start is None:

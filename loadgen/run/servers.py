@@ -145,6 +145,13 @@ class Servers:
                 self._find_cause("serving")
                 raise LoadError(self._death_message(number, server, "during the load"))
 
+    def take_waits_for_worker(self) -> bool:
+        """Whether a log has said since the last call that a worker does not answer."""
+        said = [server for server in self.managed if server.waits_for_worker]
+        for server in said:
+            server.waits_for_worker = False
+        return bool(said)
+
     def _find_cause(self, phase: Phase) -> None:
         dead = next((server for server in self.managed if server.exit is not None), None)
         if dead is not None:

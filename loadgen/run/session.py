@@ -405,7 +405,8 @@ class Session:
         engine = self._watch.view if self._watch is not None else None
         model = self.served.model if self.served is not None else None
         own = sum((client.own_requests() for client in self._clients), OwnRequests())
-        self._writer.tick(tick, engine=engine, workers=workers, model=model, own=own)
+        waits = self.servers.take_waits_for_worker()
+        self._writer.tick(tick, engine=engine, workers=workers, model=model, own=own, waits_for_worker=waits)
 
     def _check(self, tick: FleetTick) -> None:
         """Raise `WorkerError` if a server is left without workers, `LoadError` if one has died."""

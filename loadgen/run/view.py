@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from loadgen.format import NO_LOAD, count, counted, number
 from loadgen.metrics.bursts import buffered_words, on_host
 from loadgen.metrics.mfu import compute_of
+from loadgen.metrics.stall import STALLED
 from loadgen.metrics.verdicts import StageFacts, flags, gpu_verdicts, kv_limit, memory_rate, queueing, stage_verdicts
 from loadgen.record.curve import distribution_of
 from loadgen.record.hardware import HardwareRecord
@@ -41,6 +42,7 @@ from loadgen.schema.snapshot import (
 )
 
 _CPU_POINTS = 8
+_SERVING: tuple[Phase, ...] = ("running", "paused", "draining", "holding")
 _QUIET_S = 10.0  # longer than most prefills
 _MAX_FAILED = 0.1  # of the streams that ended in the last seconds; with more, the run is failing
 
@@ -74,7 +76,10 @@ def snapshot_of(
     client = client_view(record, workers)
     found = gpu_verdicts(record.hardware.facts())
     verdicts = _verdicts(record, found)
-    if phase == "running" and not server.exists:
+    stalled = next((one.text for one in verdicts if one.id == STALLED and phase in _SERVING), "")
+    if stalled:
+        text, healthy = stalled, False
+    elif phase == "running" and not server.exists:
         text, healthy = _box_headline(verdicts, len(record.hardware.gpus))
     elif phase == "running":
         text, healthy = _running_headline(record, client, server, verdicts)

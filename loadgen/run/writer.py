@@ -98,7 +98,14 @@ class RunWriter:
         )
 
     def tick(
-        self, tick: FleetTick, *, engine: EngineView | None, workers: int, model: str | None, own: OwnRequests
+        self,
+        tick: FleetTick,
+        *,
+        engine: EngineView | None,
+        workers: int,
+        model: str | None,
+        own: OwnRequests,
+        waits_for_worker: bool = False,
     ) -> None:
         """Write the fleet's tick; `model` is for rows that name none."""
         self.log(
@@ -107,9 +114,12 @@ class RunWriter:
                 workers=workers,
                 engine=engine,
                 own=own,
+                waits_for_worker=waits_for_worker,
                 **{name: getattr(tick, name) for name in TickNumbers.__struct_fields__},
             )
         )
+        if self.record.ended_stall is not None:
+            self.event("server", f"{self.record.ended_stall.words(self.clock_s())}; it goes on")
         self._log_events(self._files.write_rows(tick.rows, model))
         if tick.client.stood_still_ns >= MIN_STANDSTILL_NS:
             self.event(

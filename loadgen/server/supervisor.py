@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -40,6 +41,9 @@ from loadgen.server.vllm.startup import StartupWatch, signs_of_life, times_of
 
 ServerState = Literal["starting", "ready", "stopping", "stopped", "died"]
 
+_WAITS_FOR_WORKER = re.compile(
+    r"No available shared memory broadcast block found|RPC call to (execute_model|sample_tokens) timed out"
+)
 _GUARD_MARGIN_S = 5.0
 _LEAVE_WAIT_S = 15.0
 
@@ -62,6 +66,7 @@ class ManagedServer:
         self.died_s: float | None = None  # when that was, on the monotonic clock
         self.processes: tuple[ProcessName, ...] = ()  # the tree as last reported, the main process first
         self.waiting_for: tuple[ProcessName, ...] = ()  # while stopping: processes that have not ended yet
+        self.waits_for_worker = False  # its log has said so since this was last cleared
         self.command: list[str] = []  # as started, secrets masked
         self.port = server.port
         self.log = LogTail(log_path, offset=log_path.stat().st_size if log_path.exists() else 0)
@@ -309,6 +314,8 @@ class ManagedServer:
             self._startup.feed(line, now)
             if self.state == "starting":
                 self._figures.feed(line)
+            elif _WAITS_FOR_WORKER.search(line):
+                self.waits_for_worker = True
             self._last_line_s = now
         self._startup.feed(self.log.unfinished, now)
 

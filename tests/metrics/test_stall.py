@@ -89,3 +89,16 @@ def test_a_stall_is_never_shorter_than_the_limit(steps: list[tuple[bool, float]]
         t_s += dt_s
         one.add(moment(t_s, WORKING if heard else FROZEN, heard=heard))
         assert one.stall is None or t_s - one.stall.since_s > MIN_STALL_S
+
+
+def test_a_page_that_does_not_answer_does_not_end_a_stall() -> None:
+    found, ended = watch([*talk(0, 10), *silence(10, 60), moment(60.0, None), *silence(61, 62)])
+    assert found.stall is not None and ended == []
+
+
+def test_what_the_log_said_counts_until_something_moves() -> None:
+    said = [moment(15.0, waits_for_worker=True)]
+    found, _ = watch([*talk(0, 10), *silence(10, 15), *said, *silence(16, 60, gfx_percent=0.0)])
+    assert found.stall is not None and found.stall.kind == "collective"
+    found, _ = watch([*talk(0, 10), *silence(10, 15), *said, *talk(16, 20), *silence(20, 60, gfx_percent=0.0)])
+    assert found.stall is not None and found.stall.kind == "lost-wakeup"

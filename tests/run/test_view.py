@@ -7,14 +7,16 @@ import msgspec
 import pytest
 
 from loadgen.record.record import Record
-from loadgen.run.view import _compute, _quiet_words, load_headline, phase_headline
+from loadgen.run.shown_stages import ShownStages
+from loadgen.run.view import _compute, _quiet_words, load_headline, phase_headline, snapshot_of
 from loadgen.schema.deltas import ClientDelta, StageDelta
 from loadgen.schema.engine import EngineView
 from loadgen.schema.journal import DevicesChosen, ServerChanged, TelemetryChanged, Ticked
 from loadgen.schema.samples import GpuStatic, ServerDevices
 from loadgen.schema.shared import Milestone
-from loadgen.schema.snapshot import RECENT_S, SNAPSHOT_S, ClientView, Snapshot
+from loadgen.schema.snapshot import RECENT_S, SNAPSHOT_S, ClientView, LoadView, ServerView, Snapshot
 from tests.engines import MANAGED, profile
+from tests.journal import STARTED
 from tests.metrics.served import started
 from tests.run.driving import finish, run_of
 
@@ -139,3 +141,29 @@ def test_the_share_of_the_peak_is_that_of_the_servers_gpus() -> None:
         record.apply(line)
     compute = _compute(record)
     assert compute is not None and compute.mfu_percent == pytest.approx(10.0)
+
+
+def test_a_stall_is_the_headline_also_while_streams_wait_in_a_pause() -> None:
+    record = Record()
+    record.apply(STARTED)
+    record.apply(ServerChanged(0.0, "ready", "vllm", ""))
+    frozen = EngineView(running=2.0, generation_tokens_per_s=0.0)
+    for t_s in range(40):
+        record.apply(Ticked(t_s=t_s, span_s=1.0, stages={}, client=ClientDelta(), held=2, engine=frozen))
+    server = ServerView(engine="vllm", url="", state="ready")
+    load = LoadView(stage=1, stages_planned=1, concurrency=2, rate=None, held=2, queued=0, isl=1, osl=1)
+    for phase, stalled in (("running", True), ("paused", True), ("draining", True), ("stopping", False)):
+        shown = snapshot_of(
+            record,
+            ShownStages(),
+            t_s=40.0,
+            unix_s=0.0,
+            profile="p",
+            phase=phase,  # type: ignore[arg-type]
+            server=server,
+            load=load,
+            workers=1,
+            telemetry="",
+        )
+        assert shown.headline.startswith("stalled for 39 s") is stalled, phase
+        assert not shown.healthy

@@ -53,6 +53,12 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ),
     ("content-filter", "a content filter of the server ended answers; they count as completed", "other prompts"),
     (
+        "stalled",
+        "nothing arrives, and nothing in the engine moves, for longer than 30 s and five times the longest silence so "
+        "far; it says what runs, what waits and how busy the GPUs are",
+        "read the server's log (view 6), then restart it",
+    ),
+    (
         "host-limited",
         "the host's cores are busy under load, and the GPUs are not at their limit",
         "more cores, or fewer other processes",

@@ -1,0 +1,107 @@
+"""A stall is folded from the journal alone, so that run, replay and recovery show the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from loadgen.record.record import Record
+from loadgen.schema.deltas import ClientDelta
+from loadgen.schema.engine import EngineView
+from loadgen.schema.journal import (
+    DevicesChosen,
+    GpusSampled,
+    Line,
+    ServerChanged,
+    StageEnded,
+    StageStarted,
+    TelemetryChanged,
+    Ticked,
+)
+from loadgen.schema.samples import GpuSample, GpuStatic, ServerDevices
+from tests.journal import STARTED
+
+READY = ServerChanged(1.0, "ready", "vllm", "http://127.0.0.1:8000")
+FROZEN = EngineView(running=4.0, waiting=0.0, kv_usage=0.4, generation_tokens_per_s=0.0)
+STAGE = StageStarted(t_s=1.0, index=0, concurrency=4, rate=None, isl=16, osl=16)
+
+
+def tick(
+    t_s: float, *, reads: int = 0, held: int = 4, engine: EngineView | None = FROZEN, says: bool = False
+) -> Ticked:
+    client = ClientDelta(reads=reads)
+    return Ticked(t_s=t_s, span_s=1.0, stages={}, client=client, held=held, engine=engine, waits_for_worker=says)
+
+
+def silence(to_s: int, **changes: object) -> list[Ticked]:
+    return [tick(t_s, **changes) for t_s in range(2, to_s)]  # type: ignore[arg-type]
+
+
+def recorded(lines: Iterable[Line]) -> Record:
+    record = Record()
+    for line in (STARTED, *lines):
+        record.apply(line)
+    return record
+
+
+def stalled(lines: Iterable[Line]) -> list[tuple[str, str, bool]]:
+    found = recorded(lines).run_verdicts()
+    return [(one.subject, one.text, one.bad) for one in found if one.id == "stalled"]
+
+
+def test_a_stall_is_a_bad_verdict_on_the_running_stage() -> None:
+    text = "stalled for 37 s: requests run, but no token comes (4 running, 0 waiting)"
+    assert stalled([READY, STAGE, *silence(40)]) == [("stage 1", text, True)]
+    assert stalled([READY, *silence(40, held=0)]) == [("server", text, True)]  # by the engine's own requests
+
+
+def test_a_busy_gpu_of_the_server_shows_a_kernel_and_a_stale_sample_nothing() -> None:
+    gpus = TelemetryChanged(0.0, tuple(GpuStatic(index=index, vendor="amd", name="GPU") for index in range(2)), {})
+    chosen = DevicesChosen(0.0, ServerDevices((0,), "given"))
+
+    def sampled(t_s: float) -> GpusSampled:
+        return GpusSampled(t_s, (GpuSample(0, t_s, gfx_percent=99.0), GpuSample(1, t_s, gfx_percent=0.0)))
+
+    def text(sampled_s: float) -> str:
+        return stalled([gpus, chosen, READY, *silence(39), sampled(sampled_s), tick(39.0)])[0][1]
+
+    assert "a kernel that does not end (4 running, 0 waiting, 99% GPU busy)" in text(38.0)
+    assert "GPU" not in text(20.0)
+
+
+def test_a_worker_that_does_not_answer_shows_a_collective() -> None:
+    [(_, text, _)] = stalled([READY, *silence(20), tick(20.0, says=True), *(tick(t_s) for t_s in range(21, 40))])
+    assert "workers wait for each other" in text
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([READY, *silence(30)], id="not long enough"),
+        pytest.param(silence(90), id="before it is ready"),
+        pytest.param([READY, *silence(90, engine=None)], id="engine unknown"),
+        pytest.param([READY, *silence(90, held=0, engine=EngineView(generation_tokens_per_s=0.0))], id="pause"),
+        pytest.param([READY, *silence(90, reads=1)], id="answers arrive"),
+        pytest.param([READY, *silence(40), ServerChanged(40.0, "starting", "vllm", "")], id="another start"),
+    ],
+)
+def test_no_stall_is_called(lines: list[Line]) -> None:
+    assert stalled(lines) == []
+
+
+def test_a_stall_during_a_pause_with_open_streams_is_called() -> None:
+    assert stalled([READY, STAGE, StageEnded(2.0, 0, "paused"), *silence(40)])
+
+
+def test_a_stalled_server_that_was_stopped_stays_so_in_the_result() -> None:
+    record = recorded([READY, STAGE, *silence(40), ServerChanged(40.0, "stopped", "vllm", ""), tick(41.0, held=0)])
+    assert [one.id for one in record.result().verdicts] == ["stalled"]
+
+
+def test_a_stall_that_clears_is_known_with_the_tick_that_ends_it() -> None:
+    record = recorded([READY, *silence(60), tick(60.0, reads=3)])
+    assert record.stall is None and record.ended_stall is not None
+    assert record.ended_stall.words(60.0).startswith("stalled for 58 s: ")
+    record.apply(tick(61.0, reads=3))
+    assert record.ended_stall is None
