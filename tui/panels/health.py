@@ -194,7 +194,9 @@ def engine(frame: Frame, width: int, height: int) -> Rows:
     room = width - served.TABLE - GAP
     is_wide = room >= _NAME + _CELL * len(ENGINE_HEADS)
     state: Row = () if _is_up(frame) else ((f"{snapshot.server.state}  ", "warn"),)
-    url: Row = (*state, (fmt.plain(snapshot.server.url), "dim"))
+    start = snapshot.server.start
+    pool = f"KV {fmt.count(start.kv_cache_tokens)} tokens  " if start is not None and start.kv_cache_tokens else ""
+    url: Row = (*state, (pool + fmt.plain(snapshot.server.url), "dim"))
     rows = _gauges(frame)
     reported = served.reported_rows(snapshot.engine, room if is_wide else width)
     if snapshot.engine.lacks:
