@@ -20,6 +20,7 @@ _LOADS = ("load.concurrency", "load.rate", "load.shapes")
 _BOX = ("engine", "vllm_version", "max_model_len", "host", "cpu", "cpu_cores", "memory_bytes", "kernel", "python")
 _SENT = ("endpoint", "data", "trace", "prefix", "turns", "models", "extra_body", "cancel", "temperature", "ignore_eos")
 """Keys of `load` that change the kind of requests."""
+_READ = ("host.", "gpu.firmware.")  # where one box does not tell, nothing is known to differ
 _SIMULATOR = "simulator"
 
 
@@ -74,7 +75,8 @@ def configuration_differences(a: Result, b: Result) -> list[Setting]:
     keys = list(dict.fromkeys([*values_a, *values_b]))
     if _is_foreign(a, b):
         keys = [key for key in _common(values_a, values_b) if key not in ("gpus", "engine", "vramp", "workers")]
-    found = [Setting(key, values_a.get(key), values_b.get(key)) for key in keys]
+    known = [key for key in keys if not key.startswith(_READ) or (key in values_a and key in values_b)]
+    found = [Setting(key, values_a.get(key), values_b.get(key)) for key in known]
     return [*(setting for setting in found if setting.a != setting.b), *_start_differences(a, b)]
 
 
@@ -133,6 +135,7 @@ def _configuration(result: Result) -> dict[str, str]:
     flat: dict[str, Any] = {"model": model_of(result), "gpus": hardware_of(result)}
     flat |= {key: environment.get(key) for key in _BOX}
     flat |= _gpu_settings(result)
+    flat |= flattened(environment.get("settings") or {}, "host")
     flat |= flattened(profile.get("server") or {}, "server")
     flat |= {f"server.args.{flag}": value for flag, value in flags_of(environment.get("server_command") or []).items()}
     flat |= {f"server.env.{name}": value for name, value in (environment.get("server_env") or {}).items()}
@@ -161,10 +164,10 @@ def _gpu_settings(result: Result) -> dict[str, Any]:
     if not result.gpus:
         return {}
     first = result.gpus[0]
-    names = ("compute_partition", "memory_partition", "hbm_total_bytes", "power_cap_default_w")
+    names = ("firmware", "compute_partition", "memory_partition", "hbm_total_bytes", "power_cap_default_w")
     versions = {f"telemetry.{key}": value for key, value in flattened(result.telemetry_meta or {}).items()}
     known = {key: value for key, value in versions.items() if "version" in key or "driver" in key}
-    return {f"gpu.{name}": getattr(first, name) for name in names} | known
+    return flattened({name: getattr(first, name) for name in names}, "gpu") | known
 
 
 def _text(value: object) -> str:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen.format import GIB, counted, fixed, memory, number, ranges, scale
+from loadgen.parts import part_called
 from loadgen.report.tabular import Column, json_text, text_lines
 from loadgen.schema.finding import Finding, Severity, by_severity
 from loadgen.schema.probe import Figure, ProbeResult
@@ -142,7 +143,8 @@ def _candidate(tried: Tried) -> str:
         *_entries("printed", *tried.printed),
     ]
     if tried.gpus:
-        lines += [*_gpu_lines(tried.gpus), *text_lines(_VALUES, list(_values(tried.gpus)))]
+        lines += [*_gpu_lines(tried.gpus), *_rated(tried.gpus), *_firmware(tried.gpus)]
+        lines += [*text_lines(_VALUES, list(_values(tried.gpus)))]
         lines += [*_processes(tried.gpus), *_missing(tried.gpus)]
     return "\n".join(lines)
 
@@ -155,6 +157,30 @@ def _gpu_lines(exams: Sequence[GpuExam]) -> Iterator[str]:
         gpu = devices[0]
         parts = [gpu.name, gpu.bdf, gpu.arch, gpu.compute_partition, gpu.memory_partition, gpu.virtualization]
         yield from _entries(f"GPU {ranges(each.index for each in devices)}", "  ".join(filter(None, parts)))
+
+
+def _rated(exams: Sequence[GpuExam]) -> Iterator[str]:
+    """The figures of the data sheet; a ? marks those that are from memory or inferred."""
+    for part in dict.fromkeys(part_called(exam.gpu.name) for exam in exams):
+        if part is not None:
+            names = {"clock_mhz": "MHz", "power_w": "W", "hbm_gb_per_s": "GB/s memory", "fabric_gb_per_s": "GB/s links"}
+            rated = {name: getattr(part, name) for name in names}
+            words = [
+                f"{value:g}{'?' if name in part.unsure else ''} {names[name]}" for name, value in rated.items() if value
+            ]
+            yield from _entries("data sheet", f"{part.word.upper()}: {', '.join(words)}")
+
+
+def _firmware(exams: Sequence[GpuExam]) -> Iterator[str]:
+    """Each distinct set of versions, with the devices that have it."""
+    devices: defaultdict[str, list[int]] = defaultdict(list)
+    for exam in exams:
+        if exam.gpu.firmware:
+            words = ", ".join(f"{name} {version}" for name, version in exam.gpu.firmware.items())
+            devices[words].append(exam.gpu.index)
+    alike = len(devices) == 1
+    texts = [words if alike else f"GPU {ranges(indices)}: {words}" for words, indices in devices.items()]
+    yield from _entries("firmware", *texts)
 
 
 class _Quantity(NamedTuple):
@@ -240,7 +266,9 @@ def _host(host: HostExam) -> str:
     for name, reason in host.missing.items():
         by_reason[reason].append(name)
     missing = [f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()]
-    return "\n".join(["host", *_entries("value", ", ".join(values)), *_entries("null", *missing)])
+    settings = ", ".join(f"{name} {value}" for name, value in host.settings.items() if name not in reported)
+    settled = _entries("settings", *filter(None, [settings]))
+    return "\n".join(["host", *_entries("value", ", ".join(values)), *settled, *_entries("null", *missing)])
 
 
 def _host_value(name: str, value: float | str) -> str:

@@ -31,6 +31,7 @@ from loadgen.schema.result import Result
 from loadgen.schema.shared import DataFile, RunState
 from loadgen.store.files import Event, SafeFiles, require_format
 from loadgen.store.runs import RESULT, claim_folder, require_writable, write_result
+from loadgen.telemetry.host import host_settings
 from loadgen.worker.timing import MIN_STANDSTILL_NS
 from loadgen.workload.data import Dataset
 
@@ -183,6 +184,7 @@ def _environment() -> dict[str, Any]:
         "cpu_cores": os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
         "python": platform.python_version(),
+        "settings": host_settings(),
     }
 
 

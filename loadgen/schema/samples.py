@@ -44,6 +44,7 @@ class GpuStatic(msgspec.Struct, frozen=True, omit_defaults=True):
     pcie_width_max: Whole | None = None
     pcie_speed_max_gts: float | None = None
     links_total: Whole | None = None  # XGMI or NVLink links of the device
+    firmware: dict[str, str] | None = None  # versions by component, as the driver writes them
     virtualization: str | None = None  # BAREMETAL, PASSTHROUGH, GUEST: explains missing values
 
 
@@ -231,6 +232,7 @@ class HostExam(msgspec.Struct, frozen=True):
 
     sample: HostSample
     missing: dict[str, str]
+    settings: dict[str, str] = {}  # of processor and kernel
 
 
 class Examination(msgspec.Struct, frozen=True, kw_only=True):

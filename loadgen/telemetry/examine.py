@@ -43,7 +43,7 @@ from loadgen.system import text_in
 from loadgen.telemetry.amd.kernel import rocm_version
 from loadgen.telemetry.backends import BackendOption, backend_options, has_sign, package_version
 from loadgen.telemetry.capture import Candidate, Header, Part
-from loadgen.telemetry.host import HostSampler
+from loadgen.telemetry.host import SETTINGS, HostSampler, host_settings
 from loadgen.telemetry.process import OPEN_S, Child, last_lines, start_child
 from loadgen.telemetry.protocol import Opened, Order, Sampled
 from loadgen.vendors import VENDORS, TelemetryMode, Vendor
@@ -142,7 +142,9 @@ async def _examine_host() -> HostExam:
             reasons[name] = "no server is watched"
         elif name in ("cpu_mhz", "cpu_mhz_min", "governor"):
             reasons[name] += " (no cpufreq; usual in virtual machines)"
-    return HostExam(sample, reasons)
+    settings = host_settings()
+    reasons |= {name: "the kernel does not report it" for name in SETTINGS if name not in settings | reasons}
+    return HostExam(sample, reasons, settings)
 
 
 def tried(trial: Part, described: Describe = lambda sample: sample) -> Tried:

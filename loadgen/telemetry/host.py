@@ -15,11 +15,15 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from loadgen.masking import masked_text
 from loadgen.schema.samples import HostSample, Reading, gained, rate
 from loadgen.system import number_in, text_in
 
 _FREQUENCY_EVERY_S = 10.0
 _FREQUENCY_CORES = 8
+SETTINGS = ("boost", "smt", "governor", "c_states", "numa_balancing", "kernel_command_line")
+"""What of processor and kernel changes the speed of a box."""
+_OF_THIS_BOX = ("BOOT_IMAGE=", "initrd=", "root=", "resume=")
 _UNREADABLE = (psutil.Error, OSError, NotImplementedError, ValueError)
 """What psutil raises where files of the kernel are missing, forbidden or in an unknown format."""
 
@@ -139,6 +143,40 @@ def read_frequency(sysfs: Path) -> dict[str, Any]:
     governors = sorted({text_in(folder / "scaling_governor") for folder in chosen} - {""})
     mean_mhz = sum(mhz) / len(mhz) if mhz else None
     return {"cpu_mhz": mean_mhz, "cpu_mhz_min": min(mhz, default=None), "governor": ", ".join(governors) or None}
+
+
+def host_settings(root: Path = Path("/")) -> dict[str, str]:
+    """What of `SETTINGS` the kernel reports."""
+    sysfs, processor = root / "sys", root / "sys/devices/system/cpu"
+    found = {
+        "boost": {None: "", True: "on", False: "off"}[is_boosted(sysfs)],
+        "smt": {"1": "on", "0": "off"}.get(text_in(processor / "smt/active")),
+        "governor": read_frequency(sysfs)["governor"],
+        "c_states": ", ".join(_c_states(processor / "cpu0/cpuidle")),
+        "numa_balancing": text_in(root / "proc/sys/kernel/numa_balancing"),
+        "kernel_command_line": _command_line(text_in(root / "proc/cmdline")),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def is_boosted(sysfs: Path) -> bool | None:
+    """Whether cores may exceed their nominal frequency; None if the kernel does not say."""
+    processor = sysfs / "devices/system/cpu"
+    boost, not_boost = text_in(processor / "cpufreq/boost"), text_in(processor / "intel_pstate/no_turbo")
+    return {("1", ""): True, ("0", ""): False, ("", "0"): True, ("", "1"): False}.get((boost, not_boost))
+
+
+def _c_states(folder: Path) -> list[str]:
+    """The names of the idle states that are not disabled."""
+    states = sorted(folder.glob("state[0-9]"))
+    return [name for state in states if text_in(state / "disable") != "1" and (name := text_in(state / "name"))]
+
+
+def _command_line(text: str) -> str:
+    """Without what names this box's disks and kernel, without secrets, and without what follows `--`, for init."""
+    return masked_text(
+        " ".join(word for word in text.partition(" -- ")[0].split() if not word.startswith(_OF_THIS_BOX))
+    )
 
 
 def _totals(sysfs: Path) -> dict[str, int]:

@@ -209,8 +209,14 @@ def _static(handle: Any, index: int, *, socket: str, links: int, split: bool) ->
         pcie_width_max=value_of(number(read(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle))),
         pcie_speed_max_gts=_GTS_BY_GENERATION.get(read(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)),
         links_total=links or None,
+        firmware=_firmware(handle),
         virtualization=_VIRTUALIZATION.get(read(pynvml.nvmlDeviceGetVirtualizationMode, handle)),
     )
+
+
+def _firmware(handle: Any) -> dict[str, str] | None:  # noqa: ANN401
+    asked = {"vbios": pynvml.nvmlDeviceGetVbiosVersion, "gsp": pynvml.nvmlDeviceGetGspFirmwareVersion}
+    return {name: version for name, function in asked.items() if (version := text(read(function, handle)))} or None
 
 
 def _instance(handle: Any, parent: GpuStatic, partition: int) -> GpuStatic:  # noqa: ANN401

@@ -68,6 +68,20 @@ def test_gpus_and_their_driver() -> None:
     assert "MI300X" in str(found[0][1]) and found[1][1:] == ("6.12", "6.14")
 
 
+def test_settings_and_firmware_where_both_boxes_tell() -> None:
+    def on(boost: str, mec: str) -> Result:
+        gpus = [GpuStatic(index=0, vendor="amd", name="MI300X", firmware={"mec": mec})]
+        return msgspec.structs.replace(run(environment={"settings": {"boost": boost}}), gpus=gpus)
+
+    silent = msgspec.structs.replace(run(), gpus=[GpuStatic(index=0, vendor="amd", name="MI300X")])
+    assert differences(on("on", "0xb1"), silent) == []
+    assert differences(on("on", "0xb1"), on("on", "0xb1")) == []
+    assert differences(on("on", "0xb1"), on("off", "0xb0")) == [
+        ("gpu.firmware.mec", "0xb1", "0xb0"),
+        ("host.boost", "on", "off"),
+    ]
+
+
 def test_durations_and_lists_are_readable() -> None:
     a, b = run(load={"duration": 60.0, "stops": ["a", "b"]}), run(load={"duration": 30.5})
     assert differences(a, b) == [("load.duration", "60", "30.5"), ("load.stops", "a b", None)]

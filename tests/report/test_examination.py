@@ -102,6 +102,7 @@ amd: amdsmi 7.0.2: works, first look after 86 ms
   GPU 1         MI300X  0000:01:00.0  SPX
   GPU 2         MI300X  0000:02:00.0  SPX
   GPU 3         MI300X  0000:03:00.0  SPX
+  data sheet    MI300X: 2100? MHz, 750 W, 5300 GB/s memory, 896? GB/s links
   value                               lowest     highest  unit    can be
   power_w                                600         603  W       10 to 2000
   pcie_replays                             0           3
@@ -111,6 +112,16 @@ amd: amdsmi 7.0.2: works, first look after 86 ms
         in text
     )
     assert text.endswith("\namd: 4 GPUs measured with amdsmi 7.0.2")
+
+
+def test_firmware_and_settings() -> None:
+    gpus = [GpuStatic(index=n, vendor="amd", name="X", firmware={"mec": f"0x{n // 3}"}) for n in range(4)]
+    exams = tuple(GpuExam(gpu, GpuSample(gpu.index, 1.0), {}, ()) for gpu in gpus)
+    host = HostExam(_HOST.sample, {}, {"boost": "off", "governor": "performance"})
+    text = doctor_text(_found(_tried(gpus=exams), host=host))
+    assert "  firmware      GPU 0-2: mec 0x0\n                GPU 3: mec 0x1\n" in text
+    assert "  settings      boost off\n" in text
+    assert "  firmware      mec 0x0\n" in doctor_text(_found(_tried(gpus=exams[:3])))
 
 
 def test_a_value_that_cannot_be_names_its_gpus() -> None:

@@ -12,6 +12,7 @@ from loadgen.telemetry import gpus_now
 from loadgen.telemetry.gpus_now import read_gpus, whole_gpus
 from loadgen.telemetry.protocol import Opened, Sampled
 from loadgen.vendors import AMD, NVIDIA
+from tests.server.gpu_trees import write
 from tests.server.preflight.boxes import described_box, gpus_of
 from tests.telemetry.children import stand_in
 from tests.telemetry.test_nvml import library
@@ -67,6 +68,15 @@ def test_gpus_of_the_described_boxes(tmp_path: Path, name: str) -> None:
         figures = (len(now.gpus), gpu.arch, gpu.hbm_total_bytes, *modes, sample.power_cap_w, sample.links_up)
         assert figures == KNOWN[name]
         assert (gpu.engine_index, gpu.engine_devices) == (gpu.index, 1)
+
+
+def test_the_firmware_of_amds_gpus(tmp_path: Path) -> None:
+    box = described_box(tmp_path, "mi300x")
+    assert {gpu.firmware is None for gpu in gpus_of(box, "rocm").gpus} == {True}
+    versions = {"mec": "0x000080b1", "rlc": "0x00000042", "vcn": "0x00000000", "sos": "not told"}
+    for name, version in versions.items():
+        write(box.sys / f"class/drm/card1/device/fw_version/{name}_fw_version", version)
+    assert gpus_of(box, "rocm").gpus[1].firmware == {"mec": "0x000080b1", "rlc": "0x00000042"}
 
 
 @pytest.mark.parametrize(

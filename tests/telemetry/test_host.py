@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.telemetry.host import HostSampler, _Core, core_share, read_frequency, stolen_share, with_hardware
+from loadgen.telemetry.host import (
+    SETTINGS,
+    HostSampler,
+    _Core,
+    core_share,
+    host_settings,
+    read_frequency,
+    stolen_share,
+    with_hardware,
+)
+from tests.server.gpu_trees import write
 
 _WORKS = "data = bytearray(50_000_000); print('here', flush=True)\nwhile True: pass"
 
@@ -149,3 +159,28 @@ def test_counters_that_cannot_be_read_cost_their_own_fields_only(
     assert (sample.network_in_bytes_per_s is None) == (function == "net_io_counters")
     assert (sample.disk_read_bytes_per_s is None) == (function == "disk_io_counters")
     assert (sample.cores == 0) == (function == "cpu_times")
+
+
+def test_settings_of_processor_and_kernel(tmp_path: Path) -> None:
+    assert host_settings(tmp_path) == {}
+    cpu = tmp_path / "sys/devices/system/cpu"
+    for file, text in {
+        "cpufreq/boost": "0",
+        "smt/active": "1",
+        "cpu0/cpufreq/scaling_governor": "performance",
+        "cpu0/cpuidle/state0/name": "POLL",
+        "cpu0/cpuidle/state1/name": "C1",
+        "cpu0/cpuidle/state2/name": "C2",
+        "cpu0/cpuidle/state2/disable": "1",
+    }.items():
+        write(cpu / file, text)
+    write(tmp_path / "proc/sys/kernel/numa_balancing", "0")
+    write(
+        tmp_path / "proc/cmdline",
+        "BOOT_IMAGE=/vmlinuz root=UUID=1 iommu=pt agent.token=hunter2hunter2 -- --addr 0",
+    )
+    found = host_settings(tmp_path)
+    assert tuple(found) == SETTINGS
+    assert [*found.values()][:5] == ["off", "on", "performance", "POLL, C1", "0"]
+    assert "iommu=pt" in found["kernel_command_line"]
+    assert not [word for word in ("BOOT_IMAGE", "root", "hunter2", "addr") if word in found["kernel_command_line"]]

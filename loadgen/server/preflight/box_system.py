@@ -17,6 +17,7 @@ from loadgen.schema.finding import Finding, Severity
 from loadgen.server.preflight.facts import Box, Setup, read_setting
 from loadgen.server.process.ports import require_free_port
 from loadgen.server.vllm.command import devices_each, find_container_program
+from loadgen.telemetry.host import is_boosted
 from loadgen.vendors import AMD, NVIDIA, Vendor, vendor_of
 
 _QUEUE_BYTES = 160 * 1024**2  # vLLM's queue between engine and workers: 10 chunks of VLLM_MQ_MAX_CHUNK_BYTES_MB = 16
@@ -38,6 +39,14 @@ def governor(setup: Setup) -> Iterator[Finding]:
         )
         fix = "sudo cpupower frequency-set -g performance"
         yield Finding("cpu-governor", "warns", seen, why, fix, "aiperf issue 1424")
+
+
+def boost(setup: Setup) -> Iterator[Finding]:
+    if is_boosted(setup.box.sys) is False:
+        seen = "the processor's boost is switched off"
+        why = "the processor stays at its nominal frequency: each step of the server's scheduler takes longer"
+        fix = "switch it on in the BIOS, or: echo 1 | sudo tee /sys/devices/system/cpu/cpufreq/boost"
+        yield Finding("boost-off", "warns", seen, why, fix, "Hyperloom platform_audit")
 
 
 def clock(setup: Setup) -> Iterator[Finding]:

@@ -89,6 +89,7 @@ _CLIENT = (
     _Check(box_connections.local_ports, (_box,)),
     _Check(box_connections.source_addresses, (_box,)),
     _Check(box_system.governor, (_box,)),
+    _Check(box_system.boost, (_box,)),
     _Check(box_system.clock, (_box,)),
     _Check(box_connections.server_of_this_box_alone),
 )

@@ -30,6 +30,7 @@ from loadgen.server.vllm.flags import normal_args
 from loadgen.vendors import Platform
 
 MANY_STREAMS = 64  # from here on a plan aims at throughput: the concurrency that publications call scale
+_MEC_BITS = 0x7FF  # of the whole version
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
@@ -168,6 +169,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         """The memory of the smallest device."""
         known = (gpu.hbm_total_bytes // gpu.engine_devices for gpu in self.gpus if gpu.hbm_total_bytes is not None)
         return min(known, default=None)
+
+    @property
+    def mec_version(self) -> int | None:
+        """The oldest firmware of the GPUs' compute engines (MEC), numbered as RCCL does; None if unknown."""
+        texts = [(gpu.firmware or {}).get("mec", "") for gpu in self.gpus]
+        known = [int(text, 16) for text in texts if re.fullmatch(r"0x[0-9a-f]{1,8}", text)]
+        return min((version & _MEC_BITS for version in known), default=None)
 
     @property
     def aiter(self) -> bool:

@@ -48,6 +48,8 @@ _AITER = "VLLM_ROCM_USE_AITER"
 _FP8_BMM = "VLLM_ROCM_USE_AITER_FP8BMM"
 _QUICK_REDUCE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
 _QUICK_REDUCE_GROUPS = (2, 4, 8)
+_SCRATCH = "HSA_NO_SCRATCH_RECLAIM"
+_LEAST_MEC = {"gfx942": 177, "gfx950": 24}
 _CHANNELS = "NCCL_MIN_NCHANNELS"
 
 _Judge = Callable[[Facts], str | None]
@@ -131,6 +133,11 @@ def _own_length(facts: Facts) -> str | None:
 
 def _length(facts: Facts) -> str | None:
     return None if facts.max_model_len is not None else _own_length(facts)
+
+
+def _mec(facts: Facts) -> str | None:
+    known = facts.mec_version is not None or facts.tensor_parallel == 1
+    return None if known else _gpus(facts) or "the firmware of these GPUs is unknown"
 
 
 def _variable(name: str) -> _Need:
@@ -278,6 +285,23 @@ def visible_devices_renumbered(facts: Facts) -> str | None:
         if left and any(one.isdecimal() and int(one) >= len(left) for one in chosen):
             return f"{name}={facts.env[name]} of the {len(left)} that ROCR_VISIBLE_DEVICES={','.join(left)} leaves"
     return None
+
+
+@_rule(
+    "warns",
+    f'{_SCRATCH} = "1", which takes some memory, or newer firmware',
+    "ROCm/rccl, rccl_wrap.cc: validHsaScratchEnvSetting; rccl issue 1867",
+    on=_MI300_AND_LATER,
+    needs=(_mec, _variable(_SCRATCH)),
+)
+def scratch_reclaim(facts: Facts) -> str | None:
+    """with this firmware RCCL wants the runtime to keep the scratch memory of kernels: otherwise it may be taken back
+    between two collectives, which slows them"""
+    least = min((_LEAST_MEC[arch] for arch in facts.archs if arch in _LEAST_MEC), default=0)
+    version = facts.mec_version
+    if facts.tensor_parallel == 1 or version is None or version >= least or facts.on(_SCRATCH):
+        return None
+    return f"MEC firmware {version}, older than {least}; {_SCRATCH} is not 1"
 
 
 def _quick_reduce(facts: Facts) -> str | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,10 +23,12 @@ from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.amd import gpu_metrics
 from loadgen.telemetry.amd.amdsmi_library import Library, open_library
 from loadgen.telemetry.amd.gpu_metrics import ELSEWHERE, TWO_DIES, Residency, Table, counted_once, pair_dies
+from loadgen.telemetry.amd.kernel import firmware
 from loadgen.telemetry.protocol import Backend, Opened
 from loadgen.telemetry.readings import Measured, Missing, amount, divided, number, split, text, value_of, watts
 from loadgen.vendors import is_partition
 
+_PCI = Path("/sys/bus/pci/devices")
 _MIB = 1024**2
 _ECC = {
     "ecc_correctable": "correctable_count",
@@ -121,6 +124,7 @@ def _device(library: Library, index: int, handle: object) -> _AmdDevice:
         compute_partition=_text(library, "amdsmi_get_gpu_compute_partition", handle),
         memory_partition=_text(library, "amdsmi_get_gpu_memory_partition", handle),
         hbm_total_bytes=value_of(amount(usage.get("vram_total"), _MIB)),
+        firmware=firmware(_PCI / bdf) if bdf else None,
         virtualization=mode and str(getattr(mode, "name", mode)).removeprefix("AMDSMI_VIRTUALIZATION_MODE_"),
     )
     device = _AmdDevice(handle, static, str(asic.get("device_id", "")))

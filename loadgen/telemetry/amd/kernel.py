@@ -12,6 +12,7 @@ from typing import NamedTuple
 from loadgen.system import decimal, entries, number_in, text_in
 from loadgen.vendors import AMD
 
+_HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]{1,16}")
 _XGMI = "11"  # a kind of link
 _BUS_AND_DEVICE = 0xFFF8  # the rest of a location says which partition it is
 
@@ -68,6 +69,14 @@ def _arch(version: int) -> str | None:
     """The compiler's name of an architecture: 90402 is gfx942, and 90010 gfx90a."""
     major, minor, stepping = version // 10_000, version // 100 % 100, version % 100
     return f"gfx{major}{minor:x}{stepping:x}" if 0 < major < 100 else None
+
+
+def firmware(device: Path) -> dict[str, str] | None:
+    """The firmware versions of a card, without those that it does not load; None if its driver lists none."""
+    files = sorted(entries(device / "fw_version"))
+    found = {file.name.removesuffix("_fw_version"): text_in(file) for file in files}
+    loaded = {name: text for name, text in found.items() if _HEXADECIMAL.fullmatch(text) and int(text, 16)}
+    return loaded or None
 
 
 def held_bytes(sysfs: Path) -> dict[int, dict[str, int | None]] | None:

@@ -23,7 +23,15 @@ from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.system import has_host_pids
 from loadgen.telemetry.amd import gpu_metrics
 from loadgen.telemetry.amd.gpu_metrics import Residency, Table, counted_once, pair_dies
-from loadgen.telemetry.amd.kernel import ComputeNode, amd_cards, compute_nodes, held_bytes, socket_of, xgmi_peers
+from loadgen.telemetry.amd.kernel import (
+    ComputeNode,
+    amd_cards,
+    compute_nodes,
+    firmware,
+    held_bytes,
+    socket_of,
+    xgmi_peers,
+)
 from loadgen.telemetry.protocol import Backend, Opened
 from loadgen.telemetry.readings import Measured, Missing, amount, divided, first, number, percent, split, value_of
 
@@ -91,6 +99,7 @@ def _card(sysfs: Path, index: int, folder: Path) -> _Card:
         memory_clock_max_mhz=value_of(highest_mhz(folder / "pp_dpm_mclk")),
         pcie_width_max=value_of(_amount(folder / "max_link_width")),
         pcie_speed_max_gts=value_of(speed_gts(folder / "max_link_speed")),
+        firmware=firmware(folder),
     )
     # Partitions other than the first have nodes, but no card.
     nodes = {number: node for number, node in enumerate(compute_nodes(sysfs)) if node.socket == socket_of(bdf)}

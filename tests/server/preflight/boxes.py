@@ -45,6 +45,7 @@ def healthy_box(tmp_path: Path, **fields: Any) -> Box:
     write(sys / "kernel/mm/transparent_hugepage/enabled", "always [madvise] never")
     for cpu in range(2):
         write(sys / f"devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor", "performance")
+    write(sys / "devices/system/cpu/cpufreq/boost", "1")
     for name in ("kfd", "dri/renderD128", "nvidia0", "shm/x"):
         write(dev / name, "")
     home = tmp_path / "home"

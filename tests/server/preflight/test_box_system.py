@@ -33,6 +33,15 @@ def test_a_processor_that_steers_itself_to_performance(tmp_path: Path) -> None:
     assert check(box, profile_of(tmp_path)) == []
 
 
+@pytest.mark.parametrize(("file", "value"), [("cpufreq/boost", "0"), ("intel_pstate/no_turbo", "1")])
+def test_a_processor_that_may_not_boost(tmp_path: Path, file: str, value: str) -> None:
+    box = healthy_box(tmp_path)
+    (box.sys / "devices/system/cpu/cpufreq/boost").unlink()
+    assert check(box, profile_of(tmp_path)) == []  # unknown, as in most virtual machines
+    write(box.sys / "devices/system/cpu" / file, value)
+    assert only(box, profile_of(tmp_path)).id == "boost-off"
+
+
 @pytest.mark.parametrize("known", [True, None])
 def test_a_clock_that_is_kept_or_unknown(tmp_path: Path, known: bool | None) -> None:
     assert check(healthy_box(tmp_path, clock_synchronised=known), profile_of(tmp_path)) == []

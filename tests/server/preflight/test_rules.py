@@ -51,6 +51,10 @@ def llama(*, model: ModelFacts | None = LLAMA_70B, gpus: tuple[GpuStatic, ...] =
     return mi300x(model=model, gpus=gpus, **more)
 
 
+def with_mec(version: str, size: int = 8) -> dict[str, Any]:
+    return {"gpus": tuple(GpuStatic(0, "amd", "X", firmware={"mec": version}) for _ in "12"), "args": tp(size)}
+
+
 UNCHUNKED = {"enable-chunked-prefill": False}
 
 OLD: dict[str, Any] = {"vllm": "0.18.1"}
@@ -166,6 +170,17 @@ CASES: dict[str, tuple[list[Facts], list[Facts]]] = {
             mi210({"ROCR_VISIBLE_DEVICES": "4,5", "HIP_VISIBLE_DEVICES": "0,1"}),
             mi210({"ROCR_VISIBLE_DEVICES": "4,5"}),
             mi210({"HIP_VISIBLE_DEVICES": "4,5"}),
+        ],
+    ),
+    "scratch-reclaim": (
+        [mi300x(**with_mec("0x000080b0")), mi355x(**with_mec("0x00000017"))],
+        [
+            mi300x(**with_mec("0x000080b1")),  # 32945, which is 177
+            mi300x({"HSA_NO_SCRATCH_RECLAIM": "1"}, **with_mec("0x000080b0")),
+            mi300x(**with_mec("0x000080b0", 1)),
+            mi355x(**with_mec("0x00000018")),
+            mi300x(**with_mec("of another format")),
+            mi300x(args=tp(8)),
         ],
     ),
     "quick-reduce-without-aiter": (
@@ -454,7 +469,7 @@ def test_what_is_unknown_leaves_the_rules_silent() -> None:
 
 def test_rules_speak_of_flags_and_variables_that_exist() -> None:
     known = newest_recorded()
-    others = {"HIP_VISIBLE_DEVICES", "NCCL_MIN_NCHANNELS", "ROCM_AITER_UNIFIED_ATTN"}
+    others = {"HIP_VISIBLE_DEVICES", "HSA_NO_SCRATCH_RECLAIM", "NCCL_MIN_NCHANNELS", "ROCM_AITER_UNIFIED_ATTN"}
     for rule in RULES:
         assert set(re.findall(r"\b[A-Z]+_[A-Z_]+\b", rule.finding.fix)) <= {*known.variables, *others}
         for flag in re.findall(r"^([a-z]+(?:-[a-z]+)+) =", rule.finding.fix):
