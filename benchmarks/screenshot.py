@@ -9,8 +9,10 @@ say nothing about the GPUs of the publication.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import shutil
+import time
 import tomllib
 from pathlib import Path
 
@@ -29,6 +31,7 @@ from loadgen.run.settings import RunSettings
 from tests.chromium import chromium
 from tests.cluster.machines import cluster
 from tests.cluster.operating import vramp, write_profile
+from tests.telemetry.test_exporter import served
 from tui.app import Cockpit
 
 KEYS = ("]", "]", "m", "]", "[")
@@ -107,6 +110,47 @@ async def take_monitor() -> None:
     await driving
 
 
+def exporter_page() -> str:
+    """Return dcgm-exporter's page for eight GPUs whose load rises and falls; the sixth gets hot."""
+    lines = []
+    for gpu in range(8):
+        busy = 0.5 + 0.45 * math.sin(time.monotonic() / 9 + gpu / 6)
+        values = {
+            "DCGM_FI_DEV_GPU_UTIL": 100 * busy,
+            "DCGM_FI_PROF_SM_ACTIVE": 0.8 * busy,
+            "DCGM_FI_PROF_DRAM_ACTIVE": 0.7 * busy,
+            "DCGM_FI_DEV_SM_CLOCK": 1980 - 150 * busy,
+            "DCGM_FI_DEV_MAX_SM_CLOCK": 1980,
+            "DCGM_FI_DEV_POWER_USAGE": 120 + 560 * busy,
+            "DCGM_FI_DEV_POWER_MGMT_LIMIT": 700,
+            "DCGM_FI_DEV_GPU_TEMP": 38 + 34 * busy + 14 * (gpu == 5),
+            "DCGM_FI_DEV_MEMORY_TEMP": 44 + 36 * busy,
+            "DCGM_FI_DEV_FB_USED": 70_400 + 120 * gpu,
+            "DCGM_FI_DEV_FB_TOTAL": 81_559,
+        }
+        labels = f'gpu="{gpu}",UUID="GPU-{gpu}",modelName="NVIDIA H100 80GB HBM3",Hostname="gpu-1"'
+        lines += [f"{name}{{{labels}}} {value}" for name, value in values.items()]
+    return "\n".join([*lines, ""])
+
+
+async def take_exporter() -> None:
+    """Watch eight GPUs of another machine, without a server."""
+    with served(exporter_page) as url:
+        document = {
+            "name": "monitor",
+            "server": {"engine": "none"},
+            "load": {"concurrency": 0},
+            "telemetry": {"exporters": [url]},
+        }
+        run = Run(RunSettings(build_profile(document, where="screenshot"), where="screenshot", hold_open=True))
+        cockpit = Cockpit(run)
+        async with cockpit.run_test(size=(160, 45)) as pilot:
+            await asyncio.sleep(8 * _STAGE_S)
+            await _picture(pilot, cockpit, "exporter", ("4",))
+            run.apply(Stop())
+            await run.close()
+
+
 async def take_cluster(folder: Path) -> None:
     """Watch a run whose load comes from three hosts."""
     load = {"isl": 64, "osl": 128, "seed": 1, "concurrency": [12, 24, 48], "duration": f"{2 * _STAGE_S}s"}
@@ -164,6 +208,7 @@ if __name__ == "__main__":
     with scratch() as folder:
         asyncio.run(take())
         asyncio.run(take_monitor())
+        asyncio.run(take_exporter())
         if os.geteuid() == 0 and shutil.which("sshd"):
             asyncio.run(take_cluster(folder / "cluster"))
         if shutil.which("chromedriver"):

@@ -45,13 +45,13 @@ def once_text(snapshot: Snapshot) -> str:
             f"{significant(engine.generation_tokens_per_s)} tok/s"
         )
     for gpu in snapshot.gpus:
-        sample = gpu.sample
+        sample, host = gpu.sample, f" in {gpu.static.host}" if gpu.static.host else ""
         if sample is None:
-            lines.append(f"gpu {gpu.static.index}: {gpu.static.name}, no sample")
+            lines.append(f"gpu {gpu.static.index}: {gpu.static.name}{host}, no sample")
             continue
         held = UNKNOWN if sample.hbm_used_bytes is None else memory(sample.hbm_used_bytes)
         lines.append(
-            f"gpu {gpu.static.index}: {gpu.static.name}, {fixed(sample.gfx_percent, 0)} % busy, HBM {held}, "
+            f"gpu {gpu.static.index}: {gpu.static.name}{host}, {fixed(sample.gfx_percent, 0)} % busy, HBM {held}, "
             f"{fixed(sample.power_w, 0)} W, {fixed(sample.temperature_hotspot_c, 0)} C"
             + (f", {', '.join(gpu.flags)}" if gpu.flags else "")
         )

@@ -23,6 +23,7 @@ class GpuStatic(msgspec.Struct, frozen=True, omit_defaults=True):
     index: Whole  # position in this backend's order
     vendor: VendorName
     name: str
+    host: str = ""  # the machine that it is in, by the name that its exporter or address gives; "" is this one
     uuid: str | None = None
     bdf: str | None = None  # PCI address: domain:bus:device.function
     arch: str | None = None

@@ -52,6 +52,8 @@ class Exporter(NamedTuple):
     vendor: VendorName
     prefixes: tuple[str, ...]  # with which its names begin
     identity: tuple[str, ...]  # labels that tell GPUs apart, the most telling first
+    # The labels of the machine, the kind of GPU and its PCI address.
+    host: str
     model: str
     bdf: str
     names: tuple[Name, ...]
@@ -63,6 +65,7 @@ DCGM = Exporter(
     vendor="nvidia",
     prefixes=("DCGM_FI_",),
     identity=("UUID", "gpu"),
+    host="Hostname",
     model="modelName",
     bdf="pci_bus_id",
     names=(
@@ -92,6 +95,7 @@ AMD = Exporter(
     vendor="amd",
     prefixes=("gpu_", "amd_gpu_"),
     identity=("serial_number", "gpu_uuid", "gpu_id"),
+    host="hostname",
     model="card_model",
     bdf="pcie_bus_id",
     names=(
@@ -204,23 +208,24 @@ def _is_blank(value: float) -> bool:
 class _Remote:
     """The GPUs behind one page, in the order in which it first listed them."""
 
-    def __init__(self, fetch: Callable[[], str], host: str) -> None:
+    def __init__(self, fetch: Callable[[], str], url: httpx.URL) -> None:
         self._fetch = fetch
         self._read_s = time.monotonic()
         self.exporter, self._page = read_page(fetch())
         self._known = list(self._page)
-        self.gpus = tuple(self._static(index, self._page[one], host) for index, one in enumerate(self._known))
+        self.gpus = tuple(self._static(index, self._page[one], url) for index, one in enumerate(self._known))
 
-    def _static(self, index: int, gpu: RemoteGpu, host: str) -> GpuStatic:
+    def _static(self, index: int, gpu: RemoteGpu, url: httpx.URL) -> GpuStatic:
         labels, exporter = gpu.labels, self.exporter
         totals, _ = split({name: gpu.values[name] for name in _STATIC if name in gpu.values})
         return GpuStatic(
             index=index,
             vendor=exporter.vendor,
             name=harmless(labels.get(exporter.model, "")) or exporter.vendor,
+            host=harmless(labels.get(exporter.host, "")) or url.host,
             uuid=harmless(labels.get("UUID") or labels.get("serial_number", "")) or None,
             bdf=harmless(labels.get(exporter.bdf, "")) or None,
-            socket=f"{host} {index}",
+            socket=f"{url.netloc.decode()} {index}",
             **totals,
         )
 
@@ -274,7 +279,7 @@ def _throttle_percent(before: RemoteGpu, now: RemoteGpu, span_s: float) -> dict[
 def open_exporter(url: str) -> Backend:
     """The exporter at a URL; raises `TelemetryError` if it does not answer, or with something else."""
     client = httpx.Client(timeout=TIMEOUT_S, trust_env=False)
-    remote = _Remote(lambda: _fetched(client, url), httpx.URL(url).host)
+    remote = _Remote(lambda: _fetched(client, url), httpx.URL(url))
     meta = {"exporter": remote.exporter.name, "url": url}
     return Backend(Opened("exporter", meta, remote.gpus), remote.sample, client.close)
 

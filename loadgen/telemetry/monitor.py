@@ -1,8 +1,9 @@
 """All GPUs of the box as one list, whichever vendors and children are behind it.
 
 Each vendor has a source that tries its options in order, each in a supervised child, until one works. When none is
-left, all are tried again a few times at growing intervals: a driver may load late, or a device be busy. A device keeps
-its number as long as the monitor lives, through restarts and changes of backend, and numbers are unique across vendors.
+left, all are tried again a few times at growing intervals: a driver may load late, or a device be busy; an exporter is
+tried as long as the monitor lives. A device keeps its number as long as that, through restarts and changes of backend,
+and numbers are unique across vendors. Those of exporters go by the order in which these are given.
 Invariants: nothing here blocks or raises because of a GPU, a driver or a child; an option that does not open is
 followed by the next at once, one that opened is restarted until it has failed three times, and each failure is kept
 with its reason; samples that are not taken are bounded; `close` returns within the time limits that `process` gives
@@ -17,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,11 @@ class _Source:
         self.option = next(iter(self.options), None)
 
     @property
+    def is_exporter(self) -> bool:
+        """Whether these are the GPUs of another machine."""
+        return any(option.backend == "exporter" for option in self.options)
+
+    @property
     def stale(self) -> bool:
         """Whether the latest sample is too old to be shown as current."""
         if self.opened is None or self.last_s is None:
@@ -122,8 +129,9 @@ class _Source:
             self.child.send(Order(processes=wanted))
 
     async def run(self) -> None:
-        """Try the options in order, for a few rounds; returns when none is left after the last round."""
-        for again_s in (*self.timing.again_s, None):
+        """Try the options in order, for a few rounds (those of an exporter for ever); returns after the last round."""
+        pauses_s = self.timing.again_s
+        for again_s in repeat(pauses_s[0]) if self.is_exporter else (*pauses_s, None):
             for option in self.options:
                 self.option = option
                 await self._try(option)
@@ -253,9 +261,8 @@ class Monitor:
     def gpus(self) -> tuple[GpuStatic, ...]:
         found = [
             msgspec.structs.replace(gpu, index=self._number(vendor, gpu.index))
-            for vendor, source in self._sources.items()
-            if source.opened is not None
-            for gpu in source.opened.gpus
+            for vendor, opened in self._numbered().items()
+            for gpu in opened.gpus
         ]
         return tuple(sorted(found, key=lambda gpu: gpu.index))
 
@@ -272,11 +279,25 @@ class Monitor:
     def status(self) -> tuple[SourceStatus, ...]:
         return tuple(source.status(vendor) for vendor, source in self._sources.items())
 
+    def _numbered(self) -> dict[str, Opened]:
+        """Give numbers to all devices that can have one; an exporter's wait until those before it opened or failed."""
+        found: dict[str, Opened] = {}
+        for vendor, source in self._sources.items():
+            if source.opened is not None:
+                found[vendor] = source.opened
+                for gpu in source.opened.gpus:
+                    self._number(vendor, gpu.index)
+            elif source.is_exporter and not source.failures:
+                break
+        return found
+
     def _number(self, vendor: str, index: int) -> int:
         device = self._sources[vendor].devices.get(index, (index,))
         return self._numbers.setdefault((vendor, *device), len(self._numbers))
 
     def _delivered(self, vendor: str, sampled: Sampled) -> None:
+        if vendor not in self._numbered():
+            return
         gpus = tuple(
             msgspec.structs.replace(
                 gpu, index=self._number(vendor, gpu.index), processes=gpu.processes and _harmless(gpu.processes)

@@ -17,7 +17,7 @@ from loadgen.errors import TelemetryError
 from loadgen.schema.samples import GpuSample
 from loadgen.telemetry.backends import backend_options
 from loadgen.telemetry.exporter import EXPORTERS, open_exporter, read_page
-from loadgen.telemetry.monitor import Monitor
+from loadgen.telemetry.monitor import Monitor, Timing
 
 NOT_SUPPORTED = 9223372036854775794
 
@@ -191,9 +191,19 @@ def test_any_values_are_plausible_or_missing(rows: list[tuple[str, float, int]])
             assert not isinstance(value, float | int) or 0 <= value < 1 << 64
 
 
-async def monitored(folder: Path, *urls: str) -> Monitor:
+def test_a_gpu_names_its_host_by_the_label_or_else_by_the_address() -> None:
+    with served(dcgm) as one, served(lambda: dcgm().replace(',Hostname="node1"', "")) as two:
+        named, unnamed = open_exporter(one), open_exporter(two)
+    assert {gpu.host for gpu in named.opened.gpus} == {"node1"}
+    assert {gpu.host for gpu in unnamed.opened.gpus} == {"127.0.0.1"}
+    # Energy is counted by socket, and these two machines have one address, behind two ports.
+    assert len({gpu.socket for gpu in (*named.opened.gpus, *unnamed.opened.gpus)}) == 16
+
+
+async def monitored(folder: Path, *urls: str, timing: Timing | None = None) -> Monitor:
     """A monitor of these pages through the real children, until each GPU was sampled."""
-    monitor = Monitor(backend_options("auto", exporters=urls), folder=folder, interval_s=0.05)
+    options = backend_options("auto", exporters=urls)
+    monitor = Monitor(options, folder=folder, interval_s=0.05, timing=timing or Timing())
     monitor.start()
     try:
         async with asyncio.timeout(30):
@@ -210,6 +220,33 @@ def test_several_exporters_are_one_list_of_gpus(tmp_path: Path) -> None:
     assert [gpu.index for gpu in monitor.gpus] == list(range(16))
     assert {sample.power_w for sample in monitor.latest.values()} == {512.5}
     assert len({status.vendor for status in monitor.status}) == 2
+
+
+def test_numbers_go_by_the_order_given_not_by_which_answers_first(tmp_path: Path) -> None:
+    answered, second_is_sampled = iter(range(1000)), threading.Event()
+
+    def first() -> str:
+        second_is_sampled.wait(1.0)
+        return dcgm()
+
+    def second() -> str:
+        if next(answered):  # once to open it
+            second_is_sampled.set()
+        return dcgm().replace("node1", "node2")
+
+    with served(first) as one, served(second) as two:
+        monitor = asyncio.run(monitored(tmp_path, one, two))
+    assert [gpu.host for gpu in monitor.gpus] == ["node1"] * 8 + ["node2"] * 8
+    assert [gpu.index for gpu in monitor.gpus] == list(range(16))
+
+
+def test_an_exporter_that_is_dead_at_the_start_joins_whenever_it_answers(tmp_path: Path) -> None:
+    pages = iter([""] * 4)
+    timing = Timing(again_s=(0.01,))  # for another source, two rounds
+    with served(lambda: next(pages, dcgm().replace("node1", "late"))) as late, served(dcgm) as there:
+        monitor = asyncio.run(monitored(tmp_path, late, there, timing=timing))
+    assert [gpu.host for gpu in monitor.gpus] == ["node1"] * 8 + ["late"] * 8
+    assert all(status.works for status in monitor.status)
 
 
 def test_exporters_stand_in_for_this_box_unless_a_backend_is_named() -> None:

@@ -153,6 +153,7 @@ def _both(first: str, second: str) -> str:
 
 
 _COLUMNS = (
+    _Figure("host", 12, lambda gpu, _: fmt.plain(gpu.static.host) or fmt.UNKNOWN, everywhere=False),
     _Figure("HBM GiB", 9, lambda gpu, now: of_most(fmt.gib(now.hbm_used_bytes), fmt.gib(gpu.static.hbm_total_bytes))),
     _Figure("power W", 9, lambda _, now: of_most(now.power_w, now.power_cap_w)),
     _Figure(
@@ -292,7 +293,8 @@ def _cell(gpu: GpuView, folded: Folded, lined: Sequence[int], width: int, height
     tall = max(1, (height - 1) // len(strips))
     legend: Row = ((fmt.plain("; ".join(gpu.flags)), "bad"),) if gpu.flags else ()
     name = gpu.static.name.removeprefix("AMD ").removeprefix("NVIDIA ").removeprefix("Instinct ")
-    rows: Rows = [titled(f"{gpu.static.index} {fmt.plain(name)}", r.cropped(legend, width - 8), width)]
+    what = fmt.plain(f"{gpu.static.host} {name}".strip())
+    rows: Rows = [titled(f"{gpu.static.index} {what}", r.cropped(legend, width - 8), width)]
     for strip in strips:
         series = Series(strip.column(gpu.static.index), strip.label, strip.role, "line" if tall > 1 else "area")
         if series.column in folded.bands:

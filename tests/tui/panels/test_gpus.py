@@ -50,6 +50,16 @@ def test_a_flag_has_a_word_and_a_colour() -> None:
     assert not any(role == "bad" for text, role in rows[2])
 
 
+def test_a_host_is_named_only_if_there_are_gpus_of_another_machine() -> None:
+    here = with_gpus()
+    there = replace(here, gpus=tuple(replace(g, static=replace(g.static, host="node7")) for g in here.gpus))
+    assert not any("host" in line.split() for line in lines(gpus, here, 80, 11))
+    assert lines(gpus, there, 80, 11)[1].split()[:3] == ["gpu", "busy", "host"]
+    assert sum("node7" in line for line in lines(gpus, there, 80, 11)) == 8
+    assert sum("node7" in line for line in lines(grid, there, 160, 45)) == 4  # rows of two cells
+    assert not any("node7" in line for line in lines(grid, here, 160, 45))
+
+
 def test_energy_and_straggler_have_a_row_if_there_is_room() -> None:
     last = lines(gpus, with_gpus(), 100, 11)[-1]
     assert last == " J/token 0.525   tok/s/W 0.480   all 5.03k W   straggler gpu 5: clock -23%"

@@ -1,0 +1,15 @@
+"""One snapshot as text: a GPU of another machine names it, one of this machine does not."""
+
+from msgspec.structs import replace
+
+from loadgen.report.once import once_text
+from tests.tui.scripted import with_gpus
+
+
+def test_a_gpu_of_another_machine_names_it() -> None:
+    here = with_gpus()
+    first, second, *_ = here.gpus
+    there = replace(first, static=replace(first.static, host="node7"))
+    lines = once_text(replace(here, gpus=(there, replace(there, sample=None), second))).splitlines()
+    told = [line.split(",")[0] for line in lines if line.startswith("gpu ")][:3]
+    assert [" in node7" in words for words in told] == [True, True, False]
