@@ -59,6 +59,12 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
         "read the server's log (view 6), then restart it",
     ),
     (
+        "other-start",
+        "the server started otherwise than the last time with the same flags on this box: another KV cache, other "
+        "backends, or twice the time (a longer start alone, or another vLLM, is not bad)",
+        "look in its log for what differs; if a GPU was in use during the start, start it again",
+    ),
+    (
         "host-limited",
         "the host's cores are busy under load, and the GPUs are not at their limit",
         "more cores, or fewer other processes",
