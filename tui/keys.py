@@ -65,6 +65,7 @@ COCKPIT = _bindings(
     ("search", "k", "steer('search')", "search", "Search from here for the knee, or the most within the limits"),
     ("hold", "h", "apply('Hold')", "hold", "Hold this stage open; . or e ends that"),
     ("restart", "R", "steer('restart')", "restart", "Restart the server, or a variant of it; asks"),
+    ("evidence", "E", "apply('TakeEvidence')", "evidence", "Write down all that can be seen of the server now"),
     ("note", "m", "note", "note", "Put a note on the time axis and into the result"),
     ("window", "w", "window", "window", "Charts: whole run, last minute, 5 minutes, 30 minutes"),
     ("start_anyway", "x", "start_anyway", "start anyway", "Start even if the preflight says that it will fail"),

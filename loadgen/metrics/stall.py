@@ -47,6 +47,7 @@ class Stall(NamedTuple):
     waiting: float | None
     gfx_percent: float | None
     ended_s: float | None = None
+    cleared: bool = False  # it ended because something moved, not because no request was left
 
     def words(self, now_s: float) -> str:
         lasted_s = (self.ended_s if self.ended_s is not None else now_s) - self.since_s
@@ -74,7 +75,7 @@ class StallWatch:
         state = _state_of(now.engine)
         waits = now.open_streams > 0 or _has_work(now.engine)
         if now.heard or not waits or state is None or state != self._state:
-            return self._moved(now, state)
+            return self._moved(now, state, cleared=now.heard or waits)
         assert self._silent_since_s is not None
         self._waits_for_worker |= now.waits_for_worker
         silent_s = now.t_s - self._silent_since_s
@@ -92,8 +93,9 @@ class StallWatch:
         if now.heard or not now.open_streams or self._heard_s is None:
             self._heard_s = now.t_s
 
-    def _moved(self, now: Moment, state: tuple[object, ...] | None) -> Stall | None:
-        ended = self.stall._replace(ended_s=now.t_s) if self.stall is not None else None
+    def _moved(self, now: Moment, state: tuple[object, ...] | None, *, cleared: bool) -> Stall | None:
+        """Begin a new silence; one that was a stall has ended."""
+        ended = self.stall._replace(ended_s=now.t_s, cleared=cleared) if self.stall is not None else None
         self.stall, self._silent_since_s, self._state = None, now.t_s, state
         self._waits_for_worker = False
         return ended

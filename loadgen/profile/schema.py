@@ -112,6 +112,8 @@ class Server(Table):
     """If the server is not ready by then, the start has failed."""
     stop_timeout_s: Seconds = 20.0
     """If the server has not stopped by then, it is killed."""
+    on_stall: Literal["nothing", "restart"] = "nothing"
+    """`restart`: when a server that vramp started stalls, take the evidence and start it again."""
     on_exit: Literal["stop", "leave"] = "stop"
     """`leave` keeps the server running when vramp exits normally; `vramp stop` ends it later."""
 

@@ -21,6 +21,7 @@ from loadgen.errors import VrampError
 from loadgen.format import harmless
 from loadgen.masking import masked_text
 from loadgen.places import write_whole
+from loadgen.schema.samples import GpuProcess, GpuSample
 from loadgen.server.process.tree import descendants, process_info
 
 LIMIT_S = 15.0  # of each collector; they run at the same time
@@ -44,8 +45,10 @@ class Scene(NamedTuple):
     lines: Sequence[bytes]  # of the journal, over the last minutes
     metrics: Mapping[str, Callable[[], Awaitable[str]]]  # the page of each server, by its address
     pids: Sequence[int]  # the servers' first processes; empty for those of others
-    log_path: Path | None
-    gpus: str  # who uses the GPUs, as a table; empty where nothing measures them
+    logs: Sequence[Path]  # of these servers
+    gpus: Callable[
+        [], Awaitable[str]
+    ]  # what the GPUs do and who uses them, as a table; empty where nothing measures them
 
 
 class Collector(NamedTuple):
@@ -67,7 +70,7 @@ class Piece(NamedTuple):
 async def take_evidence(scene: Scene, folder: Path) -> Path:
     """Take all evidence and write it with its page into `folder`; returns the page. Raises `OSError`."""
     pieces = await asyncio.gather(*(_taken(collector, scene) for collector in _COLLECTORS))
-    return _written(scene, pieces, folder)
+    return await asyncio.to_thread(_written, scene, pieces, folder)
 
 
 def _written(scene: Scene, pieces: Sequence[Piece], folder: Path) -> Path:
@@ -145,6 +148,8 @@ _SECOND_PAGE = "\n# ---- a second reading ----\n"
 
 
 async def _samples(scene: Scene) -> str:
+    if not scene.lines:
+        raise Missing("there is no run")
     return b"\n".join(scene.lines).decode("utf-8", errors="replace")
 
 
@@ -164,11 +169,15 @@ async def _pages(scene: Scene) -> str:
 
 
 async def _log(scene: Scene) -> str:
-    if scene.log_path is None:
+    if not scene.logs:
         raise Missing("vramp did not start this server")
-    with scene.log_path.open("rb") as file:
+    return "\n".join(_end_of(path) for path in scene.logs)
+
+
+def _end_of(path: Path) -> str:
+    with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _MAX_LOG_BYTES))
-        return file.read().decode("utf-8", errors="replace")
+        return f"# {path.name}\n" + file.read().decode("utf-8", errors="replace")
 
 
 async def _kernel(_: Scene) -> str:
@@ -180,7 +189,7 @@ async def _kernel(_: Scene) -> str:
 async def _tasks(scene: Scene) -> str:
     if not scene.pids:
         raise Missing("vramp did not start this server")
-    return "\n".join(_threads(scene.pids))
+    return "\n".join(await asyncio.to_thread(_threads, scene.pids))
 
 
 def _threads(pids: Iterable[int]) -> list[str]:
@@ -214,9 +223,31 @@ def _tree(pids: Iterable[int]) -> list[int]:
 
 
 async def _gpus(scene: Scene) -> str:
-    if not scene.gpus:
+    table = await scene.gpus()
+    if not table:
         raise Missing("nothing measures the GPUs here")
-    return scene.gpus
+    return table
+
+
+def gpu_table(samples: Iterable[GpuSample]) -> str:
+    """What each GPU does, with its processes; empty without samples."""
+    return "\n".join(line for now in samples for line in _gpu_lines(now))
+
+
+def _gpu_lines(now: GpuSample) -> list[str]:
+    figures = ((now.gfx_percent, "% busy"), (now.power_w, " W"), (now.gfx_clock_mhz, " MHz"))
+    known = [f"{value:.0f}{unit}" for value, unit in figures if value is not None]
+    if now.hbm_used_bytes is not None:
+        known.append(f"{now.hbm_used_bytes / 1024**3:.1f} GiB in use")
+    head = f"gpu {now.index}: {', '.join(known) or 'no figures'}"
+    if now.processes is None:
+        return [head, "  its processes are unknown"]
+    return [head, *(f"  {_process_words(process)}" for process in now.processes)]
+
+
+def _process_words(process: GpuProcess) -> str:
+    held = f"{process.hbm_bytes / 1024**3:.1f} GiB" if process.hbm_bytes is not None else ""
+    return " ".join(filter(None, (str(process), process.user, held, process.command)))
 
 
 async def _ras(_: Scene) -> str:
@@ -283,7 +314,7 @@ _COLLECTORS = (
     Collector("server.log", "the end of the server's log", _log),
     Collector("kernel.txt", "the kernel's messages", _kernel),
     Collector("tasks.txt", "each thread of the server: state, where it waits, CPU time", _tasks),
-    Collector("gpus.txt", "the processes on the GPUs", _gpus),
+    Collector("gpus.txt", "what the GPUs do, and the processes on them", _gpus),
     Collector("ras.txt", "what NCCL or RCCL says of its ranks", _ras),
     Collector("stacks.txt", "Python stacks of the server's processes", _stacks),
 )

@@ -28,6 +28,7 @@ from loadgen.telemetry.monitor import Monitor, SourceStatus
 _PERIOD_S = 1.0
 _LAST_SAMPLE_S = 1.5 * _PERIOD_S
 _SEARCH_EVERY_S = 10.0  # between searches for the processes of attached servers
+_LISTED_S = 4.0 * _PERIOD_S  # to begin a list of processes, and to read it
 _SHOWN_S = 15.0  # processes are listed for this long after the last request
 
 
@@ -100,6 +101,18 @@ class HardwareWatch:
     def show_processes(self) -> None:
         """List the processes on the GPUs for a while, because the screen shows them."""
         self._shown_until_s = time.monotonic() + _SHOWN_S
+
+    async def with_processes(self) -> list[GpuSample]:
+        """The latest sample of each GPU, with its processes where they are listed in time."""
+        self.show_processes()
+        monitor = self._monitor
+        if monitor is None:
+            return []
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LISTED_S):
+                while any(sample.processes is None for sample in monitor.latest.values()):
+                    await monitor.change()
+        return list(self._described(tuple(monitor.latest.values()), self._servers().pids))
 
     async def settle(self) -> None:
         """Wait for a sample of each GPU after the load, which the last stage's energy needs."""

@@ -80,6 +80,10 @@ class Note(_Action, frozen=True):
     text: Text
 
 
+class TakeEvidence(_Action, frozen=True):
+    """Write down all that can be seen of the server now, as at a stall."""
+
+
 class ShowProcesses(_Action, frozen=True):
     """List the processes that hold GPU memory for a while; sent repeatedly while the list is shown."""
 
@@ -111,6 +115,7 @@ Operation = (
     | Extend
     | Redo
     | Note
+    | TakeEvidence
     | ShowProcesses
     | Restart
     | Stop

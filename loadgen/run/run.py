@@ -25,6 +25,8 @@ from loadgen.run import operations
 from loadgen.run.alerts import Alerts
 from loadgen.run.baseline_watch import BaselineWatch
 from loadgen.run.controller import LoadController
+from loadgen.run.evidence import Scene, gpu_table
+from loadgen.run.evidence_watch import EvidenceWatch
 from loadgen.run.hardware import HardwareWatch
 from loadgen.run.load_hosts import LoadHosts
 from loadgen.run.remote import SnapshotServer, points_of
@@ -34,6 +36,7 @@ from loadgen.run.settings import RunSettings
 from loadgen.run.shown_stages import ShownStages
 from loadgen.run.view import load_view, snapshot_of
 from loadgen.run.writer import RunWriter
+from loadgen.schema.journal import encode_line
 from loadgen.schema.result import Result
 from loadgen.schema.shared import RunState
 from loadgen.schema.snapshot import SNAPSHOT_S, Phase, Snapshot
@@ -73,6 +76,8 @@ class Run:
             servers=lambda: self._session.servers,
             worker_pids=lambda: self._session.fleet.pids,
         )
+
+        self._evidence = EvidenceWatch(self.folder, self._scene, self._writer.event)
 
         # What the operator has requested.
         self._start_allowed = asyncio.Event()
@@ -154,6 +159,8 @@ class Run:
             case operations.Note(text):
                 self._writer.event("note", text)
                 load.mark(text)
+            case operations.TakeEvidence():
+                self._evidence.take("taken by the operator")
             case operations.ShowProcesses():
                 self._hardware.show_processes()
             case operations.Restart(variant):
@@ -174,7 +181,7 @@ class Run:
         self._session.servers.end_soon()
         self._end(state, reason)
 
-    def _restart(self, variant: str | None) -> None:
+    def _restart(self, variant: str | None, why: str = "by the operator") -> None:
         try:
             if self._ending is not None:
                 raise ProfileError("the run is ending")
@@ -182,7 +189,7 @@ class Run:
         except ProfileError as error:
             self._writer.event("error", f"restart refused: {error}")
             return
-        self._writer.event("server", f"restart by the operator{f', variant {variant}' if variant is not None else ''}")
+        self._writer.event("server", f"restart {why}{f', variant {variant}' if variant is not None else ''}")
         self._restart_requested.set()
 
     def _end(self, state: RunState, reason: str) -> None:
@@ -271,6 +278,7 @@ class Run:
         self._enter("running")
         while not self._controller.over or self.settings.hold_open or self._writer.record.open_streams:
             await session.turn()
+            self._see_stall(session)
             self._enter(self._load_phase())
             if self._phase == "holding" and self._writer.written is None:
                 await session.load_is_over()
@@ -278,6 +286,36 @@ class Run:
         await session.load_is_over()
         await self._hardware.settle()
         self._end("complete", "the plan is done")
+
+    def _see_stall(self, session: Session) -> None:
+        """Take the evidence of a stall, then do what the profile wants done about it."""
+        stall = self._writer.record.stall
+        self._evidence.see(stall, self._writer.clock_s())
+        wanted = session.servers.ours and session.settings.profile.server.on_stall == "restart"
+        if stall is not None and wanted and not self._evidence.is_taking:
+            self._restart(None, 'by server.on_stall = "restart"')
+
+    async def _witness(self) -> None:
+        """Before load and servers are ended: complete the evidence, and have a stalled server print its stacks."""
+        if self._writer.record.stall is not None:
+            self._session.servers.print_stacks()
+        await self._evidence.close(at_once=self._aborted)
+
+    def _scene(self, reason: str) -> Scene:
+        """What evidence is taken of."""
+
+        async def gpus() -> str:
+            return gpu_table(await self._hardware.with_processes())
+
+        managed = self._session.servers.managed
+        return Scene(
+            reason,
+            lines=[encode_line(line) for line in self._writer.recent],
+            metrics=self._session.pages,
+            pids=[server.pid for server in managed if server.pid is not None],
+            logs=[server.log.path for server in managed],
+            gpus=gpus,
+        )
 
     def _load_phase(self) -> Phase:
         if self._controller.paused:
@@ -290,6 +328,9 @@ class Run:
 
     async def _wait_for_restart(self, error: VrampError) -> None:
         """Return once the operator requests another start; raises the error if there is no operator."""
+        server = self._writer.record.server
+        if self._session.servers.died and server is not None and server.state == "ready":
+            await self._evidence.take_now(str(error).partition("\n")[0])
         if not self.settings.hold_open or not self._session.servers.ours:
             raise error
         self._failure = error
@@ -306,6 +347,7 @@ class Run:
 
     async def _change_servers(self) -> None:
         self._enter("restarting")
+        await self._witness()
         await self._session.close("the operator restarted the server")
         await self._session.stop_servers(leave=False, show=self._due.set)
         await self._hardware.end_simulated()
@@ -336,6 +378,7 @@ class Run:
     async def _close(self) -> None:
         self._enter("stopping")
         state, reason = self._ending or ("failed", "")
+        await self._witness()
         self._controller.finish(reason or "the run ended")
         await self._session.close()
         await self._session.hosts.close()

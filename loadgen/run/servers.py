@@ -200,6 +200,11 @@ class Servers:
                 event("server", f"left running at {server.base_url}; `vramp stop {server.port}` ends it")
         return left
 
+    def print_stacks(self) -> None:
+        """Have the processes print their stacks as they are stopped."""
+        for server in self.managed:
+            server.prints_stacks = True
+
     def end_soon(self) -> None:
         """Make the current or next stop a quick one."""
         for server in self.managed:

@@ -480,6 +480,11 @@ class Session:
     # What is known of it.
 
     @property
+    def pages(self) -> dict[str, Callable[[], Awaitable[str]]]:
+        """How each server's /metrics is read, by its URL."""
+        return {client.base_url: client.metrics_text for client in self._clients}
+
+    @property
     def served(self) -> Served | None:
         """The first server's identity; None if unknown."""
         return next(iter(self._served), None)

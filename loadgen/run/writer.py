@@ -10,6 +10,7 @@ import asyncio
 import os
 import platform
 import time
+from collections import deque
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +27,7 @@ from loadgen.record.baseline import with_baseline
 from loadgen.record.record import Record
 from loadgen.run.settings import RunSettings
 from loadgen.schema.engine import EngineView, OwnRequests
-from loadgen.schema.journal import Happened, Line, RunFinished, RunStarted, Ticked, TickNumbers
+from loadgen.schema.journal import Happened, Line, RunFinished, RunStarted, Ticked, TickNumbers, time_of
 from loadgen.schema.result import Result
 from loadgen.schema.shared import DataFile, RunState
 from loadgen.store.files import Event, SafeFiles, require_format
@@ -34,6 +35,8 @@ from loadgen.store.runs import RESULT, claim_folder, require_writable, write_res
 from loadgen.telemetry.host import host_settings
 from loadgen.worker.timing import MIN_STANDSTILL_NS
 from loadgen.workload.data import Dataset
+
+RECENT_S = 120.0  # kept in memory, line by line
 
 
 class RunWriter:
@@ -55,6 +58,7 @@ class RunWriter:
         self.written: Path | None = None  # where the result was last written
         self.error: VrampError | None = None  # why it could not be written
         self.began_s = time.monotonic()
+        self.recent: deque[Line] = deque()  # of the last `RECENT_S` seconds
         self._files = SafeFiles(self.folder, settings.records)
         self._closed = False
 
@@ -73,6 +77,9 @@ class RunWriter:
 
     def _write_line(self, line: Line) -> None:
         line = masked(line)
+        self.recent.append(line)
+        while time_of(self.recent[0]) < time_of(line) - RECENT_S:
+            self.recent.popleft()
         self.record.apply(line)
         self._log_events(self._files.write(line))
 
@@ -120,7 +127,8 @@ class RunWriter:
             )
         )
         if self.record.ended_stall is not None:
-            self.event("server", f"{self.record.ended_stall.words(self.clock_s())}; it goes on")
+            how = "it goes on" if self.record.ended_stall.cleared else "its requests have ended"
+            self.event("server", f"{self.record.ended_stall.words(self.clock_s())}; {how}")
         self._log_events(self._files.write_rows(tick.rows, model))
         if tick.client.stood_still_ns >= MIN_STANDSTILL_NS:
             self.event(

@@ -46,6 +46,7 @@ _WAITS_FOR_WORKER = re.compile(
 )
 _GUARD_MARGIN_S = 5.0
 _LEAVE_WAIT_S = 15.0
+_STACKS_S = 2.0
 
 
 class ManagedServer:
@@ -66,6 +67,7 @@ class ManagedServer:
         self.died_s: float | None = None  # when that was, on the monotonic clock
         self.processes: tuple[ProcessName, ...] = ()  # the tree as last reported, the main process first
         self.waiting_for: tuple[ProcessName, ...] = ()  # while stopping: processes that have not ended yet
+        self.prints_stacks = False  # its processes print their Python stacks into the log when it is stopped
         self.waits_for_worker = False  # its log has said so since this was last cleared
         self.command: list[str] = []  # as started, secrets masked
         self.port = server.port
@@ -329,6 +331,8 @@ class ManagedServer:
         if self.state != "died":
             self.state = "stopping"
         try:
+            if self.prints_stacks and self._container is None:
+                await self._print_stacks()
             if self._guard is not None and self._watching is not None:
                 await self._end_guard(self._guard, self._watching)
             await self._end_following()
@@ -340,6 +344,16 @@ class ManagedServer:
             self.state = "stopped"
         report = self._report or StopReport(0.0)
         return msgspec.structs.replace(report, elapsed_s=time.monotonic() - began, gpu_memory=gpu_memory)
+
+    async def _print_stacks(self) -> None:
+        """Abort its processes, all at once: Python's fault handler prints their stacks even while they hang in C."""
+        living = [one for one in self._seen if tree.lives(one)]
+        for one in living:
+            tree.abort_without_core(one)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STACKS_S):
+                while any(tree.lives(one) for one in living):  # noqa: ASYNC110 - only /proc says when they have ended
+                    await asyncio.sleep(0.05)
 
     async def _part(self, process: subprocess.Popen[bytes], watching: asyncio.Task[None]) -> StopReport:
         await _cancel(watching)

@@ -181,6 +181,7 @@ async def _run(options: argparse.Namespace, loop: asyncio.AbstractEventLoop) -> 
     await start(physics, options.model, given, fail=options.fail_startup, hang=options.hang_startup)
     faults = [parse_fault(text) for text in options.fault]
     service = Service(loop, physics, model=name, seed=options.seed, faults=faults)
+    service.log = log
     server = HttpServer(
         loop, Api(service, api_key=options.api_key, adapters=adapters).handle, keep_alive_s=options.keep_alive_s
     )

@@ -21,6 +21,7 @@ from loadgen.simulator import tokens
 from loadgen.simulator.answers import AnswerStream, BaseAnswer, Exchange, ResponseStream, WholeAnswer
 from loadgen.simulator.engine import Sequence
 from loadgen.simulator.faults import (
+    HANGS,
     NOT_HTTP,
     REFUSALS,
     Fault,
@@ -297,6 +298,8 @@ class Api:
         if "close_on_reuse" in faults and not connection.served:
             del faults["close_on_reuse"]
         truth.faults.update(faults.keys())
+        for kind in faults.keys() & set(HANGS):
+            service.hang(faults[kind])
         if self._fails_at_once(connection, request, faults):
             truth.requests["failed"] += 1
         else:

@@ -146,6 +146,8 @@ class Engine:
         self.preemptions = self.prefix_queries = self.prefix_hits = 0
         self.prompt_tokens = self.cached_tokens = self.generation_tokens = self.computed_tokens = 0
         self.steps = self.late_steps = self.aborted = 0
+        self.hang = ""  # the kind of hang that it is in
+        self._unheard: list[Sequence] = []  # aborted while it hung
         self._random = Random(seed)
         self._decoding: dict[Sequence, None] = {}
         self._prefilling: dict[Sequence, None] = {}
@@ -175,12 +177,21 @@ class Engine:
         """Remove a sequence at once, whatever its state; harmless when it is done."""
         if sequence.state in ("new", "done"):
             return
+        if self.hang and self.hang != "scheduler":
+            self._unheard.append(sequence)
+            return
         if sequence.state == "waiting":
             self.waiting.remove(sequence)
         else:
             self._leave(sequence)
         sequence.state = "done"
         self.aborted += 1
+
+    def go_on(self) -> None:
+        """End a hang."""
+        self.hang, unheard, self._unheard = "", self._unheard, []
+        for sequence in unheard:
+            self.abort(sequence)
 
     def begin(self, now_ns: int) -> int | None:
         """Plan a step that starts now and return when it ends; None when there is nothing to do."""
@@ -264,7 +275,12 @@ class Engine:
     def _admit(self, budget: int, now_ns: int) -> int:
         """Start waiting sequences in order until one does not fit."""
         used = 0
-        while self.waiting and used < budget and len(self.running) < self.physics.max_num_seqs:
+        while (
+            self.waiting
+            and self.hang != "scheduler"
+            and used < budget
+            and len(self.running) < self.physics.max_num_seqs
+        ):
             sequence = self.waiting[0]
             if not self._place(sequence):
                 break

@@ -15,6 +15,9 @@ Kinds, with the parameters that they take besides:
   finish_reason `abort`, usage, [DONE]), `stall` (for `seconds`; 0, the default,
   is forever; with `after=0` an answer without any output, or a late one). `reset`, `truncate` and `stall` also apply
   to answers that are not streamed, in place of the answer.
+- hangs of the whole engine, from when the request arrives, for `seconds` (0, the default, is forever): `kernel`
+  (requests run, the GPUs are busy, no step ends), `collective` (the same, and the log says that a worker does not
+  answer), `lost_wakeup` (requests run, the GPUs are idle), `scheduler` (no waiting request is admitted).
 - oddities that a client must survive: `garbage` (an event that is not JSON, after `after` events), `role_first` (an
   immediate event without output), `multi` (`tokens` per event, default 4), `split` (events in pieces), `hold` (bytes
   are held back as by a proxy that buffers: for `seconds`, until `bytes` have gathered, or until the answer is complete,
@@ -49,12 +52,13 @@ from loadgen.simulator.vllm_events import DONE, encode
 REFUSALS = {"http_401": 401, "http_429": 429, "http_500": 500, "http_503": 503, "echo": 500}
 TEXTS = ("wrong", "flip", "repeat", "replacement", "blank")
 ENDS = ("reset", "truncate", "early_end", "error_event", "abort")
+HANGS = ("kernel", "collective", "lost_wakeup", "scheduler")
 _OTHERS = (
     "endless drift unsteady some_scores ignore_scores refuse_scores not_http silent close_on_reuse stall garbage "
     "role_first multi split hold twice crlf ping empty reasoning tool_calls idle_close usage_none usage_end usage_zero "
     "usage_partial hidden"
 ).split()
-KINDS = (*REFUSALS, *ENDS, *TEXTS, *_OTHERS)
+KINDS = (*REFUSALS, *ENDS, *TEXTS, *HANGS, *_OTHERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

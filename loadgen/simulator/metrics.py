@@ -120,7 +120,9 @@ class Metrics:
         }
         counted_tokens = engine.computed_tokens if physics.mfu_metrics else 0
         flops = counted_tokens * physics.gflop_per_token * 1e9 / physics.tensor_parallel_size
+        idle = [("simulated_gpus_idle", "gauge", {"": 1.0})] if engine.hang == "lost_wakeup" else []
         return [
+            *idle,
             ("num_requests_running", "gauge", {"": len(engine.running)}),
             ("num_requests_waiting", "gauge", {"": len(engine.waiting)}),
             ("num_requests_waiting_by_reason", "gauge", reasons),

@@ -11,6 +11,8 @@ from loadgen.simulator.metrics import Metrics
 from loadgen.simulator.physics import Physics
 from loadgen.worker.timing import PreciseTimer
 
+_COMPLAINT_S = 1.0  # a minute in vLLM
+
 
 class Service:
     """One running engine; sleeps without requests."""
@@ -26,7 +28,9 @@ class Service:
         self.truth = GroundTruth()
         self.canaries = GroundTruth()  # of vramp's canaries, which are not in `truth`
         self._timer = PreciseTimer(loop, self._tick)
-        self._stepping = False
+        self.log: Callable[[str], None] = lambda text: None
+        self._loop = loop
+        self._stepping = self._halted = False
 
     def submit(self, sequence: Sequence, received_ns: int) -> None:
         """Queue a sequence whose request was received at `received_ns`, CLOCK_REALTIME."""
@@ -35,6 +39,26 @@ class Service:
         if not self._stepping:
             self._begin()
 
+    def hang(self, fault: Fault) -> None:
+        """Hang from now on, for the fault's seconds or for good."""
+        if self.engine.hang:
+            return
+        self.engine.hang = fault.kind
+        self._complain()
+        if fault.seconds:
+            self._loop.call_later(fault.seconds, self._go_on)
+
+    def _complain(self) -> None:
+        if self.engine.hang == "collective":
+            self.log("No available shared memory broadcast block found in 60 seconds.")
+            self._loop.call_later(_COMPLAINT_S, self._complain)
+
+    def _go_on(self) -> None:
+        self.engine.go_on()
+        if self._halted:
+            self._halted = False
+            self._tick()
+
     def _begin(self) -> None:
         end_ns = self.engine.begin(time.monotonic_ns())
         self._stepping = end_ns is not None
@@ -42,6 +66,9 @@ class Service:
             self._timer.set(end_ns)
 
     def _tick(self) -> None:
+        if self.engine.hang and self.engine.hang != "scheduler":
+            self._halted = True
+            return
         now_ns = time.monotonic_ns()
         self.truth.history.step(time.time_ns(), self.truth.open)
         emission = self.engine.finish(now_ns)

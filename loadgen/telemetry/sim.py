@@ -136,7 +136,9 @@ def load_between(before: tuple[float, str | None], after: tuple[float, str | Non
     for name in ("prompt_tokens_total", "generation_tokens_total"):
         gain = gained(then.get(name, 0.0), now.get(name, 0.0))
         rates.append((gain or 0.0) / (after_s - before_s) if after_s > before_s else 0.0)
-    return SimLoad(True, now.get("num_requests_running", 0.0), *rates)
+    # A simulator that hangs without a kernel says so, because requests alone look like work.
+    running = 0.0 if now.get("simulated_gpus_idle") else now.get("num_requests_running", 0.0)
+    return SimLoad(True, running, *rates)
 
 
 def open_sim(*, url: str | None = None, gpus: int = 8) -> Backend:

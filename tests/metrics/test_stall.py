@@ -54,7 +54,7 @@ def test_a_stall_has_the_kind_that_is_seen(changes: dict[str, object], kind: Sta
 def test_a_stall_that_clears_is_returned_with_its_length() -> None:
     found, [ended] = watch([*talk(0, 10), *silence(10, 80), *talk(80, 90)])
     assert found.stall is None
-    assert (ended.since_s, ended.ended_s) == (10, 80)
+    assert (ended.since_s, ended.ended_s, ended.cleared) == (10, 80, True)
     assert ended.words(90.0).startswith("stalled for 70 s: requests run, but no token comes (8 running, 0 waiting")
 
 
@@ -102,3 +102,9 @@ def test_what_the_log_said_counts_until_something_moves() -> None:
     assert found.stall is not None and found.stall.kind == "collective"
     found, _ = watch([*talk(0, 10), *silence(10, 15), *said, *talk(16, 20), *silence(20, 60, gfx_percent=0.0)])
     assert found.stall is not None and found.stall.kind == "lost-wakeup"
+
+
+def test_a_stall_whose_requests_end_has_not_cleared() -> None:
+    idle = EngineView(running=0.0, waiting=0.0, kv_usage=0.0, generation_tokens_per_s=0.0)
+    found, [ended] = watch([*talk(0, 10), *silence(10, 60), moment(60.0, idle, open_streams=0)])
+    assert found.stall is None and not ended.cleared

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from loadgen.run import evidence
-from loadgen.run.evidence import Scene, take_evidence
+from loadgen.run.evidence import Scene, gpu_table, take_evidence
+from loadgen.schema.samples import GpuProcess, GpuSample
 
 PAGE = 'vllm:generation_tokens_total{{engine="0"}} {tokens}\nvllm:prompt_tokens_total{{engine="0"}} 7\n'
 
@@ -24,7 +25,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def server() -> Iterator[subprocess.Popen[bytes]]:
     """A process with a child that waits in the kernel."""
-    code = "import subprocess, sys; print(flush=True); subprocess.run(['sleep', '600'])"
+    code = "import subprocess; child = subprocess.Popen(['sleep', '600']); print(flush=True); child.wait()"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -42,8 +43,12 @@ def pages(*tokens: int) -> object:
     return page
 
 
+async def no_gpus() -> str:
+    return ""
+
+
 def scene(**changes: object) -> Scene:
-    empty = Scene("stalled for 40 s", lines=(), metrics={}, pids=(), log_path=None, gpus="")
+    empty = Scene("stalled for 40 s", lines=(), metrics={}, pids=(), logs=(), gpus=no_gpus)
     return empty._replace(**changes)  # type: ignore[arg-type]
 
 
@@ -68,7 +73,7 @@ def test_evidence_says_which_counters_move(tmp_path: Path) -> None:
 def test_evidence_of_ones_own_server_has_its_threads_and_log(tmp_path: Path, server: subprocess.Popen[bytes]) -> None:
     log = tmp_path / "serve.log"
     log.write_text("INFO token hf_abcdefghijklmnopqrstuvwxyzabcdefgh\nINFO last line\n")
-    page_of(scene(pids=[server.pid], log_path=log), tmp_path / "evidence")
+    page_of(scene(pids=[server.pid], logs=[log]), tmp_path / "evidence")
     tasks = (tmp_path / "evidence" / "tasks.txt").read_text()
     assert f"process {server.pid}\n" in tasks
     assert " sleep S " in tasks
@@ -84,9 +89,14 @@ def test_a_collector_that_hangs_costs_only_its_file(tmp_path: Path, monkeypatch:
         await asyncio.Event().wait()
         return ""
 
-    page = page_of(scene(metrics={"http://h:8000": never}, gpus="pid 7: python"), tmp_path)
+    async def gpus() -> str:
+        held = GpuProcess(7, "python", 3 << 30, user="ann")
+        return gpu_table([GpuSample(0, 0.0, gfx_percent=99.0, processes=(held,)), GpuSample(1, 0.0)])
+
+    page = page_of(scene(metrics={"http://h:8000": never}, gpus=gpus), tmp_path)
     assert "the servers' /metrics, read twice: it took longer than 0 s" in page
-    assert (tmp_path / "gpus.txt").read_text() == "pid 7: python"
+    lines = ("gpu 0: 99% busy", "  pid 7 (python) ann 3.0 GiB", "gpu 1: no figures", "  its processes are unknown")
+    assert (tmp_path / "gpus.txt").read_text().splitlines() == list(lines)
 
 
 def test_a_page_that_does_not_answer_says_so(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from loadgen.run.operations import (
     ShowProcesses,
     StartAnyway,
     Stop,
+    TakeEvidence,
 )
 from loadgen.run.remote import SOCKET, Hello, RemoteRun, SnapshotServer, points_of
 from loadgen.schema.snapshot import SeriesPoint, Snapshot
@@ -237,7 +238,7 @@ async def test_a_line_without_an_end_is_no_snapshot(tmp_path: Path, monkeypatch:
 OPERATIONS: list[Operation] = [
     StartAnyway(), SetConcurrency(1), SetRate(2.5), SetShape(4096, 1024), Hold(), Pause(), Resume(), NextStage(),
     FollowPlan(PlanRequest("ladder", loads=(8.0, 16.0))), Extend(), Redo(), Note("from elsewhere"),
-    ShowProcesses(), Restart(), Restart("small"), Abort(), Stop(),
+    TakeEvidence(), ShowProcesses(), Restart(), Restart("small"), Abort(), Stop(),
 ]  # fmt: skip
 
 

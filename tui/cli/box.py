@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -19,7 +20,7 @@ from typing import get_args
 
 from msgspec.structs import replace
 
-from loadgen.errors import ProfileError, ServerError, TelemetryError
+from loadgen.errors import ProfileError, ResultError, ServerError, TelemetryError
 from loadgen.masking import masked
 from loadgen.places import state_folder
 from loadgen.plan.from_profile import stages_of
@@ -27,6 +28,7 @@ from loadgen.plan.stage import Stage
 from loadgen.profile.schema import Profile
 from loadgen.report.examination import doctor_text, findings_json, findings_text
 from loadgen.report.tabular import json_text
+from loadgen.run.evidence import Scene, gpu_table, take_evidence
 from loadgen.schema.finding import Finding, Skipped, not_checked
 from loadgen.schema.probe import ProbeResult
 from loadgen.schema.samples import Examination
@@ -36,10 +38,12 @@ from loadgen.server.preflight.outdated import outdated
 from loadgen.server.process.guard_client import stop_server
 from loadgen.server.process.ports import driver_of, owner_of
 from loadgen.server.process.records import ServerRecord, find_servers, remains
+from loadgen.server.vllm.client import ServerClient
 from loadgen.telemetry.capture import Part, write_capture
 from loadgen.telemetry.examine import DUMP_PACE, Pace, capture_header, examine
+from loadgen.telemetry.gpus_now import read_gpus
 from loadgen.telemetry.probes import PROBES, chosen_probes, run_probes
-from loadgen.vendors import LocalBackend
+from loadgen.vendors import VENDORS, LocalBackend
 from tui.cli.options import INTERRUPTED, add_profile_options, parser_of, print_status, print_text, profile_of
 
 BLOCKED = 3  # the server could not be started: the exit code that a run would have
@@ -95,6 +99,8 @@ def doctor(words: list[str]) -> int:
     """Print what was found; 1 if there are GPUs, or `--telemetry` names some, that nothing measures."""
     options = doctor_parser().parse_args(words)
 
+    if options.evidence is not None:
+        return _evidence(options.evidence)
     if options.dump is not None:
         _require_writable(options.dump)
     pace = Pace() if options.dump is None else DUMP_PACE
@@ -113,6 +119,51 @@ def doctor(words: list[str]) -> int:
         _dump(options.dump, found, trials)
     failed = any(result.state == "fail" for result in found.probes)
     return TelemetryError.exit_code if found.unmeasured or failed else 0
+
+
+def _evidence(url: str) -> int:
+    """Take the evidence of a server, or of those that vramp started here; prints the page's path."""
+    servers = [] if url else find_servers(_container_programs())[0]
+    if not url and not servers:
+        raise ServerError("no server that vramp started runs here; name one: vramp doctor --evidence URL")
+    folder = state_folder("evidence") / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    try:
+        page = asyncio.run(_take_evidence([url] if url else [record.url for record in servers], servers, folder))
+    except OSError as error:
+        raise ResultError(f"{folder}: {error.strerror}") from error
+    print_text(str(page))
+    return 0
+
+
+async def _take_evidence(urls: Sequence[str], servers: Sequence[ServerRecord], folder: Path) -> Path:
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(ServerClient(url)) for url in urls]
+        scene = Scene(
+            "taken by vramp doctor",
+            lines=(),
+            metrics={client.base_url: client.metrics_text for client in clients},
+            pids=[record.server.pid for record in servers],
+            logs=[Path(record.log_path) for record in servers],
+            gpus=_gpu_table,
+        )
+        return await take_evidence(scene, folder)
+
+
+async def _gpu_table() -> str:
+    """What the GPUs of this box do; raises `TelemetryError` if there are none, or none can be read."""
+    tables, why = list[str](), TelemetryError("nothing measures the GPUs here")
+    for vendor in VENDORS:
+        try:
+            tables.append(gpu_table(described(one) for one in (await read_gpus(vendor)).samples.values()))
+        except TelemetryError as error:
+            why = error
+    if not tables:
+        raise why
+    return "\n".join(tables)
+
+
+def _container_programs() -> list[str]:
+    return [path for name in ("docker", "podman") if (path := shutil.which(name)) is not None]
 
 
 def _probed(names: str, found: Examination) -> tuple[ProbeResult, ...]:
@@ -154,6 +205,14 @@ def doctor_parser() -> argparse.ArgumentParser:
         + ", ".join(probe.name for probe in PROBES),
     )
     parser.add_argument(
+        "--evidence",
+        nargs="?",
+        const="",
+        metavar="URL",
+        help="instead, write down all that can be seen of the servers that vramp started here, or of the one at URL, "
+        "and print the path of its page",
+    )
+    parser.add_argument(
         "--dump", metavar="FILE", type=Path, help="measure for 10 s and write a capture, for --replay-telemetry"
     )
     return parser
@@ -163,9 +222,8 @@ def stop(words: list[str]) -> int:
     """Stop one server or all; return 0 if nothing of them is left."""
     options = stop_parser().parse_args(words)
 
-    programs = [path for name in ("docker", "podman") if (path := shutil.which(name)) is not None]
     try:
-        servers, doubts = find_servers(programs)
+        servers, doubts = find_servers(_container_programs())
     except ServerError as error:
         if not options.list:
             raise

@@ -56,7 +56,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
         "stalled",
         "nothing arrives, and nothing in the engine moves, for longer than 30 s and five times the longest silence so "
         "far; it says what runs, what waits and how busy the GPUs are",
-        "read the server's log (view 6), then restart it",
+        "see the evidence, which an event names; then restart the server",
     ),
     (
         "other-start",

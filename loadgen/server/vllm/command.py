@@ -52,7 +52,7 @@ def _head(server: Server, port: int, known_by: Sequence[str]) -> list[str]:
 
 def server_environment(server: Server) -> dict[str, str]:
     """The environment of the server: vramp's own, overridden by the profile's."""
-    return {"PYTHONUNBUFFERED": "1", **inherited_environment(), **server.env}
+    return {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **inherited_environment(), **server.env}
 
 
 def _flag(name: str, value: Any) -> list[str]:  # noqa: ANN401 - any of TOML's types

@@ -1,0 +1,174 @@
+"""Each class of stall, on a simulator that hangs: the verdict, the evidence, and what is done about it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.metrics import stall
+from loadgen.record.record import Record
+from loadgen.run import engine_watch, evidence, evidence_watch
+from loadgen.run.operations import SetConcurrency, Stop, TakeEvidence
+from loadgen.schema.result import Result
+from loadgen.schema.snapshot import Snapshot
+from loadgen.store.journal import read_journal
+from tests.engines import attach, profile, simulator
+from tests.run.driving import Act, finish, flowing, in_turn, once, run_of
+
+LOAD = {"requests": None, "duration": "60s", "concurrency": 4}
+WORDS = {
+    "kernel": ("a kernel that does not end", "99% GPU busy"),
+    "collective": ("a collective that does not end", "running"),
+    "lost_wakeup": ("waits for an event that does not come", "0% GPU busy"),
+    "scheduler": ("the scheduler admits nothing", "0 running"),
+}
+
+
+@pytest.fixture(autouse=True)
+def soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stall is called after a second, and the engine's rates are of the latest moments."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(stall, "MIN_STALL_S", 1.5)
+    monkeypatch.setattr(stall, "TIMES_LONGEST", 0.0)
+    monkeypatch.setattr(engine_watch, "_PERIOD_S", 0.5)
+    monkeypatch.setattr(engine_watch, "WINDOW_S", 3.0)
+    monkeypatch.setattr(evidence, "_BETWEEN_PAGES_S", 0.1)
+
+
+def hanging(fault: str, **server: Any) -> Any:
+    engine = {"engine": "simulator", "args": {"preset": "fast", "fault": fault}, **server}
+    return profile(engine, load=LOAD, telemetry={"mode": "sim"})
+
+
+def texts(found: Snapshot | Result) -> list[str]:
+    return [event.text for event in found.events]
+
+
+def has_evidence(snapshot: Snapshot) -> bool:
+    return any(text.startswith("evidence: ") for text in texts(snapshot))
+
+
+def stalled(snapshot: Snapshot) -> str:
+    return next((one.text for one in snapshot.verdicts if one.id == "stalled"), "")
+
+
+async def shown(parts: Any, act: Act, **settings: Any) -> tuple[Path, Result, list[Snapshot]]:
+    seen: list[Snapshot] = []
+
+    def both(run: Any, snapshot: Snapshot) -> None:
+        seen.append(snapshot)
+        act(run, snapshot)
+
+    run = run_of(parts, **settings)
+    result = await finish(run, both)
+    return run.folder, result, seen
+
+
+@pytest.mark.parametrize("kind", WORDS)
+async def test_each_class_of_stall_is_named_and_leaves_its_evidence(kind: str) -> None:
+    words, seen = WORDS[kind]
+    stop = once(lambda now: has_evidence(now) and words in stalled(now) and seen in stalled(now), Stop())
+    folder, result, snapshots = await shown(hanging(f"{kind}:nth=30"), stop)
+    at_stall = next(one for one in snapshots if words in stalled(one) and seen in stalled(one))
+    assert (at_stall.headline, at_stall.healthy) == (stalled(at_stall), False)
+    page = (folder / "evidence" / "evidence.md").read_text()
+    assert page.startswith("# stalled for ")
+    assert "counters of /metrics moved in 0.1 s" in page
+    for name in ("samples.jsonl", "metrics.txt", "server.log", "tasks.txt", "gpus.txt"):
+        assert (folder / "evidence" / name).stat().st_size > 0
+    assert f"evidence: {folder / 'evidence' / 'evidence.md'}" in texts(result)
+    if kind == "scheduler":  # it heard that its requests were given up
+        assert any(text.endswith("its requests have ended") for text in texts(result))
+    else:
+        assert [one.bad for one in result.verdicts if one.id == "stalled"] == [True]
+    # The operator ended it: the stacks of its threads are in its log.
+    assert "Fatal Python error: Aborted" in (folder / "server.log").read_text()
+    folded = Record()
+    for line in read_journal(folder / "journal.jsonl"):
+        folded.apply(line)
+    assert [one.text for one in folded.result().verdicts] == [one.text for one in result.verdicts]
+
+
+async def test_a_stall_that_clears_is_an_event_with_its_length() -> None:
+    cleared = once(lambda now: any(text.endswith("it goes on") for text in texts(now)), Stop())
+    folder, result, _ = await shown(hanging("kernel:nth=30,seconds=10"), cleared)
+    assert [one for one in result.verdicts if one.id == "stalled"] == []
+    [event] = [text for text in texts(result) if text.endswith("it goes on")]
+    assert re.match(r"stalled for [2-9] s: requests run", event)
+    assert (folder / "evidence" / "evidence.md").exists()
+    assert "Fatal Python error" not in (folder / "server.log").read_text()
+    assert result.stages[0].latency_ms["itl"].max is not None and result.stages[0].latency_ms["itl"].max > 8_000
+
+
+async def test_a_stalled_server_is_started_again_if_the_profile_says_so() -> None:
+    again = in_turn(
+        (lambda now: now.phase == "restarting", lambda _: None), (lambda now: now.phase == "running", Stop())
+    )
+    folder, result, _ = await shown(hanging("kernel:nth=30", on_stall="restart"), again, hold_open=True)
+    said = texts(result)
+    taken = next(number for number, text in enumerate(said) if text.startswith("evidence: "))
+    restarted = next(number for number, text in enumerate(said) if text.startswith("restart by server.on_stall"))
+    assert taken < restarted
+    assert "Fatal Python error: Aborted" in (folder / "server.log").read_text()
+    assert len(result.environment["server_starts"]) >= 2
+
+
+async def test_the_operator_takes_evidence_of_a_server_that_works() -> None:
+    asked = in_turn((flowing, TakeEvidence()), (has_evidence, TakeEvidence()), (_twice, Stop()))
+    folder, result, snapshots = await shown(hanging("reset:share=0"), asked)
+    assert (folder / "evidence" / "evidence.md").read_text().startswith("# taken by the operator\n")
+    assert (folder / "evidence-2" / "evidence.md").exists()
+    assert not any(map(stalled, snapshots)) and result.state == "stopped"
+
+
+def _twice(snapshot: Snapshot) -> bool:
+    return sum(text.startswith("evidence: ") for text in texts(snapshot)) == 2
+
+
+async def test_no_more_than_a_few_are_taken_and_a_full_disk_costs_only_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence_watch, "MAX_A_RUN", 1)
+
+    async def full(*_: object) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(evidence_watch, "take_evidence", full)
+    asked = in_turn((flowing, TakeEvidence()), (_full, TakeEvidence()), (_refused, Stop()))
+    _, result, _ = await shown(hanging("reset:share=0"), asked)
+    assert any(text.endswith("evidence: no evidence: No space left on device") for text in texts(result))
+
+
+def _full(snapshot: Snapshot) -> bool:
+    return any("No space left" in text for text in texts(snapshot))
+
+
+def _refused(snapshot: Snapshot) -> bool:
+    return "evidence refused: this run has taken it 1 times" in texts(snapshot)
+
+
+async def test_a_server_that_dies_leaves_its_evidence() -> None:
+    parts = profile({"engine": "simulator", "args": {"preset": "fast", "die-after-s": 2}}, load=LOAD)
+    folder, result, _ = await shown(parts, lambda *_: None)
+    assert result.state == "server_died"
+    page = (folder / "evidence" / "evidence.md").read_text()
+    assert page.startswith("# the server ended with exit code 1 during the load")
+    assert "simulated by --die-after-s" in (folder / "evidence" / "server.log").read_text()
+
+
+async def test_somebody_elses_server_stalls_without_load_of_ours() -> None:
+    with simulator("--fault", "kernel:nth=3") as engine:
+        ask = {"model": "simulator", "prompt": [1] * 16, "max_tokens": 5000, "stream": True}
+        monitor = attach(engine, load={**LOAD, "concurrency": 0})
+        streams = [engine.client.stream("POST", "/v1/completions", json=ask) for _ in range(3)]
+        for stream in streams:
+            stream.__enter__()
+        act = in_turn((has_evidence, SetConcurrency(0)), (lambda now: bool(stalled(now)), Stop()))
+        folder, result, _ = await shown(monitor, act)
+        for stream in streams:
+            stream.__exit__(None, None, None)
+    assert (
+        "the end of the server's log: vramp did not start this server" in (folder / "evidence/evidence.md").read_text()
+    )
+    assert result.kind == "monitor"
