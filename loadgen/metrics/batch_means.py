@@ -103,12 +103,20 @@ class BatchMeans:
             self._precision, self._is_known = self._computed(), True
         return self._precision
 
-    def _computed(self) -> Precision | None:
+    def means_ms(self, name: str) -> list[float]:
+        """The means of a latency in consecutive blocks, each at least as long as a stream; none after `freeze`."""
+        means = (block.latency[name].mean_ms() for block in self._long_blocks())
+        return [mean for mean in means if mean is not None]
+
+    def _long_blocks(self) -> list[Block]:
         e2e_ms = _total(self._blocks, "e2e").mean_ms()
         if e2e_ms is None or self._window_s == 0.0:
-            return None
+            return []
         block_s = self._window_s / len(self._blocks)
-        blocks = _joined(self._blocks, max(1, -int(-e2e_ms / 1000 // block_s)))
+        return _joined(self._blocks, max(1, -int(-e2e_ms / 1000 // block_s)))
+
+    def _computed(self) -> Precision | None:
+        blocks = self._long_blocks()
         if len(blocks) < MIN_BLOCKS:
             return None
         known = [name for name in MAIN_LATENCIES if _total(blocks, name).count]

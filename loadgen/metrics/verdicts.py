@@ -71,6 +71,7 @@ class StageFacts(msgspec.Struct, frozen=True):
     mfu_percent: float | None = None
     host_percent: float | None = None
     busiest_core_percent: float | None = None
+    rising: str | None = None  # what rose at the same load, and by how much
     steal_percent: float | None = None  # of the cores' time: what the hypervisor gave to others
 
 
@@ -389,6 +390,7 @@ _STAGE_RULES: tuple[tuple[str, bool, Callable[[StageFacts], str | None]], ...] =
     ("host-limited", True, _host_limited),
     ("bandwidth-bound", False, _bandwidth_bound),
     ("compute-bound", False, _compute_bound),
+    ("rising", False, lambda stage: stage.rising),
 )
 
 

@@ -17,6 +17,7 @@ from loadgen.record.crosscheck import truth_check, truth_verdicts
 from loadgen.record.curve import load_curve
 from loadgen.record.hardware import HardwareRecord, gpu_stages, host_means
 from loadgen.record.output import CanaryRecord, answer_verdicts
+from loadgen.record.rising import rising_words
 from loadgen.record.slo import judge
 from loadgen.record.stage import StageRecord
 from loadgen.record.token_verdicts import token_verdicts
@@ -361,6 +362,7 @@ def _facts(
         mfu_percent=compute.mfu_percent if compute is not None else None,
         host_percent=host.get("cpu_percent"),
         busiest_core_percent=host.get("cpu_busiest_percent"),
+        rising=rising_words(stage, {gpu.index for gpu in ours}),
         steal_percent=host.get("cpu_steal_percent"),
     )
 

@@ -44,7 +44,14 @@ def started(**changes: Any) -> StageStarted:
 
 
 def served(
-    seed: int, *, seconds: float = 30.0, concurrency: int = 16, scale: float = 1.0, in_step: bool = False, **load: Any
+    seed: int,
+    *,
+    seconds: float = 30.0,
+    concurrency: int = 16,
+    scale: float = 1.0,
+    in_step: bool = False,
+    growth_per_s: float = 0.0,
+    **load: Any,
 ) -> StageRecord:
     """A stage over; each stream takes about a second, and `scale` is what all its times are multiplied by.
 
@@ -55,12 +62,13 @@ def served(
     stage = StageRecord(started(concurrency=concurrency, **load))
     per_tick, per_wave = round(concurrency * TICK_S / E2E_S), round(E2E_S / TICK_S)
     for tick in range(round(seconds / TICK_S)):
+        grown = scale * (1 + growth_per_s * tick * TICK_S)
         if in_step:
             done = concurrency if tick % per_wave == 0 else 0
-            times = scale * (1 + 0.05 * rng.standard_normal()) * (1 + 0.01 * rng.standard_normal(done))
+            times = grown * (1 + 0.05 * rng.standard_normal()) * (1 + 0.01 * rng.standard_normal(done))
         else:
             done = per_tick
-            times = scale * (1 + 0.05 * rng.standard_normal(done))
+            times = grown * (1 + 0.05 * rng.standard_normal(done))
         metrics = _tick(times, tick, concurrency)
         stage.metrics.merge(metrics)
         stage.blocks.add(metrics, stage.window_s)

@@ -204,6 +204,7 @@ def test_a_partition_has_a_share_of_the_memory(partition: str) -> None:
     [
         (StageFacts(), [], ""),
         (StageFacts(client_limit="read lag p99 60.0 ms"), ["client-limited"], "read lag"),
+        (StageFacts(rising="TTFT +31%"), ["rising"], "TTFT +31%"),
         (StageFacts(capped="20 streams at most"), ["capped"], "20 streams"),
         (StageFacts(preemptions=7), ["kv-limited"], "7 preemptions"),
         (StageFacts(waiting=3.0, kv_usage=0.97), ["kv-limited", "queueing"], "3 waiting, KV cache 97% full"),

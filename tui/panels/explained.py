@@ -114,6 +114,12 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
         "the GPUs' memory is at 70 % of its peak rate or more; else MFU is 40 % or more",
         "as expected near saturation",
     ),
+    (
+        "rising",
+        "TTFT, TPOT, or the memory of the server or a GPU rose from the first to the last part of the stage, at the "
+        "same load, and not by chance",
+        "repeat it for longer: a leak goes on",
+    ),
     ("tail", "the requests ran out while fewer streams than asked for were open", "more load.requests, or a duration"),
     (
         "power-capped power-cap-changed",

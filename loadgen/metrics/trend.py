@@ -1,0 +1,40 @@
+"""Whether a figure rises while the load stays the same: a sequential test on ranks, with the bets of `drift`.
+
+While the order of values means nothing, the newest is as likely below the middle of all so far as above it, whatever
+their distribution: a bet on "above" has no gain on average. So `false_alarms` bounds how often a flat series is
+accused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+
+from loadgen.metrics.drift import Evidence
+
+MAX_VALUES = 32
+_STAKES = (0.3, 0.6, 0.95)
+
+
+def rise(values: Sequence[float], false_alarms: float) -> float | None:
+    """The last third's mean over the first third's, minus 1; None if that may be chance."""
+    test = Evidence(len(_STAKES))
+    for count in range(2, len(values) + 1):
+        above = _above(values[:count])
+        test.gain([math.log1p(stake * above) for stake in _STAKES])
+    third = len(values) // 3
+    first = fmean(values[:third]) if third else 0.0
+    return fmean(values[-third:]) / first - 1 if first > 0 and test.is_enough(false_alarms) else None
+
+
+def _above(seen: Sequence[float]) -> float:
+    """How far the newest is above the middle of all: from -1 to 1."""
+    less, same = sum(value < seen[-1] for value in seen), seen.count(seen[-1])
+    return (2 * less + same) / len(seen) - 1
+
+
+def means(values: Sequence[float]) -> list[float]:
+    """At most `MAX_VALUES` means of neighbours."""
+    size = max(1, -(-len(values) // MAX_VALUES))
+    return [fmean(values[at : at + size]) for at in range(0, len(values) - size + 1, size)]
