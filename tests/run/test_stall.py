@@ -100,7 +100,9 @@ async def test_a_stall_that_clears_is_an_event_with_its_length() -> None:
     assert re.match(r"stalled for [2-9] s: requests run", event)
     assert (folder / "evidence" / "evidence.md").exists()
     assert "Fatal Python error" not in (folder / "server.log").read_text()
-    assert result.stages[0].latency_ms["itl"].max is not None and result.stages[0].latency_ms["itl"].max > 8_000
+    # A stream meets it before its first token or between two.
+    latency = result.stages[0].latency_ms
+    assert max(latency[name].max or 0.0 for name in ("ttft", "itl")) > 8_000
 
 
 async def test_a_stalled_server_is_started_again_if_the_profile_says_so() -> None:
