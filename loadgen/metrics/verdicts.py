@@ -28,7 +28,7 @@ LOW_CLOCK = 0.5
 SLOW_CLOCK = 0.4
 """Of the highest clock. Matrix products at the power cap run at 53 % of it, or more; a GPU that hangs in its lowest
 clock at 3 %."""
-LEAST_HBM = 0.95  # of the data sheet's: drivers and ECC take less than the rest, and a lost stack is 12 %
+MIN_HBM_SHARE = 0.95  # of the data sheet's: drivers and ECC take less than the rest, and a lost stack is 12 %
 USED_BEFORE_START_BYTES = 2 * 1024**3  # driver and firmware use less than this
 BUSY_PERCENT = 90.0
 IDLE_BELOW_PERCENT = 70.0  # activity below which a GPU often waits
@@ -288,7 +288,7 @@ def _below_rated(gpu: GpuFacts) -> str | None:
     part, total_bytes = part_called(gpu.static.name), gpu.static.hbm_total_bytes
     # A virtual machine's, or a partition's, may be a share.
     is_whole = not is_partition(gpu.static.compute_partition) and gpu.static.virtualization != "GUEST"
-    if part is None or total_bytes is None or not is_whole or total_bytes >= LEAST_HBM * (part.hbm_mib << 20):
+    if part is None or total_bytes is None or not is_whole or total_bytes >= MIN_HBM_SHARE * (part.hbm_mib << 20):
         return None
     return f"memory {memory(total_bytes)} of the {memory(part.hbm_mib << 20)} of its data sheet"
 
@@ -309,7 +309,7 @@ def _other_cap(gpu: GpuFacts) -> str | None:
 
 def _used_before(gpu: GpuFacts) -> str | None:
     used = gpu.before_start.hbm_used_bytes if gpu.before_start is not None else None
-    return f"{used / 1024**3:.1f} GiB in use before the start" if used and used > USED_BEFORE_START_BYTES else None
+    return f"{memory(used)} in use before the start" if used and used > USED_BEFORE_START_BYTES else None
 
 
 def _partitioned(gpu: GpuFacts) -> str | None:

@@ -22,14 +22,13 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from loadgen.errors import ProfileError, TelemetryError
-from loadgen.format import harmless
+from loadgen.format import GIB, counted, harmless, memory
 from loadgen.parts import Part, part_called
 from loadgen.schema.probe import Figure, ProbeResult, ProbeState
 from loadgen.schema.samples import Examination, GpuExam
 from loadgen.vendors import VendorName
 
 _ENDING_S = 5.0  # between SIGTERM and SIGKILL
-_GIB = 1 << 30
 _TOOL_FOLDERS = (  # besides PATH
     "/opt/rocm/bin",
     "/opt/rccl-tests/build",
@@ -119,7 +118,7 @@ def _nccl_figures(subject: str, printed: str) -> Iterator[Figure]:
     yield Figure("all_reduce results", subject, float(wrong), "wrong", passed=wrong == 0)
     size, columns = max(rows, key=lambda row: row[0])
     with contextlib.suppress(ValueError):
-        yield Figure(f"all_reduce busbw at {size / _GIB:g} GiB", subject, float(columns[6]), "GB/s")
+        yield Figure(f"all_reduce busbw at {size / GIB:g} GiB", subject, float(columns[6]), "GB/s")
 
 
 def _transfer_figures(subject: str, printed: str) -> Iterator[Figure]:
@@ -238,11 +237,7 @@ def _rvs_commands(gpus: int, part: Part | None) -> list[Command]:
     """The GEMM test with the targets of this part; without a folder for it, those of any."""
     folder = Path("/opt/rocm/share/rocm-validation-suite/conf")
     own = folder / (part.word.upper() if part is not None else "") / "gst_single.conf"
-    return [Command(_gpus(gpus), ("-c", str(own if own.exists() else folder / "gst_single.conf")))]
-
-
-def _gpus(gpus: int) -> str:
-    return "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+    return [Command(counted(gpus, "GPU"), ("-c", str(own if own.exists() else folder / "gst_single.conf")))]
 
 
 PROBES = (
@@ -251,7 +246,7 @@ PROBES = (
         "amd",
         "all-reduce bandwidth between the GPUs (rccl-tests)",
         ("all_reduce_perf",),
-        lambda gpus, _: [Command(_gpus(gpus), ("-b", "8", "-e", "8G", "-f", "2", "-g", str(gpus)))],
+        lambda gpus, _: [Command(counted(gpus, "GPU"), ("-b", "8", "-e", "8G", "-f", "2", "-g", str(gpus)))],
         _nccl_figures,
         limit_s=660.0,
     ),
@@ -260,7 +255,7 @@ PROBES = (
         "nvidia",
         "all-reduce bandwidth between the GPUs (nccl-tests)",
         ("all_reduce_perf",),
-        lambda gpus, _: [Command(_gpus(gpus), ("-b", "8", "-e", "16G", "-f", "2", "-g", str(gpus)))],
+        lambda gpus, _: [Command(counted(gpus, "GPU"), ("-b", "8", "-e", "16G", "-f", "2", "-g", str(gpus)))],
         _nccl_figures,
         limit_s=660.0,
     ),
@@ -269,7 +264,7 @@ PROBES = (
         "amd",
         "copies from GPU to GPU, and from each to all",
         ("TransferBench",),
-        lambda gpus, _: [Command(_gpus(gpus), ("p2p",)), Command(_gpus(gpus), ("a2a",))],
+        lambda gpus, _: [Command(counted(gpus, "GPU"), ("p2p",)), Command(counted(gpus, "GPU"), ("a2a",))],
         _transfer_figures,
         limit_s=600.0,
     ),
@@ -298,7 +293,7 @@ PROBES = (
         ("nvbandwidth",),
         lambda gpus, _: [
             Command(
-                _gpus(gpus),
+                counted(gpus, "GPU"),
                 ("-j", "-t", "host_to_device_memcpy_ce", "device_to_host_memcpy_ce", "device_to_device_memcpy_read_ce"),
             )
         ],
@@ -310,7 +305,7 @@ PROBES = (
         "nvidia",
         "NVIDIA's own diagnostics, its medium level",
         ("dcgmi",),
-        lambda gpus, _: [Command(_gpus(gpus), ("diag", "-r", "2", "-j"))],
+        lambda gpus, _: [Command(counted(gpus, "GPU"), ("diag", "-r", "2", "-j"))],
         _dcgm_figures,
         limit_s=900.0,
     ),
@@ -348,7 +343,7 @@ def _users(exam: GpuExam) -> str:
     names = ", ".join(f"{process.name} (pid {process.pid})" for process in sample.processes or ())
     held = sample.hbm_used_bytes or 0
     if not names and total and held > MAX_IDLE_HBM * total:
-        names = f"{held / _GIB:.1f} GiB held by processes that this user cannot see"
+        names = f"{memory(held)} held by processes that this user cannot see"
     return f"gpu {exam.gpu.index}: {names}" if names else ""
 
 

@@ -49,7 +49,7 @@ _FP8_BMM = "VLLM_ROCM_USE_AITER_FP8BMM"
 _QUICK_REDUCE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
 _QUICK_REDUCE_GROUPS = (2, 4, 8)
 _SCRATCH = "HSA_NO_SCRATCH_RECLAIM"
-_LEAST_MEC = {"gfx942": 177, "gfx950": 24}
+_MIN_MEC = {"gfx942": 177, "gfx950": 24}
 _CHANNELS = "NCCL_MIN_NCHANNELS"
 
 _Judge = Callable[[Facts], str | None]
@@ -297,7 +297,7 @@ def visible_devices_renumbered(facts: Facts) -> str | None:
 def scratch_reclaim(facts: Facts) -> str | None:
     """with this firmware RCCL wants the runtime to keep the scratch memory of kernels: otherwise it may be taken back
     between two collectives, which slows them"""
-    least = min((_LEAST_MEC[arch] for arch in facts.archs if arch in _LEAST_MEC), default=0)
+    least = min((_MIN_MEC[arch] for arch in facts.archs if arch in _MIN_MEC), default=0)
     version = facts.mec_version
     if facts.tensor_parallel == 1 or version is None or version >= least or facts.on(_SCRATCH):
         return None
