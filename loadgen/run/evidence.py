@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from loadgen.errors import VrampError
-from loadgen.format import harmless
+from loadgen.format import harmless, iso_time, memory
 from loadgen.masking import masked_text
 from loadgen.places import write_whole
 from loadgen.schema.samples import GpuProcess, GpuSample
 from loadgen.server.process.tree import descendants, process_info
+from loadgen.server.vllm.diagnosis import kernel_messages
 
 LIMIT_S = 15.0  # of each collector; they run at the same time
 _BETWEEN_PAGES_S = 2.0
@@ -46,9 +47,8 @@ class Scene(NamedTuple):
     metrics: Mapping[str, Callable[[], Awaitable[str]]]  # the page of each server, by its address
     pids: Sequence[int]  # the servers' first processes; empty for those of others
     logs: Sequence[Path]  # of these servers
-    gpus: Callable[
-        [], Awaitable[str]
-    ]  # what the GPUs do and who uses them, as a table; empty where nothing measures them
+    gpus: Callable[[], Awaitable[str]]
+    """What the GPUs do and who uses them, as a table; empty where nothing measures them."""
 
 
 class Collector(NamedTuple):
@@ -182,8 +182,10 @@ def _end_of(path: Path) -> str:
 
 async def _kernel(_: Scene) -> str:
     """The kernel's messages, which often only root may read."""
-    printed = await _output_of("dmesg", "--time-format", "iso")
-    return "\n".join(printed.splitlines()[-_MAX_KERNEL_LINES:])
+    messages = await asyncio.to_thread(kernel_messages)
+    booted_s = time.time() - time.monotonic()
+    lines = [f"{iso_time(booted_s + at_s)} {text}" for at_s, text in messages if text and at_s >= 0]
+    return "\n".join(lines[-_MAX_KERNEL_LINES:])
 
 
 async def _tasks(scene: Scene) -> str:
@@ -238,7 +240,7 @@ def _gpu_lines(now: GpuSample) -> list[str]:
     figures = ((now.gfx_percent, "% busy"), (now.power_w, " W"), (now.gfx_clock_mhz, " MHz"))
     known = [f"{value:.0f}{unit}" for value, unit in figures if value is not None]
     if now.hbm_used_bytes is not None:
-        known.append(f"{now.hbm_used_bytes / 1024**3:.1f} GiB in use")
+        known.append(f"{memory(now.hbm_used_bytes)} in use")
     head = f"gpu {now.index}: {', '.join(known) or 'no figures'}"
     if now.processes is None:
         return [head, "  its processes are unknown"]
@@ -246,7 +248,7 @@ def _gpu_lines(now: GpuSample) -> list[str]:
 
 
 def _process_words(process: GpuProcess) -> str:
-    held = f"{process.hbm_bytes / 1024**3:.1f} GiB" if process.hbm_bytes is not None else ""
+    held = memory(process.hbm_bytes) if process.hbm_bytes is not None else ""
     return " ".join(filter(None, (str(process), process.user, held, process.command)))
 
 

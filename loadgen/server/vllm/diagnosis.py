@@ -11,10 +11,12 @@ that may be read. Nothing here needs privileges; what cannot be read is None or 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import signal as signals
 from collections.abc import Iterable, Sequence
+from io import RawIOBase
 from pathlib import Path
 
 from loadgen.format import signal_name
@@ -247,13 +249,23 @@ def read_oom_kills(
 
 def kernel_kills(since_s: float, kmsg: Path = Path("/dev/kmsg")) -> list[str]:
     """The kernel log's messages about OOM kills since `since_s` (CLOCK_MONOTONIC); empty if it may not be read."""
-    found: list[str] = []
-    for record in _kernel_records(kmsg):
-        head, _, message = record.partition(b";")  # of `6,1234,5678000,-;message`: microseconds since boot
-        fields, text = head.split(b","), clean_line(message)
-        at_us = int(fields[2]) if len(fields) > 2 and _MICROSECONDS.fullmatch(fields[2]) else -1
-        if at_us >= since_s * 1e6 and is_oom_kill(text):
-            found.append(text)
+    with contextlib.suppress(OSError):
+        return [text for at_s, text in kernel_messages(kmsg) if at_s >= since_s and is_oom_kill(text)]
+    return []
+
+
+def kernel_messages(kmsg: Path = Path("/dev/kmsg")) -> list[tuple[float, str]]:
+    """The messages of the kernel's log with their times (CLOCK_MONOTONIC); raises `OSError` if it may not be read.
+
+    A message without a time has one before all others.
+    """
+    found: list[tuple[float, str]] = []
+    with open(kmsg, "rb", buffering=0, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as log:
+        for record in _kernel_records(log):
+            head, _, message = record.partition(b";")  # of `6,1234,5678000,-;message`: microseconds since boot
+            fields = head.split(b",")
+            timed = len(fields) > 2 and _MICROSECONDS.fullmatch(fields[2])
+            found.append((int(fields[2]) / 1e6 if timed else -math.inf, clean_line(message)))
     return found
 
 
@@ -271,13 +283,10 @@ def _counters(proc: Path, root: Path) -> list[Path]:
     return found
 
 
-def _kernel_records(kmsg: Path) -> list[bytes]:
+def _kernel_records(log: RawIOBase) -> list[bytes]:
     """One record per read, until there are none or they may not be read."""
     data: list[bytes] = []
-    with (
-        contextlib.suppress(OSError),
-        open(kmsg, "rb", buffering=0, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as log,
-    ):
+    with contextlib.suppress(OSError):
         for _ in range(100_000):
             with contextlib.suppress(BrokenPipeError):  # the kernel overwrote that record; continue with the next
                 record = log.read(8192)
