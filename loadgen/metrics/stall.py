@@ -31,7 +31,7 @@ class Moment(NamedTuple):
     """What is seen at one tick."""
 
     t_s: float
-    heard: bool  # whether anything arrived since the last tick
+    heard: bool  # whether output arrived since the last tick
     open_streams: int
     engine: EngineView | None  # the latest reading; None if there is none, or it has failed
     gfx_percent: float | None  # of the server's GPUs, the mean; None without

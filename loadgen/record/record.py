@@ -265,7 +265,8 @@ class Record:
         self.ended_stall = None
         if self.server is None or self.server.state != "ready":
             return
-        heard = line.client.reads > 0
+        # Not its reads: a server whose engine is stuck still answers new requests with headers.
+        heard = line.client.output_tokens > 0 or line.client.requests > 0
         moment = Moment(
             line.t_s,
             heard=heard,

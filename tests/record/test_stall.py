@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
 import pytest
 
 from loadgen.record.record import Record
@@ -30,7 +31,7 @@ STAGE = StageStarted(t_s=1.0, index=0, concurrency=4, rate=None, isl=16, osl=16)
 def tick(
     t_s: float, *, reads: int = 0, held: int = 4, engine: EngineView | None = FROZEN, says: bool = False
 ) -> Ticked:
-    client = ClientDelta(reads=reads)
+    client = ClientDelta(reads=reads, output_tokens=reads)
     return Ticked(t_s=t_s, span_s=1.0, stages={}, client=client, held=held, engine=engine, waits_for_worker=says)
 
 
@@ -97,6 +98,11 @@ def test_a_stall_during_a_pause_with_open_streams_is_called() -> None:
 def test_a_stalled_server_that_was_stopped_stays_so_in_the_result() -> None:
     record = recorded([READY, STAGE, *silence(40), ServerChanged(40.0, "stopped", "vllm", ""), tick(41.0, held=0)])
     assert [one.id for one in record.result().verdicts] == ["stalled"]
+
+
+def test_headers_of_new_requests_are_no_output() -> None:
+    lines = [msgspec.structs.replace(line, client=ClientDelta(reads=1)) for line in silence(60)]
+    assert recorded([READY, *lines]).stall is not None
 
 
 def test_a_stall_that_clears_is_known_with_the_tick_that_ends_it() -> None:
