@@ -114,8 +114,9 @@ test-lowest: $(INSTALLED_DEV)  ## the tests with the oldest versions that pyproj
 	$(BIN)/uv pip install --quiet --python .venv-lowest/bin/python --resolution lowest-direct -e '.[dev]'
 	.venv-lowest/bin/python -m pytest $(PARALLEL)
 
-schema: $(INSTALLED)  ## write the JSON Schema of the result
+schema: $(INSTALLED)  ## write the JSON Schemas of result and certificate
 	$(BIN)/python -m loadgen.schema.result
+	$(BIN)/python -m loadgen.schema.certificate
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

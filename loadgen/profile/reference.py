@@ -20,7 +20,7 @@ from loadgen.profile.load import Load, StageSettings
 from loadgen.profile.schema import tables
 
 _PAGE = Path("docs/profile.md")
-_LISTS = ("stages", "reference.points", "reference.ratios")  # arrays of tables
+_LISTS = ("stages", "reference.points", "reference.ratios", "accept.criteria")  # arrays of tables
 _HEAD = """\
 # Profile reference
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_serializer
 from pydantic_core.core_schema import SerializerFunctionWrapHandler
 
 from loadgen.profile import BASE
+from loadgen.profile.accept import Accept
 from loadgen.profile.load import Load, PlanSettings, StageSettings, Table
 from loadgen.profile.values import BaseUrl, Concurrency, Flags, Milliseconds, Rate, Seconds, Share, Tokens, slo_problem
 from loadgen.searches import SEARCHES
@@ -410,6 +411,8 @@ class Profile(Table):
     """The machines that send the load; default: this one."""
     reference: Reference | None = None
     """What was published for this recipe."""
+    accept: Accept | None = None
+    """What `vramp accept` demands; default: the limits and the published figures, in every phase."""
 
     @property
     def first_wave(self) -> Literal["apart", "counted"]:

@@ -425,11 +425,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     canary: CanaryResult | None = None  # None if none was sent
 
 
-def json_schema() -> str:
-    """The JSON Schema of a result, a line for each property of a definition, so that a change is a short diff."""
-    schema = msgspec.json.schema(Result)
+def json_schema(document: type[msgspec.Struct] = Result, title: str = SCHEMA) -> str:
+    """The JSON Schema of a document, a line for each property of a definition, so that a change is a short diff."""
+    schema = msgspec.json.schema(document)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    schema["title"] = SCHEMA
+    schema["title"] = title
     for part in schema["$defs"].values():
         # Before Python 3.13, docstrings keep their source indentation.
         part["description"] = inspect.cleandoc(part.get("description", ""))

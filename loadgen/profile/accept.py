@@ -1,0 +1,137 @@
+"""The table `[accept]`: what a box must show before it goes into service.
+
+Criteria are checked here against the rows of `loadgen.criteria`; that a profile gives enough to judge by is checked
+when an acceptance begins (`loadgen.record.demands`), because limits and published figures are criteria, too.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Self
+
+from pydantic import Field, FiniteFloat, model_validator
+
+from loadgen.criteria import FIGURES, PHASES, Direction, PhaseName, figure_kind
+from loadgen.profile.load import Table
+from loadgen.profile.values import Concurrency, Rate, Requests, Seconds, Share, Tokens
+
+
+class AcceptCriterion(Table):
+    """One figure and its bound, at every load of the profile that has the concurrency, rate, ISL and OSL given here.
+
+    The figures are listed in [Acceptance](acceptance.md).
+    """
+
+    figure: str
+    """`ttft_p99_ms`, `output_tokens_per_s`, `kv_cache_tokens`, `exact_match_percent`, `driver` ..."""
+    at_most: FiniteFloat | None = None
+    """The highest good value."""
+    at_least: FiniteFloat | None = None
+    """The lowest good value."""
+    equals: str | FiniteFloat | None = None
+    """The only good value: a version, a count."""
+    margin: Share = 0.0
+    """How far beyond the bound is still good, as a share of the bound: a difference that does not matter."""
+    source: str = Field(min_length=1)
+    """Where the bound comes from."""
+    concurrency: Concurrency | None = None
+    """Only at this concurrency."""
+    rate: Rate | None = None
+    """Only at this many requests per second."""
+    isl: Tokens | None = None
+    """Only with prompts of this many tokens."""
+    osl: Tokens | None = None
+    """Only with answers of this many tokens."""
+
+    @property
+    def bounds(self) -> dict[Direction, float | str]:
+        """The bounds that are given."""
+        given: dict[Direction, float | str | None] = {
+            "at_most": self.at_most,
+            "at_least": self.at_least,
+            "equal": self.equals,
+        }
+        return {direction: bound for direction, bound in given.items() if bound is not None}
+
+    @property
+    def load(self) -> tuple[object, ...]:
+        return self.concurrency, self.rate, self.isl, self.osl
+
+    @model_validator(mode="after")
+    def _has_a_bound_that_fits(self) -> Self:
+        kind = figure_kind(self.figure)
+        if kind is None:
+            raise ValueError(f"{self.figure}: no such figure; they are {', '.join(one.pattern for one in FIGURES)}")
+        if kind.rule == "events":
+            raise ValueError(f"{self.figure}: is judged without a criterion: none may occur")
+        if not self.bounds:
+            raise ValueError(f"{self.figure}: has no bound: give at_most, at_least or equals")
+        wrong = next((direction for direction in self.bounds if direction not in kind.directions), None)
+        if wrong is not None:
+            keys = " or ".join(one.replace("equal", "equals") for one in kind.directions)
+            raise ValueError(f"{self.figure}: takes {keys}, not {wrong.replace('equal', 'equals')}")
+        if any(self.load) and kind.phase != "performance":
+            raise ValueError(f"{self.figure}: belongs to no load: leave out concurrency, rate, isl and osl")
+        if kind.rule == "text" and not isinstance(self.equals, str):
+            raise ValueError(f"{self.figure}: is a text: give equals = {str(self.equals)!r}")
+        return self
+
+
+class Accept(Table):
+    """What `vramp accept` demands of a box. Limits of `[slo]` and figures of `[reference]` are criteria, too."""
+
+    phases: list[PhaseName] = Field(default=list(PHASES), min_length=1)
+    """The phases to run; their order is always this one."""
+    starts: int = Field(default=3, ge=2, le=100)
+    """How many times the server is started to measure performance: what differs from start to start is part of the
+    interval. With two starts an interval is wide."""
+    burn_in: Seconds = 86_400.0
+    """How long the burn-in lasts, in all."""
+    burn_in_concurrency: Concurrency | None = None
+    """Its load; default: the highest concurrency of the profile."""
+    reference_margin: Share = 0.05
+    """The margin of the published figures of `[reference]`."""
+    start_spread: Share | None = None
+    """Upper bound of the standard deviation of a figure from start to start, as a share of it, if it is known: then few
+    starts are enough to fail a box. Default: estimated from the starts, and from the boxes of `--like`."""
+    start_spread_source: str = ""
+    """Where `start_spread` comes from."""
+    questions: str | None = None
+    """A file of questions with one right answer each, in the format of GSM8K; default: vramp's own."""
+    question_count: Requests = 200
+    """How many questions to ask."""
+    criteria: list[AcceptCriterion] = []
+    """Figures and their bounds."""
+
+    @model_validator(mode="after")
+    def _phases_once(self) -> Self:
+        if len(set(self.phases)) < len(self.phases):
+            raise ValueError("phases names a phase twice")
+        return self
+
+    @model_validator(mode="after")
+    def _spread_has_a_source(self) -> Self:
+        if self.start_spread is not None and not self.start_spread_source:
+            raise ValueError("start_spread needs start_spread_source: where it comes from")
+        return self
+
+    @model_validator(mode="after")
+    def _bounds_agree(self) -> Self:
+        for one in self.criteria:
+            if one.at_least is not None and one.at_most is not None and one.at_least > one.at_most:
+                raise ValueError(f"{one.figure}: at_least = {one.at_least:g} is above at_most = {one.at_most:g}")
+        for one, other in combinations(self.criteria, 2):
+            if one.figure == other.figure and one.load == other.load:
+                _require_agreement(one, other)
+        return self
+
+
+def _require_agreement(one: AcceptCriterion, other: AcceptCriterion) -> None:
+    """Raise `ValueError` for two criteria on the same figure that bound it twice from one side, or exclude all."""
+    both = {**one.bounds, **other.bounds}
+    twice = one.bounds.keys() & other.bounds.keys()
+    if twice or "equal" in both:
+        raise ValueError(f"{one.figure}: two criteria bound it in the same way: keep one of them")
+    low, high = both["at_least"], both["at_most"]
+    if isinstance(low, float) and isinstance(high, float) and low > high:
+        raise ValueError(f"{one.figure}: at_least = {low:g} is above at_most = {high:g}")

@@ -1,0 +1,61 @@
+"""`[accept]`: what contradicts itself is refused with file, key and value."""
+
+import pytest
+
+from loadgen.errors import ProfileError
+from loadgen.profile.document import build_profile
+from loadgen.profile.schema import Profile
+
+SOURCE = {"source": "a test"}
+
+
+def profile(*criteria: dict[str, object], **accept: object) -> Profile:
+    document = {"server": {"engine": "simulator"}, "accept": {"criteria": list(criteria), **accept}}
+    return build_profile(document, where="box.toml")
+
+
+def test_criteria_and_their_bounds() -> None:
+    accept = profile({"figure": "ttft_p99_ms", "at_most": 500, "margin": "5%", **SOURCE}).accept
+    assert accept is not None
+    assert accept.criteria[0].bounds == {"at_most": 500}
+    assert accept.criteria[0].margin == 0.05
+    assert accept.starts == 3
+
+
+@pytest.mark.parametrize(
+    ("criteria", "words"),
+    [
+        ([{"figure": "ttft_p99", "at_most": 5}], "ttft_p99: no such figure"),
+        ([{"figure": "ttft_p99_ms"}], "has no bound"),
+        ([{"figure": "ttft_p99_ms", "at_least": 5}], "takes at_most, not at_least"),
+        ([{"figure": "xids", "at_most": 5}], "none may occur"),
+        ([{"figure": "driver", "equals": 570}], "is a text: give equals = '570.0'"),
+        ([{"figure": "kv_cache_tokens", "at_least": 9, "at_most": 5}], "at_least = 9 is above at_most = 5"),
+        ([{"figure": "gpus", "at_least": 1, "concurrency": 8}], "belongs to no load"),
+        ([{"figure": "gpus", "at_least": 9}, {"figure": "gpus", "at_most": 5}], "at_least = 9 is above at_most = 5"),
+        ([{"figure": "gpus", "at_least": 9}, {"figure": "gpus", "at_least": 5}], "two criteria bound it"),
+        ([{"figure": "gpus", "equals": 8}, {"figure": "gpus", "at_least": 5}], "two criteria bound it"),
+    ],
+)
+def test_criteria_that_cannot_be_judged(criteria: list[dict[str, object]], words: str) -> None:
+    with pytest.raises(ProfileError, match=rf"^box\.toml: accept.*{words}"):
+        profile(*({**one, **SOURCE} for one in criteria))
+
+
+@pytest.mark.parametrize(
+    ("accept", "words"),
+    [
+        ({"starts": 1}, "accept.starts = 1"),
+        ({"phases": ["burnin"]}, "accept.phases.0 = 'burnin'"),
+        ({"phases": ["box", "box"]}, "names a phase twice"),
+        ({"start_spread": "1%"}, "needs start_spread_source"),
+    ],
+)
+def test_settings_that_contradict(accept: dict[str, object], words: str) -> None:
+    with pytest.raises(ProfileError, match=words):
+        profile(**accept)
+
+
+def test_the_same_figure_at_two_loads() -> None:
+    one = {"figure": "ttft_p99_ms", "at_most": 500, "concurrency": 8, **SOURCE}
+    assert profile(one, {**one, "concurrency": 16}).accept is not None
