@@ -87,6 +87,7 @@ class AcceptBegan(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     starts: _Count
     burn_in_s: float
     boot_id: str
+    booted_unix_s: float  # the wall clock less the time since boot: it moves with a step of the clock
     by: str | None = None  # who runs it, if that was given
     like: tuple[str, ...] = ()  # names of the boxes that bounds were taken from
     not_tested: tuple[str, ...] = ()  # what no criterion could be made for, and why
@@ -98,6 +99,7 @@ class AcceptResumed(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     unix_s: _UnixS
     vramp_version: str
     boot_id: str
+    booted_unix_s: float
     starts: _Count
     burn_in_s: float
     clock_step_s: float | None = None  # how far the wall clock was stepped meanwhile; null if not known
