@@ -11,9 +11,9 @@ import msgspec
 
 from loadgen.errors import ProfileError
 from loadgen.masking import shown_command
-from loadgen.server.recipes.flags import Served, Word, served
-from loadgen.server.recipes.hardware import platform_words
-from loadgen.server.recipes.imported import Choice, Imported, default_load, environment, profile_name
+from loadgen.server.recipes.flags import Word, served
+from loadgen.server.recipes.hardware import node_called
+from loadgen.server.recipes.imported import Choice, Imported, environment, profile_name
 from loadgen.server.recipes.shell import Command, commands
 from loadgen.vendors import AMD, NVIDIA
 
@@ -53,7 +53,7 @@ class _Container(msgspec.Struct):
 
 def import_command(text: str, choice: Choice) -> Imported:
     """The first server that a script starts; raises `ProfileError` if it starts none."""
-    found = commands(text, choice.defines, lambda words: _server_words(words) is not None)
+    found = commands(text, choice.defines, _starts_server)
     if not found:
         other = _OTHER_ENGINES.search(text)
         hint = f"; it is about {other[0]}, and vramp imports servers of vLLM" if other else ""
@@ -61,7 +61,7 @@ def import_command(text: str, choice: Choice) -> Imported:
     first, *others = found
     imported = _imported(first, choice)
     if first.unsure:
-        listed = ", ".join(f"{one.name} (line {one.line})" for one in first.unsure)
+        listed = ", ".join(f"{name} (line {line})" for name, line in first.unsure.items())
         imported.left_out.append(f"what the script sets only under a condition: {listed}")
     if others:
         lines = ", ".join(str(other.line) for other in others[:8])
@@ -87,26 +87,14 @@ def _imported(command: Command, choice: Choice) -> Imported:
         if word.missing
     ]
     env = environment({name: word.text for name, word in variables.items() if not word.missing}, left_out)
-    document = _document(found, env, container, choice)
-    if container is not None:
-        left_out += container.left_out
+    left_out += [] if container is None else container.left_out
     name = profile_name(choice.hardware or "", found.model.rpartition("/")[2].lower())
     notes = ["the load below is vramp's: a command has none"]
-    return Imported(f"a command line (line {command.line})", name, document, notes, left_out)
-
-
-def _document(found: Served, env: dict[str, str], container: _Container | None, choice: Choice) -> dict[str, Any]:
+    docker = None if container is None else container.table
+    platform = _platform_of(docker or {}) if choice.hardware is None else node_called(choice.hardware).platform
     hardware = f" on {choice.hardware}" if choice.hardware else ""
-    server = found.table("vllm" if container is None else "docker")
-    platform = platform_words(choice.hardware)
-    if container is not None:
-        platform = platform or _platform_of(container.table)
-        server["docker"] = container.table
-    server |= {"platform": platform} if platform else {}
-    server |= {"args": found.args} if found.args else {}
-    server |= {"env": env} if env else {}
-    document = {"description": f"{found.model}{hardware}, imported from a command line"}
-    return document | {"server": server, "load": default_load(found.args)}
+    document = found.document(f"{found.model}{hardware}, imported from a command line", platform, env, docker)
+    return Imported(f"a command line (line {command.line})", name, document, notes, left_out)
 
 
 def _platform_of(docker: dict[str, Any]) -> str | None:
@@ -116,16 +104,13 @@ def _platform_of(docker: dict[str, Any]) -> str | None:
     return NVIDIA.platform if "gpus" in docker else None
 
 
-def _server_words(words: Sequence[Word]) -> Sequence[Word] | None:
-    """The words of a command if it starts a server of vLLM."""
-    texts = [word.text for word in words]
-    if not texts or _program(texts[0]) in _SPEAKERS:
-        return None
+def _starts_server(words: Sequence[Word]) -> bool:
+    if not words or _program(words[0].text) in _SPEAKERS:
+        return False
     if _server_start(words) is not None:
-        return words
+        return True
     container = _container(words)
-    is_server = container is not None and "vllm" in container.table.get("image", "") and container.words
-    return words if is_server else None
+    return container is not None and "vllm" in container.table["image"] and bool(container.words)
 
 
 def _server_start(words: Sequence[Word]) -> tuple[int, int] | None:
@@ -146,27 +131,21 @@ def _program(word: str) -> str:
     return word.rpartition("/")[2]
 
 
-def _parts(command: Command) -> tuple[_Container | None, list[Word]]:
+def _parts(command: Command) -> tuple[_Container | None, Sequence[Word]]:
     """The container that the server runs in, and the words of the server's command."""
     if command.within:
         container = _container([*command.within, Word("")])
-        words = list(command.words)
         if container is not None:
             container.env |= command.env
-            return container, words
-        return None, words
+        return container, command.words
     container = _container(command.words)
     if container is None:
-        return None, list(command.words)
-    words = container.words
-    if container.entry_point:
-        words = [Word(container.entry_point), *words]
-    if _server_start(words) is None:  # the entry point of the image is the server
+        return None, command.words
+    words = [Word(container.entry_point), *container.words] if container.entry_point else container.words
+    has_start = _server_start(words) is not None
+    if not has_start or "vllm-openai" in container.table["image"]:  # its entry point is the server
         container.table["serve"] = []
-        words = [Word("vllm"), Word("serve"), *words]
-    elif "vllm-openai" in container.table["image"]:
-        container.table["serve"] = []
-    return container, words
+    return container, words if has_start else [Word("vllm"), Word("serve"), *words]
 
 
 def _assignments(words: Sequence[Word]) -> tuple[dict[str, Word], list[Word]]:

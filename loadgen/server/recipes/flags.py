@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from loadgen.server.recipes.imported import is_secret
+from loadgen.server.recipes.imported import default_load, is_secret
 from loadgen.server.vllm.installation import FlagInfo, newest_recorded
 
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
@@ -49,10 +49,22 @@ class Served(msgspec.Struct):
     args: dict[str, Any] = {}
     left_out: list[str] = []
 
-    def table(self, engine: str) -> dict[str, Any]:
-        """`[server]`, without what is not given."""
-        keys = {"engine": engine, "model": self.model, "served_model_name": self.served_model_name, "port": self.port}
-        return {key: value for key, value in keys.items() if value is not None}
+    def document(
+        self, description: str, platform: str | None, env: dict[str, str], docker: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """A profile of this server, with a modest load."""
+        server = {
+            "engine": "vllm" if docker is None else "docker",
+            "model": self.model,
+            "served_model_name": self.served_model_name,
+            "port": self.port,
+            "platform": platform,
+            "docker": docker,
+            "args": self.args or None,
+            "env": env or None,
+        }
+        server = {key: value for key, value in server.items() if value is not None}
+        return {"description": description, "server": server, "load": default_load(self.args)}
 
 
 class _Flag(NamedTuple):

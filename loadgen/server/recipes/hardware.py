@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from loadgen.errors import ProfileError
-from loadgen.parts import PARTS, Part
+from loadgen.parts import PARTS
 from loadgen.vendors import Platform, platform_of
 
 
@@ -56,26 +56,16 @@ def node_called(word: str) -> Node:
     node = next((node for name in names for node in NODES if node.word == name), None)
     part = next((part for part in PARTS if part.word == word), None)
     if node is None and part is not None:
-        node = _node_of(part)
+        is_amd, gpus = platform_of(part.arch) == "rocm", part.board or 1
+        generation = "amd" if is_amd else _GENERATIONS.get(part.arch, part.arch)
+        node = Node(part.word, "AMD" if is_amd else "NVIDIA", generation, gpus, part.hbm_mib * gpus >> 10)
     if node is None:
         known = dict.fromkeys([*(node.word for node in NODES), *(part.word for part in PARTS)])
         raise ProfileError(f"--hardware {word}: no such hardware is known; there is {', '.join(known)}")
     return node
 
 
-def platform_words(word: str | None) -> str | None:
-    """The platform of what `--hardware` names."""
-    return None if word is None else node_called(word).platform
-
-
 def node_in(text: str) -> Node | None:
     """The node that a name such as `cluster:b200-dgxc` begins with."""
     word = text.rpartition(":")[2].lower().partition("-")[0]
     return next((node for node in NODES if node.word == word), None)
-
-
-def _node_of(part: Part) -> Node:
-    is_amd = platform_of(part.arch) == "rocm"
-    gpus = part.board or 1
-    generation = "amd" if is_amd else _GENERATIONS.get(part.arch, part.arch)
-    return Node(part.word, "AMD" if is_amd else "NVIDIA", generation, gpus, part.hbm_mib * gpus >> 10)

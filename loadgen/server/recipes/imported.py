@@ -92,14 +92,15 @@ def default_load(args: Mapping[str, Any]) -> dict[str, Any]:
     return {"isl": isl, "osl": osl, "concurrency": list(_LADDER)}
 
 
-def docker_table(image: str, platform: Platform | None) -> dict[str, Any]:
-    """`[server.docker]` for an image of vLLM, whose entry point is the server."""
+def docker_variant(image: str, platform: Platform | None) -> dict[str, Any]:
+    """The variant that starts the server in an image of vLLM, whose entry point is the server."""
     table: dict[str, Any] = {"image": image, "serve": []}
     if platform == AMD.platform:
         table |= {"devices": ["/dev/kfd", "/dev/dri"], "groups": ["video"], "security_options": ["seccomp=unconfined"]}
     elif platform == NVIDIA.platform:
         table["gpus"] = "all"
-    return table | {"ipc": "host", "mounts": ["~/.cache/huggingface:/root/.cache/huggingface"]}
+    table |= {"ipc": "host", "mounts": ["~/.cache/huggingface:/root/.cache/huggingface"]}
+    return {"docker": {"server": {"engine": "docker", "docker": table}}}
 
 
 def profile_name(*parts: str) -> str:
@@ -127,32 +128,21 @@ def _comment(text: str, mark: str = "") -> Iterator[str]:
         yield f"# {mark if number == 0 else ' ' * len(mark)}{line}"
 
 
-def _table_lines(path: str, table: Mapping[str, Any]) -> Iterator[str]:
+def _table_lines(path: str, table: Mapping[str, Any], header: str = "") -> Iterator[str]:
     """First the values of a table, then its tables: after a header, TOML has no way back."""
-    tables = {key: value for key, value in table.items() if isinstance(value, Mapping)}
-    arrays = {key: value for key, value in table.items() if _is_array_of_tables(value)}
-    values = {key: value for key, value in table.items() if key not in tables | arrays}
-    if path and (values or not table):
-        yield from ("", f"[{path}]")
-    for key, value in values.items():
-        yield f"{_key(key)} = {_value(value)}"
-    for key, value in tables.items():
-        yield from _table_lines(_path(path, key), value)
-    for key, entries in arrays.items():
+    nested = {key: value if isinstance(value, list) else [value] for key, value in table.items() if _has_tables(value)}
+    if header and (len(nested) < len(table) or not table):
+        yield from ("", header)
+    yield from (f"{_key(key)} = {_value(value)}" for key, value in table.items() if key not in nested)
+    for key, entries in nested.items():
+        below = f"{path}{_key(key)}"
         for entry in entries:
-            yield from (
-                "",
-                f"[[{_path(path, key)}]]",
-                *(f"{_key(name)} = {_value(one)}" for name, one in entry.items()),
-            )
+            yield from _table_lines(f"{below}.", entry, f"[[{below}]]" if entries is table[key] else f"[{below}]")
 
 
-def _is_array_of_tables(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(entry, Mapping) for entry in value)
-
-
-def _path(path: str, key: str) -> str:
-    return f"{path}.{_key(key)}" if path else _key(key)
+def _has_tables(value: object) -> bool:
+    is_array = isinstance(value, list) and bool(value) and all(isinstance(entry, Mapping) for entry in value)
+    return is_array or isinstance(value, Mapping)
 
 
 def _key(key: str) -> str:

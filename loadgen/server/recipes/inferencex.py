@@ -7,14 +7,15 @@ becomes the profile, the others its variants, by the rules of `utils/matrix_logi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from loadgen.errors import ProfileError
 from loadgen.profile.values import MAX_CONCURRENCY
 from loadgen.server.recipes.fields import Fields, table, tables, text, unknown
+from loadgen.server.recipes.flags import Served
 from loadgen.server.recipes.hardware import Node, node_called, node_in
-from loadgen.server.recipes.imported import Choice, Imported, default_load, docker_table, profile_name
+from loadgen.server.recipes.imported import Choice, Imported, default_load, docker_variant, profile_name
 
 _KIND = "a row of SemiAnalysisAI/InferenceX (Apache-2.0)"
 _FIXED = "fixed-seq-len"
@@ -50,12 +51,8 @@ class Split(NamedTuple):
         return args | ({"prefill-context-parallel-size": self.pcp} if self.pcp > 1 else {})
 
 
-class Point(NamedTuple):
-    """Concurrencies at one shape; a scenario without a shape has none."""
-
-    isl: int | None
-    osl: int | None
-    concurrency: list[int]
+Points = list[tuple[dict[str, int], list[int]]]
+"""Shapes, of which one without lengths is empty, and the concurrencies at each."""
 
 
 def is_rows(document: Fields) -> bool:
@@ -79,8 +76,7 @@ def import_row(document: Fields, choice: Choice) -> Imported:
     node = node_in(text(row, "runner")) if choice.hardware is None else node_called(choice.hardware)
     document = _document(groups, model, node)
     if image:
-        container = docker_table(image, node.platform if node is not None else None)
-        document.setdefault("variants", {})["docker"] = {"server": {"engine": "docker", "docker": container}}
+        document.setdefault("variants", {}).update(docker_variant(image, None if node is None else node.platform))
     script = f"{text(row, 'model-prefix')}_{precision}_{node.word if node is not None else text(row, 'runner')}"
     left_out += [
         f"the row's flags and variables, which are in a script of benchmarks/single_node, {script}*.sh: `vramp import` "
@@ -92,51 +88,44 @@ def import_row(document: Fields, choice: Choice) -> Imported:
 
 
 def _chosen(document: Fields, choice: Choice) -> tuple[str, Fields]:
-    if choice.row is not None:
-        if choice.row not in document:
-            raise ProfileError(f"--row {choice.row}: no such row; {_offered(document, choice)}")
-        return choice.row, document[choice.row]
     candidates = _candidates(document, choice)
-    if len(candidates) != 1:
-        raise ProfileError(f"the file has {len(document)} rows: give --row NAME; {_offered(document, choice)}")
-    return candidates[0], document[candidates[0]]
+    names = candidates if choice.row is None else [name for name in document if name == choice.row]
+    if len(names) == 1:
+        return names[0], document[names[0]]
+    offered = "none of them is of vLLM on one machine"
+    if candidates:
+        more = f" and {len(candidates) - _SHOWN} more" if len(candidates) > _SHOWN else ""
+        offered = f"of vLLM there are: {', '.join(candidates[:_SHOWN])}{more}"
+    if choice.row is not None:
+        raise ProfileError(f"--row {choice.row}: no such row; {offered}")
+    raise ProfileError(f"the file has {len(document)} rows: give --row NAME; {offered}")
 
 
 def _candidates(document: Fields, choice: Choice) -> list[str]:
     """The rows of vLLM on one machine, of the hardware if it is given; a file of one row has that row."""
+    if len(document) == 1:
+        return list(document)
     node = None if choice.hardware is None else node_called(choice.hardware)
-    return (
-        list(document)
-        if len(document) == 1
-        else [
-            str(name)
-            for name, row in document.items()
-            if text(row, "framework") == "vllm" and not row.get("multinode")
-            if node is None or node_in(text(row, "runner")) == node
-        ]
-    )
+    return [
+        name
+        for name, row in document.items()
+        if text(row, "framework") == "vllm" and not row.get("multinode")
+        if node is None or node_in(text(row, "runner")) == node
+    ]
 
 
-def _offered(document: Fields, choice: Choice) -> str:
-    names = _candidates(document, choice)
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return (
-        f"of vLLM there are: {', '.join(names[:_SHOWN])}{more}" if names else "none of them is of vLLM on one machine"
-    )
-
-
-def _groups(row: Fields, name: str, left_out: list[str]) -> dict[Split, list[Point]]:
+def _groups(row: Fields, name: str, left_out: list[str]) -> dict[Split, Points]:
     """What is measured of each way to split the model, in the order of the row."""
-    groups: dict[Split, list[Point]] = {}
+    groups: dict[Split, Points] = {}
     scenarios = table(row, "scenarios")
     for scenario in scenarios:
         if scenario != _FIXED:
             left_out.append(f"scenario {scenario:.60}: its requests; vramp sends prompts of a fixed length")
         for entry in tables(scenarios, scenario):
-            isl, osl = (_count(entry, "isl"), _count(entry, "osl")) if scenario == _FIXED else (None, None)
+            shape = {key: _count(entry, key) for key in ("isl", "osl")} if scenario == _FIXED else {}
             for space in tables(entry, "search-space"):
                 _note_space(space, left_out)
-                groups.setdefault(_split_of(space), []).append(Point(isl, osl, _concurrencies(space)))
+                groups.setdefault(_split_of(space), []).append((shape, _concurrencies(space)))
     if not groups:
         raise ProfileError(f"row {name}: it has no search-space")
     return groups
@@ -150,8 +139,7 @@ def _note_space(space: Fields, left_out: list[str]) -> None:
 
 
 def _split_of(space: Fields) -> Split:
-    sizes = [_count(space, key) if key in space else 1 for key in ("tp", "ep", "dcp-size", "pcp-size")]
-    tp, ep, dcp, pcp = sizes
+    tp, ep, dcp, pcp = (_count(space, key) if key in space else 1 for key in ("tp", "ep", "dcp-size", "pcp-size"))
     return Split(tp, ep, space.get("dp-attn") is True, dcp, pcp, text(space, "spec-decoding")[:20])
 
 
@@ -168,42 +156,27 @@ def _concurrencies(space: Fields) -> list[int]:
     return ladder
 
 
-def _document(groups: Mapping[Split, list[Point]], model: str, node: Node | None) -> dict[str, Any]:
+def _document(groups: Mapping[Split, Points], model: str, node: Node | None) -> dict[str, Any]:
     first = next(iter(groups))
     hardware = f" on {first.tp} {node.word}" if node is not None else ""
-    shaped = [point for points in groups.values() for point in points if point.isl is not None]
-    context = max((point.isl + point.osl + _SLACK for point in shaped if point.isl and point.osl), default=None)
-    server: dict[str, Any] = {"engine": "vllm", "model": model}
-    server |= {"platform": node.platform} if node is not None else {}
-    server["args"] = first.args | ({"max-model-len": context} if context is not None else {})
-    document: dict[str, Any] = {"description": f"{model}{hardware}, from InferenceX", "server": server}
-    alike = len({(point.isl, point.osl) for points in groups.values() for point in points}) == 1
+    shapes = [shape for points in groups.values() for shape, _ in points]
+    context = max((shape["isl"] + shape["osl"] + _SLACK for shape in shapes if shape), default=None)
+    args = first.args | ({"max-model-len": context} if context is not None else {})
+    platform = None if node is None else node.platform
+    document = Served(model, args=args).document(f"{model}{hardware}, from InferenceX", platform, {})
+    del document["load"]
+    alike = all(shape == shapes[0] for shape in shapes)
     for split, points in groups.items():
-        load = _load(points) if alike else {"stages": list(_stages(points))}
+        stages = [default_load({}) | shape | {"concurrency": number} for shape, numbers in points for number in numbers]
+        ladder = list(dict.fromkeys(stage["concurrency"] for stage in stages))
+        sent = {"load": stages[0] | {"concurrency": ladder}} if alike else {"stages": stages}
         if split is first:
-            document |= load
+            document |= sent
         else:
-            args = split.args
-            unset = [f"server.args.{flag}" for flag in first.args if flag not in args]
+            unset = [f"server.args.{flag}" for flag in first.args if flag not in split.args]
             variant = {"unset": unset} if unset else {}
-            document.setdefault("variants", {})[split.name] = variant | load | {"server": {"args": args}}
+            document.setdefault("variants", {})[split.name] = variant | sent | {"server": {"args": split.args}}
     return document
-
-
-def _load(points: list[Point]) -> dict[str, Any]:
-    ladder = list(dict.fromkeys(number for point in points for number in point.concurrency))
-    if points[0].isl is None:
-        return {"load": default_load({}) | {"concurrency": ladder}}
-    return {"load": {"isl": points[0].isl, "osl": points[0].osl, "concurrency": ladder}}
-
-
-def _stages(points: list[Point]) -> Iterator[dict[str, Any]]:
-    for point in points:
-        for number in point.concurrency:
-            if point.isl is not None:
-                yield {"isl": point.isl, "osl": point.osl, "concurrency": number}
-            else:
-                yield default_load({}) | {"concurrency": number}
 
 
 def _count(table: Fields, key: str) -> int:

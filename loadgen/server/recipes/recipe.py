@@ -13,7 +13,7 @@ from loadgen.errors import ProfileError
 from loadgen.server.recipes.fields import Fields, table, tables, text, unknown, words
 from loadgen.server.recipes.flags import Served, Word, served
 from loadgen.server.recipes.hardware import NODES, Node, node_called
-from loadgen.server.recipes.imported import Choice, Imported, default_load, docker_table, environment, profile_name
+from loadgen.server.recipes.imported import Choice, Imported, docker_variant, environment, profile_name
 
 _KIND = "a recipe of vllm-project/recipes (Apache-2.0)"
 _DEFAULT = "default"
@@ -26,7 +26,7 @@ _PARALLEL_FLAGS = {
 }
 _KNOWN_KEYS = """
     meta model features opt_in_features hardware_opt_in_features variants compatible_strategies default_strategy
-    hardware_overrides strategy_overrides strategy_hardware strategy_min_gpus kv_offload_support hardware_notes guide
+    hardware_overrides strategy_overrides strategy_hardware kv_offload_support hardware_notes guide
     dependencies omni hf_id recommended_command kv_cache_strategy_hardware
 """.split()
 _MERGED_KEYS = """
@@ -122,18 +122,23 @@ class _Recipe:
         line = [text(self.variant, "model_id") or text(self.model, "model_id")]
         variables: dict[str, Any] = {}
         for layer in self._layers():
-            line += [
-                word for key in ("base_args", "args", "extra_args", "vllm_args") for word in _arguments(layer, key)
-            ]
-            variables |= {
-                name: value for key in ("base_env", "env", "extra_env") for name, value in table(layer, key).items()
-            }
+            for key in ("base_args", "args", "extra_args", "vllm_args"):
+                line += _arguments(layer, key)
+            for key in ("base_env", "env", "extra_env"):
+                variables |= table(layer, key)
         found = served([Word(word) for word in line])
-        left_out = self.left_out + found.left_out + [*self._dependencies(), *self._companions()]
+        left_out = self.left_out + found.left_out
+        left_out += [f"to install first: {text(one, 'command')}" for one in tables(self.document, "dependencies")]
+        left_out += [
+            f"a process that feature {name} runs along with the server: {text(table(feature, 'companion'), 'command')}"
+            for name, feature in self.features.items()
+            if "companion" in feature
+        ]
+        shown = [f"{name}:{self.modes[name]}" if name in self.modes else name for name in self.features]
         env = environment(variables, left_out)
         version = text(self.variant, "min_vllm_version") or text(self.model, "min_vllm_version")
         notes = [
-            f"variant {self.variant_name}, strategy {self.strategy}, features: {', '.join(self._shown()) or 'none'}",
+            f"variant {self.variant_name}, strategy {self.strategy}, features: {', '.join(shown) or 'none'}",
             *([f"it needs vLLM {version} or later"] if version else []),
             *self._verified(),
         ]
@@ -170,7 +175,8 @@ class _Recipe:
     def _strategy(self, choice: Choice) -> str:
         listed = words(self.document, "compatible_strategies")
         gates = table(self.document, "strategy_hardware")
-        offered = [name for name in _PARALLEL_FLAGS if self._is_offered(table(gates, name), name in listed)]
+        here = {name: self._for_hardware(table(gates, name)) or name in listed for name in _PARALLEL_FLAGS}
+        offered = [name for name, gate in here.items() if gate and gate != "unsupported"]
         name = choice.strategy or text(self.document, "default_strategy") or "single_node_tp"
         if choice.strategy is None and name not in offered and offered:
             name = offered[0]
@@ -180,13 +186,7 @@ class _Recipe:
             )
         if name not in offered:
             raise ProfileError(f"strategy {name}: on {self.node.word} the recipe offers {', '.join(offered) or 'none'}")
-        if "strategy_min_gpus" in self.document:
-            self.left_out.append("strategy_min_gpus: the recipe sets a least number of GPUs, which was not checked")
         return name
-
-    def _is_offered(self, gate: Fields, listed: bool) -> bool:
-        here = self._for_hardware(gate)
-        return listed if here is None else here != "unsupported"
 
     def _features(self, choice: Choice) -> dict[str, Fields]:
         """The features to switch on: those asked for, `default` for the recipe's, or the recipe's."""
@@ -213,8 +213,8 @@ class _Recipe:
         flag, more = _PARALLEL_FLAGS[self.strategy]
         exact = table(table(self.variant, "hardware_overrides"), self.node.word)
         yield self.model
-        yield {key: self.variant[key] for key in ("extra_args", "extra_env") if key in self.variant}
-        yield {key: exact[key] for key in ("extra_args", "extra_env") if key in exact}
+        for layer in (self.variant, exact):
+            yield {key: layer[key] for key in ("extra_args", "extra_env") if key in layer}
         yield {"args": [*more, flag, str(self._parallel(own))]}
         yield {key: own[key] for key in ("extra_args", "vllm_args", "env", "extra_env") if key in own}
         if of_strategy := self._of_generation(own):
@@ -300,9 +300,6 @@ class _Recipe:
             tag = "latest-x86_64"
         return f"{_IMAGES[self.node.brand]}:{tag}"
 
-    def _shown(self) -> list[str]:
-        return [f"{name}:{self.modes[name]}" if name in self.modes else name for name in self.features]
-
     def _verified(self) -> Iterator[str]:
         verified = [name for name, state in table(self.meta, "hardware").items() if state == "verified"]
         if verified and self.node.word not in verified:
@@ -312,16 +309,6 @@ class _Recipe:
         needed = self._needed_gb()
         if needed is not None and needed > self.node.memory_gb:
             yield f"it takes {needed} GB of GPU memory, and {self.node.word} has {self.node.memory_gb} GB: too little"
-
-    def _dependencies(self) -> Iterator[str]:
-        for entry in tables(self.document, "dependencies"):
-            if command := text(entry, "command"):
-                yield f"to install first: {command}"
-
-    def _companions(self) -> Iterator[str]:
-        for name, feature in self.features.items():
-            if command := text(table(feature, "companion"), "command"):
-                yield f"a process that feature {name} runs along with the server: {command}"
 
 
 def _profile(
@@ -337,16 +324,10 @@ def _profile(
     if found.model is None:
         raise ProfileError("the recipe names no model")
     hardware, variant, strategy = names
-    server = found.table("vllm") | ({"platform": node.platform} if node is not None else {})
-    server |= {key: value for key, value in (("args", found.args), ("env", env)) if value}
-    document: dict[str, Any] = {
-        "description": f"{found.model} on {hardware}, from its recipe",
-        "server": server,
-        "load": default_load(found.args),
-    }
+    platform = None if node is None else node.platform
+    document = found.document(f"{found.model} on {hardware}, from its recipe", platform, env)
     if image:
-        container = docker_table(image, node.platform if node is not None else None)
-        document["variants"] = {"docker": {"server": {"engine": "docker", "docker": container}}}
+        document["variants"] = docker_variant(image, platform)
     short = strategy.removeprefix(_SINGLE)
     name = profile_name(
         hardware,

@@ -1,7 +1,8 @@
 """Finds the commands of a shell script with the variables that they have, without running anything.
 
 Assignments count where a shell would certainly have made them: before the command, and not in a branch, a loop, a
-subshell or a function that the command is not in itself. What might have been set is reported.
+subshell or a function that the command is not in itself. What might have been set is reported. A word stays as it is
+written, with its quotes, until its variables are replaced.
 """
 
 from __future__ import annotations
@@ -10,15 +11,39 @@ import contextlib
 import re
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 from loadgen.errors import ProfileError
 from loadgen.server.recipes.flags import Word
-from loadgen.server.recipes.lexer import Part, ShellError, Token, tokens
 
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
-_VARIABLE = re.compile(r"([A-Za-z_]\w*|[0-9@*#?$!-])(\[[@*]\])?(?:(:?[-=?+])(.*))?", re.ASCII | re.DOTALL)
+
+def _nested(opening: str, closing: str) -> str:
+    """A pattern of brackets with three levels of others inside."""
+    pattern = ""
+    for _ in range(4):
+        pattern = rf"\{opening}(?:[^\{opening}\{closing}]{pattern and '|' + pattern})*+\{closing}"
+    return pattern
+
+
+_NAME = "[A-Za-z_][A-Za-z0-9_]*"
+_EXPANSION = rf"\$(?:{_nested('(', ')')}|{_nested('{', '}')}|{_NAME}|[0-9@*\#?$!-])|`[^`]*+`"
+_ESCAPED = r"\\(?:\r?\n|.)"
+_QUOTED = rf"{_ESCAPED}|{_EXPANSION}|[^\\$`]++|."  # a piece between double quotes
+_PIECE = (
+    rf"""\$?'[^']*+'|"(?:\\.|{_EXPANSION}|[^"\\`])*+"|{_ESCAPED}|{_EXPANSION}|\$(?![({{])|[^\\'"$` \t\r\n;&|()<>]+"""
+)
+_TOKEN = re.compile(
+    rf"""(?P<blank>(?:[ \t\r]|\\\r?\n)+|\#[^\n]*)
+    |<<-?[ \t]*(?P<quote>["']?)(?P<heredoc>[\w.-]+)(?P=quote)
+    |(?P<redirection>[0-9]*(?:[<>]&[0-9-]|(?:&>>?|>>|>\||>&?|<<<|<>|<)[ \t]*(?:{_PIECE})*+))
+    |(?P<operator>&&|\|\||;;&?|;&|\|&|\([ \t]*\)|[;&|()\n])
+    |(?P<array>{_NAME}\+?)=\(
+    |(?P<word>(?:{_PIECE})++)""",
+    re.DOTALL | re.VERBOSE,
+)
+_PIECES = {True: re.compile(_QUOTED, re.DOTALL), False: re.compile(_PIECE, re.DOTALL)}
+_ASSIGNMENT = re.compile(rf"({_NAME}\+?)=(.*)", re.DOTALL)
+_VARIABLE = re.compile(rf"({_NAME}|[0-9@*#?$!-])(\[[@*]\])?(?:(:?[-=?+])(.*))?", re.DOTALL)
 _PROMPT = re.compile(r"^[ \t]*[$>][ \t]+", re.MULTILINE)
 _FENCE = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
 _LINE = re.compile(r"(?:\\\r?\n|[^\n])+")
@@ -32,15 +57,10 @@ _MAX_SCOPES = 200
 _MAX_WORD = 1 << 16
 _MAX_WORDS = 4096
 _MAX_NAMES = 8  # of the variables without a value in a word
-_EMPTY: Mapping[str, Word] = MappingProxyType({})
 
 
-class Unsure(NamedTuple):
-    """An assignment that is made only under a condition."""
-
-    name: str
-    line: int
-    exported: bool
+class ShellError(ValueError):
+    """A quote or a parenthesis that is not closed."""
 
 
 class Command(NamedTuple):
@@ -49,10 +69,18 @@ class Command(NamedTuple):
     words: list[Word]
     env: dict[str, Word]
     line: int
-    within: tuple[Word, ...] = ()
+    within: tuple[Word, ...]
     """The words before the text that this is a command of: `docker run image bash -c`."""
-    unsure: tuple[Unsure, ...] = ()
-    """What may be different for this command."""
+    unsure: dict[str, int]
+    """The lines that set, under a condition, what may be different for this command."""
+
+
+class _Variable(NamedTuple):
+    value: list[Word] | None  # None once it is unset
+    line: int = 0
+    exported: bool = False
+    used: frozenset[str] = frozenset()
+    """The variables in its value."""
 
 
 def commands(text: str, defines: Mapping[str, str], wanted: Callable[[Sequence[Word]], bool]) -> list[Command]:
@@ -60,141 +88,143 @@ def commands(text: str, defines: Mapping[str, str], wanted: Callable[[Sequence[W
 
     Raises `ProfileError` for a text that grows beyond all measure.
     """
-    fenced = [_Shell(defines, wanted).run(block[1]) for block in _FENCE.finditer(text)]
+    fenced = [_Shell(defines, wanted).commands(block[1]) for block in _FENCE.finditer(text)]
     if found := [command for block in fenced for command in block]:
         return found
     bare = _PROMPT.sub("", text)
     with contextlib.suppress(ShellError):  # prose has apostrophes
-        if found := _Shell(defines, wanted).run(bare, strict=True):
+        if found := _Shell(defines, wanted).commands(bare, strict=True):
             return found
     by_lines = _Shell(defines, wanted)
-    return [command for line in _LINE.finditer(bare) for command in by_lines.run(line[0])]
+    return [command for line in _LINE.finditer(bare) for command in by_lines.commands(line[0])]
 
 
-class _Scope:
-    def __init__(self, kind: str) -> None:
-        self.kind = kind  # the word that opened it
-        self.assigned: dict[str, int] = {}  # names, and the lines in which they get a value
+def tokens(text: str) -> Iterator[tuple[str, str, int]]:
+    """Kind, text and line of each token: a word, an operator, the name before `=(`, or a here-document's lines."""
+    at, line, ends = 0, 1, []
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise ShellError(f"line {line}: a quote or a parenthesis that is not closed")
+        kind, found = str(match.lastgroup), match[str(match.lastgroup)]
+        if kind == "heredoc":
+            ends.append(found)
+        elif kind in ("word", "operator", "array"):
+            yield kind, found, line
+        line += match[0].count("\n")
+        at = match.end()
+        while found == "\n" and ends:
+            end = ends.pop(0)
+            close = re.compile(rf"^[ \t]*{re.escape(end)}[ \t]*\r?$", re.MULTILINE).search(text, at)
+            if close is None:
+                raise ShellError(f"a here-document without its end, {end}")
+            yield "heredoc", text[at : close.start()], line
+            line += text.count("\n", at, close.end())
+            at = close.end()
 
 
 class _Shell:
     def __init__(self, defines: Mapping[str, str], wanted: Callable[[Sequence[Word]], bool]) -> None:
         self._wanted = wanted
-        self._variables: ChainMap[str, list[Word]] = ChainMap({name: [Word(text)] for name, text in defines.items()})
-        self._exported: ChainMap[str, bool] = ChainMap({})
-        self._scopes = [_Scope("")]
-        self._unsure: list[tuple[_Scope, Unsure]] = []
-        self._uses: dict[str, set[str]] = {}
+        self._variables = ChainMap({name: _Variable([Word(text)]) for name, text in defines.items()})
+        self._scopes: list[str] = []  # the words that opened them
+        self._unsure: dict[str, _Variable] = {}
         self._found: list[Command] = []
         self._within: tuple[Word, ...] = ()
         self._depth = 0
         self._in_doubt = False  # behind a test and `&&`, or behind `||`
         self._defines_function = False  # its body comes next
 
-    def run(self, text: str, *, strict: bool = False) -> list[Command]:
+    def commands(self, text: str, *, strict: bool = False) -> list[Command]:
         """The commands of this text; `strict` raises `ShellError` where it is no script."""
         self._found = []
         try:
-            self._run(tokens(text))
+            self._run(text)
         except ShellError:
             if strict:
                 raise
         return self._found
 
-    def _run(self, stream: Iterator[Token]) -> None:
-        words: list[tuple[Part, ...]] = []
-        array: tuple[str, list[tuple[Part, ...]]] | None = None  # NAME=( ... ) until its end
-        line = 0
-        for token in stream:
+    def _run(self, text: str) -> None:
+        words: list[str] = []
+        array: list[str] | None = None  # NAME=( ... ) until its end
+        name, line = "", 0
+        for kind, found, at in tokens(text):
             if array is not None:
-                if token.kind == "word":
-                    array[1].append(token.parts)
-                elif token.text == ")":
-                    self._assign(array[0], array[1], line, array=True)
+                if kind == "word":
+                    array.append(found)
+                elif found == ")":
+                    self._assign(name, array, line, array=True)
                     array = None
-            elif token.kind == "word":
-                line = line if words else token.line
-                words.append(token.parts)
-            elif token.kind == "heredoc":
-                self._nested(token.text, ())
-            elif token.text == "(" and token.adjacent and words and (named := _array_name(words[-1])):
-                array = (named, [])
-                line = token.line
-                words.pop()
+            elif kind == "array":
+                name, array, line = found, [], at
+            elif kind == "word":
+                line = line if words else at
+                words.append(found)
+            elif kind == "heredoc":
+                self._run_nested(found, (), {})
             else:
                 self._end_command(words, line)
-                self._defines_function |= bool(words) and token.text == "(" and token.adjacent
-                self._operate(token.text)
+                self._operate(found)
                 words = []
         self._end_command(words, line)
 
     def _operate(self, operator: str) -> None:
+        scope = self._scopes[-1] if self._scopes else ""
         if operator == "(":
             self._open("(")
-        elif operator == ")" and self._scopes[-1].kind == "(":
+        elif operator == ")" and scope == "(":
             self._close()
-        elif operator.startswith(";;") and self._scopes[-1].kind == "case":
+        elif operator.startswith(";;") and scope == "case":
             self._close()
             self._open("case")
         elif operator == "||":
             self._in_doubt = True
         elif operator in ("\n", ";", "&"):
             self._in_doubt = False
+        elif operator[0] == "(":  # with its end
+            self._defines_function = True
 
     def _open(self, kind: str) -> None:
         if len(self._scopes) > _MAX_SCOPES:
             raise ShellError(f"more than {_MAX_SCOPES} blocks within each other")
-        self._scopes.append(_Scope(kind))
+        self._scopes.append(kind)
         self._variables = self._variables.new_child()
-        self._exported = self._exported.new_child()
 
     def _close(self) -> None:
-        if len(self._scopes) == 1:
-            return
-        scope = self._scopes.pop()
-        values, exported = self._variables.maps[0], self._exported.maps[0]
-        self._variables, self._exported = self._variables.parents, self._exported.parents
-        if scope.kind == _CERTAIN:
-            self._variables.update(values)
-            self._exported.update(exported)
-            self._scopes[-1].assigned.update(scope.assigned)
-            return
-        for name, line in scope.assigned.items():
-            self._unsure.append((scope, Unsure(name, line, exported.get(name, False))))
+        if self._scopes:
+            kind = self._scopes.pop()
+            assigned = self._variables.maps[0]
+            self._variables = self._variables.parents
+            (self._variables if kind == _CERTAIN else self._unsure).update(assigned)
 
-    def _end_command(self, words: Sequence[tuple[Part, ...]], line: int) -> None:
+    def _end_command(self, words: Sequence[str], line: int) -> None:
         """Do what a simple command does: reserved words, assignments, declarations, or a command to be found."""
-        rest = list(words)
-        while rest and (reserved := self._reserved(rest, line)):
-            rest = rest[reserved:]
+        while words and (reserved := self._reserved(words)):
+            words = words[reserved:]
         assignments = []
-        while rest and (assigned := _assigned(rest[0])) is not None:
-            assignments.append(assigned)
-            rest = rest[1:]
-        if not rest:
-            for name, parts in assignments:
-                self._assign(name, [parts], line)
-            return
-        head = _literal(rest[0])
-        if head in _DECLARATIONS:
-            self._declare(head, rest[1:], line)
-        elif head == "unset":
-            for parts in rest[1:]:
-                self._variables.pop(_literal(parts) or "", None)
-                self._exported[_literal(parts) or ""] = False
+        while words and (match := _ASSIGNMENT.fullmatch(words[0])):
+            assignments.append((match[1], match[2]))
+            words = words[1:]
+        if not words:
+            for name, text in assignments:
+                self._assign(name, [text], line)
+        elif words[0] in _DECLARATIONS:
+            self._declare(words[0], words[1:], line)
+        elif words[0] == "unset":
+            self._variables.update((name, _Variable(None)) for name in words[1:])
         else:
-            self._in_doubt |= head in _TESTS
-            prefix = {name.removesuffix("+"): _joined(self._expand(parts, split=False)) for name, parts in assignments}
-            self._add(rest, prefix, line)
+            self._in_doubt |= words[0] in _TESTS
+            prefix = {name.removesuffix("+"): _joined(self._expand(text, set())) for name, text in assignments}
+            self._add(words, prefix, line)
 
-    def _reserved(self, words: Sequence[tuple[Part, ...]], line: int) -> int:
+    def _reserved(self, words: Sequence[str]) -> int:
         """How many of the words are the shell's grammar; 0 if the first is none of its words."""
-        word = _literal(words[0])
+        word = words[0]
         if word in ("for", "select", "case"):
             self._open(word)
-            name = _literal(words[1]) if len(words) > 1 else None
-            if word != "case" and name:
-                self._variables[name] = [Word(f"${name}", (name,))]
+            if word != "case":
+                self._variables.update((name, _Variable([Word(f"${name}", (name,))])) for name in words[1:2])
             return len(words)
         if word in ("if", "while", "until"):
             self._open(word)
@@ -209,57 +239,47 @@ class _Shell:
         elif word == "{":
             self._open("{" if self._defines_function or self._in_doubt else _CERTAIN)
             self._defines_function = False
-        elif word == "}" and self._scopes[-1].kind in ("{", _CERTAIN):
+        elif word == "}" and self._scopes and self._scopes[-1] in ("{", _CERTAIN):
             self._close()
         elif word not in _TRANSPARENT:
             return 0
         return 1
 
-    def _declare(self, head: str, rest: Sequence[tuple[Part, ...]], line: int) -> None:
-        options = [word for parts in rest if (word := _literal(parts) or "").startswith("-")]
+    def _declare(self, head: str, words: Sequence[str], line: int) -> None:
+        options = [word for word in words if word.startswith("-")]
         exports = (head == "export" and "-n" not in options) or any("x" in option for option in options)
-        for parts in rest:
-            assigned = _assigned(parts)
-            name = assigned[0].removesuffix("+") if assigned is not None else _literal(parts) or ""
-            if assigned is not None:
-                self._assign(assigned[0], [assigned[1]], line, exported=exports)
-            if exports and name and not self._in_doubt:
-                self._exported[name] = True
+        for word in words:
+            if match := _ASSIGNMENT.fullmatch(word):
+                self._assign(match[1], [match[2]], line, exported=exports)
+            elif exports and not self._in_doubt:
+                self._variables[word] = self._variables.get(word, _Variable(None))._replace(exported=True)
 
     def _assign(
-        self, name: str, parts: Sequence[Sequence[Part]], line: int, *, array: bool = False, exported: bool = False
+        self, name: str, texts: Sequence[str], line: int, *, array: bool = False, exported: bool = False
     ) -> None:
         appends, name = name.endswith("+"), name.removesuffix("+")
-        used: set[str] = set()
-        if array:
-            value = [word for one in parts for word in self._expand(one, used=used)]
-        else:
-            value = [_joined([word for one in parts for word in self._expand(one, split=False, used=used)])]
-        self._uses[name] = self._uses.get(name, set()) | used
-        if self._in_doubt:
-            self._unsure.append((_Scope("&&"), Unsure(name, line, exported or self._exported.get(name, False))))
-            return
-        before = self._variables.get(name, []) if appends else []
-        if before and not array:
-            before, value = before[:-1], [_joined([before[-1], *value], "")]
-        self._variables[name] = _measured([*before, *value])
-        self._scopes[-1].assigned[name] = line
+        old = self._variables.get(name, _Variable(None))
+        used: set[str] = set(old.used if appends else ())
+        value = [word for text in texts for word in self._expand(text, used, split=array)]
+        value = value if array else [_joined(value)]
+        if appends and old.value:
+            value = [*old.value, *value] if array else [*old.value[:-1], _joined([old.value[-1], *value], "")]
+        variable = _Variable(_measured(value), line, exported or old.exported, frozenset(used))
+        (self._unsure if self._in_doubt else self._variables)[name] = variable
 
-    def _add(self, rest: Sequence[tuple[Part, ...]], prefix: Mapping[str, Word], line: int) -> None:
+    def _add(self, texts: Sequence[str], prefix: Mapping[str, Word], line: int) -> None:
         used: set[str] = set()
-        words = _measured([word for parts in rest for word in self._expand(parts, used=used)])
+        words = _measured([word for text in texts for word in self._expand(text, used, split=True)])
         if (script := _script_of(words)) is not None:
-            self._nested(words[script].text, tuple(words[:script]), prefix)
+            self._run_nested(words[script].text, tuple(words[:script]), prefix)
         elif self._wanted(words):
-            exported = [name for name, on in self._exported.items() if on and name in self._variables]
-            env = {name: _joined(self._variables[name]) for name in exported} | dict(prefix)
+            exported = {name: one.value for name, one in self._variables.items() if one.exported}
+            env = {name: _joined(value) for name, value in exported.items() if value is not None} | dict(prefix)
             matters = self._closure(used) | env.keys()
             unsure = {
-                one.name: one
-                for scope, one in self._unsure
-                if scope not in self._scopes and (one.exported or one.name in matters)
+                name: one.line for name, one in self._unsure.items() if one.line and (one.exported or name in matters)
             }
-            self._found.append(Command(words, env, line, self._within, tuple(unsure.values())))
+            self._found.append(Command(words, env, line, self._within, unsure))
 
     def _closure(self, names: Iterable[str]) -> set[str]:
         """These variables, and those that their values were made of."""
@@ -268,99 +288,67 @@ class _Shell:
         while rest:
             if (name := rest.pop()) not in found:
                 found.add(name)
-                rest += self._uses.get(name, ())
+                for variables in (self._variables, self._unsure):
+                    rest += variables.get(name, _Variable(None)).used
         return found
 
-    def _nested(self, text: str, within: tuple[Word, ...], prefix: Mapping[str, Word] = _EMPTY) -> None:
+    def _run_nested(self, text: str, within: tuple[Word, ...], prefix: Mapping[str, Word]) -> None:
         """The commands of a text that the script hands to another shell, or writes into a file."""
         if self._depth == _MAX_DEPTH:
             return
-        saved, scopes = (self._within, self._in_doubt), len(self._scopes)
+        before, scopes = (self._within, self._in_doubt), len(self._scopes)
         self._within, self._in_doubt = (*self._within, *within), False
         self._depth += 1
         self._open("nested")
-        for name, word in prefix.items():
-            self._variables[name], self._exported[name] = [word], True
+        self._variables.update((name, _Variable([word], exported=True)) for name, word in prefix.items())
         with contextlib.suppress(ShellError):  # a here-document of other contents
-            self._run(tokens(text))
+            self._run(text)
         while len(self._scopes) > scopes:
             self._close()
         self._depth -= 1
-        self._within, self._in_doubt = saved
+        self._within, self._in_doubt = before
 
-    def _expand(self, parts: Sequence[Part], *, split: bool = True, used: set[str] | None = None) -> list[Word]:
+    def _expand(self, text: str, used: set[str], *, split: bool = False, quoted: bool = False) -> list[Word]:
         """The words that a word of the script becomes; what has no value stays as it was written."""
         fields: list[Word] = []
-        open_field: Word | None = None
-        for part in parts:
-            values = self._values(part, used if used is not None else set())
-            whole = part.quoted or part.kind == "text" or not split
-            pieces = values if whole else [word for value in values for word in _split(value)]
-            for number, piece in enumerate(pieces):
-                if number and open_field is not None:
-                    fields.append(open_field)
-                    open_field = None
-                open_field = piece if open_field is None else _joined([open_field, piece], "")
-                _measured([open_field])
-        return _measured(fields if open_field is None else [*fields, open_field])
+        for values in self._pieces(text, used, split=split, quoted=quoted):
+            if values:
+                fields[-1:] = [_joined([*fields[-1:], values[0]], ""), *values[1:]]
+                _measured(fields[-1:])
+        return _measured(fields)
 
-    def _values(self, part: Part, used: set[str]) -> list[Word]:
-        if part.kind == "text":
-            return [Word(part.text)]
-        if part.kind == "command":
-            return [Word(part.text, (part.text[:40],))]
-        match = _VARIABLE.fullmatch(part.text)
-        written = f"${{{part.text}}}"
+    def _pieces(self, text: str, used: set[str], *, split: bool, quoted: bool) -> Iterator[list[Word]]:
+        """What each piece becomes: the first word of it belongs to the field before it."""
+        for match in _PIECES[quoted].finditer(text):
+            piece = match[0]
+            if piece[0] in "$`" and len(piece) > 1 and piece[1] != "'":
+                values = self._values(piece, used)
+                yield values if quoted or not split else [part for value in values for part in _split(value)]
+            elif piece[0] == "\\":
+                kept = piece[1:].strip("\r\n")
+                yield [Word(kept if not quoted or kept in '\\"$`' else piece)]
+            elif piece[0] == '"' and not quoted:
+                yield self._expand(piece[1:-1], used, quoted=True) if len(piece) > 2 else [Word("")]
+            elif piece.endswith("'") and not quoted:
+                yield [Word(piece.removeprefix("$")[1:-1])]
+            else:
+                yield [Word(piece)]
+
+    def _values(self, written: str, used: set[str]) -> list[Word]:
+        match = _VARIABLE.fullmatch(written[2:-1] if written.startswith("${") else written[1:])
         if match is None:
-            return [Word(written, (part.text[:40],))]
-        name, whole, operator, default = match.groups()
+            return [Word(written, (written[:40],))]
+        name, whole, operator, default = match.groups(default="")
         used.add(name)
-        value = self._variables.get(name)
-        empty = value is None or ((operator or "").startswith(":") and not any(word.text for word in value))
-        if (operator or "").endswith("+"):
-            return [] if empty else self._default(default, used)
-        if empty and (operator or "").endswith(("-", "=")):
-            return self._default(default, used)
+        value = self._variables.get(name, _Variable(None)).value
+        empty = value is None or (operator[:1] == ":" and not any(word.text for word in value))
+        if operator.endswith("+") and empty:
+            return []
+        if operator.endswith("+") or (empty and operator.endswith(("-", "="))):
+            return self._expand(default, used, quoted='"' not in default) or [Word("")]
         if value is None:
-            return [Word(f"${name}" if part.text == name else written, (name,))]
-        if whole is not None:
-            return value
-        return value[:1] or [Word("")]
-
-    def _default(self, text: str, used: set[str]) -> list[Word]:
-        if self._depth == _MAX_DEPTH:
-            return [Word(text, (text[:40],))]
-        self._depth += 1
-        try:
-            parts = [part for token in tokens(f'"{text}"' if '"' not in text else text) for part in token.parts]
-            return self._expand(parts, used=used) or [Word("")]
-        except ShellError:
-            return [Word(text, (text[:40],))]
-        finally:
-            self._depth -= 1
-
-
-def _literal(parts: Sequence[Part]) -> str | None:
-    """The text of a word without quotes and variables."""
-    if any(part.kind != "text" or part.quoted for part in parts):
-        return None
-    return "".join(part.text for part in parts)
-
-
-def _array_name(parts: Sequence[Part]) -> str | None:
-    match = _ASSIGNMENT.fullmatch(_literal(parts) or "")
-    return None if match is None else match[1] + match[2]
-
-
-def _assigned(parts: Sequence[Part]) -> tuple[str, tuple[Part, ...]] | None:
-    """Name, with a plus if it appends, and value of `NAME=value`."""
-    if not parts or parts[0].kind != "text" or parts[0].quoted:
-        return None
-    match = _ASSIGNMENT.match(parts[0].text)
-    if match is None:
-        return None
-    first = parts[0]._replace(text=parts[0].text[match.end() :])
-    return match[1] + match[2], ((first, *parts[1:]) if first.text else tuple(parts[1:]))
+            return [Word(written, (name,))]
+        return value if whole else value[:1] or [Word("")]
 
 
 def _split(word: Word) -> list[Word]:
@@ -376,8 +364,7 @@ def _joined(words: Sequence[Word], between: str = " ") -> Word:
 def _script_of(words: Sequence[Word]) -> int | None:
     """The index of the text that `bash -c` runs."""
     for number, word in enumerate(words[:-2]):
-        option = words[number + 1].text
-        if word.text.rpartition("/")[2] in _SHELLS and re.fullmatch(r"-[a-z]*c", option):
+        if word.text.rpartition("/")[2] in _SHELLS and re.fullmatch(r"-[a-z]*c", words[number + 1].text):
             return number + 2
     return None
 
