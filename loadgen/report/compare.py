@@ -37,15 +37,8 @@ from loadgen.record.figures import (
     stages_by_load,
     without_words,
 )
-from loadgen.report.configuration import (
-    Setting,
-    caveats,
-    configuration_differences,
-    engine_of,
-    hardware_of,
-    model_of,
-    unlikeness,
-)
+from loadgen.record.subject import engine_of, hardware_of, model_of
+from loadgen.report.configuration import Setting, caveats, configuration_differences, unlikeness
 from loadgen.report.output import OutputComparison, compare_output
 from loadgen.report.ratios import Ratios, measured_ratios, variant_of
 from loadgen.schema.comparison import Compared, Difference

@@ -1,11 +1,10 @@
-"""The model, hardware, engine and configuration of a run, and the differences between two runs.
+"""The configuration of a run, and the differences between two runs.
 
 Settings that always differ (ports, addresses, seeds), and loads, which the stages show themselves, are left out.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ import msgspec
 
 from loadgen.metrics.mfu import flags_of
 from loadgen.record.start import differences
+from loadgen.record.subject import hardware_of, model_of
 from loadgen.schema.result import Result
 
 _NOISE = frozenset({"port", "host", "url", "urls", "served_model_name", "api_key_env", "name", "label", "cidfile"})
@@ -22,29 +22,6 @@ _SENT = ("endpoint", "data", "trace", "prefix", "turns", "models", "extra_body",
 """Keys of `load` that change the kind of requests."""
 _READ = ("host.", "gpu.firmware.")  # where one box does not tell, nothing is known to differ
 _SIMULATOR = "simulator"
-
-
-def model_of(result: Result) -> str:
-    """The model that answered, or was meant to."""
-    server = result.profile.get("server") or {}
-    named = result.environment.get("model") or server.get("served_model_name") or server.get("model")
-    return str(named or result.profile.get("name") or "unknown model")
-
-
-def hardware_of(result: Result) -> str:
-    """The GPUs in words, each name with its count; the processor if no GPU is known."""
-    counts = Counter(gpu.name for gpu in result.gpus)
-    if counts:
-        return ", ".join(f"{n} \N{MULTIPLICATION SIGN} {name}" if n > 1 else name for name, n in counts.items())
-    return str(result.environment.get("cpu") or "unknown hardware")
-
-
-def engine_of(result: Result) -> str:
-    environment = result.environment
-    engine, version = environment.get("engine"), environment.get("vllm_version")
-    words = {"docker": "vLLM", "vllm": "vLLM", "simulator": "the simulator", "attach": "an attached server"}
-    name = words.get(str(engine), str(engine or "no server"))
-    return f"{name} {version}" if version and engine != "simulator" else name
 
 
 def flattened(document: object, prefix: str = "") -> dict[str, object]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from loadgen.format import Statistic, counted, exact, exact_percent, fixed, grouped, signed_percent
 from loadgen.record.figures import FIGURES
 from loadgen.record.slo import sure_words
+from loadgen.record.subject import engine_of, hardware_of, model_of
 from loadgen.report.assessment import Answer, assessment, best_stage, first_line, interrupted_search, titles
 from loadgen.report.columns import (
     CURVE,
@@ -33,7 +34,6 @@ from loadgen.report.columns import (
     published_columns,
     statistic_columns,
 )
-from loadgen.report.configuration import engine_of, hardware_of, model_of
 from loadgen.report.notes import (
     Note,
     condition_words,

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from loadgen.metrics.histogram import Histogram
+from loadgen.record.subject import model_of
 from loadgen.report.bench_table import SERVE_METRICS
-from loadgen.report.configuration import model_of
 from loadgen.report.notes import has_numbers, latencies, stage_notes
 from loadgen.schema.deltas import Summary
 from loadgen.schema.result import SCHEMA, Result, StageResult

@@ -10,6 +10,7 @@ from pathlib import Path
 from loadgen.errors import ProfileError, ResultError
 from loadgen.places import PRIVATE, named_mode, write_whole
 from loadgen.record.figures import stages_by_load
+from loadgen.record.subject import hardware_of, model_of
 from loadgen.report.compare import (
     HeldAgainst,
     RunComparison,
@@ -19,7 +20,6 @@ from loadgen.report.compare import (
     with_meant_shapes,
 )
 from loadgen.report.compare_document import compare_json, compare_markdown, compare_text, held_words
-from loadgen.report.configuration import hardware_of, model_of
 from loadgen.report.csv import csv_report
 from loadgen.report.junit import compare_suite, write_junit
 from loadgen.report.markdown import markdown_report

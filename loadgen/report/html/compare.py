@@ -12,11 +12,11 @@ from itertools import cycle
 from typing import Any, NamedTuple
 
 from loadgen.metrics.frontier import price_of
+from loadgen.record.subject import engine_of, hardware_of, model_of
 from loadgen.report.assessment import titles
 from loadgen.report.columns import EFFICIENCY, columns, known
 from loadgen.report.compare import RunComparison
 from loadgen.report.compare_document import compare_sections
-from loadgen.report.configuration import engine_of, hardware_of, model_of
 from loadgen.report.html import charts
 from loadgen.report.html.charts import Series
 from loadgen.report.html.frontier import PALE_NOTE, RUN_COLOURS, axes_of, frontier_figure

@@ -8,10 +8,11 @@ from operator import attrgetter
 
 from loadgen.format import UNKNOWN, Statistic, bounded, gib, memory, significant
 from loadgen.metrics.verdicts import POWER_LIMITS
+from loadgen.record.subject import hardware_of, model_of
 from loadgen.report import document
 from loadgen.report.assessment import best_stage, titles
 from loadgen.report.columns import TOTAL_BY_E2E, moving_points
-from loadgen.report.configuration import flattened, hardware_of, model_of
+from loadgen.report.configuration import flattened
 from loadgen.report.html import charts
 from loadgen.report.html.frontier import PALE_NOTE, axes_of, frontier_figure
 from loadgen.report.html.page import (
