@@ -52,6 +52,15 @@ class Piece(NamedTuple):
     tokens: int
 
 
+class RequestContent(NamedTuple):
+    """The content of one request."""
+
+    prompt: bytes  # JSON: a prompt, or the messages of a chat
+    osl: int | None = None  # None: the stage's
+    messages: bool = False
+    ids: int | None = None  # tokens of a prompt of token ids; None for a text
+
+
 class Prompts:
     """Writes prompts as JSON values."""
 

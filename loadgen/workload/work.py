@@ -21,7 +21,8 @@ import msgspec
 from loadgen.distributions import FROM_DATA, REPLAY, parse_lengths
 from loadgen.errors import ProfileError
 from loadgen.workload.data import Dataset, DatasetReader, index_dataset
-from loadgen.workload.prompts import STAGES_A_RUN, Piece, Prompts
+from loadgen.workload.prompts import STAGES_A_RUN, Piece, Prompts, RequestContent
+from loadgen.workload.sessions.data import Sessions
 from loadgen.workload.traces import TraceOptions, TraceRow
 
 if TYPE_CHECKING:  # workers import this module, and pydantic would be half of their start-up
@@ -37,6 +38,7 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True):
     isl: str = ""  # distribution of lengths; empty: always the nominal one
     osl: str = ""
     data: Dataset | None = None
+    sessions: Sessions | None = None  # in place of prompts; concurrency is then the number of live sessions
     replay: bool = False  # records in their own order, at their own times
     prefix_share: float = 0.0
     prefixes: int = 1
@@ -141,15 +143,6 @@ def _check(load: Load, data: Dataset | None, isl: int | str, osl: int | str, *, 
         raise ProfileError("load.turns and load.cancel exclude each other: a conversation needs complete answers")
     if replay and (data is None or data.form != "trace"):
         raise ProfileError(f'load.arrival = "{REPLAY}": needs a trace in load.data: a file of timestamps and lengths')
-
-
-class RequestContent(NamedTuple):
-    """The content of one request."""
-
-    prompt: bytes  # JSON: a prompt, or the messages of a chat
-    osl: int | None = None  # None: the stage's
-    messages: bool = False
-    ids: int | None = None  # tokens of a prompt of token ids; None for a text
 
 
 class RequestWriter:
