@@ -31,7 +31,7 @@ from loadgen.metrics.difference import (
 from loadgen.metrics.histogram import Histogram
 from loadgen.profile.values import limit_of, per_stream_limits_ms, stage_limits_ms
 from loadgen.record.stage import StageRecord
-from loadgen.schema.result import FailureCheck, Goodput, Limits, SloCheck, SloVerdict, StageResult
+from loadgen.schema.result import FailureCheck, Goodput, Judgement, Limits, SloCheck, SloVerdict, StageResult
 
 _TELLING = 5  # from so many misses on, their share predicts how it will go on
 _MAX_NAMED = 100_000  # further requests: nobody waits for more
@@ -41,25 +41,6 @@ _CENSORED = {"ttft": "ttft_censored", "ttft_from_intended": "ttft_censored", "e2
 _FAILED = {"ttft": "ttft_failed", "ttft_from_intended": "ttft_from_intended_failed"}
 """The histograms of streams that failed after their first token: they are misses, however fast it came."""
 _ALIKE = {"ttft_from_intended": "ttft"}  # whose effective sample size to use if a latency has none of its own
-
-
-class Judgement(msgspec.Struct, frozen=True):
-    """The judgement on all limits of a stage."""
-
-    slo: dict[str, SloCheck]
-    goodput: Goodput | None
-    failures: FailureCheck
-
-    @property
-    def verdict(self) -> SloVerdict:
-        """With confidence; `unresolved` if there are no limits."""
-        verdicts = [check.verdict for check in self.slo.values()]
-        verdicts += [self.goodput.verdict] if self.goodput is not None else []
-        if verdicts or self.failures.allowed:
-            verdicts.append(self.failures.verdict)
-        if "missed" in verdicts:
-            return "missed"
-        return "met" if verdicts and all(verdict == "met" for verdict in verdicts) else "unresolved"
 
 
 def limits_of(profile: Mapping[str, Any]) -> Limits:

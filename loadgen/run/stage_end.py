@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.plan.stage import Measured, Stage
-from loadgen.record.slo import Judgement, judge, needed_words, still_needed
+from loadgen.record.slo import judge, needed_words, still_needed
 from loadgen.record.stage import StageRecord
 from loadgen.schema.deltas import StageDelta
-from loadgen.schema.result import Limits, met_limits
+from loadgen.schema.result import Judgement, Limits, met_limits
 
 JUDGED_AFTER_S = 10.0  # no stage is judged earlier
 MIN_ENDED = 20

@@ -110,7 +110,7 @@ class StageLoad(msgspec.Struct, frozen=True):
     osl: Count  # mean lengths, if they are distributed
     arrival: str = "poisson"
     steps: Steps = ()  # of a moving load; `concurrency` is then its first value, and `rate` its mean
-    max_concurrency: Count | None = msgspec.field(default=None, name="most")  # the key in journals
+    max_concurrency: Count | None = None
     """Open loop: the most streams at once; further requests are sent late."""
     requests: Count | None = None  # measured requests, warm-up not counted
     duration_s: float | None = None
@@ -120,7 +120,7 @@ class StageLoad(msgspec.Struct, frozen=True):
     label: str = ""
     settle_s: float = 0.0
     """Above zero: measurement begins when the transient is over, or after this long; the stage is bounded by time."""
-    min_completed: Count = msgspec.field(default=0, name="completed")
+    min_completed: Count = 0
     """Measured streams that must complete for a conclusion: a settled stage runs past its time for them."""
     first_wave: Literal["apart", "counted"] = "counted"
     """Whether the streams that fill a closed loop at once are in its statistics."""
@@ -138,7 +138,7 @@ class StageStarted(StageLoad, frozen=True, tag=True, kw_only=True):
     t_s: _RunS
     index: Count
     manual: bool = False  # the operator asked for it
-    waits_for_drain: bool = msgspec.field(default=False, name="sheds")
+    waits_for_drain: bool = False
     """It waits until streams beyond its concurrency have ended."""
     awaits_first_wave: bool = False  # it waits for the first tokens of many streams that begin at once
     variant: str | None = None  # of the server that it ran on; None for a profile without any

@@ -9,9 +9,8 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -293,6 +292,25 @@ class FailureCheck(msgspec.Struct, frozen=True):
     verdict: SloVerdict
 
 
+class Judgement(msgspec.Struct, frozen=True):
+    """The judgement on all limits of a stage."""
+
+    slo: dict[str, SloCheck]
+    goodput: Goodput | None
+    failures: FailureCheck
+
+    @property
+    def verdict(self) -> SloVerdict:
+        """With confidence; `unresolved` if there are no limits."""
+        verdicts = [check.verdict for check in self.slo.values()]
+        verdicts += [self.goodput.verdict] if self.goodput is not None else []
+        if verdicts or self.failures.allowed:
+            verdicts.append(self.failures.verdict)
+        if "missed" in verdicts:
+            return "missed"
+        return "met" if verdicts and all(verdict == "met" for verdict in verdicts) else "unresolved"
+
+
 class FirstWave(msgspec.Struct, frozen=True):
     """The streams that filled a closed loop at once."""
 
@@ -451,18 +469,7 @@ def _in_one_order(node: object) -> object:
     return parts
 
 
-class Limited(Protocol):
-    """What was judged by limits: a running stage or a result."""
-
-    @property
-    def slo(self) -> Mapping[str, SloCheck]: ...
-    @property
-    def goodput(self) -> Goodput | None: ...
-    @property
-    def failures(self) -> FailureCheck | None: ...
-
-
-def met_limits(stage: Limited) -> bool | None:
+def met_limits(stage: Judgement | StageResult) -> bool | None:
     """Whether a stage met every limit, by the figures as they are; None without limits."""
     checks = [*(check.met for check in stage.slo.values()), *([stage.goodput.met] if stage.goodput is not None else [])]
     failures = stage.failures
@@ -471,7 +478,7 @@ def met_limits(stage: Limited) -> bool | None:
     return all(checks) if checks else None
 
 
-def is_known(stage: Limited) -> bool:
+def is_known(stage: Judgement | StageResult) -> bool:
     """Whether anything has been measured that a limit applies to."""
     known = [not check.is_empty for check in stage.slo.values()]
     known += [stage.goodput.determined > 0] if stage.goodput is not None else []

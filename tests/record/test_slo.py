@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from loadgen.metrics.difference import streams_needed
 from loadgen.metrics.histogram import Histogram
 from loadgen.profile.values import limit_of, slo_problem
-from loadgen.record.slo import Judgement, judge, limits_of, needed_words, still_needed, sure_words
+from loadgen.record.slo import judge, limits_of, needed_words, still_needed, sure_words
 from loadgen.record.stage import StageRecord
 from loadgen.schema.deltas import StageDelta
-from loadgen.schema.result import FailureCheck, Limits, SloCheck, is_known, met_limits
+from loadgen.schema.result import FailureCheck, Judgement, Limits, SloCheck, is_known, met_limits
 from tests.metrics.served import result_of, served, started
 
 WINDOW = StageDelta(window_start_ns=0, window_end_ns=10**10, held_area_ns=10**10, window_requests=50)

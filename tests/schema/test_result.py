@@ -96,24 +96,6 @@ def test_a_newer_schema_is_told(tmp_path: Path) -> None:
         read_result(tmp_path / "r.json")
 
 
-OLDER = sorted(Path(__file__).with_name("results").glob("*.json"))
-
-
-@pytest.mark.parametrize("path", OLDER, ids=lambda path: path.stem)
-def test_results_of_older_versions_are_read(path: Path, tmp_path: Path) -> None:
-    """Recorded when they were new; what has come since has a default, and the schema takes them too."""
-    require_schema(path.read_bytes())
-    older = read_result(path)
-    assert [stage.requests.completed for stage in older.stages] == [4, 4]
-    assert older.stages[1].latency_ms["ttft"].count == 4
-    write_result(older, tmp_path / "again.json")
-    assert read_result(tmp_path / "again.json") == older
-
-
-def test_there_are_results_of_older_versions() -> None:
-    assert {path.stem for path in OLDER} >= {"foundation", "hardware", "load"}
-
-
 def test_a_run_without_an_end_says_that_it_was_killed() -> None:
     record = Record()
     record.apply(STARTED)

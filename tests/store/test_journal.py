@@ -1,6 +1,5 @@
 """The journal: complete lines or none, on disk at once, and clear words when the disk is full."""
 
-import json
 import resource
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,8 @@ from loadgen.schema.journal import (
     Line,
     RunFinished,
     StageEnded,
-    StageStarted,
     Ticked,
     decode_line,
-    encode_line,
     load_at,
 )
 from loadgen.store.journal import Journal, journal_is_held, read_journal
@@ -135,25 +132,3 @@ def test_a_journal_is_held_while_its_writer_lives(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match="the journal cannot be written"):
         Journal(tmp_path / "nowhere" / "j")
-
-
-def test_a_stage_is_told_by_the_names_that_older_journals_have() -> None:
-    line = StageStarted(
-        t_s=1.0,
-        index=0,
-        concurrency=None,
-        rate=2.0,
-        isl=1,
-        osl=1,
-        max_concurrency=3,
-        min_completed=4,
-        waits_for_drain=True,
-    )
-    reported = json.loads(encode_line(line))
-    assert (reported["most"], reported["completed"], reported["sheds"], reported["type"]) == (
-        3,
-        4,
-        True,
-        "StageStarted",
-    )
-    assert decode_line(encode_line(line)) == line
