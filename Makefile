@@ -34,7 +34,7 @@ test-cluster: $(INSTALLED_DEV) machines  ## the tests on several machines, which
 test-cluster-vllm: $(INSTALLED_DEV) machines  ## the same with a real vLLM; installs its CPU build as test-vllm does
 	VRAMP_VLLM_CACHE="$$(sh tests/vllm/install.sh)" $(BIN)/python -m pytest -m 'cluster and vllm' tests/cluster
 
-test-others: $(INSTALLED_DEV)  ## the tests with proxies and other engines beside a real vLLM; installs them the first time, as root
+test-others: $(INSTALLED_DEV)  ## the tests with proxies and other engines next to a real vLLM; installs them the first time, as root
 	for command in nginx haproxy; do command -v $$command >/dev/null || missing=1; done; [ -z "$$missing" ] || \
 		{ apt-get update -qq && apt-get install -y -qq nginx haproxy; }
 	VRAMP_VLLM_CACHE="$$(UV=$(BIN)/uv sh tests/others/install.sh)" $(BIN)/python -m pytest -m others tests/others

@@ -1,1 +1,1 @@
-"""Benchmarks: figures beside the truth, and ratios within one run; none of them passes or fails."""
+"""Benchmarks: figures against the truth, and ratios within one run; none of them passes or fails."""

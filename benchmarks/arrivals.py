@@ -1,7 +1,7 @@
 """Open-loop arrivals as scheduled and as received: are they Poisson, on time, and as many as asked for?
 
 The simulator notes the kernel's receive timestamp of every request. A row shows how far the gaps between them are from
-exponential (Kolmogorov-Smirnov, beside the distance of the schedule itself and the critical value at 1 %; no
+exponential (Kolmogorov-Smirnov, next to the distance of the schedule itself and the critical value at 1 %; no
 measurement can be closer than the schedule), the dispersion of the counts in 10 ms (variance / mean, 1 for Poisson),
 and how late requests were sent, by the client, and received. The least lateness at the server is the transport's and
 counts as 0.
@@ -67,7 +67,7 @@ def distance_from_exponential(times: Times, rate: float) -> float:
 COLUMNS = (
     Column[Row]("rate", lambda row: row.rate, decimals=0),
     Column[Row]("workers", lambda row: row.workers),
-    Column[Row]("asked", lambda row: len(row.schedule)),
+    Column[Row]("scheduled", lambda row: len(row.schedule)),
     Column[Row]("received", lambda row: len(row.times)),
     Column[Row]("completed", lambda row: row.result.stages[0].requests.completed),
     Column[Row]("KS schedule", lambda row: distance_from_exponential(row.schedule, row.rate), decimals=4),

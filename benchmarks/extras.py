@@ -1,6 +1,6 @@
 """How a run's extras affect its figures: each switched on and off in turn, on one server, with the same load.
 
-Extras are what vramp does beside the load: it checks a sample of the answers, sends canaries, serves a metrics port,
+Extras are what vramp does under load: it checks a sample of the answers, sends canaries, serves a metrics port,
 reads eight GPUs (`hangs` and `floods`: by a child process that does), and gives its workers priority (`realtime`, which
 needs root or CAP_SYS_NICE). Each run is compared with the one without extras just before it, so that a slowdown of the
 machine affects both; a cost within the spread of the runs without extras cannot be resolved on this machine.

@@ -1,6 +1,6 @@
 """`python -m benchmarks.peers`: other load generators, vramp and the floor against the simulator, in turn.
 
-Each client gets its own simulator, whose record of what it served is the truth beside the client's figures. All loads
+Each client gets its own simulator, whose record of what it served is the truth next to the client's figures. All loads
 are run with all clients before the next round begins, so that a slowdown of the machine affects all of them; the table
 has the round in which other processes used the least of the machine. A client that cannot be installed or fails is a
 row with the reason. `--requests` is per stream, `--only` takes beginnings of names, `--json` a file for every run.
@@ -163,7 +163,7 @@ def remark(run: Measured) -> str:
     return "; ".join(filter(None, words))
 
 
-def _beside(name: str) -> Callable[[Measured], str]:
+def _with_truth(name: str) -> Callable[[Measured], str]:
     """A figure as the client reported it, and in brackets the true one."""
     return _of_both(lambda reported, true: f"{grouped(getattr(reported, name), 2)} ({grouped(getattr(true, name), 2)})")
 
@@ -175,9 +175,9 @@ def _of_both(words: Callable[[Reported, Served], str]) -> Callable[[Measured], s
 COLUMNS = (
     Column[Measured]("streams", lambda run: run.streams),
     Column[Measured]("client", lambda run: run.client, words=True),
-    Column[Measured]("mean TTFT, ms (truth)", _beside("ttft_mean_ms")),
-    Column[Measured]("TTFT p99, ms (truth)", _beside("ttft_p99_ms")),
-    Column[Measured]("TPOT p99, ms (truth)", _beside("tpot_p99_ms")),
+    Column[Measured]("mean TTFT, ms (truth)", _with_truth("ttft_mean_ms")),
+    Column[Measured]("TTFT p99, ms (truth)", _with_truth("ttft_p99_ms")),
+    Column[Measured]("TPOT p99, ms (truth)", _with_truth("tpot_p99_ms")),
     Column[Measured]("held", _of_both(lambda _, true: grouped(true.held))),
     Column[Measured]("output tok/s", _of_both(lambda _, true: grouped(true.output_tokens_per_s))),
     Column[Measured]("CPU per token, us", lambda run: run.us_per_token, decimals=1),

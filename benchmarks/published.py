@@ -1,4 +1,4 @@
-"""The table of one publication beside what vramp measures on a simulator that was fitted to it, in real time.
+"""The table of one publication next to what vramp measures on a simulator that was fitted to it, in real time.
 
 GPT-OSS 120B on one MI300X: 80 requests of 4096/1024 by 8 streams, 171 s. Only the means of TTFT, TPOT and E2E were
 fitted, and are within 5 %: medians and tails show how closely the simulator resembles the machine. With fewer

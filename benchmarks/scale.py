@@ -1,6 +1,6 @@
-"""`python -m benchmarks.scale`: how far one box scales, beside what the simulator truly served.
+"""`python -m benchmarks.scale`: how far one box scales, against what the simulator truly served.
 
-Thousands of streams at 20 tok/s each, ten thousand open at once, long prompts, long answers. For each: mean TTFT beside
+Thousands of streams at 20 tok/s each, ten thousand open at once, long prompts, long answers. Each: mean TTFT against
 the truth, which begins when the server has the whole request; the time it took to receive that from the first byte on,
 which is part of the client's TTFT; the workers' memory, and whether the result calls the client the limit. Before that,
 `--starts` times, how long it takes to send 4,096 streams. Server and client share the machine.

@@ -157,11 +157,11 @@ def written() -> None:
             print(f"{columns} x {rows}: {cost_of(terminal, WATCH_S)}")
 
 
-def beside_a_load() -> None:
-    asyncio.run(_beside_a_load(256))
+def under_load() -> None:
+    asyncio.run(_under_load(256))
 
 
-async def _beside_a_load(streams: int) -> None:
+async def _under_load(streams: int) -> None:
     """Compare a load with the cockpit open with the same load headless."""
     load = {"concurrency": streams, "requests": 8 * streams, "isl": 128, "osl": 128, "workers": 1, "seed": 1}
     async with simulator(10) as url:
@@ -182,7 +182,7 @@ def _watched(arguments: list[str]) -> Cost:
 
 
 if __name__ == "__main__":
-    parts = {"hand": hand, "bytes": written, "load": beside_a_load}
+    parts = {"hand": hand, "bytes": written, "load": under_load}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="+", choices=parts)
     for what in parser.parse_args().what:

@@ -1,4 +1,4 @@
-"""`make bench`: what vramp measures beside what the simulator truly served, on the machine at hand.
+"""`make bench`: what vramp measures against what the simulator truly served, on the machine at hand.
 
 The simulator emits like a continuous-batching engine: one global step every 10 ms, every running stream gets one
 token in the step, the first token is due 50 ms after the request. It records its own times at the system call, so

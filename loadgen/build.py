@@ -14,7 +14,7 @@ from typing import NamedTuple
 import loadgen
 
 NOTE = "build.json"
-"""The file beside this module in which a wheel and an sdist carry their build."""
+"""The file next to this module in which a wheel and an sdist carry their build."""
 _CHECKOUT = Path(__file__).parents[1]
 _GIT_TIMEOUT_S = 10
 

@@ -1,4 +1,4 @@
-"""A stand-in for `vllm serve` that gives away what it was told, in every form that a log has, and then simulates one.
+"""A stand-in for `vllm serve` that gives away what it was sent, in every form that a log has, and then simulates one.
 
 Run as a script: `canary_server.py serve MODEL --port N ...`. With GIVE_UP in its environment it dies of it.
 """

@@ -14,7 +14,7 @@ from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
 
 PORT = 10_000 + os.getpid() % 20_000
-"""A port that no server takes, and no test beside this one: the locks of ports are the machine's."""
+"""A port that no server takes, and no test next to this one: the locks of ports are the machine's."""
 NOBODY = f"http://127.0.0.1:{PORT}"
 LISTENS = re.compile(r"Starting vLLM server on (http://\S+)")
 

@@ -1,6 +1,6 @@
 """A canary in every input that may hold a secret; then every byte that vramp has written or shown is looked through.
 
-The server (`canary_server.py`) repeats all that it was told in its log, and its answers repeat the API key.
+The server (`canary_server.py`) repeats all that it was sent in its log, and its answers repeat the API key.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def test_llama_3_1_at_three_rates(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mi300x-llama-3.1-405b", "tgi-llama-3.1-405b"])
-def test_vllm_beside_tgi(name: str) -> None:
+def test_vllm_next_to_tgi(name: str) -> None:
     found = [figures(name, variant, of=of) for variant in (None, "default") for of in ("vLLM", "TGI")]
     assert [entry["requests_per_s"] for entry in found] == [5.76, 3.55, 4.05, 2.58]
 

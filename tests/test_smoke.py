@@ -1,4 +1,4 @@
-"""What must work wherever vramp was installed: through its command alone, with nothing but pytest beside it.
+"""What must work wherever vramp was installed: through its command alone, with nothing but pytest next to it.
 
 `make test-dist` copies this file out of the checkout and runs it on the wheel, in an environment without a network.
 """

@@ -23,7 +23,7 @@ async def test_work_that_an_event_ends_has_come_to_rest() -> None:
     assert rested.is_set()
 
 
-async def test_work_ends_by_itself_and_its_error_is_told() -> None:
+async def test_work_ends_by_itself_and_its_error_is_reported() -> None:
     async def work() -> None:
         raise OSError("no more")
 

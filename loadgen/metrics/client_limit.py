@@ -124,7 +124,7 @@ def cap_held_back(rate: float | None, most: int | None, *, unsent: int, waited_m
     """What `max_concurrency` kept from being sent, or sent in time, in words: not the client's fault, but intended."""
     if rate is None or most is None:
         return None
-    requested = f"rate asked {rate:g}/s, {most} streams at most"
+    requested = f"target rate {rate:g}/s, {most} streams at most"
     if unsent:
         return f"{requested}: {unsent} arrivals were not sent, as max_concurrency asks"
     if waited_mean_ms is not None and waited_mean_ms > MAX_SEND_LAG_MS:

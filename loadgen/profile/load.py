@@ -1,6 +1,6 @@
 """The tables of a profile that say what is sent and when: `[load]`, `[[stages]]`, `[plan]` and what belongs to them.
 
-Each field has its description beside it; `docs/profile.md` is made from these (`python -m loadgen.profile.reference`).
+Each field has its description next to it; `docs/profile.md` is made from these (`python -m loadgen.profile.reference`).
 """
 
 from __future__ import annotations

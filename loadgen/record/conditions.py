@@ -1,4 +1,4 @@
-"""The conditions of a published measurement beside those of a run, so that no figure is compared without them.
+"""The conditions of a published measurement next to those of a run, so that no figure is compared without them.
 
 Only what the profile's `[reference]` gives is compared. What is not known here is unknown, and not the same.
 """

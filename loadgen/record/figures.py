@@ -295,7 +295,7 @@ def compare(
     compute: ComputeResult | None = None,
     earlier: Sequence[StageRecord] = (),
 ) -> list[Comparison]:
-    """Every published figure for this stage's load, beside the measured one; `earlier` are the passes before it."""
+    """Every published figure for this stage's load, next to the measured one; `earlier` are the passes before it."""
     load = {key: getattr(stage.started, key) for key in ("concurrency", "rate", "isl", "osl", "pass_number")}
     same = [point for point in reference.points if all(getattr(point, key) in (None, load[key]) for key in load)]
     return [

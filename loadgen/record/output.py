@@ -260,7 +260,7 @@ class CanaryRecord:
 
     def stage_verdicts(self, index: int) -> list[Verdict]:
         """Verdicts on the output under the load of a stage."""
-        return list(self._verdicts(index, f"stage {index + 1}", "beside the load"))
+        return list(self._verdicts(index, f"stage {index + 1}", "under load"))
 
     def run_verdicts(self) -> list[Verdict]:
         """Verdicts on the output of the engine once it is idle again."""
@@ -287,7 +287,7 @@ class CanaryRecord:
 
     def _drift_words(self, instance: int, tally: _Tally, false_alarms: float) -> str:
         found, reference = [], self._references[instance]
-        idle = "the reference beside others" if reference.others else "the idle one"
+        idle = "the reference taken while others used the server" if reference.others else "the idle one"
         if tally.score_test is not None and tally.score_test.is_enough(false_alarms):
             drift = tally.drift / tally.compared
             side, noise = "below" if drift < 0 else "above", significant(reference.least_drift(len(self._texts)))

@@ -410,7 +410,7 @@ class Record:
         return [instance.url for instance in self.server.instances] if self.server is not None else []
 
     def compared(self, stage: StageRecord) -> list[Comparison]:
-        """Published figures for the load of this stage, beside the measured ones."""
+        """Published figures for the load of this stage, next to the measured ones."""
         if self._reference is None:
             return []
         number, index = stage.started.pass_number or 1, stage.started.index
@@ -419,7 +419,7 @@ class Record:
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """The conditions of the publication beside those of this run; empty without a publication."""
+        """The conditions of the publication next to those of this run; empty without a publication."""
         if self._reference is None or self.run is None:
             return ()
         requested = requested_server(self.run)

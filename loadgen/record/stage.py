@@ -57,7 +57,7 @@ class StageRecord:
     alone: bool = True  # no stream of an earlier stage was open when it began
     hardware_samples: HardwareSamples = field(default_factory=lambda: HardwareSamples({}))
     hardware_figures: StageHardware | None = None  # in place of the samples, once it is long over
-    canaries: CanaryTraffic = _NO_CANARIES  # beside its load, and in none of its numbers but the engine's
+    canaries: CanaryTraffic = _NO_CANARIES  # under its load, and in none of its numbers but the engine's
     others: OthersTraffic | None = None  # once the engine's figures are known
     kv_usage_max: float | None = None
     _open_areas: list[tuple[int, int]] = field(default_factory=list)

@@ -188,8 +188,8 @@ def _right(result: Result) -> list[Answer]:
         return []
     scored, answers = (sum(getattr(one.canary, name, 0) for one in result.stages) for name in ("scores", "answers"))
     if not scored and not answers:
-        return [Answer(question, "Not known: no canary was answered beside a load.")]
-    looked = f"{counted(scored, 'score')} and {counted(answers, 'greedy answer')} beside the load"
+        return [Answer(question, "Not known: no canary was answered under load.")]
+    looked = f"{counted(scored, 'score')} and {counted(answers, 'greedy answer')} under load"
     own = sum(one.answers.read for one in result.stages if one.answers is not None)
     looked += f", and {counted(own, 'answer')} of the load's own without a defect" if own else ""
     missing = f" Not checked: {'; '.join(canary.unchecked)}." if canary.unchecked else ""

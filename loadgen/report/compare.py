@@ -328,7 +328,7 @@ def hold_against(comparison: RunComparison, limits: Sequence[Limit], *, strict: 
         if not held:
             name = comparison.b.name
             raise ResultError(
-                f"--fail-if {limit.text}: no stage of {name} has this figure beside one of A, and not only as a bound"
+                f"--fail-if {limit.text}: no stage has this figure in both A and {name}, other than as a bound"
             )
         found += held
     return found

@@ -279,7 +279,7 @@ def _host_value(name: str, value: float | str) -> str:
 
 
 def _entries(name: str, *texts: str) -> list[str]:
-    """Texts beside a name, which is on the first line."""
+    """Texts next to a name, which is on the first line."""
     return [
         _wrapped(text, " " * _COLUMN, f"  {name if place == 0 else '':<{_COLUMN - 2}}")
         for place, text in enumerate(texts)

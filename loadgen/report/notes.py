@@ -206,7 +206,7 @@ def mfu_unknown(stage: StageResult) -> str:
     """Why MFU is unknown; empty if it is known, or nothing was estimated."""
     if stage.compute is not None:
         return stage.compute.why
-    return stage.engine.lacks.get("tflops_per_gpu", "") if stage.engine is not None else ""
+    return stage.engine.unavailable.get("tflops_per_gpu", "") if stage.engine is not None else ""
 
 
 def mfu_words(compute: ComputeResult) -> str:

@@ -72,7 +72,7 @@ def text_columns(texts: Sequence[ScoredText]) -> list[Column[ScoredText]]:
         Column("tokens", lambda text: text.tokens),
         Column("idle, nats/token", lambda text: text.idle, decimals=4),
         Column("spread", lambda text: text.idle_spread, decimals=4),
-        Column("beside load", lambda text: text.load, decimals=4),
+        Column("under load", lambda text: text.load, decimals=4),
         Column("scores", lambda text: text.load_scores),
         Column("idle again", lambda text: text.after, decimals=4),
     ]
@@ -85,7 +85,7 @@ def answer_columns(answers: Sequence[GreedyAnswer]) -> list[Column[GreedyAnswer]
         *server,
         Column("greedy answer", lambda answer: answer.name, words=True, width=14),
         Column("idle twice", lambda answer: _share(answer.idle_agreement)),
-        Column("same beside load", _as_idle),
+        Column("same under load", _as_idle),
         Column("differs from character", lambda answer: answer.first_difference),
         Column("idle again", lambda answer: _share(answer.after_agreement)),
         Column("idle text", lambda answer: cut(plain(answer.text.strip()), _ANSWER_CELLS), words=True),

@@ -1,4 +1,4 @@
-"""Published ratios of two variants beside the measured ones: they say the same on boxes whose figures differ."""
+"""Published ratios of two variants next to the measured ones: they say the same on boxes whose figures differ."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _conditions(references: Sequence[ReferenceResult]) -> Iterator[str]:
 
 
 def ratio_section(ratios: Ratios | None) -> Section:
-    """The published ratios beside the measured ones, and their conditions."""
+    """The published ratios next to the measured ones, and their conditions."""
     if ratios is None:
         return Section("Published ratios")
     doubts = dict.fromkeys(f"{one.load}: {one.doubt}" for one in ratios.rows if one.doubt is not None)

@@ -134,9 +134,9 @@ def watched_notes(stages: Sequence[StageResult]) -> dict[int, list[Note]]:
     for stage in watched(stages):
         engine = stage.engine or EngineStage()
         others = [Note("Of others", stage.others.words or "none seen")] if stage.others is not None else []
-        lacks = engine.lacks if engine.lacks != reported else {}
-        reported = engine.lacks
-        found[stage.index] = [*others, *served_notes(msgspec.structs.replace(engine, lacks=lacks))]
+        unavailable = engine.unavailable if engine.unavailable != reported else {}
+        reported = engine.unavailable
+        found[stage.index] = [*others, *served_notes(msgspec.structs.replace(engine, unavailable=unavailable))]
     return found
 
 
@@ -154,7 +154,7 @@ def served_notes(engine: EngineStage) -> Iterator[Note]:
         ),
         "Speculative decoding": _spec(engine),
         "Restarts": counted(engine.restarts, "restart") if engine.restarts else "",
-        "Not reported": "; ".join(f"{name}: {why}" for name, why in engine.lacks.items()),
+        "Not reported": "; ".join(f"{name}: {why}" for name, why in engine.unavailable.items()),
         "Not believed": "; ".join(f"{name}: {why}" for name, why in engine.doubts.items()),
     }
     yield from (Note(subject, text) for subject, text in found.items() if text)

@@ -169,7 +169,7 @@ def _compute(record: Record) -> ComputeResult | None:
 
 
 def _references(record: Record, phase: Phase) -> tuple[Comparison, ...]:
-    """Published figures beside the running or last stage, or beside all once nothing changes any more."""
+    """Published figures next to the running or last stage, or next to all once nothing changes any more."""
     stages = record.stages.values() if phase == "done" else filter(None, [record.shown])
     return tuple(one for stage in stages for one in record.compared(stage))
 

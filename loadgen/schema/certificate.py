@@ -2,7 +2,7 @@
 
 The lines are what happened, in order; the certificate is a fold over them and over the results in the folders that they
 name (`loadgen.record.acceptance`), so that it can be made again from the same files and compared. A line is complete or
-missing. Numbers are numbers or null, and a null has its reason. `certificate.schema.json` beside this file is generated
+missing. Numbers are numbers or null, and a null has its reason. `certificate.schema.json` next to this file is made
 from these structs (`python -m loadgen.schema.certificate`).
 """
 

@@ -8,7 +8,7 @@ import msgspec
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """One published figure beside what a stage measured."""
+    """One published figure next to what a stage measured."""
 
     stage: int  # index of the stage
     of: str  # hardware or column of the publication, where it has several
@@ -67,7 +67,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """One figure of A and B; None if one of them lacks it."""
+    """One figure of A and B; None if one of them has none."""
 
     figure: str
     unit: str
@@ -79,7 +79,7 @@ class Compared(msgspec.Struct, frozen=True):
 
 
 class BaselineView(msgspec.Struct, frozen=True):
-    """A stage beside the stage of the same load in the baseline."""
+    """A stage next to the stage of the same load in the baseline."""
 
     name: str
     verdict: str  # in words; or why nothing is compared

@@ -145,7 +145,7 @@ class StageCounts(msgspec.Struct):
 BURST_COUNTS = tuple(name for name in StageCounts.__struct_fields__ if "burst" in name)
 
 
-class StageDelta(StageCounts, msgspec.Struct, frozen=True, omit_defaults=True):  # type: ignore[misc]  # once told
+class StageDelta(StageCounts, msgspec.Struct, frozen=True, omit_defaults=True):  # type: ignore[misc]
     """What happened to one stage on one worker since its last tick."""
 
     lost: Count = 0  # unfinished streams whose worker died or fell silent

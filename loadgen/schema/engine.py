@@ -36,7 +36,7 @@ class EngineSpan(msgspec.Struct, frozen=True):
     """The figures of the engine's own /metrics over a span of time."""
 
     kind: EngineKind | None = None  # None where it is not known, or where several servers differ
-    lacks: dict[str, str] = {}  # why a figure is missing, by its name in `server/engines/names.py`
+    unavailable: dict[str, str] = {}  # why a figure is missing, by its name in `server/engines/names.py`
     between_s: tuple[float, float] | None = None
     """Between which moments of the run it was read, the readings themselves included; None before the second one."""
     latency_ms: dict[str, EngineLatencyMs] = {}

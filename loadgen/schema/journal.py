@@ -190,7 +190,7 @@ class Ticked(TickNumbers, frozen=True, tag=True, kw_only=True):
     t_s: _RunS
     workers: Count = 1
     engine: EngineView | None = None
-    own: OwnRequests = OwnRequests()  # beside the load
+    own: OwnRequests = OwnRequests()  # under load
     waits_for_worker: bool = False  # the server's log has said in this tick that a worker does not answer
     engine_again: bool = False  # in files only: `engine` is unchanged since the previous tick
 

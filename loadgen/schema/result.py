@@ -1,6 +1,6 @@
 """The JSON document of a run, schema `vramp.result/1`.
 
-Numbers are numbers or null, never text or NaN; units are in the names. `result.schema.json` beside this file is
+Numbers are numbers or null, never text or NaN; units are in the names. `result.schema.json` next to this file is
 generated from these structs (`python -m loadgen.schema.result`), and a test keeps both in step.
 """
 

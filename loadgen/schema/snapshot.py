@@ -146,7 +146,7 @@ class SeriesPoint(msgspec.Struct, frozen=True):
     read_lag_p99_ms: float | None = None
     client_cpu_percent: float | None = None
     client_rss_mb: float | None = None  # memory of all workers
-    others_tokens_per_s: float | None = None  # output for others; None if there is no evidence of any beside a load
+    others_tokens_per_s: float | None = None  # output for others; None if there is no evidence of any under load
 
 
 class GpuView(msgspec.Struct, frozen=True):
@@ -219,7 +219,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     verdicts: tuple[Verdict, ...] = ()  # on GPUs and on the running stage, bad ones first
     curve: tuple[CurvePoint, ...] = ()  # by streams held, over all stages
     reference: tuple[Comparison, ...] = ()
-    """Published figures beside those of the running or last stage; of all stages once the run is done."""
+    """Published figures next to those of the running or last stage; of all stages once the run is done."""
     not_as_published: tuple[str, ...] = ()  # what differs from the conditions of the publication: model, data
     baseline: BaselineView | None = None  # of the running or last stage; None without a baseline
     recent: dict[str, Summary] = {}  # the latencies of the last `RECENT_S` seconds: ttft, tpot, itl, e2e

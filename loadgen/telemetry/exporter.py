@@ -159,7 +159,7 @@ def _gpus(exporter: Exporter, lines: _Lines) -> Page:
     for line in lines:
         labels = line[1]
         identity = next((labels[name] for name in exporter.identity if labels.get(name)), None)
-        # An instance of MIG or a partition has lines of its own beside its GPU's.
+        # An instance of MIG or a partition has lines of its own next to its GPU's.
         is_part = bool(labels.get("GPU_I_ID")) or labels.get("gpu_partition_id", "0") not in ("", "0")
         if identity is not None and line[0].startswith(exporter.prefixes) and not is_part:
             by_gpu.setdefault(identity, []).append(line)

@@ -46,7 +46,7 @@ def test_another_file_is_no_result(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
-def test_every_client_is_asked_for_the_same(client: Client, tmp_path: Path) -> None:
+def test_every_client_is_requested_the_same(client: Client, tmp_path: Path) -> None:
     load = Load("http://127.0.0.1:8123", streams=17, requests=51, folder=tmp_path)
     command = " ".join(client.command(Path("/opt/program"), load))
     for requested in ("/opt/program", "8123", "17", "51"):

@@ -1,4 +1,4 @@
-"""Processes that are watched: what they used is told, and nothing of them is left."""
+"""Processes that are watched: what they used is reported, and nothing of them is left."""
 
 import os
 import subprocess

@@ -201,7 +201,7 @@ def _rule(machine: Machine, *words: str, table: str = "filter") -> Iterator[None
 
 @contextlib.contextmanager
 def partition(machine: Machine) -> Iterator[None]:
-    """Nothing reaches the machine and nothing leaves it; nobody is told."""
+    """Nothing reaches the machine and nothing leaves it; nobody learns of it."""
     with _rule(machine, "INPUT", "-i", "eth0", "-j", "DROP"), _rule(machine, "OUTPUT", "-o", "eth0", "-j", "DROP"):
         yield
 

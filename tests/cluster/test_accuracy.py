@@ -1,4 +1,4 @@
-"""Figures of a load from three hosts beside the truth, and beside the same load from one machine."""
+"""Figures of a load from three hosts against the truth, and next to the same load from one machine."""
 
 from __future__ import annotations
 

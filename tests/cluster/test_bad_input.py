@@ -29,7 +29,7 @@ def there() -> Iterator[Cluster]:
 
 
 def python_with(folder: Path, *lines: str) -> str:
-    """A Python on the hosts that finds modules in these folders beside its own."""
+    """A Python on the hosts that finds modules in these folders next to its own."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     (packages / "found.pth").write_text("\n".join(lines) + "\n")

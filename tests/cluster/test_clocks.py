@@ -1,4 +1,4 @@
-"""Hosts whose clocks differ, or are moved while a stage runs: no figure is wrong, and what is known is told."""
+"""Hosts whose clocks differ, or are moved while a stage runs: no figure is wrong, and what is known is reported."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_clock_that_is_moved_is_a_verdict_and_no_wrong_number(tmp_path: Path, 
             goes_on(run, now_s(run.lines()) + 8.0, 12)
             result = finished(run, process)
         wait_until_nothing_is_left(it)
-    tell(f"a clock moved by {step_s:+} s in mid-run: told as {moved.by_ns / 1e9:+.4f} s of {moved.host}")
+    tell(f"a clock moved by {step_s:+} s in mid-run: reported as {moved.by_ns / 1e9:+.4f} s of {moved.host}")
     assert moved.host == "host-b"
     assert moved.by_ns / 1e9 == pytest.approx(step_s, abs=0.1)
     require_sums(result)

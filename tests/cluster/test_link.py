@@ -116,7 +116,7 @@ async def test_all_hosts_begin_a_stage_at_the_same_moment_and_none_earlier(engin
                 for delta in part.stages.values():
                     sums.add(delta)
         begins = [wire.stage_began() for wire in there.wires]
-        # By our clock, as far as it was known when they were told.
+        # By our clock, as far as it was known when they were reported.
         assert begins[0] - reported["a"] == begins[1] - reported["b"]
         for one, sums, begin_ns in zip(there.hosts, windows, begins, strict=True):
             assert sums.window_start_ns is not None

@@ -123,7 +123,7 @@ def run_case(case: Case, libraries: Path, keep: Path | None) -> Outcome:
         hit = _strike(subject, case)
         subject.finish(ENDS_WITHIN_S)
         wrong = _look(subject, case, hit)
-    except Exception as error:  # noqa: BLE001 - a case that cannot be run is told like one that is not survived
+    except Exception as error:  # noqa: BLE001 - a case that cannot be run is reported like one that is not survived
         wrong = [f"the case itself failed: {error!r}", *traceback.format_exc().splitlines()[-6:]]
     finally:
         subject.close()
@@ -188,7 +188,7 @@ def _look(subject: Subject, case: Case, hit: Sequence[bool]) -> list[str]:
     (strike, *others) = case.strikes
     under_load = strike.moment == "load" and not others and all(hit) and subject.code not in (0, KILLED)
     if under_load and strike.kind.says:
-        wrong += checks.names_the_cause(strike.kind.says, said, checks.told_by(document))
+        wrong += checks.names_the_cause(strike.kind.says, said, checks.words_of(document))
     if subject.rival is not None and not others:
         codes = sorted((subject.code, subject.rival.wait(timeout=ENDS_WITHIN_S)))
         wrong += [] if codes in ([0, 0], [0, 3]) or subject.interrupted else [f"two vramps ended with {codes}"]

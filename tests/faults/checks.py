@@ -71,7 +71,7 @@ def names_the_cause(pattern: str, *texts: str) -> list[str]:
     return [] if reported else [f"no message matches {pattern!r}"]
 
 
-def told_by(document: dict[str, Any] | None) -> str:
+def words_of(document: dict[str, Any] | None) -> str:
     """What a result says of what went wrong."""
     if document is None:
         return ""

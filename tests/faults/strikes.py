@@ -294,7 +294,7 @@ def spoil(name: str, subject: Subject, chance: Random) -> bool:
 
 
 def drop_packets(subject: Subject, chance: Random) -> bool:
-    """Nothing reaches the server any more, and nobody is told."""
+    """Nothing reaches the server any more, and nobody learns of it."""
     subject.loses_from_now()
     rule = ["INPUT", "-p", "tcp", "--dport", str(PORT), "-j", "DROP"]
     subprocess.run(["iptables", "-w", "-A", *rule], check=True)

@@ -150,7 +150,7 @@ async def test_fleet_grows_between_stages(engine: Simulator, monkeypatch: pytest
 
 
 class OtherHost(LocalHost):
-    """This machine under a name, so that its part is told."""
+    """This machine under a name, so that its part is reported."""
 
     name = "other"
 

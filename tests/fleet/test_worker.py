@@ -105,7 +105,7 @@ async def test_worker_ends_with_its_stdin() -> None:
         ("while True: tick()", "sent an invalid tick"),
     ],
 )
-async def test_deaths_and_nonsense_are_told_once(code: str, words: str) -> None:
+async def test_deaths_and_nonsense_are_reported_once(code: str, words: str) -> None:
     async with talk(code) as talking:
         assert words in await talking.gone()
         assert talking.worker.take_death() is None

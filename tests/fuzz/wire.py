@@ -92,7 +92,7 @@ def _streamed(data: bytes, cuts: list[int]) -> tuple[StageSamples, Stream]:
 
 
 def _require_countable(samples: StageSamples, client: ClientSamples) -> None:
-    """What is told and counted at the next tick is within what it can hold."""
+    """What is reported and counted at the next tick is within what it can hold."""
     for message in (message for kept in samples.messages.values() for message in kept):
         require_showable(message)
     for gap in samples.odd_gaps:

@@ -118,11 +118,11 @@ def test_the_switch_is_named_where_the_cores_are_full_and_it_is_off(known: dict[
         (200.0, 20, 0, 0.3, None),
         (
             *(200.0, 20, 900, 500.0),
-            "rate asked 200/s, 20 streams at most: 900 arrivals were not sent, as max_concurrency asks",
+            "target rate 200/s, 20 streams at most: 900 arrivals were not sent, as max_concurrency asks",
         ),
         (
             *(200.0, 20, 0, 312.4),
-            "rate asked 200/s, 20 streams at most: requests waited 312 ms for a slot on average, "
+            "target rate 200/s, 20 streams at most: requests waited 312 ms for a slot on average, "
             "as max_concurrency asks",
         ),
     ],

@@ -107,7 +107,7 @@ def test_few_streams_leave_an_end_open() -> None:
     assert percentile_estimate(1.0, nothing, 50, 0.0, CONFIDENCE) == Estimate(1.0)
 
 
-def test_values_in_one_counter_are_not_told_apart() -> None:
+def test_values_in_one_counter_are_not_distinguished() -> None:
     # 19.984 to 19.999 ms are one counter of the histogram.
     one, other = (percentile(np.append(np.full(500, value), 30.0), 50) for value in (19.985, 19.998))
     assert one == other

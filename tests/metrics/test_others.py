@@ -170,7 +170,7 @@ def test_metrics_without_a_time_say_nothing_about_others(silent: EngineView) -> 
     assert others_now(silent, OwnTraffic()) is None
 
 
-def test_tokens_that_one_of_both_tells_at_the_end_only_are_not_told_apart() -> None:
+def test_tokens_that_one_of_both_tells_at_the_end_only_are_not_distinguished() -> None:
     own = OwnTraffic()
     for number in range(80):
         own.add(number * TICK_S, requests=1, prompt_tokens=100, generation_tokens=40, held=8)

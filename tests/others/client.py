@@ -1,4 +1,4 @@
-"""A client that shares no code with vramp, for figures to put beside vramp's.
+"""A client that shares no code with vramp, for figures to put next to vramp's.
 
 It reads with `http.client`, line by line, and takes the time when it has read a line: with one request at a time that
 is nearly when it arrived.

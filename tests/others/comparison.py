@@ -1,4 +1,4 @@
-"""vramp's figures beside those of a client that shares no code with it, on the servers of others.
+"""vramp's figures next to those of a client that shares no code with it, on the servers of others.
 
     VRAMP_VLLM_CACHE="$(sh tests/others/install.sh)" python -m tests.others.comparison [NAME...]     prints the table
 
@@ -62,7 +62,7 @@ class Ended(NamedTuple):
 
     @property
     def notes(self) -> list[str]:
-        """What it says that the server lacks."""
+        """What it says that the server does not report."""
         assert self.result is not None, self.output
         return [event.text for event in self.result.events if event.kind in ("server", "engine")]
 
@@ -134,7 +134,7 @@ def compare(name: str, endpoint: str, served: Served, folder: Path) -> Compared:
     load = f"--endpoint {endpoint} --data prompts.jsonl --osl {OSL} --concurrency 1 --requests {REQUESTS} --warmup 0"
     independent(served, endpoint, PROMPTS[:2])  # what is first is slow
     before = independent(served, endpoint, PROMPTS[::2])
-    # Canaries would be in each other's way: the engine computes them beside the one request.
+    # Canaries would be in each other's way: the engine computes them together with the one request.
     ended = run(served, folder, *load.split(), "--set", "canary.enabled=false", "--set", "load.realtime=true")
     return Compared(name, endpoint, ended, before + independent(served, endpoint, PROMPTS[1::2]))
 
@@ -151,7 +151,7 @@ def rows(compared: Compared) -> Iterator[str]:
 
 
 def main(names: Sequence[str]) -> None:
-    print("| server | endpoint | TTFT, ms (other client) | TPOT, ms (other client) | lacks, by its notes | verdicts |")
+    print("| server | endpoint | TTFT, ms (other client) | TPOT, ms (other client) | not reported | verdicts |")
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory(prefix="vramp-others-") as folder, ExitStack() as stack:
         others = Others(Path(folder), stack)

@@ -1,4 +1,4 @@
-"""vramp's figures on the servers of others, beside those of a client that shares no code with it.
+"""vramp's figures on the servers of others, next to those of a client that shares no code with it.
 
 The bounds allow for a busy machine; a reading of another kind breaks them: what a buffer adds, or TPOT ten times off.
 """

@@ -73,7 +73,7 @@ def test_the_words_of_a_plan(text: str, requested: PlanRequest) -> None:
         ("8 each day", "expected a duration such as 30s"),
     ],
 )
-def test_what_is_no_plan_is_told(text: str, complaint: str) -> None:
+def test_what_is_no_plan_is_reported(text: str, complaint: str) -> None:
     with pytest.raises(ProfileError, match=complaint):
         parse_plan(text)
 

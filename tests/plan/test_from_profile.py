@@ -105,7 +105,7 @@ def test_a_soak_is_one_long_stage() -> None:
     assert (stage.concurrency, stage.duration_s, stage.requests, stage.title) == (16, 7200, None, "soak")
 
 
-def test_no_load_lasts_as_long_as_it_is_told_and_counts_no_requests() -> None:
+def test_no_load_lasts_as_long_as_requested_and_counts_no_requests() -> None:
     (stage,) = plan(load={"concurrency": 0, "requests": 20, "duration": "30s", "warmup": 4})
     assert (stage.title, stage.requests, stage.duration_s, stage.warmup_requests) == ("no load", None, 30.0, 0)
     (stage,) = plan(load={"concurrency": 0})

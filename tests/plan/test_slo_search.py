@@ -97,7 +97,7 @@ def test_the_bounds_of_the_answer_are_looked_at_again_until_they_are_sure() -> N
 
 
 def unsure_near(limit: float, band: float) -> Callable[[Stage], Measured]:
-    """Nothing within a share of the limit can be told."""
+    """Nothing within a share of the limit can be distinguished."""
 
     def measure(stage: Stage) -> Measured:
         met, near = stage.load <= limit, abs(stage.load - limit) <= band * limit
@@ -129,7 +129,7 @@ def test_search_ends_and_reports_nothing_false(limit: int, band: float, start: i
 
 
 @given(limit=st.floats(0.3, 600), band=st.floats(0.4, 1), start=st.floats(0.3, 600))
-def test_a_rate_that_cannot_be_told_well_enough_is_given_up_soon(limit: float, band: float, start: float) -> None:
+def test_a_rate_that_cannot_be_measured_well_enough_is_given_up_soon(limit: float, band: float, start: float) -> None:
     plan = {"search": "slo", "by": "rate", "least": 0.1}
     found, stages = play(next_stages(profile(plan=plan, slo=SLO, load={"rate": start})), unsure_near(limit, band))
     assert found is not None and not found.resolved

@@ -24,7 +24,7 @@ def test_durations(number: int, unit: tuple[str, float]) -> None:
         ("http://v1", "http://v1"),
     ],
 )
-def test_a_server_as_its_clients_are_told_of_it(given_url: str, url: str) -> None:
+def test_a_server_as_its_clients_see_it(given_url: str, url: str) -> None:
     assert build_profile({"server": {"engine": "attach", "url": given_url}}, where="test").server.url == url
 
 

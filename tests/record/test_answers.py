@@ -49,10 +49,10 @@ def one_flaw(count: int) -> list[StageDelta]:
     return [seen(count, unreadable=count), seen(count, blank=count), seen(count, {"!": count})]
 
 
-def test_the_same_flaw_in_most_answers_is_told_within_seconds() -> None:
+def test_the_same_flaw_in_most_answers_is_reported_within_seconds() -> None:
     assert [len(words(stage(0, flawed))) for flawed in one_flaw(15)] == [1, 1, 1]
     assert [words(stage(0, flawed)) for flawed in one_flaw(8)] == [[], [], []]
-    # A fifth of them may be by chance; beside a stage without, they are not.
+    # A fifth of them may be by chance; next to a stage without, they are not.
     assert words(stage(0, seen(PER_MINUTE, blank=PER_MINUTE // 5))) == []
 
 
@@ -127,7 +127,7 @@ def test_the_chance_is_that_of_fishers_exact_test(bad: int, good: int, other_bad
 
 
 def test_healthy_engine_has_no_verdict_for_an_hour() -> None:
-    """A model with a share of loops, some of them favourites, beside another stage: looked at after each answer."""
+    """A model with a share of loops, some of them favourites, while another stage: looked at after each answer."""
     random = Random(7)
     favourites = ["\n\n-", " 0", " the", *(f"w{number}" for number in range(40))]
 
@@ -140,14 +140,14 @@ def test_healthy_engine_has_no_verdict_for_an_hour() -> None:
     for number in range(60 * PER_MINUTE):
         look(now, seen(1, answer()), number / 4)
         block = int(number / 4 // ANSWERS_BLOCK_S)
-        # Every look of the hour: at the block that grows, beside the rest and beside the other stage.
+        # Every look of the hour: at the block that grows, next to the rest and next to the other stage.
         assert not degenerate(now.answer_blocks[block], {"stage 1": before.answers})
         assert number % 40 or not words(now, before)
     assert now.answers.read == 60 * PER_MINUTE
     assert DOUBT * 60 * PER_MINUTE * 4 < 0.01
 
 
-def test_what_begins_after_an_hour_is_told_within_seconds_and_stays_told() -> None:
+def test_what_begins_after_an_hour_is_reported_within_seconds_and_stays_reported() -> None:
     hour = [seen(120, {f"w{number % 7}": 1}) for number in range(120)]
     assert not words(stage(0, *hour))
     assert words(stage(0, *hour, seen(40, blank=30))) == ["degenerate text: 30 of 40 answers are blank"]

@@ -1,4 +1,4 @@
-"""A stage beside the baseline: matched by load, in words, and never evidence where something speaks against it."""
+"""A stage next to the baseline: matched by load, in words, and never evidence where something speaks against it."""
 
 import msgspec
 import pytest
@@ -22,12 +22,12 @@ def tick_at(t_s: float) -> Ticked:
     return Ticked(t_s=t_s, span_s=0.25, stages={}, client=ClientDelta(), held=16)
 
 
-def beside(*stages: StageRecord, **changes: object) -> list[BaselineView | None]:
+def compared(*stages: StageRecord, **changes: object) -> list[BaselineView | None]:
     return [stage.baseline for stage in with_baseline(run_of(*stages, **changes), baseline_of("good", A)).stages]
 
 
 def test_a_slower_server_is_worse_than_the_baseline() -> None:
-    (view,) = beside(served(3, scale=1.2))
+    (view,) = compared(served(3, scale=1.2))
     assert view is not None and view.bad and view.load == "conc 16, ISL 512, OSL 128"
     assert view.verdict.startswith("worse: ") and view.verdict.endswith(" more")
     tpot = next(one for one in view.figures if one.figure == "tpot_mean")
@@ -35,23 +35,23 @@ def test_a_slower_server_is_worse_than_the_baseline() -> None:
 
 
 def test_a_faster_server_is_better_and_the_same_is_neither() -> None:
-    faster, same = beside(served(3, scale=0.8), served(4, index=1, concurrency=32))
+    faster, same = compared(served(3, scale=0.8), served(4, index=1, concurrency=32))
     assert faster is not None and faster.verdict.startswith("better: ") and not faster.bad
     assert same is not None and same.verdict == "no evidence of a difference" and not same.bad
 
 
 def test_a_load_that_is_missing_in_the_baseline() -> None:
-    (view,) = beside(served(3, concurrency=64))
+    (view,) = compared(served(3, concurrency=64))
     assert view is not None and view.figures == () and view.load is None
     assert view.verdict.startswith("it has no stage with conc 64, ISL 512, OSL 128, but conc 16, ISL 512")
 
 
-def test_a_stage_in_which_nothing_completed_stands_beside_nothing() -> None:
-    assert beside(served(3, seconds=0.0)) == [None]
+def test_a_stage_in_which_nothing_completed_is_compared_with_nothing() -> None:
+    assert compared(served(3, seconds=0.0)) == [None]
 
 
 def test_another_model_is_said_first() -> None:
-    (view,) = beside(served(3), environment={"model": "another/model"})
+    (view,) = compared(served(3), environment={"model": "another/model"})
     assert view is not None and view.verdict == "of another model, some/model: no evidence of a difference"
 
 

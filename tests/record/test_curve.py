@@ -24,7 +24,7 @@ def ramped(*loads: float) -> Record:
 
 
 def tick(record: Record, step: int, reporting: int, **changes: Any) -> None:
-    """A second of a step, told by so many workers, each of which holds two streams and gets ten tokens."""
+    """A second of a step, reported by so many workers, each of which holds two streams and gets ten tokens."""
     part = LoadBin(span_ns=reporting * SECOND_NS, held_area_ns=reporting * 2 * SECOND_NS, output_tokens=reporting * 10)
     stages = {0: StageDelta(bins={step: part})}
     record.apply(Ticked(t_s=step + 1.0, span_s=1.0, stages=stages, client=ClientDelta(), held=0, **changes))

@@ -100,7 +100,7 @@ def test_passes_are_loads_of_their_own() -> None:
     assert [[stage.pass_number for stage in found] for found in stages_by_load(run).values()] == [[1], [2]]
 
 
-# Published figures beside measured ones.
+# Published figures next to measured ones.
 
 
 SECOND = 1_000_000_000

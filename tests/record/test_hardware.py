@@ -42,7 +42,7 @@ def host(t_s: float, cpu_percent: float | None) -> HostSampled:
     return HostSampled(t_s=t_s, host=sample)
 
 
-def test_what_the_slow_tier_told_stays_known() -> None:
+def test_what_the_slow_tier_read_stays_known() -> None:
     record = HardwareRecord()
     record.sampled(GpusSampled(0.0, (GpuSample(index=0, t_s=0.0, links_up=7, power_w=100.0),)))
     record.sampled(GpusSampled(1.0, (GpuSample(index=0, t_s=1.0, missing={"power_w": "busy"}),)))
@@ -107,7 +107,7 @@ def test_a_partition_stands_for_its_socket_which_counts_once() -> None:
     assert sockets(record.sockets_of(ServerDevices((3, 5), "given"))) == [record.gpus[0]]
 
 
-def test_a_list_of_processes_does_not_outlive_those_who_asked_for_it() -> None:
+def test_a_list_of_processes_does_not_outlive_those_who_wanted_it() -> None:
     record = HardwareRecord()
     listed = (GpuProcess(7, "python3", 5),)
     record.sampled(GpusSampled(0.0, (GpuSample(index=0, t_s=0.0, processes=listed),)))
@@ -117,7 +117,7 @@ def test_a_list_of_processes_does_not_outlive_those_who_asked_for_it() -> None:
     assert record.latest[0].processes is None
 
 
-def test_counters_are_told_as_what_they_gain() -> None:
+def test_counters_are_reported_as_what_they_gain() -> None:
     record = HardwareRecord()
     for t_s, energy_j, read_bytes in ((0.0, 5e6, 7), (1.0, 5e6 + 600, 3_000_007), (3.0, 100.0, 9_000_007)):
         sample = GpuSample(index=0, t_s=t_s, energy_j=energy_j, link_read_bytes=read_bytes)
@@ -343,7 +343,7 @@ def test_only_what_is_too_much_is_thinned(seconds: int) -> None:
     assert len(looks.by_gpu[0]) == (1000 if seconds == 1000 else 501)
 
 
-def test_what_was_wrong_with_a_gpu_under_load_is_told_when_it_idles_again() -> None:
+def test_what_was_wrong_with_a_gpu_under_load_is_reported_when_it_idles_again() -> None:
     record = Record()
     record.apply(RunStarted(0.0, "r", "0", {}, {}, 1, 1, 1))
     gpus = tuple(GpuStatic(index=n, vendor="sim", name="GPU", socket=f"s{n}") for n in range(4))

@@ -49,8 +49,10 @@ HEALTHY = [
 
 
 def test_a_load_that_changes_nothing_has_no_verdict() -> None:
-    beside = [one for _ in range(50) for one in (scored("load", IDLE), answered("load", "twelve, thirteen, fourteen"))]
-    record = record_of(*HEALTHY, *beside, scored("after", IDLE))
+    under_load = [
+        one for _ in range(50) for one in (scored("load", IDLE), answered("load", "twelve, thirteen, fourteen"))
+    ]
+    record = record_of(*HEALTHY, *under_load, scored("after", IDLE))
     stage = stage_of(record)
     assert (stage.scores, stage.answers, stage.same, stage.agreement) == (50, 50, 50, 1.0)
     assert stage.drift == pytest.approx(0.0)
@@ -63,7 +65,7 @@ def test_a_load_that_changes_nothing_has_no_verdict() -> None:
     assert result.unchecked == ()
 
 
-def test_scores_that_fall_beside_a_load_are_a_drift_of_that_stage_alone() -> None:
+def test_scores_that_fall_under_load_are_a_drift_of_that_stage_alone() -> None:
     well = [scored("load", IDLE, index=0) for _ in range(20)]
     record = record_of(*HEALTHY, *well, *(scored("load", IDLE - 0.3, index=1) for _ in range(5)))
     assert record.stage_verdicts(0) == []
@@ -115,16 +117,16 @@ def test_a_server_that_was_started_anew_has_idle_answers_of_its_own() -> None:
 
 def test_what_was_not_idle_before_the_load_is_not_called_so() -> None:
     busy = [ReferenceDisturbed(t_s=0.5, others=others) for others in (3.0, 1.0)]
-    beside = [scored("load", IDLE - 0.4) for _ in range(20)]
-    record = record_of(*busy, *HEALTHY, *beside)
+    under_load = [scored("load", IDLE - 0.4) for _ in range(20)]
+    record = record_of(*busy, *HEALTHY, *under_load)
     (verdict,) = record.stage_verdicts(0)
-    assert "0.40 nats a token below the reference beside others, of which" in verdict.text
+    assert "0.40 nats a token below the reference taken while others used the server, of which" in verdict.text
     result = record.result(0)
     assert result is not None and result.unchecked == (
         "server 1 was not idle before the load, others had 3 requests on it: what differs is against that, and not "
         "against an idle engine",
     )
-    again = record_of(*busy, *HEALTHY, *beside, *HEALTHY).result(0)
+    again = record_of(*busy, *HEALTHY, *under_load, *HEALTHY).result(0)
     assert again is not None and again.unchecked == ()
 
 
@@ -141,8 +143,8 @@ def test_scores_of_other_tokens_are_not_compared() -> None:
 def test_idle_answers_that_disagree_are_said_to_tell_nothing() -> None:
     unsteady = [scored("before", IDLE + 0.2 * number) for number in range(3)]
     answers = [answered("before", "one"), answered("before", "two")]
-    beside = [answered("load", "three") for _ in range(20)] + [scored("load", IDLE - 0.4) for _ in range(20)]
-    record = record_of(*unsteady, *answers, *beside)
+    under_load = [answered("load", "three") for _ in range(20)] + [scored("load", IDLE - 0.4) for _ in range(20)]
+    record = record_of(*unsteady, *answers, *under_load)
     assert record.stage_verdicts(0) == []
     result = record.result(0)
     assert result is not None and result.least_drift is not None and result.least_drift > 1.0

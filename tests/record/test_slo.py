@@ -194,7 +194,7 @@ def test_a_stage_that_is_too_short_to_tell_is_taken_at_its_worst() -> None:
     flawless = [10.0] * 400
     assert judged(record(*flawless), ttft_p99=50.0).verdict == "met"
     few = judged(holding(16, record(*flawless[:20])), ttft_p50=50.0)
-    # Four streams one after another, before it can be told how they vary.
+    # Four streams one after another, before it is known how they vary.
     assert (few.verdict, needed_words(few)) == ("unresolved", "ttft_p50 needs 44 more requests")
     assert judged(holding(16, record(*flawless)), ttft_p99=50.0).verdict == "unresolved"
     # What is hopeless shows all the same.

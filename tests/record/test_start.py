@@ -1,4 +1,4 @@
-"""Two starts with the same flags are told apart by what matters, and by nothing else."""
+"""Two starts with the same flags are distinguished by what matters, and by nothing else."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_two_starts_differ_in(changes: dict[str, object], words: str) -> None:
         {"weights_s": 9.0},
     ],
 )
-def test_two_starts_that_are_alike_are_not_told_apart(changes: dict[str, object]) -> None:
+def test_two_starts_that_are_alike_are_not_distinguished(changes: dict[str, object]) -> None:
     assert differences(FULL, msgspec.structs.replace(FULL, **changes)) == []
 
 

@@ -102,7 +102,7 @@ def test_nothing_of_a_stage_is_lost_and_the_order_stays(lines: list[Line]) -> No
 
 
 @pytest.mark.parametrize("cut", [1, 100])
-def test_latencies_of_a_span_are_told_once(cut: int) -> None:
+def test_latencies_of_a_span_are_reported_once(cut: int) -> None:
     """Also where an event comes between; a part that begins within a span is no different."""
     began = StageStarted(t_s=0.0, index=0, concurrency=4, rate=None, isl=8, osl=8, duration_s=None)
     delta = StageDelta(sent=1, latency={"ttft": latency([1000])})

@@ -162,7 +162,7 @@ def test_what_makes_the_exit_code_1(stage: StageResult, words: str) -> None:
     assert shortcomings(result(at(4, 1.0), replace(stage, index=1))) == [f"stage 2: {words}"]
 
 
-def test_a_limit_that_was_hardly_missed_is_told_with_enough_digits() -> None:
+def test_a_limit_that_was_hardly_missed_is_reported_with_enough_digits() -> None:
     hardly = replace(
         at(8, 900.0),
         slo={"tpot_p99": SloCheck(6.2, 6.203, False)},
@@ -207,7 +207,7 @@ def test_a_run_in_which_nothing_was_completed_is_no_success() -> None:
     assert shortcomings(result()) == []
 
 
-def test_failures_beyond_what_is_borne_are_told_with_the_limits() -> None:
+def test_failures_beyond_what_is_borne_are_reported_with_the_limits() -> None:
     text = answers(result(failing(30, http_5xx=30)))["Within its limits?"]
     assert text == "Missed at 1 of 1 stages, first at conc 8: 30 of 90 requests failed (http_5xx)."
 

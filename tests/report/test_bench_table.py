@@ -62,12 +62,12 @@ def test_serve_has_the_published_lines() -> None:
     assert "goodput" not in table and "Serving curve" not in table and "run:" not in table
 
 
-def test_only_the_metrics_that_were_asked_for() -> None:
+def test_only_the_metrics_that_were_requested() -> None:
     table = serve_tables(result(served()), metrics=["tpot"], percents=[99])
     assert "Mean TPOT" in table and "TTFT" not in table and "P25" not in table
 
 
-def test_a_rate_says_what_was_asked_and_goodput_is_told() -> None:
+def test_a_rate_says_what_was_requested_and_goodput_is_reported() -> None:
     goodput = Goodput(
         limits_ms={"ttft": 5.0}, good=1, determined=2, share=0.5, requests_per_s=0.23, wanted=0.9, met=False
     )

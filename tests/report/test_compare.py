@@ -111,7 +111,7 @@ def test_stages_without_load_are_matched_by_label() -> None:
     assert found.words["better"] == found.words["worse"] == 0
 
 
-def test_another_shape_is_matched_only_when_it_is_asked_for() -> None:
+def test_another_shape_is_matched_only_on_request() -> None:
     long = run_of(served(3, concurrency=8, osl=1024))
     assert compared(LADDER, long).stages == []
     found = compared(LADDER, long, any_shape=True)
@@ -209,7 +209,7 @@ def test_limits_are_read(text: str, figure: str, up: bool, by: float, relative: 
         ("output_tok_s<-10ms", "output_tok_s is no latency; its limits are in %"),
     ],
 )
-def test_what_is_no_limit_is_told(text: str, why: str) -> None:
+def test_what_is_no_limit_is_reported(text: str, why: str) -> None:
     with pytest.raises(ProfileError, match=f"^--fail-if {text.replace('+', chr(92) + '+')}: {why}"):
         parse_limit(text)
 
@@ -279,7 +279,7 @@ def test_a_load_that_b_failed_to_measure_breaks_every_limit() -> None:
     assert broken(LADDER, with_stage(LADDER), "tpot_mean>+10%") == []  # it was not asked for
 
 
-def test_a_figure_that_b_lacks_breaks_its_limit() -> None:
+def test_a_figure_that_is_missing_in_b_breaks_its_limit() -> None:
     (stage,) = ONE.stages
     latency = {name: summary for name, summary in stage.latency_ms.items() if name != "tpot"}
     without = msgspec.structs.replace(ONE, stages=[msgspec.structs.replace(stage, latency_ms=latency)])
@@ -287,7 +287,7 @@ def test_a_figure_that_b_lacks_breaks_its_limit() -> None:
 
 
 def test_a_limit_that_nothing_can_be_held_against_is_no_pass() -> None:
-    with pytest.raises(ResultError, match="goodput<-1%: no stage of B has this figure beside one of A"):
+    with pytest.raises(ResultError, match="goodput<-1%: no stage has this figure in both A and B"):
         broken(ONE, MUCH_SLOWER, "goodput<-1%")
 
 
@@ -313,9 +313,9 @@ def waiting(result: Result) -> Result:
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_lower_bound_breaks_a_limit_only_where_it_settles_it(strict: bool) -> None:
     assert broken(ONE, waiting(MUCH_SLOWER), "ttft_p50>+10%", strict=strict) == ["ttft_p50>+10%"]
-    with pytest.raises(ResultError, match="not only as a bound"):
+    with pytest.raises(ResultError, match="other than as a bound"):
         broken(ONE, waiting(run_of(served(3))), "ttft_p50>+10%", strict=strict)
-    with pytest.raises(ResultError, match="not only as a bound"):
+    with pytest.raises(ResultError, match="other than as a bound"):
         broken(waiting(ONE), MUCH_SLOWER, "ttft_p50>+10%", strict=strict)
     assert broken(waiting(MUCH_SLOWER), ONE, "ttft_p50>+10%", strict=strict) == []
 

@@ -38,7 +38,7 @@ def test_the_configuration_comes_first_then_stages_then_the_mean(comparison: Run
     assert lines[-2].startswith("each interval holds with 99 % on its own: among ")
 
 
-def test_what_cannot_be_told_says_so() -> None:
+def test_what_is_unknown_says_so() -> None:
     short = compare_runs(("A", run_of(served(1, seconds=3.5))), ("B", run_of(served(2, seconds=3.5))))
     line = next(line for line in compare_text(short).splitlines() if line.startswith("TTFT p99"))
     assert "too short to tell" in line and line.endswith("no evidence")

@@ -35,7 +35,11 @@ _HOST = HostExam(
         network_in_bytes_per_s=2.5e6,
         governor="performance",
     ),
-    {"server_rss_bytes": "no server is watched", "server_cpu_percent": "no server is watched", "cpu_mhz": "not told"},
+    {
+        "server_rss_bytes": "no server is watched",
+        "server_cpu_percent": "no server is watched",
+        "cpu_mhz": "not reported",
+    },
 )
 
 
@@ -162,7 +166,7 @@ def test_a_process_has_its_user_and_command() -> None:
     assert "on GPU 0      VLLM::Worker (4242, ada) 170.0 GiB: vllm serve m --api-key ***\n" in text
 
 
-def test_each_failure_is_told_with_what_was_printed() -> None:
+def test_each_failure_is_reported_with_what_was_printed() -> None:
     bad = _tried(failure="it was killed by SIGABRT", printed=("free(): invalid next size", "abort"), meta={})
     found = _found(bad, _tried(name="amd-sysfs", gpus=(_power(0, 600),)))
     text = doctor_text(found)
@@ -190,7 +194,7 @@ host
   value         cores 2, memory_used 3 GiB, memory_total 16 GiB, load_1min 0.5, cpu 12.5 %,
                 network_in 2.5 MB/s, governor performance
   null          server_rss_bytes, server_cpu_percent: no server is watched
-                cpu_mhz: not told
+                cpu_mhz: not reported
 """ in doctor_text(_found())
 
 

@@ -75,7 +75,7 @@ def test_limits_of_a_comparison() -> None:
     }
 
 
-def test_of_a_stage_in_doubt_the_doubt_is_told() -> None:
+def test_of_a_stage_in_doubt_the_doubt_is_reported() -> None:
     slow = run_of(served(2, scale=1.2))
     limited = msgspec.structs.replace(
         slow, stages=[msgspec.structs.replace(slow.stages[0], limited=True, why="its CPU was full")]

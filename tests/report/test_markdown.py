@@ -42,7 +42,7 @@ def test_a_stage_in_which_everything_failed_has_no_numbers() -> None:
     assert not any("TTFT" in line for table in found for line in table)
 
 
-def test_published_beside_measured(measured: Result) -> None:
+def test_published_next_to_measured(measured: Result) -> None:
     (published,) = (table for table in tables(markdown_report(measured)) if "published" in table[0])
     assert len(published) == 2 + 4
     assert published[2].startswith(r"| conc 2 | ttft\_p50\_ms | 40.00 |")

@@ -1,4 +1,4 @@
-"""What a reader is told of a stage: its requests add up, and no figure is shown as more than it is."""
+"""What the notes on a stage say: its requests add up, and no figure is shown as more than it is."""
 
 import csv
 import io
@@ -189,10 +189,10 @@ def test_share_of_the_peak_from_engine_operations() -> None:
 
 
 def test_published_figures_without_a_stage_of_their_load() -> None:
-    beside = ReferenceResult("a publication", ["about 1.0x of the other"], [])
+    matching = ReferenceResult("a publication", ["about 1.0x of the other"], [])
     points = [{"concurrency": 512, "figures": {"mfu_percent": 85.0}}]
     for published, words in ({"points": points}, "no stage of this run"), ({"notes": []}, ""), ([], ""):
-        run = msgspec.structs.replace(result(stage(80)), reference=beside, profile={"reference": published})
+        run = msgspec.structs.replace(result(stage(80)), reference=matching, profile={"reference": published})
         assert published_nowhere(run).startswith(words) and bool(published_nowhere(run)) is bool(words)
         assert words in markdown_report(run) and "about 1.0x" in markdown_report(run)
 

@@ -1,4 +1,4 @@
-"""What the canaries found, in words and tables, and the output of two runs beside each other."""
+"""What the canaries found, in words and tables, and the output of two runs side by side."""
 
 import msgspec
 import pytest
@@ -17,7 +17,7 @@ replace = msgspec.structs.replace
 BESIDE = CanaryStage(
     sent=30, failed=1, share=0.02, scores=14, drift=-0.0012, answers=15, same=14, agreement=0.99, first_difference=37
 )
-DRIFT = Verdict("output-drift", "stage 1", "wrong output beside the load: 5 scores 0.50 nats a token below idle")
+DRIFT = Verdict("output-drift", "stage 1", "wrong output under load: 5 scores 0.50 nats a token below idle")
 
 
 def canary(
@@ -55,7 +55,7 @@ def test_a_stage_says_what_was_looked_at() -> None:
 
 
 def test_whether_the_output_is_right_is_among_the_first_answers() -> None:
-    assert right(run()) == ("Like the idle engine's, by 14 scores and 15 greedy answers beside the load.", False)
+    assert right(run()) == ("Like the idle engine's, by 14 scores and 15 greedy answers under load.", False)
     text, bad = right(run(DRIFT))
     assert bad and "stage 1: wrong output" in text
     text, _ = right(run(found=replace(canary(), unchecked=("no text was scored",))))

@@ -44,7 +44,7 @@ def test_what_is_not_known_has_no_sample() -> None:
     assert ("vramp_request_rate_target",) not in found
 
 
-def test_percentiles_of_the_engine_are_told_as_bounds() -> None:
+def test_percentiles_of_the_engine_are_reported_as_bounds() -> None:
     within: dict[str, tuple[float, float | None]] = {"p50": (80.0, 100.0), "p99": (640.0, None)}
     engine = EngineView(running=3, latency_ms={"ttft": EngineLatencyMs(count=9, mean=91.0, within=within)})
     found = exported(running(engine=engine, others=OthersTraffic(requests_per_s=2.5)))

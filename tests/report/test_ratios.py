@@ -1,4 +1,4 @@
-"""Published ratios of two variants beside the measured ones, and where there is nothing to compare."""
+"""Published ratios of two variants next to the measured ones, and where there is nothing to compare."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def found_for(*ratios: PublishedRatio, **load: Any) -> Ratios | None:
     return measured_ratios({"base": ran("p", *ratios, **load), "slow": ran("p+slow", *ratios, scale=2.0, **load)})
 
 
-def test_a_sweep_shows_the_published_ratio_beside_the_measured_one() -> None:
+def test_a_sweep_shows_the_published_ratio_next_to_the_measured_one() -> None:
     outcomes = [Outcome("base", "complete", "", ran("p")), Outcome("slow", "complete", "", ran("p+slow", scale=2.0))]
     ratios, rows = sweep_ratios(outcomes), sweep_rows(outcomes)
     assert ratios is not None

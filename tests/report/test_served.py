@@ -32,7 +32,7 @@ ENGINE = EngineStage(
     errors={"4xx": 2, "503": 1},
     spec=SpecDecode(10, 40, 20, 0.5, 3.0, (0.9, 0.6)),
     prompt_tokens_by_source={"local_cache_hit": 10, "local_compute": 20},
-    lacks={"prefill": "SGLang has no such histogram"},
+    unavailable={"prefill": "SGLang has no such histogram"},
 )
 
 
@@ -75,7 +75,7 @@ def test_the_report_of_a_monitor_has_the_engines_word_and_nothing_of_ours() -> N
     assert "completed" not in text and "\x1b" not in text
 
 
-def test_what_an_engine_lacks_is_told_once_and_what_is_others_each_time() -> None:
+def test_what_an_engine_does_not_report_is_reported_once_and_what_is_others_each_time() -> None:
     text = text_report(monitor(watched(), msgspec.structs.replace(watched("again"), index=1)))
     assert text.count("Not reported:") == 1
     assert text.count("Of others: 3.50 running, 2.00 req/s, 1.00k tok/s in") == 2

@@ -1,4 +1,4 @@
-"""Canaries beside real loads: silent on a healthy simulator, in none of its figures, and quick where it goes wrong."""
+"""Canaries during real loads: silent on a healthy simulator, in none of its figures, and quick where it goes wrong."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -30,7 +30,7 @@ def canaries_of(run: Run) -> Iterator[CanaryMeasured]:
 
 
 async def until_found(parts: Profile) -> tuple[Result, list[Verdict], int]:
-    """Run until a verdict on the output is shown; how many canaries that took beside the load."""
+    """Run until a verdict on the output is shown; how many canaries that took under load."""
 
     def found(snapshot: Snapshot) -> bool:
         return any(verdict.id.startswith("output-") for verdict in snapshot.verdicts)

@@ -12,7 +12,7 @@ async def test_queue_behind_a_cap_is_not_a_client_limit() -> None:
     assert error is None
     assert (stage.requests.completed, stage.concurrency.peak) == (120, 4)
     (capped,) = [verdict for verdict in stage.verdicts if verdict.id == "capped"]
-    assert capped.text.startswith("rate asked 400/s, 4 streams at most: ") and not capped.bad
+    assert capped.text.startswith("target rate 400/s, 4 streams at most: ") and not capped.bad
     # Only what a free slot could have taken is late; the wait for one is in the TTFT from the intended time.
     lag_ms, ttft = client.send_lag_ms.mean, stage.latency_ms
     waited_ms = (ttft["ttft_from_intended"].mean or 0) - (ttft["ttft"].mean or 0)

@@ -165,7 +165,7 @@ async def test_a_ramp_of_the_rate_and_a_search_after_it(engine: Simulator) -> No
     assert result.search is not None and (result.search.kind, result.search.by) == ("slo", "rate")
 
 
-async def test_a_plan_that_is_asked_for_during_the_start(engine: Simulator) -> None:
+async def test_a_plan_that_is_requested_during_the_start(engine: Simulator) -> None:
     ladder = PlanRequest("ladder", loads=(2,), duration_s=0.2)
     act = in_turn((lambda snapshot: not snapshot.stages, FollowPlan(ladder)))
     result, _ = await outcome(attach(engine, load=lasting("60s")), act)

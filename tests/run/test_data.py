@@ -1,4 +1,4 @@
-"""Runs with a file of prompts: the result says which, and figures published with another one are told as such."""
+"""Runs with a file of prompts: the result says which, and figures published with another one are reported as such."""
 
 import hashlib
 import json

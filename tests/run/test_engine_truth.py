@@ -1,4 +1,4 @@
-"""The engine's word on a whole run beside the client's: every token on both sides, a cache that nobody wanted."""
+"""The engine's word on a whole run next to the client's: every token on both sides, a cache that nobody wanted."""
 
 import asyncio
 import re
@@ -38,12 +38,12 @@ async def test_the_share_of_the_peak_is_of_what_the_engine_computed() -> None:
         server = {"engine": "simulator", "args": args | {"dtype": dtype}}
         result, _ = await outcome(profile(server, load=load, telemetry="sim", reference=published))
         assert result.reference is not None
-        (stage,), (beside,) = result.stages, result.reference.comparisons
+        (stage,), (compared,) = result.stages, result.reference.comparisons
         compute = stage.compute
         assert compute is not None and compute.precision == precision
         # The readings are around the stage, so that their span is not shorter than the stage.
         assert 0 < compute.tflops_per_gpu * stage.duration_s <= 16 * (64 + 8) * 10e9 / 1e12 * 1.01
-        assert beside.measured == compute.mfu_percent
+        assert compared.measured == compute.mfu_percent
         if precision is None:
             assert compute.mfu_percent is None and "does not state its precision" in compute.why
         else:

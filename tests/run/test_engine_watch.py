@@ -1,4 +1,4 @@
-"""The engine's numbers beside ours: rates, percentiles, engines apart, and servers that cannot be read."""
+"""The engine's numbers next to ours: rates, percentiles, engines apart, and servers that cannot be read."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

@@ -107,7 +107,7 @@ def test_before_the_first_moment_there_is_nothing_to_scrape() -> None:
         port.close()
 
 
-def test_who_hangs_up_in_the_middle_is_not_told_of(capfd: pytest.CaptureFixture[str]) -> None:
+def test_who_hangs_up_in_the_middle_is_not_reported(capfd: pytest.CaptureFixture[str]) -> None:
     port = MetricsPort("::1", 0)
     try:
         address = re.search(r"\[::1\]:(\d+)", port.url)

@@ -50,7 +50,7 @@ async def test_stages_are_cut_by_time_and_by_marks(engine: Simulator) -> None:
     assert last == pytest.approx(0.5, abs=0.3)
 
 
-async def test_load_begins_when_it_is_asked_for_and_ends(engine: Simulator) -> None:
+async def test_load_begins_on_request_and_ends(engine: Simulator) -> None:
     def loaded(snapshot: Snapshot) -> bool:
         return bool(snapshot.stages) and snapshot.stages[-1].requests.completed > 3
 

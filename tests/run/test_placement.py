@@ -96,7 +96,7 @@ def test_a_machine_that_tells_nothing_has_cores_all_the_same(tmp_path: Path) -> 
         # Too few cores are left on its node.
         (four_nodes_a_socket, "0-11,128-139", 5, "12-127,140-255", "0-11,128-139"),
         (two_sockets, "0-63,128-191", 4, "64-127,192-255", "0-63,128-191"),
-        # Two workers on a core are better than one beside the server's.
+        # Two workers on a core are better than one next to the server's.
         (two_sockets, "0-125,128-253", 4, "126-127,254-255", "0-125,128-253"),
         # It has one CPU of every core: their siblings are all that is left.
         (two_sockets, "0-127", 16, "128-255", "0-127"),

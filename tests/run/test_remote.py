@@ -304,7 +304,7 @@ json_values = st.recursive(
     st.sampled_from([*(each.__name__ for each in get_args(Operation)), "Run", "__init__", "_abort"]) | st.text(),
     st.dictionaries(st.sampled_from(["concurrency", "isl", "osl", "text", "variant", "plan"]) | st.text(), json_values),
 )
-def test_nothing_else_can_be_asked_for(name: str, fields: dict[str, Any]) -> None:
+def test_nothing_else_can_be_requested(name: str, fields: dict[str, Any]) -> None:
     try:
         operation = remote.operations.decode(msgspec.json.encode(fields | {"type": name}))
     except msgspec.MsgspecError:

@@ -100,7 +100,7 @@ async def test_a_torn_journal_is_played_as_far_as_it_goes(recorded: tuple[Path, 
     assert shown[-1].replay.position_s <= shown[-1].replay.length_s
 
 
-async def test_a_damaged_line_is_passed_over_and_told(recorded: tuple[Path, Snapshot], tmp_path: Path) -> None:
+async def test_a_damaged_line_is_passed_over_and_reported(recorded: tuple[Path, Snapshot], tmp_path: Path) -> None:
     damaged = tmp_path / "journal.jsonl"
     lines = recorded[0].read_bytes().splitlines(keepends=True)
     lines[len(lines) // 2] = b"\xff\xfe\n"

@@ -33,7 +33,7 @@ async def test_a_managed_run_leaves_a_true_result_and_no_process(tmp_path: Path)
     assert (stage.requests.sent, stage.requests.completed, stage.requests.failed) == (20, 20, 0)
     assert (stage.tokens.input, stage.tokens.output, stage.tokens.source) == (320, 160, "usage")
     assert stage.concurrency.peak == 4
-    # The four that began at once are told apart.
+    # The four that began at once are distinguished.
     assert stage.first_wave is not None and stage.first_wave.ttft_ms is not None
     assert (stage.first_wave.streams, stage.first_wave.ttft_ms.count) == (4, 4)
     assert stage.latency_ms["ttft"].count == stage.latency_ms["e2e"].count == 16

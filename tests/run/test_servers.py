@@ -211,7 +211,7 @@ async def test_an_attached_server_is_left_alone(tmp_path: Path) -> None:
     assert await servers.stop() == []
 
 
-async def test_several_attached_servers_are_ours_to_drive_and_are_let_go(tmp_path: Path) -> None:
+async def test_several_attached_servers_are_ours_to_drive_and_are_left_running(tmp_path: Path) -> None:
     urls = [NOBODY, f"https://gpu-{os.getpid()}"]
     servers = Servers(of(Server(engine="attach", urls=urls)))
     places = [("localhost", PORT), (f"gpu-{os.getpid()}", 443)]

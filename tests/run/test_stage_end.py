@@ -334,7 +334,7 @@ TICK_S = 0.5
 def probing(
     stage: Stage, median_ms: float, rng: np.random.Generator, max_duration_s: float = 120.0
 ) -> tuple[StageRecord, str]:
-    """A probe of a server whose streams last a second and come at a rate, ticked until it has told enough."""
+    """A probe of a server whose streams last a second and come at a rate, ticked until it is enough."""
     held = stage.concurrency or 0
     probed = StageRecord(record().started)
     for tick in range(1, round(max_duration_s / TICK_S) + 2):
@@ -370,7 +370,7 @@ CERTAIN = msgspec.structs.replace(PROBE, min_completed=381, certain=True)
         (CERTAIN, 400.0, "it is sure: the limits are missed", 10),
     ],
 )
-def test_a_probe_ends_as_soon_as_it_has_told_enough(stage: Stage, p99_ms: float, words: str, most_s: float) -> None:
+def test_a_probe_ends_as_soon_as_it_has_enough(stage: Stage, p99_ms: float, words: str, most_s: float) -> None:
     probed, why = probing(stage, p99_ms / P99_OF_MEDIAN, np.random.default_rng(1))
     assert why == words
     assert probed.window_s <= most_s

@@ -1,4 +1,4 @@
-"""Traces through a whole run: at their times, with the blocks that they share, and with what was left out told."""
+"""Traces through a whole run: at their times, with the blocks that they share, and with what was left out reported."""
 
 import json
 from itertools import pairwise

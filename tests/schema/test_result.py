@@ -89,7 +89,7 @@ def test_a_result_whose_times_are_none_is_refused(moment: str, tmp_path: Path) -
         read_result(tmp_path / "r.json")
 
 
-def test_a_newer_schema_is_told(tmp_path: Path) -> None:
+def test_a_newer_schema_is_reported(tmp_path: Path) -> None:
     document = msgspec.to_builtins(result()) | {"schema": "vramp.result/2", "stages": "of another kind"}
     (tmp_path / "r.json").write_bytes(msgspec.json.encode(document))
     with pytest.raises(ResultError, match=r"r\.json: made by a newer vramp \(vramp\.result/2; this one reads "):

@@ -32,7 +32,7 @@ def add_amd_card(
     power_cap_default_w: float | None = None,
     **_others: Any,
 ) -> None:
-    """A card as the kernel shows it: a link to its PCI device, and connectors beside it."""
+    """A card as the kernel shows it: a link to its PCI device, and connectors next to it."""
     folder = sysfs / f"devices/pci{address[:4]}:00/{address}"
     microwatts = {
         f"hwmon/hwmon{card}/{file}": None if watts is None else round(watts * 1e6)
@@ -60,7 +60,7 @@ def add_amd_card(
 
 
 def add_xcp_card(sysfs: Path, card: int) -> None:
-    """The card of a partition beside the first: it has no PCI device and no counters."""
+    """The card of a partition next to the first: it has no PCI device and no counters."""
     device = sysfs / f"devices/platform/amdgpu_xcp.{card}"
     write(device / "modalias", "platform:amdgpu_xcp")
     (sysfs / f"class/drm/card{card}").mkdir(parents=True)

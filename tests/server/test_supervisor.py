@@ -256,7 +256,7 @@ async def test_what_has_ended_cannot_be_left(fake: FakeServer) -> None:
             await server.leave()
 
 
-async def test_a_guard_that_does_not_answer_cannot_be_told_to_leave(
+async def test_a_guard_that_does_not_answer_cannot_be_released(
     fake: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("loadgen.server.supervisor._LEAVE_WAIT_S", 0.1)
@@ -334,7 +334,7 @@ async def test_a_container_that_the_guard_could_not_remove_is_removed_from_here(
         assert list_servers() == []
 
 
-async def test_what_stays_of_a_container_is_told_and_stays_recorded(
+async def test_what_stays_of_a_container_is_reported_and_stays_recorded(
     fake: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("loadgen.server.process.container._GOING_WAIT_S", 0.0)

@@ -32,7 +32,7 @@ def test_a_completion_of_token_ids(client: httpx.Client, prompt: Any) -> None:
 
 
 @pytest.mark.parametrize("prompt", ["Tell me more", ["Tell me more"]])
-def test_a_completion_of_text_has_16_tokens_unless_told(client: httpx.Client, prompt: Any) -> None:
+def test_a_completion_of_text_has_16_tokens_by_default(client: httpx.Client, prompt: Any) -> None:
     body = complete(client, prompt=prompt).json()
     assert body["usage"] == {"prompt_tokens": 4, "total_tokens": 20, "completion_tokens": 16}
 

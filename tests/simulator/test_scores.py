@@ -95,7 +95,7 @@ def test_refusals_have_vllms_shape(client: httpx.Client, fields: dict[str, Any])
     assert response.json()["error"]["param"] in fields
 
 
-def test_scores_are_not_returned_unless_asked_for(client: httpx.Client) -> None:
+def test_scores_are_not_returned_unless_requested(client: httpx.Client) -> None:
     choice = complete(client, max_tokens=3)
     assert choice["logprobs"] is None
     assert "prompt_logprobs" not in choice

@@ -145,7 +145,7 @@ async def test_log_is_complete_when_the_plan_is_done(engine: Simulator) -> None:
     assert counts == [8]
 
 
-def test_files_that_the_disk_does_not_take_are_told_once_each(tmp_path: Path) -> None:
+def test_files_that_the_disk_does_not_take_are_reported_once_each(tmp_path: Path) -> None:
     files = SafeFiles(tmp_path, "jsonl")
     with no_room(tmp_path / "records.jsonl", left=0):
         problems = files.write(STARTED)

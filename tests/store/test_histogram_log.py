@@ -112,7 +112,7 @@ def test_a_long_run_has_some_hundred_intervals_that_follow_each_other(tmp_path: 
     assert all(end == pytest.approx(following) for (_, end), (following, _) in pairwise(times))
 
 
-def test_a_disk_that_takes_nothing_is_told(tmp_path: Path) -> None:
+def test_a_disk_that_takes_nothing_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match=r"nowhere/h\.hlog: the log of histograms cannot be written: No such file"):
         HistogramLog(tmp_path / "nowhere" / "h.hlog")
     log = HistogramLog(Path("/dev/full"))

@@ -38,7 +38,7 @@ def write(path: Path) -> None:
     journal = Journal(path)
     for line in lines():
         journal.write(line)
-        # On disk at once: a reader beside us sees it.
+        # On disk at once: a reader next to us sees it.
         assert list(read_journal(path))[-1] == line
     journal.close()
 

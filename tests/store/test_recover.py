@@ -124,7 +124,7 @@ def test_a_torn_last_line_is_not_there(tmp_path: Path) -> None:
     assert recovered(tmp_path).stages[0].requests.completed == 3
 
 
-def test_garbage_costs_its_lines_only_and_is_told(tmp_path: Path) -> None:
+def test_garbage_costs_its_lines_only_and_is_reported(tmp_path: Path) -> None:
     path = journal(tmp_path, STARTED, *stage(0), StageEnded(5.0, 0, "done"), *stage(1), StageEnded(15.0, 1, "done"))
     lines = path.read_bytes().splitlines(keepends=True)
     lines[2] = b"\0" * 200 + b"\n"
@@ -163,7 +163,7 @@ def test_numbers_that_nobody_can_have_measured_cost_their_line_only(tmp_path: Pa
 
 
 @pytest.mark.parametrize("profile", [{"slo": 5}, {"slo": {"bo.gus": 1}}, {"plan": []}, {"reference": {"x": 1}}])
-def test_a_profile_of_another_kind_is_told(profile: dict[str, Any], tmp_path: Path) -> None:
+def test_a_profile_of_another_kind_is_reported(profile: dict[str, Any], tmp_path: Path) -> None:
     journal(tmp_path, msgspec.structs.replace(STARTED, profile=profile))
     with pytest.raises(ResultError, match="r: this version of vramp cannot read the profile of this run: "):
         recover(tmp_path)
@@ -191,7 +191,7 @@ def test_a_run_that_goes_on_is_left_alone(tmp_path: Path) -> None:
     running.close()
 
 
-def test_much_damage_is_told_in_short(tmp_path: Path) -> None:
+def test_much_damage_is_reported_in_short(tmp_path: Path) -> None:
     path = journal(tmp_path, STARTED, Happened(1.0, "note", "one"))
     path.write_bytes(path.read_bytes() + b"x\n" * 100)
     result = recovered(tmp_path)

@@ -86,7 +86,7 @@ def test_a_whole_name_is_itself_though_others_begin_like_it() -> None:
     assert find_run("20260101T000000Z-run") == folder
 
 
-def test_what_is_not_there_is_told_with_what_is() -> None:
+def test_what_is_not_there_is_reported_with_what_is() -> None:
     with pytest.raises(ResultError, match=r"last: no such file, folder, baseline or run in .*/runs, which holds none"):
         find_run("last")
     leave_run("20250101T000000Z-old")
@@ -155,7 +155,7 @@ except ResultError as error:
 """
 
 
-def test_a_folder_that_may_not_be_entered_is_told_as_that(tmp_path: Path) -> None:
+def test_a_folder_that_may_not_be_entered_is_reported_as_that(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     leave_run("20260101T000000Z-mine")
     denied = leave_run("20260101T000009Z-theirs")

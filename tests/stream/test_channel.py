@@ -271,7 +271,7 @@ def plain(status: str, body: bytes) -> bytes:
         ("http_429", [plain("429 Too Many RequestQueue", b"slow down")], False, True),
         ("http_4xx", [plain("401 Unauthorized", b"who are you")], False, True),
         ("http_5xx", [plain("503 Service Unavailable", b"full")], False, True),
-        # Without a length, and cut short: the status has told.
+        # Without a length, and cut short: the status says it.
         ("http_5xx", [head("503 Service Unavailable", framing="Connection: close") + b"full"], True, False),
         ("http_429", [head("429 Too Many Requests", framing="Content-Length: 9") + b"slow"], True, False),
         ("reset", [b"HTTP/1.1 100 Continue\r\n\r\n"], True, False),
@@ -359,7 +359,7 @@ def test_a_clock_step_takes_the_times_and_leaves_the_counts() -> None:
     assert result.latency == {}
 
 
-def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
+def test_bytes_that_nobody_requested_end_the_connection() -> None:
     wire = Wire().read(COMPLETE, 10)
     wire.read(b"HTTP/1.1 200 OK\r\n\r\n", 20)
     assert not wire.channel.usable

@@ -23,7 +23,7 @@ gaps = st.integers(0, 10**9)
 
 
 @given(st.lists(gaps, max_size=5), st.lists(gaps, min_size=1, max_size=5), st.integers(1, 2))
-def test_chunk_gaps_are_told_apart_only_where_they_differ(plain: list[int], odd: list[int], tokens: int) -> None:
+def test_chunk_gaps_are_distinguished_only_where_they_differ(plain: list[int], odd: list[int], tokens: int) -> None:
     samples, by_hand = StageSamples(), StageSamples()
     samples.gaps_ns.extend(plain)
     samples.odd_gaps.extend((gap, gap, tokens) for gap in odd)

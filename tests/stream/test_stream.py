@@ -146,7 +146,7 @@ def test_events_of_several_tokens_without_usage_make_no_parts() -> None:
     assert ended.tpot_parts == 0 and us(ended.latency["tpot"])[0] == 1
 
 
-def test_the_first_wave_is_told_apart() -> None:
+def test_the_first_wave_is_distinguished() -> None:
     wire = Wire()
     wire.samples.first_wave_waiting = 1
     stream = Stream(stage=0, samples=wire.samples, wire=b"POST", intended_ns=0, first_wave=True)

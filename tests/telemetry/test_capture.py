@@ -65,7 +65,7 @@ _GOOD = [HEADER, Candidate("amd", "amdsmi"), OPENED, look(1.0)]
         ([HEADER, Candidate("amd", "amdsmi"), OPENED], "amdsmi: no sample"),
     ],
 )
-def test_what_is_wrong_is_told_with_file_and_line(tmp_path: Path, lines: list[msgspec.Struct], words: str) -> None:
+def test_what_is_wrong_is_reported_with_file_and_line(tmp_path: Path, lines: list[msgspec.Struct], words: str) -> None:
     path = tmp_path / "capture.jsonl"
     path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
     with pytest.raises(ProfileError) as raised:
@@ -160,7 +160,7 @@ def test_a_counter_that_leaps_grows_by_what_can_be_counted() -> None:
 
 
 @pytest.mark.parametrize("line", [b'{"type":"Sampled","t_s":1e13,"took_ms":1,"gpus":[]}', _HUGE_COUNT])
-def test_a_time_or_a_count_beyond_all_sense_is_told(tmp_path: Path, line: bytes) -> None:
+def test_a_time_or_a_count_beyond_all_sense_is_reported(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "capture.jsonl"
     path.write_bytes(msgspec.json.Encoder().encode_lines(_GOOD) + line)
     with pytest.raises(ProfileError, match="line 5: not a line of a capture"):

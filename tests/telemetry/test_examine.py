@@ -51,7 +51,7 @@ async def _on_stub(folder: Path, rocm: Path, scenario: str) -> Part:
     return await _trial(folder, BackendOption("amdsmi 7.0.2", "amdsmi", env=env, why="the installed one"))
 
 
-async def test_eight_busy_mi300x_are_told_whole_and_plausible(rocm: Path, tmp_path: Path) -> None:
+async def test_eight_busy_mi300x_are_reported_whole_and_plausible(rocm: Path, tmp_path: Path) -> None:
     found = tried(await _on_stub(tmp_path, rocm, BUSY_MI300X))
     assert (found.vendor, found.name, found.why) == ("amd", "amdsmi 7.0.2", "the installed one")
     assert found.works
@@ -111,7 +111,7 @@ async def test_broken_library_is_reported_with_its_output(tmp_path: Path) -> Non
         ("opened()\nsampled()\nos.abort()\n", "it was killed by SIGABRT"),
     ],
 )
-async def test_every_failure_is_told(tmp_path: Path, body: str, words: str) -> None:
+async def test_every_failure_is_reported(tmp_path: Path, body: str, words: str) -> None:
     trial = await _trial(tmp_path, stand_in(tmp_path, "bad", body))
     assert trial.candidate.failure is not None
     assert words in trial.candidate.failure
@@ -124,7 +124,7 @@ async def test_one_that_hangs_is_given_up(tmp_path: Path, body: str) -> None:
     assert trial.candidate.failure == "it sent nothing for 0.5 s"
 
 
-async def test_what_cannot_be_started_is_told(tmp_path: Path) -> None:
+async def test_what_cannot_be_started_is_reported(tmp_path: Path) -> None:
     trial = await _trial(tmp_path, BackendOption("none", "sim", program=(str(tmp_path / "none"),)))
     assert trial.candidate.failure is not None
     assert "could not be started: No such file" in trial.candidate.failure
@@ -144,7 +144,7 @@ async def test_first_working_candidate_is_used(tmp_path: Path) -> None:
     assert len(trials[2].samples) == 1
 
 
-async def test_one_that_breaks_while_watched_keeps_what_it_told(tmp_path: Path) -> None:
+async def test_one_that_breaks_while_watched_keeps_what_it_said(tmp_path: Path) -> None:
     found = tried(await _trial(tmp_path, stand_in(tmp_path, "breaks", "opened()\nsampled(612)\nsys.exit(1)\n")))
     assert not found.works
     assert found.gpus[0].sample.power_w == 612
@@ -245,7 +245,7 @@ def test_throttling_is_a_share_of_time_for_each_reason() -> None:
     ]
 
 
-def test_what_is_not_told_is_not_judged() -> None:
+def test_what_is_not_reported_is_not_judged() -> None:
     assert unit_checks(GpuStatic(index=0, vendor="amd", name="GPU"), _sample(), [_sample(), _sample()]) == ()
 
 

@@ -73,7 +73,7 @@ def test_gpus_of_the_described_boxes(tmp_path: Path, name: str) -> None:
 def test_the_firmware_of_amds_gpus(tmp_path: Path) -> None:
     box = described_box(tmp_path, "mi300x")
     assert {gpu.firmware is None for gpu in gpus_of(box, "rocm").gpus} == {True}
-    versions = {"mec": "0x000080b1", "rlc": "0x00000042", "vcn": "0x00000000", "sos": "not told"}
+    versions = {"mec": "0x000080b1", "rlc": "0x00000042", "vcn": "0x00000000", "sos": "not reported"}
     for name, version in versions.items():
         write(box.sys / f"class/drm/card1/device/fw_version/{name}_fw_version", version)
     assert gpus_of(box, "rocm").gpus[1].firmware == {"mec": "0x000080b1", "rlc": "0x00000042"}

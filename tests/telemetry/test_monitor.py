@@ -280,7 +280,7 @@ async def test_a_device_keeps_its_number_when_one_before_it_is_lost(tmp_path: Pa
     assert watts[1:] == [{0: ord("a"), 2: ord("c")}]
 
 
-async def test_processes_are_asked_for_and_forgotten(tmp_path: Path) -> None:
+async def test_processes_are_requested_and_forgotten(tmp_path: Path) -> None:
     body = (
         "opened()\nsampled()\n"
         "for line in sys.stdin:\n"
@@ -349,7 +349,7 @@ def test_a_backend_that_is_named_is_tried_whatever_is_here(tmp_path: Path) -> No
     assert sim.arguments == ("--url", "http://127.0.0.1:8000")
 
 
-async def test_a_mistake_of_ours_ends_telemetry_and_is_told(tmp_path: Path) -> None:
+async def test_a_mistake_of_ours_ends_telemetry_and_is_reported(tmp_path: Path) -> None:
     reported: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["message"]))
     broken = replace(stand_in(tmp_path, "good", _GOOD), arguments=(None,))

@@ -99,7 +99,7 @@ def test_activity_is_measured_between_two_samples(library: Path) -> None:
     assert "sm_percent" not in older[1].missing  # it is said once in a while
 
 
-def test_xid_errors_are_counted_as_they_come_and_retired_memory_is_told(library: Path) -> None:
+def test_xid_errors_are_counted_as_they_come_and_retired_memory_is_reported(library: Path) -> None:
     heard = _listen(library, "failing", samples=4)
     first = [look.gpus[0] for look in heard.samples]
     assert [(now.xids, now.xid_last) for now in first] == [(0, None), (None, None), (2, 79), (None, None)]
@@ -116,7 +116,7 @@ def test_the_slow_tier_is_not_read_at_each_beat(library: Path) -> None:
     assert (later.power_cap_w, later.pcie_width, later.ecc_uncorrectable, later.links_up) == (None, None, None, None)
 
 
-def test_processes_are_listed_when_asked_for(library: Path) -> None:
+def test_processes_are_listed_on_request(library: Path) -> None:
     heard = _listen(library, "busy", samples=4, orders=b'{"processes": true}\n')
     lists = [look.gpus for look in heard.samples if look.gpus[0].processes is not None]
     assert len(lists) == 1

@@ -86,7 +86,7 @@ def test_what_can_truly_be_65535_stays() -> None:
 
 
 @given(st.integers(0, 10_000))
-def test_watts_are_told_from_microwatts_by_their_size(power_w: int) -> None:
+def test_watts_are_reported_from_microwatts_by_their_size(power_w: int) -> None:
     assert watts(power_w) == power_w
     if power_w:
         assert watts(power_w * 1_000_000) == power_w

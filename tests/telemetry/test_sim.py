@@ -1,4 +1,4 @@
-"""Simulated GPUs: the model as a table and as laws, and the child beside a real simulator."""
+"""Simulated GPUs: the model as a table and as laws, and the child next to a real simulator."""
 
 import httpx
 import pytest

@@ -227,7 +227,7 @@ def _engine_of_others(t_s: float, conc: float) -> EngineView:
         spec=SpecDecode(40, 200, 118, 0.59, 3.95, (0.83, 0.71, 0.55, 0.46, 0.4)),
         prompt_tokens_by_source={"local_compute": 900, "local_cache_hit": 100},
         hbm_bytes_per_s=2.1e12,
-        lacks={"tflops_per_gpu": "start vLLM with --enable-mfu-metrics"},
+        unavailable={"tflops_per_gpu": "start vLLM with --enable-mfu-metrics"},
     )
 
 
@@ -289,7 +289,7 @@ def _distribution(number: int, conc: int) -> Distribution:
     middles = {"ttft": 180 + 9 * conc, "tpot": 14 + 0.1 * conc, "itl": 13.8 + 0.1 * conc, "e2e": 16_000 + 20 * conc}
     counts = {"ttft": conc * 8, "tpot": conc * 8, "itl": conc * 8 * 1023, "e2e": conc * 8}
     curves = {
-        name: tuple(middle * _beside_the_median(percent) for percent in CURVE_PERCENTS)
+        name: tuple(middle * _relative_to_the_median(percent) for percent in CURVE_PERCENTS)
         for name, middle in middles.items()
     }
     return Distribution(number, f"conc {conc}", counts, curves)
@@ -316,7 +316,7 @@ def _reported(stage: StageResult) -> StageResult:
     return stage if stage.running else msgspec.structs.replace(stage, truth=truth)
 
 
-def _beside_the_median(percent: float) -> float:
+def _relative_to_the_median(percent: float) -> float:
     return 0.5 + 0.5 * (percent / 50) ** 2 if percent < 50 else 1 - math.log10(1 - percent / 100) / 2
 
 

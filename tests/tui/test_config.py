@@ -57,7 +57,7 @@ def test_theme_and_keys_are_taken(tmp_path: Path) -> None:
         ('[keys]\n"editor.save" = "ctrl+p"', "ctrl+p is reserved for palette"),
     ],
 )
-def test_a_mistake_is_told_in_words(tmp_path: Path, text: str, words: str) -> None:
+def test_a_mistake_is_reported_in_words(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(ProfileError) as error:
         config(tmp_path, text)
     assert words in str(error.value) and str(tmp_path / "config.toml") in str(error.value)

@@ -92,7 +92,7 @@ async def test_a_number_is_checked_and_set() -> None:
         assert seat.dialog is None
 
 
-async def test_a_note_is_asked_for_and_sent() -> None:
+async def test_a_note_is_typed_and_sent() -> None:
     async with seated((80, 24)) as seat:
         await seat.show(running())
         await seat.press("m")

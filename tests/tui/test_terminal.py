@@ -18,7 +18,7 @@ PATIENCE_S = 30.0
 
 
 class Reader:
-    """The read end of a pipe, and what the writer told."""
+    """The read end of a pipe, and what the writer reported."""
 
     def __init__(self, fd: int, other: TextIO) -> None:
         self.fd = fd

@@ -66,7 +66,7 @@ def test_a_replay_is_watched_and_left(tmp_path: Path) -> None:
     assert colours and all(red == green == blue for red, green, blue in colours)
 
 
-def test_a_config_with_a_mistake_is_told_before_anything_opens(tmp_path: Path) -> None:
+def test_a_config_with_a_mistake_is_reported_before_anything_opens(tmp_path: Path) -> None:
     (tmp_path / "vramp").mkdir()
     (tmp_path / "vramp" / "config.toml").write_text('theme = "none"\n')
     with vramp(tmp_path) as terminal:

@@ -1,4 +1,4 @@
-"""The colours as eyes without red, green or blue cones see them, and the inks and signs that stand beside them."""
+"""The colours as eyes without red, green or blue cones see them, and the inks and signs that stand next to them."""
 
 from itertools import combinations
 
@@ -49,7 +49,7 @@ def seen(colour: str, eyes: str) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("eyes", EYES)
-def test_what_is_shown_together_can_be_told_apart(eyes: str) -> None:
+def test_what_is_shown_together_can_be_distinguished(eyes: str) -> None:
     for roles in TOGETHER:
         for a, b in combinations(roles, 2):
             distance = np.linalg.norm(seen(COLOURS[a], eyes) - seen(COLOURS[b], eyes))

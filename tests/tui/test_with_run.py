@@ -102,7 +102,7 @@ async def test_every_larger_change_of_the_load(run: Run) -> None:
         await pilot.press("u")
         await until(pilot, lambda now: len(now.stages) == 2)
         await typed(pilot, "s", "64/16")
-        # On a machine that is busy, the header has no room beside the words on the client.
+        # On a machine that is busy, the header has no room next to the words on the client.
         assert "64/16" in rows_of(app)[0] or "client-limited" in rows_of(app)[0]
         await until(pilot, lambda now: (now.load.isl, now.load.osl) == (64, 16))
         await typed(pilot, "o", "20")

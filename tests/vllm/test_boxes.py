@@ -58,7 +58,7 @@ async def test_operations_bytes_and_the_reason_for_no_mfu(boxes: dict[str, Resul
     assert stage.compute.why is not None and "does not state its precision" in stage.compute.why
     unreported = boxes["other weights"].stages[0]
     assert unreported.compute is None
-    assert unreported.engine is not None and "--enable-mfu-metrics" in unreported.engine.lacks["tflops_per_gpu"]
+    assert unreported.engine is not None and "--enable-mfu-metrics" in unreported.engine.unavailable["tflops_per_gpu"]
 
 
 async def test_output_of_each_box_does_not_drift(boxes: dict[str, Result]) -> None:

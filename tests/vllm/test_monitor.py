@@ -1,4 +1,4 @@
-"""`vramp monitor` on a real vLLM: beside another vramp that drives it, and over a restart of it."""
+"""`vramp monitor` on a real vLLM: while another vramp that drives it, and over a restart of it."""
 
 import asyncio
 import math
@@ -33,7 +33,7 @@ def at_stage(number: int) -> Callable[[Snapshot], bool]:
     return lambda snapshot: len(snapshot.stages) == number
 
 
-def beside(
+def alongside(
     tasks: "list[asyncio.Task[Any]]", work: "Callable[[Run], Coroutine[Any, Any, Any]]"
 ) -> Callable[[Run], None]:
     """Do something while the monitor goes on; where that fails, the monitor ends."""
@@ -69,7 +69,7 @@ def sent_in_all(driver: Result) -> int:
 
 async def test_traffic_of_another_run_is_its_own_count(url: str) -> None:
     tasks: list[asyncio.Task[Result]] = []
-    monitor, error = await outcome(quiet(url), in_turn((at_stage(1), beside(tasks, partial(drive, url)))))
+    monitor, error = await outcome(quiet(url), in_turn((at_stage(1), alongside(tasks, partial(drive, url)))))
     driver = await tasks[0]
     assert (error, monitor.kind) == (None, "monitor")
     assert [stage.label for stage in monitor.stages] == ["no load", "driven", "over"]
@@ -110,7 +110,7 @@ async def test_counters_add_up_over_a_restart(server: ManagedServer, tmp_path: P
             while run.result is None:  # noqa: ASYNC110 - its last reading is of this server
                 await asyncio.sleep(0.1)
 
-    act = in_turn((at_stage(1), beside(tasks, send)), (at_stage(2), beside(tasks, start_again)))
+    act = in_turn((at_stage(1), alongside(tasks, send)), (at_stage(2), alongside(tasks, start_again)))
     monitor, error = await outcome(quiet(url), act)
     await asyncio.gather(*tasks)
     assert (error, monitor.kind) == (None, "monitor")

@@ -28,7 +28,7 @@ async def test_the_shipped_profile_is_not_blocked() -> None:
     assert [finding for finding in findings if finding.severity == "blocks"] == []
 
 
-async def test_a_flag_that_is_gone_is_told_before_the_start() -> None:
+async def test_a_flag_that_is_gone_is_reported_before_the_start() -> None:
     run = await over(run_of(here("server.args.num-scheduler-steps=10")))
     assert isinstance(run.error, ServerError)
     assert "unknown-flag" in str(run.error) and "num-scheduler-steps" in str(run.error)

@@ -128,13 +128,13 @@ def watched(clocks: Clocks) -> ClockWatch:
 
 
 @given(st.integers(0, 2**32), st.floats(0, 1))
-def test_without_a_step_none_is_told(seed: int, interrupted: float) -> None:
+def test_without_a_step_none_is_reported(seed: int, interrupted: float) -> None:
     watch = watched(Clocks(seed, interrupted))
     assert not any(watch.stepped() for _ in range(50))
 
 
 @given(st.integers(0, 2**32), st.floats(0, 0.6), st.integers(STEP_NS, 10**12), st.sampled_from([1, -1]))
-def test_a_step_is_told_once(seed: int, interrupted: float, step_ns: int, direction: int) -> None:
+def test_a_step_is_reported_once(seed: int, interrupted: float, step_ns: int, direction: int) -> None:
     clocks = Clocks(seed, interrupted)
     watch = watched(clocks)
     assert not watch.stepped()
@@ -144,7 +144,7 @@ def test_a_step_is_told_once(seed: int, interrupted: float, step_ns: int, direct
 
 
 @pytest.mark.parametrize("direction", [1, -1])
-def test_a_step_made_in_parts_is_told_too(direction: int) -> None:
+def test_a_step_made_in_parts_is_reported_too(direction: int) -> None:
     clocks = Clocks(1, 0.1)
     watch = watched(clocks)
     reported = []

@@ -1,4 +1,4 @@
-"""Traces: the published formats, what is left out of them and told, what cannot be read, and how prompts are shared."""
+"""Traces: the published formats, what is left out and reported, what cannot be read, and how prompts are shared."""
 
 import json
 from functools import cache

@@ -1,4 +1,4 @@
-"""The drawing core of all charts: braille dots, 2 x 4 a cell, and texts over one another beside a gutter of ticks.
+"""The drawing core of all charts: braille dots, 2 x 4 a cell, and texts over one another next to a gutter of ticks.
 
 Invariants: every finite point lights its cell, whatever the ink, and a point outside the plot the nearest edge; a NaN
 breaks the line; no numbers make it raise.

@@ -94,7 +94,7 @@ def _put(words: list[Word], column: int, text: str, role: str) -> bool:
 
 
 def _squeeze(words: list[Word], column: int, sign: str, role: str) -> None:
-    """Write a sign without its label, unless it would be inside a label or beside the same sign."""
+    """Write a sign without its label, unless it would be inside a label or next to the same sign."""
     around = [text for text, _ in words[max(0, column - 1) : column + 2]]
     if words[column][0] in ("─", " ") and sign not in around:
         words[column] = (sign, role)

@@ -199,9 +199,11 @@ def engine(frame: Frame, width: int, height: int) -> Rows:
     url: Row = (*state, (pool + fmt.plain(snapshot.server.url), "dim"))
     rows = _gauges(frame)
     reported = served.reported_rows(snapshot.engine, room if is_wide else width)
-    if snapshot.engine.lacks:
-        lacks = "; ".join(f"{fmt.plain(name)}: {fmt.plain(why)}" for name, why in snapshot.engine.lacks.items())
-        reported += wrapped(f"not reported: {lacks}", room if is_wide else width, "dim")
+    if snapshot.engine.unavailable:
+        unavailable = "; ".join(
+            f"{fmt.plain(name)}: {fmt.plain(why)}" for name, why in snapshot.engine.unavailable.items()
+        )
+        reported += wrapped(f"not reported: {unavailable}", room if is_wide else width, "dim")
     reported = _if_up(frame, reported) + _compared(frame, width)
     table = _if_up(frame, served.latency_table(snapshot.engine))
     if table and is_wide:

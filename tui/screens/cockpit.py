@@ -64,7 +64,7 @@ _HAND = {"load": load.load, "server": health.server, "client": health.client, "h
 _STARTUP = {"findings": startup.findings, "milestones": startup.startup, "startup-log": messages.log}
 _TABLES = {"gpus": gpus.gpus, "hosts": hosts.hosts, "latency": latency.latency, "stages": stages.stages}
 _TEXTS = {
-    "latency-beside": latency.latency,
+    "latency-right": latency.latency,
     "errors": messages.errors,
     "verdicts": health.verdicts,
     "events": messages.events,

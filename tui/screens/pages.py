@@ -47,7 +47,7 @@ COPIES: Mapping[str, Callable[[Frame], str]] = {
 PANEL_PAGES = {
     "stages": "curve",
     "latency": "latency",
-    "latency-beside": "latency",
+    "latency-right": "latency",
     "gpus": "gpus",
     "server": "engine",
     "engine": "engine",

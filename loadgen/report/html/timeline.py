@@ -81,7 +81,7 @@ def _rows(result: Result) -> list[Row]:
 
     series, host = result.series, result.host_series
     cores = [Line("all cores", host, "cpu_percent", ACCENT), Line("busiest core", host, "cpu_busiest_percent", SECOND)]
-    held = [Line("open", series, "held", ACCENT), Line("asked", series, "target", SECOND, step=True)]
+    held = [Line("open", series, "held", ACCENT), Line("target", series, "target", SECOND, step=True)]
     sent = any(stage.target.concurrency != 0 for stage in result.stages)
     others = Line("to others", series, "others_tokens_per_s", SECOND)
     output = [*([Line("output", series, "output_tokens_per_s", ACCENT)] if sent else []), others]

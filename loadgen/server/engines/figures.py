@@ -99,7 +99,7 @@ def _shared(change: EngineDelta, sample: EngineSample, span_s: float, *, apart: 
     offloaded = {"load": change.offload_load_bytes or 0.0, "store": change.offload_store_bytes or 0.0}
     return {
         "kind": sample.kind,
-        "lacks": {} if apart else dict(sample.lacks),
+        "unavailable": {} if apart else dict(sample.unavailable),
         "finished": _counts(change.finished),
         "errors": {status: count for status, count in answers if not status.startswith(_SUCCESS)},
         "spec": _spec(change, sample),

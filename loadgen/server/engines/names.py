@@ -34,7 +34,7 @@ class Engine(NamedTuple):
     title: str
     prefix: str  # of its series
     figures: Mapping[str, Figure]  # by field of `EngineSample`
-    lacks: Mapping[str, str] = {}  # why it never has others, by the names in `SHOWN`
+    unavailable: Mapping[str, str] = {}  # why it never has others, by the names in `SHOWN`
     label: str = ""  # which engine of a data-parallel server
     late: bool = False  # most of its series appear only once there is something to count
     parts: Mapping[str, str] = {}  # vLLM's names for the values of its labels
@@ -71,7 +71,7 @@ _PARTS_OF = {
     ),
 }
 SHOWN = {part: name for name, parts in _PARTS_OF.items() for part in parts}
-"""The name in `lacks` of a figure that is a part of another; a name with TOKEN in it would be masked as a secret."""
+"""The name in `unavailable` of a figure that is a part of another; one with TOKEN in it would be masked as a secret."""
 
 _NO_SPECULATION = "speculative decoding is off"
 _NO_MFU = "counted with --enable-mfu-metrics only"
@@ -157,7 +157,7 @@ _SGLANG = Engine(
         "queue": _of("sglang:queue_time_seconds"),
         "prefill": _of('sglang:per_stage_req_latency_seconds{stage="prefill_forward"}'),
     },
-    lacks={
+    unavailable={
         "external_prefix_hit_rate": "SGLang counts the hits of each tier, not the look-ups",
         "admission_rejections": "SGLang does not count requests that it turned away",
         "waiting_by_reason": "SGLang does not say why requests wait",
@@ -184,7 +184,7 @@ _TGI = Engine(
         "e2e": _of("tgi_request_duration"),
         "queue": _of("tgi_request_queue_duration"),
     },
-    lacks={
+    unavailable={
         "kv_usage": "TGI does not say how full its KV cache is",
         "prefix_hit_rate": _NO_HITS_TGI,
         "external_prefix_hit_rate": _NO_HITS_TGI,

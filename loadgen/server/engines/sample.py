@@ -91,7 +91,7 @@ class EngineSample(Counters, frozen=True):
     spec_acceptance: float | None = None  # as computed by the engine over its own time span
     spec_length: float | None = None
     started_unix_s: float | None = None  # if the page is of a single process
-    lacks: Mapping[str, str] = msgspec.field(default_factory=dict)
+    unavailable: Mapping[str, str] = msgspec.field(default_factory=dict)
     engines: Mapping[str, EngineSample] = msgspec.field(default_factory=dict)
     """Each engine by the value of its label, if there are several."""
 
@@ -186,7 +186,7 @@ def _sample(page: _Page, kind: EngineKind) -> EngineSample:
     engine = ENGINES[kind]
     values = {name: _value(page, name, figure, engine) for name, figure in engine.figures.items()}
     started = _number(page, "started_unix_s", _STARTED)
-    return EngineSample(**values, kind=kind, started_unix_s=started, lacks=_lacks(values, engine))
+    return EngineSample(**values, kind=kind, started_unix_s=started, unavailable=_unavailable(values, engine))
 
 
 def _value(page: _Page, name: str, figure: Figure, engine: Engine) -> Any:  # noqa: ANN401 - as the field is
@@ -195,9 +195,9 @@ def _value(page: _Page, name: str, figure: Figure, engine: Engine) -> Any:  # no
     return _parts(page, figure, engine.parts) if figure.label else _number(page, name, figure)
 
 
-def _lacks(values: Mapping[str, Any], engine: Engine) -> dict[str, str]:
+def _unavailable(values: Mapping[str, Any], engine: Engine) -> dict[str, str]:
     """Which figures are missing, or 0 because they are not counted, and why; by the names that the views use."""
-    found = dict(engine.lacks)
+    found = dict(engine.unavailable)
     for name, value in values.items():
         figure = engine.figures[name]
         why = figure.zero if value == 0 else ""
@@ -267,12 +267,12 @@ def sum_of(samples: Sequence[EngineSample | None]) -> EngineSample | None:
     if len(known) == 1:
         return known[0]
     # The same label means different engines on different servers.
-    names = set(EngineSample.__struct_fields__) - {"kind", "started_unix_s", "lacks", "engines"}
+    names = set(EngineSample.__struct_fields__) - {"kind", "started_unix_s", "unavailable", "engines"}
     kinds = {sample.kind for sample in known}
     late = all(kind is not None and ENGINES[kind].late for kind in kinds)
-    lacks = {name: why for sample in known for name, why in sample.lacks.items()}
+    unavailable = {name: why for sample in known for name, why in sample.unavailable.items()}
     values = {name: _sum(name, [getattr(sample, name) for sample in known], late=late) for name in names}
-    return EngineSample(**values, kind=known[0].kind if len(kinds) == 1 else None, lacks=lacks)
+    return EngineSample(**values, kind=known[0].kind if len(kinds) == 1 else None, unavailable=unavailable)
 
 
 def _sum(name: str, values: list[Any], *, late: bool = False) -> Any:  # noqa: ANN401 - as the field is
@@ -305,8 +305,8 @@ def continued(earlier: EngineSample, sample: EngineSample) -> EngineSample:
         name: continued(earlier.engines[name], one) if name in earlier.engines else one
         for name, one in sample.engines.items()
     }
-    lacks = {name: why for name, why in sample.lacks.items() if name in earlier.lacks}
-    return msgspec.structs.replace(sample, **values, lacks=lacks, engines=engines)
+    unavailable = {name: why for name, why in sample.unavailable.items() if name in earlier.unavailable}
+    return msgspec.structs.replace(sample, **values, unavailable=unavailable, engines=engines)
 
 
 def _continued(name: str, earlier: Any, later: Any) -> Any:  # noqa: ANN401 - as the field is

@@ -113,7 +113,7 @@ def fabric(setup: Setup) -> Iterator[Finding]:
         'the GPUs of a box with NVSwitches wait for the fabric manager; until then CUDA fails with error 802, "system '
         'not yet initialized"'
     )
-    fix = "sudo systemctl restart nvidia-fabricmanager; from B200 on it needs nvlsm beside it"
+    fix = "sudo systemctl restart nvidia-fabricmanager; from B200 on it needs nvlsm next to it"
     waiting = [gpu for gpu in setup.taken_gpus if setup.sample_of(gpu).fabric in ("Not Started", "In Progress")]
     if waiting:
         seen = f"{_numbers(waiting)}: fabric state {setup.sample_of(waiting[0]).fabric}"

@@ -78,7 +78,7 @@ def unlike_publication(setup: Setup) -> Iterator[Finding]:
     found = conditions(reference.model_copy(update={"data": ""}), here)
     differing = [f"{one.name} {one.here}, not {one.published}" for one in found if one.same is False]
     if differing:
-        why = f"{reference.source} measured under other conditions; the report names them beside its figures"
+        why = f"{reference.source} measured under other conditions; the report names them next to its figures"
         yield Finding("unlike-publication", "info", "; ".join(differing), why, source=reference.source)
 
 

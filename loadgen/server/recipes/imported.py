@@ -1,4 +1,4 @@
-"""What an import consists of, and its text: a profile in TOML that says where it comes from and what it lacks.
+"""What an import consists of, and its text: a profile in TOML that says where it comes from and what is missing.
 
 Texts from outside get into the TOML only as quoted strings, and into comments only as one harmless line.
 """
@@ -109,7 +109,7 @@ def profile_name(*parts: str) -> str:
 
 
 def toml_text(imported: Imported, origin: Origin, version: str) -> str:
-    """The profile as a file: its origin and what it lacks in comments, then its tables."""
+    """The profile as a file: its origin and what is missing in comments, then its tables."""
     fetched = f", fetched {origin.fetched}" if origin.fetched else ""
     commit = f" at commit {origin.commit}" if origin.commit else ""
     lines = [

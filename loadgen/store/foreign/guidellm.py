@@ -1,6 +1,6 @@
 """guidellm's JSON: one document with a benchmark per load.
 
-The schema is that of 0.2 to 0.8 (`guidellm/benchmark`): until 0.3 the strategy is in `args` and totals are beside the
+The schema is that of 0.2 to 0.8 (`guidellm/benchmark`): until 0.3 the strategy is in `args` and totals are next to the
 metrics; from 0.4 on they are in `config` and in the metrics. Every distribution exists for successful, incomplete and
 errored requests; guidellm's own tables show the successful ones.
 """

@@ -1,7 +1,7 @@
 """The result that vramp makes of what another load generator measured.
 
-The readers beside this module take a file's values and compute nothing but sums. A figure that a tool defines
-differently keeps its value and gets the tool's definition, which every table shows beside it.
+The readers next to this module take a file's values and compute nothing but sums. A figure that a tool defines
+differently keeps its value and gets the tool's definition, which every table shows next to it.
 """
 
 from __future__ import annotations

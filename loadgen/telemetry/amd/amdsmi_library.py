@@ -5,7 +5,7 @@ in strange ways (KeyError, AttributeError), or worse, the library writes beyond 
 pair is used only if it is known to match; buffers that the library fills have spare room, so that a structure that grew
 within a major version overruns nothing; what the wrapper prints during import goes to fd 2.
 
-ROCm ships a wrapper beside its library, and that pair matches by construction; the installed package matches only ROCm
+ROCm ships a wrapper next to its library, and that pair matches by construction; the installed package matches only ROCm
 7.0 to 7.2. So `amdsmi_options` puts ROCm's own first unless the installed one has its version; it imports and loads
 nothing, and lists none twice.
 """
@@ -179,7 +179,7 @@ def _needs(found: Found) -> str:
 
 
 def _remedy(found: Found) -> str:
-    return f"use the wrapper beside the library, PYTHONPATH={Path(found.library_path).parent.parent}/share/amd_smi"
+    return f"use the wrapper next to the library, PYTHONPATH={Path(found.library_path).parent.parent}/share/amd_smi"
 
 
 def _find() -> Found:
@@ -238,8 +238,8 @@ def amdsmi_options(
     libraries = [rocm for rocm in roots if (rocm / "lib/libamd_smi.so").exists()]
     named = environ.get("ROCM_HOME") or environ.get("ROCM_PATH")
     env = {} if named or not libraries else _library_of(environ, libraries[0])
-    beside = f"with the library of ROCm {rocm_version(libraries[0])}".rstrip() if libraries else "no ROCm was found"
-    package = BackendOption(f"amdsmi {installed}", "amdsmi", env=env, why=f"the installed package, {beside}")
+    library = f"with the library of ROCm {rocm_version(libraries[0])}".rstrip() if libraries else "no ROCm was found"
+    package = BackendOption(f"amdsmi {installed}", "amdsmi", env=env, why=f"the installed package, {library}")
     # Wrappers of one release (7.0 and 7.0.2) are equal.
     same = bool(libraries) and rocm_version(libraries[0]).split(".")[:2] == installed.split(".")[:2]
     return [package, *own] if same or not own else [*own, package]
@@ -267,7 +267,7 @@ def _own(environ: Mapping[str, str], rocm: Path) -> BackendOption:
         name=f"amdsmi of {rocm}",
         backend="amdsmi",
         env={"PYTHONPATH": path, **_library_of(environ, rocm)},
-        why=f"the wrapper that ROCm{' ' + version if version else ''} ships beside its library",
+        why=f"the wrapper that ROCm{' ' + version if version else ''} ships next to its library",
     )
 
 

@@ -28,7 +28,7 @@ def test_runs_and_what_their_tokens_took(measured: Result) -> None:
     assert "second against first" in page.text and "server" in page.text
 
 
-def test_a_run_beside_itself_has_two_names(measured: Result) -> None:
+def test_a_run_compared_with_itself_has_two_names(measured: Result) -> None:
     page = page_of(("one", measured), ("other", measured))
     assert "the configuration is the same" in page.text
     assert page.text.count("\none\n") >= 3 and page.text.count("\nother\n") >= 3

@@ -90,7 +90,7 @@ def test_answers_and_numbers_come_first(page: Page, measured: Result) -> None:
 
 
 def test_what_tokens_took_and_why_no_share_of_the_peak_is_known(measured: Result) -> None:
-    engine = EngineStage(lacks={"tflops_per_gpu": "counted with a flag only"})
+    engine = EngineStage(unavailable={"tflops_per_gpu": "counted with a flag only"})
     first, second = measured.stages
     reported = ComputeResult(tflops_per_gpu=100.0, why="no peak is known of it", hbm_bytes_per_s=2.5e12)
     stages = [

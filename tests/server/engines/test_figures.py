@@ -24,9 +24,13 @@ def test_vllm() -> None:
     assert one.latency_ms["queue"].within["p99"] == (0.0, 300.0)
     assert one.prompt_tokens_by_source["local_compute"] + one.prompt_tokens_by_source["local_cache_hit"] == 16416
     assert (one.tflops_per_gpu, one.hbm_bytes_per_s) == (None, None)
-    assert one.lacks["tflops_per_gpu"] == one.lacks["hbm_bytes_per_s"] == "counted with --enable-mfu-metrics only"
-    assert {"spec", "kv_offload_bytes", "external_prefix_hit_rate"} <= one.lacks.keys()
-    assert not {"ttft", "kv_usage", "preemptions", "finished"} & one.lacks.keys()
+    assert (
+        one.unavailable["tflops_per_gpu"]
+        == one.unavailable["hbm_bytes_per_s"]
+        == "counted with --enable-mfu-metrics only"
+    )
+    assert {"spec", "kv_offload_bytes", "external_prefix_hit_rate"} <= one.unavailable.keys()
+    assert not {"ttft", "kv_usage", "preemptions", "finished"} & one.unavailable.keys()
 
 
 def test_speculation_of_the_real_vllm() -> None:
@@ -63,8 +67,8 @@ def test_sglang() -> None:
     }  # fmt: skip
     assert one.prefix_hit_rate == pytest.approx(3840 / 16384)
     assert one.spec == SpecDecode(drafts=768, acceptance=0.55, mean_accepted_length=2.6)
-    assert one.lacks["decode"] == "SGLang does not time the decode of requests"
-    assert one.lacks["finished"] == "SGLang does not say how requests ended"
+    assert one.unavailable["decode"] == "SGLang does not time the decode of requests"
+    assert one.unavailable["finished"] == "SGLang does not say how requests ended"
 
 
 def test_tgi() -> None:
@@ -73,8 +77,8 @@ def test_tgi() -> None:
     assert one.latency_ms.keys() == {"e2e", "queue"}
     assert (one.errors, one.admission_rejections) == ({"overloaded": 4, "validation": 1}, 4)
     assert one.spec == SpecDecode(drafts=800, accepted_tokens=480, mean_accepted_length=1.6)
-    assert one.lacks["ttft"] == "TGI times whole requests, not their tokens"
-    assert one.lacks["kv_usage"] == "TGI does not say how full its KV cache is"
+    assert one.unavailable["ttft"] == "TGI times whole requests, not their tokens"
+    assert one.unavailable["kv_usage"] == "TGI does not say how full its KV cache is"
     now = view_of(None, page("tgi_3.3_after"), 0.0)
     assert now is not None and (now.running, now.waiting) == (6, 3)
 

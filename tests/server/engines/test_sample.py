@@ -103,7 +103,7 @@ def test_nothing_known_is_none_and_never_zero() -> None:
     assert parse_engine_metrics("") == EngineSample()
     assert parse_engine_metrics("other_metric 1\n# a comment\n") == EngineSample()
     nothing = parse_engine_metrics("vllm:kv_cache_usage_perc NaN\n")
-    assert nothing == EngineSample(kind="vllm", lacks=nothing.lacks)
+    assert nothing == EngineSample(kind="vllm", unavailable=nothing.unavailable)
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_an_old_version_of_vllm() -> None:
     assert (sample.finished, sample.accepted_tokens) == ({"length": 40}, None)
     counts = [sample.ttft, sample.itl, sample.e2e, sample.queue, sample.prefill, sample.decode]
     assert [one and one.count for one in counts] == [40, 1240, 40, 40, 40, 40]
-    assert sample.lacks["tpot"] == "this version of vLLM does not tell"
-    assert sample.lacks["spec"] == "speculative decoding is off"
+    assert sample.unavailable["tpot"] == "this version of vLLM does not tell"
+    assert sample.unavailable["spec"] == "speculative decoding is off"
 
 
 def test_errors_are_of_requests_that_ask_for_something() -> None:
@@ -181,10 +181,10 @@ def test_a_queue_of_sglang_split_by_priority_is_counted_once() -> None:
 @pytest.mark.parametrize("kind", ENGINES)
 def test_every_figure_has_a_series_or_a_reason(kind: EngineKind) -> None:
     engine = ENGINES[kind]
-    fields = set(EngineSample.__struct_fields__) - {"kind", "started_unix_s", "lacks", "engines"}
+    fields = set(EngineSample.__struct_fields__) - {"kind", "started_unix_s", "unavailable", "engines"}
     shown = {SHOWN.get(name, name) for name in fields}
     assert engine.figures.keys() <= fields
-    assert {SHOWN.get(name, name) for name in engine.figures} | engine.lacks.keys() == shown
+    assert {SHOWN.get(name, name) for name in engine.figures} | engine.unavailable.keys() == shown
     views = {*EngineView.__struct_fields__, *EngineStage.__struct_fields__, *LATENCIES}
     assert shown - {"throughput", "by_source"} <= views
     assert masked(dict.fromkeys(shown, "why")) == dict.fromkeys(shown, "why"), "no name looks like a secret's"
@@ -196,11 +196,11 @@ def test_bounds_that_versions_do_not_share_are_left_out_of_a_sum() -> None:
     assert sum_histograms([one, other]) == EngineHistogram(6.0, 12, ((2.0, 10), (INF, 12)))
 
 
-def test_two_kinds_of_engines_have_no_kind_and_lack_what_one_lacks() -> None:
+def test_two_kinds_of_engines_have_no_kind_and_miss_what_one_misses() -> None:
     both = sum_of([page("vllm_0.32_after"), page("tgi_3.3_after")])
     assert both is not None
     assert (both.kind, both.running, both.kv_usage, both.ttft) == (None, 6, None, None)
-    assert both.lacks["kv_usage"] == "TGI does not say how full its KV cache is"
+    assert both.unavailable["kv_usage"] == "TGI does not say how full its KV cache is"
 
 
 def test_two_versions_in_one_list_of_servers() -> None:
@@ -211,7 +211,7 @@ def test_two_versions_in_one_list_of_servers() -> None:
     assert both.ttft.count == older.ttft.count + newer.ttft.count
     shared = {bound for bound, _ in older.ttft.buckets}
     assert {bound for bound, _ in both.ttft.buckets} == shared < {bound for bound, _ in newer.ttft.buckets}
-    assert both.lacks["tpot"] == "this version of vLLM does not tell"
+    assert both.unavailable["tpot"] == "this version of vLLM does not tell"
 
 
 def test_a_server_that_has_nothing_to_count_yet_is_part_of_a_sum() -> None:
@@ -246,10 +246,12 @@ def test_a_restarted_server_goes_on_counting(earlier: list[int], later: list[int
     assert sample == msgspec.structs.replace(together, running=float(later[0])), "gauges are those of now"
 
 
-def test_what_one_life_told_is_not_lacking() -> None:
-    reported = EngineSample(kind="vllm", errors={"4xx": 1.0}, lacks={"spec": "off"})
-    sample = continued(reported, EngineSample(kind="vllm", lacks={"spec": "off", "errors": "no request has come yet"}))
-    assert (sample.errors, sample.lacks) == ({"4xx": 1.0}, {"spec": "off"})
+def test_what_one_life_reported_is_not_missing() -> None:
+    reported = EngineSample(kind="vllm", errors={"4xx": 1.0}, unavailable={"spec": "off"})
+    sample = continued(
+        reported, EngineSample(kind="vllm", unavailable={"spec": "off", "errors": "no request has come yet"})
+    )
+    assert (sample.errors, sample.unavailable) == ({"4xx": 1.0}, {"spec": "off"})
 
 
 LINES = st.lists(

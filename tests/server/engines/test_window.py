@@ -89,7 +89,7 @@ def test_beyond_the_last_bound_a_percentile_has_no_upper_one() -> None:
     assert intervals_s(change.ttft) == dict.fromkeys(("p50", "p90", "p99"), (0.2, None))
 
 
-def test_what_one_side_lacks_is_none() -> None:
+def test_what_one_side_misses_is_none() -> None:
     for before in (EngineSample(), EngineSample(ttft=histogram(2, 2, 2))):
         change = delta(before, EngineSample(prompt_tokens=5, ttft=histogram(2, 2, 2)))
         assert change is not None

@@ -59,7 +59,7 @@ def test_a_little_is_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("share", "name"), [(0.99, "gpu-memory-utilization"), ("0.95", "gpu_memory_utilization")])
-def test_the_share_that_vllm_is_told_to_take(tmp_path: Path, share: float | str, name: str) -> None:
+def test_the_share_that_vllm_may_take(tmp_path: Path, share: float | str, name: str) -> None:
     assert found(tmp_path, SOME, args={name: share}) == [("gpu-memory-taken", "blocks", ["0"])]
 
 
@@ -102,7 +102,7 @@ def test_too_few_free_gpus_block_whichever_are_chosen(tmp_path: Path) -> None:
     assert found(tmp_path, IDLE, MUCH, **server) == [("gpu-memory-taken", "blocks", ["1"])]
 
 
-def test_partitions_cannot_be_told_apart(tmp_path: Path) -> None:
+def test_partitions_cannot_be_distinguished(tmp_path: Path) -> None:
     box = box_with(tmp_path, IDLE, MUCH)
     add_kfd_node(box.sys, 9, 109, 0x0501)
     assert only(box, profile_of(tmp_path), "rocm").id == "gpu-memory-used"

@@ -110,7 +110,7 @@ def test_a_power_cap_below_its_default(tmp_path: Path, name: str, changes: dict[
     assert finding.seen == f"GPU 0: 500 W of {700 if name == 'h100' else 750} W"
 
 
-def test_a_default_that_is_not_told_is_no_cap(tmp_path: Path) -> None:
+def test_a_default_that_is_not_reported_is_no_cap(tmp_path: Path) -> None:
     assert found(described_box(tmp_path, "mi210", {"power_cap_default_w": 0}), "mi210") == []
 
 
@@ -179,7 +179,7 @@ def test_acs_that_only_root_may_see_is_not_checked(tmp_path: Path) -> None:
     ("limit", "network", "expected"),
     [(8 * 1024**2, True, ["locked-memory"]), (8 * 1024**2, False, []), (None, True, []), (2**40, True, [])],
 )
-def test_little_locked_memory_beside_a_network_that_needs_it(
+def test_little_locked_memory_next_to_a_network_that_needs_it(
     tmp_path: Path, limit: int | None, network: bool, expected: list[str]
 ) -> None:
     box = described_box(tmp_path, "mi300x", locked_memory=limit)

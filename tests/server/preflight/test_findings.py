@@ -1,4 +1,4 @@
-"""What every shipped profile is told on every described box, beside the reviewed list in `findings.txt`.
+"""What every shipped profile gets on every described box, compared with the reviewed list in `findings.txt`.
 
     python -m tests.server.preflight.test_findings   # writes the list anew; then read what changed
 
@@ -73,7 +73,7 @@ def lines_of(box_name: str, folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("box_name", DESCRIBED)
-def test_every_profile_is_told_what_was_reviewed(
+def test_every_profile_has_the_reviewed_findings(
     box_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -32,7 +32,7 @@ def test_versions_below_what_is_known_to_work(component: str, version: str | Non
     assert all(finding.fix and finding.why and str(version) in finding.seen for finding in findings)
 
 
-def test_of_two_limits_of_a_driver_the_graver_is_told() -> None:
+def test_of_two_limits_of_a_driver_the_graver_is_reported() -> None:
     assert [finding.severity for finding in _components({"nvidia driver": "470.1"})] == ["warns"]
     assert [finding.severity for finding in _components({"nvidia driver": "550.54"})] == ["info"]
 
@@ -51,7 +51,7 @@ def test_a_vramp_of_last_year() -> None:
     assert "2026-01-05" in finding.seen and finding.fix
 
 
-def test_the_vllm_that_would_be_started_is_asked_for_its_version(tmp_path: Path) -> None:
+def test_the_vllm_that_would_be_started_is_requested_its_version(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "vllm"
     program.parent.mkdir()
     (tmp_path / "bin" / "python3").symlink_to("/bin/sh")

@@ -60,7 +60,7 @@ def test_only_the_container_of_the_id_is_removed(docker: FakeDocker) -> None:
 
 
 @pytest.mark.parametrize("habit", ["rm-fails", "rm-hangs"])
-def test_what_cannot_be_removed_is_told(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch, habit: str) -> None:
+def test_what_cannot_be_removed_is_reported(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch, habit: str) -> None:
     if habit == "rm-hangs":  # one that fails is waited for: its program takes a while to start on a busy machine
         monkeypatch.setattr(container, "_REMOVE_WAIT_S", 0.3)
     monkeypatch.setattr(container, "_GOING_WAIT_S", 0.0)
@@ -72,7 +72,9 @@ def test_what_cannot_be_removed_is_told(docker: FakeDocker, monkeypatch: pytest.
     )
 
 
-def test_one_that_stays_although_it_was_removed_is_told(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_stays_although_it_was_removed_is_reported(
+    docker: FakeDocker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(container, "_GOING_WAIT_S", 0.0)
     ours = started(docker)
     docker.behave("rm-lies")
@@ -87,7 +89,7 @@ def test_one_that_goes_already_is_no_problem(docker: FakeDocker) -> None:
     assert remove_container(ours) == ""
 
 
-def test_a_program_that_is_gone_is_told(docker: FakeDocker) -> None:
+def test_a_program_that_is_gone_is_reported(docker: FakeDocker) -> None:
     ours = started(docker)
     docker.executable.unlink()
     with pytest.raises(ServerError, match=r"cannot run .*docker ps: No such file"):

@@ -328,7 +328,7 @@ def test_a_client_that_has_no_container_yet_gets_the_signal(fake: FakeServer, gu
 @pytest.mark.parametrize(
     ("habit", "how"), [("rm-fails", "ended with exit code 1"), ("rm-hangs", "did not end in time")]
 )
-def test_a_container_that_could_not_be_removed_is_told_and_stays_recorded(
+def test_a_container_that_could_not_be_removed_is_reported_and_stays_recorded(
     fake: FakeServer, guard: Guard, habit: str, how: str
 ) -> None:
     with fake_docker(fake.folder, habit) as docker:

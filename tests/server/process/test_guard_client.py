@@ -121,7 +121,7 @@ def test_a_guard_that_is_signalled_while_python_loads_goes_on(tmp_path: Path) ->
     assert (tmp_path / "server.log").read_text() == ""
 
 
-def test_what_is_told_to_a_guard_after_a_hang_up_does_no_harm(tmp_path: Path) -> None:
+def test_an_order_to_a_guard_after_a_hang_up_does_no_harm(tmp_path: Path) -> None:
     with start_guard(tmp_path / "server.log") as guard:
         hang_up(guard)
         send(guard, {"do": "stop"})

@@ -58,7 +58,7 @@ def other_vramp(host: str, port: int, *, program: str = OTHER) -> Iterator[subpr
             process.kill()
 
 
-def test_a_second_vramp_is_told_who_drives() -> None:
+def test_a_second_vramp_learns_who_drives() -> None:
     with other_vramp("127.0.0.1", PORT) as process:
         who = rf"\(pid {process.pid} \(.*python.*\) of user \S+, since 20\S+ \S+\)"
         with pytest.raises(ServerError, match=rf"127\.0\.0\.1 port {PORT} is already driven by a vramp {who}; wait"):
@@ -73,7 +73,7 @@ def test_a_lock_ends_with_its_process() -> None:
             pass
 
 
-def test_a_lock_can_be_let_go_twice() -> None:
+def test_a_lock_can_be_released_twice() -> None:
     lock = drive_lock("127.0.0.1", PORT)
     lock.release()
     lock.release()

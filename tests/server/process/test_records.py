@@ -75,7 +75,7 @@ def test_a_server_is_listed_while_anything_of_it_lives(sleeper: ProcessId) -> No
     assert [path.name[:4] for path in sorted(servers_folder().iterdir())] == ["8001", "8002", "8003"]
 
 
-def test_records_of_other_versions_stay_and_are_told(sleeper: ProcessId) -> None:
+def test_records_of_other_versions_stay_and_are_reported(sleeper: ProcessId) -> None:
     older = {"guard": {"pid": sleeper.pid, "start_ticks": sleeper.start_ticks}, "port": 8000, "kill_command": ["rm"]}
     for name, text in {"8000.json": json.dumps(older), "8001.json": "{", "8002.json": "[]"}.items():
         (servers_folder() / name).write_text(text)
@@ -342,7 +342,7 @@ def test_a_container_that_got_our_label_from_an_image_is_none_of_ours(docker: Fa
     assert theirs.is_running()
 
 
-def test_a_daemon_that_is_not_there_is_told(docker: FakeDocker) -> None:
+def test_a_daemon_that_is_not_there_is_reported(docker: FakeDocker) -> None:
     docker.daemon.kill()
     docker.daemon.wait()
     (doubt,) = find_servers([str(docker.executable)]).doubts

@@ -61,7 +61,7 @@ def always(status: int, body: bytes = b"{}") -> Callable[[str, bytes], Answer]:
     return lambda head, sent: (status, body)
 
 
-async def test_tls_that_breaks_within_an_answer_is_told(
+async def test_tls_that_breaks_within_an_answer_is_reported(
     certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate.authority))
@@ -193,7 +193,7 @@ async def test_a_trial_request_gives_status_and_excerpt() -> None:
         (b'{"text": "\\"prompt_tokens\\": 5"}', 0, 0),
     ],
 )
-async def test_what_the_engine_is_asked_beside_the_load_is_counted(
+async def test_what_the_engine_is_sent_during_the_load_is_counted(
     answer: bytes, input_tokens: int, output_tokens: int
 ) -> None:
     async with answering(always(200, answer)) as url, ServerClient(url) as client:

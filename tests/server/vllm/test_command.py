@@ -74,7 +74,7 @@ def test_the_executable_is_found_on_the_profiles_path(tmp_path: Path) -> None:
     assert server_command(server, port=1)[:3] == [str(executable), "serve", "org/m"]
 
 
-def test_the_executable_is_found_beside_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_executable_is_found_next_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     python = Path(sys.executable)
     server = Server(engine="vllm", model="m", command=python.name)

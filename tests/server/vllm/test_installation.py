@@ -220,7 +220,7 @@ def test_the_python_of_a_script(environment: FakeEnvironment, tmp_path: Path, he
     assert python_of(str(script)) == environment.python
 
 
-def test_the_python_beside_a_script_that_does_not_tell(environment: FakeEnvironment) -> None:
+def test_the_python_next_to_a_script_that_does_not_tell(environment: FakeEnvironment) -> None:
     script = environment.executable("vllm", "#!/bin/bash\nexec something\n")
     assert python_of(str(script)) == environment.python
     assert python_of(str(environment.folder)) == environment.python
@@ -232,7 +232,7 @@ def test_the_python_of_a_name_on_path(environment: FakeEnvironment, monkeypatch:
     assert python_of("my-vllm") == environment.python
 
 
-def test_a_python_that_cannot_be_told(tmp_path: Path) -> None:
+def test_an_unknown_python(tmp_path: Path) -> None:
     script = tmp_path / "vllm"
     script.write_bytes(b"\x7fELF")
     script.chmod(0o755)

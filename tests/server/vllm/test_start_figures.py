@@ -1,4 +1,4 @@
-"""The figures of a start are read from the logs of many versions, and two starts are told apart by them."""
+"""The figures of a start are read from the logs of many versions, and two starts are distinguished by them."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_the_figures_of_guidellm(name: str, index: int, input_tokens: int) -> No
     assert stage.concurrency.mean == 15.75
 
 
-def test_what_guidellm_calls_tpot_is_told_by_its_version() -> None:
+def test_what_guidellm_calls_tpot_is_reported_by_its_version() -> None:
     old, new = (read_result(FILES / name).definitions["tpot"] for name in ("guidellm_0.2.json", "guidellm_0.8.json"))
     assert "includes TTFT" in new and "includes TTFT" not in old
 

@@ -87,7 +87,7 @@ def test_the_samples_of_eight_busy_mi300x_come_back_exactly_units_included(rocm:
         )
 
 
-def test_the_slow_tier_and_processes_come_only_when_asked_for(rocm: Path, tmp_path: Path) -> None:
+def test_the_slow_tier_and_processes_come_only_on_request(rocm: Path, tmp_path: Path) -> None:
     with probe(rocm, tmp_path, BUSY_MI300X) as child:
         plain, slow, with_processes = child.look()[0], child.look("slow")[0], child.look("processes")[0]
         assert (plain.power_cap_w, plain.ecc_uncorrectable, plain.links_up, plain.processes) == (None, None, None, None)
@@ -187,7 +187,7 @@ def test_partition_activity_with_a_newer_library(rocm: Path, tmp_path: Path) -> 
         assert sample.missing["xcp_percent"] == "amdsmi 7.0.2 does not know where this library tells it"
 
 
-def test_deferred_errors_and_bad_pages_are_told(rocm: Path, tmp_path: Path) -> None:
+def test_deferred_errors_and_bad_pages_are_reported(rocm: Path, tmp_path: Path) -> None:
     with probe(rocm, tmp_path, MI210 + "* error_count.deferred_count 2\n* bad_pages 3\n") as child:
         (sample,) = child.look("slow")
         assert (sample.ecc_deferred, sample.bad_pages) == (2, 3)

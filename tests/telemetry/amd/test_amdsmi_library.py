@@ -11,7 +11,7 @@ from tests.telemetry.amdsmi_stub.probe import environment, probe
 from tests.telemetry.amdsmi_stub.scenarios import BUSY_MI300X
 from tests.telemetry.children import listen
 
-OWN_WRAPPER = "use the wrapper beside the library, PYTHONPATH=/rocm/share/amd_smi"
+OWN_WRAPPER = "use the wrapper next to the library, PYTHONPATH=/rocm/share/amd_smi"
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_a_library_without_a_symbol_is_refused_with_its_name(tmp_path: Path) -> 
         assert child.refused == (
             "amdsmi 7.0.2 needs ROCm 7.0 to 7.2, found 6.4.1: "
             "the library has no amdsmi_get_cpu_affinity_with_scope; "
-            f"use the wrapper beside the library, PYTHONPATH={older}/share/amd_smi"
+            f"use the wrapper next to the library, PYTHONPATH={older}/share/amd_smi"
         )
 
 
@@ -88,7 +88,7 @@ def test_a_library_of_another_major_version_is_refused(rocm: Path, tmp_path: Pat
     with probe(rocm, tmp_path, BUSY_MI300X + "* library_major 27\n") as child:
         assert child.refused == (
             f"amdsmi 7.0.2 needs ROCm 7.0 to 7.2, found library 27.0.2 of ROCm 7.0.2: "
-            f"use the wrapper beside the library, PYTHONPATH={rocm}/share/amd_smi"
+            f"use the wrapper next to the library, PYTHONPATH={rocm}/share/amd_smi"
         )
 
 

@@ -33,7 +33,7 @@ def test_without_rocm_only_the_installed_one_is_tried(tmp_path: Path) -> None:
     assert candidate.why == "the installed package, no ROCm was found"
 
 
-def test_the_installed_one_goes_first_beside_a_library_of_its_release(tmp_path: Path) -> None:
+def test_the_installed_one_goes_first_next_to_a_library_of_its_release(tmp_path: Path) -> None:
     add_rocm(tmp_path / "opt/rocm", "7.0.1")
     assert names(tmp_path) == ["amdsmi 7.0.2", "amdsmi of /opt/rocm"]
 
@@ -69,7 +69,7 @@ def test_the_environment_leads_to_the_wrapper_and_to_its_library(tmp_path: Path)
     rocm = add_rocm(tmp_path / "opt/rocm", "6.4.1")
     own, installed = amdsmi_options({"PYTHONPATH": "/mine"}, tmp_path, installed="7.0.2", packages=())
     assert own.env == {"PYTHONPATH": f"{rocm}/share/amd_smi:/mine", "ROCM_PATH": str(rocm)}
-    assert own.why == "the wrapper that ROCm 6.4.1 ships beside its library"
+    assert own.why == "the wrapper that ROCm 6.4.1 ships next to its library"
     assert installed.env == {"ROCM_PATH": str(rocm)}
     assert installed.why == "the installed package, with the library of ROCm 6.4.1"
 

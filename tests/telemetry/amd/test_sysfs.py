@@ -67,7 +67,7 @@ def write(path: Path, text: str) -> None:
 
 
 def add_card(sysfs: Path, card: int, table: bytes | None, *, bus: int = 0x0C, **changes: str) -> Path:
-    """A card as the kernel shows it: a link to a PCI device, and connectors beside it."""
+    """A card as the kernel shows it: a link to a PCI device, and connectors next to it."""
     device = sysfs / f"devices/pci0000:00/0000:{bus:02x}:00.0"
     for name, text in {**MI300X_FILES, **changes}.items():
         write(device / name, text)

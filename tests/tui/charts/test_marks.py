@@ -44,7 +44,7 @@ def test_who_looks_late_finds_the_stages_where_they_began() -> None:
     assert [(mark.t_s, mark.label) for mark in stages] == [(0.0, "8"), (60.0, "16"), (120.0, "32"), (180.0, "64")]
 
 
-def test_failures_that_no_snapshot_told_are_found_in_the_past() -> None:
+def test_failures_that_no_snapshot_had_are_found_in_the_past() -> None:
     past = tuple(msgspec.structs.replace(running(t_s).point, errors=int(t_s in (3.0, 4.0, 40.0))) for t_s in range(50))
     found = [mark.t_s for mark in seen(running(50.0, past=past), running(51.0, past=past)) if mark.kind == "error"]
     assert found == [3.0, 40.0]

@@ -24,7 +24,7 @@ def plotted(*curves: Curve, limits: tuple[PlotLimit, ...] = (), width: int = 60,
     return texts(plot_rows(Plot("y by x", curves, ten, ten, limits), width, height))
 
 
-def test_points_are_named_beside_their_signs() -> None:
+def test_points_are_named_next_to_their_signs() -> None:
     rows = plotted(Curve("p50", "p50", (2.0, 8.0), (2.0, 8.0), sign="●", names=("16", "64")))
     assert rows[0].endswith("● p50") and rows[0].startswith("y by x ─")
     assert sum(row.count("●") for row in rows[1:]) == 2

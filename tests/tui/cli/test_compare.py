@@ -1,4 +1,4 @@
-"""`vramp compare` and `vramp baseline`: words, exit codes, and a run beside its baseline on the simulator."""
+"""`vramp compare` and `vramp baseline`: words, exit codes, and a run next to its baseline on the simulator."""
 
 import json
 import os
@@ -159,7 +159,7 @@ def test_limits_as_tests_for_ci(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--junit no/folder/tests.xml: cannot be written: " in capsys.readouterr().err
 
 
-def test_results_of_other_tools_are_compared_and_their_definitions_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_of_other_tools_are_compared_and_their_definitions_reported(capsys: pytest.CaptureFixture[str]) -> None:
     guidellm = shutil.copy(Path(__file__).parents[2] / "store/foreign/files/guidellm_0.8.json", "guidellm.json")
     assert vramp("compare", "a.json", guidellm) == 0
     captured = capsys.readouterr()

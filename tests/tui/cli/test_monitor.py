@@ -1,4 +1,4 @@
-"""`vramp monitor` as scripts see it: beside a vramp that drives the same engine, and on what cannot be watched."""
+"""`vramp monitor` as scripts see it: next to a vramp that drives the same engine, and on what cannot be watched."""
 
 import json
 import signal

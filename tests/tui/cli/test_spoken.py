@@ -1,4 +1,4 @@
-"""`vramp run --plain-events`: sentences, each told once; and a real run, heard up to its exit code."""
+"""`vramp run --plain-events`: sentences, each said once; and a real run, heard up to its exit code."""
 
 import subprocess
 import sys

@@ -188,7 +188,7 @@ def flood(cockpit):
         cockpit._driver.write(chr(27) + "[0m" + "~" * 65536)
     pathlib.Path("flooded").touch()
 
-Cockpit.key_f = flood  # a subclass here would look for the styles beside this text
+Cockpit.key_f = flood  # a subclass here would look for the styles next to this text
 open_cockpit(Cockpit())
 """
 

@@ -35,7 +35,7 @@ def text(rows: Rows) -> str:
         ({"plan": {"search": "knee"}, "load": {"passes": 2}}, ["load.passes"]),
     ],
 )
-def test_a_load_is_told_in_two_lines(parts: dict[str, Any], words: list[str]) -> None:
+def test_a_load_is_reported_in_two_lines(parts: dict[str, Any], words: list[str]) -> None:
     lines = "\n".join(load_words(profile(**parts)))
     assert all(each in lines for each in words), lines
 
@@ -58,7 +58,7 @@ def test_rows_fit_and_stand_below_their_heads(width: int) -> None:
     assert text([run_row(past, NOW, width)]).index("killed") == text([run_head(width)]).index("state")
 
 
-def test_a_finding_is_told_with_its_remedy_and_counted() -> None:
+def test_a_finding_is_reported_with_its_remedy_and_counted() -> None:
     found = [Finding("port-taken", "blocks", "port 8000 is taken", "nobody can listen", "vramp stop 8000")]
     assert "! 1 blocks" in text(preflight(found, 0.0, 60)) and "→ vramp stop 8000" in text(preflight(found, 0.0, 60))
     assert "nothing blocks" in text(preflight([], 0.0, 60))
@@ -73,7 +73,7 @@ def test_text_from_files_cannot_move_the_cursor() -> None:
     assert "\x1b" not in shown and "second line" in shown
 
 
-def test_a_file_of_prompts_is_told_beside_the_published_one() -> None:
+def test_a_file_of_prompts_is_reported_next_to_the_published_one() -> None:
     published = {"source": "a publication", "data": "x.json of a hub"}
     reported = text(
         detail(Entry(Path("a.toml"), {}, profile(load={"data": "sample"}, reference=published)), None, None, NOW, 90)

@@ -160,7 +160,7 @@ async def test_the_filter_narrows_as_one_types_and_goes_with_escape() -> None:
         await seat.sees(" mine ")
         await seat.press("slash", *"zzz")
         assert "nothing matches" in seat.text
-        assert "preflight" not in seat.text  # no profile is shown beside
+        assert "preflight" not in seat.text  # no profile is shown there
         await seat.press("enter", "enter")
         assert seat.chosen == []
 

@@ -127,12 +127,12 @@ async def test_when_the_server_ends_no_process_is_left() -> None:
     await asyncio.gather(*closing)
 
 
-def test_a_port_that_is_taken_is_told() -> None:
+def test_a_port_that_is_taken_is_reported() -> None:
     with listen("127.0.0.1", 0) as taken, pytest.raises(ServerError, match="choose another with --host and --port"):
         listen("127.0.0.1", taken.getsockname()[1])
 
 
-def test_a_name_that_no_host_can_have_is_told() -> None:
+def test_a_name_that_no_host_can_have_is_reported() -> None:
     with pytest.raises(ServerError, match=r"é\.\.x:0: cannot listen: .*--host"):
         listen("é..x", 0)
 
