@@ -57,7 +57,12 @@ FIGURES = (
     FigureKind("output_faults", "output", "", "events", _NONE, "verdicts of canaries and sampled answers"),
     FigureKind("exact_match_percent", "output", "%", "share", _HIGHER, "questions answered right under load"),
     FigureKind(
-        "(ttft|tpot|itl|e2e)_(mean|p[1-9][0-9]{0,2})_ms", "performance", "ms", "mean", _LOWER, "latency at a load"
+        "(ttft|ttft_from_intended|tpot|itl|e2e)_(mean|p[1-9][0-9]{0,3})_ms",
+        "performance",
+        "ms",
+        "mean",
+        _LOWER,
+        "latency at a load",
     ),
     FigureKind("requests_per_s", "performance", "/s", "mean", _HIGHER, "requests completed at a load"),
     FigureKind("(input|output|total)_tokens_per_s", "performance", "tok/s", "mean", _HIGHER, "throughput at a load"),

@@ -259,15 +259,15 @@ def student_t(freedom: int, confidence: float) -> float:
     Its square is the quantile of F with 1 and as many degrees of freedom.
     """
     low, high = 0.0, 1.0
-    while _student_within(high, freedom) < confidence:
+    while student_within(high, freedom) < confidence:
         low, high = high, 2 * high
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if _student_within(middle, freedom) < confidence else (low, middle)
+        low, high = (middle, high) if student_within(middle, freedom) < confidence else (low, middle)
     return high
 
 
-def _student_within(t: float, freedom: int) -> float:
+def student_within(t: float, freedom: int) -> float:
     """The probability of a value between -t and t (Abramowitz and Stegun 26.7.3 and 26.7.4, finite sums)."""
     angle = math.atan(t / math.sqrt(freedom))
     cosine2, odd = math.cos(angle) ** 2, freedom % 2

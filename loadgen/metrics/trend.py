@@ -19,13 +19,19 @@ _STAKES = (0.3, 0.6, 0.95)
 
 def rise(values: Sequence[float], false_alarms: float) -> float | None:
     """The last third's mean over the first third's, minus 1; None if that may be chance."""
+    third = len(values) // 3
+    first = fmean(values[:third]) if third else 0.0
+    is_sure = evidence_of_rise(values) >= -math.log(false_alarms)
+    return fmean(values[-third:]) / first - 1 if first > 0 and is_sure else None
+
+
+def evidence_of_rise(values: Sequence[float]) -> float:
+    """The logarithm of the highest wealth of the bets that they rise; e to minus this bounds the p-value."""
     test = Evidence(len(_STAKES))
     for count in range(2, len(values) + 1):
         above = _above(values[:count])
         test.gain([math.log1p(stake * above) for stake in _STAKES])
-    third = len(values) // 3
-    first = fmean(values[:third]) if third else 0.0
-    return fmean(values[-third:]) / first - 1 if first > 0 and test.is_enough(false_alarms) else None
+    return test.log_most
 
 
 def _above(seen: Sequence[float]) -> float:

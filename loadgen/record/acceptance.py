@@ -1,0 +1,677 @@
+"""From the lines of an acceptance and the results of its runs to its certificate: a pure function, so that it can be
+made again and compared.
+
+Every criterion is found by the rule of its figure (`loadgen.criteria`); those that are statistical are then judged
+together (`loadgen.metrics.acceptance`). What cannot be known is inconclusive with a reason, never a pass: a client that
+was the limit, a stage that was cut short, fewer starts than planned. What a box cannot report is not tested, and said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import NamedTuple
+
+from loadgen.criteria import PHASES, PhaseName
+from loadgen.format import counted, iso_time, significant
+from loadgen.metrics.acceptance import (
+    FALSE_FAIL,
+    FALSE_PASS,
+    MIN_STARTS,
+    MIN_TREND_VALUES,
+    Held,
+    Level,
+    Trial,
+    holm,
+    level_of,
+    of_shares,
+    of_trend,
+    over_starts,
+    rate_at_most,
+    spread_of,
+    starts_needed,
+    trials_needed,
+)
+from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.stall import STALLED
+from loadgen.metrics.trend import means
+from loadgen.profile.values import limit_of
+from loadgen.record.demands import LIKE_FIGURES
+from loadgen.record.figures import load_of
+from loadgen.record.start import differences
+from loadgen.schema.bounds import Columns
+from loadgen.schema.certificate import (
+    AcceptBegan,
+    AcceptLine,
+    AcceptResumed,
+    BoxIdentity,
+    BoxSeen,
+    Certificate,
+    Counted,
+    Criterion,
+    Demand,
+    FactFound,
+    Judged,
+    Outcome,
+    PhaseBegan,
+    PhaseEnded,
+    PhaseRecord,
+    PhaseState,
+    ProbesRun,
+    RunMade,
+)
+from loadgen.schema.finding import Verdict
+from loadgen.schema.probe import ProbeResult
+from loadgen.schema.result import Result, StageResult
+from loadgen.schema.start import ServerStart
+
+_SKIPPED = 4  # the first quarter of a burn-in: caches fill, and GPUs warm up
+_NOT_YET = "not measured yet"
+_LONGER = "a longer burn-in"
+
+
+@dataclass
+class Phase:
+    """What is known of one phase."""
+
+    began_s: list[float] = field(default_factory=list)
+    ended: PhaseEnded | None = None
+    runs: list[RunMade] = field(default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        return self.ended is not None
+
+
+@dataclass
+class Evidence:
+    """All that an acceptance has left so far."""
+
+    began: AcceptBegan
+    results: Mapping[str, Result]
+    starts: int = 0
+    looks: int = 0
+    last_s: float = 0.0
+    version: str = ""
+    box: BoxIdentity | None = None
+    phases: dict[PhaseName, Phase] = field(default_factory=lambda: {name: Phase() for name in PHASES})
+    facts: list[FactFound] = field(default_factory=list)
+    counts: list[Counted] = field(default_factory=list)
+    probes: list[ProbeResult] = field(default_factory=list)
+
+    def take(self, line: AcceptLine) -> None:
+        self.last_s = line.unix_s
+        match line:
+            case AcceptBegan() | AcceptResumed():
+                self.starts, self.version = line.starts, line.vramp_version
+            case BoxSeen():
+                self.box = line.box
+            case PhaseBegan():
+                self.phases[line.phase].began_s.append(line.unix_s)
+                self.phases[line.phase].ended = None
+            case PhaseEnded():
+                self.phases[line.phase].ended = line
+            case RunMade():
+                self.phases[line.phase].runs.append(line)
+            case FactFound():
+                self.facts.append(line)
+            case Counted():
+                self.counts.append(line)
+            case ProbesRun():
+                self.probes = list(line.results)
+            case Judged():
+                self.looks += 1
+
+    def runs(self, *phases: PhaseName) -> Iterator[tuple[RunMade, Result]]:
+        """The runs of some phases that have a result, in order."""
+        for phase in phases:
+            for run in self.phases[phase].runs:
+                if run.folder in self.results:
+                    yield run, self.results[run.folder]
+
+    def counted(self, demand: Demand) -> list[Counted]:
+        return [one for one in self.counts if one.phase == demand.phase and one.figure == demand.figure]
+
+
+class Found(NamedTuple):
+    """What a rule found for one criterion, before all are judged together."""
+
+    reason: str
+    outcome: Outcome | None = None  # None: by its trial
+    observed: float | str | None = None
+    trial: Trial | None = None
+    samples: int | None = None
+    starts: int = 0
+    needs: str = ""
+    takes: Callable[[Level], str] | None = None  # what it would take, if the trial does not tell
+
+
+def evidence_of(lines: Iterable[AcceptLine], results: Mapping[str, Result]) -> Evidence:
+    """All that the lines say; the first must be `AcceptBegan`."""
+    lines = iter(lines)
+    first = next(lines)
+    assert isinstance(first, AcceptBegan)
+    evidence = Evidence(first, results)
+    evidence.take(first)
+    for line in lines:
+        evidence.take(line)
+    return evidence
+
+
+def certificate_from(evidence: Evidence, files: Mapping[str, str]) -> Certificate:
+    """The certificate of what is known so far; `files` are the checksums of what it rests on."""
+    began = evidence.began
+    found = {demand: _RULES[demand.rule](demand, evidence) for demand in began.demands}
+    untested = [
+        f"{demand.figure}: {one.reason}" for demand, one in found.items() if one.outcome is None and one.trial is None
+    ]
+    found = {demand: one for demand, one in found.items() if one.outcome is not None or one.trial is not None}
+    criteria = _judged(found, evidence)
+    phases = tuple(_phase(name, evidence, criteria) for name in PHASES if name in began.phases)
+    skipped = [f"{phase.name}: {phase.reason}" for phase in phases if phase.state == "skipped"]
+    verdict, reasons = _verdict(phases, criteria)
+    first = next((result for _, result in evidence.runs(*PHASES)), None)
+    return Certificate(
+        vramp_version=evidence.version,
+        verdict=verdict,
+        reasons=reasons,
+        by=began.by,
+        box=evidence.box,
+        profile=began.name,
+        model=None if first is None else first.environment.get("model"),
+        started_at=iso_time(began.unix_s),
+        finished_at=iso_time(evidence.last_s),
+        pass_confidence=1 - FALSE_PASS,
+        false_fail=FALSE_FAIL,
+        phases=phases,
+        criteria=criteria,
+        not_tested=(*began.not_tested, *skipped, *dict.fromkeys(untested)),
+        like=began.like,
+        files=dict(sorted(files.items())),
+    )
+
+
+def _verdict(phases: Sequence[PhaseRecord], criteria: Sequence[Criterion]) -> tuple[Outcome, tuple[str, ...]]:
+    """Failed if anything failed; passed if everything that was asked for did, or was skipped."""
+    by_outcome: dict[Outcome, list[str]] = {"fail": [], "inconclusive": [], "pass": []}
+    for one in criteria:
+        by_outcome[one.outcome].append(f"{title(one.demand)}: {one.reason}")
+    for phase in phases:
+        told = any(one.demand.phase == phase.name and one.outcome == phase.state for one in criteria)
+        if phase.state in ("fail", "inconclusive") and not told:
+            by_outcome[phase.state].append(f"{phase.name}: {phase.reason}")
+    if by_outcome["fail"]:
+        return "fail", tuple(by_outcome["fail"])
+    if by_outcome["inconclusive"] or not criteria:
+        return "inconclusive", tuple(by_outcome["inconclusive"]) or ("nothing was judged",)
+    return "pass", (f"{len(criteria)} of {len(criteria)} criteria passed",)
+
+
+def title(demand: Demand) -> str:
+    """A criterion in a few words: `ttft_p99_ms at conc 8, ISL 512, OSL 128`."""
+    return f"{demand.figure} at {demand.load}" if demand.load else demand.figure
+
+
+def _phase(name: PhaseName, evidence: Evidence, criteria: Sequence[Criterion]) -> PhaseRecord:
+    known, own = evidence.phases[name], [one for one in criteria if one.demand.phase == name]
+    state, reason = _phase_state(known, own)
+    return PhaseRecord(
+        name=name,
+        state=state,
+        reason=reason,
+        started_at=iso_time(known.began_s[0]) if known.began_s else None,
+        finished_at=iso_time(known.ended.unix_s) if known.ended is not None else None,
+        attempts=len(known.began_s),
+        runs=tuple(run.folder for run in known.runs),
+    )
+
+
+def _phase_state(known: Phase, criteria: Sequence[Criterion]) -> tuple[PhaseState, str]:
+    bad = [one for one in criteria if one.outcome == "fail"]
+    if bad:
+        return "fail", f"{len(bad)} of {len(criteria)} criteria failed"
+    if known.ended is None:
+        return "inconclusive", "it was interrupted" if known.began_s else "it has not begun"
+    if known.ended.state == "failed":
+        return "fail", known.ended.reason
+    if known.ended.state == "skipped":
+        return "skipped", known.ended.reason
+    unknown = sum(one.outcome == "inconclusive" for one in criteria)
+    if unknown:
+        return "inconclusive", f"{unknown} of {len(criteria)} criteria are inconclusive"
+    return (
+        "pass",
+        f"{len(criteria)} of {len(criteria)} criteria passed" if criteria else "carried out; nothing was demanded",
+    )
+
+
+def _judged(found: Mapping[Demand, Found], evidence: Evidence) -> tuple[Criterion, ...]:
+    """All criteria, the statistical ones together: those without evidence are among them, as chances yet to come."""
+    share = 0.5 if evidence.began.like else 1.0  # other boxes' bounds have spent the other half
+    level = level_of(max(1, evidence.looks), fail=FALSE_FAIL * share)
+    following = level_of(max(1, evidence.looks) + 1, fail=FALSE_FAIL * share)
+    p_values = [_p_value(demand, one) for demand, one in found.items()]
+    statistical = [index for index, p in enumerate(p_values) if p is not None]
+    held = dict(zip(statistical, holm([p_values[index] or 0.0 for index in statistical], level.fail), strict=True))
+    return tuple(
+        _criterion(demand, one, held.get(index), level, following) for index, (demand, one) in enumerate(found.items())
+    )
+
+
+def _p_value(demand: Demand, one: Found) -> float | None:
+    """None for a criterion that is no matter of chance."""
+    if demand.rule not in ("mean", "share", "trend"):
+        return None
+    return 1.0 if one.trial is None or one.outcome is not None else one.trial.p_good
+
+
+def _criterion(demand: Demand, one: Found, held: Held | None, level: Level, following: Level) -> Criterion:
+    if one.trial is None or held is None:
+        return Criterion(
+            demand=demand,
+            outcome=one.outcome or "inconclusive",
+            reason=one.reason,
+            observed=one.observed,
+            no_interval=one.reason if one.outcome == "inconclusive" else "it is not a matter of chance",
+            samples=one.samples,
+            starts=one.starts,
+            needs=one.needs,
+        )
+    low, high = one.trial.ends(held.level, level.not_pass)
+    outcome = one.outcome or _outcome(one.trial, held, level)
+    scale = _SCALES[demand.rule]
+    return Criterion(
+        demand=demand,
+        outcome=outcome,
+        reason=one.reason if one.outcome else _sentence(demand, outcome, scale * low, scale * high),
+        observed=one.observed,
+        low=scale * low,
+        high=scale * high,
+        confidence=1 - held.level,
+        spread=one.trial.spread,
+        samples=one.samples,
+        starts=one.starts,
+        needs=one.needs or (one.takes(following) if one.takes is not None and outcome == "inconclusive" else ""),
+    )
+
+
+_SCALES = {"mean": 1.0, "share": 100.0, "trend": 100.0}  # of trials, which know shares, not percent
+
+
+def _outcome(trial: Trial, held: Held, level: Level) -> Outcome:
+    if held.is_rejected:
+        return "fail"
+    return "pass" if trial.p_bad <= level.not_pass else "inconclusive"
+
+
+def edge_of(demand: Demand) -> float:
+    """The bound with its margin: the last good value."""
+    assert isinstance(demand.bound, int | float)
+    return demand.bound + demand.margin if demand.direction == "at_most" else demand.bound - demand.margin
+
+
+def _sentence(demand: Demand, outcome: Outcome, low: float, high: float) -> str:
+    edge = f"{significant(edge_of(demand))} {demand.unit}".strip()
+    interval = f"{significant(low)} to {significant(high)} {demand.unit}".strip()
+    match outcome:
+        case "pass":
+            return f"{interval}: all within {edge}"
+        case "fail":
+            return f"{interval}: all beyond {edge}"
+        case _:
+            return f"{interval}: {edge} lies within, or too near"
+
+
+# The rules.
+
+
+def _over_starts(demand: Demand, evidence: Evidence) -> Found:
+    by_start = stages_by_start(evidence, demand.load)
+    values: list[float] = []
+    doubts: list[str] = []
+    is_lower_bound = False
+    samples = 0
+    for start, stages in by_start.items():
+        measured = [(stage, figure_of(stage, demand.figure)) for stage in stages]
+        sound = [(stage, value) for stage, value in measured if value is not None and stage.doubt is None]
+        if not sound:
+            why = next((stage.doubt for stage in stages if stage.doubt), "it was cut short, or measured nothing")
+            doubts.append(f"start {start}: {why}")
+            continue
+        stage, value = sound[-1]
+        assert value is not None
+        values.append(value)
+        samples += stage.requests.completed
+        is_lower_bound |= _is_lower_bound(stage, demand.figure)
+    observed = fmean(values) if values else None
+    found = Found(_NOT_YET, observed=observed, samples=samples or None, starts=len(values))
+    planned = max(MIN_STARTS, evidence.starts)
+    if len(values) < planned:
+        reason = f"{len(values)} of {counted(planned, 'start')} count" if by_start else _NOT_YET
+        missing = counted(planned - len(values), "more start")
+        return found._replace(
+            outcome="inconclusive", reason="; ".join([reason, *doubts]), needs=missing, trial=_trial(demand, values)
+        )
+    trial = _trial(demand, values)
+    assert trial is not None
+    if is_lower_bound:
+        trial = trial._replace(p_bad=1.0)
+    return found._replace(trial=trial, takes=lambda level: _more_starts(demand, values, level))
+
+
+def _trial(demand: Demand, values: Sequence[float]) -> Trial | None:
+    if len(values) < MIN_STARTS:
+        return None
+    is_lower = demand.direction == "at_most"
+    return over_starts(values, edge_of(demand), lower_is_better=is_lower, known=demand.spread)
+
+
+def _more_starts(demand: Demand, values: Sequence[float], level: Level) -> str:
+    more = starts_needed(values, edge_of(demand), spread_of(values, demand.spread), level=level)
+    if more is None:
+        return "no reasonable number of starts: it lies on the bound; a margin would tell what does not matter"
+    return f"about {counted(more, 'more start')}, if they are like those so far"
+
+
+def stages_by_start(evidence: Evidence, load: str) -> dict[int, list[StageResult]]:
+    """The stages of one load that came to their end, by the number of the start; a start may have none."""
+    found: dict[int, list[StageResult]] = {}
+    for run, result in evidence.runs("performance"):
+        whole = result.stages if result.state == "complete" else result.stages[:-1]
+        same = [stage for stage in whole if stage.target.concurrency != 0 and load_of(stage).words == load]
+        found.setdefault(run.start, []).extend(same)
+    return found
+
+
+def figure_of(stage: StageResult, figure: str) -> float | None:
+    """A figure of a stage by its name in a criterion."""
+    match figure:
+        case "goodput_percent":
+            return None if stage.goodput is None or stage.goodput.share is None else 100 * stage.goodput.share
+        case "tokens_per_joule":
+            return None if stage.energy is None else stage.energy.tokens_per_s_per_w
+    if not figure.endswith("_ms"):
+        value: float | None = getattr(stage.throughput, figure, None)
+        return value
+    metric, percent = limit_of(figure.removesuffix("_ms"))
+    summary = stage.latency_ms.get(metric)
+    if summary is None or percent is None or summary.hdr is None:
+        return None if summary is None or percent is not None else summary.mean
+    return Histogram.from_hdr(summary.hdr).percentile_ms(percent)
+
+
+def _is_lower_bound(stage: StageResult, figure: str) -> bool:
+    metric, _, statistic = figure.removesuffix("_ms").rpartition("_")
+    summary = stage.latency_ms.get(metric)
+    return summary is not None and statistic in summary.lower_bounds
+
+
+def _shares(demand: Demand, evidence: Evidence) -> Found:
+    pairs = _failed(demand, evidence) if demand.figure == "failed_percent" else _answered(demand, evidence)
+    counts = [(good, trials) for good, trials in pairs if trials]
+    if not counts:
+        return Found(_NOT_YET, "inconclusive")
+    good, trials = zip(*counts, strict=True)
+    is_failures = demand.figure == "failed_percent"
+    edge = edge_of(demand) / 100
+    trial = of_shares(good, trials, 1 - edge if is_failures else edge)
+    bad, count = sum(trials) - sum(good), sum(trials)
+    if is_failures:
+        trial = _as_failures(trial)
+    observed = 100 * (bad if is_failures else count - bad) / count
+    found = Found("", observed=observed, trial=trial, samples=count, starts=len(counts))
+    if not evidence.phases[demand.phase].is_over:
+        return found._replace(outcome="inconclusive", reason="its phase is not over yet")
+    edge_good = 1 - edge if is_failures else edge
+    return found._replace(takes=lambda level: _more_trials(bad, count, edge_good, level))
+
+
+def _as_failures(trial: Trial) -> Trial:
+    """The trial of a share of good ones, as one of failures."""
+
+    def ends(good: float, bad: float) -> tuple[float, float]:
+        low, high = trial.ends(good, bad)
+        return 1 - high, 1 - low
+
+    return trial._replace(value=1 - trial.value, ends=ends)
+
+
+def _more_trials(bad: int, count: int, edge: float, level: Level) -> str:
+    more = trials_needed(bad, count, edge, level)
+    return (
+        "no reasonable number: it lies on the bound"
+        if more is None
+        else f"about {more:,} more, if all goes on like this"
+    )
+
+
+def _answered(demand: Demand, evidence: Evidence) -> Iterator[tuple[int, int]]:
+    """All questions together: each is asked by itself."""
+    counts = evidence.counted(demand)
+    yield sum(one.count for one in counts), sum(one.trials or 0 for one in counts)
+
+
+def _failed(demand: Demand, evidence: Evidence) -> Iterator[tuple[int, int]]:
+    for stages in stages_by_start(evidence, demand.load).values():
+        checks = [stage.failures for stage in stages if stage.failures is not None]
+        scheduled = sum(check.scheduled for check in checks)
+        yield scheduled - min(scheduled, sum(check.count for check in checks)), scheduled
+
+
+def _events(demand: Demand, evidence: Evidence) -> Found:
+    counts = [(one.count, one.text or one.subject) for one in evidence.counted(demand)]
+    if demand.figure in _EVENTS:
+        counts += [
+            (count, text) for _, result in evidence.runs(demand.phase) for count, text in _EVENTS[demand.figure](result)
+        ]
+    if demand.figure == "probe_failures":
+        counts += [
+            (int(probe.state in ("fail", "failed")), probe.why) for probe in evidence.probes if probe.state != "absent"
+        ]
+    if demand.figure == "start_differences":
+        counts += _start_differences(evidence)
+    total = sum(count for count, _ in counts)
+    if total:
+        first = next((text for count, text in counts if count and text), "")
+        return Found(f"{total:,} of them{f': {first}' if first else ''}", "fail", observed=float(total))
+    ended = evidence.phases[demand.phase].ended
+    if ended is None:
+        return Found("none so far; its phase is not over yet" if counts else _NOT_YET, "inconclusive")
+    if not counts:
+        return Found(f"skipped: {ended.reason}" if ended.state == "skipped" else "nothing here reports it")
+    hours = _hours(demand, evidence)
+    often = f" in {significant(hours)} h: at most {significant(rate_at_most(hours))} an hour (95 %)" if hours else ""
+    return Found(f"none{often}", "pass", observed=0.0)
+
+
+def _hours(demand: Demand, evidence: Evidence) -> float:
+    own = sum(one.hours or 0.0 for one in evidence.counted(demand))
+    runs = sum(stage.duration_s for _, result in evidence.runs(demand.phase) for stage in result.stages) / 3600
+    return max(own, runs) if demand.phase == "burn-in" else 0.0
+
+
+def _of_gpus(name: str) -> Callable[[Result], Iterator[tuple[int, str]]]:
+    """Errors that GPUs counted; nothing where no GPU reports the counter."""
+
+    def counts(result: Result) -> Iterator[tuple[int, str]]:
+        for stage in result.stages:
+            for gpu in stage.gpu:
+                count = getattr(gpu, name)
+                if count is not None:
+                    yield count, f"gpu {gpu.index}"
+
+    return counts
+
+
+def _of_verdicts(is_meant: Callable[[Verdict], bool]) -> Callable[[Result], Iterator[tuple[int, str]]]:
+    def counts(result: Result) -> Iterator[tuple[int, str]]:
+        verdicts = [*result.verdicts, *(verdict for stage in result.stages for verdict in stage.verdicts)]
+        bad = [verdict for verdict in verdicts if verdict.bad and is_meant(verdict)]
+        yield len(bad), bad[0].text if bad else ""
+
+    return counts
+
+
+def _of_failures(result: Result) -> Iterator[tuple[int, str]]:
+    for stage in result.stages:
+        if stage.failures is not None:
+            kinds = ", ".join(stage.requests.errors)
+            yield stage.failures.count, kinds or "never sent"
+
+
+def _of_restarts(result: Result) -> Iterator[tuple[int, str]]:
+    died = result.state == "server_died"
+    yield len(result.environment.get("server_starts") or [0]) - 1 + died, result.reason if died else "restarted"
+
+
+_EVENTS: dict[str, Callable[[Result], Iterator[tuple[int, str]]]] = {
+    "ecc_uncorrectable": _of_gpus("ecc_uncorrectable"),
+    "xids": _of_gpus("xids"),
+    "links_lost": _of_verdicts(lambda verdict: verdict.id == "link-down"),
+    "stalls": _of_verdicts(lambda verdict: verdict.id == STALLED),
+    "output_faults": _of_verdicts(lambda verdict: verdict.id.startswith("output-")),
+    "failed_requests": _of_failures,
+    "server_restarts": _of_restarts,
+}
+
+
+def _start_differences(evidence: Evidence) -> Iterator[tuple[int, str]]:
+    """Each start against the first; times are left out, because a first start may fill caches."""
+    known = [(number, start) for number, start in starts_of(evidence) if start is not None]
+    for number, start in known[1:]:
+        found = [one for one in differences(known[0][1], start) if one.what != "start"]
+        yield len(found), f"start {number}: {found[0].words}" if found else ""
+
+
+def starts_of(evidence: Evidence) -> Iterator[tuple[int, ServerStart | None]]:
+    """Every start of the server in the phase about starts, or else in that about performance."""
+    phase: PhaseName = "start" if evidence.phases["start"].runs else "performance"
+    for number, (_, result) in enumerate(evidence.runs(phase), start=1):
+        yield number, None if result.server is None else result.server.start
+
+
+def _each(demand: Demand, evidence: Evidence) -> Found:
+    values = list(_values(demand, evidence))
+    known = [(subject, value) for subject, value in values if isinstance(value, int | float)]
+    if not known:
+        return _unknown(demand, evidence)
+    worst = max(known, key=lambda pair: _badness(demand, pair[1]))
+    is_bad = _badness(demand, worst[1]) > demand.margin
+    words = f"{worst[0]}: " if worst[0] else ""
+    reason = f"{words}{significant(worst[1])} {demand.unit}".strip()
+    missing = [subject for subject, value in values if value is None]
+    found = Found(reason, "fail" if is_bad else "pass", observed=worst[1], samples=len(known), starts=len(known))
+    if missing and not is_bad:
+        return found._replace(outcome="inconclusive", reason=f"unknown for {', '.join(missing)}")
+    if not is_bad and not evidence.phases[demand.phase].is_over:
+        return found._replace(outcome="inconclusive", reason=f"{reason}; its phase is not over yet")
+    return found
+
+
+def _badness(demand: Demand, value: float) -> float:
+    """How far a value is beyond its bound, without the margin."""
+    assert isinstance(demand.bound, int | float)
+    match demand.direction:
+        case "at_most":
+            return value - demand.bound
+        case "at_least":
+            return demand.bound - value
+        case _:
+            return abs(value - demand.bound)
+
+
+def _values(demand: Demand, evidence: Evidence) -> Iterator[tuple[str, float | str | None]]:
+    yield from ((one.subject, one.value) for one in evidence.facts if one.figure == demand.figure)
+    if demand.phase == "start":
+        name = "total_s" if demand.figure == "start_s" else demand.figure
+        for number, start in starts_of(evidence):
+            yield f"start {number}", None if start is None else getattr(start, name)
+    if demand.phase == "silicon":
+        for probe in evidence.probes:
+            for figure in probe.figures:
+                if demand.figure == f"probe.{figure.name}":
+                    yield figure.subject, figure.value
+
+
+def _unknown(demand: Demand, evidence: Evidence) -> Found:
+    ended = evidence.phases[demand.phase].ended
+    why = next((one.reason for one in evidence.facts if one.figure == demand.figure and one.reason), "")
+    if ended is not None and ended.state == "skipped":
+        why = f"{demand.phase} was skipped: {ended.reason}"
+    return Found(why or (_NOT_YET if ended is None else "nothing here reports it"), "inconclusive")
+
+
+def _texts(demand: Demand, evidence: Evidence) -> Found:
+    values = [(subject, str(value)) for subject, value in _values(demand, evidence) if value is not None]
+    if not values:
+        return _unknown(demand, evidence)
+    other = next(((subject, value) for subject, value in values if value != demand.bound), None)
+    subject, value = other or values[0]
+    words = f"{subject}: {value}" if subject else value
+    return Found(words, "fail" if other else "pass", observed=value, samples=len(values))
+
+
+def _trend(demand: Demand, evidence: Evidence) -> Found:
+    edge = edge_of(demand) / 100
+    name = demand.figure.removesuffix("_percent")
+    series = [values for _, result in evidence.runs(demand.phase) for values in _series(name, result) if values]
+    ended = evidence.phases[demand.phase].ended
+    if not series:
+        if ended is None:
+            return Found(_NOT_YET, "inconclusive")
+        return Found(ended.reason or "nothing here reports it")
+    trials = [of_trend(values, edge) for values in series if len(values) >= MIN_TREND_VALUES]
+    if not trials:
+        return Found("too short to tell", "inconclusive", needs=_LONGER)
+    # Several series are several chances of a false alarm, and all must pass.
+    highest = max(trials, key=lambda trial: trial.value)
+    p_good = min(1.0, len(trials) * min(trial.p_good for trial in trials))
+    trial = highest._replace(p_good=p_good, p_bad=max(trial.p_bad for trial in trials))
+    samples = sum(len(values) for values in series)
+    return Found("", observed=100 * trial.value, trial=trial, samples=samples, takes=lambda level: _LONGER)
+
+
+def _series(name: str, result: Result) -> list[list[float]]:
+    """A figure in the later part of a run, as means of equally long parts, of each GPU; inverted for a fall."""
+    match name:
+        case "ttft_rise" | "tpot_rise":
+            return [_later_means(result.series, f"{name.removesuffix('_rise')}_p50_ms")]
+        case "server_memory_rise":
+            return [_later_means(result.host_series, "server_rss_bytes")]
+        case "clock_fall":
+            clocks = [_later_means(gpu.columns, "gfx_clock_mhz") for gpu in result.gpu_series]
+            return [[1 / value for value in values] for values in clocks]
+    column = {"hbm_rise": "hbm_used_bytes", "power_rise": "power_w"}[name]
+    return [_later_means(gpu.columns, column) for gpu in result.gpu_series]
+
+
+def _later_means(columns: Columns, name: str) -> list[float]:
+    known = [value for value in columns.get(name, []) if value]
+    return means(known[len(known) // _SKIPPED :])
+
+
+_RULES: dict[str, Callable[[Demand, Evidence], Found]] = {
+    "mean": _over_starts,
+    "share": _shares,
+    "events": _events,
+    "each": _each,
+    "text": _texts,
+    "trend": _trend,
+}
+
+
+def values_like(evidence: Evidence) -> dict[tuple[str, str], list[float]]:
+    """The figures of this box at each of its starts that can make bounds for others, by figure and load."""
+    found: dict[tuple[str, str], list[float]] = {}
+    loads = {load_of(stage).words for _, result in evidence.runs("performance") for stage in result.stages}
+    for load in loads:
+        for stages in stages_by_start(evidence, load).values():
+            sound = [stage for stage in stages if stage.doubt is None]
+            for figure in LIKE_FIGURES if sound else ():
+                value = figure_of(sound[-1], figure)
+                if value is not None:
+                    found.setdefault((figure, load), []).append(value)
+    tokens = [start.kv_cache_tokens for _, start in starts_of(evidence) if start is not None]
+    known = [float(count) for count in tokens if count is not None]
+    return found | ({("kv_cache_tokens", ""): known} if known else {})

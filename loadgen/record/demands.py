@@ -1,0 +1,213 @@
+"""What a profile demands of a box, as criteria: nothing is measured yet.
+
+They come from four places: what must never happen; limits in `[slo]` and figures in `[reference]`; rows of `[accept]`,
+which replace those for the same figure, load and direction; and boxes that passed, whose own spread makes the bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import fmean, variance
+
+import msgspec
+
+from loadgen.criteria import PHASES, Direction, PhaseName, figure_kind
+from loadgen.errors import ProfileError
+from loadgen.metrics.acceptance import FALSE_FAIL, MIN_STARTS, RESOLUTION, prediction_limit
+from loadgen.profile.accept import Accept, AcceptCriterion
+from loadgen.profile.schema import Profile
+from loadgen.profile.values import per_stream_limits_ms, stage_limits_ms
+from loadgen.record.figures import LoadShape
+from loadgen.schema.certificate import Demand, Spread
+
+NEVER: dict[str, PhaseName] = {
+    "blocking_findings": "box",
+    "probe_failures": "silicon",
+    "start_differences": "start",
+    "output_faults": "output",
+    "ecc_uncorrectable": "burn-in",
+    "xids": "burn-in",
+    "gpu_resets": "burn-in",
+    "server_restarts": "burn-in",
+    "links_lost": "burn-in",
+    "stalls": "burn-in",
+    "failed_requests": "burn-in",
+}
+"""Figures of which not one event is tolerated, by the phase that watches them."""
+_STEADY = {"ttft": 10.0, "tpot": 10.0, "server_memory": 5.0, "hbm": 5.0}
+"""By how many percent a figure may rise during the burn-in, as for the verdict `rising`."""
+LIKE_FIGURES: dict[str, Direction] = {
+    "output_tokens_per_s": "at_least",
+    "ttft_p50_ms": "at_most",
+    "ttft_p99_ms": "at_most",
+    "tpot_p50_ms": "at_most",
+    "tpot_p99_ms": "at_most",
+    "kv_cache_tokens": "at_least",
+}
+"""Figures that other boxes make bounds for, and from which side."""
+
+
+class OtherBoxes(msgspec.Struct, frozen=True):
+    """What boxes that passed have measured."""
+
+    names: tuple[str, ...]
+    values: Mapping[tuple[str, str], Sequence[Sequence[float]]]
+    """By figure and load, a box's values at each of its starts, for boxes that have it."""
+
+
+def criteria_of(
+    profile: Profile, loads: Sequence[LoadShape], like: OtherBoxes | None = None
+) -> tuple[tuple[Demand, ...], tuple[str, ...]]:
+    """All criteria of the phases that are asked for, and what is not tested; raises `ProfileError`.
+
+    `loads` are those under which the performance phase measures.
+    """
+    accept = profile.accept or Accept()
+    automatic = [*_never(profile), *_steady(), *_limits(profile, loads), *_published(profile, loads, accept)]
+    own = [demand for one in accept.criteria for demand in _own(one, loads)]
+    of_boxes = list(_like(like)) if like is not None else []
+    replaced = {_key(demand) for demand in own}
+    found = [*(demand for demand in automatic if _key(demand) not in replaced), *own, *of_boxes]
+    known = like.values if like is not None else {}
+    spreads = {key: _spread(values, len(values)) for key, values in known.items()}
+    kept = [_with_spread(demand, accept, spreads) for demand in found if demand.phase in accept.phases]
+    _require_criteria(profile, accept, kept)
+    order = list(PHASES)
+    kept.sort(key=lambda demand: order.index(demand.phase))
+    return tuple(kept), tuple(_not_tested(accept, kept))
+
+
+def _key(demand: Demand) -> tuple[str, str, str]:
+    return demand.figure, demand.load, demand.direction
+
+
+def _require_criteria(profile: Profile, accept: Accept, demands: Iterable[Demand]) -> None:
+    is_measured = any(demand.phase == "performance" and demand.direction != "none_of" for demand in demands)
+    if "performance" in accept.phases and not is_measured:
+        raise ProfileError(
+            f"{profile.name}: accept: nothing says how fast the box must be: give limits in [slo], published figures "
+            'in [reference], rows in [[accept.criteria]] or --like FOLDER, or leave "performance" out of accept.phases'
+        )
+
+
+def _not_tested(accept: Accept, demands: Sequence[Demand]) -> Iterator[str]:
+    for phase in PHASES:
+        if phase not in accept.phases:
+            yield f"{phase}: not asked for"
+    if "output" in accept.phases and not any(one.figure == "exact_match_percent" for one in demands):
+        yield "output: no share of right answers is demanded (exact_match_percent)"
+
+
+def demand(
+    figure: str, direction: Direction, bound: float | str | None, source: str, *, load: str = "", share: float = 0.0
+) -> Demand:
+    """A criterion by its figure's row; `share` is its margin as a share of the bound."""
+    kind = figure_kind(figure)
+    assert kind is not None
+    return Demand(
+        phase=kind.phase,
+        figure=figure,
+        unit=kind.unit,
+        rule=kind.rule,
+        load=load,
+        direction=direction,
+        bound=bound,
+        margin=0.0 if isinstance(bound, str) or bound is None else abs(bound) * share,
+        source=source,
+    )
+
+
+def _never(profile: Profile) -> Iterator[Demand]:
+    source = "nothing of this kind is tolerated"
+    for figure, phase in NEVER.items():
+        yield msgspec.structs.replace(demand(figure, "none_of", None, source), phase=phase)
+    if not profile.slo.failed:
+        yield demand("failed_requests", "none_of", None, "slo.failed is 0")
+
+
+def _steady() -> Iterator[Demand]:
+    for figure, percent in _STEADY.items():
+        yield demand(f"{figure}_rise_percent", "at_most", percent, "steady under a steady load")
+
+
+def _limits(profile: Profile, loads: Sequence[LoadShape]) -> Iterator[Demand]:
+    slo = profile.slo
+    for load in loads:
+        for name, limit_ms in stage_limits_ms(slo.limits_ms).items():
+            yield demand(f"{name}_ms", "at_most", limit_ms, f"slo.{name} of the profile", load=load.words)
+        if per_stream_limits_ms(slo.limits_ms):
+            wanted = 100 * profile.plan.goodput
+            yield demand("goodput_percent", "at_least", wanted, "plan.goodput of the profile", load=load.words)
+        if slo.failed:
+            yield demand("failed_percent", "at_most", 100 * slo.failed, "slo.failed of the profile", load=load.words)
+
+
+def _published(profile: Profile, loads: Sequence[LoadShape], accept: Accept) -> Iterator[Demand]:
+    if profile.reference is None:
+        return
+    for point in profile.reference.points:
+        wanted = point.concurrency, point.rate, point.isl, point.osl
+        source = ", ".join(filter(None, (profile.reference.source, point.of)))
+        for load in loads:
+            if not _matches(wanted, load) or point.pass_number not in (None, load.pass_number):
+                continue
+            for name, value in _known_figures(point.figures):
+                kind = figure_kind(name)
+                assert kind is not None
+                yield demand(name, kind.directions[0], value, source, load=load.words, share=accept.reference_margin)
+
+
+def _known_figures(published: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    """The published figures that a criterion can be about; counts and durations of a benchmark are none."""
+    for name, value in published.items():
+        if name == "requests_per_min":
+            yield "requests_per_s", value / 60
+        elif (kind := figure_kind(name)) is not None and kind.phase == "performance":
+            yield name, value
+
+
+def _matches(wanted: tuple[object, ...], load: LoadShape) -> bool:
+    have = load.concurrency, load.rate, load.isl, load.osl
+    return all(want in (None, has) for want, has in zip(wanted, have, strict=True))
+
+
+def _own(one: AcceptCriterion, loads: Sequence[LoadShape]) -> Iterator[Demand]:
+    kind = figure_kind(one.figure)
+    assert kind is not None
+    at = [load.words for load in loads if _matches(one.load, load)] if kind.phase == "performance" else [""]
+    if not at:
+        has = "; ".join(load.words for load in loads) or "nothing"
+        raise ProfileError(f"accept.criteria: {one.figure}: the profile has no such load, but {has}")
+    for load in at:
+        for direction, bound in one.bounds.items():
+            yield demand(one.figure, direction, bound, one.source, load=load, share=one.margin)
+
+
+def _like(boxes: OtherBoxes) -> Iterator[Demand]:
+    """Bounds that one more box of the same kind is beyond, in any figure, with half the rate of false alarms."""
+    enough = {key: values for key, values in boxes.values.items() if len(values) >= MIN_STARTS}
+    for (figure, load), values in enough.items():
+        means = [fmean(starts) for starts in values]
+        direction = LIKE_FIGURES[figure]
+        bound = prediction_limit(means, FALSE_FAIL / 2 / len(enough), upper=direction == "at_most")
+        source = f"{len(means)} boxes that passed, {min(means):.6g} to {max(means):.6g}"
+        yield demand(figure, direction, bound, source, load=load)
+
+
+def _spread(boxes: Sequence[Sequence[float]], count: int) -> Spread | None:
+    """How much starts of one box differ, over all boxes with several starts."""
+    several = [starts for starts in boxes if len(starts) >= MIN_STARTS and fmean(starts) > 0]
+    freedom = sum(len(starts) - 1 for starts in several)
+    if not freedom:
+        return None
+    pooled = sum((len(starts) - 1) * variance(starts) / fmean(starts) ** 2 for starts in several) / freedom
+    return Spread(max(RESOLUTION, math.sqrt(pooled)), freedom, f"the starts of {count} boxes that passed")
+
+
+def _with_spread(demand: Demand, accept: Accept, known: Mapping[tuple[str, str], Spread | None]) -> Demand:
+    if demand.rule != "mean":
+        return demand
+    stated = accept.start_spread
+    spread = Spread(stated, None, accept.start_spread_source) if stated else known.get((demand.figure, demand.load))
+    return msgspec.structs.replace(demand, spread=spread)

@@ -1,0 +1,238 @@
+"""The folder of an acceptance: its lines, its runs, the certificate made from them, and whether that still is theirs.
+
+A certificate rests on every file in the folder but itself and what is rendered from it; it names them with checksums.
+Checksums find what changed by accident or by hand, not a forger who makes the certificate again: for that, keep a copy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from loadgen.errors import UNDECODABLE, ProfileError, ResultError
+from loadgen.places import read_whole, write_whole
+from loadgen.plan.from_profile import stages_of
+from loadgen.profile.schema import Profile
+from loadgen.record.acceptance import Evidence, certificate_from, evidence_of, values_like
+from loadgen.record.demands import OtherBoxes, criteria_of
+from loadgen.record.figures import LoadShape
+from loadgen.schema.certificate import (
+    AcceptBegan,
+    AcceptLine,
+    BoxIdentity,
+    Certificate,
+    Demand,
+    RunMade,
+)
+from loadgen.schema.result import Result
+from loadgen.store.runs import RESULT, has_result, read_result
+
+LINES = "accept.jsonl"
+CERTIFICATE = "certificate.json"
+_RENDERED = "certificate."  # the beginning of the names of the certificate and of what is made from it
+_MOST_NAMED = 20
+
+
+def read_lines(folder: Path) -> list[AcceptLine]:
+    """The lines of an acceptance, without a torn last one; raises `ResultError`."""
+    path = folder / LINES
+    try:
+        texts = read_whole(path).split(b"\n")[:-1]
+    except OSError as error:
+        raise ResultError(f"{path}: cannot be read: {error.strerror}") from error
+    lines = []
+    for number, text in enumerate(texts, start=1):
+        try:
+            lines.append(msgspec.json.decode(text, type=AcceptLine))
+        except UNDECODABLE as error:
+            raise ResultError(f"{path}:{number}: not a line of an acceptance: {error}") from error
+    if not lines or not isinstance(lines[0], AcceptBegan):
+        raise ResultError(f"{path}: does not begin with the first line of an acceptance")
+    return lines
+
+
+def read_evidence(folder: Path, live: Mapping[str, Result] | None = None) -> Evidence:
+    """All that an acceptance has left; `live` are results by folder that are not on disk yet. Raises `ResultError`."""
+    lines = read_lines(folder)
+    results = dict(live or {})
+    for run in {line.folder for line in lines if isinstance(line, RunMade)} - results.keys():
+        path = PurePosixPath(run)
+        if path.is_absolute() or ".." in path.parts:
+            raise ResultError(f"{folder / LINES}: names a run outside its folder: {run}")
+        if has_result(folder / run):
+            results[run] = read_result(folder / run / RESULT)
+    return evidence_of(lines, results)
+
+
+def certificate_of(folder: Path, live: Mapping[str, Result] | None = None) -> Certificate:
+    """The certificate of what is known so far; raises `ResultError`."""
+    return certificate_from(read_evidence(folder, live), {} if live else _checksums(folder))
+
+
+def write_certificate_json(folder: Path) -> Certificate:
+    """Make the certificate of a folder, and write it there; raises `ResultError`."""
+    certificate = certificate_of(folder)
+    path = folder / CERTIFICATE
+    try:
+        write_whole(path, _document(certificate))
+    except OSError as error:
+        raise ResultError(f"{path}: cannot be written: {error.strerror}") from error
+    return certificate
+
+
+def read_certificate(folder: Path) -> Certificate:
+    """The certificate in a folder, as it was written; raises `ResultError`."""
+    return _decoded(folder / CERTIFICATE, _bytes_of(folder))
+
+
+def verify(folder: Path) -> list[str]:
+    """How the certificate differs from what its evidence says now; empty if in nothing. Raises `ResultError`."""
+    written = _bytes_of(folder)
+    certificate, again = _decoded(folder / CERTIFICATE, written), certificate_of(folder)
+    problems = [*_changed_files(certificate.files, again.files)]
+    again = msgspec.structs.replace(again, files=certificate.files)
+    if not problems and _document(again) != written and again == certificate:
+        problems.append(f"{CERTIFICATE}: its bytes are not those that vramp writes")
+    return [*problems, *_changed_fields(certificate, again)]
+
+
+def _bytes_of(folder: Path) -> bytes:
+    path = folder / CERTIFICATE
+    try:
+        return read_whole(path)
+    except OSError as error:
+        raise ResultError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _decoded(path: Path, document: bytes) -> Certificate:
+    try:
+        return msgspec.json.decode(document, type=Certificate)
+    except UNDECODABLE as error:
+        raise ResultError(f"{path}: not a certificate of this version of vramp: {error}") from error
+
+
+def _document(certificate: Certificate) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(certificate), indent=1) + b"\n"
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and not path.is_symlink() and not name.startswith(_RENDERED):
+            try:
+                with path.open("rb") as file:
+                    found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                raise ResultError(f"{path}: cannot be read: {error.strerror}") from error
+    return found
+
+
+def _changed_files(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    problems = [f"{name}: is missing" for name in before if name not in now]
+    problems += [f"{name}: has changed" for name in before if name in now and before[name] != now[name]]
+    problems += [f"{name}: was not there" for name in now if name not in before]
+    yield from problems[:_MOST_NAMED]
+    if len(problems) > _MOST_NAMED:
+        yield f"and {len(problems) - _MOST_NAMED} more files"
+
+
+def _changed_fields(written: Certificate, again: Certificate) -> Iterator[str]:
+    """The fields of the certificate that its evidence does not give."""
+    for name in Certificate.__struct_fields__:
+        before, now = getattr(written, name), getattr(again, name)
+        if name in ("criteria", "phases") and len(before) == len(now):
+            differing = sum(one != other for one, other in zip(before, now, strict=True))
+            if differing:
+                yield f"{CERTIFICATE}: {differing} of the {name} are not what the evidence says"
+        elif before != now:
+            yield f"{CERTIFICATE}: {name} is {_short(before)}, the evidence says {_short(now)}"
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def demands_of(
+    profile: Profile, like: Sequence[Path] = (), box: BoxIdentity | None = None
+) -> tuple[tuple[Demand, ...], tuple[str, ...], tuple[str, ...]]:
+    """What a profile demands, what will not be tested, and the boxes that bounds are taken from.
+
+    `box` is the one to be judged, if it is known already: the others must have the same GPUs. Raises `ProfileError` for
+    a profile that gives nothing to judge by, and for folders of `like` that do not fit.
+    """
+    if profile.plan.search is not None or profile.plan.ramp is not None:
+        raise ProfileError(
+            f"{profile.name}: plan: an acceptance measures at constant loads, not by a search or a ramp: give "
+            "load.concurrency or [[stages]]"
+        )
+    loads = [
+        LoadShape(
+            stage.concurrency,
+            stage.rate,
+            stage.arrival if stage.rate is not None else None,
+            stage.isl,
+            stage.osl,
+            pass_number=stage.pass_number,
+        )
+        for stage in stages_of(profile)
+        if not stage.no_load
+    ]
+    boxes = _other_boxes(profile, like, box) if like else None
+    demands, not_tested = criteria_of(profile, loads, boxes)
+    return demands, not_tested, boxes.names if boxes is not None else ()
+
+
+def _other_boxes(profile: Profile, folders: Sequence[Path], box: BoxIdentity | None) -> OtherBoxes:
+    values: dict[tuple[str, str], list[list[float]]] = {}
+    names = []
+    gpus = None if box is None else _gpus(box)
+    for folder in folders:
+        evidence = _passed(profile, folder)
+        assert evidence.box is not None
+        here = _gpus(evidence.box)
+        gpus = here if gpus is None else gpus
+        if here != gpus:
+            raise ProfileError(f"--like {folder}: is a box with {here}, this one has {gpus}")
+        names.append(_name(evidence.box, folder))
+        for key, starts in values_like(evidence).items():
+            values.setdefault(key, []).append(starts)
+    if len(set(names)) < len(names):
+        raise ProfileError("--like: names a box twice: each counts once")
+    if not any(len(boxes) > 1 for boxes in values.values()):
+        raise ProfileError("--like: one box shows no spread: name at least two, better eight")
+    return OtherBoxes(tuple(names), values)
+
+
+def _passed(profile: Profile, folder: Path) -> Evidence:
+    """The evidence of a box that passed with the same profile, if its certificate is that of its evidence."""
+    try:
+        certificate = read_certificate(folder)
+        problems = verify(folder)
+        evidence = read_evidence(folder)
+    except ResultError as error:
+        raise ProfileError(f"--like {folder}: {error}") from error
+    if certificate.verdict != "pass":
+        raise ProfileError(f"--like {folder}: its verdict is {certificate.verdict}; bounds come from boxes that passed")
+    if problems:
+        raise ProfileError(f"--like {folder}: its certificate is not that of its evidence: {problems[0]}")
+    if certificate.profile != profile.name:
+        raise ProfileError(f"--like {folder}: was judged by the profile {certificate.profile}, not {profile.name}")
+    if evidence.box is None:
+        raise ProfileError(f"--like {folder}: does not say what box it is")
+    return evidence
+
+
+def _gpus(box: BoxIdentity) -> str:
+    kinds = sorted({gpu.name for gpu in box.gpus})
+    return f"{len(box.gpus)} x {' and '.join(kinds)}" if kinds else "no GPU"
+
+
+def _name(box: BoxIdentity, folder: Path) -> str:
+    versions = {"vLLM": box.vllm_version, "driver": box.driver}
+    words = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    return f"{box.host}, {folder.name}{f' ({words})' if words else ''}"
