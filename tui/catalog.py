@@ -10,7 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -22,9 +22,9 @@ from loadgen.places import read_whole
 from loadgen.profile.document import build_profile, load_document, variant_names
 from loadgen.profile.schema import Profile
 from loadgen.report.assessment import best_of
+from loadgen.report.history import State, state_without_result
 from loadgen.schema.result import StageResult
-from loadgen.store.journal import JOURNAL, journal_is_held
-from loadgen.store.runs import RESULT
+from loadgen.store.runs import RESULT, profile_of, started_of
 
 Origin = Literal["yours", "site", "shipped"]
 SHIPPED_FOLDERS = (Path(__file__).parent / "profiles", Path(__file__).parents[1] / "profiles")
@@ -37,9 +37,6 @@ PROFILE_FOLDERS: tuple[tuple[Path, Origin], ...] = (
 """The folders in which profiles are looked up by name, in this order."""
 _MAX_BYTES = 4 << 20  # of a listed profile; a larger one can be started by its path
 
-State = Literal["complete", "stopped", "failed", "server_died", "goes on", "killed", "unreadable"]
-
-_FOLDER = re.compile(r"(?P<time>\d{8}T\d{6}Z)-(?P<profile>.+)")
 _REPEATED = re.compile(r"-\d+$")  # the suffix of a second run in the same second
 
 
@@ -170,33 +167,12 @@ def newest_by_profile(folders: Iterable[Path]) -> dict[str, Path]:
     return newest
 
 
-def profile_of(name: str) -> str:
-    """Return the profile that a run's folder is named after, or the whole name if it has another form."""
-    match = _FOLDER.fullmatch(name)
-    return match["profile"] if match is not None else name
-
-
 def past_run(folder: Path) -> PastRun:
     """Summarize the run in a folder."""
-    name, started = profile_of(folder.name), _started(folder.name)
+    name, started = profile_of(folder.name), started_of(folder.name)
     try:
         end = masked(msgspec.json.decode(read_whole(folder / RESULT), type=_End))
     except (OSError, *UNDECODABLE):
-        return PastRun(folder, name, started, _state_without_result(folder))
-    state = end.state if end.finished_at is not None else _state_without_result(folder)
+        return PastRun(folder, name, started, state_without_result(folder))
+    state = end.state if end.finished_at is not None else state_without_result(folder)
     return PastRun(folder, name, started, state, end.reason, end.stages)
-
-
-def _state_without_result(folder: Path) -> State:
-    journal = folder / JOURNAL
-    if not journal.is_file():
-        return "unreadable"
-    return "goes on" if journal_is_held(journal) else "killed"
-
-
-def _started(name: str) -> datetime | None:
-    match = _FOLDER.fullmatch(name)
-    try:
-        return datetime.strptime(match["time"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC) if match is not None else None
-    except ValueError:
-        return None

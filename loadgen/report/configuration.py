@@ -57,6 +57,16 @@ def configuration_differences(a: Result, b: Result) -> list[Setting]:
     return [*(setting for setting in found if setting.a != setting.b), *_start_differences(a, b)]
 
 
+def settings_of(result: Result) -> dict[str, str]:
+    """The settings that may explain other figures; not the versions of engine and vramp, nor what each run draws."""
+    return {
+        key: value
+        for key, value in _configuration(result).items()
+        if key not in ("vllm_version", "vramp", "server.docker.image", "server.command")
+        and not key.startswith("workers")
+    }
+
+
 def _start_differences(a: Result, b: Result) -> list[Setting]:
     """In what the starts of the two servers differ by more than starts do."""
     if a.server is None or b.server is None:

@@ -28,7 +28,7 @@ RUNS = Path("runs")  # the folder of all runs, in the current folder
 RESULT = "result.json"
 LAST = "last"  # means the newest run, so it cannot name a baseline
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_BEGINS_WITH_TIME = re.compile(r"[0-9]{8}T[0-9]{6}Z-")  # see `claim_folder`
+_FOLDER = re.compile(r"(?P<time>[0-9]{8}T[0-9]{6}Z)-(?P<profile>.+)")  # see `claim_folder`
 _SUFFIX = ".json"
 _NAMED = 8
 
@@ -136,7 +136,22 @@ def run_folders() -> list[Path]:
         found = [folder for folder in RUNS.iterdir() if _is_run(folder)]
     except OSError:
         return []
-    return sorted(found, key=lambda folder: (_BEGINS_WITH_TIME.match(folder.name) is not None, folder.name))
+    return sorted(found, key=lambda folder: (_FOLDER.match(folder.name) is not None, folder.name))
+
+
+def profile_of(name: str) -> str:
+    """The profile that a run's folder is named after, or the whole name if it has another form."""
+    match = _FOLDER.fullmatch(name)
+    return match["profile"] if match is not None else name
+
+
+def started_of(name: str) -> datetime | None:
+    """When a run started, by the name of its folder."""
+    match = _FOLDER.fullmatch(name)
+    try:
+        return datetime.strptime(match["time"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC) if match is not None else None
+    except ValueError:
+        return None
 
 
 def _is_run(folder: Path) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from loadgen.errors import ProfileError
 from loadgen.profile.document import load_document
 from loadgen.store.journal import JOURNAL
-from loadgen.store.runs import RESULT, run_folders
+from loadgen.store.runs import RESULT, profile_of, run_folders
 from tests.tui.past_runs import leave_run
 from tui.catalog import (
     PROFILE_FOLDERS,
@@ -20,7 +20,6 @@ from tui.catalog import (
     newest_by_profile,
     origin_of,
     past_run,
-    profile_of,
 )
 
 GOOD = '[server]\nengine = "simulator"\n[variants.long.load]\nosl = 64\n'

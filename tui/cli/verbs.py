@@ -47,6 +47,7 @@ VERBS = (
     Verb("sweep", "PROFILE [options]", "the same load on every variant of a server", "tui.cli.sweep.sweep"),
     Verb("check", "[PROFILE]", "would this profile start on this box? Starts nothing", "tui.cli.box.check"),
     Verb("import", "FILE|URL", "a published recipe or command as a profile", "tui.cli.importing.import_profile"),
+    Verb("runs", "[FOLDER] [options]", "the runs below a folder, and trends over them", "tui.cli.runs.runs"),
     Verb("report", "RUN [options]", "a finished run as text, Markdown, HTML or CSV", "tui.cli.results.report"),
     Verb("recover", "RUN", "make the result of a run that was killed", "tui.cli.results.recover"),
     Verb("compare", "A B [C...]", "compare runs with the first; a gate for CI", "tui.cli.results.compare"),

@@ -1,0 +1,133 @@
+"""Lists of runs and trends as documents: text, JSON, and the sections of the HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from loadgen.format import UNKNOWN, counted, fixed, signed_percent
+from loadgen.record.figures import FIGURES
+from loadgen.report.document import Section, Table
+from loadgen.report.history import RunSummary, Trend, TrendPoint, VersionMean
+from loadgen.report.notes import Note
+from loadgen.report.tabular import Column, cut, json_text, text_lines
+from loadgen.report.text import section_lines
+
+_WIDTH = 120
+_STATE = 12
+NamedRun = tuple[str, RunSummary]
+
+
+class RunsDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The JSON document of `vramp runs`."""
+
+    schema: Literal["vramp.runs/1"] = "vramp.runs/1"
+    folder: str
+    runs: list[dict[str, Any]]  # newest first, as `RunSummary` with the folder as `run`
+    trends: list[Trend]
+
+
+RUNS: tuple[Column[NamedRun], ...] = (
+    Column("started", lambda run: run[1].started_at[:16].replace("T", " "), words=True, width=16),
+    Column("profile", lambda run: cut(run[1].profile, 28), words=True),
+    Column("state", lambda run: run[1].state.replace("_", " "), words=True),
+    Column("tok/s", lambda run: run[1].output_tokens_per_s, decimals=0),
+    Column("at", lambda run: run[1].load, words=True),
+    Column("model", lambda run: cut(run[1].model, 40), words=True),
+    Column("box", lambda run: cut(run[1].box, 32), words=True),
+    Column("engine", lambda run: cut(run[1].engine, 24), words=True),
+    Column("run", lambda run: run[0], words=True),
+)
+
+
+def runs_text(runs: Sequence[NamedRun], left_out: int) -> str:
+    """A line for each run, and how many more there are."""
+    more = [f"{left_out:,} older ones: --last 0 lists all"] if left_out else []
+    return "\n".join([*text_lines(RUNS, runs, fixed), *more])
+
+
+def trend_text(found: Sequence[Trend]) -> str:
+    return "\n\n".join("\n".join(section_lines(trend_section(trend), _WIDTH)) for trend in found)
+
+
+def runs_json(folder: str, runs: Sequence[NamedRun], found: Sequence[Trend]) -> str:
+    rows = [{"run": name} | msgspec.structs.asdict(summary) for name, summary in runs]
+    return json_text(RunsDocument(folder=folder, runs=rows, trends=list(found)))
+
+
+def trend_title(trend: Trend) -> str:
+    figure = FIGURES[trend.figure]
+    return f"{figure.title}, {figure.unit}" if figure.unit != "tok/s" else figure.title
+
+
+def trend_section(trend: Trend) -> Section:
+    """The runs and the versions of a trend."""
+    left_out = sum(not point.counts for point in trend.points)
+    notes = [Note("", f"{counted(left_out, 'run')} in brackets not counted: {_doubts(trend)}")] if left_out else []
+    return Section(
+        f"{trend_title(trend)} at {trend.load}",
+        [Table(_points(trend), trend.points), Table(_versions(trend), trend.versions)],
+        notes,
+        about=f"{trend.profile}: {trend.model} on {trend.box}",
+    )
+
+
+def _doubts(trend: Trend) -> str:
+    bound = "the figure is only a lower bound"
+    return "; ".join(dict.fromkeys(point.doubt or bound for point in trend.points if not point.counts))
+
+
+def _points(trend: Trend) -> list[Column[TrendPoint]]:
+    return [
+        Column("started", lambda point: point.started_at[:16].replace("T", " "), words=True, width=16),
+        Column("vLLM", lambda point: point.version or UNKNOWN, words=True),
+        Column(trend_title(trend), _value),
+        Column(_interval_head(trend), lambda point: _interval(point.low, point.high), width=22),
+        Column("run", lambda point: point.run, words=True),
+    ]
+
+
+def _versions(trend: Trend) -> list[Column[VersionMean]]:
+    return [
+        Column("vLLM", lambda one: one.version, words=True, width=16),
+        Column("runs", lambda one: one.runs),
+        Column("mean", lambda one: number_words(one.value)),
+        Column(_interval_head(trend), lambda one: _interval(one.low, one.high), width=22),
+        Column("since the one before", difference_words),
+        Column(
+            "is", lambda one: one.difference.word if one.difference is not None and not one.note else "", words=True
+        ),
+        Column("", lambda one: one.note, words=True),
+    ]
+
+
+def difference_words(one: VersionMean) -> str:
+    """The difference from the version before, with its interval; empty for the first."""
+    found = one.difference
+    if found is None:
+        return ""
+    if found.low_percent is None or found.high_percent is None:
+        return signed_percent(found.percent)
+    return f"{signed_percent(found.percent)} ({found.low_percent:+.1f} to {found.high_percent:+.1f})"
+
+
+def _value(point: TrendPoint) -> str:
+    words = f"{'>= ' if point.at_least else ''}{number_words(point.value)}"
+    return words if point.counts else f"({words})"
+
+
+def number_words(value: float | None) -> str:
+    return fixed(value, 4 if value is not None and abs(value) < 1 else 2)
+
+
+def _interval_head(trend: Trend) -> str:
+    return f"{100 * trend.confidence:g} % interval"
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    """From a low end to a high one; empty if nothing is known of either."""
+    if low is None and high is None:
+        return ""
+    return f"{'?' if low is None else number_words(low)} to {'?' if high is None else number_words(high)}"

@@ -1,0 +1,116 @@
+"""`vramp runs`: the runs below a folder, and the trend of a figure over them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from loadgen.errors import ProfileError, ResultError
+from loadgen.places import write_named
+from loadgen.record.figures import FIGURES
+from loadgen.report.history import RunSummary, Trend, parsed_version, read_run, summary_of, trends
+from loadgen.report.history_document import NamedRun, runs_json, runs_text, trend_text
+from loadgen.store.index import Entry, runs_below
+from loadgen.store.runs import RUNS
+from tui.cli.options import parser_of, print_output, print_status, printable
+
+_LAST = 50
+_EPILOG = f"""\
+Runs, acceptances and results of other tools (as result.json) below FOLDER, at any depth, newest first. The four filters
+take any part of a name, in upper or lower case; --vllm takes the beginning of a version: 0.31 is also 0.31.2.
+
+--trend FIGURE shows the figure at each load that two runs or more of one profile, model and box have, with the interval
+of each run and the mean of each version of vLLM. A difference between versions is judged from two runs of each on;
+--since VERSION compares all runs since that version with all before it. FIGURE is one of
+  {", ".join(FIGURES)}
+
+What was read is kept in an index in the user's cache folder (XDG_CACHE_HOME), which can be deleted at any time.
+
+exit codes: 0 done; 1 there is no run, or the output cannot be written; 2 usage
+"""
+
+
+def runs(words: list[str]) -> int:
+    """Print the runs, or a trend over them."""
+    options = runs_parser().parse_args(words)
+
+    if options.since is not None and parsed_version(options.since) is None:
+        raise ProfileError(f"--since {options.since}: not a version; expected one such as 0.31")
+    if (options.since or options.load) and options.trend is None:
+        raise ProfileError("--since and --load go with --trend FIGURE")
+    root = Path(options.folder)
+    if not root.is_dir():
+        raise ResultError(f"{root}: no such folder; runs are in ./runs, or name another folder")
+    found = _found(root, options)
+    if not found:
+        raise ResultError(
+            f"{root}: no run in or below it{' that the filters let through' if _filters(options) else ''}"
+        )
+    shown: list[Trend] = []
+    if options.trend is not None:
+        shown = trends(found, options.trend, options.since, options.load)
+        if not shown:
+            raise ResultError(f"--trend {options.trend}: no two of {len(found)} runs have it at one load")
+    return _write(_rendered(root, [(name, summary) for name, summary, _ in found], shown, options), options.out)
+
+
+def runs_parser() -> argparse.ArgumentParser:
+    parser = parser_of("vramp runs", "The runs below a folder, and the trend of a figure over them.", _EPILOG)
+    parser.add_argument("folder", nargs="?", metavar="FOLDER", default=str(RUNS), help="default: runs")
+    parser.add_argument("--profile", metavar="PART", help="only runs of such a profile")
+    parser.add_argument("--box", metavar="PART", help="only runs on such GPUs")
+    parser.add_argument("--model", metavar="PART", help="only runs of such a model")
+    parser.add_argument("--vllm", metavar="VERSION", help="only runs of this version")
+    parser.add_argument("--last", metavar="N", type=int, default=_LAST, help=f"list so many; 0: all (default: {_LAST})")
+    parser.add_argument("--trend", metavar="FIGURE", choices=FIGURES, help="its trend in place of the list; see below")
+    parser.add_argument("--load", metavar="LOAD", help="of the trend, only at this load: 64, or one in its words")
+    parser.add_argument("--since", metavar="VERSION", help="of the trend, compare runs since this version with earlier")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="everything as one document")
+    form.add_argument("--html", action="store_true", help="one file with charts, for a browser")
+    parser.add_argument("--out", metavar="PATH", type=Path, help="write it there")
+    return parser
+
+
+def _filters(options: argparse.Namespace) -> dict[str, str]:
+    return {name: part for name in ("profile", "box", "model", "vllm") if (part := getattr(options, name))}
+
+
+def _found(root: Path, options: argparse.Namespace) -> list[tuple[str, RunSummary, Entry]]:
+    """The runs that pass the filters, newest first, each by its path as the folder was given."""
+    below = runs_below(
+        root, read_run, details=options.trend is not None, note=lambda text: print_status(f"vramp: {text}")
+    )
+    cut, filters = len(str(root.absolute())), _filters(options)
+    named = ((f"{root}{folder[cut:]}", summary_of(entry), entry) for folder, entry in below.items())
+    kept = [run for run in named if _passes(run[1], filters)]
+    return sorted(kept, key=lambda run: (run[1].started_at, run[0]), reverse=True)
+
+
+def _passes(summary: RunSummary, filters: dict[str, str]) -> bool:
+    version = filters.get("vllm")
+    if version is not None and not f"{summary.version}.".replace("+", ".").startswith(f"{version.removesuffix('.')}."):
+        return False
+    return all(part.lower() in getattr(summary, name).lower() for name, part in filters.items() if name != "vllm")
+
+
+def _rendered(root: Path, found: Sequence[NamedRun], shown: Sequence[Trend], options: argparse.Namespace) -> str:
+    if options.json:
+        return runs_json(str(root), found, shown) + "\n"
+    last = found[: options.last] if options.last > 0 else found
+    if options.html:
+        from loadgen.report.html.history_page import history_page
+
+        return history_page(str(root), last, shown)
+    return printable((trend_text(shown) if shown else runs_text(last, len(found) - len(last))) + "\n")
+
+
+def _write(text: str, path: Path | None) -> int:
+    if path is None or str(path) == "-":
+        return print_output(text)
+    try:
+        write_named(path, text.encode())
+    except OSError as error:
+        raise ResultError(f"{path}: cannot be written: {error.strerror}") from error
+    return 0
