@@ -37,7 +37,7 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.stall import STALLED
 from loadgen.metrics.trend import means
 from loadgen.profile.values import limit_of
-from loadgen.record.demands import LIKE_FIGURES
+from loadgen.record.demands import LIKE_FIGURES, demand_of
 from loadgen.record.figures import load_of
 from loadgen.record.start import differences
 from loadgen.schema.bounds import Columns
@@ -162,7 +162,8 @@ def evidence_of(lines: Iterable[AcceptLine], results: Mapping[str, Result]) -> E
 def certificate_from(evidence: Evidence, files: Mapping[str, str]) -> Certificate:
     """The certificate of what is known so far; `files` are the checksums of what it rests on."""
     began = evidence.began
-    found = {demand: _RULES[demand.rule](demand, evidence) for demand in began.demands}
+    demands = [*began.demands, *_of_probes(evidence.probes)]
+    found = {demand: _RULES[demand.rule](demand, evidence) for demand in demands}
     untested = [
         f"{demand.figure}: {one.reason}" for demand, one in found.items() if one.outcome is None and one.trial is None
     ]
@@ -549,6 +550,13 @@ def starts_of(evidence: Evidence) -> Iterator[tuple[int, ServerStart | None]]:
     phase: PhaseName = "start" if evidence.phases["start"].runs else "performance"
     for number, (_, result) in enumerate(evidence.runs(phase), start=1):
         yield number, None if result.server is None else result.server.start
+
+
+def _of_probes(probes: Iterable[ProbeResult]) -> list[Demand]:
+    """A criterion for each figure of a tool that has a public one for this part."""
+    figures = [figure for probe in probes for figure in probe.figures if figure.low is not None]
+    lows = {figure.name: (figure.low, figure.source) for figure in figures}
+    return [demand_of(f"probe.{name}", "at_least", low, source) for name, (low, source) in lows.items()]
 
 
 def _each(demand: Demand, evidence: Evidence) -> Found:

@@ -99,7 +99,7 @@ def _not_tested(accept: Accept, demands: Sequence[Demand]) -> Iterator[str]:
         yield "output: no share of right answers is demanded (exact_match_percent)"
 
 
-def demand(
+def demand_of(
     figure: str, direction: Direction, bound: float | str | None, source: str, *, load: str = "", share: float = 0.0
 ) -> Demand:
     """A criterion by its figure's row; `share` is its margin as a share of the bound."""
@@ -121,26 +121,26 @@ def demand(
 def _never(profile: Profile) -> Iterator[Demand]:
     source = "nothing of this kind is tolerated"
     for figure, phase in NEVER.items():
-        yield msgspec.structs.replace(demand(figure, "none_of", None, source), phase=phase)
+        yield msgspec.structs.replace(demand_of(figure, "none_of", None, source), phase=phase)
     if not profile.slo.failed:
-        yield demand("failed_requests", "none_of", None, "slo.failed is 0")
+        yield demand_of("failed_requests", "none_of", None, "slo.failed is 0")
 
 
 def _steady() -> Iterator[Demand]:
     for figure, percent in _STEADY.items():
-        yield demand(f"{figure}_rise_percent", "at_most", percent, "steady under a steady load")
+        yield demand_of(f"{figure}_rise_percent", "at_most", percent, "steady under a steady load")
 
 
 def _limits(profile: Profile, loads: Sequence[LoadShape]) -> Iterator[Demand]:
     slo = profile.slo
     for load in loads:
         for name, limit_ms in stage_limits_ms(slo.limits_ms).items():
-            yield demand(f"{name}_ms", "at_most", limit_ms, f"slo.{name} of the profile", load=load.words)
+            yield demand_of(f"{name}_ms", "at_most", limit_ms, f"slo.{name} of the profile", load=load.words)
         if per_stream_limits_ms(slo.limits_ms):
             wanted = 100 * profile.plan.goodput
-            yield demand("goodput_percent", "at_least", wanted, "plan.goodput of the profile", load=load.words)
+            yield demand_of("goodput_percent", "at_least", wanted, "plan.goodput of the profile", load=load.words)
         if slo.failed:
-            yield demand("failed_percent", "at_most", 100 * slo.failed, "slo.failed of the profile", load=load.words)
+            yield demand_of("failed_percent", "at_most", 100 * slo.failed, "slo.failed of the profile", load=load.words)
 
 
 def _published(profile: Profile, loads: Sequence[LoadShape], accept: Accept) -> Iterator[Demand]:
@@ -155,7 +155,7 @@ def _published(profile: Profile, loads: Sequence[LoadShape], accept: Accept) -> 
             for name, value in _known_figures(point.figures):
                 kind = figure_kind(name)
                 assert kind is not None
-                yield demand(name, kind.directions[0], value, source, load=load.words, share=accept.reference_margin)
+                yield demand_of(name, kind.directions[0], value, source, load=load.words, share=accept.reference_margin)
 
 
 def _known_figures(published: Mapping[str, float]) -> Iterator[tuple[str, float]]:
@@ -181,7 +181,7 @@ def _own(one: AcceptCriterion, loads: Sequence[LoadShape]) -> Iterator[Demand]:
         raise ProfileError(f"accept.criteria: {one.figure}: the profile has no such load, but {has}")
     for load in at:
         for direction, bound in one.bounds.items():
-            yield demand(one.figure, direction, bound, one.source, load=load, share=one.margin)
+            yield demand_of(one.figure, direction, bound, one.source, load=load, share=one.margin)
 
 
 def _like(boxes: OtherBoxes) -> Iterator[Demand]:
@@ -192,7 +192,7 @@ def _like(boxes: OtherBoxes) -> Iterator[Demand]:
         direction = LIKE_FIGURES[figure]
         bound = prediction_limit(means, FALSE_FAIL / 2 / len(enough), upper=direction == "at_most")
         source = f"{len(means)} boxes that passed, {min(means):.6g} to {max(means):.6g}"
-        yield demand(figure, direction, bound, source, load=load)
+        yield demand_of(figure, direction, bound, source, load=load)
 
 
 def _spread(boxes: Sequence[Sequence[float]], count: int) -> Spread | None:

@@ -19,14 +19,15 @@ from loadgen.report.document import Section
 from loadgen.report.tabular import html_table, plain
 
 Figures = dict[str, go.Figure]  # by the name of their placeholder
+_NOSCRIPT = "<noscript><p class='bad'>The figures need JavaScript; everything else is here without it.</p></noscript>"
 
 
 def page(title: str, parts: Sequence[str], figures: Figures) -> str:
-    """A complete file from these parts, with the figures for their placeholders."""
+    """A complete file from these parts, with the figures for their placeholders; without any, it has no script."""
     body = "\n".join(part for part in parts if part)
-    scripts = [get_plotlyjs(), _asset("report.js")]
+    scripts = [get_plotlyjs(), _asset("report.js")] if figures else []
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
+    hashes = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
     # plotly writes style sheets of its own, and exports images as data URLs.
     policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
     return f"""<!doctype html>
@@ -41,21 +42,20 @@ def page(title: str, parts: Sequence[str], figures: Figures) -> str:
 </head>
 <body>
 <main>
-<noscript><p class='bad'>The figures need JavaScript; everything else is here without it.</p></noscript>
+{_NOSCRIPT if figures else ""}
 {body}
 </main>
-<script type='application/json' id='figures'>{_json(figures)}</script>
-<script>{scripts[0]}</script>
-<script>{scripts[1]}</script>
+{_json(figures) if figures else ""}
+{"".join(f"<script>{script}</script>" for script in scripts)}
 </body>
 </html>
 """
 
 
 def _json(figures: Figures) -> str:
-    """The figures as JSON that cannot close the element that contains it."""
-    entries = ",".join(f'"{name}":{figure.to_json()}' for name, figure in figures.items())
-    return "{" + entries.replace("<", "\\u003c") + "}"
+    """The element with the figures as JSON, which cannot close it."""
+    entries = ",".join(f'"{name}":{figure.to_json()}' for name, figure in figures.items()).replace("<", "\\u003c")
+    return f"<script type='application/json' id='figures'>{{{entries}}}</script>"
 
 
 def _asset(name: str) -> str:

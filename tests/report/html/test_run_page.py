@@ -61,7 +61,7 @@ class Page(HTMLParser):
 
     @property
     def figures(self) -> dict[str, Any]:
-        document: dict[str, Any] = json.loads(self.scripts[0])
+        document: dict[str, Any] = json.loads(self.scripts[0] if self.scripts else "{}")
         return document
 
 

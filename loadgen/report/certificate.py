@@ -1,0 +1,243 @@
+"""A certificate as sections of a document, as JUnit suites and as CTRF; the page is made of the same sections.
+
+INCONCLUSIVE is neither passed nor failed: JUnit has it skipped with its reason, CTRF as `other`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from loadgen.criteria import PHASES, Direction
+from loadgen.errors import ResultError
+from loadgen.format import exact, significant
+from loadgen.masking import masked
+from loadgen.places import write_named
+from loadgen.record.acceptance import edge_of, title
+from loadgen.report.document import Section, Table
+from loadgen.report.junit import Case, Suite
+from loadgen.report.notes import Note
+from loadgen.report.tabular import Bad, Column, Value, json_text, one_line
+from loadgen.report.text import section_lines
+from loadgen.schema.certificate import Certificate, Criterion, Demand, PhaseRecord, PhaseState
+
+CTRF_VERSION = "0.0.0"
+_BOUNDS: dict[Direction, str] = {"at_most": "<= ", "at_least": ">= ", "equal": "", "none_of": ""}
+_JUNIT: dict[PhaseState, Literal["passed", "failure", "skipped"]] = {
+    "pass": "passed",
+    "fail": "failure",
+    "inconclusive": "skipped",
+    "skipped": "skipped",
+}
+_CTRF: dict[PhaseState, str] = {"pass": "passed", "fail": "failed", "inconclusive": "other", "skipped": "skipped"}
+
+
+class Place(NamedTuple):
+    """Where a criterion's interval lies, from -1 to 1: at 0 is the last good value, and what is good is below."""
+
+    low: float
+    observed: float
+    high: float
+    bound: float  # without the margin
+
+
+def place_of(criterion: Criterion) -> Place | None:
+    """None for a criterion that has no interval."""
+    if criterion.low is None or criterion.high is None or not isinstance(criterion.observed, int | float):
+        return None
+    edge, bound = edge_of(criterion.demand), float(criterion.demand.bound or 0.0)
+    side = 1 if criterion.demand.direction == "at_most" else -1
+    ends = sorted(side * (value - edge) for value in (criterion.low, criterion.high))
+    reach = max(abs(ends[0]), abs(ends[1]), abs(bound - edge)) or 1.0
+    return Place(
+        ends[0] / reach, side * (criterion.observed - edge) / reach, ends[1] / reach, side * (bound - edge) / reach
+    )
+
+
+def demanded(demand: Demand) -> str:
+    """A bound with its unit and margin."""
+    if demand.bound is None:
+        return "none"
+    if isinstance(demand.bound, str):
+        return demand.bound
+    margin = f", margin {exact(demand.margin)}" if demand.margin else ""
+    return f"{_BOUNDS[demand.direction]}{exact(demand.bound)} {demand.unit}".strip() + margin
+
+
+def criterion_line(criterion: Criterion) -> str:
+    """One criterion as one line of a terminal."""
+    needs = f"; it would take {criterion.needs}" if criterion.needs else ""
+    demand = criterion.demand
+    words = (
+        f"{criterion.outcome.upper():<12}  {title(demand)}: {criterion.reason} (demanded: {demanded(demand)}){needs}"
+    )
+    return one_line(words)
+
+
+def certificate_sections(certificate: Certificate) -> list[Section]:
+    """Everything that every format shows, without empty sections."""
+    by_phase = {
+        phase.name: [one for one in certificate.criteria if one.demand.phase == phase.name]
+        for phase in certificate.phases
+    }
+    found = [
+        Section("Verdict", notes=[Note("", reason) for reason in certificate.reasons], about=_about(certificate)),
+        Section("Phases", [Table(_PHASE, certificate.phases)]),
+        *(
+            Section(f"Criteria: {name}", [Table(_CRITERION, criteria)], about=PHASES[name])
+            for name, criteria in by_phase.items()
+        ),
+        Section("Not tested", notes=[Note("", words) for words in certificate.not_tested]),
+        Section("Box", notes=list(_box(certificate))),
+    ]
+    return [section for section in found if not section.is_empty]
+
+
+def _about(certificate: Certificate) -> str:
+    return (
+        f"A box exactly as good as demanded fails with a probability of at most {certificate.false_fail:g}; one that "
+        f"is not good enough in some criterion passes with at most {1 - certificate.pass_confidence:.2g}."
+    )
+
+
+def certificate_text(certificate: Certificate) -> str:
+    lines = [headline(certificate)]
+    for section in certificate_sections(certificate):
+        lines += section_lines(section)
+    return "\n".join(lines)
+
+
+def headline(certificate: Certificate) -> str:
+    """The verdict, and of what."""
+    box = certificate.box
+    where = "an unknown box" if box is None else box.host
+    model = f", {certificate.model}" if certificate.model else ""
+    return one_line(f"{certificate.verdict.upper()}: {where}, profile {certificate.profile}{model}")
+
+
+def _box(certificate: Certificate) -> Iterator[Note]:
+    box = certificate.box
+    if box is not None:
+        named = {"host": box.host, "CPU": box.cpu, "kernel": box.kernel, "driver": box.driver, "vLLM": box.vllm_version}
+        yield from (Note(name, value) for name, value in (named | box.versions).items() if value)
+        for gpu in box.gpus:
+            firmware = [f"{name} {version}" for name, version in gpu.firmware.items()]
+            yield Note(f"GPU {gpu.index}", ", ".join(filter(None, [gpu.name, gpu.uuid, gpu.bdf, *firmware])))
+    yield from (Note("held against", name) for name in certificate.like)
+    yield from (Note("run by", name) for name in [certificate.by] if name)
+    yield Note("from", f"{certificate.started_at} to {certificate.finished_at}, vramp {certificate.vramp_version}")
+
+
+def _outcome(outcome: PhaseState) -> Value:
+    return Bad(outcome) if outcome == "fail" else outcome
+
+
+def _observed(criterion: Criterion) -> str:
+    value = criterion.observed
+    if not isinstance(value, int | float):
+        return value or ""
+    return f"{significant(value)} {criterion.demand.unit}".strip()
+
+
+def _interval(criterion: Criterion) -> str:
+    if criterion.low is None or criterion.high is None:
+        return ""
+    return f"{significant(criterion.low)} to {significant(criterion.high)}"
+
+
+def _said(criterion: Criterion) -> str:
+    return f"{criterion.reason}; it would take {criterion.needs}" if criterion.needs else criterion.reason
+
+
+_PHASE: tuple[Column[PhaseRecord], ...] = (
+    Column("phase", lambda phase: phase.name, words=True),
+    Column("", lambda phase: _outcome(phase.state), words=True),
+    Column("attempts", lambda phase: phase.attempts),
+    Column("runs", lambda phase: len(phase.runs)),
+    Column("why", lambda phase: phase.reason, words=True),
+)
+_CRITERION: tuple[Column[Criterion], ...] = (
+    Column("criterion", lambda one: title(one.demand), words=True),
+    Column("", lambda one: _outcome(one.outcome), words=True),
+    Column("demanded", lambda one: demanded(one.demand), words=True),
+    Column("measured", _observed, words=True),
+    Column("interval", _interval, words=True),
+    Column("starts", lambda one: one.starts or None),
+    Column("why", _said, words=True),
+    Column("bound from", lambda one: one.demand.source, words=True),
+)
+
+
+def certificate_suites(certificate: Certificate) -> list[Suite]:
+    """A suite a phase, with a case for itself and one for each of its criteria."""
+    return [
+        Suite(
+            f"{certificate.profile}: {phase.name}",
+            [
+                Case(phase.name, "phase", _JUNIT[phase.state], phase.reason),
+                *(
+                    Case(phase.name, title(one.demand), _JUNIT[one.outcome], f"{one.outcome}: {_said(one)}")
+                    for one in certificate.criteria
+                    if one.demand.phase == phase.name
+                ),
+            ],
+            phase.started_at or "",
+            _seconds(phase),
+        )
+        for phase in certificate.phases
+    ]
+
+
+def ctrf_json(certificate: Certificate) -> str:
+    """Common Test Report Format: a test a criterion, with the duration of its phase, or a phase that has none."""
+    durations = {phase.name: round(1000 * (_seconds(phase) or 0.0)) for phase in certificate.phases}
+    tests = [
+        _test(title(one.demand), one.outcome, _said(one), durations.get(one.demand.phase, 0), one.demand.phase)
+        for one in certificate.criteria
+    ]
+    judged = {one.demand.phase for one in certificate.criteria}
+    tests += [
+        _test(phase.name, phase.state, phase.reason, durations[phase.name], phase.name)
+        for phase in certificate.phases
+        if phase.name not in judged
+    ]
+    states = [test["status"] for test in tests]
+    summary = {"tests": len(tests)} | {
+        state: states.count(state) for state in ("passed", "failed", "skipped", "pending", "other")
+    }
+    times = {"start": _unix_ms(certificate.started_at), "stop": _unix_ms(certificate.finished_at)}
+    results = {
+        "tool": {"name": "vramp", "version": certificate.vramp_version},
+        "summary": summary | times,
+        "tests": tests,
+    }
+    extra = {"verdict": certificate.verdict, "profile": certificate.profile}
+    document = {"reportFormat": "CTRF", "specVersion": CTRF_VERSION, "results": results, "extra": extra}
+    return json_text(masked(document))
+
+
+def write_ctrf(path: Path, certificate: Certificate) -> None:
+    """Write a certificate as CTRF; raises `ResultError`."""
+    try:
+        write_named(path, ctrf_json(certificate).encode())
+    except OSError as error:
+        raise ResultError(f"--ctrf {path}: cannot be written: {error.strerror}") from error
+
+
+def _test(name: str, state: PhaseState, message: str, duration_ms: int, phase: str) -> dict[str, Any]:
+    test: dict[str, Any] = {"name": name, "status": _CTRF[state], "duration": duration_ms, "suite": phase}
+    if state != "pass":
+        test["message"] = message
+    return test | {"extra": {"outcome": state}}
+
+
+def _unix_ms(moment: str) -> int:
+    return round(1000 * datetime.fromisoformat(moment).timestamp())
+
+
+def _seconds(phase: PhaseRecord) -> float | None:
+    if phase.started_at is None or phase.finished_at is None:
+        return None
+    return (_unix_ms(phase.finished_at) - _unix_ms(phase.started_at)) / 1000

@@ -1,0 +1,90 @@
+"""A certificate as one page for whoever receives the box: verdict, intervals and bounds, and the evidence by link."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import quote
+
+from loadgen.errors import ResultError
+from loadgen.places import write_whole
+from loadgen.record.acceptance import title
+from loadgen.report.certificate import certificate_sections, headline, place_of
+from loadgen.report.html.page import page, rendered, section
+from loadgen.report.tabular import plain
+from loadgen.schema.certificate import Certificate, Criterion
+from loadgen.store.acceptance import write_certificate_json
+
+PAGE = "certificate.html"
+_WIDTH, _HEIGHT = 320, 22
+_COLOURS = {"pass": "accent", "fail": "bad", "inconclusive": "muted"}
+
+
+def write_certificate(folder: Path) -> Certificate:
+    """Make the certificate of a folder: `certificate.json` and the page beside it; raises `ResultError`."""
+    certificate = write_certificate_json(folder)
+    path = folder / PAGE
+    try:
+        write_whole(path, certificate_page(certificate).encode())
+    except OSError as error:
+        raise ResultError(f"{path}: cannot be written: {error.strerror}") from error
+    return certificate
+
+
+def certificate_page(certificate: Certificate) -> str:
+    verdict, *others = certificate_sections(certificate)
+    parts = [
+        _opening(certificate),
+        rendered(verdict),
+        _intervals(certificate),
+        *map(rendered, others),
+        _files(certificate),
+    ]
+    return page(headline(certificate), parts, {})
+
+
+def _opening(certificate: Certificate) -> str:
+    word, of = headline(certificate).split(": ", 1)
+    kind = " class='bad'" if certificate.verdict == "fail" else ""
+    return f"""<header>
+<p class='kicker'>vramp accept</p>
+<h1{kind}>{plain(word)} <span>{plain(of)}</span></h1>
+</header>"""
+
+
+def _intervals(certificate: Certificate) -> str:
+    rows = "\n".join(filter(None, map(_row, certificate.criteria)))
+    note = (
+        "The bar is the interval in which the true figure lies, the dot what was measured. The line is the last good "
+        "value, the bound with its margin; what is good is to its left. Each row has a scale of its own."
+    )
+    return section("Intervals and bounds", f"<table><tbody>\n{rows}\n</tbody></table>" if rows else "", note=note)
+
+
+def _row(criterion: Criterion) -> str:
+    place = place_of(criterion)
+    if place is None:
+        return ""
+    low, dot, high, bound = (_WIDTH / 2 * (1 + 0.95 * value) for value in place)
+    colour = f"var(--{_COLOURS[criterion.outcome]})"
+    middle, box = _HEIGHT / 2, f"x='{low:.1f}' width='{max(1.0, high - low):.1f}' y='{_HEIGHT / 2 - 4:g}' height='8'"
+    drawing = (
+        f"<svg width='{_WIDTH}' height='{_HEIGHT}' role='img' aria-label='{criterion.outcome}'>"
+        f"<rect {box} fill='{colour}' opacity='.35'/><circle cx='{dot:.1f}' cy='{middle:g}' r='3.5' fill='{colour}'/>"
+        f"{_line(bound, 'muted', dashes='2 2')}{_line(_WIDTH / 2, 'ink')}</svg>"
+    )
+    words = [title(criterion.demand), criterion.outcome]
+    return f"<tr><td class='text'>{plain(words[0])}</td><td>{drawing}</td><td class='text'>{plain(words[1])}</td></tr>"
+
+
+def _line(x: float, colour: str, dashes: str = "none") -> str:
+    place = f"x1='{x:.1f}' x2='{x:.1f}' y1='1' y2='{_HEIGHT - 1}'"
+    return f"<line {place} stroke='var(--{colour})' stroke-dasharray='{dashes}'/>"
+
+
+def _files(certificate: Certificate) -> str:
+    rows = "\n".join(
+        f"<tr><td class='text'><a href='{quote(name)}'>{plain(name)}</a></td><td class='text'>{plain(digest)}</td></tr>"
+        for name, digest in certificate.files.items()
+    )
+    note = "Files in the folder of this page, with their SHA-256; `vramp accept --verify FOLDER` checks them all."
+    return section("Evidence", f"<table><tbody>\n{rows}\n</tbody></table>" if rows else "", note=note)

@@ -1,0 +1,90 @@
+"""A certificate as text, page, JUnit and CTRF: all say the same."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree as xml
+
+import pytest
+from msgspec.structs import replace
+
+from loadgen.report.certificate import (
+    certificate_suites,
+    certificate_text,
+    criterion_line,
+    ctrf_json,
+    demanded,
+    place_of,
+)
+from loadgen.report.html.certificate import certificate_page, write_certificate
+from loadgen.report.junit import junit_xml
+from loadgen.schema.certificate import Certificate
+from loadgen.store.acceptance import verify
+from tests.accept.evidence import box, certified, criterion, of_phase, written
+
+ROW = {"figure": "ttft_p99_ms", "at_most": 125, "margin": "4%", "source": "<b>agreement</b>"}
+INCONCLUSIVE = (1.1, 1.25, 1.25)
+
+
+@pytest.fixture(scope="module")
+def certificate() -> Certificate:
+    return certified(*box(INCONCLUSIVE, criteria=[ROW]))
+
+
+def test_every_format_names_every_criterion(certificate: Certificate) -> None:
+    texts = [certificate_text(certificate), certificate_page(certificate), ctrf_json(certificate)]
+    for one in certificate.criteria:
+        assert all(one.demand.figure in text for text in texts)
+    assert texts[0].startswith("INCONCLUSIVE: box-1, profile box, some/model")
+    assert "box: not asked for" in texts[0]
+
+
+def test_the_line_of_a_criterion(certificate: Certificate) -> None:
+    line = criterion_line(criterion(certificate, "ttft_p99_ms"))
+    assert line.startswith("INCONCLUSIVE  ttft_p99_ms at conc 16, ISL 512, OSL 128: ")
+    assert "(demanded: <= 125 ms, margin 5); it would take " in line
+
+
+def test_the_page_needs_no_script_and_escapes_what_is_not_ours(certificate: Certificate) -> None:
+    page = certificate_page(certificate)
+    assert "<script" not in page and "script-src 'none'" in page
+    assert "&lt;b&gt;agreement&lt;/b&gt;" in page and "<b>agreement" not in page
+    named = certificate_page(replace(certificate, files={"a/<i>\"'x.json": "00"}))
+    assert "href='a/%3Ci%3E%22%27x.json'" in named and "<i>" not in named
+
+
+def test_a_bar_lies_on_the_side_where_its_interval_is(certificate: Certificate) -> None:
+    open_ = place_of(criterion(certificate, "ttft_p99_ms"))
+    good = place_of(criterion(certified(*box((1.0, 1.01, 1.0))), "ttft_p99_ms"))
+    assert open_ is not None and good is not None
+    assert open_.low < open_.observed < open_.high and open_.low < 0 < open_.high
+    assert open_.bound < 0  # the margin lies between bound and edge
+    assert good.high < 0 == good.bound
+    assert place_of(criterion(certificate, "failed_requests")) is None
+    assert demanded(criterion(certificate, "failed_requests").demand) == "none"
+
+
+def test_junit_skips_what_is_inconclusive(certificate: Certificate) -> None:
+    root = xml.fromstring(junit_xml(certificate_suites(certificate)))
+    tags = {case.get("name"): [child.tag for child in case] for case in root.iter("testcase")}
+    assert tags["failed_requests"] == []
+    assert tags["ttft_p99_ms at conc 16, ISL 512, OSL 128"] == ["skipped"]
+    failed = junit_xml(certificate_suites(certified(*box((3.0, 3.0, 3.0)))))
+    assert b"<failure" in failed
+
+
+def test_ctrf_has_what_is_inconclusive_as_other(certificate: Certificate) -> None:
+    document = json.loads(ctrf_json(certificate))
+    summary = document["results"]["summary"]
+    assert (document["reportFormat"], summary["tests"], summary["passed"], summary["other"]) == ("CTRF", 2, 1, 1)
+    assert summary["stop"] - summary["start"] == 10_000
+    (other,) = [test for test in document["results"]["tests"] if test["status"] == "other"]
+    assert other["extra"] == {"outcome": "inconclusive"} and other["message"]
+    skipped = json.loads(ctrf_json(certified(of_phase("silicon", state="skipped"), {})))
+    assert [test["status"] for test in skipped["results"]["tests"]] == ["skipped"]
+
+
+def test_the_page_beside_the_certificate_changes_nothing_in_it(tmp_path: Path) -> None:
+    folder = written(tmp_path / "a", *box((1.0, 1.01, 1.02)))
+    assert write_certificate(folder).verdict == "pass"
+    assert "PASS" in (folder / "certificate.html").read_text()
+    assert verify(folder) == []
