@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from loadgen.schema.engine import EngineLatencyMs, EngineStage, EngineView, SpecDecode
-from loadgen.server.engines.names import LATENCIES
+from loadgen.server.engines.names import GAUGES, LATENCIES
 from loadgen.server.engines.sample import Counters, EngineHistogram, EngineSample
 from loadgen.server.engines.window import EngineDelta, delta, engine_doubts, intervals_s
 
@@ -26,10 +26,7 @@ def view_of(
     span_s = span_s if span_s >= _MIN_SPAN_S else 0.0
     rate = partial(_rate, span_s=span_s)
     return EngineView(
-        running=sample.running,
-        waiting=sample.waiting,
-        kv_usage=sample.kv_usage,
-        preemptions=sample.preemptions,
+        **{name: getattr(sample, name) for name in GAUGES},
         waiting_by_reason=_positive(sample.waiting_by_reason),
         prefix_hit_rate=change.prefix_hit_rate,
         prompt_tokens_per_s=rate(change.prompt_tokens),

@@ -53,6 +53,8 @@ def _series(selector: str) -> Series:
 
 LATENCIES = ("ttft", "itl", "tpot", "e2e", "queue", "prefill", "decode")
 """The figures that are histograms."""
+GAUGES = ("running", "waiting", "kv_usage", "preemptions")
+"""The figures that are shown as they are read, by the same name in `EngineSample` and `EngineView`."""
 _PARTS_OF = {
     "throughput": ("prompt_tokens", "generation_tokens"),
     "by_source": ("prompt_tokens_by_source",),
