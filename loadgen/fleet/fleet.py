@@ -21,7 +21,14 @@ import msgspec
 
 from loadgen.errors import WorkerError
 from loadgen.fleet.host import Host, LocalHost
-from loadgen.fleet.merge import merge_clients, merge_stages, open_streams, rows_by_worker, seconds_behind
+from loadgen.fleet.merge import (
+    merge_clients,
+    merge_sessions,
+    merge_stages,
+    open_streams,
+    rows_by_worker,
+    seconds_behind,
+)
 from loadgen.fleet.worker import Worker
 from loadgen.plan.stage import Stage, workers_for
 from loadgen.schema.deltas import StageDelta, StreamRow
@@ -203,7 +210,7 @@ class Fleet:
         With `waits`, it is measured from `open_window` on.
         """
         if stage.no_load:
-            self.end_load(abort=False)
+            self.end_load(abort=False, ends_sessions=True)
             self._no_load = index
             if not waits:
                 self.open_window(index)
@@ -216,7 +223,7 @@ class Fleet:
         for worker in self._workers:
             if worker not in self._sharing:
                 worker.share = None
-                worker.send(EndLoad(abort=False))
+                worker.send(EndLoad(abort=False, ends_sessions=True))
         # All hosts begin at the same moment, once the command has reached every one of them.
         start_ns = time.monotonic_ns() + max((worker.host.delivery_ns for worker in self._sharing), default=0)
         for rank, worker in enumerate(self._sharing):
@@ -258,14 +265,14 @@ class Fleet:
         for worker in self._workers:
             worker.send(OpenWindow(index=index))
 
-    def end_load(self, *, abort: bool) -> None:
-        """Send no more; with `abort`, also cut off the open streams."""
+    def end_load(self, *, abort: bool, ends_sessions: bool = False) -> None:
+        """Send no more; with `abort`, also cut off the open streams. Sessions live on unless that `ends_sessions`."""
         self._end_no_load()
         self._learn_pace()
         self._running = None
         for worker in self._workers:
             worker.share = None
-            worker.send(EndLoad(abort=abort))
+            worker.send(EndLoad(abort=abort, ends_sessions=ends_sessions))
 
     def _end_no_load(self) -> None:
         index, self._no_load = self._no_load, None
@@ -340,6 +347,7 @@ class Fleet:
             queued=sum(tick.queued for tick in last),
             open_stages=dict(open_stages),
             open_sent=dict(open_sent),
+            sessions=merge_sessions(last),
             first_wave_waiting=self._first_wave_waiting(),
             finished=self._running if finished_why else None,
             finished_why=finished_why,

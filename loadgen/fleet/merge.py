@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
-from loadgen.schema.deltas import ClientDelta, StageDelta, StreamRow
+from loadgen.schema.deltas import ClientDelta, SessionsNow, StageDelta, StreamRow
 from loadgen.worker.messages import TICK_NS, Tick
 
 
@@ -28,6 +28,17 @@ def open_streams(last: Sequence[Tick]) -> tuple[Counter[int], Counter[int]]:
         if tick.running is not None:
             open_sent[tick.running] += tick.open_sent
     return open_stages, open_sent
+
+
+def merge_sessions(last: Sequence[Tick]) -> SessionsNow | None:
+    """The sessions of all workers; None if none has any."""
+    known = [tick.sessions for tick in last if tick.sessions is not None]
+    if not known:
+        return None
+    counts = {
+        name: sum(getattr(one, name) for one in known) for name in SessionsNow.__struct_fields__ if name != "rows"
+    }
+    return SessionsNow(**counts, rows=[row for one in known for row in one.rows])
 
 
 def rows_by_worker(ticks: Sequence[Tick]) -> dict[int, list[StreamRow]]:

@@ -11,7 +11,7 @@ from loadgen.errors import UNDECODABLE, WorkerError
 from loadgen.fleet.host import CLOSE_S, Host, Pipe
 from loadgen.fleet.merge import merge_stages
 from loadgen.format import counted
-from loadgen.schema.deltas import StageDelta
+from loadgen.schema.deltas import SessionCounts, StageDelta
 from loadgen.worker import messages
 from loadgen.worker.messages import TICK_NS, Tick
 
@@ -182,10 +182,16 @@ class Worker:
             return
         self.alive = False
         last = self.last
-        if last is not None and last.running is not None and last.open_sent:
-            self._lost = {last.running: StageDelta(unfinished=last.open_sent, lost=last.open_sent)}
+        sessions = last.sessions.live if last is not None and last.sessions is not None else 0
+        if last is not None and last.running is not None and (last.open_sent or sessions):
+            lost = SessionCounts(lost=sessions) if sessions else None
+            delta = StageDelta(unfinished=last.open_sent, lost=last.open_sent, sessions=lost)
+            self._lost = {last.running: delta}
         if not self._closing or self._lost:
             streams = last.held if last is not None else 0
-            lost = f"; {counted(streams, 'stream')} {'is' if streams == 1 else 'are'} lost with it" if streams else ""
-            self.death = f"{self.name} {why}{lost}"
+            words = [counted(streams, "stream")] if streams else []
+            words += [counted(sessions, "session")] if sessions else []
+            verb = "is" if streams + sessions == 1 else "are"
+            lost_words = f"; {' and '.join(words)} {verb} lost with it" if words else ""
+            self.death = f"{self.name} {why}{lost_words}"
         self._on_change()

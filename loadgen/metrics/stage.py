@@ -18,12 +18,22 @@ ends, or when a client hangs up before the first token, are in the `censored` la
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Self
 
 import msgspec
 
 from loadgen.metrics.histogram import Histogram
-from loadgen.schema.deltas import CLIENT_COUNTERS, COUNTERS, MESSAGES_KEPT, ClientDelta, LoadBin, StageDelta
+from loadgen.schema.deltas import (
+    CLIENT_COUNTERS,
+    COUNTERS,
+    MESSAGES_KEPT,
+    SESSION_COUNTERS,
+    ClientDelta,
+    LoadBin,
+    SessionCounts,
+    StageDelta,
+)
 
 _COUNTED_BY_NAME = ("models", "errors", "degenerate", "loops", "finish_reasons")
 
@@ -35,6 +45,7 @@ class LoadSum:
         self.span_ns = 0
         self.held_area_ns = 0
         self.output_tokens = 0
+        self.hits: Counter[str] = Counter()
         self.ttft = Histogram()
         self.itl = Histogram()
 
@@ -42,6 +53,7 @@ class LoadSum:
         self.span_ns += other.span_ns
         self.held_area_ns += other.held_area_ns
         self.output_tokens += other.output_tokens
+        self.hits.update(other.hits)
         self.ttft.add(other.ttft)
         self.itl.add(other.itl)
 
@@ -49,12 +61,13 @@ class LoadSum:
     def decode(cls, delta: LoadBin) -> Self:
         total = cls()
         total.span_ns, total.held_area_ns, total.output_tokens = delta.span_ns, delta.held_area_ns, delta.output_tokens
+        total.hits.update(delta.hits)
         total.ttft, total.itl = Histogram.decode(delta.ttft), Histogram.decode(delta.itl)
         return total
 
     def encode(self) -> LoadBin:
         ttft, itl = self.ttft.encode_some(), self.itl.encode_some()
-        return LoadBin(self.span_ns, self.held_area_ns, self.output_tokens, ttft, itl)
+        return LoadBin(self.span_ns, self.held_area_ns, self.output_tokens, dict(sorted(self.hits.items())), ttft, itl)
 
 
 class StageMetrics:
@@ -67,6 +80,7 @@ class StageMetrics:
         self.tail_start_ns: int | None = None
         self.unsent_wait_ns = 0
         self.peak = 0
+        self.sessions: dict[str, int] | None = None
         self.bins: dict[int, LoadSum] = {}
         self.models: dict[str, int] = {}
         self.errors: dict[str, int] = {}
@@ -85,6 +99,9 @@ class StageMetrics:
         self.tail_start_ns = min(_known(self.tail_start_ns, delta.tail_start_ns), default=None)
         self.unsent_wait_ns = max(self.unsent_wait_ns, delta.unsent_wait_ns)
         self.peak = max(self.peak, delta.peak)
+        if delta.sessions is not None:
+            before = self.sessions or dict.fromkeys(SESSION_COUNTERS, 0)
+            self.sessions = {name: count + getattr(delta.sessions, name) for name, count in before.items()}
         for step, part in delta.bins.items():
             self.bins.setdefault(step, LoadSum()).add(LoadSum.decode(part))
         for name in _COUNTED_BY_NAME:
@@ -128,6 +145,7 @@ class StageMetrics:
             tail_start_ns=self.tail_start_ns,
             unsent_wait_ns=self.unsent_wait_ns,
             peak=self.peak,
+            sessions=None if self.sessions is None else SessionCounts(**self.sessions),
             bins={step: part.encode() for step, part in sorted(self.bins.items())},
             models=dict(sorted(self.models.items())),
             errors=dict(sorted(self.errors.items())),

@@ -178,7 +178,7 @@ def _stage(profile: Profile, own: StageSettings) -> Stage:
         rate=rate,
         arrival=arrival,
         rate_points=points,
-        max_concurrency=load.max_concurrency if rate is not None else None,
+        max_concurrency=load.max_concurrency if rate is not None or shape.work.sessions is not None else None,
         isl=shape.isl,
         osl=shape.osl,
         work=shape.work,

@@ -18,6 +18,8 @@ from loadgen.profile.values import (
     Concurrencies,
     Concurrency,
     CpusText,
+    HeaderName,
+    HeaderText,
     Held,
     Ladder,
     LengthsText,
@@ -94,6 +96,33 @@ class Cancel(Table):
     """When it hangs up, counted from the request; a stream that has finished by then counts as complete."""
 
 
+class Headers(Table):
+    """HTTP headers of every request, and those that tell a router which requests belong together.
+
+    A session is a conversation of `turns`, one agent of `sessions`, or a single request.
+    """
+
+    static: dict[HeaderName, HeaderText] = {}
+    """`{ X-Tenant = "bench" }`: sent as they are. Values under a name like `X-Api-Key` are masked."""
+    session: HeaderName | None = None
+    """The name of the header that holds the session's id: `X-Session-ID`."""
+    parent: HeaderName | None = None
+    """The name of the header for the session that started this one, if one did: a sub-agent's parent."""
+    root: HeaderName | None = None
+    """The name of the header for the id that an agent and all its sub-agents have in common."""
+    echo: HeaderName | None = None
+    """A header of the server's answers, such as `x-session-token`, which the session's next requests repeat."""
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = (*self.static, self.session, self.parent, self.root, self.echo)
+        lowered = [name.lower() for name in names if name is not None]
+        twice = next((name for name in lowered if lowered.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"headers: {twice} is given twice")
+        return self
+
+
 class Load(Table):
     """The load of every stage, unless the stage says otherwise."""
 
@@ -145,6 +174,8 @@ class Load(Table):
     """`{ "base" = 1, "adapter" = 3 }`: served models and their weights; the seed picks one for each request."""
     extra_body: dict[str, Any] = {}
     """Fields to add to the body of every request: `{ top_k = 20 }`."""
+    headers: Headers = Headers()
+    """`{ session = "X-Session-ID" }`: headers of the requests, and which of them name the session."""
     cancel: Cancel | None = None
     """`{ share = 0.2, after = "500ms" }`: streams on which the client hangs up."""
     temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)

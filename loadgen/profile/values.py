@@ -26,6 +26,8 @@ _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:e-[0-9]+)?")
 _DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h)\s*")
 _OVER_STAGE = re.compile(r"(ttft|ttft_from_intended|tpot|itl|e2e)_(mean|p([1-9][0-9]?|9[0-9]{2,3}))")
 _PER_STREAM = ("ttft", "tpot", "itl", "e2e")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_OWN_HEADERS = "accept connection content-length content-type expect host transfer-encoding user-agent".split()
 
 
 def parse_duration_s(value: object) -> float:
@@ -109,6 +111,20 @@ def _check_rate_points(points: list[tuple[float, float]]) -> list[tuple[float, f
     return points
 
 
+def _check_header_name(name: str) -> str:
+    if not _HEADER_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} cannot be the name of a header")
+    if name.lower() in _OWN_HEADERS:
+        raise ValueError(f"{name} is set by vramp")
+    return name
+
+
+def _check_header_text(text: str) -> str:
+    if not text.isascii() or not text.isprintable():
+        raise ValueError("expected the value of a header: printable ASCII")
+    return text
+
+
 def _check_address(address: str) -> str:
     try:
         return str(ip_address(address))
@@ -177,6 +193,8 @@ ArrivalText = Annotated[
     str, AfterValidator(_check_arrival), reads('`"poisson"`, `"constant"`, `"gamma:B"` or `"replay"`')
 ]
 AddressText = Annotated[str, AfterValidator(_check_address)]
+HeaderName = Annotated[str, AfterValidator(_check_header_name)]
+HeaderText = Annotated[str, AfterValidator(_check_header_text)]
 CpusText = Annotated[str, AfterValidator(_check_cpus), reads(f'CPUs: `"8-15,24-31"`, or `"{ALL_CPUS}"`')]
 Moment = Annotated[float, BeforeValidator(parse_duration_s), Field(ge=0), reads("duration")]
 RatePoints = Annotated[

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.hits import hits_of
 from loadgen.metrics.stage import LoadSum
 from loadgen.record.stage import StageRecord
-from loadgen.schema.deltas import MAIN_LATENCIES
+from loadgen.schema.deltas import HIT_COUNTS, MAIN_LATENCIES
 from loadgen.schema.result import CurvePoint, StageResult
 from loadgen.schema.snapshot import CURVE_PERCENTS, Distribution
 
@@ -29,7 +30,7 @@ class _Place(NamedTuple):
     load: float
 
 
-def _point(place: _Place, total: LoadSum) -> CurvePoint:
+def _point(place: _Place, total: LoadSum, kv_tokens: int | None) -> CurvePoint:
     span_s, held_area_s = total.span_ns / 1e9, total.held_area_ns / 1e9
     return CurvePoint(
         **place._asdict(),
@@ -39,6 +40,7 @@ def _point(place: _Place, total: LoadSum) -> CurvePoint:
         output_tokens_per_s_per_user=total.output_tokens / held_area_s if held_area_s else None,
         ttft_ms=total.ttft.summary(),
         itl_ms=total.itl.summary(),
+        hits=hits_of(total.hits, pool_tokens=kv_tokens),
     )
 
 
@@ -48,6 +50,7 @@ class LoadCurve:
     def __init__(self, stages: Iterable[StageRecord] = ()) -> None:
         self._sums: dict[_Place, LoadSum] = {}
         self._points: dict[_Place, CurvePoint] = {}
+        self._kv_tokens: int | None = None  # of the latest stage's servers
         for stage in stages:
             self.add(stage)
 
@@ -55,7 +58,8 @@ class LoadCurve:
         """Add a stage that is complete."""
         for place, part in _parts(stage):
             self._sums.setdefault(place, LoadSum()).add(part)
-            self._points[place] = _point(place, self._sums[place])
+            self._points[place] = _point(place, self._sums[place], stage.kv_tokens)
+            self._kv_tokens = stage.kv_tokens
 
     def points(self, others: Iterable[LoadCurve] = ()) -> tuple[CurvePoint, ...]:
         """A point per load with measurements, here or in `others`, by shape, direction and load."""
@@ -68,7 +72,7 @@ class LoadCurve:
                 total = LoadSum()
                 total.add(sums[place])
                 total.add(part)
-                sums[place], points[place] = total, _point(place, total)
+                sums[place], points[place] = total, _point(place, total, self._kv_tokens)
         return tuple(points[place] for place in sorted(points))
 
 
@@ -94,6 +98,7 @@ def _parts(stage: StageRecord) -> Iterator[tuple[_Place, LoadSum]]:
             part = LoadSum()
             part.span_ns, part.held_area_ns = round(stage.window_s * 1e9), stage.counters["held_area_ns"]
             part.output_tokens = stage.counters["window_output_tokens"]
+            part.hits.update({name: stage.counters[name] for name in HIT_COUNTS if stage.counters[name]})
             part.ttft, part.itl = stage.histogram("ttft"), stage.histogram("itl")
             yield place, part
         return

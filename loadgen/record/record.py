@@ -174,7 +174,10 @@ class Record:
             stage.blocks.freeze()
         stage = self.current = self.stages[line.index] = StageRecord(line)
         stage.hardware_samples = self.hardware.begin_stage()
-        stage.server_command = self.server.command if self.server is not None else None
+        server = self.server
+        stage.server_command = server.command if server is not None else None
+        if server is not None and server.start is not None and server.start.kv_cache_tokens is not None:
+            stage.kv_tokens = server.start.kv_cache_tokens * max(1, len(server.instances))
         stage.alone = self.last_tick is None or not self.last_tick.open_stages
 
     def _end_stage(self, line: StageEnded) -> None:

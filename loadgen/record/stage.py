@@ -11,16 +11,17 @@ from loadgen.metrics.batch_means import BatchMeans
 from loadgen.metrics.bursts import bursts_of, is_buffered
 from loadgen.metrics.client_limit import MAX_COALESCED, MIN_FOR_SHARE, ClientFacts, cap_held_back, client_limit
 from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.hits import hits_of
 from loadgen.metrics.open_loop import open_loop_of, thinned
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.record.account import FIRST_TOKENS, ClientAccount
 from loadgen.record.hardware import HardwareSamples
-from loadgen.schema.deltas import ClientDelta, StageDelta, Summary
+from loadgen.schema.deltas import OPTIONAL_LATENCIES, ClientDelta, StageDelta, Summary
 from loadgen.schema.engine import EngineStage, EngineView, OthersTraffic
 from loadgen.schema.hosts import ClockMoved, HostTick
 from loadgen.schema.journal import StageEnded, StageSettled, StageStarted
 from loadgen.schema.output import Answers, CanaryTraffic
-from loadgen.schema.result import Bursts, OpenLoop, StageHardware
+from loadgen.schema.result import Bursts, Hits, OpenLoop, StageHardware
 
 E2E_WINDOWS = 3.0  # how many times E2E a window must last to know it
 ANSWERS_BLOCK_S = 30.0
@@ -52,6 +53,7 @@ class StageRecord:
     engine: EngineStage | None = None
     span: ClientAccount | None = None  # of the time between two idle readings of the engine, with its figures
     server_command: list[str] | None = None  # of the server that it ran on
+    kv_tokens: int | None = None  # that fit into the KV caches of its servers
     workers: int = 1  # that drove its load at the last tick
     open_sent: int = 0  # streams that count in `sent` and are not over
     alone: bool = True  # no stream of an earlier stage was open when it began
@@ -203,6 +205,17 @@ class StageRecord:
         """Whether the length of some of its prompts is unknown: the server does not report it."""
         without_any = self.histogram("ttft").count > 0 and not self.counters["window_input_tokens"]
         return self.counters["unknown_input"] > 0 or (without_any and not self.counters["input_tokens"])
+
+    @property
+    def optional_latencies(self) -> list[str]:
+        """Those of `OPTIONAL_LATENCIES` that it has."""
+        latency = self.metrics.latency
+        return [name for name in OPTIONAL_LATENCIES if name in latency or f"{name}_censored" in latency]
+
+    @property
+    def hits(self) -> Hits | None:
+        """Its prefix cache hits; None if nothing is known of them."""
+        return hits_of(self.counters, pool_tokens=(self._whole or self).kv_tokens)
 
     def measured_s(self, t_s: float) -> float:
         """How long it has been measured, `t_s` after the run began; 0 before that."""
@@ -379,7 +392,7 @@ class StageRecord:
         streams fail, since the client then waits before it sends the next.
         """
         started, counters = self.started, self.counters
-        pauses = started.thinks or counters["failed"] > MAX_FAILED * counters["sent"]
+        pauses = started.thinks or started.in_sessions or counters["failed"] > MAX_FAILED * counters["sent"]
         stands = started.requests is None and not started.steps
         return stands and not pauses and self.window_s > 1 and self._whole is None
 
@@ -413,7 +426,8 @@ class StageRecord:
         if self.started.waits_for_drain:
             awaited.append("the streams of a higher load had ended")
         if self.started.awaits_first_wave:
-            awaited.append("its first wave had its first tokens")
+            of_sessions = "each live session had an answer under it"
+            awaited.append(of_sessions if self.started.in_sessions else "its first wave had its first tokens")
         return " and ".join(awaited)
 
     @property

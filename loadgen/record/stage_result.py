@@ -18,6 +18,7 @@ from loadgen.record.curve import load_curve
 from loadgen.record.hardware import HardwareRecord, gpu_stages, host_means
 from loadgen.record.output import CanaryRecord, answer_verdicts
 from loadgen.record.rising import rising_words
+from loadgen.record.sessions import session_verdicts, sessions_result
 from loadgen.record.slo import judge
 from loadgen.record.stage import StageRecord
 from loadgen.record.token_verdicts import token_verdicts
@@ -43,7 +44,10 @@ from loadgen.schema.samples import GpuStatic
 
 _NO_PRICE = Price()
 MAX_TAIL = 0.2  # of the window: beyond this, the figures are partly those of a lower load
-_REQUESTS = (*OUTCOMES, "sent", "warmup", "retried", "clock_steps", "carried_in", "carried_failed", "lost")
+_REQUESTS = (
+    *(*OUTCOMES, "sent", "warmup", "retried", "clock_steps"),
+    *("carried_in", "carried_failed", "reasoned", "unanswered", "lost"),
+)
 
 
 def stage_result(
@@ -67,7 +71,12 @@ def stage_result(
     judgement = judge(stage, limits)
     truth = truth_check(stage, stage.engine) if stage.engine is not None else None
     found = [*truth_verdicts(stage, truth), *canaries.stage_verdicts(started.index)]
-    found += [*_account_verdicts(stage), *token_verdicts(stage), *answer_verdicts(stage, stages, urls)]
+    found += [
+        *_account_verdicts(stage),
+        *token_verdicts(stage),
+        *session_verdicts(stage),
+        *answer_verdicts(stage, stages, urls),
+    ]
     end_s = stage.ended.t_s if stage.ended is not None else now_s
     throughput = _throughput(stage, sockets=price.gpus or machine.sockets)
     return StageResult(
@@ -89,7 +98,7 @@ def stage_result(
         concurrency=Concurrency(mean=stage.held_mean, peak=stage.metrics.peak),
         tokens=_tokens(stage),
         throughput=throughput,
-        latency_ms=stage.summaries(*LATENCIES, with_hdr=with_hdr),
+        latency_ms=stage.summaries(*LATENCIES, *stage.optional_latencies, with_hdr=with_hdr),
         slo=judgement.slo,
         engine=stage.engine,
         limited=why is not None,
@@ -122,6 +131,8 @@ def stage_result(
         canary=canaries.stage(started.index, counters["sent"] + counters["warmup"]),
         cost=cost_of(throughput, price),
         answers=stage.answers if stage.answers.read else None,
+        sessions=sessions_result(stage),
+        hits=stage.hits,
         bursts=on_host(stage.bursts, machine.host.get("cpu_percent")),
     )
 
@@ -244,15 +255,23 @@ def _throughput(stage: StageRecord, *, sockets: int = 0) -> Throughput:
     """The rates of its window; `sockets` are those of the server, 0 if unknown."""
     output = stage.per_second("window_output_tokens")
     total = stage.per_second("window_input_tokens", "window_output_tokens")
-    held = stage.held_mean
+    held, slow_ms = stage.held_mean, stage.histogram("tpot").percentile_ms(75)
+    inputs, cached = stage.per_second("window_input_tokens"), None
+    if inputs is not None and stage.hits is not None and stage.hits.measured is not None:
+        cached = inputs * stage.hits.measured
+    uncached = inputs - cached if inputs is not None and cached is not None else None
     return Throughput(
         requests_per_s=stage.per_second("window_requests"),
-        input_tokens_per_s=stage.per_second("window_input_tokens"),
+        input_tokens_per_s=inputs,
         output_tokens_per_s=output,
         total_tokens_per_s=total,
         output_tokens_per_s_per_user=output / held if output is not None and held else None,
+        output_tokens_per_s_p25=1000 / slow_ms if slow_ms else None,
+        cached_input_tokens_per_s=cached,
         output_tokens_per_s_per_gpu=output / sockets if output is not None and sockets else None,
         total_tokens_per_s_per_gpu=total / sockets if total is not None and sockets else None,
+        cached_input_tokens_per_s_per_gpu=cached / sockets if cached is not None and sockets else None,
+        uncached_input_tokens_per_s_per_gpu=uncached / sockets if uncached is not None and sockets else None,
     )
 
 

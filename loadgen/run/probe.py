@@ -31,6 +31,7 @@ from loadgen.stream.request import (
     Cancellation,
     RequestTemplate,
     ServerAddress,
+    SessionHeaders,
     common_fields,
     endpoint_url,
     host_and_port,
@@ -415,11 +416,20 @@ def templates_of(
     fields = _shared_fields(load, None if load.models else model, accepted)
     key = api_key(profile.server)
     cancel = None if load.cancel is None else Cancellation(share=load.cancel.share, after_s=load.cancel.after)
-    own = {"models": model_shares(load.models), "cancel": cancel, "exact_osl": load.ignore_eos}
-    templates = [
-        request_template(url, load.endpoint, fields, osl=stage.osl, api_key=key, osl_name=accepted.osl_name)
-        for url in base_urls
-    ]
+    named = load.headers.model_dump(exclude={"static"}, exclude_none=True)
+    own = {
+        "models": model_shares(load.models),
+        "cancel": cancel,
+        "exact_osl": load.ignore_eos,
+        "headers": SessionHeaders(**named) if named else None,
+    }
+    settings: dict[str, Any] = {
+        "osl": stage.osl,
+        "api_key": key,
+        "osl_name": accepted.osl_name,
+        "headers": load.headers.static,
+    }
+    templates = [request_template(url, load.endpoint, fields, **settings) for url in base_urls]
     return [msgspec.structs.replace(template, **own) for template in templates]
 
 
@@ -432,6 +442,7 @@ def worker_settings(
     workers: int,
     cpus: Iterable[int],
     rows: bool,
+    kv_tokens: int | None,
 ) -> Configure:
     """The settings shared by all (at most `workers`) workers of a run; with `rows` they send a row per stream."""
     chosen = {
@@ -442,6 +453,8 @@ def worker_settings(
         "realtime_share": realtime_budget(usable_cores(), workers) if profile.load.realtime else 0.0,
         "sample_answers": profile.sends_canaries,
         "rows": rows,
+        "kv_tokens": kv_tokens,
+        "echo_header": profile.load.headers.echo,
     }
     # Every other setting is the key of that name in `[load]`.
     shared = {name: value for name, value in profile.load if name in Configure.__struct_fields__ and name not in chosen}

@@ -61,8 +61,11 @@ class RunningStage:
         concurrency = stage.concurrency or 0
         self.first_wave_apart = stage.first_wave == "apart" and concurrency - open_streams > _WAVE_SHARE * concurrency
         """Whether many streams begin at once, whose figures are kept apart."""
-        self._waits_for_first_wave = self.first_wave_apart and bounded_by_time
-        self._waits_for_drain = bounded_by_time and stage.concurrency is not None and filled > concurrency
+        in_sessions = stage.work.sessions is not None
+        self.first_wave_apart &= not in_sessions
+        self._waits_for_first_wave = (self.first_wave_apart or (in_sessions and concurrency > 0)) and bounded_by_time
+        drains = stage.concurrency is not None and filled > concurrency and not in_sessions
+        self._waits_for_drain = bounded_by_time and drains
         self._ready = False  # neither has to be waited for any more
         self._transient = Transient(stage.concurrency) if stage.settle_s else None
         moves = stage.steps or stage.rate_points or stage.arrival == REPLAY
@@ -92,6 +95,7 @@ class RunningStage:
             awaits_first_wave=self._waits_for_first_wave,
             variant=variant,
             thinks=stage.work.think_s > 0,
+            in_sessions=stage.work.sessions is not None and not stage.no_load,
             random_prompts=stage.work.random_prompts and not stage.no_load,
             # Passes after the first repeat their prompts on purpose; without load, others' intentions are unknown.
             meant_hits=1.0 if stage.no_load or (stage.pass_number or 1) > 1 else stage.work.meant_hits,

@@ -172,10 +172,10 @@ class Session:
             self.servers.claim()
         self.log_state("starting")
         await self.servers.wait_ready()
-        server = self.settings.profile.server
+        server, load = self.settings.profile.server, self.settings.profile.load
         key = api_key(server)
         for url in self.servers.base_urls:
-            client = ServerClient(url, key, api_key_env=server.api_key_env)
+            client = ServerClient(url, key, api_key_env=server.api_key_env, headers=load.headers.static)
             self._clients.append(await self._open.enter_async_context(client))
 
     async def begin_load(self) -> None:
@@ -372,10 +372,18 @@ class Session:
             workers=most,
             cpus=cpus,
             rows=self._writer.keeps_rows,
+            kv_tokens=await self._kv_tokens(),
         )
         await self.fleet.start(settings, addresses, first, most=most, hosts=self.hosts.each)
         await self.fleet.wait_ready()
         self._driven = True
+
+    async def _kv_tokens(self) -> int | None:
+        """The tokens that fit into the KV caches of all servers, which are alike; None if they do not say."""
+        page = await optional(self._clients[0].metrics_text())
+        labels = cache_config(page.value) if page.value is not None else {}
+        tokens = with_cache_config(self.servers.start_figures, labels).kv_cache_tokens
+        return None if tokens is None else tokens * self.servers.count
 
     async def _tick(self) -> FleetTick:
         """Wait for the workers' next tick, write it down and return it."""

@@ -26,6 +26,8 @@ Moment = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]  # nanoseconds 
 
 LATENCIES = ("ttft", "ttft_from_intended", "tpot", "itl", "chunk_gap", "e2e", "normalized")
 """Names of the latency histograms, in the order of the result."""
+OPTIONAL_LATENCIES = ("answer_ttft", "ttft_first_turn", "ttft_later_turns", "e2e_per_token", "session_time")
+"""Those that a stage has only if there was such a thing: reasoning before an answer, sessions."""
 MAIN_LATENCIES = ("ttft", "tpot", "itl", "e2e")  # shown during a run, and compared
 OUTCOMES = ("completed", "failed", "cancelled", "unfinished", "carried_over")
 """The outcomes of a sent stream once its stage has ended: the counts add up to `sent`."""
@@ -90,8 +92,53 @@ class LoadBin(msgspec.Struct, frozen=True, omit_defaults=True):
     span_ns: Count = 0  # its duration, summed over workers
     held_area_ns: Change = 0  # open streams integrated over that time
     output_tokens: Change = 0
+    hits: dict[str, Count] = {}  # the counts of that name of `StageCounts`
     ttft: EncodedHistogram | None = None
     itl: EncodedHistogram | None = None
+
+
+class SessionCounts(msgspec.Struct, omit_defaults=True):
+    """What became of a worker's live sessions in a stage; what they hold is integrated over its window."""
+
+    begun: Count = 0
+    begun_inside: Count = 0  # of these, at a point within the recording
+    finished: Count = 0
+    cut: Count = 0  # stopped because fewer were wanted
+    over_context: Count = 0  # ended before a request longer than the context
+    failed: Count = 0  # ended by a request that failed
+    lost: Count = 0  # with their worker
+    primed: Count = 0  # requests for one token, which bring the context of a session begun inside; not measured
+    gaps_cut: Count = 0  # pauses that were cut short
+    skipped_ms: Count = 0  # by how much in all
+    live_ms: Count = 0  # live sessions integrated over the window
+    context_ms: Count = 0  # the tokens of their contexts, likewise
+
+
+SESSION_COUNTERS = SessionCounts.__struct_fields__
+
+
+class SessionRow(msgspec.Struct, frozen=True, array_like=True):
+    """One live session."""
+
+    session: Count
+    trace: Count  # its number in the file
+    request: Count  # the latest that was sent, from 1
+    requests: Count  # of the whole session
+    open: Count
+    waits: bool  # a request of it is due and held back by `max_concurrency`
+    context_tokens: Count
+    cached_share: float | None  # of the tokens of its prompts so far; None if the server does not say
+
+
+class SessionsNow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The sessions at a tick."""
+
+    live: Count = 0
+    stopped: Count = 0  # no longer live, with open requests
+    pausing: Count = 0  # live ones without an open or due request: between an answer and the next request
+    due: Count = 0  # requests that are due and not yet sent
+    context_tokens: Count = 0
+    rows: list[SessionRow] = []  # the ones with the longest contexts, about once a second
 
 
 class StageCounts(msgspec.Struct):
@@ -120,9 +167,16 @@ class StageCounts(msgspec.Struct):
     counted_by_events: Count = 0
     """Completed streams whose server reported no usage, so that events were counted as tokens."""
     unknown_input: Count = 0  # completed streams whose prompt tokens nobody reported
+    cached_input_tokens: Count = 0  # of completed streams whose server said how much of the prompt it had cached
+    cached_tokens: Count = 0  # and those of them that were cached
+    recorded_tokens: Count = 0  # of the prompts of sessions that were sent, by the recording
+    infinite_hit_tokens: Count = 0  # those of them that a prefix cache without limit would hold
+    pool_hit_tokens: Count = 0  # or one of the size of the engine's KV cache; 0 if that is unknown
     hidden_tokens: Count = 0  # of `output_tokens`: reasoning that was never streamed
     uneven_streams: Count = 0
     """Streams that completed in it, and whose total shows that an event did not carry one token: ITL is unknown."""
+    reasoned: Count = 0  # measured streams whose output began with reasoning
+    unanswered: Count = 0  # completed ones of these that ended before an answer
     unknown_tpot: Count = 0  # completed streams whose TPOT is unknown: usage counts tokens that were not streamed
     bursts: Count = 0  # reads in the window with several output events of a stream
     burst_events: Count = 0  # the output events in them
@@ -142,6 +196,7 @@ class StageCounts(msgspec.Struct):
     messages: dict[str, list[str]] = {}
 
 
+HIT_COUNTS = ("cached_input_tokens", "cached_tokens", "recorded_tokens", "infinite_hit_tokens", "pool_hit_tokens")
 BURST_COUNTS = tuple(name for name in StageCounts.__struct_fields__ if "burst" in name)
 
 
@@ -158,6 +213,7 @@ class StageDelta(StageCounts, msgspec.Struct, frozen=True, omit_defaults=True): 
     tail_start_ns: Moment | None = None
     """When a stage bounded by requests ran out of them: from then on fewer streams are open than asked for."""
     peak: Count = 0
+    sessions: SessionCounts | None = None  # None where the load is not sessions
     bins: dict[Count, LoadBin] = {}  # by step, of a stage whose load moves
     latency: dict[str, EncodedHistogram] = {}
     """Without `chunk_gap` if it equals `itl`: every event brought one token."""

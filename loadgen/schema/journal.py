@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from loadgen.schema.bounds import Whole
-from loadgen.schema.deltas import ClientDelta, Count, StageDelta
+from loadgen.schema.deltas import ClientDelta, Count, SessionsNow, StageDelta
 from loadgen.schema.engine import EngineStage, EngineView, OwnRequests
 from loadgen.schema.finding import Finding
 from loadgen.schema.hosts import ClockMoved, HostsJoined, HostTick, Placement
@@ -140,10 +140,12 @@ class StageStarted(StageLoad, frozen=True, tag=True, kw_only=True):
     manual: bool = False  # the operator asked for it
     waits_for_drain: bool = False
     """It waits until streams beyond its concurrency have ended."""
-    awaits_first_wave: bool = False  # it waits for the first tokens of many streams that begin at once
+    awaits_first_wave: bool = False
+    """It waits for the first tokens of many streams that begin at once, or for an answer to each live session."""
     variant: str | None = None  # of the server that it ran on; None for a profile without any
     random_prompts: bool = False  # synthetic prompts, not from a dataset
     thinks: bool = False  # its conversations pause between turns, and hold no stream meanwhile
+    in_sessions: bool = False  # its concurrency is that of live sessions, which pause as well
     meant_hits: float = 0.0  # the largest share of prompt tokens that is meant to hit the prefix cache
 
     def load_at(self, measured_s: float) -> float | None:
@@ -175,6 +177,7 @@ class TickNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
     """Open streams that count in `sent`, by stage: the running one, or the previous one on workers that lag behind."""
     queued: Count = 0
     open_stages: dict[int, Count] = {}
+    sessions: SessionsNow | None = None  # None where the load is not sessions
     rss_bytes: Count | None = None  # memory of all workers
     sharing: Count = 0
     """Live workers that share the running stage; 0 without load."""

@@ -40,6 +40,15 @@ class RunEvent(msgspec.Struct, frozen=True):
     text: str
 
 
+class Hits(msgspec.Struct, frozen=True):
+    """Shares of prompt tokens that hit the prefix cache, or would; None is unknown."""
+
+    measured: float | None  # of completed requests, by the server's usage (vLLM: --enable-prompt-tokens-details)
+    infinite: float | None  # in a cache without limit; computed from what the sessions sent
+    pool: float | None  # in one of the size of the engine's KV cache
+    pool_tokens: int | None  # that size, of all servers
+
+
 class CurvePoint(msgspec.Struct, frozen=True):
     """What was measured while so many streams were held, or at one step of a moving load."""
 
@@ -53,6 +62,7 @@ class CurvePoint(msgspec.Struct, frozen=True):
     output_tokens_per_s_per_user: float | None
     ttft_ms: Summary
     itl_ms: Summary
+    hits: Hits | None = None
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -126,6 +136,8 @@ class Requests(msgspec.Struct, frozen=True):
     carried_over: int | None = None  # streams that were open when the stage ended
     carried_in: int | None = None  # streams of earlier stages that were open when it began
     carried_failed: int | None = None  # those of them that failed in this stage
+    reasoned: int | None = None  # streams whose output began with reasoning; the rest may reason unnoticed
+    unanswered: int | None = None  # completed ones of these that ended before an answer
     lost: int | None = None  # unfinished streams whose worker died or fell silent: the client's failure
     open: int | None = None  # on their way: in `sent`, and in none of its parts yet; null for a host's or server's part
 
@@ -199,6 +211,30 @@ class Throughput(msgspec.Struct, frozen=True):
     output_tokens_per_s_per_gpu: float | None = None
     """Divided by the sockets that the server was given; None if they are unknown."""
     total_tokens_per_s_per_gpu: float | None = None
+    output_tokens_per_s_p25: float | None = None
+    """The speed of single streams after their first token, which a quarter of them does not reach: 1/P75 of TPOT."""
+    cached_input_tokens_per_s: float | None = None  # by the share that the server's usage gives; None if it does not
+    cached_input_tokens_per_s_per_gpu: float | None = None
+    uncached_input_tokens_per_s_per_gpu: float | None = None
+
+
+class SessionsResult(msgspec.Struct, frozen=True):
+    """The sessions of a stage; a session belongs to no stage, and may begin in one and end in another."""
+
+    live: float | None  # mean
+    context_tokens: float | None  # mean of the tokens in the contexts of all live sessions
+    begun: int
+    begun_inside: int  # of these, at a point within the recording
+    finished: int
+    cut: int  # stopped because fewer were wanted
+    over_context: int  # ended before a request longer than the context
+    failed: int  # ended by a request that failed
+    lost: int  # with their worker
+    primed: int  # requests for one token that bring the context of a session begun inside; in no other figure
+    gaps_cut: int  # pauses that were cut short
+    skipped_s: float  # by how much in all
+    e2e_interactivity: float | None
+    """Tokens per second that all but a tenth of the requests reach, from their sending: 1/P90 of E2E per token."""
 
 
 class CostResult(msgspec.Struct, frozen=True):
@@ -381,6 +417,8 @@ class StageResult(msgspec.Struct, frozen=True):
     compute: ComputeResult | None = None  # None if the engine does not report its operations
     cost: CostResult | None = None  # None without a price
     answers: Answers | None = None  # None if none was sampled
+    sessions: SessionsResult | None = None  # None where the load is not sessions
+    hits: Hits | None = None  # None if nothing is known of them
     bursts: Bursts | None = None  # None if every read returned one output event at most
 
     @property

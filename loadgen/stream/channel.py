@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import httptools
 
@@ -29,6 +30,8 @@ from loadgen.stream.events import (
     EventSplitter,
     EventTooLong,
     decode_chunk,
+    is_answer,
+    is_reasoning,
     is_whole,
     read_event,
     single_event,
@@ -53,16 +56,25 @@ class Channel:
 
     __slots__ = (
         "stream usable served answered write close_transport output_began _client _ended _unanswered _gone _parser "
-        "_stamp_ns _before_ns _burst_ns _splitter _slow _between_chunks _plain _status _body"
+        "_stamp_ns _before_ns _burst_ns _splitter _slow _between_chunks _plain _status _body on_header"
     ).split()
 
     def __init__(
-        self, client: ClientSamples, ended: Ended, unanswered: Unanswered, gone: Gone = lambda _: None
+        self,
+        client: ClientSamples,
+        ended: Ended,
+        unanswered: Unanswered,
+        gone: Gone = lambda _: None,
+        echo: str | None = None,
     ) -> None:
+        """`echo` names the response header whose value is kept as the stream's `session_token`."""
         self._client = client
         self._ended = ended
         self._unanswered = unanswered
         self._gone = gone
+        self.on_header: Callable[[bytes, bytes], None]
+        if echo is not None:  # the parser calls it for every header, but only if it exists
+            self.on_header = partial(self._note_header, echo.lower().encode())
         self._parser = httptools.HttpResponseParser(self)
         self.stream: Stream | None = None
         self.usable = False  # connected, and nothing has happened that forbids another request
@@ -108,6 +120,7 @@ class Channel:
     def free(self) -> None:
         """Break the reference cycles once nothing more comes; a worker's rare collections would keep them for hours."""
         del self._parser
+        self.on_header = _ignore_header
         self.write, self.close_transport, self.output_began = _not_connected, _nothing, _nothing
 
     def sent_late(self, stamp_ns: int) -> None:
@@ -189,6 +202,10 @@ class Channel:
     def on_message_begin(self) -> None:
         """Note the first byte of a response."""
         self.answered = True
+
+    def _note_header(self, wanted: bytes, name: bytes, value: bytes) -> None:
+        if name.lower() == wanted and self.stream is not None:
+            self.stream.session_token = value
 
     def on_headers_complete(self) -> None:
         self._status = self._parser.get_status_code()
@@ -277,17 +294,19 @@ class Channel:
     def _take_odd_output(self, stream: Stream, tokens: int, gap_ns: int, choice: Choice) -> None:
         """Record output that is not simply one token after another: the first, several at once, or held-back text.
 
-        Streams whose answers are sampled take this path for all their output.
+        Streams whose answers are sampled take this path for all their output, reasoning ones until their answer begins.
         """
         stamp_ns = self._stamp_ns
         if stream.pieces is not None:
             stream.pieces.append(choice)
         if stream.first_ns == 0:
-            stream.record_first_token(stamp_ns, tokens)
+            stream.record_first_token(stamp_ns, tokens, reasoning=is_reasoning(choice))
             self.output_began()
             # Input tokens count once the prompt is processed, that is at the first token, as in the engine's counters.
             self._count_input(stream, stream.usage.prompt_tokens)
             return
+        if stream.awaits_answer and is_answer(choice):
+            stream.record_answer(stamp_ns)
         if gap_ns == 0:
             self._note_burst(stream)
         if not stream.part_ns:
@@ -302,7 +321,7 @@ class Channel:
         elif not stream.held_ns:
             # Text without a new token: the gap stays open until the next token.
             stream.held_ns = stream.last_ns
-        stream.plain = not stream.held_ns and stream.pieces is None
+        stream.plain = not stream.held_ns and stream.pieces is None and not stream.awaits_answer
 
     def _note_burst(self, stream: Stream) -> None:
         """Count an output event that was read at once with the one before it."""
@@ -467,6 +486,10 @@ def _is_silent_token(stream: Stream, choice: Choice, grown: int) -> bool:
 
 def _not_connected(_: bytes) -> bool:
     raise AssertionError("a request was put on a channel that is not connected")
+
+
+def _ignore_header(_: bytes, __: bytes) -> None:
+    return
 
 
 def _nothing() -> None:

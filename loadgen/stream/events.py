@@ -51,12 +51,19 @@ class OutputDetails(msgspec.Struct, gc=False):
     reasoning_tokens: TokenCount | None = None
 
 
+class PromptDetails(msgspec.Struct, gc=False):
+    """Where the prompt tokens came from."""
+
+    cached_tokens: TokenCount | None = None
+
+
 class Usage(msgspec.Struct, gc=False):
     """Token counts so far; a count that is missing or 0 is unknown."""
 
     prompt_tokens: TokenCount | None = None
     completion_tokens: TokenCount | None = None
     completion_tokens_details: OutputDetails | None = None
+    prompt_tokens_details: PromptDetails | None = None
 
 
 class Chunk(msgspec.Struct, gc=False):
@@ -77,6 +84,18 @@ def text_of(choice: Choice) -> str | None:
     if delta is None:
         return choice.text or ""
     return None if delta.tool_calls else delta.content or delta.reasoning_content or delta.reasoning or ""
+
+
+def is_answer(choice: Choice) -> bool:
+    """Whether a chunk adds text or a tool call, and not only reasoning."""
+    delta = choice.delta
+    return bool(choice.text or (delta is not None and (delta.content or delta.tool_calls)))
+
+
+def is_reasoning(choice: Choice) -> bool:
+    """Whether a chunk adds reasoning, and nothing of the answer."""
+    delta = choice.delta
+    return delta is not None and bool(delta.reasoning_content or delta.reasoning) and not is_answer(choice)
 
 
 def output_bytes(choice: Choice) -> int:
@@ -305,11 +324,14 @@ def read_usage(usage: object) -> Usage | None:
     if not isinstance(usage, dict):
         return None
     details = usage.get("completion_tokens_details") or usage.get("output_tokens_details")
+    prompt = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+    cached = _count(prompt.get("cached_tokens")) if isinstance(prompt, dict) else None
     reasoning = details.get("reasoning_tokens") if isinstance(details, dict) else usage.get("reasoning_tokens")
     return Usage(
         prompt_tokens=_count(usage.get("prompt_tokens", usage.get("input_tokens"))),
         completion_tokens=_count(usage.get("completion_tokens", usage.get("output_tokens"))),
         completion_tokens_details=OutputDetails(_count(reasoning)),
+        prompt_tokens_details=None if cached is None else PromptDetails(cached),
     )
 
 

@@ -30,6 +30,9 @@ _ENDPOINTS = {
 }
 
 
+_NO_HEADERS: Mapping[str, str] = {}
+
+
 class ServerAddress(msgspec.Struct, frozen=True):
     """Where to connect; `ip` was resolved once, so that no name lookup is ever timed."""
 
@@ -59,6 +62,31 @@ class Cancellation(msgspec.Struct, frozen=True):
     after_s: float
 
 
+class SessionHeaders(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The names of the headers that tell a router to which session a request belongs; None is not sent."""
+
+    session: str | None = None  # of the chain of requests: a conversation, or one agent of a session
+    parent: str | None = None  # of the chain that started this one
+    root: str | None = None  # of the whole session
+    echo: str | None = None
+    """A header of the response, whose value the session's next requests repeat."""
+
+    def lines(self, session: SessionIds) -> bytes:
+        """The lines of a request's head."""
+        named = ((self.session, session.chain), (self.parent, session.parent), (self.root, session.root))
+        lines = b"".join(b"%b: %b\r\n" % (name.encode(), value) for name, value in named if name and value)
+        return lines + b"%b: %b\r\n" % (self.echo.encode(), session.token) if self.echo and session.token else lines
+
+
+class SessionIds(NamedTuple):
+    """To which session a request belongs."""
+
+    chain: bytes
+    root: bytes
+    parent: bytes = b""
+    token: bytes = b""  # what the server returned in the `echo` header of an earlier response
+
+
 class RequestTemplate(msgspec.Struct, frozen=True):
     """A request without its prompt; travels to the workers (msgspec writes bytes as base64)."""
 
@@ -70,8 +98,17 @@ class RequestTemplate(msgspec.Struct, frozen=True):
     exact_osl: bool = False  # answers of exactly this length are requested, so that shorter ones are a fault
     models: tuple[ModelShare, ...] = ()  # which each request draws from; `fields` then has no model
     cancel: Cancellation | None = None
+    headers: SessionHeaders | None = None  # None: requests name no session
 
-    def fill(self, prompt: bytes, model: str | None = None, *, osl: int | None = None, messages: bool = False) -> bytes:
+    def fill(
+        self,
+        prompt: bytes,
+        model: str | None = None,
+        *,
+        osl: int | None = None,
+        messages: bool = False,
+        session: SessionIds | None = None,
+    ) -> bytes:
         """The complete request; `prompt` is JSON: a text, token ids, or with `messages` a list of messages.
 
         `model` is needed if there are several; `osl` if it differs from the template's.
@@ -81,7 +118,8 @@ class RequestTemplate(msgspec.Struct, frozen=True):
         fields = self.fields if model is None else b'{"model":%b,%b' % (_json(model), self.fields[1:])
         limit = self.osl if osl is None else osl
         body = b'%b,"%b":%b,"%b":%d}' % (fields, self.prompt_name, prompt, self.osl_name, limit)
-        return b"%b%d\r\n\r\n%b" % (self.head, len(body), body)
+        lines = b"" if self.headers is None or session is None else self.headers.lines(session)
+        return b"%b%d\r\n%b\r\n%b" % (self.head, len(body), lines, body)
 
     def model_of(self, drawn: float) -> str:
         """The model for a draw between 0 and 1; only where there are several models."""
@@ -127,15 +165,17 @@ def request_template(
     osl: int,
     api_key: str | None,
     osl_name: str | None = None,
+    headers: Mapping[str, str] = _NO_HEADERS,
 ) -> RequestTemplate:
-    """A template from a request that httpx built, without its length and its own fields."""
+    """A template from a request that httpx built, without its length and its own fields; `headers` are added."""
     # Imported here: workers import this module but build no template, and httpx would be a quarter of their start-up.
     import httpx
 
-    headers = {"Content-Type": "application/json", "Accept": "text/event-stream", "User-Agent": "vramp"}
+    own = {"Content-Type": "application/json", "Accept": "text/event-stream", "User-Agent": "vramp"}
     if api_key is not None:
-        headers["Authorization"] = f"Bearer {api_key}"
-    request = httpx.Request("POST", endpoint_url(base_url, endpoint), headers=headers)
+        own["Authorization"] = f"Bearer {api_key}"
+    request = httpx.Request("POST", endpoint_url(base_url, endpoint), headers=own)
+    request.headers.update(headers)
     lines = [b"POST %b HTTP/1.1" % request.url.raw_path]
     lines += [b"%b: %b" % (name, value) for name, value in request.headers.raw if name.lower() != b"content-length"]
     place = _ENDPOINTS[endpoint]

@@ -62,6 +62,7 @@ class StageSamples(StageCounts, msgspec.Struct):
     opened_ns: int = 0  # when it was opened (CLOCK_REALTIME)
     whole_only: bool = False  # the stage is bounded by requests: only streams sent in its window are timed
     events_are_tokens: bool = True  # until usage at the end of a stream shows that its events carried several tokens
+    reasons: bool = False  # the output of one of its streams began with reasoning
     first_wave_waiting: int = 0  # streams of the first wave without a first token, sent or to be sent
     rows: list[StreamRow] | None = None  # takes a row per ended stream; None if rows are not wanted
 
@@ -72,18 +73,27 @@ class StageSamples(StageCounts, msgspec.Struct):
 
     # Samples for the histograms of the same names. `censored`: waits of streams that were still waiting when the window
     # closed, or the client hung up. `failed`: of streams that failed later, which are in the other histogram, too.
-    # `warmup`: for the time series only.
+    # `warmup`: for the time series only. `turn`, `session`, `e2e_per_token`: only if the load is sessions.
     ttft_ns: list[int] = []
     ttft_from_intended_ns: list[int] = []
     ttft_censored_ns: list[int] = []
     ttft_from_intended_censored_ns: list[int] = []
     ttft_failed_ns: list[int] = []
     ttft_from_intended_failed_ns: list[int] = []
+    ttft_first_turn_ns: list[int] = []
+    ttft_later_turns_ns: list[int] = []
+    ttft_first_turn_censored_ns: list[int] = []
+    ttft_later_turns_censored_ns: list[int] = []
+    answer_ttft_ns: list[int] = []
+    answer_ttft_censored_ns: list[int] = []
     first_wave_ttft_ns: list[int] = []
     tpot_ns: list[int] = []
     e2e_ns: list[int] = []
     e2e_censored_ns: list[int] = []
     normalized_ns: list[int] = []
+    e2e_per_token_ns: list[int] = []
+    session_time_ns: list[int] = []
+    session_time_censored_ns: list[int] = []
     warmup_ttft_ns: list[int] = []
     warmup_tpot_ns: list[int] = []
 

@@ -46,7 +46,8 @@ class Stream:
     intended_ns: int
     measured: bool = True  # sent while the window is open, and counted in `sent`
     first_wave: bool = False  # one of those that filled the closed loop all at once: its TTFT is kept apart
-    request: tuple[int, int] = (0, 0)  # its number in the stage, and its turn in the conversation
+    request: tuple[int, int] = (0, 0)  # its number in the stage, and its turn in the conversation; see `StreamRow`
+    first_turn: bool | None = None  # of an agent in a session; None where the load is not sessions
     sent_ids: int | None = None  # token ids sent as its prompt; None if it was sent as text
     osl: int | None = None  # output tokens that the answer must have; None if it may end earlier
     model: str | None = None  # the model drawn for it, where there are several
@@ -79,6 +80,8 @@ class Stream:
     held_events: int = 0  # output events in a row for which usage did not grow
     text_bytes: int = 0  # of the output since it is not counted
     reasoned: bool = False  # its output began with reasoning
+    awaits_answer: bool = False  # and has been nothing else so far
+    session_token: bytes = b""  # of the response's header that the session repeats
     counted_input: int = 0  # prompt tokens that `ClientSamples` has counted already
     events: int = 0
     events_at_check: int = 0
@@ -107,7 +110,7 @@ class Stream:
         self.events = self.events_at_check = self.held_events = self.text_bytes = 0
         self.usage, self.silent, self.reason = _NO_USAGE, b"", None
         self.counted = True
-        self.plain = self.done = self.usage_fell = self.reasoned = False
+        self.plain = self.done = self.usage_fell = self.reasoned = self.awaits_answer = False
         if self.pieces is not None:
             self.pieces.clear()
 
@@ -126,6 +129,12 @@ class Stream:
     def input_tokens(self) -> int | None:
         """Tokens of its prompt: by usage, or as many as were sent as ids; None if unknown."""
         return self.usage.prompt_tokens or self.sent_ids
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """How many tokens of its prompt the server had cached; None if it did not say."""
+        details = self.usage.prompt_tokens_details
+        return None if details is None else details.cached_tokens
 
     @property
     def total_tokens(self) -> int | None:
@@ -201,6 +210,8 @@ class Stream:
         ttft_ns = self.ttft_ns if self.first_ns else age_ns
         if not self.first_ns:
             self._record_first_wait(now_ns)
+        if self.awaits_answer or (samples.reasons and not self.first_ns):
+            samples.answer_ttft_censored_ns.append(age_ns)
         if limits is not None and not limits.met(ttft_ns, 0, age_ns):
             samples.beyond += 1
 
@@ -208,6 +219,10 @@ class Stream:
         """Record the wait so far as a lower bound of TTFT, as no first token will come within this stage."""
         self.samples.ttft_censored_ns.append(now_ns - self.sent_ns)
         self.samples.ttft_from_intended_censored_ns.append(now_ns - self.intended_ns)
+        if self.first_turn is not None:
+            samples = self.samples
+            censored = samples.ttft_first_turn_censored_ns if self.first_turn else samples.ttft_later_turns_censored_ns
+            censored.append(now_ns - self.sent_ns)
 
     def _record_part(self) -> None:
         """Record the TPOT of the part within the window, if it is long enough and its tokens are known."""
@@ -245,9 +260,13 @@ class Stream:
         self.reason = worse_reason(self.reason, reason)
         self.done |= self.reason is not None
 
-    def record_first_token(self, stamp_ns: int, tokens: int) -> None:
+    def record_first_token(self, stamp_ns: int, tokens: int, *, reasoning: bool = False) -> None:
         """Record the arrival of the first output, with this many tokens."""
         samples, in_first_wave = self.samples, self.first_wave and not self.carried
+        self.reasoned = self.awaits_answer = reasoning
+        if reasoning:
+            samples.reasons = True
+            samples.reasoned += self.measured
         samples.first_wave_waiting -= in_first_wave
         self.first_ns = stamp_ns
         self.first_tokens = tokens
@@ -259,8 +278,17 @@ class Stream:
         elif self.measured:
             samples.ttft_ns.append(self.ttft_ns)
             samples.ttft_from_intended_ns.append(stamp_ns - self.intended_ns)
+            if self.first_turn is not None:
+                of_turn = samples.ttft_first_turn_ns if self.first_turn else samples.ttft_later_turns_ns
+                of_turn.append(self.ttft_ns)
         else:
             samples.warmup_ttft_ns.append(self.ttft_ns)
+
+    def record_answer(self, stamp_ns: int) -> None:
+        """Record the first output after the reasoning."""
+        self.awaits_answer = False
+        if self._is_timed:
+            self.samples.answer_ttft_ns.append(stamp_ns - self.sent_ns)
 
     def begin_part(self, stamp_ns: int, tokens: int) -> None:
         """Begin the part within the open window at its first event, whose gap began earlier and is not recorded.
@@ -271,7 +299,7 @@ class Stream:
             self.part_ns = stamp_ns
             self.part_tokens = self.tokens + tokens
             self.held_ns = 0
-            self.plain = self.pieces is None
+            self.plain = self.pieces is None and not self.awaits_answer
 
     def note_clock_step(self) -> None:
         """Stop timing this stream, because the wall clock was stepped."""
@@ -310,6 +338,10 @@ class Stream:
         samples.input_tokens += self.input_tokens or 0
         samples.output_tokens += tokens
         samples.hidden_tokens += self.hidden_tokens
+        samples.unanswered += self.awaits_answer
+        if self.cached_tokens is not None and self.input_tokens is not None:
+            samples.cached_input_tokens += self.input_tokens
+            samples.cached_tokens += self.cached_tokens
         samples.clock_steps += self.clock_stepped
         if self.osl is not None and self.total_tokens is not None:
             samples.requested_tokens += self.osl
@@ -323,6 +355,8 @@ class Stream:
             samples.normalized_ns.append(self.e2e_ns // (self.input_tokens + tokens))
         if tpot_ns is not None:
             samples.tpot_ns.append(tpot_ns)
+        if self.first_turn is not None and tokens:
+            samples.e2e_per_token_ns.append(self.e2e_ns // tokens)
         if samples.limits is not None and samples.limits.met(self.ttft_ns, tpot_ns or 0, self.e2e_ns):
             samples.good += 1
 

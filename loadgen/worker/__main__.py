@@ -96,8 +96,8 @@ def _obey(driver: Driver, command: messages.Command) -> None:
             driver.begin_stage(command)
         case OpenWindow(index=index):
             driver.open_window(index)
-        case EndLoad(abort=abort):
-            driver.end_load(abort=abort)
+        case EndLoad(abort=abort, ends_sessions=ends_sessions):
+            driver.end_load(abort=abort, ends_sessions=ends_sessions)
         case Configure():
             raise AssertionError("a worker is configured once")
 
@@ -132,7 +132,7 @@ async def _tick_forever(driver: Driver, settings: Configure, output: asyncio.Wri
 
 
 def _collect(driver: Driver, worker: int, number: int, client: ClientDelta, rss_bytes: int) -> Tick:
-    current = driver.current
+    current, sessions = driver.current, driver.sessions
     rows = driver.rows if driver.rows is not None else []
     deltas = {index: run.drain(driver.send_due) for index, run in driver.stages.items()}
     tick = Tick(
@@ -145,9 +145,10 @@ def _collect(driver: Driver, worker: int, number: int, client: ClientDelta, rss_
         open_stages={index: run.open for index, run in driver.stages.items() if run.open},
         running=current.command.index if current is not None else None,
         open_sent=current.open_sent if current is not None else 0,
-        first_wave_waiting=current.samples.first_wave_waiting if current is not None else 0,
+        first_wave_waiting=current.first_waiting if current is not None else 0,
         finished=current.command.index if current is not None and current.finished else None,
         rss_bytes=rss_bytes,
+        sessions=None if sessions is None else sessions.now(with_rows=not number % 4),
         most_held=driver.take_most_open(),
         rows=rows.copy(),
     )

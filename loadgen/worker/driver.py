@@ -23,6 +23,7 @@ from loadgen.worker.connections import AT_ONCE, BackOff, Connections
 from loadgen.worker.messages import BeginStage, Configure
 from loadgen.worker.queues import ArrivalQueue
 from loadgen.worker.sampling import AnswerSampler
+from loadgen.worker.sessions import LiveSessions
 from loadgen.worker.stage_run import StageRun
 from loadgen.worker.timing import LoopLag
 from loadgen.workload.prompts import Prompts
@@ -54,7 +55,9 @@ class Driver:
             tls,
             self.sockets,
             place_free=self._make_ready,
-            new_channel=lambda: Channel(self.client, self._stream_ended, self._unanswered, self._connections.drop),
+            new_channel=lambda: Channel(
+                self.client, self._stream_ended, self._unanswered, self._connections.drop, settings.echo_header
+            ),
         )
         if tls is not None:
             self._loop_lag = LoopLag(self._loop, self.client.read_lag_ns.append)
@@ -62,6 +65,7 @@ class Driver:
         """A row per ended stream, until the next tick takes them; None if rows are not wanted."""
         self.open: set[Channel] = set()  # channels that carry a stream
         self._most_open = 0  # at the same time, since the last tick
+        self.sessions: LiveSessions | None = None  # which live on from stage to stage
         self.stages: dict[int, StageRun] = {}
         self.current: StageRun | None = None
         self._coming: StageRun | None = None  # a closed-loop stage that begins once its first requests can be sent
@@ -82,12 +86,27 @@ class Driver:
 
     def begin_stage(self, command: BeginStage) -> None:
         """End the running stage and begin the next, once it is time and its first requests can be sent."""
-        run = StageRun(command, self._prompts, self.client, self._settings.seed, self.rows)
+        sessions = self._sessions_for(command)
+        run = StageRun(command, self._prompts, self.client, self._settings.seed, self.rows, sessions)
         prepare_s = _PREPARE_S + self._connections.ahead_s(run.concurrency or 0, command.ranks)
         self._coming, self._coming_by_s = run, time.monotonic() + prepare_s
         if run.concurrency is not None:
             self._loop.call_later(prepare_s + _EARLY_S, self._make_ready)
         self._make_ready()
+
+    def _sessions_for(self, command: BeginStage) -> LiveSessions | None:
+        """The sessions of a stage: those that live, if it continues them."""
+        wanted, kv_tokens = command.stage.work.sessions, self._settings.kv_tokens
+        if wanted is None or (self.sessions is not None and self.sessions.wanted == wanted):
+            return None if wanted is None else self.sessions
+        return LiveSessions(
+            wanted,
+            self._prompts,
+            self._fill_soon,
+            seed=self._settings.seed,
+            worker=self._settings.worker,
+            pool_tokens=None if kv_tokens is None else kv_tokens // command.ranks,
+        )
 
     def _make_ready(self) -> None:
         """Write the next stage's first requests and open their connections; then begin the stage when it is time."""
@@ -117,6 +136,7 @@ class Driver:
     def _begin_run(self, run: StageRun) -> None:
         command = run.command
         self._end_current()
+        self._continue_sessions(run.sessions)
         run.begin(list(self._streams()))
         self.stages[command.index] = self.current = run
         self._back_off.failures_in_row = 0
@@ -131,6 +151,14 @@ class Driver:
         if run.opens_at_once:
             self.open_window(command.index)
 
+    def _continue_sessions(self, sessions: LiveSessions | None) -> None:
+        """Keep only these sessions; what was due while nothing was sent could not be sent before now."""
+        if self.sessions is not None and self.sessions is not sessions:
+            self.sessions.resize(0)
+        self.sessions = sessions
+        if sessions is not None:
+            self._slot_free_ns = time.time_ns()
+
     def _warmup_over(self, run: StageRun) -> None:
         if run is self.current:
             run.measure_by_time(self._streams)
@@ -144,7 +172,7 @@ class Driver:
             self.current.open_window(self._streams())
             self.current.begin_steps(self._fill_soon)
 
-    def end_load(self, *, abort: bool) -> None:
+    def end_load(self, *, abort: bool, ends_sessions: bool = False) -> None:
         """Send no more; with `abort`, cut off the open streams and count them as unfinished."""
         self._coming = None
         if abort:
@@ -160,6 +188,8 @@ class Driver:
             if self.current is not None:
                 self.current.window.held_changed(0)
         self._end_current()
+        if abort or ends_sessions:
+            self._continue_sessions(None)
 
     def _end_current(self) -> None:
         unsent = self.arrivals.end()
@@ -199,13 +229,17 @@ class Driver:
     def _wants_more(self, run: StageRun) -> bool:
         if self.sockets.unsent_bytes > MAX_UNSENT_BYTES:
             return False
-        taken = len(self.open) + len(self._connections.opening) + self._back_off.places + run.thinking
+        opening = len(self._connections.opening)
+        if run.sessions is not None:
+            waiting = len(run.sessions.due) - opening - self._back_off.places
+            return waiting > 0 and not run.exhausted and self._may_send(run, opening)
+        taken = len(self.open) + opening + self._back_off.places + run.thinking
         return run.concurrency is not None and taken < run.concurrency and not run.exhausted
 
     # Open loop.
 
-    def _may_send(self, run: StageRun) -> bool:
-        return run.max_concurrency is None or len(self.open) < run.max_concurrency
+    def _may_send(self, run: StageRun, opening: int = 0) -> bool:
+        return run.max_concurrency is None or len(self.open) + opening < run.max_concurrency
 
     def _arrived(self) -> None:
         run = self.current
@@ -246,7 +280,7 @@ class Driver:
         stream.due_ns = max(intended_ns, self._slot_free_ns)
         run.open += 1
         run.open_sent += stream.measured
-        if self.sampler.due:
+        if self.sampler.due and stream.pieces is None:
             self.sampler.follow(channel, stream)
         self._send(stream, channel)
         self._prepare_soon()
@@ -343,12 +377,17 @@ class Driver:
     def _connect_failed(self, run: StageRun, message: str) -> None:
         """Count a request that failed because there was no connection to send it on."""
         self._back_off.failures_in_row += 1
-        if run is self.current and not run.exhausted and (run.rate is None or self.arrivals.waiting):
+        if run is self.current and not run.exhausted and self._has_request(run):
             stream = run.next_stream(time.time_ns() if run.rate is None else self.arrivals.take_waiting())
             stream.fail("connect", message)
             run.end_conversation(stream)
         # Even if the request is of an earlier stage: while being opened, its connection took a slot of the present one.
         self._back_off.begin(len(self.open))
+
+    def _has_request(self, run: StageRun) -> bool:
+        """Whether there is still a request that a failed connection was for."""
+        waiting = self.arrivals.waiting if run.sessions is None else run.sessions.due
+        return bool(waiting) or (run.rate is None and run.sessions is None)
 
     def _unanswered(self, channel: Channel, stream: Stream) -> None:
         """Send a request again on a new connection, because its reused one was closed before the response."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from loadgen.plan.stage import Stage
-from loadgen.schema.deltas import ClientDelta, StageDelta, StreamRow
+from loadgen.schema.deltas import ClientDelta, SessionsNow, StageDelta, StreamRow
 from loadgen.stream.request import RequestTemplate, ServerAddress
 from loadgen.workload.arrivals import share_of
 from loadgen.workload.prompts import Prompts, text_prompts, token_prompts
@@ -47,6 +47,8 @@ class Configure(msgspec.Struct, frozen=True, tag=True):
     """Run at realtime priority, where the system allows it, while using no more than this share of a core; 0: never."""
     sample_answers: bool = False  # check a few answers for degenerate text
     rows: bool = False  # send a row per ended stream
+    kv_tokens: int | None = None  # that fit into the KV caches of all servers; None: unknown
+    echo_header: str | None = None  # of responses, which the session's next request repeats
     lifeline_s: float = 0.0  # exit after so long without input, not even an empty line; 0: never
 
 
@@ -87,6 +89,7 @@ class EndLoad(msgspec.Struct, frozen=True, tag=True):
     """Send no more; with `abort`, also cut off the open streams."""
 
     abort: bool
+    ends_sessions: bool = False  # otherwise they continue with the next stage
 
 
 Command = Configure | BeginStage | OpenWindow | EndLoad
@@ -107,6 +110,7 @@ class Tick(msgspec.Struct, frozen=True):
     first_wave_waiting: int  # streams of its first wave without a first token, sent or to be sent
     finished: int | None  # the running stage, if it is bounded by requests and all are answered
     rss_bytes: int
+    sessions: SessionsNow | None = None  # None where the load is not sessions
     most_held: int = 0  # open at the same time since the last tick
     rows: list[StreamRow] = []  # of the streams that ended since the last tick, if rows are wanted
 

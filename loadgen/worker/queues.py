@@ -13,7 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from loadgen.stream.request import SessionIds
 from loadgen.worker.messages import BeginStage
+from loadgen.worker.sessions import LiveSessions
 from loadgen.worker.timing import PreciseTimer, timer_lead_ns
 from loadgen.workload.prompts import Prompts
 from loadgen.workload.work import RequestWriter, draw
@@ -37,8 +39,10 @@ class Written(NamedTuple):
 
 
 class RequestQueue:
-    def __init__(self, command: BeginStage, prompts: Prompts, seed: int) -> None:
+    def __init__(self, command: BeginStage, prompts: Prompts, seed: int, sessions: LiveSessions | None = None) -> None:
+        """`sessions` say what is sent instead, if the load is sessions."""
         self._command = command
+        self._sessions = sessions
         self._seed = seed
         stage, self._key, self._turns = command.stage, command.key, command.stage.work.turns
         self.writer = RequestWriter(stage.work, prompts, seed=seed, key=self._key, isl=stage.isl, osl=stage.osl)
@@ -47,6 +51,7 @@ class RequestQueue:
         self._unwritten: deque[Turn] = deque()
         self._written: dict[Turn, Written] = {}
         self.due: deque[Turn] = deque()  # turns whose think time is over
+        self.tokens: dict[int, bytes] = {}  # by conversation, what the server returned in the `echo` header
 
     def write_ahead(self, wanted: int) -> bool:
         """Write one more request; False if all follow-up turns and `wanted` new ones (or all that fit) are written."""
@@ -70,7 +75,9 @@ class RequestQueue:
             written = self._prepared.popleft() if self._prepared else self.write(turn)
             self._next += self._command.ranks
         following = self.following(turn)
-        if following is not None:
+        headers = self._command.template.headers
+        # What is to be echoed is known only once the previous turn is answered.
+        if following is not None and (headers is None or headers.echo is None):
             self._unwritten.append(following)
         return turn, written
 
@@ -79,7 +86,8 @@ class RequestQueue:
         return Turn(turn.request, turn.number + 1) if turn.number + 1 < self._turns else None
 
     def forget(self, turn: Turn) -> None:
-        """Drop the next turn of a conversation that ended early."""
+        """Drop the next turn of a conversation that has ended."""
+        self.tokens.pop(turn.request, None)
         following = self.following(turn)
         if following is None:
             return
@@ -101,8 +109,14 @@ class RequestQueue:
 
     def write(self, turn: Turn) -> Written:
         """The request, the same however often it is written."""
-        request, template = self.writer.request(turn.request, turn.number), self._command.template
-        wire = template.fill(request.prompt, self.model(turn), osl=request.osl, messages=request.messages)
+        template, live, model, session = self._command.template, self._sessions, self.model(turn), None
+        request = (self.writer if live is None else live).request(turn.request, turn.number)
+        if live is not None:
+            session = live.ids(turn.request, turn.number)
+        elif template.headers is not None:
+            name = b"%x-%d-%d" % (self._seed, self._key, turn.request)
+            session = SessionIds(name, name, token=self.tokens.get(turn.request, b""))
+        wire = template.fill(request.prompt, model, osl=request.osl, messages=request.messages, session=session)
         return Written(wire, request.ids, template.osl if request.osl is None else request.osl)
 
 

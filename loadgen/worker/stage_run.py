@@ -19,6 +19,7 @@ from loadgen.stream.samples import ClientSamples, StageSamples, StreamLimits
 from loadgen.stream.stream import Stream
 from loadgen.worker.messages import BeginStage
 from loadgen.worker.queues import RequestQueue, Turn
+from loadgen.worker.sessions import LiveSessions
 from loadgen.worker.window import LoadBins, Window
 from loadgen.workload.arrivals import arrival_offsets_s, share_of, slice_for
 from loadgen.workload.data import DatasetReader
@@ -35,8 +36,9 @@ class StageRun:
         client: ClientSamples,
         seed: int,
         rows: list[StreamRow] | None = None,
+        sessions: LiveSessions | None = None,
     ) -> None:
-        """`rows` receives a row per ended stream."""
+        """`rows` receives a row per ended stream; `sessions` say what is sent, if the load is sessions."""
         self.command = command
         stage = self.stage = command.stage
         limits = StreamLimits.of(stage.limits_ms)
@@ -53,7 +55,8 @@ class StageRun:
         self._loads = [None if stage.rate is not None else command.share(int(load)) for _, load in stage.steps]
         self.bins = LoadBins(self._loads, self.samples, client) if stage.steps else None
         self._first_wave_left = 0
-        self._requests = RequestQueue(command, prompts, seed)
+        self.sessions = sessions
+        self._requests = RequestQueue(command, prompts, seed, sessions)
         self._steps: list[asyncio.TimerHandle] = []
         reader = self._requests.writer.reader
         self._warmups = _warmups(command, seed, reader)
@@ -72,6 +75,8 @@ class StageRun:
 
     def missing_streams(self, held: int) -> int:
         """How many requests the closed loop sends at once at its beginning, given `held` open streams."""
+        if self.sessions is not None:
+            return 0
         missing = max(0, (self.concurrency or 0) - held)
         left = self._measured_left
         return missing if left is None else min(missing, self._warmups_left + left)
@@ -79,6 +84,9 @@ class StageRun:
     def begin(self, streams: Sequence[Stream]) -> None:
         """Begin the stage; `streams` are those of earlier stages that are still open."""
         self.window.held_changed(len(streams))
+        if self.sessions is not None:
+            rank, ranks = self.command.rank, self.command.ranks
+            self.sessions.begin_stage(self.samples, self.concurrency or 0, rank=rank, ranks=ranks)
         for stream in streams:
             stream.enter_window(self.samples)
             self.samples.carried_in += 1
@@ -94,12 +102,19 @@ class StageRun:
         return left == 0 or (left is not None and self._schedule_over and self._arriving == 0)
 
     @property
+    def first_waiting(self) -> int:
+        """Streams of the first wave without a first token; live sessions without an answer under this load."""
+        return self.samples.first_wave_waiting if self.sessions is None else self.sessions.unsettled
+
+    @property
     def finished(self) -> bool:
         """Whether all of them have been answered, too."""
         return self.exhausted and self.open == 0
 
     def prepare_one(self, wanted: int) -> bool:
         """Write one more request ahead; False if `wanted` are ready, or all that fit in memory."""
+        if self.sessions is not None:
+            return False
         if self._measured_left is not None:
             wanted = min(wanted, self._warmups_left + self._measured_left)
         return self._requests.write_ahead(wanted)
@@ -111,8 +126,14 @@ class StageRun:
     def next_stream(self, intended_ns: int) -> Stream:
         """The next request as a stream; `intended_ns` is when the schedule wanted it (CLOCK_REALTIME)."""
         self._arriving -= 1
-        turn, written = self._requests.take()
-        samples, measured, model = self.samples, self._is_measured(), self._requests.model(turn)
+        samples, measured, first_turn = self.samples, self._is_measured(), None
+        if self.sessions is None:
+            turn, written = self._requests.take()
+        else:
+            due = self.sessions.take(measured=measured)
+            turn, intended_ns, measured = Turn(due.session, due.request), due.at_ns, measured and not due.primes
+            written, first_turn = self._requests.write(turn), self.sessions.is_first_turn(*turn)
+        model = self._requests.model(turn)
         first_wave = self._first_wave_left > 0
         self._first_wave_left -= first_wave
         samples.first_wave += first_wave
@@ -133,6 +154,8 @@ class StageRun:
             measured=measured,
             first_wave=first_wave,
             request=turn,
+            first_turn=first_turn,
+            pieces=[] if self.sessions is not None and self.sessions.keeps_answers else None,
             sent_ids=written.ids,
             osl=written.osl if self.command.template.exact_osl else None,
             model=model,
@@ -147,12 +170,18 @@ class StageRun:
         Until then the conversation keeps its slot in the closed loop.
         """
         work = self.stage.work
+        if self.sessions is not None:
+            self.sessions.ended(stream)
+            return
         if work.turns == 1:
             return
         following = self._requests.following(Turn(*stream.request))
         if following is None or not stream.completed:
             self.end_conversation(stream)
-        elif work.think_s:
+            return
+        if stream.session_token:
+            self._requests.tokens[following.request] = stream.session_token
+        if work.think_s:
             self.thinking += 1
             asyncio.get_running_loop().call_later(work.think_s, self._has_thought, following, thought)
         else:
@@ -160,6 +189,9 @@ class StageRun:
 
     def end_conversation(self, stream: Stream) -> None:
         """Drop what was written ahead for the next turn, because nothing follows this stream."""
+        if self.sessions is not None:
+            self.sessions.ended(stream)
+            return
         self._requests.forget(Turn(*stream.request))
 
     def _has_thought(self, following: Turn, thought: Callable[[], None]) -> None:
@@ -220,7 +252,7 @@ class StageRun:
         for stream in open_now:
             stream.enter_window(self.samples)
         if self.bins is not None:
-            self.bins.begin(len(open_now))
+            self.bins.begin(len(open_now), None if self.sessions is None else self.sessions.live)
 
     def begin_steps(self, moved: Callable[[], None]) -> None:
         """Start stepping a moving load once the window is open; `moved` is called at each step."""
@@ -232,6 +264,8 @@ class StageRun:
 
     def _go_to_step(self, step: int, moved: Callable[[], None]) -> None:
         self.concurrency = self._loads[step]
+        if self.sessions is not None:
+            self.sessions.resize(self.concurrency or 0)
         if self.bins is not None:
             self.bins.step = step
         moved()
@@ -239,7 +273,7 @@ class StageRun:
     def note_held(self, held: int) -> None:
         """Note the number of open streams, for a moving load; call it once all free slots have been refilled."""
         if self.bins is not None and self.window.is_open:
-            self.bins.note_held(held)
+            self.bins.note_held(held, None if self.sessions is None else self.sessions.live)
 
     def end(self, streams: Iterable[Stream], unsent: Iterable[int] = ()) -> None:
         """End the stage: nothing more of it is sent, and what arrives from now on is outside its window.
@@ -253,6 +287,8 @@ class StageRun:
             stream.leave_window(now_ns)
         for step in self._steps:
             step.cancel()
+        if self.sessions is not None:
+            self.sessions.end_stage()
         self._pending.append(self._drained(lambda: None))
         self.window.close()
         self.samples.close()
@@ -269,7 +305,11 @@ class StageRun:
         bins = self.bins.drain() if self.bins is not None and self.samples.is_open else {}
         # A stage bounded by requests ends with its last answer, not with the tick after it.
         until_ns = self._last_end_ns if self.finished else time.monotonic_ns()
-        return msgspec.structs.replace(self.samples.drain(send_due), bins=bins, **self.window.take(until_ns))
+        sessions = None
+        if self.sessions is not None and not self._ended:
+            sessions = self.sessions.drain(is_open=self.window.is_open)
+        drained = self.samples.drain(send_due)
+        return msgspec.structs.replace(drained, bins=bins, sessions=sessions, **self.window.take(until_ns))
 
     def note_clock_step(self) -> None:
         """Discard the times that have not been drained, because the wall clock was stepped."""

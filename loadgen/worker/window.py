@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from loadgen.schema.deltas import LoadBin
+from loadgen.schema.deltas import HIT_COUNTS, LoadBin
 from loadgen.stream.samples import ClientSamples, StageSamples, encoded_histogram, gap_histograms
 
 _MOVED_NS = 100_000_000  # a clock further back than this was set back, as when a virtual machine is resumed
@@ -92,13 +92,15 @@ class _Bin(msgspec.Struct):
     span_ns: int = 0
     held_area_ns: int = 0
     output_tokens: int = 0
+    hits: dict[str, int] = {}
     ttft_ns: list[int] = []
     gaps_ns: list[int] = []
     odd_gaps: list[tuple[int, int, int]] = []
 
     def encode(self) -> LoadBin:
         ttft, itl = encoded_histogram(self.ttft_ns), gap_histograms(self.gaps_ns, self.odd_gaps).get("itl")
-        return LoadBin(self.span_ns, self.held_area_ns, self.output_tokens, ttft=ttft, itl=itl)
+        hits = {name: count for name, count in self.hits.items() if count}
+        return LoadBin(self.span_ns, self.held_area_ns, self.output_tokens, hits, ttft=ttft, itl=itl)
 
 
 _TIMED = ("ttft_ns", "gaps_ns", "odd_gaps")  # the lists that move from the stage's samples to the current step
@@ -117,17 +119,22 @@ class LoadBins:
         self._nearest = 0
         self._since_ns = 0
         self._tokens = 0
+        self._hits = dict.fromkeys(HIT_COUNTS, 0)  # of the stage's samples, at the last move
         self.step = 0  # the schedule's current step; call `note_held` after changing it
 
-    def begin(self, held: int) -> None:
-        """The window has opened: count from here, with `held` open streams."""
-        self._held, self._nearest = held, self._nearest_to(held)
+    def begin(self, held: int, sessions: int | None = None) -> None:
+        """The window has opened: count from here; see `note_held`."""
+        self._held, self._nearest = held, self._nearest_to(held if sessions is None else sessions)
         self._since_ns = time.monotonic_ns()
         self._tokens = self._client.output_tokens
+        self._hits = {name: getattr(self._samples, name) for name in HIT_COUNTS}
 
-    def note_held(self, held: int) -> None:
-        """`held` streams are open; do not call it between the end of a stream and the refill of its slot."""
-        nearest = self._nearest_to(held)
+    def note_held(self, held: int, sessions: int | None = None) -> None:
+        """`held` streams are open; do not call it between the end of a stream and the refill of its slot.
+
+        Where the load is `sessions`, the step is that of their number.
+        """
+        nearest = self._nearest_to(held if sessions is None else sessions)
         if (held, nearest) != (self._held, self._nearest):
             self._move()
             self._held, self._nearest = held, nearest
@@ -135,6 +142,7 @@ class LoadBins:
     def drain(self) -> dict[int, LoadBin]:
         """What was timed since the last drain; also returns it to the stage's lists, which are drained next."""
         self._move()
+        self._hits = dict.fromkeys(HIT_COUNTS, 0)  # as the stage's are after its drain
         bins, self._bins = self._bins, {}
         for part in bins.values():
             for name in _TIMED:
@@ -154,6 +162,8 @@ class LoadBins:
         part.span_ns += now_ns - self._since_ns
         part.held_area_ns += self._held * (now_ns - self._since_ns)
         part.output_tokens += client.output_tokens - self._tokens
+        before, self._hits = self._hits, {name: getattr(samples, name) for name in HIT_COUNTS}
+        part.hits = {name: part.hits.get(name, 0) + count - before[name] for name, count in self._hits.items()}
         for name in _TIMED:
             timed = getattr(samples, name)
             getattr(part, name).extend(timed)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
-from loadgen.schema.deltas import COUNTERS, LATENCIES, ClientDelta, LoadBin, StageDelta
+from loadgen.schema.deltas import COUNTERS, HIT_COUNTS, LATENCIES, ClientDelta, LoadBin, SessionCounts, StageDelta
 
 counts = st.integers(0, 1000)
 stamps = st.none() | st.integers(0, 10**15)
@@ -24,6 +24,7 @@ def bins(draw: st.DrawFn) -> LoadBin:
         span_ns=draw(counts),
         held_area_ns=draw(counts),
         output_tokens=draw(counts),
+        hits=draw(st.dictionaries(st.sampled_from(HIT_COUNTS), st.integers(1, 2**40), max_size=2)),
         ttft=draw(st.none() | histograms().map(Histogram.encode)),
         itl=draw(st.none() | histograms().map(Histogram.encode)),
     )
@@ -33,6 +34,7 @@ def bins(draw: st.DrawFn) -> LoadBin:
 def deltas(draw: st.DrawFn) -> StageDelta:
     return StageDelta(
         **draw(st.dictionaries(st.sampled_from(COUNTERS), counts, max_size=5)),
+        sessions=draw(st.none() | st.builds(SessionCounts, begun=counts, lost=counts)),
         window_start_ns=draw(stamps),
         window_end_ns=draw(stamps),
         tail_start_ns=draw(stamps),

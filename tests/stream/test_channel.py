@@ -118,6 +118,43 @@ def test_a_stream_in_numbers() -> None:
     assert wire.channel.usable
 
 
+def test_the_answer_begins_after_the_reasoning() -> None:
+    wire = Wire()
+    wire.stream.sent_ns = 10 * MS
+    wire.read(head() + delta(1, reasoning="hm"), 50)
+    wire.read(delta(2, reasoning_content="well"), 60).read(delta(3, content="x"), 70).read(delta(4, content="y"), 80)
+    result = wire.delta()
+    assert (us(result.latency["ttft"]), us(result.latency["answer_ttft"])) == ((1, 40_000, 40_000), (1, 60_000, 60_000))
+    assert (us(result.latency["itl"]), result.reasoned) == ((3, 10_000, 10_000), 1)
+
+
+def test_an_answer_without_reasoning_has_no_time_of_its_own() -> None:
+    result = Wire().read(head() + delta(1, content="x") + delta(2, content="y"), 50).delta()
+    assert (result.latency.keys() & {"answer_ttft", "answer_ttft_censored"}, result.reasoned) == (set(), 0)
+
+
+def test_a_stage_that_ends_before_the_answer_knows_a_lower_bound() -> None:
+    wire = Wire()
+    wire.stream.sent_ns = 10 * MS
+    wire.read(head() + delta(1, reasoning="hm"), 50)
+    wire.stream.leave_window(90 * MS)
+    assert us(wire.delta().latency["answer_ttft_censored"]) == (1, 80_000, 80_000)
+
+
+def test_reasoning_until_the_end_is_no_answer() -> None:
+    wire = Wire().read(head() + delta(1, reasoning="hm"), 50)
+    wire.read(event({"choices": [{"delta": {}, "finish_reason": "length"}]}) + DONE + END, 60)
+    result = wire.delta()
+    assert (result.completed, result.reasoned, result.unanswered, "answer_ttft" in result.latency) == (1, 1, 1, False)
+
+
+def test_cached_tokens_are_those_that_the_usage_names() -> None:
+    usage = {"prompt_tokens": 7, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 4}}
+    wire = Wire().read(head() + text("a", 1, "stop") + event({"choices": [], "usage": usage}) + DONE + END, 50)
+    result = wire.delta()
+    assert (result.cached_input_tokens, result.cached_tokens) == (7, 4)
+
+
 @pytest.mark.parametrize(
     "early",
     [

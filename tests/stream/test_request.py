@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from loadgen.stream.request import (
     RequestTemplate,
+    SessionHeaders,
+    SessionIds,
     common_fields,
     host_and_port,
     model_shares,
@@ -45,6 +47,21 @@ def test_the_body_of_each_endpoint(endpoint: str, path: bytes, own: dict[str, An
     assert head.startswith(b"POST /base%b HTTP/1.1\r\n" % path)
     assert own.items() >= own_fields(endpoint, "hi", 9).items()
     assert body == {"model": "m", "temperature": 0.5, "stream": True, "ignore_eos": True, "top_k": 3, **own}
+
+
+def test_requests_name_their_session_in_the_headers_wanted() -> None:
+    names = SessionHeaders(session="X-Session-ID", parent="X-Parent", root="X-Root", echo="x-token")
+    named = msgspec.structs.replace(template("chat"), headers=names)
+    lines = named.fill(b'"hi"', session=SessionIds(b"s-1", b"s", b"s-0", b"abc")).split(b"\r\n")
+    assert {b"X-Session-ID: s-1", b"X-Parent: s-0", b"X-Root: s", b"x-token: abc"} < set(lines)
+    first = named.fill(b'"hi"', session=SessionIds(b"s-0", b"s")).split(b"\r\n")
+    assert not any(line.startswith((b"X-Parent", b"x-token")) for line in first)
+    assert template("chat").fill(b'"hi"', session=SessionIds(b"s-0", b"s")) == template("chat").fill(b'"hi"')
+
+
+def test_given_headers_are_sent_as_they_are() -> None:
+    given = request_template("http://a", "chat", {}, osl=9, api_key="k", headers={"X-Tenant": "bench"})
+    assert b"\r\nX-Tenant: bench\r\n" in given.head
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from loadgen.plan.stage import Stage
-from loadgen.stream.request import Cancellation, ServerAddress, common_fields, request_template
+from loadgen.stream.request import Cancellation, ServerAddress, SessionHeaders, common_fields, request_template
 from loadgen.stream.transport import Sockets
 from loadgen.worker import driver as driver_module
 from loadgen.worker.driver import Driver
@@ -33,12 +33,19 @@ def settings_for(address: ServerAddress, **changes: object) -> Configure:
     return Configure(address=address, seed=1, **{"vocabulary": Vocabulary(ids=(10, 11, 12)), **given, **changes})
 
 
-def command(configured: Configure, stage: Stage, *, cancel: Cancellation | None = None, **changes: Any) -> BeginStage:
+def command(
+    configured: Configure,
+    stage: Stage,
+    *,
+    cancel: Cancellation | None = None,
+    headers: SessionHeaders | None = None,
+    **changes: Any,
+) -> BeginStage:
     """To begin a stage now, as the first one and on one worker, unless `changes` say otherwise."""
     fields = common_fields("completions", model="m", temperature=0.0, options={}, extra={})
     url = f"http://{configured.address.ip}:{configured.address.port}"
     template = request_template(url, "completions", fields, osl=stage.osl, api_key=None)
-    template = msgspec.structs.replace(template, cancel=cancel)
+    template = msgspec.structs.replace(template, cancel=cancel, headers=headers)
     given: dict[str, Any] = {"index": 0, "template": template, "rank": 0, "ranks": 1, "start_ns": time.monotonic_ns()}
     return BeginStage(stage=stage, **given | changes)
 
@@ -57,12 +64,16 @@ async def driven(configured: Configure, stage: Stage, **changes: Any) -> AsyncIt
 
 @asynccontextmanager
 async def serving(
-    answer: Callable[[bytes], bool] = lambda _: True, reads: asyncio.Event | None = None, *, keeps_alive: bool = True
+    answer: Callable[[bytes], bool] = lambda _: True,
+    reads: asyncio.Event | None = None,
+    *,
+    keeps_alive: bool = True,
+    heads: list[bytes] | None = None,
 ) -> AsyncIterator[socket.socket]:
     """A server that reads at once or when `reads` is set, and hangs up on a request that `answer` declines.
 
-    Unless it `keeps_alive`, it closes each connection after an answer. At the end its connections are over, because the
-    client has closed them.
+    `heads` takes those of the requests, whose number is then in a header of the answers. Unless it `keeps_alive`, it
+    closes each connection after an answer. At the end its connections are over, because the client has closed them.
     """
     tasks: list[asyncio.Task[None]] = []
 
@@ -70,8 +81,9 @@ async def serving(
         if reads is not None:
             await reads.wait()
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while answer(await read_request(reader)):
-                writer.write(ANSWER)
+            while answer(await read_request(reader, heads)):
+                token = b"" if heads is None else b"\r\nX-Session-Token: t%d" % len(heads)
+                writer.write(ANSWER.replace(b"\r\n\r\n", token + b"\r\n\r\n", 1))
                 if not keeps_alive:
                     break
         writer.close()
@@ -85,8 +97,10 @@ async def serving(
         await asyncio.gather(*tasks)
 
 
-async def read_request(reader: asyncio.StreamReader) -> bytes:
+async def read_request(reader: asyncio.StreamReader, heads: list[bytes] | None = None) -> bytes:
     head = await reader.readuntil(b"\r\n\r\n")
+    if heads is not None:
+        heads.append(head)
     length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
     return await reader.readexactly(length)
 
@@ -152,6 +166,21 @@ async def test_a_request_is_written_again_where_an_idle_connection_was_closed() 
         delta = driver.stages[0].drain()
     assert (delta.completed, delta.failed, delta.retried) == (2, 0, 1)
     assert (len(answer.bodies), answer.bodies[1]) == (3, answer.bodies[2])
+
+
+async def test_a_conversation_repeats_the_token_of_its_first_response() -> None:
+    heads: list[bytes] = []
+    stage = Stage(concurrency=1, rate=None, isl=16, osl=1, requests=4, work=Work(turns=2))
+    names = SessionHeaders(session="X-Session-ID", echo="x-session-token")
+    async with serving(heads=heads) as listener:
+        configured = settings(listener, echo_header="x-session-token")
+        async with driven(configured, stage, headers=names) as driver:
+            await eventually(lambda: finished(driver))
+    named = [
+        [line for line in request.decode().split("\r\n") if line.lower().startswith("x-session")] for request in heads
+    ]
+    first, second = "X-Session-ID: 1-0-0", "X-Session-ID: 1-0-1"
+    assert named == [[first], [first, "x-session-token: t1"], [second], [second, "x-session-token: t3"]]
 
 
 async def test_closed_connections_are_reopened_before_a_stage() -> None:

@@ -18,7 +18,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -148,8 +148,17 @@ def load_client() -> None:
 class ServerClient:
     """Speaks to one OpenAI-compatible server; close it, or use it with `async with`."""
 
-    def __init__(self, base_url: str, api_key: str | None = None, *, api_key_env: str | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        *,
+        api_key_env: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         """`base_url` is without `/v1`; `api_key_env` is the key's environment variable, to be named in messages.
+
+        `headers` are sent with every request.
 
         Raises `ServerError` for a URL that names no host.
         """
@@ -168,6 +177,7 @@ class ServerClient:
             raise ServerError(f"{self.base_url}: no such host ({error}); check server.url") from error
         self._http = httpx.AsyncClient(
             # The system's certificates and those in SSL_CERT_FILE.
+            headers=headers,
             verify=ssl.create_default_context() if base_url.startswith("https") else False,
             timeout=httpx.Timeout(None, connect=_CONNECT_S),  # the rest is bounded as a whole
             # uvicorn closes connections that were idle for 5 s: an older one might break under a request.

@@ -1,0 +1,25 @@
+"""Prefix cache hits as shares of prompt tokens: what the server says, beside what a cache could have held.
+
+The ceilings are computed by the workers from the requests of sessions as they are sent, without a limit and at the size
+of the engine's KV cache. Answers are not in them, as recorded histories repeat recorded answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from loadgen.schema.result import Hits
+
+
+def hits_of(counts: Mapping[str, int], *, pool_tokens: int | None) -> Hits | None:
+    """The hits of a stage or a step; None if nothing is known of them."""
+    cached, recorded = counts.get("cached_input_tokens", 0), counts.get("recorded_tokens", 0)
+    if not cached and not recorded:
+        return None
+    pool = counts.get("pool_hit_tokens", 0) / recorded if recorded and pool_tokens is not None else None
+    return Hits(
+        measured=counts.get("cached_tokens", 0) / cached if cached else None,
+        infinite=counts.get("infinite_hit_tokens", 0) / recorded if recorded else None,
+        pool=pool,
+        pool_tokens=pool_tokens,
+    )

@@ -1,0 +1,324 @@
+"""The live sessions of a worker: when their requests are due, and what became of them.
+
+A session keeps its slot through its pauses, until its last request is answered; then the next one begins with its first
+turn. Sessions belong to no stage: they go on when the load changes, and while it is paused. If fewer are wanted, those
+that began last send nothing more. Invariants: of a live session only sizes, ids and timers are kept, and with the
+server's own answers as history their text; the body of a request is written when it is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from loadgen.schema.deltas import SessionCounts, SessionRow, SessionsNow
+from loadgen.stream.events import Choice
+from loadgen.stream.request import SessionIds
+from loadgen.stream.samples import StageSamples
+from loadgen.stream.stream import Stream
+from loadgen.workload.prompts import Prompts, RequestContent
+from loadgen.workload.sessions.ceiling import Ceilings
+from loadgen.workload.sessions.data import SessionReader, Sessions
+from loadgen.workload.sessions.play import Due, Play
+from loadgen.workload.sessions.writer import SessionWriter
+from loadgen.workload.work import draw, record_for
+
+_WORKERS = 1024  # sessions are numbered over all workers: the serial number on its worker, then the worker's
+_EMPTY_S = 0.1  # until the next session begins after one that had nothing to send
+_ROWS = 12  # sessions reported one by one
+
+
+class DueRequest(NamedTuple):
+    session: int
+    request: int  # its place in the session
+    at_ns: int  # CLOCK_REALTIME
+    primes: bool
+
+
+@dataclass(slots=True, eq=False)
+class _Live:
+    """A session from its first request until its last answer."""
+
+    number: int
+    trace: int
+    play: Play
+    began_ns: int | None  # None if it began inside: its duration is not that of a whole session
+    open: int = 0
+    settled: bool = False  # a request of it was answered under the present load
+    waiting: dict[int, asyncio.TimerHandle | None] = field(default_factory=dict)
+    """Requests that were not sent yet, with the timer of their gap; None: due."""
+    primed: set[int] = field(default_factory=set)
+    tokens: dict[int, bytes] = field(default_factory=dict)  # by chain, as the server returned them
+    answers: dict[int, str] = field(default_factory=dict)
+    sent: int = 0  # requests
+    latest: int = 0  # the request sent last
+    input_tokens: int = 0
+    cached_tokens: int | None = None  # None: the server does not say
+
+
+class LiveSessions:
+    """The sessions of this worker; `wake` is called when a request is due."""
+
+    def __init__(
+        self,
+        wanted: Sessions,
+        prompts: Prompts,
+        wake: Callable[[], None],
+        *,
+        seed: int,
+        worker: int,
+        pool_tokens: int | None,
+    ) -> None:
+        """`pool_tokens` is this worker's share of the engine's KV cache, None if that is unknown."""
+        self.wanted = wanted
+        self._worker = worker
+        self.due: deque[DueRequest] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._wake = wake
+        self._seed = seed
+        self._reader = SessionReader(wanted.data)
+        self._writer = SessionWriter(wanted, prompts)
+        self._ceilings = Ceilings(wanted.common_prefix)
+        self._pool_tokens = pool_tokens
+        self._samples = StageSamples(is_open=False)
+        self._counts = SessionCounts()
+        self._live: dict[int, _Live] = {}  # in the order in which they began
+        self._stopped: dict[int, _Live] = {}  # those that only wait for their open requests
+        self._rank, self._ranks = 0, 1
+        self._serial = 0
+        self._most = 0  # to be live
+        self._area_until_ns = time.monotonic_ns()
+
+    # How many there are.
+
+    def begin_stage(self, samples: StageSamples, most: int, *, rank: int, ranks: int) -> None:
+        """Continue under another load, which `samples` measure, as one of `ranks` workers."""
+        self._samples, self._rank, self._ranks = samples, rank, ranks
+        for session in self._live.values():
+            session.settled = False
+        self.resize(most)
+
+    def resize(self, most: int) -> None:
+        """Begin sessions, or stop those that began last, so that `most` are live."""
+        self._most = most
+        for _ in range(most - len(self._live)):
+            self._begin(inside=self.wanted.start)
+        while len(self._live) > most:
+            self._stop(self._live.popitem()[1])
+
+    @property
+    def live(self) -> int:
+        return len(self._live)
+
+    @property
+    def unsettled(self) -> int:
+        """Live sessions of which no request was answered yet under the present load."""
+        return sum(not session.settled for session in self._live.values())
+
+    def _begin(self, inside: tuple[float, float] | None = None) -> None:
+        """Begin the next session: with its first turn, or `inside` the recording, between these shares of it."""
+        number = self._serial * _WORKERS + self._worker
+        trace = record_for(self._seed, 0, self._serial * self._ranks + self._rank, self.wanted.data.sessions)
+        self._serial += 1
+        start = None
+        if inside is not None:
+            start = inside[0] + (inside[1] - inside[0]) * draw(self._seed, 0, number, "start")
+        salt = number if self.wanted.salt == "play" else trace
+        play = Play(self._reader.tree(trace), self.wanted.rules, salt=salt, start=start)
+        session = self._live[number] = _Live(number, trace, play, time.monotonic_ns() if start is None else None)
+        self._counts.begun += 1
+        self._counts.begun_inside += start is not None
+        self._go_on(session, play.begin())
+
+    def _stop(self, session: _Live) -> None:
+        session.play.end("stopped")
+        self._counts.cut += 1
+        self._stopped[session.number] = session
+        self._go_on(session, [])
+
+    def _go_on(self, session: _Live, following: Iterable[Due]) -> None:
+        """Wait for the requests that follow, or end the session if none does."""
+        for due in following:
+            self._counts.skipped_ms += round(due.skipped_s * 1000)
+            self._counts.gaps_cut += due.skipped_s > 0
+            at_ns = time.time_ns() + int(due.gap_s * 1e9)
+            request = DueRequest(session.number, due.index, at_ns, due.priming)
+            if due.gap_s > 0:
+                session.waiting[due.index] = self._loop.call_later(due.gap_s, self._is_due, session, request)
+            else:
+                self._is_due(session, request)
+        if session.play.ended is not None:
+            self._withdraw(session)
+        if session.play.drained:
+            self._finish(session)
+
+    def _is_due(self, session: _Live, request: DueRequest) -> None:
+        session.waiting[request.request] = None
+        self.due.append(request)
+        self._wake()
+
+    def _withdraw(self, session: _Live) -> None:
+        """Send nothing more of a session that has ended."""
+        waiting, session.waiting = session.waiting, {}
+        for index, timer in waiting.items():
+            session.play.withdraw(index)
+            if timer is not None:
+                timer.cancel()
+        if None in waiting.values():
+            self.due = deque(one for one in self.due if one.session != session.number)
+
+    def _finish(self, session: _Live) -> None:
+        if self.wanted.salt == "play":
+            self._ceilings.forget(session.play)
+        if self._live.pop(session.number, None) is None:
+            del self._stopped[session.number]
+            return
+        ended = session.play.ended
+        self._counts.finished += ended == "finished"
+        self._counts.over_context += ended == "context"
+        self._counts.failed += ended == "failed"
+        if ended == "finished" and session.began_ns is not None and self._samples.is_open:
+            self._samples.session_time_ns.append(time.monotonic_ns() - session.began_ns)
+        # Not at once: a session may end before its first request.
+        self._loop.call_later(0.0 if session.sent else _EMPTY_S, self._begin_next)
+
+    def _begin_next(self) -> None:
+        if len(self._live) < self._most:
+            self._begin()
+
+    # Their requests.
+
+    def take(self, *, measured: bool) -> DueRequest:
+        """The request that is to be sent next, which counts towards the ceilings if it is `measured`."""
+        taken = self.due.popleft()
+        session = self._live[taken.session]
+        del session.waiting[taken.request]
+        session.open += 1
+        session.sent += 1
+        session.latest = taken.request
+        if taken.primes:
+            session.primed.add(taken.request)
+            self._counts.primed += 1
+        tree = session.play.tree
+        hits = self._ceilings.sent(session.play, taken.request)
+        if measured and not taken.primes:
+            self._samples.recorded_tokens += tree.requests[taken.request].isl
+            self._samples.infinite_hit_tokens += hits.infinite
+            self._samples.pool_hit_tokens += 0 if self._pool_tokens is None else hits.within(self._pool_tokens)
+        return taken
+
+    def request(self, number: int, index: int) -> RequestContent:
+        session = self._session(number)
+        content = self._writer.request(session.play, index, session.answers if self.keeps_answers else None)
+        return content._replace(osl=1) if index in session.primed else content
+
+    def ids(self, number: int, index: int) -> SessionIds:
+        """By which names the server knows a request's chain."""
+        session = self._session(number)
+        tree = session.play.tree
+        chain = tree.requests[index].chain
+        root, parent = b"%x-%d" % (self._seed, number), tree.parents[chain]
+        return SessionIds(
+            chain=b"%b-%d" % (root, chain),
+            root=root,
+            parent=b"" if parent is None else b"%b-%d" % (root, parent),
+            token=session.tokens.get(chain, b""),
+        )
+
+    def is_first_turn(self, number: int, index: int) -> bool:
+        """Whether a request is the first of its chain."""
+        requests = self._session(number).play.tree.requests
+        return all(requests[earlier].chain != requests[index].chain for earlier in requests[index].after)
+
+    @property
+    def keeps_answers(self) -> bool:
+        return self.wanted.history == "server"
+
+    def ended(self, stream: Stream) -> None:
+        """Continue a session of which a request has ended, or begin the next."""
+        number, index = stream.request
+        session = self._live.get(number) or self._stopped.get(number)
+        if session is None:
+            return
+        session.open -= 1
+        if stream.completed:
+            self._note_answer(session, stream, index)
+            self._go_on(session, session.play.answered(index))
+        else:
+            self._go_on(session, session.play.failed(index))
+
+    def _note_answer(self, session: _Live, stream: Stream, index: int) -> None:
+        session.settled = session.settled or index not in session.primed
+        if stream.session_token:
+            session.tokens[session.play.tree.requests[index].chain] = stream.session_token
+        if self.keeps_answers:
+            session.answers[index] = "".join(filter(None, map(_answer_text, stream.pieces or ())))
+        if stream.cached_tokens is not None:
+            session.cached_tokens = (session.cached_tokens or 0) + stream.cached_tokens
+            session.input_tokens += stream.input_tokens or 0
+
+    def _session(self, number: int) -> _Live:
+        return self._live.get(number) or self._stopped[number]
+
+    # What is reported.
+
+    def end_stage(self) -> None:
+        """Note for how long the sessions have lived that outlive a stage, before its samples are closed."""
+        now_ns = time.monotonic_ns()
+        for session in self._live.values():
+            if session.began_ns is not None:
+                self._samples.session_time_censored_ns.append(now_ns - session.began_ns)
+
+    def drain(self, *, is_open: bool) -> SessionCounts:
+        """What happened since the last call; mean figures only if the window `is_open`."""
+        now_ns, since_ns = time.monotonic_ns(), self._area_until_ns
+        self._area_until_ns = now_ns
+        counts, self._counts = self._counts, SessionCounts()
+        if is_open:
+            span_ms = (now_ns - since_ns) // 1_000_000
+            counts.live_ms = span_ms * len(self._live)
+            counts.context_ms = span_ms * self._context_tokens
+        return counts
+
+    @property
+    def _context_tokens(self) -> int:
+        return sum(session.play.context_tokens for session in self._live.values())
+
+    def now(self, *, with_rows: bool) -> SessionsNow:
+        """How the sessions stand, the longest ones one by one if wanted."""
+        due = {one.session for one in self.due}
+        live = self._live.values()
+        longest = sorted(live, key=lambda session: -session.play.context_tokens)[:_ROWS] if with_rows else []
+        return SessionsNow(
+            live=len(self._live),
+            stopped=len(self._stopped),
+            pausing=sum(not session.open and session.number not in due for session in live),
+            due=len(self.due),
+            context_tokens=self._context_tokens,
+            rows=[_row(session, waits=session.number in due) for session in longest],
+        )
+
+
+def _row(session: _Live, *, waits: bool) -> SessionRow:
+    share = None
+    if session.cached_tokens is not None and session.input_tokens:
+        share = round(session.cached_tokens / session.input_tokens, 4)
+    return SessionRow(
+        session=session.number,
+        trace=session.trace,
+        request=session.latest + 1,
+        requests=len(session.play.tree.requests),
+        open=session.open,
+        waits=waits,
+        context_tokens=session.play.context_tokens,
+        cached_share=share,
+    )
+
+
+def _answer_text(choice: Choice) -> str | None:
+    """What a chunk adds to the answer, without reasoning."""
+    return choice.text if choice.delta is None else choice.delta.content

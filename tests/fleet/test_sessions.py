@@ -1,0 +1,97 @@
+"""Sessions on a simulator: as many live as asked for, through changes of the load, failures and dead workers."""
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from loadgen.fleet.fleet import FleetTick
+from loadgen.schema.deltas import SESSION_COUNTERS
+from loadgen.workload.sessions.data import SessionData, Sessions
+from loadgen.workload.sessions.play import PlayRules
+from loadgen.workload.work import Work
+from tests.engines import Simulator
+from tests.fleet.test_fleet import Driven, driven
+
+pytestmark = pytest.mark.usefixtures("little_patience")
+
+# Contexts of a few hundred tokens, and pauses of at most 20 ms: a session is over within seconds.
+SHORT = Sessions(
+    data=SessionData(form="generated", sessions=1000, seed=3, scale=0.001),
+    rules=PlayRules(max_gap_s=0.02),
+    start=(0.0, 1.0),
+)
+
+
+def begin(run: Driven, index: int, live: int, sessions: Sessions = SHORT, **parts: Any) -> None:
+    run.begin(index, concurrency=live, work=Work(sessions=sessions), **parts)
+
+
+def live(tick: FleetTick) -> int:
+    return 0 if tick.sessions is None else tick.sessions.live
+
+
+def total(run: Driven, name: str) -> int:
+    assert name in SESSION_COUNTERS
+    return sum(stage.sessions[name] for stage in run.stages.values() if stage.sessions is not None)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_sessions_outlive_a_change_of_the_load(engine: Simulator, workers: int) -> None:
+    async with driven(engine, workers) as run:
+        begin(run, 0, 4)
+        await run.until(lambda tick: live(tick) == 4 and tick.first_wave_waiting == 0)
+        begin(run, 1, 6)
+        await run.until(lambda tick: live(tick) == 6 and total(run, "begun") >= 6)
+        assert total(run, "cut") == 0
+        begin(run, 2, 2)
+        await run.until(lambda tick: live(tick) == 2 and tick.sessions is not None and not tick.sessions.stopped)
+        run.fleet.end_load(abort=False)
+        await run.until(lambda tick: tick.held == 0)
+        begin(run, 3, 2)
+        await run.until(lambda tick: tick.first_wave_waiting == 0)
+        assert total(run, "cut") == 4
+        ended = total(run, "finished") + total(run, "failed")
+        assert total(run, "begun") == 2 + 4 + ended
+        assert total(run, "failed") == 0
+        assert total(run, "primed") >= 6
+    assert all(run.adds_up(index) for index in run.stages)
+
+
+async def test_no_load_ends_the_sessions(engine: Simulator) -> None:
+    async with driven(engine, 1) as run:
+        begin(run, 0, 3)
+        await run.until(lambda tick: live(tick) == 3)
+        begin(run, 1, 0)
+        await run.until(lambda tick: tick.sessions is None and tick.held == 0)
+
+
+async def test_more_requests_than_the_cap_wait(engine: Simulator) -> None:
+    async with driven(engine, 1) as run:
+        begin(run, 0, 8, max_concurrency=2)
+        tick = await run.until(lambda tick: tick.most_held == 2)
+        assert tick.sessions is not None and tick.sessions.live == 8
+        await run.until(lambda _: run.count(0, "completed") + run.count(0, "warmup") > 20)
+        assert run.stages[0].peak <= 2
+
+
+async def test_sessions_of_a_dead_worker_are_lost(engine: Simulator) -> None:
+    async with driven(engine, 2) as run:
+        begin(run, 0, 4)
+        await run.until(lambda tick: live(tick) == 4)
+        os.kill(run.fleet.pids[0], signal.SIGKILL)
+        await run.until(lambda _: bool(run.deaths))
+        assert total(run, "lost") == 2
+        assert "2 sessions" in run.deaths[0]
+        begin(run, 1, 4)
+        await run.until(lambda tick: live(tick) == 4)
+
+
+async def test_a_failed_request_ends_its_session(engine: Simulator) -> None:
+    async with driven(engine, 1) as run:
+        engine.faults("http_500:share=0.2")
+        begin(run, 0, 4)
+        await run.until(lambda _: total(run, "failed") > 2)
+        engine.faults()
+        await run.until(lambda tick: live(tick) == 4)
