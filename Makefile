@@ -114,9 +114,10 @@ test-lowest: $(INSTALLED_DEV)  ## the tests with the oldest versions that pyproj
 	$(BIN)/uv pip install --quiet --python .venv-lowest/bin/python --resolution lowest-direct -e '.[dev]'
 	.venv-lowest/bin/python -m pytest $(PARALLEL)
 
-schema: $(INSTALLED)  ## write the JSON Schemas of result and certificate
+schema: $(INSTALLED)  ## write the JSON Schemas of result, certificate and summary
 	$(BIN)/python -m loadgen.schema.result
 	$(BIN)/python -m loadgen.schema.certificate
+	$(BIN)/python -m loadgen.schema.summary
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

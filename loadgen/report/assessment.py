@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from loadgen.format import UNKNOWN, counted, exact, exact_percent, ranges
+from loadgen.format import UNKNOWN, counted, exact, exact_percent
 from loadgen.metrics.bursts import is_buffered
 from loadgen.report.notes import has_numbers
 from loadgen.report.output import is_of_output, output_verdicts
-from loadgen.schema.finding import Verdict
+from loadgen.schema.finding import Verdict, merged
 from loadgen.schema.result import FailureCheck, Result, SloCheck, StageResult, met_limits
 from loadgen.searches import SEARCHES
 
@@ -161,15 +161,7 @@ def _healthy(result: Result) -> Answer:
 
 def by_text(verdicts: Iterable[Verdict]) -> list[str]:
     """What is wrong, each once, with all its subjects: `gpu 0-7: THROTTLED thermal 18%`."""
-    subjects: dict[str, list[str]] = {}
-    for verdict in verdicts:
-        subjects.setdefault(verdict.text, []).append(verdict.subject)
-    return [f"{_named(names)}: {text}" for text, names in subjects.items()]
-
-
-def _named(subjects: Sequence[str]) -> str:
-    gpus = [subject.removeprefix("gpu ") for subject in subjects]
-    return f"gpu {ranges(map(int, gpus))}" if all(gpu.isdecimal() for gpu in gpus) else ", ".join(subjects)
+    return [f"{one.subject}: {one.text}" for one in merged(verdicts)]
 
 
 def _looked_at(result: Result) -> str:

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import fmean
 from typing import NamedTuple
 
-from loadgen.format import Statistic, gib, percent, signed_percent
+from loadgen.format import Statistic, percent, signed_percent
+from loadgen.record.summary import gpu_mean as stage_gpu_mean
+from loadgen.record.summary import hbm_used_gib
 from loadgen.report.assessment import titles
 from loadgen.report.notes import LATENCY_TITLES, has_numbers, latencies, met_so_far, request_counts
 from loadgen.report.tabular import Column, Value, figure
 from loadgen.schema.comparison import Comparison
 from loadgen.schema.deltas import Summary
-from loadgen.schema.hardware_result import GpuStage
 from loadgen.schema.result import CurvePoint, HostResult, InstanceResult, Result, StageResult
 
 Measured = StageResult | InstanceResult | HostResult | CurvePoint
@@ -57,22 +57,13 @@ def _hbm_gb_per_s(row: Measured) -> Value:
     return bytes_per_s / 1e9 if isinstance(bytes_per_s, float) else None
 
 
-def _gpus(row: Measured) -> list[GpuStage]:
-    """The GPUs that the server computes on; all of the box where those are unknown."""
-    found = row.gpu if isinstance(row, StageResult) else []
-    return [gpu for gpu in found if gpu.of_server] or found
-
-
 def gpu_mean(name: str, row: Measured) -> float | None:
     """The mean of one figure over the window and over the server's GPUs."""
-    figures = [figure for gpu in _gpus(row) if (figure := getattr(gpu, name)) is not None]
-    return fmean(figure.mean for figure in figures) if figures else None
+    return stage_gpu_mean(name, row) if isinstance(row, StageResult) else None
 
 
 def _hbm_used_gib(row: Measured) -> float | None:
-    """The most that was in use in the window, as a mean over the server's GPUs."""
-    used = [gpu.hbm_used_bytes_max for gpu in _gpus(row) if gpu.hbm_used_bytes_max is not None]
-    return gib(fmean(used)) if used else None
+    return hbm_used_gib(row) if isinstance(row, StageResult) else None
 
 
 def _met(row: Measured) -> bool | None:

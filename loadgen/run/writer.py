@@ -31,7 +31,7 @@ from loadgen.schema.journal import Happened, Line, RunFinished, RunStarted, Tick
 from loadgen.schema.result import Result
 from loadgen.schema.shared import DataFile, RunState
 from loadgen.store.files import Event, SafeFiles, require_format
-from loadgen.store.runs import RESULT, claim_folder, require_writable, write_result
+from loadgen.store.runs import RESULT, claim_folder, require_writable, write_result, write_summary
 from loadgen.telemetry.host import host_settings
 from loadgen.worker.timing import MIN_STANDSTILL_NS
 from loadgen.workload.data import Dataset
@@ -172,6 +172,8 @@ class RunWriter:
                 # A path chosen by the operator gets the usual mode; the run's folder is private.
                 write_result(self.result, path, named=path.parent != self.folder)
                 self.written = path
+                if path.parent == self.folder:
+                    write_summary(self.result, self.folder)
             except VrampError as error:
                 self.error = self.error or error
                 failures.append(("error", str(error)))

@@ -23,13 +23,13 @@ from loadgen.schema.journal import Happened, Line, RunFinished, RunStarted, Tick
 from loadgen.schema.result import Result
 from loadgen.store.files import HISTOGRAMS, HistogramLog
 from loadgen.store.journal import JOURNAL, journal_is_held, read_journal
-from loadgen.store.runs import RESULT, has_result, write_result
+from loadgen.store.runs import RESULT, has_result, write_result, write_summary
 
 _DAMAGES_REPORTED = 20
 
 
 def recover(folder: Path, *, force: bool = False) -> Path:
-    """Write `result.json` and `histograms.hlog` from the journal in a run's folder; returns the path of the result.
+    """Write a run's result, summary and `histograms.hlog` from the journal in its folder; returns the result's path.
 
     Masks secrets in the servers' logs, as at the end of any run. `force` overwrites a complete result. Raises
     `ResultError` for a run that is still running, and for a journal without a run.
@@ -45,6 +45,7 @@ def recover(folder: Path, *, force: bool = False) -> Path:
     except OSError as error:
         raise ResultError(f"{folder}: cannot be written to: {error.strerror}") from error
     write_result(result, folder / RESULT)
+    write_summary(result, folder)
     return folder / RESULT
 
 

@@ -20,12 +20,15 @@ import msgspec
 from loadgen.errors import UNDECODABLE, ProfileError, ResultError
 from loadgen.masking import masked
 from loadgen.places import read_whole, require_own_folder, state_folder, takes_bytes, write_named, write_whole
+from loadgen.record.summary import summary_json, summary_of
 from loadgen.schema.result import SCHEMA, Result
+from loadgen.schema.summary import SUMMARY_SCHEMA
 from loadgen.store.foreign.read import TOOLS, read_foreign
 from loadgen.store.journal import JOURNAL, journal_is_held
 
 RUNS = Path("runs")  # the folder of all runs, in the current folder
 RESULT = "result.json"
+SUMMARY = "summary.json"
 LAST = "last"  # means the newest run, so it cannot name a baseline
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FOLDER = re.compile(r"(?P<time>[0-9]{8}T[0-9]{6}Z)-(?P<profile>.+)")  # see `claim_folder`
@@ -258,11 +261,20 @@ def _unwritable(path: Path, error: OSError) -> ResultError:
 def write_result(result: Result, path: Path, *, named: bool = False) -> None:
     """Write a result whole or not at all, to a path that the user `named` or to one of ours; raises `ResultError`."""
     document = msgspec.json.format(msgspec.json.encode(result), indent=1)
+    _write(document + b"\n", path, "result", named=named)
+
+
+def write_summary(result: Result, folder: Path) -> None:
+    """Write the summary of a result into the folder of its run; raises `ResultError`."""
+    _write(summary_json(summary_of(result)), folder / SUMMARY, "summary")
+
+
+def _write(document: bytes, path: Path, what: str, *, named: bool = False) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        (write_named if named else write_whole)(path, document + b"\n")
+        (write_named if named else write_whole)(path, document)
     except OSError as error:
-        raise ResultError(f"{path}: the result cannot be written: {error.strerror}") from error
+        raise ResultError(f"{path}: the {what} cannot be written: {error.strerror}") from error
 
 
 def read_result(path: Path) -> Result:
@@ -286,6 +298,8 @@ def read_result(path: Path) -> Result:
             schema = ""
         if schema.startswith("vramp.result/") and schema != SCHEMA:
             raise ResultError(f"{path}: made by a newer vramp ({schema}; this one reads {SCHEMA})") from error
+        if schema == SUMMARY_SCHEMA:
+            raise ResultError(f"{path}: the summary of a run; its figures in full are in its {RESULT}") from error
         if not schema:
             return _read_foreign(document, path, error)
         raise ResultError(f"{path}: not a result of vramp: {error}") from error

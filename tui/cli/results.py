@@ -11,6 +11,7 @@ from loadgen.errors import ProfileError, ResultError
 from loadgen.places import PRIVATE, named_mode, write_whole
 from loadgen.record.figures import stages_by_load
 from loadgen.record.subject import hardware_of, model_of
+from loadgen.record.summary import summary_json, summary_of
 from loadgen.report.compare import (
     HeldAgainst,
     RunComparison,
@@ -79,12 +80,15 @@ def report_parser() -> argparse.ArgumentParser:
     form.add_argument("--markdown", action="store_true", help="tables for GitHub")
     form.add_argument("--html", action="store_true", help="one file with charts, for a browser and for paper")
     form.add_argument("--csv", action="store_true", help="one row a stage")
+    form.add_argument("--json", action="store_true", help="the summary, as summary.json of the run's folder")
     form.add_argument("--vllm-json", action="store_true", help="in the format of `vllm bench serve --save-result`")
     parser.add_argument("--out", metavar="PATH", type=Path, help="write it there")
     return parser
 
 
 def _report_text(results: list[Result], options: argparse.Namespace) -> str:
+    if options.json:
+        return summary_json(summary_of(results[0])).decode()
     if options.csv:
         return csv_report(results)
     if options.markdown:

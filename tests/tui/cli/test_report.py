@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from loadgen.schema.result import StageResult
+from loadgen.schema.summary import RunSummary
 from loadgen.store.runs import write_result
 from tests.report.test_assessment import at
 from tests.report.test_text import result
@@ -52,6 +53,16 @@ def test_markdown_and_csv_are_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert report("last", "--markdown", "--out", "box.md") == 0
     assert capsys.readouterr().out == ""
     assert Path("box.md").read_text().startswith("### ")
+
+
+def test_json_is_the_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report("last", "--json") == 0
+    text = capsys.readouterr().out
+    summary = msgspec.json.decode(text, type=RunSummary)
+    assert [stage.throughput.output_tokens_per_s for stage in summary.stages] == [500.0, 900.0]
+    Path("s.json").write_text(text)
+    assert report("s.json") == 1
+    assert "s.json: the summary of a run; its figures in full are in its result.json" in capsys.readouterr().err
 
 
 def test_html_lies_next_to_the_result(capsys: pytest.CaptureFixture[str]) -> None:
