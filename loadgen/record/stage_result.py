@@ -22,7 +22,7 @@ from loadgen.record.sessions import session_verdicts, sessions_result
 from loadgen.record.slo import judge
 from loadgen.record.stage import StageRecord
 from loadgen.record.token_verdicts import token_verdicts
-from loadgen.schema.deltas import LATENCIES, OUTCOMES
+from loadgen.schema.deltas import COUNTERS, LATENCIES, OUTCOMES
 from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import ComputeResult, EnergyResult, GpuFigure, GpuStage
 from loadgen.schema.hosts import Placement
@@ -44,10 +44,7 @@ from loadgen.schema.samples import GpuStatic
 
 _NO_PRICE = Price()
 MAX_TAIL = 0.2  # of the window: beyond this, the figures are partly those of a lower load
-_REQUESTS = (
-    *(*OUTCOMES, "sent", "warmup", "retried", "clock_steps"),
-    *("carried_in", "carried_failed", "reasoned", "unanswered", "lost"),
-)
+_REQUESTS = tuple(name for name in Requests.__struct_fields__ if name in COUNTERS)
 
 
 def stage_result(
@@ -240,12 +237,12 @@ def _account_verdicts(stage: StageRecord) -> Iterator[Verdict]:
 
 
 def requests_of(stage: StageRecord) -> Requests:
-    metrics, unsent = stage.metrics, stage.counters["unsent"]
+    metrics = stage.metrics
     counts: dict[str, Any] = {name: stage.counters[name] for name in _REQUESTS}
-    counts |= {"scheduled": counts["sent"] + unsent, "unsent": unsent}
+    counts["scheduled"] = counts["sent"] + counts["unsent"]
     if not stage.is_part:
         counts["open"] = stage.open_sent
-    if unsent:
+    if counts["unsent"]:
         counts["unsent_longest_wait_s"] = round(metrics.unsent_wait_ns / 1e9, 3)
     counts |= {name: dict(getattr(metrics, name)) for name in ("errors", "messages", "models", "finish_reasons")}
     return Requests(**counts)
