@@ -177,6 +177,11 @@ class Histogram:
         rest.clipped -= part.clipped
         return rest
 
+    def values_us(self) -> tuple[list[int], list[int]]:
+        """The values that were recorded, each as the top of its bucket, and how often."""
+        indices, counts = self._used()
+        return [min(_top_of(int(index)), self.max_us) for index in indices], counts.tolist()
+
     def percentile_us(self, *percents: float) -> list[int]:
         """Nearest-rank percentiles in microseconds; the histogram must not be empty.
 

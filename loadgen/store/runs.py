@@ -36,7 +36,7 @@ _SUFFIX = ".json"
 _NAMED = 8
 
 
-class _Head(msgspec.Struct, frozen=True):
+class Head(msgspec.Struct, frozen=True):
     """The parts of a result that give its schema version and whether its run has ended."""
 
     schema: str = ""
@@ -128,7 +128,7 @@ def was_killed(folder: Path) -> bool:
 def has_result(folder: Path) -> bool:
     """Whether there is the result of a whole run, not an interim one that was written while the run continued."""
     try:
-        return msgspec.json.decode(read_whole(folder / RESULT), type=_Head).finished_at is not None
+        return msgspec.json.decode(read_whole(folder / RESULT), type=Head).finished_at is not None
     except (OSError, *UNDECODABLE):
         return False
 
@@ -293,7 +293,7 @@ def read_result(path: Path) -> Result:
         return result
     except UNDECODABLE as error:
         try:
-            schema = msgspec.json.decode(document, type=_Head).schema
+            schema = msgspec.json.decode(document, type=Head).schema
         except UNDECODABLE:
             schema = ""
         if schema.startswith("vramp.result/") and schema != SCHEMA:
