@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -17,12 +17,13 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from loadgen.errors import UNDECODABLE, ProfileError
+from loadgen.format import target
 from loadgen.masking import masked
 from loadgen.places import read_whole
 from loadgen.profile.document import build_profile, load_document, variant_names
 from loadgen.profile.schema import Profile
 from loadgen.report.assessment import best_of
-from loadgen.report.history import State, state_without_result
+from loadgen.report.history import RunSummary, State, state_without_result
 from loadgen.schema.result import StageResult
 from loadgen.store.runs import RESULT, profile_of, started_of
 
@@ -79,19 +80,17 @@ class _End(msgspec.Struct, frozen=True):
 
 
 class PastRun(msgspec.Struct, frozen=True):
-    """One folder below `runs/`."""
+    """One folder below `runs/`; its best stage is that with the most output tok/s among those that met their limits."""
 
     folder: Path
     profile: str
     started: datetime | None
-    state: State
+    state: str  # a `State`, or the verdict of an acceptance
     reason: str = ""
-    stages: list[StageResult] = msgspec.field(default_factory=list)
-
-    @property
-    def best(self) -> StageResult | None:
-        """The stage with the most output tok/s of those that met their limits, or of all if none did."""
-        return best_of([stage for stage in self.stages if stage.requests.completed])
+    load: str = ""  # of its best stage
+    output_tokens_per_s: float | None = None  # the same
+    is_acceptance: bool = False
+    stages: Sequence[StageResult] | None = None  # None: not read
 
 
 def find_profile(name: str) -> Path:
@@ -173,6 +172,25 @@ def past_run(folder: Path) -> PastRun:
     try:
         end = masked(msgspec.json.decode(read_whole(folder / RESULT), type=_End))
     except (OSError, *UNDECODABLE):
-        return PastRun(folder, name, started, state_without_result(folder))
-    state = end.state if end.finished_at is not None else state_without_result(folder)
-    return PastRun(folder, name, started, state, end.reason, end.stages)
+        return PastRun(folder, name, started, state_without_result(folder), stages=[])
+    state: State = end.state if end.finished_at is not None else state_without_result(folder)
+    best = best_of([stage for stage in end.stages if stage.requests.completed])
+    if best is None:
+        return PastRun(folder, name, started, state, end.reason, stages=end.stages)
+    load, tokens_per_s = target(best.target.concurrency, best.target.rate), best.throughput.output_tokens_per_s
+    return PastRun(folder, name, started, state, end.reason, load, tokens_per_s, stages=end.stages)
+
+
+def listed_run(folder: Path, summary: RunSummary) -> PastRun:
+    """A run as the index has it, without its stages."""
+    started = datetime.fromisoformat(summary.started_at) if summary.started_at else None
+    return PastRun(
+        folder,
+        summary.profile,
+        started,
+        summary.state,
+        summary.reason,
+        summary.load,
+        summary.output_tokens_per_s,
+        is_acceptance=summary.kind == "acceptance",
+    )

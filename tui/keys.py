@@ -114,6 +114,8 @@ PAST = _bindings(
     ("open", "enter", "open", "replay", "Replay the run; watch one that is live"),
     ("recover", "c", "recover", "recover", "Recover the result of a killed run from its journal"),
     ("copy", "y", "copy", "copy commands", "Copy the commands for this run"),
+    ("trend", "t", "trend", "trend", "Another figure for the trend over the runs of its profile"),
+    ("filter", "/", "filter", "filter", "Show only runs with a text in profile, model, box or version"),
     ("back", "escape,b", "back", "back", "Back to the profiles"),
     ("leave", "q", "leave", "quit", "Leave vramp"),
     ("help", "?", "help", "help", "This list"),

@@ -19,6 +19,7 @@ import msgspec
 from packaging.version import InvalidVersion, Version
 
 from loadgen.errors import UNDECODABLE, ResultError
+from loadgen.format import target
 from loadgen.masking import masked
 from loadgen.metrics.difference import CONFIDENCE, Estimate, difference, student_t
 from loadgen.places import read_whole
@@ -116,7 +117,7 @@ def read_run(folder: Path) -> Entry | None:
             return _of_result(folder, read_result(folder / RESULT))
         if (folder / CERTIFICATE).is_file():
             certificate = msgspec.json.decode(read_whole(folder / CERTIFICATE), type=Certificate)
-            return Entry(_packed(_of_certificate(certificate)))
+            return Entry(_packed(_of_certificate(certificate)), _NO_STAGES)
     except (ResultError, OSError, *UNDECODABLE) as error:
         return _unread(folder, str(error)) if folder.is_dir() else None
     return _unread(folder, "") if folder.is_dir() else None
@@ -134,7 +135,7 @@ def _unread(folder: Path, reason: str) -> Entry:
     state, started = state_without_result(folder), started_of(folder.name)
     started_at = started.isoformat() if started is not None else ""
     summary = RunSummary("load", state, reason, profile_of(folder.name), started_at=started_at)
-    return Entry(_packed(summary), ended=state != "goes on")
+    return Entry(_packed(summary), _NO_STAGES, ended=state != "goes on")
 
 
 def _of_result(folder: Path, result: Result) -> Entry:
@@ -150,7 +151,7 @@ def _of_result(folder: Path, result: Result) -> Entry:
         engine=engine_of(result),
         version=str(result.environment.get("vllm_version") or ""),
         started_at=result.started_at,
-        load=best.target.words if best is not None else "",
+        load=target(best.target.concurrency, best.target.rate) if best is not None else "",
         output_tokens_per_s=best.throughput.output_tokens_per_s if best is not None else None,
         settings=hashlib.sha256(msgspec.json.encode(settings_of(result), order="sorted")).hexdigest()[:12],
     )
@@ -184,6 +185,7 @@ def summary_of(entry: Entry) -> RunSummary:
 
 _SUMMARY = msgspec.msgpack.Decoder(RunSummary)
 _STAGES = msgspec.msgpack.Decoder(list[StageFigures])
+_NO_STAGES = msgspec.msgpack.encode([])
 
 
 # Trends.
@@ -195,7 +197,7 @@ def trends(
     """The trend of a figure at each load that two runs or more have; `since` splits the versions in two."""
     found: dict[tuple[str, str, str, str], list[TrendPoint]] = {}
     for name, summary, entry in sorted(runs, key=lambda run: run[1].started_at):
-        for stage in _STAGES.decode(entry.details) if entry.details else ():
+        for stage in _STAGES.decode(entry.details):
             if figure in stage.figures and load in (None, stage.load, stage.load.split(",")[0].removeprefix("conc ")):
                 group = (summary.profile, summary.model, summary.box, stage.load)
                 found.setdefault(group, []).append(_point(name, summary, stage, stage.figures[figure]))
@@ -205,6 +207,13 @@ def trends(
         for group, points in sorted(found.items())
         if len(points) > 1
     ]
+
+
+def best_load(entry: Entry) -> str | None:
+    """The load at which a run had the most output tokens a second; None if nothing was measured."""
+    stages = [stage for stage in _STAGES.decode(entry.details) if "output_tok_s" in stage.figures]
+    best = max(stages, key=lambda stage: stage.figures["output_tok_s"].value, default=None)
+    return best.load if best is not None else None
 
 
 def _point(name: str, summary: RunSummary, stage: StageFigures, found: Estimate) -> TrendPoint:

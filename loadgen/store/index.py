@@ -133,9 +133,10 @@ def _write(index: sqlite3.Connection, new: list[tuple[bytes, str, bytes, bytes]]
 
 
 def _read_all(found: dict[str, str], read: Read, note: Callable[[str], None]) -> Iterator[tuple[str, Entry]]:
+    """Read runs, those with the last names first, because names begin with the time."""
     if len(found) >= _BATCH:
         note(f"reading {len(found):,} runs")
-    for folder in found:
+    for folder in sorted(found, reverse=True):
         entry = read(Path(folder))
         if entry is not None:
             yield folder, entry

@@ -113,7 +113,7 @@ def test_a_run_is_kept_with_its_figures_and_their_intervals(tmp_path: Path) -> N
     assert entry is not None and entry.ended
     summary = summary_of(entry)
     assert (summary.profile, summary.model, summary.version) == ("mine", "some/model", "0.32.0")
-    assert summary.load == "16" and summary.output_tokens_per_s is not None
+    assert summary.load == "conc 16" and summary.output_tokens_per_s is not None
     (found,) = msgspec.msgpack.decode(entry.details, type=list[StageFigures])
     assert found.load == "conc 16, ISL 512, OSL 128" and found.figures["ttft_p99"].low > 0
 

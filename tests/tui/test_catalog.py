@@ -132,7 +132,7 @@ def test_a_run_has_its_best_stage(folder: Path) -> None:
     run = past_run(leave_run(folder))
     assert (run.profile, run.state) == ("mine", "complete")
     assert run.started is not None and run.started.year == 2026
-    assert run.best is not None and run.best.label == "conc 4"
+    assert run.load == "conc 4" and run.output_tokens_per_s
 
 
 def test_a_run_without_its_result_was_killed_or_goes_on(folder: Path) -> None:
@@ -151,4 +151,4 @@ def test_a_damaged_result_is_unreadable(folder: Path, content: bytes) -> None:
     (left / RESULT).write_bytes(content)
     assert run_folders() == [Path("runs") / left.name]
     run = past_run(left)
-    assert run.state == "unreadable" and run.best is None
+    assert run.state == "unreadable" and not run.load

@@ -6,17 +6,21 @@ from datetime import datetime
 
 from loadgen import format as fmt
 from loadgen.report.columns import PAST_RUN_COLUMNS
+from loadgen.report.history import Trend
+from loadgen.report.history_document import difference_words, trend_title
 from loadgen.schema.result import StageResult
 from tui.catalog import PastRun
 from tui.panels.stages import cell_words, fitted, head_words
-from tui.widgets.rows import Row, Rows, Word, padded, spread, titled, wrapped
+from tui.widgets.rows import Row, Rows, Word, bar, padded, spread, titled, wrapped
 
-_ROLES = {"complete": "good", "stopped": "text", "goes on": "warn"}  # of states; the others are bad
+_ROLES = {"complete": "good", "pass": "good", "stopped": "text", "goes on": "warn", "inconclusive": "warn"}
+"""Of states; the others are bad."""
 _STATE_CELLS = 12
 _BEST_CELLS = 25
 _DATE_FROM = 72  # from this width on, the list shows the date and not only the age
 
 _LOAD_CELLS = 10
+_TREND_RUNS = 8
 
 
 def ago(then: datetime | None, now: datetime) -> str:
@@ -36,13 +40,12 @@ def state_word(run: PastRun) -> Word:
 
 def best_words(run: PastRun) -> str:
     """Return throughput and load of the best stage; empty if nothing was measured."""
-    best = run.best
-    return f"{fmt.number(best.throughput.output_tokens_per_s)} tok/s at {_load(best)}" if best is not None else ""
+    return f"{fmt.number(run.output_tokens_per_s)} tok/s at {run.load}" if run.load else ""
 
 
-def header(count: int, left: int, width: int) -> Row:
-    """Return the title with the number of runs, and how many are still to be read."""
-    known = fmt.counted(count, "run") + (f", reading {left} more" if left else "")
+def header(count: int, width: int, *, reading: bool) -> Row:
+    """Return the title with the number of runs, and whether more are being read."""
+    known = fmt.counted(count, "run") + (", reading more" if reading else "")
     return spread(((" vramp", "title"), ("  past runs", "text")), ((f"{known} ", "dim"),), width)
 
 
@@ -69,14 +72,15 @@ def _columns(width: int) -> tuple[int, int]:
     return when, max(12, width - when - _STATE_CELLS - _BEST_CELLS)
 
 
-def run_detail(run: PastRun, width: int) -> Rows:
-    """Return the reason, stages and files of a run, and the commands for it."""
+def run_detail(run: PastRun, width: int, trend: Trend | None = None) -> Rows:
+    """Return the reason, stages, trend and files of a run, and the commands for it."""
     return [
         titled(fmt.plain(run.profile), (state_word(run),), width),
         *wrapped(run.reason, width - 1, "dim"),
         (),
         *_stages(run, width),
         (),
+        *(_trend(trend, str(run.folder), width) if trend is not None else ()),
         titled("files", (), width),
         ((f" {fmt.plain(str(run.folder))}/", "text"),),
         (),
@@ -90,6 +94,10 @@ def run_detail(run: PastRun, width: int) -> Rows:
 
 
 def _stages(run: PastRun, width: int) -> Rows:
+    if run.is_acceptance:
+        return []
+    if run.stages is None:
+        return [((" reading …", "dim"),)]
     if not run.stages:
         words = {"killed": "no result yet: Enter offers to recover it", "goes on": "no result yet: it is live"}
         return [((f" {words.get(run.state, 'no stage was measured')}", "dim"),)]
@@ -101,6 +109,24 @@ def _stages(run: PastRun, width: int) -> Rows:
     return rows
 
 
+def _trend(trend: Trend, run: str, width: int) -> Rows:
+    """Return the last runs of a trend, and how versions differ; the run itself is marked."""
+    most = max(point.value for point in trend.points)
+    values = [fmt.number(point.value) for point in trend.points]
+    cells = max(map(len, values))
+    rows: Rows = [titled(trend_title(trend), (("t: another figure", "dim"),), width), ((f" at {trend.load}", "dim"),)]
+    for point, value in list(zip(trend.points, values, strict=True))[-_TREND_RUNS:]:
+        head = f"{'▸' if point.run == run else ' '}{point.started_at[5:16].replace('T', ' ')} {point.version:<10.10} "
+        figure = f"{value:>{cells}}  " if point.counts else f"({value})"
+        beam = bar(point.value / most if most else None, max(0, width - len(head) - len(figure) - 1), "throughput")
+        rows.append(((head, "dim"), (figure, "text" if point.counts else "dim"), *beam))
+    for one in trend.versions:
+        if one.difference is not None:
+            word = one.note or one.difference.word
+            rows += wrapped(f"since {one.version}: {difference_words(one)}: {word}", width - 1, "text")
+    return [*rows, ()]
+
+
 def _load(stage: StageResult) -> str:
     return fmt.target(stage.target.concurrency, stage.target.rate)
 
@@ -108,6 +134,8 @@ def _load(stage: StageResult) -> str:
 def commands(run: PastRun) -> list[tuple[str, str]]:
     """Return the commands for a run, each with what it does."""
     folder = fmt.plain(str(run.folder))
+    if run.is_acceptance:
+        return [(f"vramp accept --verify {folder}", "check its certificate")]
     if run.state == "goes on":
         return [(f"vramp watch {folder}", "watch it")]
     if run.state in ("killed", "unreadable"):

@@ -51,10 +51,9 @@ def entry_row(entry: Entry, last: PastRun | None, now: datetime, width: int) -> 
 
 def _headline(last: PastRun) -> Word:
     """Return the best throughput, or the state of a run that went wrong."""
-    best = last.best
-    if best is None or last.state not in ("complete", "stopped"):
+    if not last.load or last.state not in ("complete", "stopped"):
         return state_word(last)
-    return (f"{fmt.number(best.throughput.output_tokens_per_s)} tok/s", "throughput")
+    return (f"{fmt.number(last.output_tokens_per_s)} tok/s", "throughput")
 
 
 def _columns(width: int) -> tuple[int, int, int]:

@@ -72,6 +72,30 @@ class ListScreen(FullScreen[None]):
         """Show what is known of the item under the cursor."""
         raise NotImplementedError
 
+    @property
+    def wanted(self) -> str:
+        """The text of the filter, casefolded."""
+        return self.query_one("#picker-filter", Input).value.strip().casefold()
+
+    def action_filter(self) -> None:
+        field = self.query_one("#picker-filter", Input)
+        field.add_class("-shown")
+        field.focus()
+
+    def on_input_changed(self) -> None:
+        self.fill()
+
+    def on_input_submitted(self) -> None:
+        if not self.wanted:
+            self.action_clear()
+        self.list.focus()
+
+    def action_clear(self) -> None:
+        field = self.query_one("#picker-filter", Input)
+        field.clear()
+        field.remove_class("-shown")
+        self.list.focus()
+
     def on_resize(self, event: Resize) -> None:
         self.call_after_refresh(self.fill)
 

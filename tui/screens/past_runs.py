@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import ClassVar
 
 from textual import work
@@ -14,17 +16,21 @@ from textual.message import Message
 from textual.widgets import OptionList
 
 from loadgen.errors import ResultError
+from loadgen.report.history import RunSummary, Trend, best_load, read_run, summary_of, trends
+from loadgen.store.index import Entry, runs_below
 from loadgen.store.recover import recover
-from loadgen.store.runs import run_folders
+from loadgen.store.runs import RUNS
 from tui import keys
-from tui.catalog import PastRun, past_run
+from tui.catalog import PastRun, listed_run, past_run
 from tui.panels import past as panel
 from tui.screens.base import ListScreen
 from tui.screens.dialogs import AskChoice, ask
+from tui.widgets.rows import Row
 from tui.widgets.rows_widgets import Pane, blank
 
-_ENDED = ("complete", "stopped", "failed", "server_died")
-_AT_ONCE = 20  # runs that are read before the list is filled
+_FIGURES = ("output_tok_s", "ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "e2e_p50")
+_READ_EVERY_S = 0.5
+_MAX_ROWS = 1000
 
 
 class PastScreen(ListScreen):
@@ -41,50 +47,87 @@ class PastScreen(ListScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._runs: dict[str, PastRun] = {}
-        self._left = 0  # not yet read
+        self._runs: dict[str, tuple[PastRun, RunSummary, Entry]] = {}  # by folder
+        self._detail: tuple[str, PastRun, list[Trend]] | None = None  # of the run that was read last
+        self._figure = 0
+        self._reading = False
 
     def on_mount(self) -> None:
         header = self.query_one("#picker-header", Pane)
-        header.show(lambda width: [panel.header(len(self._runs), self._left, width)])
+        header.show(lambda width: [panel.header(len(self._runs), width, reading=self._reading)])
         self.query_one("#rows-head", Pane).show(lambda width: [panel.run_head(self.list.row_width)])
+        self.set_interval(_READ_EVERY_S, self._show_arrived)
 
     def on_screen_resume(self) -> None:
+        self._detail = None
         self._read()
 
     @property
     def _run(self) -> PastRun | None:
-        name = self.list.highlighted_id
-        return self._runs.get(name) if name is not None else None
+        found = self._runs.get(self.list.highlighted_id or "")
+        return found[0] if found is not None else None
 
     @work(exclusive=True, group="list")
     async def _read(self) -> None:
-        """Read the runs, the newest first; those that have ended are not read again."""
-        folders = (await asyncio.to_thread(run_folders))[::-1]
-        ended = {run.folder: run for run in self._runs.values() if run.state in _ENDED}
-        self._runs = {folder.name: ended[folder] for folder in folders if folder in ended}
-        unread = [folder for folder in folders if folder not in ended]
-        for begin in range(0, len(unread), _AT_ONCE):
-            for run in await asyncio.to_thread(list, map(past_run, unread[begin : begin + _AT_ONCE])):
-                self._runs[run.folder.name] = run
-            self._left = max(0, len(unread) - begin - _AT_ONCE)
-            self.query_one("#picker-header", Pane).renew()
-            if begin == 0:
-                self.fill()
+        """Read the runs through the index; those that are not in it are listed as they arrive."""
+        self._reading = True
+        root = RUNS.absolute()
+
+        def kept(folder: str, entry: Entry) -> None:
+            name, summary = str(RUNS / Path(folder).relative_to(root)), summary_of(entry)
+            self._runs[name] = listed_run(Path(name), summary), summary, entry
+
+        def read(folder: Path) -> Entry | None:
+            entry = read_run(folder)
+            if entry is not None:
+                kept(str(folder), entry)
+            return entry
+
+        found = await asyncio.to_thread(runs_below, RUNS, read, details=True)
+        self._runs = {}
+        for folder, entry in found.items():
+            kept(folder, entry)
+        self._reading = False
         self.fill()
 
+    def _show_arrived(self) -> None:
+        if self._reading:
+            self.fill()
+
     def fill(self) -> None:
-        now, width = datetime.now(UTC), self.list.row_width
-        newest_first = sorted(self._runs.values(), key=lambda run: run.folder.name, reverse=True)
-        rows = [(run.folder.name, panel.run_row(run, now, width)) for run in newest_first]
-        self.list.fill(rows or [(None, (("no run in ./runs yet", "dim"),))])
+        now, width, wanted = datetime.now(UTC), self.list.row_width, self.wanted
+        found = sorted(self._runs.items(), key=lambda item: (item[1][1].started_at, item[0]), reverse=True)
+        shown = [(name, run) for name, (run, summary, _) in found if wanted in _searched(summary)]
+        rows: list[tuple[str | None, Row]] = [(name, panel.run_row(run, now, width)) for name, run in shown[:_MAX_ROWS]]
+        if len(shown) > _MAX_ROWS:
+            rows.append((None, ((f"{len(shown) - _MAX_ROWS:,} older ones: / filters them", "dim"),)))
+        self.list.fill(rows or [(None, (("nothing matches" if found else "no run in ./runs yet", "dim"),))])
         self.query_one("#rows-head", Pane).renew()
         self.query_one("#picker-header", Pane).renew()
         self.show_detail()
 
     def show_detail(self) -> None:
-        run = self._run
-        self.query_one("#picker-detail", Pane).show(blank if run is None else partial(panel.run_detail, run))
+        """Show what the index has of the run, and read the rest unless that is done."""
+        name, run, trend = self.list.highlighted_id, self._run, None
+        if run is not None and self._detail is not None and self._detail[0] == name:
+            run, found = self._detail[1:]
+            trend = found[self._figure % len(found)] if found else None
+        elif name is not None:
+            self._read_detail(name)
+        self.query_one("#picker-detail", Pane).show(
+            blank if run is None else partial(panel.run_detail, run, trend=trend)
+        )
+
+    @work(exclusive=True, group="detail")
+    async def _read_detail(self, name: str) -> None:
+        whole = await asyncio.to_thread(past_run, Path(name))
+        run, summary, entry = self._runs.get(name, (None, None, None))
+        if run is None or summary is None or entry is None:
+            return
+        alike = [(other, *rest[1:]) for other, rest in list(self._runs.items()) if _group(rest[1]) == _group(summary)]
+        found = await asyncio.to_thread(_trends, alike, best_load(entry))
+        self._detail = name, run if run.is_acceptance else whole, found
+        self.show_detail()
 
     # What the keys do.
 
@@ -96,6 +139,9 @@ class PastScreen(ListScreen):
         """Replay or watch the run; for a killed one, ask whether to recover its result first."""
         run = self._run
         if run is None:
+            return
+        if run.is_acceptance:
+            self.notify("An acceptance: its runs, which are listed too, can be replayed", timeout=4)
             return
         if run.state != "killed":
             self.post_message(self.Open(run))
@@ -128,6 +174,10 @@ class PastScreen(ListScreen):
         if then_open:
             self.post_message(self.Open(run))
 
+    def action_trend(self) -> None:
+        self._figure += 1
+        self.show_detail()
+
     def action_copy(self) -> None:
         run = self._run
         if run is not None:
@@ -135,4 +185,23 @@ class PastScreen(ListScreen):
             self.notify("Commands copied", timeout=2)
 
     def action_back(self) -> None:
-        self.dismiss()
+        """Clear the filter first."""
+        if self.wanted:
+            self.action_clear()
+        else:
+            self.dismiss()
+
+
+def _searched(summary: RunSummary) -> str:
+    """What the filter finds a run by."""
+    return f"{summary.profile} {summary.model} {summary.box} {summary.engine} {summary.state}".casefold()
+
+
+def _group(summary: RunSummary) -> tuple[str, str, str]:
+    """Whose figures can be in one trend."""
+    return summary.profile, summary.model, summary.box
+
+
+def _trends(runs: Sequence[tuple[str, RunSummary, Entry]], load: str | None) -> list[Trend]:
+    """The trends of the figures that the screen shows, at one load."""
+    return [trend for figure in _FIGURES for trend in trends(runs, figure, load=load)] if load is not None else []

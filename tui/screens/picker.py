@@ -18,7 +18,7 @@ from typing import ClassVar
 from textual import work
 from textual.binding import BindingType
 from textual.message import Message
-from textual.widgets import Input, OptionList
+from textual.widgets import OptionList
 
 from loadgen.errors import VrampError
 from loadgen.plan.from_profile import stages_of
@@ -58,7 +58,6 @@ class PickerScreen(ListScreen):
         self._entries: dict[str, Entry] = {}
         self._last: Mapping[str, PastRun] = {}
         self._variants: dict[str, str] = {}  # chosen by the operator, by the path of the profile; "" is none
-        self._filter = ""
         self._checked: Entry | None = None  # the profile that the findings belong to
         self._findings: Sequence[Finding] | None = None
         self._problem = ""
@@ -102,7 +101,7 @@ class PickerScreen(ListScreen):
     def fill(self, begin_at: str | None = None) -> None:
         """Fill the list with the rows that pass the filter, the operator's own first."""
         now, width = datetime.now(UTC), self.list.row_width
-        wanted = self._filter.casefold()
+        wanted = self.wanted
         rows: list[tuple[str | None, Row]] = []
         for origin, heading in panel.ORIGINS.items():
             group = [
@@ -205,23 +204,3 @@ class PickerScreen(ListScreen):
         """Read the profiles and check the box again."""
         self._checked = None
         self._read()
-
-    def action_filter(self) -> None:
-        field = self.query_one("#picker-filter", Input)
-        field.add_class("-shown")
-        field.focus()
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        self._filter = event.value.strip()
-        self.fill()
-
-    def on_input_submitted(self) -> None:
-        if not self._filter:
-            self.action_clear()
-        self.list.focus()
-
-    def action_clear(self) -> None:
-        field = self.query_one("#picker-filter", Input)
-        field.clear()
-        field.remove_class("-shown")
-        self.list.focus()

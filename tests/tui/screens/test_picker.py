@@ -287,6 +287,26 @@ async def test_a_past_run_is_seen_again() -> None:
         assert seat.app.runs == []
 
 
+async def test_past_runs_have_a_trend_and_a_filter(folder: Path) -> None:
+    for day in (1, 2):
+        leave_run(folder, f"2026010{day}T000000Z-mine")
+    leave_run(folder, "broken").joinpath("journal.jsonl").unlink()
+    (folder / "runs/broken" / RESULT).write_text("{")
+    async with desk() as seat:
+        await seat.press("p")
+        await seat.sees("3 runs")
+        await seat.sees("output tok/s ───")
+        await seat.press("t")
+        await seat.sees("TTFT p50, ms ───")
+        await seat.press("slash", *"unread", "enter")
+        await seat.sees("broken")
+        await seat.until(lambda: len(seat.app.screen.query_one(RowList).options) == 1)
+        await seat.press("escape")
+        await seat.until(lambda: len(seat.app.screen.query_one(RowList).options) == 3)
+        await seat.press("escape")
+        await seat.on(PickerScreen)
+
+
 async def test_a_killed_run_is_recovered_first() -> None:
     left = leave_run(Path())
     (left / RESULT).unlink()
