@@ -7,43 +7,41 @@ whatever the size of the file, and which record a request takes depends only on 
 
 from __future__ import annotations
 
-import atexit
-import errno
 import hashlib
-import json
 import os
-import re
-import shutil
 import stat
 import struct
-import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple, TypeVar
+from typing import BinaryIO, Literal, TypeVar
 
 import msgspec
 import numpy as np
 
 from loadgen.errors import ProfileError
-from loadgen.format import counted, harmless
-from loadgen.places import expanded
+from loadgen.format import counted
+from loadgen.workload.files import (
+    array_records,
+    file_errors,
+    line_records,
+    malformed,
+    new_index,
+    opens_array,
+    path_of,
+    refuse_compressed,
+)
 from loadgen.workload.records import DatasetRecord, TextFormat, parse_record
 from loadgen.workload.traces import TraceOptions, TraceReader, TraceRow, hash_ids_of, is_trace
 
+KEY = "load.data"
 SAMPLE = "sample"  # `load.data = "sample"` is the dataset that comes with vramp
 _SAMPLE_PATH = Path(__file__).with_name("sharegpt_sample.json")
-_CHUNK_BYTES = 1 << 18
-_MAX_RECORD_BYTES = 64 * 1024 * 1024
-_OPENING = re.compile(r"\ufeff?\s*\[")
-_SPACE = re.compile(r"[\s,]*")
-_KEPT_MESSAGE = 400
 _ENTRY = struct.Struct("<qidii")
 _ENTRIES = np.dtype([("offset", "<i8"), ("length", "<i4"), ("at_s", "<f8"), ("isl", "<i4"), ("osl", "<i4")])
 _TIMES_AT_ONCE = 4096
-_GZIP = b"\x1f\x8b"
 
 _WHOLE_TRACE = TraceOptions()
 
@@ -79,43 +77,27 @@ class Dataset(msgspec.Struct, frozen=True):
         return self.form != "trace" or self.block_size > 0
 
 
-class _Raw(NamedTuple):
-    line: int
-    offset: int
-    content: bytes
-
-
 def index_dataset(name: str, form: Format | None = None, options: TraceOptions = _WHOLE_TRACE) -> Dataset:
     """Read a whole dataset once; raises `ProfileError` that names file, line and what was expected."""
-    if "\0" in name:
-        raise ProfileError(f"load.data = {name!r}: no file can have this name")
-    path = (_SAMPLE_PATH if name == SAMPLE else Path(expanded(name))).absolute()
-    try:
+    path = _SAMPLE_PATH if name == SAMPLE else path_of(KEY, name)
+    with file_errors(KEY, path):
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise ProfileError(f"load.data: {path}: is not a file; give one that can be read more than once")
+            raise ProfileError(f"{KEY}: {path}: is not a file; give one that can be read more than once")
         return _indexed(path, form, options, status.st_size, status.st_mtime_ns)
-    except RecursionError:
-        raise ProfileError(f"load.data: {path}: a record is nested too deeply") from None
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            room = f"no room for its index in {tempfile.gettempdir()}; name another folder in TMPDIR"
-            raise ProfileError(f"load.data: {path}: {room}") from None
-        raise ProfileError(f"load.data: {path}: cannot be read: {error.strerror}") from None
 
 
 @lru_cache(maxsize=16)
 def _indexed(path: Path, form: Format | None, options: TraceOptions, _size: int, _changed_ns: int) -> Dataset:
-    with path.open("rb") as file, _new_index() as index:
+    with path.open("rb") as file, new_index() as index:
         start = file.read(65536)
         file.seek(0)
-        if start.startswith(_GZIP):
-            raise ProfileError(f"load.data: {path}: is compressed; unpack it with gunzip")
+        refuse_compressed(KEY, path, start)
         known = form or guess_format(start, path.name)
         if known == "trace":
             data = _indexed_trace(path, file, index, options)
         else:
-            array = known != "text" and _OPENING.match(start.decode("utf-8", "replace")) is not None
+            array = known != "text" and opens_array(start)
             data = _indexed_texts(path, file, index, known, array=array)
         file.seek(0)
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
@@ -126,11 +108,11 @@ def _indexed_texts(path: Path, file: BinaryIO, index: BinaryIO, form: TextFormat
     records = isl = osl = 0
     has_osl, has_messages = True, False
     left_out: Counter[str] = Counter()
-    for raw in _array_records(file, path) if array else _line_records(file, path):
+    for raw in array_records(KEY, path, file) if array else line_records(KEY, path, file):
         try:
             entry = parse_record(raw.content, form)
         except ValueError as error:
-            raise _malformed(path, raw.line, str(error)) from None
+            raise malformed(KEY, path, raw.line, str(error)) from None
         if isinstance(entry, str):
             left_out[entry] += 1
             continue
@@ -142,7 +124,7 @@ def _indexed_texts(path: Path, file: BinaryIO, index: BinaryIO, form: TextFormat
         has_messages = has_messages or not entry.prompt
     why = "; left out: " + ", ".join(f"{counted(number, 'record')} {reason}" for reason, number in left_out.items())
     if not records:
-        raise ProfileError(f"load.data: {path}: no prompts in it{why if left_out else ''}")
+        raise ProfileError(f"{KEY}: {path}: no prompts in it{why if left_out else ''}")
     return Dataset(
         path=str(path),
         form=form,
@@ -161,11 +143,11 @@ def _indexed_trace(path: Path, file: BinaryIO, index: BinaryIO, options: TraceOp
     trace = TraceReader(options)
     records = isl = osl = longest = 0
     first_s = last_s = 0.0
-    for raw in _line_records(file, path):
+    for raw in line_records(KEY, path, file):
         try:
             row = trace.read(raw.content, raw.line)
         except ValueError as error:
-            raise _malformed(path, raw.line, str(error)) from None
+            raise malformed(KEY, path, raw.line, str(error)) from None
         if trace.over:
             break
         if row is None:
@@ -177,9 +159,9 @@ def _indexed_trace(path: Path, file: BinaryIO, index: BinaryIO, options: TraceOp
         osl += row.osl
         longest = max(longest, row.isl + row.osl)
     if trace.disorder is not None and trace.disordered:
-        raise _malformed(path, *trace.disorder)
+        raise malformed(KEY, path, *trace.disorder)
     if not records:
-        raise ProfileError(f"load.data: {path}: {trace.emptiness}")
+        raise ProfileError(f"{KEY}: {path}: {trace.emptiness}")
     return Dataset(
         path=str(path),
         form="trace",
@@ -205,111 +187,6 @@ def guess_format(start: bytes, name: str) -> Format:
     if name.endswith(".csv") or is_trace(start.partition(b"\n")[0].strip()):
         return "trace"
     return "jsonl" if start.startswith(b"{") else "text"
-
-
-def _malformed(path: Path, line: int, message: str) -> ProfileError:
-    return ProfileError(f"load.data: {path}: line {line}: {harmless(message)[:_KEPT_MESSAGE]}")
-
-
-def _new_index() -> BinaryIO:
-    folder = _index_folder()
-    return (folder / str(len(list(folder.iterdir())))).open("wb")
-
-
-@lru_cache(maxsize=1)
-def _index_folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="vramp-data-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
-def _line_records(file: BinaryIO, path: Path) -> Iterator[_Raw]:
-    offset = 0
-    for number, content in enumerate(iter(partial(file.readline, _MAX_RECORD_BYTES), b""), start=1):
-        if len(content) >= _MAX_RECORD_BYTES:
-            raise _malformed(path, number, "expected a line of less than 64 MiB")
-        stripped = content.strip(b"\xef\xbb\xbf \t\r\n") if offset == 0 else content.strip()
-        if stripped:
-            yield _Raw(number, offset + content.index(stripped), stripped)
-        offset += len(content)
-
-
-def _array_records(file: BinaryIO, path: Path) -> Iterator[_Raw]:
-    """The elements of a JSON array, with no more of the file in memory than about its longest element."""
-    # Only the ends of records matter here; int() would refuse very long numbers.
-    decode = json.JSONDecoder(parse_int=float).raw_decode
-    window = _Window(file, path)
-    if not window.opens_array():
-        raise _malformed(path, 1, "expected a JSON array")
-    while not window.at_end():
-        while True:
-            try:
-                _, end = decode(window.text, window.at)
-                break
-            except json.JSONDecodeError as error:
-                at = error.pos - window.at
-                if not window.grow():
-                    line = window.line + window.text.count("\n", window.at, window.at + at)
-                    cut = error.pos >= len(window.text.rstrip()) or error.msg.startswith("Unterminated")
-                    why = f"expected JSON; {error.msg}{'; is the file cut off?' if cut else ''}"
-                    raise _malformed(path, line, why) from None
-        yield _Raw(window.line, window.offset, window.step(end - window.at))
-
-
-class _Window:
-    """The part of a text file that is being decoded; grows at its end and is cut at its start."""
-
-    def __init__(self, file: BinaryIO, path: Path) -> None:
-        self._file, self._path = file, path
-        self._rest = b""
-        self.text = ""
-        self.at = 0  # characters consumed
-        self.offset = 0  # bytes of the file consumed
-        self.line = 1
-
-    def grow(self) -> bool:
-        """Read more, at least doubling the text; False at the end of the file."""
-        self.text, self.at = self.text[self.at :], 0
-        if len(self.text) > _MAX_RECORD_BYTES:
-            raise _malformed(self._path, self.line, "expected records of less than 64 MiB")
-        read = self._file.read(max(_CHUNK_BYTES, len(self.text)))
-        whole = self._rest + read
-        # The last character may be cut in the middle.
-        for cut in range(4):
-            try:
-                self.text += whole[: len(whole) - cut].decode()
-            except UnicodeDecodeError as error:
-                valid = whole[: error.start]
-                continue
-            self._rest = whole[len(whole) - cut :]
-            return bool(read)
-        raise _malformed(self._path, self.line + self.text.count("\n") + valid.count(b"\n"), "expected UTF-8 text")
-
-    def step(self, characters: int) -> bytes:
-        """Consume some characters and return them."""
-        gone = self.text[self.at : self.at + characters]
-        content = gone.encode()
-        self.at += characters
-        self.offset += len(content)
-        self.line += gone.count("\n")
-        return content
-
-    def opens_array(self) -> bool:
-        """Consume the opening bracket; False if there is none."""
-        self.grow()
-        start = _OPENING.match(self.text)
-        self.step(start.end() if start else 0)
-        return start is not None
-
-    def at_end(self) -> bool:
-        """Consume a separator; True at the closing bracket, raises `ProfileError` where it is missing."""
-        while True:
-            space = _SPACE.match(self.text, self.at)
-            self.step(space.end() - self.at if space else 0)
-            if self.at < len(self.text):
-                return self.text[self.at] == "]"
-            if not self.grow():
-                raise _malformed(self._path, self.line, "expected the ] that closes the array; is the file cut off?")
 
 
 class DatasetReader:
@@ -344,7 +221,7 @@ class DatasetReader:
         except ValueError:
             parsed = ""
         if isinstance(parsed, str):
-            raise ProfileError(f"load.data: {self._data.path}: was changed while it was in use")
+            raise ProfileError(f"{KEY}: {self._data.path}: was changed while it was in use")
         return parsed
 
     def times_s(self) -> Iterator[float]:

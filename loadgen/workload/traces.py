@@ -22,15 +22,15 @@ import msgspec
 from loadgen.errors import UNDECODABLE
 from loadgen.format import counted, duration, harmless, percent
 
-_MAX_TOKENS = 2**31 - 1
-_MAX_SECONDS = 1e11  # thousands of years: more is not a valid time
-_MAX_IDS = 2**64  # ids may be 64-bit hashes
+MAX_TOKENS = 2**31 - 1
+MAX_SECONDS = 1e11  # thousands of years: more is not a valid time
+MAX_IDS = 2**64  # ids may be 64-bit hashes
 _MAX_DISORDER = 0.01  # share of rows out of order above which the file is refused
 _MAX_PREFIXES = 2**21  # distinct prefixes remembered to compute the shared part of prompts, some 200 MB
 _SHOWN_COLUMNS = 200
 
-_EMPTY_PROMPT = "without prompt tokens"
-_EMPTY_ANSWER = "without answer tokens (requests that failed)"
+EMPTY_PROMPT = "without prompt tokens"
+EMPTY_ANSWER = "without answer tokens (requests that failed)"
 _TOO_LONG = "longer than load.trace.max_length"
 _DISORDER = "with a timestamp before that of the row above"
 
@@ -155,9 +155,9 @@ class TraceReader:
     def _unusable(self, row: TraceRow) -> str | None:
         """Why a row cannot be sent; None if it can."""
         if row.isl < 1:
-            return _EMPTY_PROMPT
+            return EMPTY_PROMPT
         if row.osl < 1:
-            return _EMPTY_ANSWER
+            return EMPTY_ANSWER
         most = self._options.max_length
         return _TOO_LONG if most is not None and row.isl + row.osl > most else None
 
@@ -252,9 +252,9 @@ def _csv_parser(csv: _Csv, names: list[str]) -> Callable[[bytes], TraceRow]:
             why = "is the file cut off?" if len(fields) < len(names) else "no value may have a comma in it"
             raise ValueError(f"expected {counted(len(names), 'column')} as in the header, found {len(fields)}; {why}")
         return TraceRow(
-            _value(csv.at, fields[at], csv.seconds, csv.time, _MAX_SECONDS),
-            int(_value(csv.isl, fields[isl], int, "a whole number of tokens", _MAX_TOKENS)),
-            int(_value(csv.osl, fields[osl], int, "a whole number of tokens", _MAX_TOKENS)),
+            _value(csv.at, fields[at], csv.seconds, csv.time, MAX_SECONDS),
+            int(_value(csv.isl, fields[isl], int, "a whole number of tokens", MAX_TOKENS)),
+            int(_value(csv.osl, fields[osl], int, "a whole number of tokens", MAX_TOKENS)),
         )
 
     return parse
@@ -276,10 +276,10 @@ def _json_row(block_size: int, line: bytes) -> TraceRow:
     except msgspec.DecodeError as error:
         raise ValueError(f"expected {_JSON}; {error}") from None
     at_s = row.timestamp_s if row.timestamp is None else row.timestamp / 1000
-    if at_s is None or not 0 <= at_s <= _MAX_SECONDS:
+    if at_s is None or not 0 <= at_s <= MAX_SECONDS:
         raise ValueError(f"expected {_JSON}; timestamp is {'missing' if at_s is None else 'not a time'}")
     for name, tokens in (("input_length", row.input_length), ("output_length", row.output_length)):
-        if not 0 <= tokens <= _MAX_TOKENS:
+        if not 0 <= tokens <= MAX_TOKENS:
             raise ValueError(f"{name}: expected a number of tokens, not {tokens}")
     ids = row.hash_ids or ()
     blocks = row.input_length / block_size
@@ -288,6 +288,6 @@ def _json_row(block_size: int, line: bytes) -> TraceRow:
             f"hash_ids: {counted(len(ids), 'block')} of {block_size} tokens cannot be a prompt of {row.input_length}; "
             "if the blocks of this trace have another size, give it as load.trace.block_size"
         )
-    if ids and max(ids) >= _MAX_IDS:
+    if ids and max(ids) >= MAX_IDS:
         raise ValueError("hash_ids: expected numbers below 2^64")
     return TraceRow(at_s, row.input_length, row.output_length, ids)

@@ -34,6 +34,10 @@ from loadgen.store.runs import RESULT, read_result
 from loadgen.telemetry.capture import played, read_capture
 from loadgen.workload import data as datasets
 from loadgen.workload.data import DatasetReader, Format, index_dataset
+from loadgen.workload.files import index_folder
+from loadgen.workload.sessions import index as session_index
+from loadgen.workload.sessions.data import SessionReader
+from loadgen.workload.sessions.index import index_sessions
 from loadgen.workload.traces import TraceOptions
 from tests.fuzz.checks import require_amounts, require_finite, require_same, require_showable, scratch, written
 from tui.catalog import past_run
@@ -186,7 +190,7 @@ def _indexed(data: bytes, name: str, form: Format | None, options: TraceOptions 
         assert np.isfinite(list(reader.times_s())).all()
         return found.form
     finally:
-        for index in datasets._index_folder().iterdir():
+        for index in index_folder().iterdir():
             index.unlink()
 
 
@@ -209,6 +213,26 @@ def text_lines(data: bytes) -> str:
 
 def trace(data: bytes) -> str:
     return _indexed(data, "trace.csv", "trace", _OPTIONS[crc32(data) % len(_OPTIONS)])
+
+
+def sessions(data: bytes) -> str:
+    path = written("sessions.json", data)
+    session_index._indexed.cache_clear()
+    try:
+        found = index_sessions(str(path), max_context=1_000_000 if crc32(data) % 2 else None)
+        require_amounts(found)
+        require_showable(found.note or "")
+        reader = SessionReader(found)
+        for number in range(min(found.sessions, 20)):
+            tree = reader.tree(number)
+            require_amounts(tree)
+            for index, request in enumerate(tree.requests[:50]):
+                assert all(before < index for before in request.after)
+                assert sum(tokens for _, tokens in tree.context(index)) == request.isl
+        return found.form
+    finally:
+        for index_file in index_folder().iterdir():
+            index_file.unlink()
 
 
 # Logs.

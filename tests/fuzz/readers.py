@@ -50,6 +50,11 @@ _GPU = _words('"type":"Sampled" "type":"Opened" "type":"Refused" "gpus" "t_s" "i
 _LOG = _words("Traceback Error: RuntimeError INFO ERROR pid=1 10% 1/0 /0 shards took version HIP SIGKILL \x1b[0m \r")
 _TRACE = _words('"timestamp" "input_length" "output_length" "hash_ids" TIMESTAMP ContextTokens GeneratedTokens , " Z')
 _TALK = _words('"conversations" "value" "prompt" "messages" "role" "content" "output_tokens" [ ] , {')
+_SESSIONS = _words(
+    '"requests" "t" "in" "out" "hash_ids" "api_time" "type":"subagent" "block_size" "session_id" "timestamp" "delay" '
+    '"input_length" "output_length" "resourceSpans" "scopeSpans" "spans" "spanId" "parentSpanId" "attributes" "key" '
+    '"value" "startTimeUnixNano" "endTimeUnixNano" "chat" "invoke_agent" "gen_ai.input.messages" [ ] , { } 1e999'
+)
 
 READERS = (
     # Engines.
@@ -78,6 +83,7 @@ READERS = (
     Reader("json-lines", documents.json_lines, (ProfileError,), _TALK),
     Reader("text-lines", documents.text_lines, (ProfileError,)),
     Reader("trace", documents.trace, (ProfileError,), _TRACE),
+    Reader("sessions", documents.sessions, (ProfileError,), _SESSIONS),
     Reader("capture", documents.capture, (ProfileError,), _GPU),
     Reader("model-config", documents.model_config, (), _words('"text_config" "num_attention_heads" "rope_scaling"')),
     Reader("weight-index", machine.weight_index, (OSError, ValueError, RecursionError), _words('"weight_map"')),

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError
-from loadgen.workload.data import DatasetReader, _index_folder, index_dataset
+from loadgen.workload.data import DatasetReader, index_dataset
+from loadgen.workload.files import index_folder
 from loadgen.workload.records import parse_record
 from loadgen.workload.work import record_for
 
@@ -255,7 +256,7 @@ def test_what_is_no_file_that_can_be_read(tmp_path: Path) -> None:
 
 
 def test_no_room_for_the_index(tmp_path: Path) -> None:
-    data, folder = tmp_path / "data.txt", _index_folder()
+    data, folder = tmp_path / "data.txt", index_folder()
     # Indexes are numbered by what the folder holds, this one included.
     index = folder / str(len(list(folder.iterdir())) + 1)
     data.write_text("a\n" * 100_000)

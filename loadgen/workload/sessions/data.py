@@ -14,8 +14,6 @@ from loadgen.workload.sessions.play import PlayRules
 from loadgen.workload.sessions.tree import SessionTree
 
 SAMPLE, GENERATED = "sample", "generated"
-SAMPLE_SESSIONS = 100
-GENERATED_SESSIONS = 1_000_000
 
 SessionFormat = Literal["weka", "mooncake", "otel", "generated"]
 _ENTRIES = np.dtype([("offset", "<i8"), ("length", "<i8")])
@@ -27,7 +25,7 @@ class SessionData(msgspec.Struct, frozen=True, omit_defaults=True):
 
     form: SessionFormat
     sessions: int
-    path: str = ""  # the file as given; empty for generated ones
+    name: str = GENERATED  # the file or folder, or what the profile calls them
     index: str = ""  # file with the trees, then an entry for each
     seed: int = 0  # of generated ones
     scale: float = 1.0

@@ -36,12 +36,13 @@ class Play:
     """A live session."""
 
     def __init__(self, tree: SessionTree, rules: PlayRules, *, salt: int = 0, start: float | None = None) -> None:
-        """`salt` makes its prompts differ from those of other plays; `start` is the share of the recording to skip."""
+        """`salt` makes its prompts differ from those of other plays; `start` is the share of its time to skip."""
         self.tree = tree
         self.salt = salt
         self.ended: PlayEnd | None = None
         self._rules = rules
-        self._start_s = None if start is None else start * tree.duration_s
+        sent = next((index for index in range(len(tree.requests)) if self._too_long(index)), len(tree.requests))
+        self._start_s = None if start is None or not sent else start * tree.requests[sent - 1].at_s
         self._followers: list[list[int]] = [[] for _ in tree.requests]
         for index, request in enumerate(tree.requests):
             for before in request.after:
@@ -72,9 +73,6 @@ class Play:
         last_before = {request.chain: index for index, request in enumerate(self.tree.requests[:skipped])}
         at_work = {request.chain for request in self.tree.requests[skipped:]}
         priming = {index for chain, index in last_before.items() if chain in at_work}
-        if any(map(self._too_long, priming)):
-            self.end("context")
-            return []
         for index in range(skipped):
             self._given[index] = True
             if index not in priming:

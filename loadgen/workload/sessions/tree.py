@@ -146,10 +146,11 @@ class _Prefixes:
                 break
             path.append(node)
         shared, base = len(path), self._added_by[path[-1]] if path else None
-        for block in islice(blocks, shared, None):
-            self._added_by.append(index)
-            node = self._nodes[path[-1] if path else 0, block] = len(self._added_by) - 1
-            path.append(node)
+        node, first = path[-1] if path else 0, len(self._added_by)
+        for number, block in enumerate(islice(blocks, shared, None), first):
+            self._nodes[node, block] = node = number
+        path += range(first, first + len(blocks) - shared)
+        self._added_by += [index] * (len(blocks) - shared)
         self._paths[request.chain] = blocks, path
         return base, shared
 

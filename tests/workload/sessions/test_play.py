@@ -71,9 +71,11 @@ def test_a_start_after_a_sub_agent_does_not_send_it() -> None:
     assert play.answered(0) == [Due(3, gap_s=2)]
 
 
-def test_a_start_beyond_the_context_limit_sends_nothing() -> None:
-    play = Play(tree_with_a_sub_agent(), PlayRules(max_context=100), start=1.0)
-    assert (play.begin(), play.ended, play.drained) == ([], "context", True)
+def test_a_start_is_before_the_first_request_that_is_too_long() -> None:
+    play = Play(tree_with_a_sub_agent(), PlayRules(max_context=250), start=1.0)
+    assert play.begin() == [Due(0, priming=True)]
+    assert finish(play, play.answered(0)) == [3]
+    assert play.ended == "context"
 
 
 def test_a_failed_sub_agent_is_not_waited_for() -> None:

@@ -1,0 +1,70 @@
+"""Mooncake's trace rows with a `session_id`: the rows with the same one are the turns of a session.
+
+A row with `delay` starts so many milliseconds after the answer before it. Without, only the times between the starts
+of turns are known, which then stand for the gaps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+
+from loadgen.workload.sessions.tree import RecordedRequest, SessionTree, session_tree
+from loadgen.workload.traces import EMPTY_ANSWER, EMPTY_PROMPT, MAX_IDS, MAX_SECONDS, MAX_TOKENS
+
+_SHAPE = '{"session_id": "...", "timestamp": milliseconds, "input_length": tokens, "output_length": tokens}'
+
+
+class SessionRow(msgspec.Struct):
+    """A row as it is published."""
+
+    session_id: str | int
+    input_length: int
+    output_length: int
+    timestamp: float | None = None
+    delay: float | None = None
+    hash_ids: list[Annotated[int, msgspec.Meta(ge=0)]] | None = None
+
+
+_decode = msgspec.json.Decoder(SessionRow).decode
+
+
+def mooncake_row(content: bytes, block_size: int) -> SessionRow:
+    """Parse a row; raises ValueError."""
+    try:
+        row = _decode(content)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"expected {_SHAPE}; {error}") from None
+    for name, tokens in (("input_length", row.input_length), ("output_length", row.output_length)):
+        if not 0 <= tokens <= MAX_TOKENS:
+            raise ValueError(f"{name}: expected a number of tokens, not {tokens}")
+    for name, time_ms in (("timestamp", row.timestamp), ("delay", row.delay)):
+        if time_ms is not None and not 0 <= time_ms / 1000 <= MAX_SECONDS:
+            raise ValueError(f"{name}: expected milliseconds from 0, not {time_ms:g}")
+    if row.hash_ids and max(row.hash_ids) >= MAX_IDS:
+        raise ValueError("hash_ids: expected numbers below 2^64")
+    if row.hash_ids and not row.input_length // block_size <= len(row.hash_ids) <= -(-row.input_length // block_size):
+        raise ValueError(
+            f"hash_ids: {len(row.hash_ids)} blocks of {block_size} tokens cannot be a prompt of {row.input_length}; "
+            "if the blocks of this trace have another size, give it as load.sessions.block_size"
+        )
+    return row
+
+
+def mooncake_session(rows: Sequence[SessionRow], block_size: int, left_out: Counter[str]) -> SessionTree | None:
+    """The tree of the rows of one session, in their order; raises ValueError."""
+    recorded: list[RecordedRequest] = []
+    for row in rows:
+        last_s = recorded[-1].start_s if recorded else 0.0
+        start_s = last_s + row.delay / 1000 if row.delay is not None else (row.timestamp or last_s * 1000) / 1000
+        if start_s < last_s:
+            early_s = last_s - start_s
+            raise ValueError(f"session {row.session_id!r}: a turn is {early_s:g} s before the one above; sort by time")
+        if not row.input_length or not row.output_length:
+            left_out[EMPTY_ANSWER if row.input_length else EMPTY_PROMPT] += 1
+            continue
+        recorded.append(RecordedRequest(start_s, start_s, row.input_length, row.output_length, 0, row.hash_ids))
+    return session_tree(str(rows[0].session_id), block_size, recorded) if recorded else None
