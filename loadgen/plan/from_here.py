@@ -53,7 +53,7 @@ def _profile_with(requested: PlanRequest, profile: Profile, present: Stage) -> P
     """The profile with the requested plan, and without any other plan."""
     # Prompts are taken over from the present stage.
     changes: dict[str, Any] = {"isl": present.isl, "osl": present.osl, "shapes": [], "passes": 1}
-    changes |= {"data": None, "data_format": None, "trace": None}
+    changes |= {"data": None, "data_format": None, "trace": None, "sessions": None}
     changes |= {"prefix": None, "turns": None, "rate": [], "rate_points": [], "arrival": "poisson"}
     if requested.duration_s is not None:
         changes |= {"requests": None, "duration": requested.duration_s}

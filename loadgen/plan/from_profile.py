@@ -23,6 +23,7 @@ from loadgen.workload.work import Work, shape_of
 REQUESTS_A_STREAM = 10
 """Requests per concurrent stream where nothing bounds a stage: the commonly recommended 10 x concurrency."""
 OPEN_LOOP_S = 30.0  # length of an open-loop stage that nothing bounds
+SESSIONS_S = 120.0  # of one of live sessions: many of their pauses are shorter
 SETTLED_S = 10.0  # measured time of a settled stage that nothing bounds
 SEARCH_SETTLE_S = 30.0
 SEARCH_COMPLETED = 50  # enough for a first estimate; the probes that bound the answer continue until they are sure
@@ -166,6 +167,8 @@ def _stage(profile: Profile, own: StageSettings) -> Stage:
     replay = arrival == REPLAY and own.concurrency is None
     shape = shape_of(load, own.isl or load.isl, own.osl or load.osl, replay=replay)
     rate, concurrency = _rate(load, own, points, shape.work), own.concurrency
+    if rate is not None and shape.work.sessions is not None:
+        raise ProfileError("load.sessions: sessions need a concurrency, the number of live ones, not a rate")
     if rate is None and concurrency is None:
         concurrency = load.concurrency[0]
     if rate is not None and shape.work.turns > 1:
@@ -233,6 +236,8 @@ def _bounded(stage: Stage) -> Stage:
         return msgspec.structs.replace(stage, duration_s=stage.rate_points[-1][0])
     if stage.concurrency is None:
         return msgspec.structs.replace(stage, duration_s=OPEN_LOOP_S)
+    if stage.work.sessions is not None:
+        return msgspec.structs.replace(stage, duration_s=SESSIONS_S)
     return msgspec.structs.replace(stage, requests=REQUESTS_A_STREAM * stage.concurrency)
 
 

@@ -122,11 +122,14 @@ def check_lengths(plan: list[Stage], max_model_len: int | None, *, where: str) -
         if longest > max_model_len:
             fixed = longest == stage.isl + stage.osl
             words = f"isl {stage.isl} + osl {stage.osl} =" if fixed else "prompt and answer have up to"
-            of_trace = stage.work.data is not None and stage.work.data.form == "trace"
-            shorten = f"leave longer rows out with load.trace.max_length = {max_model_len}" if of_trace else None
+            shorten = "shorten isl or osl"
+            if stage.work.data is not None and stage.work.data.form == "trace":
+                shorten = f"leave longer rows out with load.trace.max_length = {max_model_len}"
+            if stage.work.sessions is not None:
+                shorten = f"end sessions before longer requests with load.sessions.max_context = {max_model_len}"
             raise ProfileError(
                 f"{where}: stage {number}: {words} {longest} tokens, but the server's max_model_len is "
-                f"{max_model_len}; {shorten or 'shorten isl or osl'}, or raise max-model-len"
+                f"{max_model_len}; {shorten}, or raise max-model-len"
             )
 
 

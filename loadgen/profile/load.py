@@ -18,6 +18,7 @@ from loadgen.profile.values import (
     Concurrencies,
     Concurrency,
     CpusText,
+    Fraction,
     HeaderName,
     HeaderText,
     Held,
@@ -87,6 +88,48 @@ class Trace(Table):
         return self
 
 
+class SessionSettings(Table):
+    """Sessions of agents in place of single prompts; `concurrency` is then the number of live sessions.
+
+    A session keeps its place through its pauses until its last request is answered; then the next one begins. Requests
+    in flight may be more or fewer; `load.max_concurrency` limits them. [Sessions](sessions.md) explains it.
+    """
+
+    data: str
+    """A file, or a folder of files, of recorded sessions: AgentX's format (weka), Mooncake's rows with `session_id`, or
+    OpenTelemetry's GenAI spans. Or `sample`, 100 generated sessions that are the same everywhere, or `generated`,
+    drawn from the seed."""
+    scale: float = Field(default=1.0, ge=0.001, le=100)
+    """Multiplies all lengths of generated sessions: 0.1 for a model with a short context."""
+    block_size: int = Field(default=512, ge=1, le=1_000_000)
+    """Tokens per block that `hash_ids` names in Mooncake's rows; the other formats say it or have none."""
+    max_gap: Seconds | None = None
+    """Longer pauses between an answer and the next request are cut to this. Default: as recorded."""
+    max_context: Tokens | None = None
+    """A session ends before its first request with more tokens than this, prompt and answer together."""
+    start: Literal["inside", "beginning"] = "inside"
+    """Where the first sessions begin. `inside`: at a point drawn from their time, once the contexts of that point are
+    in the cache, which takes a request for one token and is not measured. Later ones always begin with their first
+    request."""
+    start_between: tuple[Fraction, Fraction] = (0.0, 1.0)
+    """`[0.25, 0.75]`: the shares of a session's time between which `inside` draws the point."""
+    history: Literal["recorded", "server"] = "recorded"
+    """What later requests repeat as answers: synthetic text of the recorded length, or what the server answered
+    (endpoint `chat` or `responses`), which is another load."""
+    salt: Literal["play", "session"] = "play"
+    """What has prompts of its own: every play of a session, or every session, so that it finds in the cache what is
+    left of its last play."""
+    common_prefix: int = Field(default=0, ge=0, le=10_000_000)
+    """Tokens with which the prompts of all sessions begin, such as those of the system prompt and the tools."""
+
+    @model_validator(mode="after")
+    def _begins_before_it_ends(self) -> Self:
+        first, last = self.start_between
+        if first > last:
+            raise ValueError(f"start_between: {first:g} is above {last:g}")
+        return self
+
+
 class Cancel(Table):
     """Clients that hang up before their answer is complete."""
 
@@ -145,7 +188,7 @@ class Load(Table):
     """Open loop: how the gaps between requests are distributed. With `gamma:B`, arrivals are burstier than Poisson for
     `B` below 1 and smoother above. `replay` takes the times of `data`, a trace."""
     max_concurrency: Concurrency | None = None
-    """Open loop: at most so many streams at once; further arrivals wait and are sent late."""
+    """Open loop, and sessions: at most so many streams at once; what is due then waits and is sent late."""
     data: str | None = None
     """A file of prompts in place of generated ones, or `sample` for the conversations that ship with vramp. A trace has
     lengths and times: Mooncake's JSON lines, or the CSV of Azure or BurstGPT."""
@@ -157,6 +200,8 @@ class Load(Table):
     """`{ share = 0.5, count = 10 }`: prompts that share a beginning."""
     turns: Turns | None = None
     """`{ count = 4, think = "2s" }`: conversations, in closed loop."""
+    sessions: SessionSettings | None = None
+    """`{ data = "sample" }`: sessions of agents, recorded or generated; `concurrency` is the number of live ones."""
     passes: int = Field(default=1, ge=1, le=10)
     """More than 1 repeats each stage with the same prompts: a cold prefix cache against a warm one."""
     requests: Requests | None = None

@@ -446,6 +446,8 @@ class Profile(Table):
     def _what_is_of_this_machine_is_not_of_the_hosts(self) -> Self:
         load = self.load
         of_here = {"source_addresses": load.source_addresses, "cpus": load.cpus, "data": load.data}
+        if load.sessions is not None and load.sessions.data not in ("sample", "generated"):
+            of_here["sessions.data"] = load.sessions.data
         named = next((key for key, value in of_here.items() if value), None)
         if self.cluster.remote and named is not None:
             raise ValueError(

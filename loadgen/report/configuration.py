@@ -18,7 +18,9 @@ from loadgen.schema.result import Result
 _NOISE = frozenset({"port", "host", "url", "urls", "served_model_name", "api_key_env", "name", "label", "cidfile"})
 _LOADS = ("load.concurrency", "load.rate", "load.shapes")
 _BOX = ("engine", "vllm_version", "max_model_len", "host", "cpu", "cpu_cores", "memory_bytes", "kernel", "python")
-_SENT = ("endpoint", "data", "trace", "prefix", "turns", "models", "extra_body", "cancel", "temperature", "ignore_eos")
+_SENT = (
+    "endpoint data trace prefix turns sessions models extra_body headers cancel temperature ignore_eos max_concurrency"
+).split()
 """Keys of `load` that change the kind of requests."""
 _READ = ("host.", "gpu.firmware.")  # where one box does not tell, nothing is known to differ
 _SIMULATOR = "simulator"

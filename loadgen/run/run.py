@@ -242,7 +242,7 @@ class Run:
             seed=self._session.seed,
             workers=self._session.workers,
             stages_planned=len(self.plan),
-            data=next((stage.work.data for stage in self.plan), None),
+            data=next((stage.work.source for stage in self.plan), None),
         )
         unwatchable = await self._snapshot_server.open()
         if unwatchable is not None:

@@ -328,7 +328,7 @@ class Session:
         every = [served, *[await probe_twin(twin, served, accepted, load, notes) for twin in twins]]
         self._learnt(every)
         self._note(notes)
-        sent = {data.path: data.note for stage in stages if (data := stage.work.data) is not None and data.note}
+        sent = {data.path: data.note for stage in stages if (data := stage.work.source) is not None and data.note}
         for path, note in sent.items():
             self._writer.event("note", f"{plain(path)}: {note}")
         self._start_canaries(served, accepted)

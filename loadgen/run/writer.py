@@ -35,6 +35,7 @@ from loadgen.store.runs import RESULT, claim_folder, require_writable, write_res
 from loadgen.telemetry.host import host_settings
 from loadgen.worker.timing import MIN_STANDSTILL_NS
 from loadgen.workload.data import Dataset
+from loadgen.workload.sessions.data import SessionData
 
 RECENT_S = 120.0  # kept in memory, line by line
 
@@ -86,7 +87,7 @@ class RunWriter:
     def event(self, kind: str, text: str) -> None:
         self.log(Happened(t_s=self.clock_s(), kind=kind, text=text))
 
-    def begin(self, *, seed: int, workers: int, stages_planned: int, data: Dataset | None = None) -> None:
+    def begin(self, *, seed: int, workers: int, stages_planned: int, data: Dataset | SessionData | None = None) -> None:
         """Write the first line: the profile as run, the machine, the seed, the file of prompts."""
         document = self._settings.profile.model_dump(mode="json")
         document["load"]["seed"] = seed

@@ -74,7 +74,7 @@ class Milestone(msgspec.Struct, frozen=True):
 
 
 class DataFile(msgspec.Struct, frozen=True):
-    """The file whose prompts a run sends, as it was at the start of the run."""
+    """What a run's prompts or sessions are read or drawn from, as it was at the start of the run."""
 
     path: str
     sha256: str
@@ -87,6 +87,8 @@ class DataFile(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
+        if self.form == "generated":
+            return f"{self.path}: {self.note}, sha256 {self.sha256[:12]}"
         if self.is_sample:
             return f"vramp's own sample of {self.records} synthetic conversations"
         held = counted(self.records, "conversation" if self.form == "sharegpt" else "record")

@@ -22,11 +22,13 @@ from loadgen.distributions import FROM_DATA, REPLAY, parse_lengths
 from loadgen.errors import ProfileError
 from loadgen.workload.data import Dataset, DatasetReader, index_dataset
 from loadgen.workload.prompts import STAGES_A_RUN, Piece, Prompts, RequestContent
-from loadgen.workload.sessions.data import Sessions
+from loadgen.workload.sessions.data import SessionData, Sessions
+from loadgen.workload.sessions.index import index_sessions
+from loadgen.workload.sessions.play import PlayRules
 from loadgen.workload.traces import TraceOptions, TraceRow
 
 if TYPE_CHECKING:  # workers import this module, and pydantic would be half of their start-up
-    from loadgen.profile.load import Load
+    from loadgen.profile.load import Load, SessionSettings
 
 _PREFIXES = STAGES_A_RUN - 1  # shared prefixes are drawn as this stage's, so that all stages share them
 _PASSES = STAGES_A_RUN // 2  # prompts of passes are drawn as stages from this number on
@@ -56,9 +58,14 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, key=_PASSES + number % (_PASSES - 1))
 
     @property
+    def source(self) -> Dataset | SessionData | None:
+        """What its requests are read from."""
+        return self.data if self.sessions is None else self.sessions.data
+
+    @property
     def repeats(self) -> bool:
         """Whether prompts, or prefixes of them, may have been sent before."""
-        from_data = self.data is not None and self.data.repeats
+        from_data = self.sessions is not None or (self.data is not None and self.data.repeats)
         return from_data or self.prefix_share > 0 or self.turns > 1 or self.key is not None
 
     @property
@@ -70,19 +77,19 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True):
     def meant_hits(self) -> float:
         """The largest share of prompt tokens that is meant to hit the prefix cache."""
         shares_blocks = self.data is not None and self.data.block_size > 0
-        return 1.0 if shares_blocks or self.turns > 1 else self.prefix_share
+        return 1.0 if shares_blocks or self.turns > 1 or self.sessions is not None else self.prefix_share
 
     def longest_prompt(self, isl: int, osl: int) -> int:
         """The most tokens of a prompt, which in a conversation includes earlier turns; an estimate for texts."""
-        if self.data is not None:
-            return self.data.longest or self.data.isl
+        if self.source is not None:
+            return self.source.longest or self.source.isl
         return self.longest(isl, osl) - self._most_osl(osl)
 
     def longest(self, isl: int, osl: int) -> int:
         """The most tokens of prompt and answer together; for a dataset of texts, only the most of an answer."""
         most_osl = self._most_osl(osl)
-        if self.data is not None:
-            return self.data.longest or most_osl
+        if self.source is not None:
+            return self.source.longest or most_osl
         most_isl = parse_lengths(self.isl).longest if self.isl else isl
         return self.turns * (most_isl + most_osl)
 
@@ -100,6 +107,8 @@ class Shape(NamedTuple):
 
 def shape_of(load: Load, isl: int | str, osl: int | str, *, replay: bool = False) -> Shape:
     """The shape of a profile's stage; raises `ProfileError` where keys contradict each other or the dataset."""
+    if load.sessions is not None:
+        return _shape_of_sessions(load, load.sessions)
     data = _dataset(load)
     _check(load, data, isl, osl, replay=replay)
     known = data is not None and data.osl is not None and (osl == FROM_DATA or data.form == "trace")
@@ -117,6 +126,32 @@ def shape_of(load: Load, isl: int | str, osl: int | str, *, replay: bool = False
     nominal_isl = data.isl if data is not None else parse_lengths(isl).nominal
     nominal_osl = data.osl if data is not None and data.osl is not None and known else parse_lengths(osl).nominal
     return Shape(nominal_isl, nominal_osl, work)
+
+
+def _shape_of_sessions(load: Load, wanted: SessionSettings) -> Shape:
+    data = index_sessions(
+        wanted.data,
+        seed=load.seed or 0,
+        scale=wanted.scale,
+        block_size=wanted.block_size,
+        max_context=wanted.max_context,
+    )
+    for key in ("data", "trace", "prefix", "turns", "cancel", "shapes"):
+        if getattr(load, key):
+            raise ProfileError(f"load.{key} and load.sessions exclude each other: sessions say what is sent, and when")
+    if load.passes > 1:
+        raise ProfileError("load.passes and load.sessions exclude each other: a session has its own repetitions")
+    if wanted.history == "server" and load.endpoint == "completions":
+        raise ProfileError('load.sessions.history = "server": needs load.endpoint = "chat" or "responses"')
+    sessions = Sessions(
+        data=data,
+        rules=PlayRules(max_gap_s=wanted.max_gap, max_context=wanted.max_context),
+        start=wanted.start_between if wanted.start == "inside" else None,
+        history=wanted.history,
+        salt=wanted.salt,
+        common_prefix=wanted.common_prefix,
+    )
+    return Shape(data.isl, data.osl, Work(sessions=sessions, chat=load.endpoint != "completions"))
 
 
 def _dataset(load: Load) -> Dataset | None:

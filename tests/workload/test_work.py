@@ -112,3 +112,29 @@ def test_draws_are_even_and_purposes_are_independent() -> None:
         assert abs(sum(drawn) / 4000 - 0.5) < 5 * math.sqrt(1 / 12 / 4000)
     both = sum(left < 0.5 and right < 0.5 for left, right in zip(one, other, strict=True))
     assert abs(both - 1000) < 5 * math.sqrt(4000 * 0.25 * 0.75)
+
+
+def test_sessions_are_the_shape_of_their_load() -> None:
+    settings = {"data": "sample", "scale": 0.1, "max_gap": "5s", "start_between": [0.25, 0.75]}
+    load = Load.model_validate({"sessions": settings})
+    shape = shape_of(load, 256, 128)
+    sessions = shape.work.sessions
+    assert sessions is not None
+    assert (sessions.start, sessions.rules.max_gap_s) == ((0.25, 0.75), 5)
+    assert (shape.isl, shape.osl) == (sessions.data.isl, sessions.data.osl)
+    assert shape.work.longest(256, 128) == sessions.data.longest > 10_000
+    assert shape.work.repeats
+    assert shape.work.meant_hits == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"turns": {"count": 2}}, "load.turns and load.sessions exclude each other"),
+        ({"passes": 2}, "load.passes and load.sessions exclude each other"),
+        ({"sessions": {"data": "sample", "history": "server"}}, r'needs load\.endpoint = "chat" or "responses"'),
+    ],
+)
+def test_sessions_that_contradict_another_key_are_refused(changes: dict[str, object], problem: str) -> None:
+    with pytest.raises(ProfileError, match=problem):
+        shape_of(Load.model_validate({"sessions": {"data": "sample"}} | changes), 256, 128)

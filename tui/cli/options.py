@@ -145,6 +145,7 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--isl", metavar="SPEC", help="input tokens of a request: 4096, normal:512:128, uniform:64:512")
     load.add_argument("--osl", metavar="SPEC", help="output tokens of a request")
     load.add_argument("--data", metavar="FILE", help="prompts from ShareGPT JSON, JSONL, text or a trace; or: sample")
+    load.add_argument("--sessions", metavar="FILE", help="sessions of agents, recorded ones; or: sample, generated")
     kind = load.add_mutually_exclusive_group()
     kind.add_argument("--concurrency", metavar="N[,N...]", help="closed loop, one stage each")
     kind.add_argument("--rate", metavar="R[,R...]", help="open loop, requests per second, one stage each")
@@ -341,6 +342,8 @@ def _set_options(document: dict[str, Any], options: argparse.Namespace) -> None:
         load.pop("shapes", None)
     for name in lengths:
         load.pop(name, None)
+    if "sessions" in chosen:
+        load["sessions"] = {**load.get("sessions", {}), "data": chosen.pop("sessions")}
     load.update({name: _parse_option(name, text) for name, text in chosen.items()})
     _set_cluster(document, options)
     if options.slo is not None:

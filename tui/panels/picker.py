@@ -98,6 +98,8 @@ def _facts(entry: Entry, profile: Profile, variant: str | None) -> Rows:
         named = profile.reference.data if profile.reference is not None else ""
         words = f"   published with {fmt.plain(named)}" if named else ""
         rows.append(_labelled("data", (fmt.plain(profile.load.data), "text"), (words, "dim")))
+    if profile.load.sessions is not None:
+        rows.append(_labelled("sessions", (fmt.plain(profile.load.sessions.data), "text")))
     if profile.slo.has_limits:
         limits = [f"{name} {fmt.exact(limit)} ms" for name, limit in profile.slo.limits_ms.items()]
         limits += [f"failed {profile.slo.failed:.2%}"] if profile.slo.failed else []

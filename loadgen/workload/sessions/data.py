@@ -25,7 +25,7 @@ class SessionData(msgspec.Struct, frozen=True, omit_defaults=True):
 
     form: SessionFormat
     sessions: int
-    name: str = GENERATED  # the file or folder, or what the profile calls them
+    path: str = GENERATED  # the file or folder, or what the profile calls them
     index: str = ""  # file with the trees, then an entry for each
     seed: int = 0  # of generated ones
     scale: float = 1.0
@@ -38,6 +38,14 @@ class SessionData(msgspec.Struct, frozen=True, omit_defaults=True):
     note: str | None = None
     bytes: int = 0
     sha256: str = ""
+
+    @property
+    def records(self) -> int:
+        return self.sessions
+
+    @property
+    def is_sample(self) -> bool:
+        return self.path == SAMPLE
 
 
 class Sessions(msgspec.Struct, frozen=True, omit_defaults=True):

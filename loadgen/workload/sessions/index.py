@@ -83,7 +83,7 @@ def _generated(name: str, seed: int, scale: float, max_context: int | None) -> S
     scaled = f", with {scale:g} times their tokens" if scale != 1 else ""
     return SessionData(
         form="generated",
-        name=name,
+        path=name,
         sessions=_SAMPLE_SESSIONS if name == SAMPLE else _GENERATED_SESSIONS,
         seed=seed,
         scale=scale,
@@ -115,7 +115,7 @@ def _indexed(
         raise ProfileError(f"{KEY}: {path}: {totals.emptiness}")
     return SessionData(
         form=form,
-        name=str(path),
+        path=str(path),
         index=str(index.name),
         sessions=totals.trees,
         left_out=totals.left_out.total(),

@@ -51,6 +51,7 @@ def mooncake_row(content: bytes, block_size: int) -> SessionRow:
             f"hash_ids: {len(row.hash_ids)} blocks of {block_size} tokens cannot be a prompt of {row.input_length}; "
             "if the blocks of this trace have another size, give it as load.sessions.block_size"
         )
+    row.session_id = str(row.session_id)
     return row
 
 
