@@ -15,9 +15,9 @@ from loadgen.format import iso_time
 from loadgen.metrics.frontier import Price, price_of
 from loadgen.metrics.others import LAG_S, Traffic
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
-from loadgen.metrics.stall import STALLED, Moment, Stall, StallWatch
+from loadgen.metrics.stall import NO_OUTPUT, STALLED, Moment, Stall, StallWatch
 from loadgen.profile.schema import Reference
-from loadgen.record.account import account_of_span
+from loadgen.record.account import FIRST_TOKENS, account_of_span
 from loadgen.record.conditions import Here, conditions
 from loadgen.record.curve import load_curve
 from loadgen.record.figures import compare, published_reference, requested_server
@@ -96,8 +96,8 @@ class Record:
         self.search: SearchResult | None = None
         self.traffic = Traffic()
         self.canaries = CanaryRecord()
-        self.ended_stall: Stall | None = None  # with the last tick
-        self._stalls = StallWatch()
+        self.ended_stalls: list[Stall] = []  # with the last tick
+        self._begin_stalls()
         self.hosts: tuple[HostFacts, ...] = ()  # of the cluster, if the load comes from one
         self._reference: Reference | None = None
         self._events_by_kind: Counter[str] = Counter()
@@ -163,7 +163,7 @@ class Record:
         self.server = line
         if line.state == "starting":
             self._begin_span()
-            self._stalls = StallWatch()
+            self._begin_stalls()
             self.server_starts.append(line)
             if line.engine not in ("attach", "none"):
                 self.hardware.keep_before_start()
@@ -264,21 +264,45 @@ class Record:
             if self.current is not None:
                 self.current.add_host(number, facts.name, tick, line.span_s)
 
+    def _begin_stalls(self) -> None:
+        self._stalls = StallWatch()  # of all servers together
+        self._stalls_of: list[StallWatch] = []  # of each, if there are several
+        self._engines: tuple[EngineView | None, ...] = ()
+
     def _see_stall(self, line: Ticked) -> None:
-        self.ended_stall = None
+        self.ended_stalls = []
         if self.server is None or self.server.state != "ready":
             return
-        # Not its reads: a server whose engine is stuck still answers new requests with headers.
-        heard = line.client.output_tokens > 0 or line.client.requests > 0
+        heard = line.has_output
         moment = Moment(
             line.t_s,
             heard=heard,
             open_streams=line.held,
+            answered=line.held > 0 and self._has_answered,
             engine=line.engine,
             gfx_percent=None if heard else self.hardware.busy_percent(line.t_s),
             waits_for_worker=line.waits_for_worker,
         )
-        self.ended_stall = self._stalls.add(moment)
+        ended = [self._stalls.add(moment), *self._see_stalls_of_each(moment, line)]
+        # If all servers were stalled, that of one is no news.
+        self.ended_stalls = [stall for stall in ended if stall is not None][:1]
+
+    def _see_stalls_of_each(self, moment: Moment, line: Ticked) -> list[Stall | None]:
+        """Judge each of several servers by what its engine says alone."""
+        self._engines = line.engines or self._engines
+        if not self._stalls_of:
+            self._stalls_of = [StallWatch(f"instance {number}") for number in range(len(self._engines))]
+        each = zip(self._stalls_of, self._engines, strict=False)
+        unknown = moment._replace(open_streams=0, gfx_percent=None, waits_for_worker=False)
+        return [
+            watch.add(unknown._replace(engine=engine, heard=bool(engine and engine.generation_tokens_per_s)))
+            for watch, engine in each
+        ]
+
+    @property
+    def _has_answered(self) -> bool:
+        """Whether a stream of the present load has had its first token."""
+        return self.shown is not None and any(name in self.shown.metrics.latency for name in FIRST_TOKENS)
 
     def _see_others(self, line: Ticked) -> None:
         if self.traffic.tick(line) and self.current is not None and self.others is not None:
@@ -297,7 +321,7 @@ class Record:
     @property
     def stall(self) -> Stall | None:
         """The stall of the server that goes on, or went on when it was stopped or died."""
-        return self._stalls.stall
+        return next((watch.stall for watch in (self._stalls, *self._stalls_of) if watch.stall is not None), None)
 
     @property
     def shown(self) -> StageRecord | None:
@@ -456,7 +480,8 @@ class Record:
         if self.stall is None or self.last_tick is None:
             return []
         subject = self.shown.subject if self.shown is not None else "server"
-        return [Verdict(STALLED, subject, self.stall.words(self.last_tick.t_s), bad=True)]
+        id = STALLED if self.stall.is_certain else NO_OUTPUT
+        return [Verdict(id, subject, self.stall.words(self.last_tick.t_s), bad=self.stall.is_certain)]
 
     def _server_result(self) -> ServerResult | None:
         if self.server is None or self.server.start is None:

@@ -48,7 +48,7 @@ class Timeline:
         others: OthersTraffic | None,
     ) -> None:
         """Add a tick, with its figures for each stage and others' traffic at the time."""
-        if line.client.reads or not line.held or self._heard_s is None:
+        if line.has_output or not line.held or self._heard_s is None:
             self._heard_s = line.t_s
         latency: dict[str, list[Histogram]] = {name: [] for name in MAIN_LATENCIES}
         for one in metrics:
@@ -63,7 +63,7 @@ class Timeline:
 
     @property
     def quiet_s(self) -> float:
-        """How long nothing has arrived although streams are open; 0 otherwise."""
+        """How long no output has arrived although streams are open; 0 otherwise."""
         return self.points[-1].t_s - self._heard_s if self._heard_s is not None else 0.0
 
     def recent(self) -> dict[str, Summary]:

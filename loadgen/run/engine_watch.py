@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen.errors import ServerError
+from loadgen.metrics.stall import moving_part
 from loadgen.schema.engine import EngineStage, EngineView
 from loadgen.schema.journal import EngineMeasured, EnginesQuiet, Happened, Line
 from loadgen.schema.snapshot import WINDOW_S
@@ -123,6 +124,7 @@ class EngineWatch:
         self._since_quiet: list[int] = []  # the stages that have begun since then
         self.view: EngineView | None = None  # all servers together, at the last reading; None unless all answered
         self.views: list[EngineView | None] = [None for _ in clients]  # each server, at the last reading
+        self._is_new = False  # whether `views` have not been taken yet
 
     async def start(self) -> None:
         """Take the first reading, and continue once a second if it worked."""
@@ -246,6 +248,12 @@ class EngineWatch:
         self.view = view
         pairs = zip(oldest.samples, latest.samples, strict=True)
         self.views = [view_of(before, after, span_s) for before, after in pairs]
+        self._is_new = True
+
+    def take_each(self) -> tuple[EngineView | None, ...]:
+        """Of each of several servers, what moves while it works; empty if not read since the last call."""
+        is_new, self._is_new = self._is_new and len(self.views) > 1, False
+        return tuple(None if view is None else moving_part(view) for view in self.views) if is_new else ()
 
     def _event(self, text: str) -> None:
         self._log(Happened(t_s=self._clock_s(), kind="engine", text=text))

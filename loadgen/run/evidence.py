@@ -45,10 +45,11 @@ class Scene(NamedTuple):
     reason: str  # in words: what is wrong
     lines: Sequence[bytes]  # of the journal, over the last minutes
     metrics: Mapping[str, Callable[[], Awaitable[str]]]  # the page of each server, by its address
-    pids: Sequence[int]  # the servers' first processes; empty for those of others
-    logs: Sequence[Path]  # of these servers
+    pids: Sequence[int]  # the servers' first processes; none of others' servers, nor of those in containers
+    logs: Sequence[Path]  # of the servers that vramp started
     gpus: Callable[[], Awaitable[str]]
     """What the GPUs do and who uses them, as a table; empty where nothing measures them."""
+    containers: Sequence[str] = ()  # the commands that list the processes of the servers in containers
 
 
 class Collector(NamedTuple):
@@ -122,6 +123,8 @@ def _findings(piece: Piece) -> Iterable[str]:
         if stuck:
             places = ", ".join(dict.fromkeys(f"{task} in {place}" for task, place in stuck))
             yield f"{len(stuck)} threads wait in the kernel and cannot be interrupted: {places}"
+        for process in re.findall(r"^process (.+)\n  \d+ .+ [Tt] \S+ [\d.]+ s of CPU$", text, re.MULTILINE):
+            yield f"process {process} is stopped, by a signal (SIGSTOP, SIGTSTP) or a debugger"
     if name == "kernel.txt":
         for pattern in ("GPU reset", "NVRM: Xid", "Out of memory", "IO_PAGE_FAULT", "uncorrectable"):
             count = text.count(pattern)
@@ -189,9 +192,15 @@ async def _kernel(_: Scene) -> str:
 
 
 async def _tasks(scene: Scene) -> str:
+    _require_processes(scene)
+    return "\n".join(await asyncio.to_thread(_threads, scene.pids))
+
+
+def _require_processes(scene: Scene) -> None:
+    if scene.containers:
+        raise Missing(f"vramp reads no processes in a container; `{scene.containers[0]}` lists them")
     if not scene.pids:
         raise Missing("vramp did not start this server")
-    return "\n".join(await asyncio.to_thread(_threads, scene.pids))
 
 
 def _threads(pids: Iterable[int]) -> list[str]:
@@ -201,7 +210,8 @@ def _threads(pids: Iterable[int]) -> list[str]:
     """
     lines: list[str] = []
     for pid in _tree(pids):
-        lines.append(f"process {pid}")
+        info = process_info(pid)
+        lines.append(f"process {pid} {info.name if info is not None else ''}".rstrip())
         tasks = sorted(Path(f"/proc/{pid}/task").glob("*"), key=lambda task: int(task.name))
         for task in tasks[: max(0, _MAX_TASKS - len(lines))]:
             with contextlib.suppress(OSError):  # it has ended
@@ -259,7 +269,7 @@ async def _ras(_: Scene) -> str:
         try:
             reader, writer = await asyncio.open_connection(host, _RAS_PORT)
         except OSError as error:
-            refused = error.strerror or str(error)
+            refused = os.strerror(error.errno) if error.errno else str(error)
             continue
         try:
             writer.write(b"VERBOSE STATUS\n")
@@ -267,13 +277,12 @@ async def _ras(_: Scene) -> str:
             return (await reader.read(1 << 20)).decode("utf-8", errors="replace")
         finally:
             writer.close()
-    raise Missing(f"port {_RAS_PORT} of NCCL's or RCCL's status service: {refused}")
+    raise Missing(f"nothing answers on port {_RAS_PORT}, where NCCL and RCCL open their status service: {refused}")
 
 
 async def _stacks(scene: Scene) -> str:
     """The Python stacks of the server's processes, by py-spy where it is installed and allowed."""
-    if not scene.pids:
-        raise Missing("vramp did not start this server")
+    _require_processes(scene)
     if shutil.which("py-spy") is None:
         raise Missing("py-spy is not installed")
     found: list[str] = []

@@ -26,16 +26,16 @@ class EvidenceWatch:
         self._folder, self._scene, self._event = folder, scene, event
         self._task: asyncio.Task[None] | None = None
         self._begun = 0
-        self._stall_since_s: float | None = None
+        self._seen: tuple[float, bool] | None = None  # the last stall, and whether it was certain
 
     @property
     def is_taking(self) -> bool:
         return self._task is not None and not self._task.done()
 
     def see(self, stall: Stall | None, now_s: float) -> None:
-        """Take the evidence of a stall, once."""
-        if stall is not None and stall.since_s != self._stall_since_s and not self.is_taking:
-            self._stall_since_s = stall.since_s
+        """Take the evidence of a stall, once; and once more if it becomes certain only later."""
+        if stall is not None and (stall.since_s, stall.is_certain) != self._seen and not self.is_taking:
+            self._seen = stall.since_s, stall.is_certain
             self.take(stall.words(now_s))
 
     def take(self, reason: str) -> None:

@@ -46,6 +46,9 @@ from loadgen.until import until
 if TYPE_CHECKING:
     from loadgen.run.metrics_port import MetricsPort
 
+MAX_RESTARTS = 3  # by server.on_stall
+RESTARTS_WITHIN_S = 3600.0
+
 
 class Run:
     """One execution of a profile."""
@@ -93,6 +96,8 @@ class Run:
         self._failure: VrampError | None = None
         """Why there is no server to send load to, while the operator may still restart it."""
         self._aborted = False
+        self._stall_restarts_s: list[float] = []  # when server.on_stall restarted it
+        self._is_given_up = False  # it stalled too often
         self._ending: tuple[RunState, str] | None = None  # the state in which it ends, and why
         self._ended = asyncio.Event()
 
@@ -196,7 +201,8 @@ class Run:
         if self._ending is None and self._failure is not None:
             # The failure is the reason, and not that the operator ended the run after it.
             self._error = self._failure
-            state, reason = "server_died" if self._session.servers.died else "failed", str(self._failure)
+            died = self._session.servers.died or self._is_given_up
+            state, reason = "server_died" if died else "failed", str(self._failure)
         if self._ending is None:
             self._ending = state, masked_text(reason)
         self._ended.set()
@@ -292,8 +298,21 @@ class Run:
         stall = self._writer.record.stall
         self._evidence.see(stall, self._writer.clock_s())
         wanted = session.servers.ours and session.settings.profile.server.on_stall == "restart"
-        if stall is not None and wanted and not self._evidence.is_taking:
-            self._restart(None, 'by server.on_stall = "restart"')
+        if stall is not None and stall.is_certain and wanted and not self._evidence.is_taking:
+            self._restart_stalled(stall.words(self._writer.clock_s()))
+
+    def _restart_stalled(self, words: str) -> None:
+        """Start a stalled server again; raises `ServerError` if that has not helped often enough."""
+        now_s = self._writer.clock_s()
+        recent = [at_s for at_s in self._stall_restarts_s if now_s - at_s < RESTARTS_WITHIN_S]
+        if len(recent) == MAX_RESTARTS:
+            self._is_given_up = True
+            raise ServerError(
+                f"{words}; server.on_stall has restarted it {MAX_RESTARTS} times within {RESTARTS_WITHIN_S / 60:g} "
+                "minutes: look at the evidence of each stall"
+            )
+        self._stall_restarts_s = [*recent, now_s]
+        self._restart(None, 'by server.on_stall = "restart"')
 
     async def _witness(self) -> None:
         """Before load and servers are ended: complete the evidence, and have a stalled server print its stacks."""
@@ -312,9 +331,10 @@ class Run:
             reason,
             lines=[encode_line(line) for line in self._writer.recent],
             metrics=self._session.pages,
-            pids=[server.pid for server in managed if server.pid is not None],
+            pids=[server.pid for server in managed if server.pid is not None and server.container is None],
             logs=[server.log.path for server in managed],
             gpus=gpus,
+            containers=[server.container.top_command for server in managed if server.container is not None],
         )
 
     def _load_phase(self) -> Phase:
@@ -343,7 +363,7 @@ class Run:
         if self._ending is not None:  # the operator did not wait for it
             raise error
         await self._restart_requested.wait()
-        self._failure = None
+        self._failure, self._is_given_up = None, False
 
     async def _change_servers(self) -> None:
         self._enter("restarting")

@@ -413,8 +413,15 @@ class Session:
         engine = self._watch.view if self._watch is not None else None
         model = self.served.model if self.served is not None else None
         own = sum((client.own_requests() for client in self._clients), OwnRequests())
-        waits = self.servers.take_waits_for_worker()
-        self._writer.tick(tick, engine=engine, workers=workers, model=model, own=own, waits_for_worker=waits)
+        self._writer.tick(
+            tick,
+            engine=engine,
+            engines=self._watch.take_each() if self._watch is not None else (),
+            workers=workers,
+            model=model,
+            own=own,
+            waits_for_worker=self.servers.take_waits_for_worker(),
+        )
 
     def _check(self, tick: FleetTick) -> None:
         """Raise `WorkerError` if a server is left without workers, `LoadError` if one has died."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from loadgen.format import NO_LOAD, count, counted, number
 from loadgen.metrics.bursts import buffered_words, on_host
 from loadgen.metrics.mfu import compute_of
-from loadgen.metrics.stall import STALLED
+from loadgen.metrics.stall import NO_OUTPUT, STALLED
 from loadgen.metrics.verdicts import StageFacts, flags, gpu_verdicts, kv_limit, memory_rate, queueing, stage_verdicts
 from loadgen.record.curve import distribution_of
 from loadgen.record.hardware import HardwareRecord
@@ -76,7 +76,7 @@ def snapshot_of(
     client = client_view(record, workers)
     found = gpu_verdicts(record.hardware.facts())
     verdicts = _verdicts(record, found)
-    stalled = next((one.text for one in verdicts if one.id == STALLED and phase in _SERVING), "")
+    stalled = next((one.text for one in verdicts if one.id in (STALLED, NO_OUTPUT) and phase in _SERVING), "")
     if stalled:
         text, healthy = stalled, False
     elif phase == "running" and not server.exists:
@@ -376,7 +376,7 @@ def _quiet_words(record: Record) -> str:
     if quiet_s < _QUIET_S:
         return ""
     waiting = counted(record.open_streams, "stream")
-    return f"nothing has arrived for {quiet_s:.0f} s: {waiting} open, to fail after load.stall_timeout_s"
+    return f"no output for {quiet_s:.0f} s: {waiting} open, to fail after load.stall_timeout_s"
 
 
 def load_headline(

@@ -111,6 +111,7 @@ class RunWriter:
         tick: FleetTick,
         *,
         engine: EngineView | None,
+        engines: Sequence[EngineView | None] = (),
         workers: int,
         model: str | None,
         own: OwnRequests,
@@ -122,14 +123,15 @@ class RunWriter:
                 t_s=self.clock_s(),
                 workers=workers,
                 engine=engine,
+                engines=tuple(engines),
                 own=own,
                 waits_for_worker=waits_for_worker,
                 **{name: getattr(tick, name) for name in TickNumbers.__struct_fields__},
             )
         )
-        if self.record.ended_stall is not None:
-            how = "it goes on" if self.record.ended_stall.cleared else "its requests have ended"
-            self.event("server", f"{self.record.ended_stall.words(self.clock_s())}; {how}")
+        for stall in self.record.ended_stalls:
+            how = "it goes on" if stall.cleared else "its requests have ended"
+            self.event("server", f"{stall.words(self.clock_s())}; {how}")
         self._log_events(self._files.write_rows(tick.rows, model))
         if tick.client.stood_still_ns >= MIN_STANDSTILL_NS:
             self.event(

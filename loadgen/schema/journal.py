@@ -194,8 +194,15 @@ class Ticked(TickNumbers, frozen=True, tag=True, kw_only=True):
     workers: Count = 1
     engine: EngineView | None = None
     own: OwnRequests = OwnRequests()  # under load
+    engines: tuple[EngineView | None, ...] = ()
+    """What shows whether each of several servers works, None for one that does not answer; empty if not read anew."""
     waits_for_worker: bool = False  # the server's log has said in this tick that a worker does not answer
     engine_again: bool = False  # in files only: `engine` is unchanged since the previous tick
+
+    @property
+    def has_output(self) -> bool:
+        """Whether output arrived; headers do not count: a server whose engine is stuck still sends them."""
+        return self.client.output_tokens > 0 or self.client.requests > 0
 
 
 class StageEnded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

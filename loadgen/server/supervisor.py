@@ -82,7 +82,7 @@ class ManagedServer:
         self._others_on_port = ""  # who else listened on its port when it was last looked at
         self._lock: PortLock | None = None
         self._mark: Mark | None = None
-        self._container: Container | None = None
+        self.container: Container | None = None
         self._startup = StartupWatch(time.monotonic())
         self._figures = StartFigures()
         self._guard: subprocess.Popen[bytes] | None = None
@@ -155,7 +155,7 @@ class ManagedServer:
     async def _holds_port(self) -> bool:
         """Whether only this server can answer on its port: whatever else listens there must not get the API key."""
         found = await asyncio.to_thread(holders, self._server.host, self.port)
-        if self._container is not None:
+        if self.container is not None:
             # Its daemon listens for it, or nobody does where the kernel forwards the port.
             others = {pid for pid in found if pid is None or not is_of_root_or_us(pid)}
         else:
@@ -163,7 +163,7 @@ class ManagedServer:
             others = found - {info.id.pid for info in tree.descendants(self._guard.pid)}
         only = "vramp sends requests only to the server that it started"
         self._others_on_port = f"; its port is held by {shown_listeners(others)}, and {only}" if others else ""
-        return not others and (bool(found) or self._container is not None)
+        return not others and (bool(found) or self.container is not None)
 
     def diagnose(self, phase: Phase) -> Diagnosis:
         self._read_log()
@@ -223,12 +223,12 @@ class ManagedServer:
         record = record_path(mark)
         if self._server.docker is not None:
             program = find_container_program(self._server, self._server.docker)
-            self._container = container_of(program, id_file=id_file(record), label=str(mark), environment=environment)
-        argv = server_command(self._server, port=self.port, known_by=self._container.flags if self._container else ())
+            self.container = container_of(program, id_file=id_file(record), label=str(mark), environment=environment)
+        argv = server_command(self._server, port=self.port, known_by=self.container.flags if self.container else ())
         self.command = masked_command(argv)
         both = {
             "log_path": str(self.log.path.absolute()),
-            "container": msgspec.to_builtins(self._container),
+            "container": msgspec.to_builtins(self.container),
         }
         facts = both | {
             "mark": msgspec.to_builtins(mark),
@@ -253,7 +253,7 @@ class ManagedServer:
         await asyncio.to_thread(process.wait)
         if self._report is None and self.pid is not None:
             await self._replace_guard()
-        elif self._report is not None and self._report.problem and self._container is not None:
+        elif self._report is not None and self._report.problem and self.container is not None:
             await self._remove_container(self._report)
         self._started.set()
 
@@ -289,15 +289,15 @@ class ManagedServer:
     async def _replace_guard(self) -> None:
         if self.exit is None:
             self._ended(ServerExit())
-        self._report = await end_without_guard(self._seen, self._container)
+        self._report = await end_without_guard(self._seen, self.container)
         self.processes = self._report.left
         self._forget_if_clean(self._report)
 
     async def _remove_container(self, report: StopReport) -> None:
         """Remove the container if the guard had no time to, or its daemon did not answer."""
-        assert self._container is not None
+        assert self.container is not None
         self._report = msgspec.structs.replace(
-            report, problem=await asyncio.to_thread(remove_container, self._container)
+            report, problem=await asyncio.to_thread(remove_container, self.container)
         )
         self._forget_if_clean(self._report)
 
@@ -331,7 +331,7 @@ class ManagedServer:
         if self.state != "died":
             self.state = "stopping"
         try:
-            if self.prints_stacks and self._container is None:
+            if self.prints_stacks and self.container is None:
                 await self._print_stacks()
             if self._guard is not None and self._watching is not None:
                 await self._end_guard(self._guard, self._watching)

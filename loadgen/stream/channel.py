@@ -41,6 +41,7 @@ from loadgen.stream.stream import Stream, http_failure
 
 _KEPT_BODY = 4096
 _UNSURE_NS = 1_000_000
+_MAX_BURST_GAP_NS = 10_000_000_000  # after a longer silence the server went on: no proxy gathers tokens for so long
 _MOMENT_NS = 10_000_000  # bursts that are closer together may have one cause: a client that was late once
 _IDLE_CLOSE_NS = 1_000_000_000  # a reset that crossed the request arrives within a round trip
 
@@ -334,7 +335,10 @@ class Channel:
             client.coalesced_ttfts += is_first
         if stream.muted or not samples.is_open or before_ns < samples.opened_ns:
             return
-        if stamp_ns < before_ns:  # the wall clock was stepped back, which the next tick notices
+        gap_ns = stamp_ns - before_ns
+        if gap_ns < 0:  # the wall clock was stepped back, which the next tick notices
+            return
+        if gap_ns > _MAX_BURST_GAP_NS and not is_first:
             return
         events = 1 + begins
         samples.burst_events += events
@@ -343,10 +347,10 @@ class Channel:
         if not begins:
             return
         samples.bursts += 1
-        samples.burst_gap_ns += stamp_ns - before_ns
+        samples.burst_gap_ns += gap_ns
         if is_first:
             samples.first_bursts += 1
-            samples.first_burst_gap_ns += stamp_ns - before_ns
+            samples.first_burst_gap_ns += gap_ns
         if abs(stamp_ns - client.burst_ns) > _MOMENT_NS:
             client.burst_ns = stamp_ns
             samples.burst_moments += 1

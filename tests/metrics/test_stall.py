@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.stall import MIN_STALL_S, Moment, Stall, StallKind, StallWatch
+from loadgen.metrics.stall import MAX_STEP_S, MIN_STALL_S, Moment, Stall, StallKind, StallWatch
 from loadgen.schema.engine import EngineView
 
 FROZEN = EngineView(running=8.0, waiting=0.0, kv_usage=0.4, generation_tokens_per_s=0.0, prompt_tokens_per_s=0.0)
@@ -16,7 +16,9 @@ WORKING = EngineView(running=8.0, waiting=0.0, kv_usage=0.4, generation_tokens_p
 
 
 def moment(t_s: float, engine: EngineView | None = FROZEN, **changes: object) -> Moment:
-    seen = Moment(t_s, heard=False, open_streams=8, engine=engine, gfx_percent=None, waits_for_worker=False)
+    seen = Moment(
+        t_s, heard=False, open_streams=8, answered=True, engine=engine, gfx_percent=None, waits_for_worker=False
+    )
     return seen._replace(**changes)  # type: ignore[arg-type]
 
 
@@ -55,7 +57,7 @@ def test_a_stall_that_clears_is_returned_with_its_length() -> None:
     found, [ended] = watch([*talk(0, 10), *silence(10, 80), *talk(80, 90)])
     assert found.stall is None
     assert (ended.since_s, ended.ended_s, ended.cleared) == (10, 80, True)
-    assert ended.words(90.0).startswith("stalled for 70 s: requests run, but no token comes (8 running, 0 waiting")
+    assert ended.words(90.0).startswith("stalled for 70 s: requests are open, but no token comes (8 running, 0 waiting")
 
 
 @pytest.mark.parametrize(
@@ -80,6 +82,33 @@ def test_no_stall_is_called(moments: list[Moment]) -> None:
 def test_a_server_that_vramp_sends_nothing_to_stalls_by_its_own_requests() -> None:
     found, _ = watch(silence(0, 60, open_streams=0))
     assert found.stall is not None
+
+
+@pytest.mark.parametrize("changes", [{}, {"gfx_percent": 99.0}, {"gfx_percent": 0.0}, {"waits_for_worker": True}])
+def test_before_the_first_answer_a_long_prefill_looks_the_same(changes: dict[str, object]) -> None:
+    asked = {"answered": False, **changes}
+    found, _ = watch([*talk(0, 20), *silence(20, 60, **asked)])
+    assert found.stall is not None and not found.stall.is_certain
+    assert found.stall.words(60.0).startswith("no output for 40 s: requests are open, and nothing in the engine moves;")
+    found, _ = watch([*talk(0, 20), *silence(20, 22 + int(MAX_STEP_S), **asked)])
+    assert found.stall is not None and found.stall.is_certain
+
+
+def test_a_scheduler_that_admits_nothing_prefills_nothing() -> None:
+    idle = EngineView(running=0.0, waiting=5.0, kv_usage=0.0, generation_tokens_per_s=0.0)
+    found, _ = watch(silence(0, 60, engine=idle, answered=False))
+    assert found.stall is not None and found.stall.kind == "scheduler"
+
+
+def test_a_run_is_used_to_the_long_prefill_that_it_has_come_out_of() -> None:
+    found, [ended] = watch([*talk(0, 10), *silence(10, 60, answered=False), *talk(60, 70), *silence(70, 200)])
+    assert found.stall is None and ended.words(0.0).startswith("no output for 50 s")
+
+
+def test_others_requests_are_not_judged_by_an_engine_that_counts_tokens_at_their_end() -> None:
+    tgi = EngineView(running=8.0, waiting=0.0, generation_tokens_per_s=0.0)
+    found, _ = watch(silence(0, 400, open_streams=0, engine=tgi))
+    assert found.stall is None
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0.1, 60.0)), max_size=60))

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
+from loadgen.metrics.histogram import Histogram
 from loadgen.record.record import Record
-from loadgen.schema.deltas import ClientDelta
+from loadgen.schema.deltas import ClientDelta, StageDelta
 from loadgen.schema.engine import EngineView
 from loadgen.schema.journal import (
     DevicesChosen,
@@ -25,6 +26,8 @@ from tests.journal import STARTED
 
 READY = ServerChanged(1.0, "ready", "vllm", "http://127.0.0.1:8000")
 FROZEN = EngineView(running=4.0, waiting=0.0, kv_usage=0.4, generation_tokens_per_s=0.0)
+WORKING = EngineView(running=4.0, waiting=0.0, kv_usage=0.4, generation_tokens_per_s=50.0)
+FROZEN_WORDS = "requests are open, but no token comes (4 running, 0 waiting)"
 STAGE = StageStarted(t_s=1.0, index=0, concurrency=4, rate=None, isl=16, osl=16)
 
 
@@ -33,6 +36,13 @@ def tick(
 ) -> Ticked:
     client = ClientDelta(reads=reads, output_tokens=reads)
     return Ticked(t_s=t_s, span_s=1.0, stages={}, client=client, held=held, engine=engine, waits_for_worker=says)
+
+
+def answered(t_s: float = 1.0) -> Ticked:
+    """A first token of the stage: its prompts are known to be answered."""
+    first = Histogram()
+    first.record_ns([5_000_000])
+    return msgspec.structs.replace(tick(t_s, reads=1), stages={0: StageDelta(latency={"ttft": first.encode()})})
 
 
 def silence(to_s: int, **changes: object) -> list[Ticked]:
@@ -52,9 +62,32 @@ def stalled(lines: Iterable[Line]) -> list[tuple[str, str, bool]]:
 
 
 def test_a_stall_is_a_bad_verdict_on_the_running_stage() -> None:
-    text = "stalled for 37 s: requests run, but no token comes (4 running, 0 waiting)"
-    assert stalled([READY, STAGE, *silence(40)]) == [("stage 1", text, True)]
-    assert stalled([READY, *silence(40, held=0)]) == [("server", text, True)]  # by the engine's own requests
+    found = stalled([READY, STAGE, answered(), *silence(40)])
+    assert found == [("stage 1", f"stalled for 38 s: {FROZEN_WORDS}", True)]
+
+
+@pytest.mark.parametrize("held", [0, 4])
+def test_prompts_of_unknown_length_are_not_judged_before_a_step_is_too_long(held: int) -> None:
+    """Neither of others, nor of a load whose first prompts are not answered yet."""
+    record = recorded([READY, STAGE, *silence(40, held=held)])
+    [(id, bad, text)] = [(one.id, one.bad, one.text) for one in record.run_verdicts()]
+    assert (id, bad) == ("no-output", False)
+    assert text.startswith("no output for 37 s: requests are open, and nothing in the engine moves; a long prefill")
+    assert stalled([READY, STAGE, *silence(310, held=held)]) == [
+        ("stage 1", f"stalled for 307 s: {FROZEN_WORDS}", True)
+    ]
+
+
+def test_one_of_two_servers_that_stalls_is_named() -> None:
+    each = [(tick(t_s, reads=1), FROZEN, WORKING) for t_s in range(2, 40)]
+    lines = [msgspec.structs.replace(line, engines=tuple(engines)) for line, *engines in each]
+    assert stalled([READY, STAGE, answered(), *lines]) == [
+        ("stage 1", f"instance 0 stalled for 37 s: {FROZEN_WORDS}", True)
+    ]
+    cleared = msgspec.structs.replace(tick(40.0, reads=1), engines=(WORKING, WORKING))
+    record = recorded([READY, STAGE, answered(), *lines, cleared])
+    assert record.stall is None
+    assert [one.words(40.0) for one in record.ended_stalls] == [f"instance 0 stalled for 38 s: {FROZEN_WORDS}"]
 
 
 def test_a_busy_gpu_of_the_server_shows_a_kernel_and_a_stale_sample_nothing() -> None:
@@ -65,14 +98,15 @@ def test_a_busy_gpu_of_the_server_shows_a_kernel_and_a_stale_sample_nothing() ->
         return GpusSampled(t_s, (GpuSample(0, t_s, gfx_percent=99.0), GpuSample(1, t_s, gfx_percent=0.0)))
 
     def text(sampled_s: float) -> str:
-        return stalled([gpus, chosen, READY, *silence(39), sampled(sampled_s), tick(39.0)])[0][1]
+        return stalled([gpus, chosen, READY, STAGE, answered(), *silence(39), sampled(sampled_s), tick(39.0)])[0][1]
 
     assert "a kernel that does not end (4 running, 0 waiting, 99% GPU busy)" in text(38.0)
     assert "GPU" not in text(20.0)
 
 
 def test_a_worker_that_does_not_answer_shows_a_collective() -> None:
-    [(_, text, _)] = stalled([READY, *silence(20), tick(20.0, says=True), *(tick(t_s) for t_s in range(21, 40))])
+    said = [*silence(20), tick(20.0, says=True), *(tick(t_s) for t_s in range(21, 40))]
+    [(_, text, _)] = stalled([READY, STAGE, answered(), *said])
     assert "workers wait for each other" in text
 
 
@@ -92,11 +126,13 @@ def test_no_stall_is_called(lines: list[Line]) -> None:
 
 
 def test_a_stall_during_a_pause_with_open_streams_is_called() -> None:
-    assert stalled([READY, STAGE, StageEnded(2.0, 0, "paused"), *silence(40)])
+    assert stalled([READY, STAGE, answered(), StageEnded(2.0, 0, "paused"), *silence(40)])
 
 
 def test_a_stalled_server_that_was_stopped_stays_so_in_the_result() -> None:
-    record = recorded([READY, STAGE, *silence(40), ServerChanged(40.0, "stopped", "vllm", ""), tick(41.0, held=0)])
+    record = recorded(
+        [READY, STAGE, answered(), *silence(40), ServerChanged(40.0, "stopped", "vllm", ""), tick(41.0, held=0)]
+    )
     assert [one.id for one in record.result().verdicts] == ["stalled"]
 
 
@@ -106,8 +142,8 @@ def test_headers_of_new_requests_are_no_output() -> None:
 
 
 def test_a_stall_that_clears_is_known_with_the_tick_that_ends_it() -> None:
-    record = recorded([READY, *silence(60), tick(60.0, reads=3)])
-    assert record.stall is None and record.ended_stall is not None
-    assert record.ended_stall.words(60.0).startswith("stalled for 58 s: ")
+    record = recorded([READY, STAGE, answered(), *silence(60), tick(60.0, reads=3)])
+    assert record.stall is None
+    assert [one.words(60.0) for one in record.ended_stalls] == [f"stalled for 59 s: {FROZEN_WORDS}"]
     record.apply(tick(61.0, reads=3))
-    assert record.ended_stall is None
+    assert record.ended_stalls == []

@@ -75,7 +75,7 @@ def test_evidence_of_ones_own_server_has_its_threads_and_log(tmp_path: Path, ser
     log.write_text("INFO token hf_abcdefghijklmnopqrstuvwxyzabcdefgh\nINFO last line\n")
     page_of(scene(pids=[server.pid], logs=[log]), tmp_path / "evidence")
     tasks = (tmp_path / "evidence" / "tasks.txt").read_text()
-    assert f"process {server.pid}\n" in tasks
+    assert f"process {server.pid} python" in tasks
     assert " sleep S " in tasks
     kept = (tmp_path / "evidence" / "server.log").read_text()
     assert "last line" in kept
@@ -110,3 +110,9 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="Not a directory"):
         page_of(scene(), tmp_path / "file" / "evidence")
+
+
+def test_of_a_server_in_a_container_the_page_says_where_its_processes_are(tmp_path: Path) -> None:
+    page = page_of(scene(containers=["docker top vramp-8000"]), tmp_path)
+    why = "vramp reads no processes in a container; `docker top vramp-8000` lists them"
+    assert f"- Python stacks of the server's processes: {why}\n" in page

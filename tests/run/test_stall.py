@@ -11,6 +11,7 @@ import pytest
 from loadgen.metrics import stall
 from loadgen.record.record import Record
 from loadgen.run import engine_watch, evidence, evidence_watch
+from loadgen.run import run as run_module
 from loadgen.run.operations import SetConcurrency, Stop, TakeEvidence
 from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
@@ -33,6 +34,7 @@ def soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(stall, "MIN_STALL_S", 1.5)
     monkeypatch.setattr(stall, "TIMES_LONGEST", 0.0)
+    monkeypatch.setattr(stall, "MAX_STEP_S", 3.0)
     monkeypatch.setattr(engine_watch, "_PERIOD_S", 0.5)
     monkeypatch.setattr(engine_watch, "WINDOW_S", 3.0)
     monkeypatch.setattr(evidence, "_BETWEEN_PAGES_S", 0.1)
@@ -105,7 +107,7 @@ async def test_a_stall_that_clears_is_an_event_with_its_length() -> None:
     folder, result, _ = await shown(hanging("kernel:nth=600,seconds=10"), cleared)
     assert [one for one in result.verdicts if one.id == "stalled"] == []
     [event] = [text for text in texts(result) if text.endswith("it goes on")]
-    assert re.match(r"stalled for [2-9] s: requests run", event)
+    assert re.match(r"stalled for [2-9] s: requests are open", event)
     assert (folder / "evidence" / "evidence.md").exists()
     assert "Fatal Python error" not in (folder / "server.log").read_text()
     assert longest_ms(result) > 8_000
@@ -122,6 +124,15 @@ async def test_a_stalled_server_is_started_again_if_the_profile_says_so() -> Non
     assert taken < restarted
     assert "Fatal Python error: Aborted" in (folder / "server.log").read_text()
     assert len(result.environment["server_starts"]) >= 2
+
+
+async def test_a_server_that_stalls_again_and_again_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "MAX_RESTARTS", 1)
+    _, result, _ = await shown(hanging("kernel:nth=30", on_stall="restart"), lambda *_: None)
+    assert result.state == "server_died"
+    assert "; server.on_stall has restarted it 1 times within 60 minutes: look at the evidence" in result.reason
+    assert sum(text.startswith("restart by server.on_stall") for text in texts(result)) == 1
+    assert sum(text.startswith("evidence: ") for text in texts(result)) == 2
 
 
 async def test_the_operator_takes_evidence_of_a_server_that_works() -> None:
@@ -163,6 +174,19 @@ async def test_a_server_that_dies_leaves_its_evidence() -> None:
     page = (folder / "evidence" / "evidence.md").read_text()
     assert page.startswith("# the server ended with exit code 1 during the load")
     assert "simulated by --die-after-s" in (folder / "evidence" / "server.log").read_text()
+
+
+async def test_one_of_two_servers_that_stalls_is_named_and_leaves_its_evidence() -> None:
+    with simulator() as healthy, simulator("--fault", "kernel:nth=30") as engine:
+        urls = [healthy.url, engine.url]
+        parts = profile({"engine": "attach", "urls": urls}, load={**LOAD, "workers": 2})
+        act = once(lambda now: has_evidence(now) and bool(stalled(now)), Stop())
+        folder, _, snapshots = await shown(parts, act)
+    words = "instance 1 stalled for "
+    assert next(stalled(one) for one in snapshots if stalled(one)).startswith(words)
+    page = (folder / "evidence" / "evidence.md").read_text()
+    assert page.startswith(f"# {words}")
+    assert all(url in (folder / "evidence" / "metrics.txt").read_text() for url in urls)
 
 
 async def test_somebody_elses_server_stalls_without_load_of_ours() -> None:

@@ -89,7 +89,7 @@ def test_the_headline_of_a_phase_without_load(reported: dict[str, Any], text: st
     [
         (
             [(1.0, 4, 2), (11.5, 0, 2)],
-            "nothing has arrived for 10 s: 2 streams open, to fail after load.stall_timeout_s",
+            "no output for 10 s: 2 streams open, to fail after load.stall_timeout_s",
         ),
         ([(1.0, 4, 2), (10.5, 0, 2)], ""),
         ([(1.0, 4, 2), (30.0, 0, 2), (30.5, 1, 2)], ""),
@@ -101,8 +101,10 @@ def test_the_headline_of_a_phase_without_load(reported: dict[str, Any], text: st
 )
 def test_silence_is_said_while_streams_wait(ticks: list[tuple[float, int, int]], text: str) -> None:
     record = Record()
-    for t_s, reads, held in ticks:
-        record.apply(Ticked(t_s=t_s, span_s=0.25, stages={}, client=ClientDelta(reads=reads), held=held))
+    for t_s, tokens, held in ticks:
+        record.apply(
+            Ticked(t_s=t_s, span_s=0.25, stages={}, client=ClientDelta(reads=4, output_tokens=tokens), held=held)
+        )
     assert _quiet_words(record) == text
 
 
@@ -143,7 +145,7 @@ def test_the_share_of_the_peak_is_that_of_the_servers_gpus() -> None:
     assert compute is not None and compute.mfu_percent == pytest.approx(10.0)
 
 
-def test_a_stall_is_the_headline_also_while_streams_wait_in_a_pause() -> None:
+def test_silence_is_the_headline_also_while_streams_wait_in_a_pause() -> None:
     record = Record()
     record.apply(STARTED)
     record.apply(ServerChanged(0.0, "ready", "vllm", ""))
@@ -152,7 +154,7 @@ def test_a_stall_is_the_headline_also_while_streams_wait_in_a_pause() -> None:
         record.apply(Ticked(t_s=t_s, span_s=1.0, stages={}, client=ClientDelta(), held=2, engine=frozen))
     server = ServerView(engine="vllm", url="", state="ready")
     load = LoadView(stage=1, stages_planned=1, concurrency=2, rate=None, held=2, queued=0, isl=1, osl=1)
-    for phase, stalled in (("running", True), ("paused", True), ("draining", True), ("stopping", False)):
+    for phase, silent in (("running", True), ("paused", True), ("draining", True), ("stopping", False)):
         shown = snapshot_of(
             record,
             ShownStages(),
@@ -165,5 +167,5 @@ def test_a_stall_is_the_headline_also_while_streams_wait_in_a_pause() -> None:
             workers=1,
             telemetry="",
         )
-        assert shown.headline.startswith("stalled for 39 s") is stalled, phase
+        assert shown.headline.startswith("no output for 39 s") is silent, phase
         assert not shown.healthy

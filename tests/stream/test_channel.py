@@ -278,6 +278,12 @@ def test_a_burst_after_a_step_back_of_the_clock_has_no_gap() -> None:
     assert (delta.bursts, delta.burst_gap_ns, delta.burst_events) == (0, 0, 0)
 
 
+def test_tokens_that_a_stalled_server_sends_at_once_when_it_goes_on_are_no_burst() -> None:
+    wire = Wire().read(head() + text("a", 1), 10)
+    wire.read(text("b", 2) + text("c", 3), 40_000)
+    assert (wire.delta().bursts, wire.delta().burst_events) == (0, 0)
+
+
 def test_streams_that_one_late_moment_struck_count_it_once() -> None:
     one, other = Wire(), Wire()
     other.channel._client = one.client

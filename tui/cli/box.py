@@ -142,9 +142,10 @@ async def _take_evidence(urls: Sequence[str], servers: Sequence[ServerRecord], f
             "taken by vramp doctor",
             lines=(),
             metrics={client.base_url: client.metrics_text for client in clients},
-            pids=[record.server.pid for record in servers],
+            pids=[record.server.pid for record in servers if record.container is None],
             logs=[Path(record.log_path) for record in servers],
             gpus=_gpu_table,
+            containers=[record.container.top_command for record in servers if record.container is not None],
         )
         return await take_evidence(scene, folder)
 

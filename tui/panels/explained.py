@@ -59,6 +59,12 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
         "see the evidence, which an event names; then restart the server",
     ),
     (
+        "no-output",
+        "nothing arrives, and nothing in the engine moves, but a long prefill or a compilation would look the same: no "
+        "prompt of this load has been answered yet, or the requests are others'; after 300 s it is a stall",
+        "wait, or look at the log and at the evidence, which an event names",
+    ),
+    (
         "other-start",
         "the server started otherwise than the last time with the same flags on this box: another KV cache, other "
         "backends, or twice the time (a longer start alone, or another vLLM, is not bad)",

@@ -45,6 +45,11 @@ class Container(msgspec.Struct, frozen=True):
         return ["--name", self.name, "--label", f"{LABEL}={self.label}", "--cidfile", self.id_file]
 
     @property
+    def top_command(self) -> str:
+        """What lists its processes."""
+        return f"{Path(self.program).name} top {self.name}"
+
+    @property
     def name(self) -> str:
         return f"vramp-{Path(self.id_file).stem}"
 
