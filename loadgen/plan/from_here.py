@@ -32,7 +32,7 @@ def plan_from_here(requested: PlanRequest, profile: Profile, present: Stage) -> 
     """
     if requested.duration_s is not None and requested.duration_s <= 0:
         raise ProfileError(f"each {requested.duration_s:g} s: too short for a stage")
-    if requested.kind in SEARCHES and SEARCHES[requested.kind].needs_limits and not profile.slo.has_limits:
+    if requested.kind in SEARCHES and SEARCHES[requested.kind].needs_limits and not profile.has_limits:
         raise ProfileError('search = "slo" needs a limit: the profile has no [slo] table, such as ttft_p99 = "2s"')
     planned = _profile_with(requested, profile, present)
     if planned.plan.search is None:

@@ -12,6 +12,7 @@ import msgspec
 from loadgen.distributions import REPLAY
 from loadgen.errors import ProfileError
 from loadgen.metrics.difference import fewest_streams
+from loadgen.plan.slo_search import tier_search
 from loadgen.plan.stage import Plan, Stage
 from loadgen.profile.load import Load, PlanSettings, Ramp, StageSettings
 from loadgen.profile.schema import Profile
@@ -85,8 +86,15 @@ def search_plan(profile: Profile, start: float) -> Plan:
     """The search of a profile, beginning at a load."""
     assert profile.plan.search is not None
     maker = pkgutil.resolve_name(SEARCHES[profile.plan.search].maker)
+    if SEARCHES[profile.plan.search].needs_limits and profile.tiers:
+        of_tiers = [profile.model_copy(update={"slo": tier, "tiers": []}) for tier in profile.tiers]
+        return tier_search([(_limits_of(one), search_plan(one, start)) for one in of_tiers])
     plan: Plan = maker(profile.plan, start, partial(search_stage, profile))
     return plan
+
+
+def _limits_of(profile: Profile) -> Limits:
+    return Limits(profile.slo.limits_ms, failed=profile.slo.failed, goodput=profile.plan.goodput)
 
 
 def listed(stages: Sequence[Stage]) -> Plan:
@@ -138,7 +146,7 @@ def search_stage(profile: Profile, load: float, *, certain: bool = False) -> Sta
     """A probe of a search: settled, with a minimum of streams; if `certain`, it runs until its verdict is sure."""
     plan, judged = profile.plan, None
     if plan.search is not None and SEARCHES[plan.search].needs_limits:
-        judged = Limits(profile.slo.limits_ms, failed=profile.slo.failed, goodput=plan.goodput)
+        judged = _limits_of(profile)
     fewest = max(SEARCH_COMPLETED, fewest_streams(judged) if judged is not None and certain else 0)
     settled = plan.model_copy(update={"settle": plan.settle or SEARCH_SETTLE_S, "completed": plan.completed or fewest})
     stage = _stage(profile.model_copy(update={"plan": settled}), StageSettings(**_setting(plan.by, load)))

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile.load import PlanSettings
+from loadgen.schema.result import Limits
 from loadgen.schema.shared import SearchResult
 
 MAX_PROBES = 40
@@ -42,6 +43,20 @@ def slo_search(plan: PlanSettings, start: float, probe: Probe) -> Plan:
             return probe(requested)
         unsure = _unsure(points, plan, {point.stage.load for point in kept if point.stage.certain})
         return probe(unsure, certain=True) if unsure is not None else _found(points, plan, kept)
+
+    return following
+
+
+def tier_search(searches: Sequence[tuple[Limits, Plan]]) -> Plan:
+    """Searches for the limits of one tier after another, each with what was measured for all; ends with the last."""
+
+    def following(done: Sequence[Measured]) -> Stage | SearchResult | None:
+        found: Stage | SearchResult | None = None
+        for number, (limits, search) in enumerate(searches):
+            found = search([point.on_tier(number, limits) for point in done])
+            if isinstance(found, Stage):
+                return found
+        return found
 
     return following
 

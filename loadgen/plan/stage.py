@@ -96,6 +96,7 @@ class Measured(msgspec.Struct, frozen=True):
     verdict: SloVerdict = "unresolved"  # on the SLO, with 95 % confidence
     met: bool = False  # whether the figures as they are meet the SLO
     needs: str = ""  # what a sure verdict would take, in words
+    tiers: tuple[tuple[bool, SloVerdict], ...] = ()  # `met` and `verdict` on each tier of the profile
     abandoned: bool = False  # the operator changed the load in the middle of it
 
     @property
@@ -103,10 +104,20 @@ class Measured(msgspec.Struct, frozen=True):
         """The part that a search's result keeps."""
         return SearchPoint(self.stage.load, self.held, self.output_tokens_per_s, self.error_percent, self.verdict)
 
+    def on_tier(self, number: int, limits: Limits) -> Measured:
+        """As a search for a tier sees it; a probe of another tier ended when that one was sure."""
+        met, verdict = self.tiers[number] if number < len(self.tiers) else (self.met, self.verdict)
+        certain = self.stage.certain and self.stage.judged == limits
+        return msgspec.structs.replace(
+            self, stage=msgspec.structs.replace(self.stage, certain=certain), met=met, verdict=verdict
+        )
+
     def after(self, *, saturated: bool, abandoned: bool) -> Measured:
         """The measurements for a stage that ended early; one whose queue grew without bound misses every limit."""
-        missed = {"verdict": "missed", "met": False} if saturated else {}
-        return msgspec.structs.replace(self, abandoned=abandoned, **missed)
+        if not saturated:
+            return msgspec.structs.replace(self, abandoned=abandoned)
+        tiers: tuple[tuple[bool, SloVerdict], ...] = ((False, "missed"),) * len(self.tiers)
+        return msgspec.structs.replace(self, abandoned=abandoned, verdict="missed", met=False, tiers=tiers)
 
 
 Plan = Callable[[Sequence[Measured]], Stage | SearchResult | None]

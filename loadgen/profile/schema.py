@@ -15,7 +15,18 @@ from pydantic_core.core_schema import SerializerFunctionWrapHandler
 from loadgen.profile import BASE
 from loadgen.profile.accept import Accept
 from loadgen.profile.load import Load, PlanSettings, StageSettings, Table
-from loadgen.profile.values import BaseUrl, Concurrency, Flags, Milliseconds, Rate, Seconds, Share, Tokens, slo_problem
+from loadgen.profile.values import (
+    BaseUrl,
+    Concurrency,
+    Flags,
+    Milliseconds,
+    Rate,
+    Seconds,
+    Share,
+    Tokens,
+    per_stream_limits_ms,
+    slo_problem,
+)
 from loadgen.searches import SEARCHES
 from loadgen.vendors import Platform, TelemetryMode
 
@@ -199,6 +210,35 @@ class Slo(Table):
     @model_serializer(mode="wrap")
     def _as_it_is_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {name: value for name, value in handler(self).items() if name != "failed" or value}
+
+
+class Tier(Slo):
+    """One of several levels of service; a run reports the highest load that meets each, by the stages that it has.
+
+    `ttft_p95 = "10s"` limits a statistic of each stage, as in `[slo]`.
+    """
+
+    tokens_per_s: float | None = Field(default=None, gt=0, le=1_000_000, allow_inf_nan=False)
+    """The speed that three of four streams must reach after their first token: `tpot_p75` is at most its inverse."""
+    failed: Share = 0.0
+    """The share of scheduled requests that may fail or stay unsent."""
+
+    @property
+    def limits_ms(self) -> dict[str, float]:
+        """The limits on latencies, by name."""
+        speed = {} if self.tokens_per_s is None else {"tpot_p75": 1000 / self.tokens_per_s}
+        return {**super().limits_ms, **speed}
+
+    @model_validator(mode="after")
+    def _limits_stages(self) -> Self:
+        for problem in filter(None, map(slo_problem, self.limits_ms)):
+            raise ValueError(problem)
+        alone = next(iter(per_stream_limits_ms(self.limits_ms)), None)
+        if alone is not None:
+            raise ValueError(f"tiers: {alone} limits each stream; give a statistic, such as {alone}_p95")
+        if not self.limits_ms:
+            raise ValueError('tiers: a tier needs a limit, such as tokens_per_s = 30 or ttft_p95 = "10s"')
+        return self
 
 
 class Cost(Table):
@@ -403,6 +443,8 @@ class Profile(Table):
     """How the load changes from stage to stage."""
     slo: Slo = Slo()
     """`ttft_p99 = "2s"` for a stage, `ttft = "2s"` for each of its streams, `failed = "1%"` of its requests."""
+    tiers: list[Tier] = Field(default=[], max_length=16)
+    """`[{ tokens_per_s = 30, ttft_p95 = "10s" }, { tokens_per_s = 100 }]`: for each, the highest load that meets it."""
     cost: Cost = Cost()
     """`gpu_hour = 2.1` shows token cost in dollars."""
     canary: Canary = Canary()
@@ -418,6 +460,11 @@ class Profile(Table):
     def first_wave(self) -> Literal["apart", "counted"]:
         """What becomes of the streams that fill a closed loop all at once."""
         return self.load.first_wave or ("apart" if self.reference is None else "counted")
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether there are limits for a search to go by."""
+        return self.slo.has_limits or bool(self.tiers)
 
     @property
     def sends_canaries(self) -> bool:
@@ -458,7 +505,7 @@ class Profile(Table):
     @model_validator(mode="after")
     def _plan_fits(self) -> Self:
         plan = self.plan
-        if plan.search is not None and SEARCHES[plan.search].needs_limits and not self.slo.has_limits:
+        if plan.search is not None and SEARCHES[plan.search].needs_limits and not self.has_limits:
             raise ValueError(
                 f'plan.search = "{plan.search}" has no limit to search for: give one, such as slo.ttft_p99 = "2s"'
             )

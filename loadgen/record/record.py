@@ -34,6 +34,7 @@ from loadgen.record.stage_result import (
     summarise_hardware,
 )
 from loadgen.record.start import start_verdicts
+from loadgen.record.tiers import tier_results
 from loadgen.record.timeline import Timeline
 from loadgen.schema.comparison import Comparison, Condition, PublishedRatio, ReferenceResult
 from loadgen.schema.engine import EngineView, OthersTraffic
@@ -409,6 +410,7 @@ class Record:
             hosts=list(self.hosts),
             verdicts=[*run_health(self.stages.values(), self.hardware), *self.run_verdicts()],
             search=self.search,
+            tiers=tier_results(stages),
             curve=load_curve(self.stages.values()),
             canary=self.canaries.result(self.total.counters["sent"] + self.total.counters["warmup"]),
         )

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from loadgen.format import duration, percent, setting
 from loadgen.metrics.batch_means import MIN_BLOCKS, PERCENTS
 from loadgen.metrics.client_limit import MAX_SEND_LAG_MS
 from loadgen.metrics.difference import (
@@ -31,7 +32,7 @@ from loadgen.metrics.difference import (
 from loadgen.metrics.histogram import Histogram
 from loadgen.profile.values import limit_of, per_stream_limits_ms, stage_limits_ms
 from loadgen.record.stage import StageRecord
-from loadgen.schema.result import FailureCheck, Goodput, Judgement, Limits, SloCheck, SloVerdict, StageResult
+from loadgen.schema.result import FailureCheck, Goodput, Judgement, Limits, SloCheck, SloVerdict, StageResult, Tier
 
 _TELLING = 5  # from so many misses on, their share predicts how it will go on
 _MAX_NAMED = 100_000  # further requests: nobody waits for more
@@ -50,7 +51,17 @@ def limits_of(profile: Mapping[str, Any]) -> Limits:
         failed=requested.pop("failed", 0.0),
         latency_ms=requested,
         goodput=(profile.get("plan") or {}).get("goodput", 0.95),
+        tiers=tuple(map(_tier_of, profile.get("tiers") or ())),
     )
+
+
+def _tier_of(document: Mapping[str, Any]) -> Tier:
+    limits = dict(document)
+    failed, speed = limits.pop("failed", 0.0), limits.pop("tokens_per_s", None)
+    words = [] if speed is None else [f"{setting(speed)} tok/s"]
+    words += [f"{name} {duration(limit_ms / 1000)}" for name, limit_ms in limits.items()]
+    words += [f"failed {percent(failed)}"] if failed else []
+    return Tier(", ".join(words), limits | ({} if speed is None else {"tpot_p75": 1000 / speed}), failed)
 
 
 def needed_words(stage: Judgement | StageResult) -> str:

@@ -420,14 +420,15 @@ class StageRecord:
 
     @property
     def _awaited(self) -> str:
+        if self.started.in_sessions:
+            return "each live session had an answer under its load"
         if self.started.settle_s:
             return "its transient was over"
         awaited = []
         if self.started.waits_for_drain:
             awaited.append("the streams of a higher load had ended")
         if self.started.awaits_first_wave:
-            of_sessions = "each live session had an answer under it"
-            awaited.append(of_sessions if self.started.in_sessions else "its first wave had its first tokens")
+            awaited.append("its first wave had its first tokens")
         return " and ".join(awaited)
 
     @property

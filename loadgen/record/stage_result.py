@@ -21,6 +21,7 @@ from loadgen.record.rising import rising_words
 from loadgen.record.sessions import session_verdicts, sessions_result
 from loadgen.record.slo import judge
 from loadgen.record.stage import StageRecord
+from loadgen.record.tiers import tier_checks
 from loadgen.record.token_verdicts import token_verdicts
 from loadgen.schema.deltas import COUNTERS, LATENCIES, OUTCOMES
 from loadgen.schema.finding import Verdict
@@ -128,6 +129,7 @@ def stage_result(
         canary=canaries.stage(started.index, counters["sent"] + counters["warmup"]),
         cost=cost_of(throughput, price),
         answers=stage.answers if stage.answers.read else None,
+        tiers=tier_checks(stage, limits.tiers),
         sessions=sessions_result(stage),
         hits=stage.hits,
         bursts=on_host(stage.bursts, machine.host.get("cpu_percent")),

@@ -51,7 +51,7 @@ from loadgen.report.tabular import Bad, Column, Value, figure, judged
 from loadgen.schema.comparison import Compared
 from loadgen.schema.deltas import Summary
 from loadgen.schema.engine import EngineStage
-from loadgen.schema.result import Result, SloCheck, StageResult
+from loadgen.schema.result import Result, SloCheck, StageResult, TierResult
 from loadgen.schema.shared import SearchPoint
 
 _ABOVE = ("Successful requests", "Failed requests")  # already in the table of throughput
@@ -115,6 +115,7 @@ def sections(result: Result, statistics: str = "count mean p50 p90 p99 max") -> 
         verdicts(result),
         notes(stages),
         search(result),
+        tiers(result),
         published(result),
         baseline(stages),
         output(result),
@@ -389,6 +390,17 @@ def search(result: Result) -> Section:
     return Section("Search", [Table(_KNEE_CURVE, sorted(points, key=attrgetter("load")))], [result_of_it])
 
 
+def tiers(result: Result) -> Section:
+    """For each tier the highest load that meets it."""
+    about = "In brackets the highest load that meets it and the lowest that misses it, each with 95 % confidence."
+    return Section("Tiers", [Table(_TIERS, result.tiers)], about=about if result.tiers else "")
+
+
+_TIERS: tuple[Column[TierResult], ...] = (
+    Column("tier", attrgetter("tier"), words=True),
+    Column("load", attrgetter("by"), words=True),
+    Column("highest that meets it", attrgetter("words"), words=True),
+)
 _KNEE_CURVE: tuple[Column[SearchPoint], ...] = (
     Column("streams held", attrgetter("held")),
     Column("output tok/s", attrgetter("output_tokens_per_s")),

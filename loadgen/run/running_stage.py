@@ -27,6 +27,8 @@ _WAVE_SHARE = 0.1  # of a stage's streams: if fewer begin at once, they are ordi
 MAX_FILL_S = 30.0
 """How long a stage without an end waits for its first wave at most; any other waits for as long as it is measured."""
 
+MAX_SESSIONS_FILL_S = 120.0  # likewise for an answer to each live session, which may pause before it
+
 
 class WaitingStage(NamedTuple):
     """A stage that will begin, set by the operator or from the plan."""
@@ -63,11 +65,13 @@ class RunningStage:
         """Whether many streams begin at once, whose figures are kept apart."""
         in_sessions = stage.work.sessions is not None
         self.first_wave_apart &= not in_sessions
-        self._waits_for_first_wave = (self.first_wave_apart or (in_sessions and concurrency > 0)) and bounded_by_time
+        waits_for_answers = in_sessions and concurrency > 0 and stage.requests is None
+        self._waits_for_first_wave = waits_for_answers or (self.first_wave_apart and bounded_by_time)
         drains = stage.concurrency is not None and filled > concurrency and not in_sessions
         self._waits_for_drain = bounded_by_time and drains
         self._ready = False  # neither has to be waited for any more
-        self._transient = Transient(stage.concurrency) if stage.settle_s else None
+        self._transient = Transient(stage.concurrency) if stage.settle_s and not waits_for_answers else None
+        self._max_fill_s = MAX_SESSIONS_FILL_S if waits_for_answers else MAX_FILL_S
         moves = stage.steps or stage.rate_points or stage.arrival == REPLAY
         self._overload = OverloadDetector(stage.rate) if stage.rate is not None and not moves else None
         self._clock_s = clock_s
@@ -121,7 +125,7 @@ class RunningStage:
         filled = tick.first_wave_waiting == 0 or not self._waits_for_first_wave
         drained = tick.held <= (self.stage.concurrency or 0) or not self._waits_for_drain
         self._ready = self._ready or (tick.first_wave_waiting is not None and filled and drained)
-        self.late = self._waits_for_first_wave and not self._ready and t_s > (self.stage.duration_s or MAX_FILL_S)
+        self.late = self._waits_for_first_wave and not self._ready and t_s > (self.stage.duration_s or self._max_fill_s)
 
     def _judge(self, detector: OverloadDetector, tick: FleetTick, record: StageRecord, t_s: float) -> str | None:
         index = record.started.index

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from loadgen.plan.stage import Measured, Stage
 from loadgen.record.slo import judge, needed_words, still_needed
 from loadgen.record.stage import StageRecord
+from loadgen.record.tiers import tier_checks
 from loadgen.schema.deltas import StageDelta
 from loadgen.schema.result import Judgement, Limits, met_limits
 
@@ -183,6 +184,7 @@ def measured_of(stage: Stage, record: StageRecord, limits: Limits) -> Measured:
         verdict=judgement.verdict,
         met=met_limits(judgement) or False,
         needs=needed_words(judgement),
+        tiers=tuple((check.met, check.verdict) for check in tier_checks(record, limits.tiers)),
     )
 
 

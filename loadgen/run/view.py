@@ -16,8 +16,10 @@ from loadgen.record.curve import distribution_of
 from loadgen.record.hardware import HardwareRecord
 from loadgen.record.output import answer_verdicts
 from loadgen.record.record import Record
+from loadgen.record.sessions import session_verdicts
 from loadgen.record.stage import StageRecord
 from loadgen.record.stage_result import requests_of
+from loadgen.record.tiers import tier_results
 from loadgen.record.token_verdicts import token_verdicts
 from loadgen.report.assessment import by_text
 from loadgen.report.output import is_of_output, output_words
@@ -94,7 +96,7 @@ def snapshot_of(
             waiting_for=waiting_for,
             has_server=server.exists,
         )
-    together = _together(record)
+    together, stages = _together(record), shown.of(record)
     return Snapshot(
         t_s=t_s,
         phase=phase,
@@ -106,7 +108,8 @@ def snapshot_of(
         engine=record.engine,
         others=record.others,
         compute=_compute(record),
-        stages=shown.of(record),
+        stages=stages,
+        tiers=tier_results(stages),
         requests=requests_of(together) if together is not None else None,
         latency_ms=together.summaries(*MAIN_LATENCIES) if together is not None else {},
         recent=record.timeline.recent(),
@@ -225,6 +228,7 @@ def _output(record: Record, stage: StageRecord) -> Iterator[Verdict]:
     index, counters = stage.started.index, stage.counters
     yield from record.canaries.stage_verdicts(index)
     yield from token_verdicts(stage)
+    yield from session_verdicts(stage)
     yield from answer_verdicts(stage, record.stages.values(), record.urls, record.engine)
     canary = record.canaries.stage(index, counters["sent"] + counters["warmup"])
     words = output_words(canary, stage.answers)

@@ -65,12 +65,56 @@ class CurvePoint(msgspec.Struct, frozen=True):
     hits: Hits | None = None
 
 
+SloVerdict = Literal["met", "missed", "unresolved"]
+
+
+class Tier(msgspec.Struct, frozen=True):
+    """One of several levels of service."""
+
+    title: str
+    latency_ms: dict[str, float]
+    failed: float = 0.0
+
+
+class TierCheck(msgspec.Struct, frozen=True):
+    """Whether a load met a tier."""
+
+    tier: str
+    load: float
+    met: bool  # by the figures as they are; for a step of a moving load by ITL in place of TPOT, at their means
+    verdict: SloVerdict  # with 95 % confidence; unresolved for a step of a moving load
+
+
+class TierResult(msgspec.Struct, frozen=True):
+    """The highest load that meets a tier, of those that were measured."""
+
+    tier: str
+    by: Literal["concurrency", "rate", "sessions"]
+    found: float | None  # the highest that met it, below the lowest that did not
+    low: float | None
+    high: float | None
+    """The highest load that met it and the lowest that missed it, each with 95 % confidence; None: there is none."""
+    missed: float | None  # the lowest load that did not meet it, by the figures as they are
+
+    @property
+    def words(self) -> str:
+        """What was found: `24 (16 to 32)`, `24, not 32` without confidence, `below 8`, `64 or more`."""
+        if self.found is None:
+            return "unknown" if self.missed is None else f"below {setting(self.missed)}"
+        if self.missed is None:
+            return f"{setting(self.found)} or more"
+        if self.low is None or self.high is None:
+            return f"{setting(self.found)}, not {setting(self.missed)}"
+        return f"{setting(self.found)} ({setting(self.low)} to {setting(self.high)})"
+
+
 class Limits(msgspec.Struct, frozen=True):
     """A profile's limits on each stage."""
 
     latency_ms: dict[str, float] = {}
     failed: float = 0.0  # the share of the scheduled requests that may fail or stay unsent
     goodput: float = 0.95  # the share of streams that must meet the per-stream limits
+    tiers: tuple[Tier, ...] = ()
 
 
 class ClientResult(msgspec.Struct, frozen=True):
@@ -246,9 +290,6 @@ class CostResult(msgspec.Struct, frozen=True):
     why: str = ""  # why both are unknown although tokens arrived
 
 
-SloVerdict = Literal["met", "missed", "unresolved"]
-
-
 class SloCheck(msgspec.Struct, frozen=True):
     """One limit on a stage, and whether it was met."""
 
@@ -417,6 +458,7 @@ class StageResult(msgspec.Struct, frozen=True):
     compute: ComputeResult | None = None  # None if the engine does not report its operations
     cost: CostResult | None = None  # None without a price
     answers: Answers | None = None  # None if none was sampled
+    tiers: tuple[TierCheck, ...] = ()  # by tier, then by step of a moving load
     sessions: SessionsResult | None = None  # None where the load is not sessions
     hits: Hits | None = None  # None if nothing is known of them
     bursts: Bursts | None = None  # None if every read returned one output event at most
@@ -474,6 +516,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     reference: ReferenceResult | None = None
     data: DataFile | None = None  # where the prompts came from; None for synthetic ones
     search: SearchResult | None = None
+    tiers: tuple[TierResult, ...] = ()  # for each tier of the profile; empty without any
     curve: tuple[CurvePoint, ...] = ()
     """By streams held: all stages with one load combined, whatever led to it."""
     measured_by: str | None = None  # the other tool and version that made this result; None for vramp

@@ -15,7 +15,7 @@ from loadgen.schema.deltas import Summary
 from loadgen.schema.engine import EngineView, OthersTraffic
 from loadgen.schema.finding import Finding, Verdict
 from loadgen.schema.hardware_result import ComputeResult
-from loadgen.schema.result import CurvePoint, HostResult, Requests, RunEvent, StageResult
+from loadgen.schema.result import CurvePoint, HostResult, Requests, RunEvent, StageResult, TierResult
 from loadgen.schema.samples import GpuPace, GpuSample, GpuStatic, HostSample
 from loadgen.schema.shared import Diagnosis, Milestone, SearchResult
 from loadgen.schema.start import ServerStart
@@ -226,6 +226,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     distributions: tuple[Distribution, ...] = ()  # of the running or last stage, then of the one before it
     baseline_distribution: Distribution | None = None  # of the baseline's stage under the same load; its `stage` is 0
     slo_ms: dict[str, float] = {}
+    tiers: tuple[TierResult, ...] = ()  # as far as they are known
     search: SearchResult | None = None  # once a search has ended
     variants: tuple[str, ...] = ()  # with which the server can be restarted
     past: tuple[SeriesPoint, ...] = ()

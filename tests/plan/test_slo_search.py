@@ -174,3 +174,17 @@ def test_a_stage_that_the_operator_broke_off_is_no_evidence() -> None:
 def test_a_server_that_answers_nothing_ends_the_search() -> None:
     found, _ = search(lambda stage: Measured(stage=stage), plan={"search": "slo"}, slo=SLO)
     assert (found.found, found.resolved) == (None, False)
+
+
+def test_tiers_are_searched_one_after_the_other() -> None:
+    """What was measured for one tier is known to the next."""
+    bounds = (12, 45)
+
+    def measure(stage: Stage) -> Measured:
+        of_tiers = [stage.load <= bound for bound in bounds]
+        return Measured(stage=stage, tiers=tuple((met, "met" if met else "missed") for met in of_tiers))
+
+    tiers = [{"tokens_per_s": 100}, {"tokens_per_s": 30}]
+    found, loads = search(measure, plan={"search": "slo"}, tiers=tiers, load={"concurrency": 4})
+    assert (found.found, found.high) == (44, 46)
+    assert loads == [4, 8, 16, 12, 14, 13, 32, 64, 48, 40, 44, 46]

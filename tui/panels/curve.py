@@ -19,7 +19,6 @@ from loadgen.metrics.frontier import Point, frontier
 from loadgen.report.columns import NEAR, TOTAL_BY_E2E, frontier_axes
 from loadgen.schema.deltas import Summary
 from loadgen.schema.result import StageResult
-from loadgen.schema.shared import SearchResult
 from loadgen.schema.snapshot import MIN_S, Snapshot
 from tui.charts.plot import Curve, Plot, limits_of, plot_rows, scale_of
 from tui.panels.frame import Frame
@@ -100,7 +99,7 @@ def _total_by_e2e(stage: StageResult | None) -> tuple[float, float]:
 def _plot(frame: Frame, points: Sequence[LoadPoint], name: str, width: int, height: int) -> Plot:
     measured = tuple(_measured(points, name))
     compared = (*_published(frame, name), *_baseline(frame, name))
-    standing = [one for one in points if not one.direction and math.isfinite(one.held)]
+    standing = [one for one in points if math.isfinite(one.held) and (not one.direction or frame.snapshot.tiers)]
     limits = limits_of(frame.snapshot.slo_ms, name)
     values = [value for one in (*compared, *measured) for value in one.y]
     highest = max(filter(math.isfinite, values), default=math.inf)
@@ -110,7 +109,7 @@ def _plot(frame: Frame, points: Sequence[LoadPoint], name: str, width: int, heig
     x = scale_of(across, max(2, width // 14), log=None if name == _TOTAL else False)
     title = "total tok/s by E2E p50 ms" if name == _TOTAL else f"{_TITLES[name]}{' (log)' * y.log}{_BY_HELD}"
     # What was published for a load is where it was measured: over it, it shows how far off it is.
-    return Plot(title, (*measured, *compared, *_found(frame.snapshot.search, standing, name)), x, y, limits)
+    return Plot(title, (*measured, *compared, *_found(frame.snapshot, standing, name)), x, y, limits)
 
 
 def _frontier(frame: Frame, width: int, height: int) -> Plot:
@@ -199,15 +198,25 @@ def _points(label: str, sign: str, role: str, found: Iterable[tuple[float | None
     return (Curve(label, role, xs, ys, ink=None, sign=sign),) if known else ()
 
 
-def _found(search: SearchResult | None, standing: Sequence[LoadPoint], name: str) -> Iterator[Curve]:
-    """What a search has found, on the curve: its interval in brackets, and in words `knee 24 (20 to 28)`."""
-    line = sorted((one.load, *one.place(name, "p50")) for one in standing)
-    if search is None or not line:
+def _found(snapshot: Snapshot, points: Sequence[LoadPoint], name: str) -> Iterator[Curve]:
+    """What a search and the tiers have found, on the curve."""
+    line = sorted({one.load: (one.load, *one.place(name, "p50")) for one in points}.values())
+    if not line:
         return
     loads, x, y = zip(*line, strict=True)
-    interval = f" ({fmt.setting(search.low)} to {fmt.setting(search.high)})"
-    words = f"{search.kind} {fmt.setting(search.found)}{interval}{'' if search.resolved else ' ?'}"
-    for sign, load, label in (("[", search.low, ""), ("]", search.high, ""), ("✦", search.found, words)):
+    for sign, load, label in _marks(snapshot):
         if load is not None and load > 0:
             place = float(np.interp(load, loads, x)), float(np.interp(load, loads, y))
             yield Curve(label, "found", (place[0],), (place[1],), ink=None, sign=sign)
+
+
+def _marks(snapshot: Snapshot) -> Iterator[tuple[str, float | None, str]]:
+    """Signs at loads: of a search its interval in brackets, and in words `knee 24 (20 to 28)`; of a tier its words."""
+    for tier in snapshot.tiers:
+        yield "✦", tier.found, f"{tier.tier}: {tier.words}"
+    search = snapshot.search
+    if search is None:
+        return
+    interval = f" ({fmt.setting(search.low)} to {fmt.setting(search.high)})"
+    words = f"{search.kind} {fmt.setting(search.found)}{interval}{'' if search.resolved else ' ?'}"
+    yield from (("[", search.low, ""), ("]", search.high, ""), ("✦", search.found, words))
