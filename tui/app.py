@@ -32,7 +32,7 @@ from textual.worker import Worker, WorkerFailed, WorkerState
 from loadgen.errors import VrampError
 from loadgen.format import harmless
 from loadgen.masking import masked_text
-from loadgen.run.operations import Stop
+from loadgen.run.operations import Abort, Stop
 from loadgen.run.remote import RemoteRun
 from loadgen.run.replay import Replay
 from loadgen.run.run import Run
@@ -53,6 +53,7 @@ from tui.terminal import CONSOLE_GLYPHS, NonBlockingWriter, shows_all_glyphs, us
 from tui.theme import COCKPIT, COCKPIT_OF_16, SERIES, SERIES_OF_16
 
 if TYPE_CHECKING:
+    from tui.screens.accept import AcceptScreen
     from tui.screens.past_runs import PastScreen
     from tui.screens.picker import PickerScreen
 
@@ -138,12 +139,13 @@ class Cockpit(App[None]):
         api_key_env: str | None = None,
         orphans: Sequence[ServerRecord] = (),
         config: Config = DEFAULTS,
+        accept_screen: AcceptScreen | None = None,
     ) -> None:
         """Open on `run`, or without one on the picker, whose choice `make_run` turns into a run.
 
         First the operator is asked what to do about `orphans`, servers left behind by earlier vramps.
         With `watching`, the run belongs to another process and leaving does not end it; with `read_only`, no key
-        steers it.
+        steers it. The acceptance of an `accept_screen` is carried out.
         """
         super().__init__()
         self._make_run = make_run
@@ -154,6 +156,8 @@ class Cockpit(App[None]):
         # The screen of the run on display.
         self._run_screen = CockpitScreen(run, watching=watching, read_only=read_only) if run is not None else None
         self._feed: Worker[None] | None = None
+        self._accept_screen = accept_screen
+        self._accepting: asyncio.Task[None] | None = None
         self.runs: list[Run] = [run] if isinstance(run, Run) else []  # those started here; only the last may be live
         self.failure: BaseException | None = None  # what broke the feed or the screen, for the caller to raise
         self.register_theme(COCKPIT_OF_16 if self._few_colours else COCKPIT)
@@ -163,7 +167,10 @@ class Cockpit(App[None]):
     def on_mount(self) -> None:
         self.set_interval(_AGE_CHECK_S, self._check_age)
         self.call_after_refresh(gc.freeze)  # the widgets and their styles are permanent, too
-        if self._orphans:
+        if self._accept_screen is not None:
+            self._accepting = asyncio.create_task(self._accept_screen.carry_out())
+            self._accepting.add_done_callback(self._accepted)
+        elif self._orphans:
             self._settle_orphans()
         elif self._run_screen is not None:
             self._feed = self._follow(self._run_screen)
@@ -188,6 +195,8 @@ class Cockpit(App[None]):
     def get_default_screen(self) -> Screen[None]:
         if self._run_screen is not None:
             return self._run_screen
+        if self._accept_screen is not None:
+            return self._accept_screen
         from tui.screens.picker import PickerScreen  # brings the editor, which is not needed if a profile was named
 
         return PickerScreen(api_key_env=self._api_key_env)
@@ -261,7 +270,7 @@ class Cockpit(App[None]):
         screen.finish()
         if len(self.screen_stack) > 1:
             back, leave = (key_of(id, self.config.keys) for id in ("to_picker", "leave"))
-            self.notify(f"Run over: {back} goes back to the list, {leave} leaves", timeout=8)
+            self.notify(f"Run over: {back} goes back, {leave} leaves", timeout=8)
 
     def _check_age(self) -> None:
         if self._run_screen is not None:
@@ -325,6 +334,34 @@ class Cockpit(App[None]):
         for run in self.runs:
             await run.close()
 
+    def finish(self) -> None:
+        """End what goes on, and keep what was measured."""
+        for run in self.runs[-1:]:
+            run.apply(Stop())
+        if self._accept_screen is not None:
+            self._accept_screen.end(Stop())
+
+    # An acceptance and its runs.
+
+    def _accepted(self, task: asyncio.Task[None]) -> None:
+        """Exit if it failed, or if the operator is leaving."""
+        assert self._accept_screen is not None
+        error = None if task.cancelled() else task.exception()
+        self.failure = self.failure or error
+        if self.failure is not None or self._accept_screen.leaving:
+            self.exit()
+
+    def on_accept_screen_watch(self, message: AcceptScreen.Watch) -> None:
+        if self._run_screen is None:
+            self._show(RemoteRun(message.folder, steers=False), watching=True, read_only=True)
+
+    async def close_acceptance(self) -> None:
+        """End it unless it has ended, and wait until everything is stopped and judged."""
+        if self._accepting is not None and self._accept_screen is not None:
+            if not self._accepting.done():
+                self._accept_screen.end(Abort())
+            await asyncio.wait({self._accepting})
+
     # What all screens share.
 
     @property
@@ -369,8 +406,7 @@ def open_cockpit(cockpit: Cockpit) -> bool:
     def hang_up() -> None:
         nonlocal interrupted
         interrupted = True
-        for run in cockpit.runs[-1:]:
-            run.apply(Stop())
+        cockpit.finish()
         cockpit.exit()
 
     async def show() -> None:
@@ -387,6 +423,7 @@ def open_cockpit(cockpit: Cockpit) -> bool:
             await cockpit.run_async()
         finally:
             await cockpit.close_runs()
+            await cockpit.close_acceptance()
 
     asyncio.run(show())
     if cockpit.failure is not None:

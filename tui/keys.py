@@ -120,6 +120,12 @@ PAST = _bindings(
     ("leave", "q", "leave", "quit", "Leave vramp"),
     ("help", "?", "help", "help", "This list"),
 )
+ACCEPT = _bindings(
+    "accept",
+    ("watch", "enter", "watch", "watch", "The cockpit of the run that goes on; b comes back"),
+    ("leave", "q", "leave", "quit", "Leave; asks while the acceptance is not over"),
+    ("help", "?", "help", "help", "This list"),
+)
 EDITOR = _bindings(
     "editor",
     ("save", "ctrl+s", "save", "save as", "Save under a name; a shipped profile is never overwritten"),
@@ -141,7 +147,7 @@ ORPHANS = DIALOG + _bindings(
 )
 HELP = DIALOG + _bindings("help", ("back", "question_mark,q", "dismiss(None)", "back", "Close the help"))
 
-GROUPS = (LOG + COCKPIT, PICKER, PAST, EDITOR, DIALOG, LEAVE, ORPHANS, HELP)
+GROUPS = (LOG + COCKPIT, PICKER, PAST, ACCEPT, EDITOR, DIALOG, LEAVE, ORPHANS, HELP)
 """The bindings that are live together and can be rebound; those in `FIXED` cannot."""
 
 INTERRUPT = Binding(

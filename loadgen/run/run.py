@@ -134,6 +134,15 @@ class Run:
         """What went wrong, for the exit code; the result has its message, too."""
         return self._error or self._writer.error
 
+    async def write(self) -> None:
+        """Write the result so far; nothing while there is none."""
+        if self._ending is None:
+            await self._writer.write()
+
+    async def ask(self, prompt: str, *, max_tokens: int, timeout_s: float) -> str:
+        """A server's answer to a prompt, in no figure of the load; raises `ServerError` if there is none."""
+        return await self._session.ask(prompt, max_tokens=max_tokens, timeout_s=timeout_s)
+
     def apply(self, operation: operations.Operation) -> None:
         """Do what the operator requests, at once; a refusal is an event with its reason."""
         load = self._controller

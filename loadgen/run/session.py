@@ -27,6 +27,7 @@ from loadgen.format import NO_LOAD, harmless, plain
 from loadgen.plan.stage import Stage, check_lengths, most_workers, workers_for
 from loadgen.record.record import Record
 from loadgen.record.start import differences, start_verdicts
+from loadgen.run.ask import ask
 from loadgen.run.canary import CanaryWatch
 from loadgen.run.controller import LoadController
 from loadgen.run.engine_watch import EngineWatch
@@ -134,6 +135,7 @@ class Session:
         self._accepted: Accepted | None = None
         self._noted: set[str] = set()  # what has been said about the servers
         self._clients: list[ServerClient] = []
+        self._asked = 0  # prompts apart from the load
         self._driven = False  # whether there were workers for every server
         self._watch: EngineWatch | None = None
         self._canaries: CanaryWatch | None = None
@@ -491,6 +493,19 @@ class Session:
         """Wait for the engines' figures for ended stages."""
         if self._watch is not None:
             await self._watch.settle()
+
+    async def ask(self, prompt: str, *, max_tokens: int, timeout_s: float) -> str:
+        """The answer of one server after the other to a prompt; raises `ServerError` if it is refused or incomplete."""
+        assert self.served is not None, "there is a load"
+        self._asked += 1
+        client = self._clients[self._asked % len(self._clients)]
+        text: list[str] = []
+        answered = await ask(
+            client, self.served.model, prompt, max_tokens=max_tokens, timeout_s=timeout_s, on_text=text.append
+        )
+        if answered.failed is not None:
+            raise ServerError(f"{client.base_url}: {answered.failed}")
+        return "".join(text)
 
     # What is known of it.
 

@@ -149,8 +149,8 @@ class AnswerStream(BaseAnswer):
         exchange.connection.done(close=exchange.idle_close)
 
 
-class ResponseStream(AnswerStream):
-    """An answer in the events of `/v1/responses`."""
+class ComposedStream(AnswerStream):
+    """An answer whose events are made one by one: those of `/v1/responses`, and of answers in words of their own."""
 
     def token(self) -> None:
         generated = self.exchange.sequence.generated

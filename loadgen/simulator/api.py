@@ -9,6 +9,7 @@ that window; either may be missing), both without vramp's canaries, which are re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
+from functools import cache
 from random import Random
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
@@ -18,7 +19,7 @@ import msgspec
 from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.schema.output import CANARY_ID
 from loadgen.simulator import tokens
-from loadgen.simulator.answers import AnswerStream, BaseAnswer, Exchange, ResponseStream, WholeAnswer
+from loadgen.simulator.answers import AnswerStream, BaseAnswer, ComposedStream, Exchange, WholeAnswer
 from loadgen.simulator.engine import Sequence
 from loadgen.simulator.faults import (
     HANGS,
@@ -38,10 +39,12 @@ from loadgen.simulator.physics import SIZE_OF_POOL
 from loadgen.simulator.scores import MAX_TOP, Scores
 from loadgen.simulator.service import Service
 from loadgen.simulator.vllm_events import Events, ResponseEvents, encode
+from loadgen.workload.questions import questions_of
 
 COMPLETIONS, RESPONSES = "/v1/completions", "/v1/responses"
 _UNCOUNTED = {"/metrics", "/health", "/load", "/ping", "/version"}  # not in the metrics, as in vLLM
 VERSION = "0.32.0+simulator"
+_KNOWN_QUESTIONS = 1000
 
 Body = TypeVar("Body")
 
@@ -90,6 +93,12 @@ class Generate(msgspec.Struct):
         if isinstance(self.input, str):
             return [Message("user", self.input)]
         return self.input or self.messages or []
+
+    @property
+    def asked(self) -> str:
+        """The last message of a chat, or the prompt of a completion; empty if it is no text."""
+        chat = self.conversation
+        return chat[-1].text if chat else self.prompt if isinstance(self.prompt, str) else ""
 
     def scores(self, ids: list[int], seed: str, *, completion: bool) -> Scores | None:
         """The log probabilities to return; never for a stream, unlike vLLM."""
@@ -329,7 +338,10 @@ class Api:
         ids = prompt_ids(body, chat=chat)
         limit = self._limit(body, len(ids), chat=chat)
         sequence = service.engine.sequence(number, ids, limit, start=tokens.answer_start(ids))
-        if "endless" not in faults:
+        known = known_answers().get(body.asked)
+        if known is not None and len(known) < limit:
+            sequence.limit, sequence.reason = len(known), "stop"
+        elif "endless" not in faults:
             self._end_by_itself(sequence, body)
         scores = body.scores(ids, f"{service.seed}/score/{number}", completion=request.path == COMPLETIONS)
         if scores is not None:
@@ -344,6 +356,8 @@ class Api:
         # `/v1/responses` sends usage at its end, requested or not.
         at_the_end = options.include_usage or not body.stream or request.path == RESPONSES
         events = self._events(sequence, request.path, body, running_usage=with_usage and options.continuous_usage_stats)
+        if known is not None:
+            events.token_at = lambda index: known[index]
         events.token_at = wrong_text(faults, events.token_at, sequence.number)
         exchange = Exchange(
             connection=connection,
@@ -356,7 +370,7 @@ class Api:
             idle_close="idle_close" in faults,
             scores=scores,
         )
-        sequence.stream = answer(exchange, faults, stream=body.stream)
+        sequence.stream = answer(exchange, faults, stream=body.stream, composed=known is not None)
         service.submit(sequence, request.received_ns)
 
     def _events(self, sequence: Sequence, path: str, body: Generate, *, running_usage: bool) -> Events:
@@ -402,11 +416,13 @@ class Api:
             sequence.limit, sequence.reason = length, "stop"
 
 
-def answer(exchange: Exchange, faults: dict[str, Fault], *, stream: bool) -> BaseAnswer:
+def answer(exchange: Exchange, faults: dict[str, Fault], *, stream: bool, composed: bool = False) -> BaseAnswer:
+    """The answer to a request; `composed` is one of other words than `ANSWER`."""
     if stream and faults:
         return FaultyStream(exchange, faults)
     if stream:
-        return ResponseStream(exchange) if isinstance(exchange.events, ResponseEvents) else AnswerStream(exchange)
+        composed = composed or isinstance(exchange.events, ResponseEvents)
+        return ComposedStream(exchange) if composed else AnswerStream(exchange)
     fault = next((faults[kind] for kind in ("reset", "truncate", "stall") if kind in faults), None)
     return WholeAnswer(exchange) if fault is None else FaultyWhole(exchange, fault)
 
@@ -420,6 +436,12 @@ def read(model: type[Body], body: bytes) -> Body:
         return msgspec.json.decode(body, type=model)
     except UNDECODABLE as error:
         raise RequestRefused(400, f"[{{'type': 'json_invalid', 'msg': {str(error)!r}}}]", kind="Bad Request") from None
+
+
+@cache
+def known_answers() -> dict[str, list[int]]:
+    """The tokens of the right answers to the questions that vramp asks, by the question."""
+    return {question.prompt: tokens.encode(f" {question.answer}") for question in questions_of(None, _KNOWN_QUESTIONS)}
 
 
 def prompt_ids(body: Generate, *, chat: bool) -> list[int]:

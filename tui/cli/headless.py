@@ -10,7 +10,7 @@ import argparse
 import shlex
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from loadgen.errors import ProfileError, ResultError
 from loadgen.format import count, interval, percent, significant, target
@@ -31,10 +31,11 @@ from tui.exhausted import give_up_where_callbacks_fail
 from tui.terminal import NonBlockingWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
     from loadgen.profile.schema import Profile
+    from loadgen.run.operations import Operation
     from loadgen.run.run import Run
     from loadgen.schema.engine import EngineView
     from loadgen.schema.result import Result
@@ -42,15 +43,26 @@ if TYPE_CHECKING:
 
     Table = Callable[[Result], str]
 
+State = TypeVar("State")
 _EVERY_S = 2.0
 
 
 async def follow(run: Run, *, spoken: bool = False) -> bool:
     """Drive a run to its end, reporting in sentences if `spoken`; return True if it was interrupted."""
+    from tui.cli.spoken import Spoken
+
+    return await drive(run.snapshots(), run.apply, lambda line: (Spoken if spoken else Progress)(line).update)
+
+
+async def drive(
+    states: AsyncIterator[State],
+    apply: Callable[[Operation], None],
+    progress: Callable[[Callable[[str], None]], Callable[[State], None]],
+) -> bool:
+    """Pass each state to what `progress` makes of a function that prints a line; return True if it was interrupted."""
     import asyncio
 
     from loadgen.run.operations import Abort, Stop
-    from tui.cli.spoken import Spoken
 
     give_up_where_callbacks_fail()
     map_large_blocks()
@@ -61,9 +73,9 @@ async def follow(run: Run, *, spoken: bool = False) -> bool:
         interrupts += 1
         if interrupts == 1:
             print_line("finishing: the result is kept; again to abort")
-            run.apply(Stop())
+            apply(Stop())
         else:
-            run.apply(Abort())
+            apply(Abort())
 
     def finish_unread() -> None:
         if interrupts == 0:
@@ -82,16 +94,16 @@ async def follow(run: Run, *, spoken: bool = False) -> bool:
     # Explicitly: a shell starts background jobs with SIGINT ignored.
     for caught in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(caught, interrupt)
-    progress = Spoken(print_line) if spoken else _Progress(print_line)
+    update = progress(print_line)
     try:
-        async for snapshot in run.snapshots():
-            progress.update(snapshot)
+        async for state in states:
+            update(state)
     finally:
         await asyncio.to_thread(writer.close)  # signals are handled meanwhile
     return interrupts > 0
 
 
-class _Progress:
+class Progress:
     """Prints what is new, and a line of numbers every two seconds."""
 
     def __init__(self, print_line: Callable[[str], None]) -> None:

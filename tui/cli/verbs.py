@@ -45,6 +45,12 @@ VERBS = (
     Verb("monitor", "[URL...]", "the cockpit without load, on servers that others use", "tui.cli.run.monitor"),
     Verb("bench", "serve|latency|throughput", "the benchmarks of vllm bench", "tui.cli.bench.bench"),
     Verb("sweep", "PROFILE [options]", "the same load on every variant of a server", "tui.cli.sweep.sweep"),
+    Verb(
+        "accept",
+        "PROFILE [options]",
+        "may this box go into service? PASS, FAIL or INCONCLUSIVE",
+        "tui.cli.accept.accept",
+    ),
     Verb("check", "[PROFILE]", "would this profile start on this box? Starts nothing", "tui.cli.box.check"),
     Verb("import", "FILE|URL", "a published recipe or command as a profile", "tui.cli.importing.import_profile"),
     Verb("runs", "[FOLDER] [options]", "the runs below a folder, and trends over them", "tui.cli.runs.runs"),

@@ -51,7 +51,7 @@ from tui.panels.frame import (
     panels,
 )
 from tui.screens.base import FullScreen
-from tui.screens.dialogs import AskChoice, AskLeave, AskText, Leave, ask, ask_load, parse_shape
+from tui.screens.dialogs import AskChoice, AskLeave, AskText, Leave, ask, ask_leave, ask_load, parse_shape
 from tui.screens.log import LogBook, LogView
 from tui.screens.pages import COPIES, PANEL_PAGES, compose, shown_classes
 from tui.screens.pending_load import STEERABLE, PendingLoad
@@ -406,7 +406,7 @@ class CockpitScreen(FullScreen[None]):
         elif not isinstance(self.app.screen, AskLeave):
             now = self.snapshot
             server, streams = (now.server, now.load.held) if now is not None else (_NO_SERVER, 0)
-            self.app.push_screen(AskLeave(server, open_streams=streams), self._leave)
+            self.app.push_screen(ask_leave(server, open_streams=streams), self._leave)
 
     def interrupt(self) -> None:
         """Handle Ctrl+C: finish first, then abort, then leave whatever the run does."""

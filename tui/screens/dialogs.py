@@ -172,23 +172,24 @@ def _listed(parts: Iterable[str | Literal[False]]) -> str:
 
 
 class AskLeave(AskChoice[Leave]):
-    """Asks how to end a live run."""
+    """Asks how to end what goes on."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(keys.LEAVE)
 
-    def __init__(self, server: ServerView, *, open_streams: int) -> None:
-        """Offer what can happen: only a server that vramp started is ended, and only a load that there is."""
-        sends = open_streams > 0
-        ends_server = server.is_own and not server.stays
-        finish = (sends and "end the load", ends_server and "stop the server", "write the result")
-        abort = (sends and "cut streams", server.is_own and "kill the server", "write what there is")
-        choices: list[tuple[Leave | None, str]] = [("stop", f"f  finish and keep: {_listed(finish)}")]
-        if sends or server.is_own:
-            choices.append(("abort", f"a  abort now: {_listed(abort)}"))
-        question = "A run is live"
-        if server.state == "ready" and not ends_server:
-            question += f"; the server at {server.url} goes on when vramp has left"
-        super().__init__(question, [*choices, (None, "g  go on")])
+
+def ask_leave(server: ServerView, *, open_streams: int) -> AskLeave:
+    """Return the dialog for a live run: only a server that vramp started is ended, and only a load that there is."""
+    sends = open_streams > 0
+    ends_server = server.is_own and not server.stays
+    finish = (sends and "end the load", ends_server and "stop the server", "write the result")
+    abort = (sends and "cut streams", server.is_own and "kill the server", "write what there is")
+    choices: list[tuple[Leave | None, str]] = [("stop", f"f  finish and keep: {_listed(finish)}")]
+    if sends or server.is_own:
+        choices.append(("abort", f"a  abort now: {_listed(abort)}"))
+    question = "A run is live"
+    if server.state == "ready" and not ends_server:
+        question += f"; the server at {server.url} goes on when vramp has left"
+    return AskLeave(question, [*choices, (None, "g  go on")])
 
 
 class AskOrphans(AskChoice[Literal["end"]]):

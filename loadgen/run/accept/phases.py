@@ -1,0 +1,402 @@
+"""The phases of an acceptance, a function and a row each, in their order.
+
+A phase looks at what is done already and does the rest, so that it can be continued at any moment; how it ended is its
+`Outcome`, None if it was interrupted. A server that fails twice in a phase ends that phase, and those after it that
+need a server are left out.
+"""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from loadgen.criteria import PhaseName
+from loadgen.errors import ProfileError
+from loadgen.masking import masked
+from loadgen.places import write_whole
+from loadgen.plan.from_profile import stages_of
+from loadgen.profile.load import PlanSettings, StageSettings
+from loadgen.profile.schema import Profile
+from loadgen.run.accept.acceptance import Acceptance, Beside
+from loadgen.run.accept.evaluation import ask_questions, unanswered
+from loadgen.schema.certificate import (
+    AcceptBegan,
+    AcceptResumed,
+    BoxIdentity,
+    BoxSeen,
+    Counted,
+    FactFound,
+    GpuIdentity,
+    PhaseBegan,
+    PhaseEnded,
+    ProbesRun,
+)
+from loadgen.schema.finding import Finding
+from loadgen.schema.probe import ProbeResult
+from loadgen.schema.samples import Examination, GpuExam
+from loadgen.server.gpus.processes import described
+from loadgen.server.preflight.check import check_profile
+from loadgen.server.vllm.installation import installed_version, python_of
+from loadgen.store.growing import writing
+from loadgen.telemetry.examine import examine
+from loadgen.telemetry.probes import PROBES, run_probes
+from loadgen.until import until
+
+BOX_EVIDENCE = "box.json"
+PROBE_OUTPUT = "probes"
+MAX_FAILURES = 2  # of a server, in one phase
+_FIRST_REQUESTS = 2
+_LONGEST_OUTPUT_S = 3600.0
+_MIN_BURN_IN_SHARE = 0.01  # less of it is not worth another start
+
+
+class Outcome(NamedTuple):
+    """How a phase ended."""
+
+    state: Literal["done", "skipped", "failed"]
+    reason: str = ""
+
+
+DONE = Outcome("done")
+
+
+class Phase(NamedTuple):
+    """A phase: whether there is anything left to do, and how it is done."""
+
+    name: PhaseName
+    left: Callable[[Acceptance], bool]
+    carry_out: Callable[[Acceptance], Awaitable[Outcome | None]]
+    needs_server: bool = True
+
+
+async def carry_out(acceptance: Acceptance) -> None:
+    """Go through the phases that were ordered and have something left; raises `VrampError` if that is impossible."""
+    failed = ""
+    for phase in PHASES:
+        if acceptance.stopping.is_set():
+            return
+        if phase.name not in acceptance.phases:
+            continue
+        before = _last_end(acceptance, phase.name)
+        if before is not None and before.state == "failed" and not acceptance.order.repeats:
+            failed = failed or phase.name
+        if not phase.left(acceptance) or failed == phase.name:
+            continue
+        acceptance.phase = phase.name
+        acceptance.write(PhaseBegan(unix_s=time.time(), phase=phase.name))
+        if failed and phase.needs_server:
+            outcome: Outcome | None = Outcome("skipped", f"the server had failed in phase {failed}")
+        else:
+            outcome = await phase.carry_out(acceptance)
+        if outcome is not None:
+            acceptance.write(
+                PhaseEnded(unix_s=time.time(), phase=phase.name, state=outcome.state, reason=outcome.reason)
+            )
+            failed = failed or (phase.name if outcome.state == "failed" else "")
+        acceptance.phase = None
+
+
+def _last_end(acceptance: Acceptance, phase: PhaseName) -> PhaseEnded | None:
+    ends = (line for line in reversed(acceptance.lines) if isinstance(line, PhaseEnded) and line.phase == phase)
+    return next(ends, None)
+
+
+def _is_done(acceptance: Acceptance, phase: PhaseName) -> bool:
+    end = _last_end(acceptance, phase)
+    return end is not None and end.state == "done"
+
+
+def _steady(profile: Profile, duration_s: float) -> Profile:
+    """The profile with one stage of this length: the load of the burn-in."""
+    accept, load = profile.accept, profile.load
+    listed = [stage for stage in profile.stages if stage.concurrency or stage.rate]
+    stages = listed or [StageSettings(rate=rate) for rate in load.rate]
+    stages = stages or [StageSettings(concurrency=each) for each in load.concurrency]
+    highest = max(stages, key=lambda stage: (stage.concurrency or 0, stage.rate or 0.0))
+    if accept is not None and accept.burn_in_concurrency is not None:
+        highest = highest.model_copy(update={"concurrency": accept.burn_in_concurrency, "rate": None})
+    shape = dict(zip(("isl", "osl"), load.shapes[0], strict=True)) if load.shapes else {}
+    stage = highest.model_copy(update={"requests": None, "duration": duration_s, "label": None})
+    changed = load.model_copy(update={"shapes": [], "rate": [], "rate_points": [], "passes": 1, **shape})
+    return profile.model_copy(update={"load": changed, "stages": [stage], "plan": PlanSettings(saturation="note")})
+
+
+async def _runs(
+    acceptance: Acceptance,
+    phase: PhaseName,
+    left: Callable[[Acceptance], bool],
+    profile: Callable[[], Profile],
+    beside: Beside | None = None,
+) -> Outcome | None:
+    """Runs of a phase until nothing is left of it, or the server has failed too often."""
+    failures: list[str] = []
+    while left(acceptance) and not acceptance.stopping.is_set():
+        made = await acceptance.run(phase, profile(), beside)
+        if made.state in ("failed", "server_died"):
+            failures.append(made.reason)
+        if len(failures) == MAX_FAILURES:
+            return Outcome("failed", f"the server failed {MAX_FAILURES} times, at last: {made.reason}")
+    return None if acceptance.stopping.is_set() and left(acceptance) else DONE
+
+
+# The box.
+
+
+def _box_left(acceptance: Acceptance) -> bool:
+    """A box is looked at again after each boot."""
+    boot, looked_at = "", ""
+    for line in acceptance.lines:
+        if isinstance(line, AcceptBegan | AcceptResumed):
+            boot = line.boot_id
+        elif isinstance(line, BoxSeen):
+            looked_at = boot
+    return looked_at != boot
+
+
+async def _box(acceptance: Acceptance) -> Outcome | None:
+    """Write down what doctor and preflight see."""
+    profile = acceptance.order.profile
+    found = await _examined(acceptance)
+    if found is None:
+        return None
+    findings = await check_profile(profile, stages_of(profile))
+    write_evidence(acceptance.folder / BOX_EVIDENCE, BoxEvidence(found, tuple(findings)))
+    acceptance.write(BoxSeen(unix_s=time.time(), box=identity_of(found, profile)))
+    for line in _facts(found, _vllm_here(profile)):
+        acceptance.write(line)
+    blocking = [finding for finding in findings if finding.severity == "blocks"]
+    first = f"{blocking[0].id}: {blocking[0].seen}" if blocking else ""
+    acceptance.write(
+        Counted(unix_s=time.time(), phase="box", figure="blocking_findings", count=len(blocking), text=first)
+    )
+    return DONE
+
+
+class BoxEvidence(msgspec.Struct, frozen=True):
+    """What `box.json` holds."""
+
+    examination: Examination
+    findings: tuple[Finding, ...]
+
+
+async def _examined(acceptance: Acceptance) -> Examination | None:
+    """What doctor finds; None if it was interrupted."""
+    found: list[Examination] = []
+
+    async def look() -> None:
+        found.append(await look_at_box())
+
+    await until(acceptance.stopping, look())
+    return found[0] if found else None
+
+
+async def look_at_box() -> Examination:
+    with tempfile.TemporaryDirectory(prefix="vramp-accept-") as folder:
+        found, _ = await examine("auto", folder=Path(folder), described=described)
+    return found
+
+
+def _gpus(found: Examination) -> list[GpuExam]:
+    """Each GPU once, as the first backend that works sees it."""
+    return [
+        exam
+        for first in {each.vendor: each for each in reversed(found.tried) if each.works}.values()
+        for exam in first.gpus
+    ]
+
+
+def _vllm_here(profile: Profile) -> str | None:
+    """The version of the vLLM that vramp would start here; None where it starts another engine, or a container."""
+    python = python_of(profile.server.command) if profile.server.engine == "vllm" else None
+    return installed_version(python) if python is not None else None
+
+
+def identity_of(found: Examination, profile: Profile) -> BoxIdentity:
+    """What tells this box from others."""
+    versions = {name: version for name, version in found.versions.items() if version is not None}
+    return BoxIdentity(
+        host=platform.node(),
+        gpus=tuple(
+            GpuIdentity(exam.gpu.index, exam.gpu.name, exam.gpu.uuid, exam.gpu.bdf, exam.gpu.firmware or {})
+            for exam in _gpus(found)
+        ),
+        kernel=versions.get("kernel"),
+        driver=_driver(found),
+        vllm_version=_vllm_here(profile),
+        versions=versions,
+    )
+
+
+def _driver(found: Examination) -> str | None:
+    """The driver of the GPUs: of the first vendor that has one."""
+    return next((version for name, version in found.versions.items() if name.endswith(" driver") and version), None)
+
+
+def _facts(found: Examination, vllm: str | None) -> Iterator[FactFound]:
+    """What criteria of phase box can be about."""
+    gpus = _gpus(found)
+
+    def fact(figure: str, value: float | str | None, subject: str = "", reason: str = "") -> FactFound:
+        return FactFound(
+            unix_s=time.time(),
+            phase="box",
+            figure=figure,
+            subject=subject,
+            value=value,
+            reason=reason if value is None else "",
+        )
+
+    yield fact("driver", _driver(found), reason="no driver of GPUs is loaded")
+    yield fact("kernel", found.versions["kernel"])
+    yield fact("vllm", vllm, reason="vramp starts no vLLM from an installation here")
+    yield fact("gpus", float(len(gpus)))
+    for exam in gpus:
+        subject = f"gpu {exam.gpu.index}"
+        yield fact("gpu_name", exam.gpu.name, subject)
+        for component, version in (exam.gpu.firmware or {}).items():
+            yield fact(f"firmware.{component}", version, subject)
+    for name, value in found.host.settings.items():
+        yield fact(f"host.{name}", value)
+
+
+def write_evidence(path: Path, document: msgspec.Struct) -> None:
+    """Write a file that the certificate rests on, without secrets; raises `ResultError`."""
+    with writing(path, "evidence"):
+        write_whole(path, msgspec.json.format(msgspec.json.encode(masked(document)), indent=1) + b"\n")
+
+
+# The silicon.
+
+
+async def _silicon(acceptance: Acceptance) -> Outcome | None:
+    """Run the vendors' tools that are installed, on GPUs that nobody uses."""
+    found = await _examined(acceptance)
+    if found is None:
+        return None
+    if not any(each.works for each in found.tried):
+        return Outcome("skipped", found.nothing or "no GPU could be measured; vramp doctor says why")
+    results: tuple[ProbeResult, ...] = ()
+
+    async def run_tools() -> None:
+        nonlocal results
+        output = acceptance.folder / PROBE_OUTPUT
+        output.mkdir(mode=0o700, exist_ok=True)
+        results = await run_probes(PROBES, found, folder=output, line=lambda text: None)
+
+    try:
+        await until(acceptance.stopping, run_tools())
+    except ProfileError as error:  # the GPUs are in use
+        return Outcome("skipped", str(error).removeprefix("--probe: "))
+    if acceptance.stopping.is_set():
+        return None
+    if all(result.state == "absent" for result in results):
+        return Outcome("skipped", "; ".join(f"{result.name}: {result.why}" for result in results))
+    acceptance.write(ProbesRun(unix_s=time.time(), results=results))
+    return DONE
+
+
+# Those that need a server.
+
+
+def _starts_left(acceptance: Acceptance) -> bool:
+    return acceptance.complete("start") < acceptance.accept.starts
+
+
+async def _start(acceptance: Acceptance) -> Outcome | None:
+    """Start the server several times and send it a first request; at first with an empty compile cache."""
+    if not acceptance.starts_server:
+        return Outcome("skipped", "vramp did not start this server")
+    with tempfile.TemporaryDirectory(dir=acceptance.folder, prefix="cold-cache-") as cache:
+        return await _runs(acceptance, "start", _starts_left, lambda: _first_requests(acceptance, cache))
+
+
+def _first_requests(acceptance: Acceptance, cache: str) -> Profile:
+    """The profile with a few requests; on the first start, a vLLM that vramp runs has nothing compiled in `cache`."""
+    profile, server = acceptance.order.profile, acceptance.order.profile.server
+    if server.engine == "vllm" and not acceptance.complete("start"):
+        server = server.model_copy(update={"env": server.env | {"VLLM_CACHE_ROOT": cache}})
+    changes: dict[str, Any] = {
+        "server": server,
+        "load": profile.load.model_copy(update={"shapes": [], "rate": [], "rate_points": [], "passes": 1}),
+        "stages": [StageSettings(concurrency=1, requests=_FIRST_REQUESTS, warmup=0)],
+        "plan": PlanSettings(),
+        "canary": profile.canary.model_copy(update={"enabled": False}),
+    }
+    return profile.model_copy(update=changes)
+
+
+def _answers_left(acceptance: Acceptance) -> bool:
+    return bool(unanswered(acceptance)) or not acceptance.complete("output")
+
+
+async def _output(acceptance: Acceptance) -> Outcome | None:
+    """Send canaries and ask questions under load."""
+
+    def profile() -> Profile:
+        loaded = _steady(acceptance.order.profile, _LONGEST_OUTPUT_S)
+        return loaded.model_copy(update={"canary": loaded.canary.model_copy(update={"enabled": True})})
+
+    return await _runs(acceptance, "output", _answers_left, profile, partial(ask_questions, acceptance))
+
+
+def _performance_left(acceptance: Acceptance) -> bool:
+    wanted = acceptance.accept.starts if acceptance.starts_server else 1
+    return acceptance.complete("performance") < wanted
+
+
+async def _performance(acceptance: Acceptance) -> Outcome | None:
+    """Measure the profile's loads on several starts; on a server that vramp only attaches to, once."""
+    return await _runs(acceptance, "performance", _performance_left, lambda: acceptance.order.profile)
+
+
+def _burn_in_left_s(acceptance: Acceptance) -> float:
+    done_s = sum(made.load_s for made in acceptance.made if made.phase == "burn-in")
+    return acceptance.accept.burn_in - done_s
+
+
+def _burn_in_left(acceptance: Acceptance) -> bool:
+    return _burn_in_left_s(acceptance) >= _MIN_BURN_IN_SHARE * acceptance.accept.burn_in
+
+
+async def _burn_in(acceptance: Acceptance) -> Outcome | None:
+    """Send a steady load for hours; what was cut off is continued."""
+    return await _runs(
+        acceptance,
+        "burn-in",
+        _burn_in_left,
+        lambda: _steady(acceptance.order.profile, _burn_in_left_s(acceptance)),
+    )
+
+
+PHASES = (
+    Phase("box", _box_left, _box, needs_server=False),
+    Phase("silicon", lambda acceptance: not _is_done(acceptance, "silicon"), _silicon, needs_server=False),
+    Phase("start", _starts_left, _start),
+    Phase("output", _answers_left, _output),
+    Phase("performance", _performance_left, _performance),
+    Phase("burn-in", _burn_in_left, _burn_in),
+)
+
+
+def left_s(acceptance: Acceptance) -> float:
+    """How long the rest takes at least: starts and loads, as far as their length is known."""
+    known = [made.start_s for made in acceptance.made if made.start_s is not None]
+    start_s = sum(known) / len(known) if known else 0.0
+    starts = acceptance.accept.starts if acceptance.starts_server else 0
+    plan_s = sum(stage.duration_s or 0.0 for stage in stages_of(acceptance.order.profile))
+    burn_in_s = max(0.0, _burn_in_left_s(acceptance))
+    runs: dict[PhaseName, tuple[int, float]] = {
+        "start": (starts - acceptance.complete("start"), 0.0),
+        "output": (1 - acceptance.complete("output"), 0.0),
+        "performance": (max(1, starts) - acceptance.complete("performance"), plan_s),
+        "burn-in": (int(burn_in_s > 0), burn_in_s),
+    }
+    ordered = (runs[name] for name in acceptance.phases if name in runs)
+    return sum((max(0, count) * (start_s + load_s) for count, load_s in ordered), start=0.0)

@@ -1,0 +1,107 @@
+"""`vramp accept` without a screen: what it prints, its exit codes, and wrong words."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from loadgen.schema.certificate import RunMade
+from loadgen.store.acceptance import CERTIFICATE, LINES, read_certificate
+from tests.accept.simulated import command, document, lines_of, toml
+from tui.cli.__main__ import main
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def accept(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["accept", *words])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def folder() -> Path:
+    (found,) = Path("runs").glob("*-accept")
+    return found
+
+
+def test_interrupted_it_is_inconclusive_and_passes_when_it_goes_on(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("box.toml").write_text(toml(document("start")))
+    with command("box.toml") as process:
+        assert process.stderr is not None and process.stdout is not None
+        for line in process.stderr:
+            if "stage 1 of 1" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        words, out = process.stderr.read(), process.stdout.read()
+    assert process.returncode == 130
+    assert "\nINCONCLUSIVE: " in out
+    assert f"--resume {folder()} goes on" in words
+
+    assert accept("box.toml", "--resume", str(folder())) == 0
+    captured = capfd.readouterr()
+    assert "\nPASS: " in captured.out
+    assert "phase start: " in captured.err and "run 02-start" in captured.err
+    assert [made.folder for made in lines_of(folder(), RunMade)] == ["01-start", "02-start", "03-start"]
+    assert accept("--verify", str(folder())) == 0
+
+
+def test_verify_names_what_was_changed(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("box.toml").write_text(toml(document("box")))
+    assert accept("box.toml") == 0
+    evidence = folder() / "box.json"
+    evidence.write_bytes(evidence.read_bytes().replace(b"vramp", b"vrAmp", 1))
+    capfd.readouterr()
+    assert accept("--verify", str(folder())) == 1
+    assert capfd.readouterr().out.splitlines() == ["box.json: has changed"]
+    certificate = folder() / CERTIFICATE
+    certificate.write_text(certificate.read_text().replace('"pass"', '"fail"'))
+    assert accept("--verify", str(folder())) == 1
+    assert "verdict is fail, the evidence says pass" in capfd.readouterr().out
+
+
+def test_a_box_that_fails(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("box.toml").write_text(toml(document("box", criteria=[_wrong_count()])))
+    assert accept("box.toml", "--by", "A. Smith") == 1
+    out = capfd.readouterr().out
+    assert any(line.startswith("FAIL ") and "gpus" in line for line in out.splitlines())
+    assert read_certificate(folder()).by == "A. Smith"
+
+
+def _wrong_count() -> dict[str, object]:
+    return {"figure": "gpus", "equals": 8, "source": "the order"}
+
+
+def test_a_server_that_cannot_be_reached_is_exit_code_3() -> None:
+    from tests.engines import NOBODY
+
+    Path("box.toml").write_text(toml(document("performance") | {"server": {"engine": "attach", "url": NOBODY}}))
+    assert accept("box.toml") == 3
+    assert lines_of(folder(), RunMade) and read_certificate(folder()).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "needs a profile"),
+        (["box.toml", "--starts", "1"], "box.toml: accept.starts = 1"),
+        (["box.toml", "--hours", "-1"], "box.toml: accept.burn_in = '-1.0h'"),
+        (["bare.toml"], "nothing says how fast the box must be"),
+        (["none.toml"], "there is no server to accept"),
+        (["box.toml", "--resume", "nowhere"], f"nowhere/{LINES}: cannot be read"),
+        (["box.toml", "--like", "nowhere"], "--like nowhere"),
+        (["--verify", "nowhere"], f"nowhere/{CERTIFICATE}: cannot be read"),
+    ],
+)
+def test_nothing_is_started_for_wrong_words(words: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
+    Path("box.toml").write_text(toml(document("performance")))
+    Path("bare.toml").write_text('[server]\nengine = "simulator"\n')
+    Path("none.toml").write_text('[server]\nengine = "none"\n[load]\nconcurrency = 0\n')
+    assert accept(*words) == (1 if "--verify" in words else 2)
+    assert message in capfd.readouterr().err
+    assert not list(Path().glob("runs/*"))

@@ -1,0 +1,163 @@
+"""The screen of an acceptance: phases, criteria with their intervals, and how it is left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from textual.pilot import Pilot
+
+from loadgen.run.accept.live import AcceptView
+from loadgen.run.operations import Abort, Operation, Stop
+from loadgen.schema.certificate import Certificate, Criterion, Demand, PhaseRecord
+from tests.tui.cockpit import rows_of
+from tests.tui.scripted import running
+from tests.tui.test_goldens import compare
+from tui.app import Cockpit
+from tui.panels.accept import bar
+from tui.screens.accept import AcceptScreen
+from tui.screens.dialogs import AskLeave
+
+TTFT = Criterion(
+    demand=Demand(
+        phase="performance",
+        figure="ttft_p99_ms",
+        unit="ms",
+        rule="mean",
+        load="8 streams",
+        direction="at_most",
+        bound=500.0,
+        margin=25.0,
+        source="our [bold]service[/] agreement",
+    ),
+    outcome="pass",
+    reason="the interval lies below 500 ms",
+    observed=412.0,
+    low=398.0,
+    high=431.0,
+    starts=2,
+    samples=1480,
+)
+RATE = Criterion(
+    demand=Demand(
+        phase="performance",
+        figure="output_tokens_per_s",
+        unit="tok/s",
+        rule="mean",
+        load="8 streams",
+        direction="at_least",
+        bound=1000.0,
+        source="published",
+    ),
+    outcome="inconclusive",
+    reason="the interval holds the bound",
+    observed=1010.0,
+    low=930.0,
+    high=1090.0,
+    starts=2,
+    needs="two more starts",
+)
+ECC = Criterion(
+    demand=Demand(
+        phase="burn-in", figure="ecc_uncorrectable", rule="events", direction="none_of", source="none may occur"
+    ),
+    outcome="fail",
+    reason="1 event in 2.1 h: gpu 3",
+    observed=1.0,
+)
+CERTIFICATE = Certificate(
+    vramp_version="1.0",
+    verdict="inconclusive",
+    reasons=(),
+    by=None,
+    box=None,
+    profile="mi300x",
+    model=None,
+    started_at="2026-11-28T08:00:00Z",
+    finished_at="2026-11-28T10:00:00Z",
+    pass_confidence=0.95,
+    false_fail=0.01,
+    phases=(
+        PhaseRecord(name="box", state="pass", reason="", finished_at="2026-11-28T08:00:10Z"),
+        PhaseRecord(name="silicon", state="skipped", reason="rccl: not installed", finished_at="2026-11-28T08:00:12Z"),
+        PhaseRecord(name="performance", state="inconclusive", reason="", runs=("03-performance", "04-performance")),
+        PhaseRecord(name="burn-in", state="inconclusive", reason="not run yet"),
+    ),
+    criteria=(TTFT, RATE, ECC),
+    not_tested=(),
+)
+GOING_ON = AcceptView(CERTIFICATE, "performance", "05-performance", running(), 83_400.0, ending=False, over=False)
+OVER = AcceptView(msgspec.structs.replace(CERTIFICATE, verdict="fail"), None, "", None, 0.0, ending=False, over=True)
+
+
+class Seat:
+    """An operator before the screen, and what ends the acceptance."""
+
+    def __init__(self) -> None:
+        self.applied: list[Operation] = []
+        self._ended = asyncio.Event()
+        self.app = Cockpit(accept_screen=AcceptScreen(Path("runs/x-accept"), self._states(), self.apply))
+        self.pilot: Pilot[None]
+
+    async def _states(self) -> AsyncIterator[AcceptView]:
+        yield GOING_ON
+        await self._ended.wait()
+        yield OVER
+
+    def apply(self, operation: Operation) -> None:
+        self.applied.append(operation)
+        self._ended.set()
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+        await self.pilot.pause(0)
+
+
+@asynccontextmanager
+async def seated(size: tuple[int, int] = (120, 40)) -> AsyncIterator[Seat]:
+    seat = Seat()
+    async with seat.app.run_test(size=size) as seat.pilot:
+        await seat.pilot.pause(0)
+        yield seat
+        await seat.app.close_acceptance()
+
+
+@pytest.mark.parametrize("size", ["80x24", "160x45"])
+async def test_phases_and_criteria(size: str) -> None:
+    columns, rows = map(int, size.split("x"))
+    async with seated((columns, rows)) as seat:
+        await seat.press("down", "down", "down")
+        compare(f"accept-{size}", rows_of(seat.app))
+
+
+async def test_leaving_asks_until_it_is_over() -> None:
+    async with seated() as seat:
+        await seat.press("q")
+        assert isinstance(seat.app.screen, AskLeave)
+        await seat.press("g", "q", "f")
+        while not seat.app._exit:
+            await seat.pilot.pause(0)
+        assert seat.applied == [Stop()]
+
+
+async def test_ctrl_c_finishes_then_aborts() -> None:
+    async with seated() as seat:
+        await seat.press("ctrl+c", "ctrl+c")
+        assert seat.applied[:1] == [Stop()] and seat.applied[1:] in ([], [Abort()])
+
+
+def test_bar_of_what_has_no_bound_is_empty() -> None:
+    assert bar(ECC, 10) == ((" " * 10, "text"),)
+    nothing = msgspec.structs.replace(TTFT, observed=None, low=None, high=None)
+    assert bar(nothing, 10) == ((" " * 10, "text"),)
+    open_end = msgspec.structs.replace(TTFT, high=None)
+    assert bar(open_end, 10) == ((" " * 10, "text"),)
+
+
+def test_bar_has_what_is_good_on_the_left() -> None:
+    shown = ["".join(text for text, _ in bar(one, 21)) for one in (TTFT, RATE)]
+    assert shown == ["━●━━╌╌╌╌┊╌│╌╌╌╌╌╌╌╌╌╌", "━━━━━━━━━●│━━━━━━━━╌╌"]

@@ -1,0 +1,172 @@
+"""`vramp accept`: whether a box may go into service, in the cockpit or without a screen."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from loadgen.criteria import PHASES
+from loadgen.errors import ProfileError, ResultError
+from loadgen.format import duration
+from loadgen.profile.accept import Accept
+from loadgen.report.certificate import certificate_suites, criterion_line, headline, write_ctrf
+from loadgen.report.html.certificate import PAGE
+from loadgen.report.junit import write_junit
+from loadgen.run.accept.acceptance import Acceptance, Order
+from loadgen.run.accept.live import AcceptView, views
+from loadgen.run.accept.phases import identity_of, look_at_box
+from loadgen.schema.certificate import Outcome
+from loadgen.store.acceptance import CERTIFICATE, LINES, demands_of, read_certificate, verify
+from loadgen.store.runs import RUNS
+from tui.cli.headless import Progress, drive
+from tui.cli.options import INTERRUPTED, add_profile_options, parser_of, print_status, print_text, printable, profile_of
+from tui.terminal import plain_reason
+
+EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 1, "inconclusive": 4}
+_EPILOG = """\
+The folder runs/<time>-<profile>-accept/ keeps everything that was measured, and the certificate. Whatever ended an
+acceptance, --resume FOLDER with the same profile goes on where it was; with more --starts or --hours it adds to what
+there is.
+
+exit codes: 0 PASS; 1 FAIL, or --verify found a difference; 2 usage or profile;
+            3 the server could not be reached; 4 INCONCLUSIVE; 130 interrupted (what was measured is kept)
+"""
+
+
+def accept(words: list[str]) -> int:
+    """Carry an acceptance out, and print a line for each criterion; return the exit code of its verdict."""
+    options = accept_parser().parse_args(words)
+    if options.verify is not None:
+        return _verify(options.verify)
+    order = _order(options)
+    unfinished = _unfinished(order.profile.name) if options.resume is None else None
+    if unfinished is not None:
+        print_status(f"an acceptance without a verdict is in {unfinished}; --resume {unfinished} goes on there")
+    try:
+        acceptance = Acceptance(order, options.resume)
+    except ResultError as error:
+        # Nothing has run yet, so a wrong folder is a usage error.
+        raise ProfileError(str(error)) from error
+    print_status(f"acceptance: {acceptance.folder}")
+    if options.headless or plain_reason() is not None:
+        interrupted = asyncio.run(drive(views(acceptance), acceptance.apply, _Lines().begin))
+    else:
+        interrupted = _in_cockpit(acceptance)
+    return _conclude(acceptance.folder, options, interrupted=interrupted)
+
+
+def _in_cockpit(acceptance: Acceptance) -> bool:
+    """Carry it out on the screen; return True if a signal ended it."""
+    from tui.app import Cockpit, open_cockpit
+    from tui.config import config_path, read_config
+    from tui.screens.accept import AcceptScreen
+
+    screen = AcceptScreen(acceptance.folder, views(acceptance), acceptance.apply)
+    return open_cockpit(Cockpit(accept_screen=screen, config=read_config(config_path())))
+
+
+def accept_parser() -> argparse.ArgumentParser:
+    about = "May this box go into service? PASS, FAIL or INCONCLUSIVE, with reasons and a certificate."
+    parser = parser_of("vramp accept", about, _EPILOG)
+    add_profile_options(parser)
+    group = parser.add_argument_group("acceptance")
+    group.add_argument(
+        "--phase", action="append", choices=tuple(PHASES), help="only this phase, even if it failed before; repeatable"
+    )
+    group.add_argument("--starts", type=int, metavar="N", help="starts of the server (default: accept.starts, or 3)")
+    group.add_argument("--hours", type=float, metavar="H", help="burn-in in all (default: accept.burn_in, or 24)")
+    group.add_argument(
+        "--like", nargs="+", type=Path, metavar="FOLDER", help="acceptances of boxes that passed: bounds"
+    )
+    group.add_argument("--by", metavar="NAME", help="who accepts it; written into the certificate")
+    group.add_argument("--resume", type=Path, metavar="FOLDER", help="continue the acceptance in this folder")
+    group.add_argument("--verify", type=Path, metavar="FOLDER", help="only make the certificate again and compare it")
+    group.add_argument("--force", action="store_true", help="start even if the preflight says that it will not work")
+    group.add_argument("--headless", action="store_true", help="progress lines, though there is a terminal")
+    group.add_argument("--junit", type=Path, metavar="FILE", help="write the criteria as tests for CI systems")
+    group.add_argument("--ctrf", type=Path, metavar="FILE", help="the same as a CTRF report")
+    return parser
+
+
+def _order(options: argparse.Namespace) -> Order:
+    """What the options ask for; raises `ProfileError`."""
+    if options.profile is None and options.url is None:
+        raise ProfileError("vramp accept: needs a profile, which says what the box must show")
+    asked = {"starts": options.starts, "burn_in": options.hours and f"{options.hours}h", "phases": options.phase}
+    options.set = [
+        *options.set,
+        *(f"accept.{key}={json.dumps(value)}" for key, value in asked.items() if value is not None),
+    ]
+    profile, where = profile_of(options)
+    if profile.server.engine == "none":
+        raise ProfileError(f'{where}: server.engine = "none": there is no server to accept')
+    profile = profile.model_copy(update={"accept": profile.accept or Accept()})
+    box = identity_of(asyncio.run(look_at_box()), profile) if options.like else None  # the others must be like it
+    demands, not_tested, like = demands_of(profile, options.like or [], box)
+    return Order(
+        profile=profile,
+        where=where,
+        repeats=options.phase is not None,
+        demands=demands,
+        not_tested=not_tested,
+        like=like,
+        by=options.by,
+        force=options.force,
+    )
+
+
+def _unfinished(name: str) -> Path | None:
+    """The newest acceptance of a profile, if it has no verdict yet."""
+    newest = max((path.parent for path in RUNS.glob(f"*Z-{name}-accept*/{LINES}")), default=None)
+    if newest is not None and (newest / CERTIFICATE).exists() and read_certificate(newest).verdict != "inconclusive":
+        return None
+    return newest
+
+
+class _Lines:
+    """Prints phases as they begin and end, and the progress of the run that goes on."""
+
+    def __init__(self) -> None:
+        self.last: AcceptView | None = None
+        self._print_line: Callable[[str], None] = print_status
+        self._run: Progress | None = None
+
+    def begin(self, print_line: Callable[[str], None]) -> Callable[[AcceptView], None]:
+        self._print_line = print_line
+        return self.update
+
+    def update(self, view: AcceptView) -> None:
+        before, self.last = self.last, view
+        if view.phase is not None and (before is None or before.phase != view.phase):
+            self._print_line(f"phase {view.phase}: {PHASES[view.phase]}; at least {duration(view.left_s)} left")
+        if view.run and (before is None or before.run != view.run):
+            self._print_line(f"run {view.run}")
+            self._run = Progress(self._print_line)
+        if view.snapshot is not None and self._run is not None:
+            self._run.update(view.snapshot)
+
+
+def _conclude(folder: Path, options: argparse.Namespace, *, interrupted: bool) -> int:
+    """Print what was judged and where it is; return the exit code."""
+    certificate = read_certificate(folder)
+    if options.junit is not None:
+        write_junit(options.junit, certificate_suites(certificate))
+    if options.ctrf is not None:
+        write_ctrf(options.ctrf, certificate)
+    lines = [criterion_line(criterion) for criterion in certificate.criteria]
+    lines += [f"{'NOT TESTED':<12}  {words}" for words in certificate.not_tested]
+    print_text(printable("\n".join([*lines, headline(certificate), *(f"  {why}" for why in certificate.reasons)])))
+    print_status(f"certificate: {folder / PAGE}")
+    if certificate.verdict == "inconclusive":
+        print_status(f"vramp accept ... --resume {folder} goes on, and adds to it")
+    return INTERRUPTED if interrupted else EXIT_CODES[certificate.verdict]
+
+
+def _verify(folder: Path) -> int:
+    """Make a certificate again from the evidence in its folder; return 1 if anything differs."""
+    differences = verify(folder)
+    print_text("\n".join(differences) if differences else f"{folder}: the certificate follows from its evidence")
+    return 1 if differences else 0

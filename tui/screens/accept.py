@@ -1,0 +1,133 @@
+"""The screen of an acceptance: its phases and criteria, and all about the one under the cursor."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from textual.binding import BindingType
+from textual.message import Message
+from textual.widgets import OptionList
+
+from loadgen.run.accept.live import AcceptView
+from loadgen.run.operations import Abort, Operation, Stop
+from tui import keys
+from tui.panels import accept as panel
+from tui.screens.base import ListScreen
+from tui.screens.dialogs import AskLeave, Leave
+from tui.widgets.rows import Rows
+from tui.widgets.rows_widgets import Pane, blank
+
+
+class AcceptScreen(ListScreen):
+    """Phases and criteria on the left; on the right, all about the one under the cursor."""
+
+    BINDINGS: ClassVar[list[BindingType]] = list(keys.ACCEPT)
+    HELP_KEYS = (*keys.ACCEPT, keys.PALETTE, keys.INTERRUPT)
+
+    @dataclass
+    class Watch(Message):
+        """The operator wants to see the run that goes on."""
+
+        folder: Path
+
+    def __init__(self, folder: Path, states: AsyncIterator[AcceptView], apply: Callable[[Operation], None]) -> None:
+        """Take the acceptance's folder, its states, which carry it out as they are drawn, and what can end it."""
+        super().__init__()
+        self._folder, self._states = folder, states
+        self.end = apply
+        self._interrupts = 0
+        self.view: AcceptView | None = None
+        self.leaving = False  # exit as soon as it is over
+
+    def on_mount(self) -> None:
+        self.query_one("#rows-head", Pane).show(lambda width: [panel.head(self.list.row_width)])
+        self._draw()
+
+    def on_screen_resume(self) -> None:
+        self._draw()
+
+    async def carry_out(self) -> None:
+        """Carry the acceptance out; raises `VrampError` if it cannot go on."""
+        async for view in self._states:
+            self.view = view
+            self._draw()
+
+    def _draw(self) -> None:
+        """Draw the present state, unless another screen is above this one or the app has ended."""
+        if self.view is not None and self.app.is_running and self.is_mounted and self.is_current:
+            self.query_one("#picker-header", Pane).show(lambda width: [panel.header(self._shown, width)])
+            self.fill()
+
+    @property
+    def _shown(self) -> AcceptView:
+        assert self.view is not None
+        return self.view
+
+    def fill(self) -> None:
+        if self.view is None or not self.is_mounted:
+            return
+        self.list.fill([*panel.rows(self.view, self.list.row_width)])
+        self.query_one("#rows-head", Pane).renew()
+        self.show_detail()
+
+    def show_detail(self) -> None:
+        self.query_one("#picker-detail", Pane).show(blank if self.view is None else self._detail)
+
+    def _detail(self, width: int) -> Rows:
+        """All about what is under the cursor."""
+        name, certificate = self.list.highlighted_id, self._shown.certificate
+        phase = next((each for each in certificate.phases if each.name == name), None)
+        if phase is not None:
+            return panel.phase_detail(self._shown, phase, width)
+        number = int(name.removeprefix("criterion ")) if name is not None else -1
+        found = certificate.criteria[number : number + 1] if number >= 0 else ()
+        return [row for criterion in found for row in panel.criterion_detail(criterion, width)]
+
+    # What the keys do.
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.action_watch()
+
+    def action_watch(self) -> None:
+        if self.view is not None and self.view.run:
+            self.post_message(self.Watch(self._folder / self.view.run))
+        else:
+            self.notify("No run goes on", timeout=3)
+
+    def action_leave(self) -> None:
+        """Leave at once if it is over, else ask."""
+        if self.over:
+            self.app.exit()
+            return
+        choices: list[tuple[Leave | None, str]] = [
+            ("stop", "f  finish and keep: end the present run, judge what was measured"),
+            ("abort", "a  abort now: end it at once, judge what was measured"),
+            (None, "g  go on"),
+        ]
+        question = f"The acceptance is not over; --resume {self._folder} can go on later"
+        self.app.push_screen(AskLeave(question, choices), self._leave)
+
+    def interrupt(self) -> None:
+        """Handle Ctrl+C: finish first, then abort, then leave whatever goes on."""
+        self._interrupts += 1
+        if self.over or self._interrupts > 2:
+            self.app.exit()
+        else:
+            self._leave("stop" if self._interrupts == 1 else "abort")
+
+    def _leave(self, how: Leave | None) -> None:
+        if how is None:
+            return
+        self.leaving = True
+        if self.over:
+            self.app.exit()
+        self.end(Stop() if how == "stop" else Abort())
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to end."""
+        return self.view is not None and self.view.over
