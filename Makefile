@@ -60,6 +60,7 @@ lint: $(INSTALLED_DEV)  ## format, lint, types, import contracts, links of the m
 	$(BIN)/mypy
 	$(BIN)/mypy .ci/*.py
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python .ci/layout.py > /dev/null
 	$(MKDOCS) --quiet
 
 check: lint  ## lint, the locks, known vulnerabilities, and the tests with their coverage

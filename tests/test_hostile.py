@@ -20,9 +20,9 @@ from hypothesis import given, settings, strategies
 from loadgen.errors import ResultError
 from loadgen.format import harmless
 from loadgen.run.replay import Replay
+from loadgen.schema.result import RESULT
 from loadgen.store.files import HISTOGRAMS
 from loadgen.store.journal import JOURNAL
-from loadgen.store.runs import RESULT
 from tests.journal import STARTED
 from tests.store.test_recover import journal, stage
 from tui.cli.__main__ import main

@@ -24,8 +24,8 @@ from loadgen.profile.document import build_profile, load_document, variant_names
 from loadgen.profile.schema import Profile
 from loadgen.report.assessment import best_of
 from loadgen.report.history import RunSummary, State, state_without_result
-from loadgen.schema.result import StageResult
-from loadgen.store.runs import RESULT, profile_of, started_of
+from loadgen.schema.result import RESULT, StageResult
+from loadgen.store.runs import profile_of, started_of
 
 Origin = Literal["yours", "site", "shipped"]
 SHIPPED_FOLDERS = (Path(__file__).parent / "profiles", Path(__file__).parents[1] / "profiles")

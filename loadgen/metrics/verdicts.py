@@ -6,12 +6,13 @@ Unknown facts break no rule. Thresholds are named constants.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
 import msgspec
 
-from loadgen.format import counted, memory
+from loadgen.format import counted, memory, ranges
 from loadgen.parts import part_called
 from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import GpuStage
@@ -412,3 +413,18 @@ def queueing(waiting: float | None) -> str | None:
 
 def _about(count: float) -> str:
     return f"{count:.1f}".removesuffix(".0")
+
+
+def merged(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Each text once, with all its subjects: `gpu 0-7`."""
+    alike: defaultdict[str, list[Verdict]] = defaultdict(list)
+    for verdict in verdicts:
+        alike[verdict.text].append(verdict)
+    return [
+        msgspec.structs.replace(same[0], subject=_subjects([one.subject for one in same])) for same in alike.values()
+    ]
+
+
+def _subjects(names: Sequence[str]) -> str:
+    gpus = [name.removeprefix("gpu ") for name in names]
+    return f"gpu {ranges(map(int, gpus))}" if all(gpu.isdecimal() for gpu in gpus) else ", ".join(names)

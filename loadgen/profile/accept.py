@@ -12,8 +12,7 @@ from typing import Self
 from pydantic import Field, FiniteFloat, model_validator
 
 from loadgen.criteria import FIGURES, PHASES, Direction, PhaseName, figure_kind
-from loadgen.profile.load import Table
-from loadgen.profile.values import Concurrency, Rate, Requests, Seconds, Share, Tokens
+from loadgen.profile.values import Concurrency, Rate, Requests, Seconds, Share, Table, Tokens
 
 
 class AcceptCriterion(Table):

@@ -9,7 +9,7 @@ import json
 import math
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from loadgen.profile.values import (
     MAX_CONCURRENCY,
@@ -30,6 +30,7 @@ from loadgen.profile.values import (
     Rates,
     Requests,
     Seconds,
+    Table,
     Tokens,
     Warmup,
 )
@@ -41,12 +42,6 @@ _OWN_FIELDS = """
     max_tokens max_completion_tokens max_output_tokens
 """.split()
 _MANY_ANSWERS = ("n", "best_of", "use_beam_search", "background")
-
-
-class Table(BaseModel):
-    """A table of the document: frozen, without unknown keys, each key described by the docstring under it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
 
 
 class Prefix(Table):

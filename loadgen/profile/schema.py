@@ -14,7 +14,7 @@ from pydantic_core.core_schema import SerializerFunctionWrapHandler
 
 from loadgen.profile import BASE
 from loadgen.profile.accept import Accept
-from loadgen.profile.load import Load, PlanSettings, StageSettings, Table
+from loadgen.profile.load import Load, PlanSettings, StageSettings
 from loadgen.profile.values import (
     BaseUrl,
     Concurrency,
@@ -23,6 +23,7 @@ from loadgen.profile.values import (
     Rate,
     Seconds,
     Share,
+    Table,
     Tokens,
     per_stream_limits_ms,
     slo_problem,

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from itertools import pairwise
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from loadgen.distributions import REPLAY, burstiness_of, check_lengths_text
 from loadgen.system import ALL_CPUS, parse_cpus
@@ -28,6 +28,12 @@ _OVER_STAGE = re.compile(r"(ttft|ttft_from_intended|tpot|itl|e2e)_(mean|p([1-9][
 _PER_STREAM = ("ttft", "tpot", "itl", "e2e")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OWN_HEADERS = "accept connection content-length content-type expect host transfer-encoding user-agent".split()
+
+
+class Table(BaseModel):
+    """A table of the document: frozen, without unknown keys, each key described by the docstring under it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
 
 
 def parse_duration_s(value: object) -> float:

@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 
 from loadgen.format import gib
+from loadgen.metrics.verdicts import merged
 from loadgen.record.subject import hardware_of, model_of
 from loadgen.schema.deltas import MAIN_LATENCIES, Summary
-from loadgen.schema.finding import Verdict, merged
+from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import GpuStage
 from loadgen.schema.result import Result, StageResult, met_limits
 from loadgen.schema.samples import GpuStatic

@@ -11,9 +11,10 @@ import msgspec
 
 from loadgen.format import UNKNOWN, counted, exact, exact_percent
 from loadgen.metrics.bursts import is_buffered
+from loadgen.metrics.verdicts import merged
 from loadgen.report.notes import has_numbers
 from loadgen.report.output import is_of_output, output_verdicts
-from loadgen.schema.finding import Verdict, merged
+from loadgen.schema.finding import Verdict
 from loadgen.schema.result import FailureCheck, Result, SloCheck, StageResult, met_limits
 from loadgen.searches import SEARCHES
 

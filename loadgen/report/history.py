@@ -29,10 +29,10 @@ from loadgen.report.assessment import best_of, first_line
 from loadgen.report.configuration import settings_of
 from loadgen.schema.certificate import Certificate
 from loadgen.schema.comparison import Difference
-from loadgen.schema.result import Result
+from loadgen.schema.result import RESULT, Result
 from loadgen.store.index import CERTIFICATE, Entry
 from loadgen.store.journal import JOURNAL, journal_is_held
-from loadgen.store.runs import RESULT, profile_of, read_result, started_of
+from loadgen.store.runs import profile_of, read_result, started_of
 
 State = Literal["complete", "stopped", "failed", "server_died", "goes on", "killed", "unreadable"]
 _UNKNOWN = "unknown"

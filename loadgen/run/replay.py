@@ -22,10 +22,10 @@ from loadgen.run.operations import Abort, NextStage, Operation, Pause, Resume, S
 from loadgen.run.shown_stages import ShownStages
 from loadgen.run.view import load_view, snapshot_of
 from loadgen.schema.journal import Happened, Line, RunStarted, Ticked, time_of
+from loadgen.schema.result import RESULT
 from loadgen.schema.snapshot import SNAPSHOT_S, InstanceView, Phase, ReplayView, SeriesPoint, ServerView, Snapshot
 from loadgen.server.process.log import LogTail
 from loadgen.store.journal import read_journal
-from loadgen.store.runs import RESULT
 from loadgen.until import is_set_within
 
 SLOWEST, FASTEST = 1.0, 100.0

@@ -28,10 +28,10 @@ from loadgen.record.record import Record
 from loadgen.run.settings import RunSettings
 from loadgen.schema.engine import EngineView, OwnRequests
 from loadgen.schema.journal import Happened, Line, RunFinished, RunStarted, Ticked, TickNumbers, time_of
-from loadgen.schema.result import Result
+from loadgen.schema.result import RESULT, Result
 from loadgen.schema.shared import DataFile, RunState
 from loadgen.store.files import Event, SafeFiles, require_format
-from loadgen.store.runs import RESULT, claim_folder, require_writable, write_result, write_summary
+from loadgen.store.runs import claim_folder, require_writable, write_result, write_summary
 from loadgen.telemetry.host import host_settings
 from loadgen.worker.timing import MIN_STANDSTILL_NS
 from loadgen.workload.data import Dataset

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 import msgspec
-
-from loadgen.format import ranges
 
 Severity = Literal["blocks", "warns", "info"]
 ORPHANED = "orphaned-server"  # the id of the finding that a killed run left a server behind
@@ -64,18 +62,3 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     subject: str  # `gpu 5`, `stage 3`
     text: str
     bad: bool = True  # it needs attention; otherwise it only explains
-
-
-def merged(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Each text once, with all its subjects: `gpu 0-7`."""
-    alike: defaultdict[str, list[Verdict]] = defaultdict(list)
-    for verdict in verdicts:
-        alike[verdict.text].append(verdict)
-    return [
-        msgspec.structs.replace(same[0], subject=_subjects([one.subject for one in same])) for same in alike.values()
-    ]
-
-
-def _subjects(names: Sequence[str]) -> str:
-    gpus = [name.removeprefix("gpu ") for name in names]
-    return f"gpu {ranges(map(int, gpus))}" if all(gpu.isdecimal() for gpu in gpus) else ", ".join(names)

@@ -28,6 +28,7 @@ from loadgen.schema.shared import DataFile, Diagnosis, RunState, SearchResult
 from loadgen.schema.start import ServerResult
 
 SCHEMA: Literal["vramp.result/1"] = "vramp.result/1"
+RESULT = "result.json"  # in the folder of a run
 _NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 SCHEMA_PATH = Path(__file__).with_name("result.schema.json")
 

@@ -27,8 +27,8 @@ from loadgen.schema.certificate import (
     Demand,
     RunMade,
 )
-from loadgen.schema.result import Result
-from loadgen.store.runs import RESULT, has_result, read_result
+from loadgen.schema.result import RESULT, Result
+from loadgen.store.runs import has_result, read_result
 
 LINES = "accept.jsonl"
 CERTIFICATE = "certificate.json"

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from loadgen.places import cache_folder
+from loadgen.schema.result import RESULT
 from loadgen.store.journal import JOURNAL
-from loadgen.store.runs import RESULT
 
 CERTIFICATE = "certificate.json"
 _VERSION = 1  # of the table and of what is in its rows

@@ -15,7 +15,7 @@ from loadgen.errors import UNDECODABLE, ResultError
 from loadgen.metrics.histogram import Histogram
 from loadgen.places import read_whole
 from loadgen.record.summary import summary_of
-from loadgen.schema.result import Result
+from loadgen.schema.result import RESULT, Result
 from loadgen.schema.summary import SUMMARY_SCHEMA, RunSummary
 from loadgen.store import runs
 from loadgen.store.files import HISTOGRAMS
@@ -34,7 +34,7 @@ class HistogramInterval(msgspec.Struct, frozen=True):
 
 def read_result(path: str | os.PathLike[str]) -> Result:
     """The result of a run, or of another tool's file."""
-    return runs.read_result(_file(Path(path), runs.RESULT))
+    return runs.read_result(_file(Path(path), RESULT))
 
 
 def read_summary(path: str | os.PathLike[str]) -> RunSummary:

@@ -20,10 +20,10 @@ from loadgen.record.record import Record
 from loadgen.record.stage import StageRecord
 from loadgen.schema.deltas import OUTCOMES, ClientDelta, StageDelta
 from loadgen.schema.journal import Happened, Line, RunFinished, RunStarted, Ticked, time_of
-from loadgen.schema.result import Result
+from loadgen.schema.result import RESULT, Result
 from loadgen.store.files import HISTOGRAMS, HistogramLog
 from loadgen.store.journal import JOURNAL, journal_is_held, read_journal
-from loadgen.store.runs import RESULT, has_result, write_result, write_summary
+from loadgen.store.runs import has_result, write_result, write_summary
 
 _DAMAGES_REPORTED = 20
 

@@ -21,13 +21,12 @@ from loadgen.errors import UNDECODABLE, ProfileError, ResultError
 from loadgen.masking import masked
 from loadgen.places import read_whole, require_own_folder, state_folder, takes_bytes, write_named, write_whole
 from loadgen.record.summary import summary_json, summary_of
-from loadgen.schema.result import SCHEMA, Result
+from loadgen.schema.result import RESULT, SCHEMA, Result
 from loadgen.schema.summary import SUMMARY_SCHEMA
 from loadgen.store.foreign.read import TOOLS, read_foreign
 from loadgen.store.journal import JOURNAL, journal_is_held
 
 RUNS = Path("runs")  # the folder of all runs, in the current folder
-RESULT = "result.json"
 SUMMARY = "summary.json"
 LAST = "last"  # means the newest run, so it cannot name a baseline
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -25,9 +25,9 @@ from loadgen.schema.certificate import (
     PhaseEnded,
     RunMade,
 )
-from loadgen.schema.result import Result
+from loadgen.schema.result import RESULT, Result
 from loadgen.store.acceptance import LINES, demands_of
-from loadgen.store.runs import RESULT, write_result
+from loadgen.store.runs import write_result
 from tests.metrics.served import run_of, served
 
 LOAD = "conc 16, ISL 512, OSL 128"

@@ -15,9 +15,10 @@ import jsonschema_rs
 from loadgen.errors import VrampError
 from loadgen.schema.deltas import OUTCOMES
 from loadgen.schema.journal import Line, RunStarted, Ticked
+from loadgen.schema.result import RESULT
 from loadgen.store.journal import JOURNAL, read_journal
 from loadgen.store.recover import recover
-from loadgen.store.runs import RESULT, has_result
+from loadgen.store.runs import has_result
 from tests.result_schema import require_schema
 
 GONE_WITHIN_S = 30.0

@@ -21,7 +21,7 @@ from loadgen.run.replay import Replay
 from loadgen.run.sweep import read_sweep
 from loadgen.schema.deltas import EncodedHistogram
 from loadgen.schema.journal import Continued
-from loadgen.schema.result import Result
+from loadgen.schema.result import RESULT, Result
 from loadgen.server.preflight.facts import _facts_of
 from loadgen.server.process.log import MAX_LINE_CHARS, LogTail, split_line, telling_lines
 from loadgen.server.recipes.imported import Choice, Origin, toml_text
@@ -30,7 +30,7 @@ from loadgen.server.vllm.diagnosis import diagnose, kernel_kills
 from loadgen.server.vllm.startup import StartupWatch, last_start
 from loadgen.store.journal import JOURNAL, part_of, read_journal
 from loadgen.store.recover import recover
-from loadgen.store.runs import RESULT, read_result
+from loadgen.store.runs import read_result
 from loadgen.telemetry.capture import played, read_capture
 from loadgen.workload import data as datasets
 from loadgen.workload.data import DatasetReader, Format, index_dataset

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.profile.load import Table
 from loadgen.profile.reference import _section, profile_reference
 from loadgen.profile.schema import tables
+from loadgen.profile.values import Table
 
 PAGE = Path(__file__).parents[2] / "docs" / "profile.md"
 

@@ -8,8 +8,9 @@ import pytest
 
 from loadgen.errors import ProfileError
 from loadgen.profile.document import load_document
+from loadgen.schema.result import RESULT
 from loadgen.store.journal import JOURNAL
-from loadgen.store.runs import RESULT, profile_of, run_folders
+from loadgen.store.runs import profile_of, run_folders
 from tests.tui.past_runs import leave_run
 from tui.catalog import (
     PROFILE_FOLDERS,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from loadgen.store.runs import RESULT
+from loadgen.schema.result import RESULT
 from tests.engines import NOBODY
 from tests.tui.cli.test_terminal import FLOWING
 from tests.tui.past_runs import ROOT, TOML, leave_run

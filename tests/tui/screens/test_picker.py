@@ -17,7 +17,7 @@ from loadgen.profile.schema import Profile
 from loadgen.run.operations import Stop
 from loadgen.run.run import Run
 from loadgen.schema.finding import Finding
-from loadgen.store.runs import RESULT
+from loadgen.schema.result import RESULT
 from tests.engines import simulator
 from tests.tui.cockpit import rows_of
 from tests.tui.past_runs import TOML, leave_run
