@@ -30,14 +30,14 @@ from loadgen.run.operations import Abort, NextStage, Operation, Stop
 from loadgen.run.run import Run
 from loadgen.run.settings import RunSettings
 from loadgen.schema.certificate import AcceptBegan, AcceptLine, AcceptResumed, Demand, RunMade
-from loadgen.schema.result import Result
+from loadgen.schema.result import RESULT, Result
 from loadgen.schema.shared import RunState
 from loadgen.schema.snapshot import Snapshot
 from loadgen.schema.start import ServerResult
 from loadgen.store.accept_log import AcceptLog
 from loadgen.store.acceptance import read_lines
 from loadgen.store.recover import recover
-from loadgen.store.runs import RESULT, claim_folder, has_result
+from loadgen.store.runs import claim_folder, has_result
 from loadgen.system import text_in
 
 _FOLDER = re.compile(r"(?P<number>[0-9]{2,})-(?P<phase>[a-z-]+)")
