@@ -37,6 +37,7 @@ BANDWIDTH_BOUND_PERCENT = 70.0
 """Of the memory's peak rate: what decode reaches where it waits for nothing else. A copy on an H100 reaches 89."""
 COMPUTE_BOUND_PERCENT = 40.0
 """MFU: what prefill reaches where it waits for nothing else. Large matrix products on an H100 reach 67."""
+MIN_RATE_S = 100.0  # errors are counted every ten seconds: over less, a rate of them is mostly chance
 HOST_FULL_PERCENT = 90.0
 MAX_STEAL_PERCENT = 5
 CORE_FULL_PERCENT = 97.0
@@ -102,14 +103,28 @@ def stage_verdicts(subject: str, facts: StageFacts) -> list[Verdict]:
     return [Verdict(id, subject, seen, bad=bad) for id, bad, seen in found if seen is not None]
 
 
-def error_verdicts(subject: str, gpus: Sequence[GpuStage]) -> list[Verdict]:
-    """New errors of each GPU in a stage: its figures may be those of a failing GPU."""
+def error_verdicts(subject: str, gpus: Sequence[GpuStage], span_s: float) -> list[Verdict]:
+    """New errors of each GPU in a stage of this length: its figures may be those of a failing GPU."""
     return [
-        Verdict(id, subject, f"gpu {gpu.index}: {counted(count, noun)}{_xid(gpu.xid_last) if name == 'xids' else ''}")
+        Verdict(id, subject, f"gpu {gpu.index}: {counted(count, noun)}{more(gpu, span_s)}", bad=bad)
         for gpu in gpus
-        for id, name, noun in _NEW_ERRORS
+        for id, bad, name, noun, more in _NEW_ERRORS
         if (count := getattr(gpu, name))
     ]
+
+
+def _no_more(gpu: GpuStage, span_s: float) -> str:
+    return ""
+
+
+def _last_xid(gpu: GpuStage, span_s: float) -> str:
+    return _xid(gpu.xid_last)
+
+
+def _correctable_rate(gpu: GpuStage, span_s: float) -> str:
+    """What ECC corrects costs nothing; how often it has to is what can be compared."""
+    count = gpu.ecc_correctable or 0
+    return f", about {3600 * count / span_s:,.0f} an hour" if span_s >= MIN_RATE_S else ""
 
 
 def _xid(last: int | None) -> str:
@@ -374,12 +389,13 @@ _GPU_RULES: tuple[tuple[str, bool, Callable[[GpuFacts], str | None]], ...] = (
     ("power-cap-changed", False, _other_cap),
     ("memory-retired", False, _retired),
 )
-_NEW_ERRORS = (
-    ("xid", "xids", "Xid error"),
-    ("ecc-uncorrectable", "ecc_uncorrectable", "new uncorrectable memory error"),
-    ("ecc-deferred", "ecc_deferred", "new deferred memory error"),
-    ("memory-retired", "bad_pages", "new bad page"),
-    ("memory-retired", "rows_remapped", "newly remapped row"),
+_NEW_ERRORS: tuple[tuple[str, bool, str, str, Callable[[GpuStage, float], str]], ...] = (
+    ("xid", True, "xids", "Xid error", _last_xid),
+    ("ecc-uncorrectable", True, "ecc_uncorrectable", "new uncorrectable memory error", _no_more),
+    ("ecc-deferred", True, "ecc_deferred", "new deferred memory error", _no_more),
+    ("ecc-correctable", False, "ecc_correctable", "new correctable memory error", _correctable_rate),
+    ("memory-retired", True, "bad_pages", "new bad page", _no_more),
+    ("memory-retired", True, "rows_remapped", "newly remapped row", _no_more),
 )
 _STAGE_RULES: tuple[tuple[str, bool, Callable[[StageFacts], str | None]], ...] = (
     ("client-limited", True, lambda stage: stage.client_limit),

@@ -291,7 +291,7 @@ def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardwar
     host = host_means(stage.hardware_samples.host, start_s, end_s)
     energy, compute = stage_energy(stage, hardware), stage_compute(stage, hardware)
     facts = _facts(stage, gpus, hardware.gpus, host, compute)
-    verdicts = [*stage_verdicts(stage.subject, facts), *error_verdicts(stage.subject, gpus)]
+    verdicts = [*stage_verdicts(stage.subject, facts), *error_verdicts(stage.subject, gpus, end_s - start_s)]
     return StageHardware(gpus, energy, compute, host, verdicts, sockets=server_sockets(stage, hardware))
 
 

@@ -258,11 +258,22 @@ def test_errors_are_counted_between_samples_around_the_stage() -> None:
     (stage,) = gpu_stages([GPU], {0: around[1:2]}, {0: around}, ())
     assert (stage.ecc_uncorrectable, stage.bad_pages, stage.xids, stage.xid_last) == (1, 2, 2, 79)
     assert stage.ecc_deferred is None
-    assert [(one.id, one.text) for one in error_verdicts("stage 1", [stage])] == [
+    assert [(one.id, one.text) for one in error_verdicts("stage 1", [stage], 8.0)] == [
         ("xid", "gpu 0: 2 Xid errors, the last one Xid 79"),
         ("ecc-uncorrectable", "gpu 0: 1 new uncorrectable memory error"),
         ("memory-retired", "gpu 0: 2 new bad pages"),
     ]
+
+
+def test_new_correctable_errors_are_information_with_a_rate() -> None:
+    around = [look(0.0, ecc_correctable=7), look(60.0), look(120.0, ecc_correctable=19)]
+    (stage,) = gpu_stages([GPU], {0: around}, {0: around}, ())
+    (short,), (long,) = (error_verdicts("stage 1", [stage], span_s) for span_s in (60.0, 120.0))
+    assert (short.id, short.bad, short.text) == ("ecc-correctable", False, "gpu 0: 12 new correctable memory errors")
+    assert long.text == "gpu 0: 12 new correctable memory errors, about 360 an hour"
+    quiet = [look(0.0, ecc_correctable=7), look(120.0, ecc_correctable=7)]
+    (stage,) = gpu_stages([GPU], {0: quiet}, {0: quiet}, ())
+    assert error_verdicts("stage 1", [stage], 120.0) == []
 
 
 def test_a_gpu_without_a_look_is_left_out() -> None:

@@ -102,6 +102,11 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
         "drain, reset or replace the GPU",
     ),
     (
+        "ecc-correctable",
+        "memory errors that ECC corrected during the stage, with their rate over 100 s or more: they cost no data",
+        "compare the rate with that of the other GPUs, and see memory-retired",
+    ),
+    (
         "hbm-below-rated",
         "the whole GPU reports at least 5 % less memory than its data sheet",
         "look for a lost memory stack in the kernel's log; replace the GPU",
