@@ -38,7 +38,7 @@ import numpy as np
 from loadgen.metrics.batch_means import ratio_variance
 from loadgen.metrics.difference import chance_of_misses, student_t, student_within
 from loadgen.metrics.trend import evidence_of_rise
-from loadgen.schema.certificate import Spread
+from loadgen.schema.certificate import Outcome, Spread
 
 FALSE_FAIL = 0.01  # of a certificate for a box exactly as good as demanded
 FALSE_PASS = 0.05  # of a certificate for a box that is not good enough in some criterion
@@ -93,6 +93,13 @@ def holm(p_values: Sequence[float], level: float) -> list[Held]:
             going = p_values[index] <= each
         found[index] = Held(going, each)
     return found
+
+
+def outcome_of(trial: Trial, held: Held, level: Level) -> Outcome:
+    """What one criterion comes to, once Holm's procedure has seen all."""
+    if held.is_rejected:
+        return "fail"
+    return "pass" if trial.p_bad <= level.not_pass else "inconclusive"
 
 
 def spread_of(values: Sequence[float], known: Spread | None) -> Spread:

@@ -81,9 +81,9 @@ class Accept(Table):
 
     phases: list[PhaseName] = Field(default=list(PHASES), min_length=1)
     """The phases to run; their order is always this one."""
-    starts: int = Field(default=3, ge=2, le=100)
+    starts: int = Field(default=5, ge=2, le=100)
     """How many times the server is started to measure performance: what differs from start to start is part of the
-    interval. With two starts an interval is wide."""
+    interval. With two or three an interval is wide."""
     burn_in: Seconds = 86_400.0
     """How long the burn-in lasts, in all."""
     burn_in_concurrency: Concurrency | None = None

@@ -27,6 +27,7 @@ from loadgen.metrics.acceptance import (
     level_of,
     of_shares,
     of_trend,
+    outcome_of,
     over_starts,
     rate_at_most,
     spread_of,
@@ -280,7 +281,7 @@ def _criterion(demand: Demand, one: Found, held: Held | None, level: Level, foll
             needs=one.needs,
         )
     low, high = one.trial.ends(held.level, level.not_pass)
-    outcome = one.outcome or _outcome(one.trial, held, level)
+    outcome = one.outcome or outcome_of(one.trial, held, level)
     scale = _SCALES[demand.rule]
     return Criterion(
         demand=demand,
@@ -298,12 +299,6 @@ def _criterion(demand: Demand, one: Found, held: Held | None, level: Level, foll
 
 
 _SCALES = {"mean": 1.0, "share": 100.0, "trend": 100.0}  # of trials, which know shares, not percent
-
-
-def _outcome(trial: Trial, held: Held, level: Level) -> Outcome:
-    if held.is_rejected:
-        return "fail"
-    return "pass" if trial.p_bad <= level.not_pass else "inconclusive"
 
 
 def edge_of(demand: Demand) -> float:

@@ -41,7 +41,7 @@ def profile(slo: Mapping[str, object] = SLO, **accept: Any) -> Profile:
         "server": {"engine": "simulator"},
         "load": {"isl": 512, "osl": 128, "concurrency": 16, "duration": "30s"},
         "slo": dict(slo),
-        "accept": {"phases": ["performance"], **accept},
+        "accept": {"phases": ["performance"], "starts": 3, **accept},
     }
     return build_profile(document, where="box.toml")
 

@@ -19,7 +19,7 @@ def test_criteria_and_their_bounds() -> None:
     assert accept is not None
     assert accept.criteria[0].bounds == {"at_most": 500}
     assert accept.criteria[0].margin == 0.05
-    assert accept.starts == 3
+    assert accept.starts == 5
 
 
 @pytest.mark.parametrize(
