@@ -127,6 +127,8 @@ def main_parser() -> argparse.ArgumentParser:
         "--fault", action="append", default=[], metavar="KIND:key=value,...", help="see simulator/faults.py"
     )
     flags.add_argument("--enable-prefix-caching", dest="prefix_caching", action=argparse.BooleanOptionalAction)
+    flags.add_argument("--enable-prompt-tokens-details", action="store_true", help="cached tokens in usage")
+    flags.add_argument("--session-tokens", action="store_true", help="answers carry x-session-token, as a router's do")
     flags.add_argument("--enable-mfu-metrics", dest="mfu_metrics", action=argparse.BooleanOptionalAction)
     # So that a recipe can be tried without its GPUs: `--set server.engine="simulator"`.
     for flag in ("--dtype", "--kv-cache-dtype", "--gpu-memory-utilization"):
@@ -182,9 +184,14 @@ async def _run(options: argparse.Namespace, loop: asyncio.AbstractEventLoop) -> 
     faults = [parse_fault(text) for text in options.fault]
     service = Service(loop, physics, model=name, seed=options.seed, faults=faults)
     service.log = log
-    server = HttpServer(
-        loop, Api(service, api_key=options.api_key, adapters=adapters).handle, keep_alive_s=options.keep_alive_s
+    api = Api(
+        service,
+        api_key=options.api_key,
+        adapters=adapters,
+        prompt_tokens_details=options.enable_prompt_tokens_details,
+        session_tokens=options.session_tokens,
     )
+    server = HttpServer(loop, api.handle, keep_alive_s=options.keep_alive_s)
     port = server.listen(options.host, options.port)
     log(f"Starting vLLM server on http://{options.host}:{port}", source="api_server.py:1034")
     uvicorn_log(f"Started server process [{os.getpid()}]")

@@ -12,6 +12,7 @@ from loadgen.simulator.engine import Engine, Sequence
 from loadgen.simulator.ground_truth import GroundTruth, Outcome, ServedStream
 from loadgen.simulator.http import LAST_CHUNK, STREAM_HEAD, Connection, chunk
 from loadgen.simulator.scores import Scores
+from loadgen.simulator.sessions import ServedSession
 from loadgen.simulator.tokens import ANSWER
 from loadgen.simulator.vllm_events import Events, Field, Finish
 
@@ -46,6 +47,8 @@ class Exchange:
     served: ServedStream
     with_usage: bool
     idle_close: bool
+    session: ServedSession | None = None
+    headers: str = ""  # of the response, besides its own
     scores: Scores | None = None
     finish: Finish = field(init=False)
     _settled: bool = False
@@ -60,6 +63,8 @@ class Exchange:
             return
         self._settled = True
         self.truth.ended(self.served, outcome)
+        if self.session is not None:
+            self.session.ended(self.sequence)
         if outcome == "completed":
             self.truth.tokens["input"] += self.sequence.prompt_len
             self.truth.tokens["output"] += output_tokens
@@ -83,7 +88,7 @@ class WholeAnswer(BaseAnswer):
         body = events.whole(generated, exchange.finish, with_usage=exchange.with_usage, scores=scores)
         exchange.truth.written(exchange.served.received_ns, time.time_ns())
         exchange.settle("completed", generated)
-        exchange.connection.respond(200, body, close=exchange.idle_close)
+        exchange.connection.respond(200, body, headers=exchange.headers, close=exchange.idle_close)
 
 
 class AnswerStream(BaseAnswer):
@@ -104,7 +109,7 @@ class AnswerStream(BaseAnswer):
         self._longer_at = 0 if events.running_usage else NEVER
         if not events.running_usage:
             self._head, self._tail = events.prepared(self.kind)
-        self.write(STREAM_HEAD)
+        self.write(STREAM_HEAD % exchange.headers.encode("latin-1"))
 
     def opening(self) -> None:
         """Send the role of a chat stream, together with its first token."""

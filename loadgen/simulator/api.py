@@ -1,9 +1,10 @@
 """vLLM's endpoints: turns JSON requests into sequences and answers, and serves endpoints for operators and tests.
 
 Besides vLLM's own: GET /truth (what was served, see `ground_truth`) and GET /truth?since=UNIX_NS&until=UNIX_NS (within
-that window; either may be missing), both without vramp's canaries, which are recognised by their X-Request-Id; POST
-/truth/reset; and to change a running engine POST /admin/faults `{"faults": ["reset:share=0.1"]}` and POST /admin/config
-`{"base_ms": 12}`; GET on either shows it. Unknown fields of a body are ignored, as by vLLM.
+that window; either may be missing), both without vramp's canaries, which are recognised by their X-Request-Id; GET
+/truth/sessions (what was served of each session, see `sessions`); POST /truth/reset; and to change a running engine
+POST /admin/faults `{"faults": ["reset:share=0.1"]}` and POST /admin/config `{"base_ms": 12}`; GET on either shows it.
+Unknown fields of a body are ignored, as by vLLM.
 """
 
 import time
@@ -38,6 +39,7 @@ from loadgen.simulator.http import Connection, Request
 from loadgen.simulator.physics import SIZE_OF_POOL
 from loadgen.simulator.scores import MAX_TOP, Scores
 from loadgen.simulator.service import Service
+from loadgen.simulator.sessions import TOKEN_HEADER, ServedSession
 from loadgen.simulator.vllm_events import Events, ResponseEvents, encode
 from loadgen.workload.questions import questions_of
 
@@ -158,11 +160,21 @@ class RequestRefused(Exception):
 class Api:
     """Answers requests on behalf of a service."""
 
-    def __init__(self, service: Service, *, api_key: str | None = None, adapters: Iterable[str] = ()) -> None:
-        """`adapters` are further names for the same model."""
+    def __init__(
+        self,
+        service: Service,
+        *,
+        api_key: str | None = None,
+        adapters: Iterable[str] = (),
+        prompt_tokens_details: bool = False,
+        session_tokens: bool = False,
+    ) -> None:
+        """`adapters` are further names for the same model; `session_tokens`: answers have one, as a router's do."""
         self._service = service
         self._names = (service.model, *adapters)
         self._api_key = api_key
+        self._prompt_tokens_details = prompt_tokens_details
+        self._session_tokens = session_tokens
         self._started = int(time.time())
         get, post = "GET", "POST"
 
@@ -183,6 +195,7 @@ class Api:
             "/detokenize": {post: self._detokenize},
             "/truth": {get: self._truth},
             "/truth/reset": {post: self._reset},
+            "/truth/sessions": {get: lambda connection, _: reply(connection, service.sessions.report())},
             "/admin/faults": {get: self._show_faults, post: self._set_faults},
             "/admin/config": {get: self._show_config, post: self._set_config},
         }
@@ -267,6 +280,7 @@ class Api:
     def _reset(self, connection: Connection, _request: Request) -> None:
         self._service.truth.reset()
         self._service.canaries.reset()
+        self._service.sessions.reset()
         self._service.engine.late_steps = self._service.engine.steps = 0
         reply(connection, {})
 
@@ -306,6 +320,9 @@ class Api:
         faults = chosen(service.faults, number, service.seed, streams)
         if "close_on_reuse" in faults and not connection.served:
             del faults["close_on_reuse"]
+        idle_ns = max(0, request.began_ns - connection.answered_ns) if connection.served else -1
+        if "reset_idle" in faults and idle_ns < faults["reset_idle"].seconds * 1e9:
+            del faults["reset_idle"]
         truth.faults.update(faults.keys())
         for kind in faults.keys() & set(HANGS):
             service.hang(faults[kind])
@@ -316,9 +333,13 @@ class Api:
 
     def _fails_at_once(self, connection: Connection, request: Request, faults: dict[str, Fault]) -> bool:
         """Send the answer of a fault that does not depend on the request; returns whether there was one."""
-        kind = next((kind for kind in ("close_on_reuse", "not_http", "silent", *REFUSALS) if kind in faults), None)
+        kind = next(
+            (kind for kind in ("close_on_reuse", "reset_idle", "not_http", "silent", *REFUSALS) if kind in faults), None
+        )
         if kind == "close_on_reuse":
             connection.lost()
+        elif kind == "reset_idle":
+            connection.reset()
         elif kind == "not_http":
             connection.write(NOT_HTTP)
             connection.close()
@@ -359,6 +380,9 @@ class Api:
         if known is not None:
             events.token_at = lambda index: known[index]
         events.token_at = wrong_text(faults, events.token_at, sequence.number)
+        if self._prompt_tokens_details:
+            events.cached = lambda: sequence.cached
+        session, headers = self._session_of(request)
         exchange = Exchange(
             connection=connection,
             sequence=sequence,
@@ -368,10 +392,21 @@ class Api:
             served=truth.arrived(request.received_ns, began_ns=request.began_ns, kernel_stamp=request.kernel_stamp),
             with_usage=with_usage and at_the_end,
             idle_close="idle_close" in faults,
+            session=session,
+            headers=headers,
             scores=scores,
         )
         sequence.stream = answer(exchange, faults, stream=body.stream, composed=known is not None)
         service.submit(sequence, request.received_ns)
+
+    def _session_of(self, request: Request) -> tuple[ServedSession | None, str]:
+        """The session of a request, which is recorded there, and the header of its answer with the router's token."""
+        session = self._service.sessions.of(request.headers)
+        if session is None:
+            return None, ""
+        token = f"token-of-{request.headers['x-session-id']}" if self._session_tokens else None
+        session.arrived(request.headers, token)
+        return session, "" if token is None else f"{TOKEN_HEADER}: {token}\r\n"
 
     def _events(self, sequence: Sequence, path: str, body: Generate, *, running_usage: bool) -> Events:
         prefix = {"/v1/completions": "cmpl", RESPONSES: "resp"}.get(path, "chatcmpl")

@@ -9,7 +9,8 @@ every time: `share=0.1` by a hash of seed and number, `nth=7` only that one, `ev
 Kinds, with the parameters that they take besides:
 - before an answer: `http_401` `http_429` `http_500` `http_503`; `echo` (500, with the request's headers in it);
   `not_http` (bytes that are not HTTP); `silent` (never a byte); `close_on_reuse` (a kept-alive connection closes when
-  its next request arrives, before any byte of an answer).
+  its next request arrives, before any byte of an answer); `reset_idle` (RST, when a request arrives on a connection
+  that has been idle for `seconds`).
 - ends of a stream, when event `after`+1 is due (default 1): `reset` (RST), `truncate` (closed inside a chunk),
   `early_end` (ends properly, without finish_reason and [DONE]), `error_event`, `abort` (ends as an engine aborts:
   finish_reason `abort`, usage, [DONE]), `stall` (for `seconds`; 0, the default,
@@ -54,9 +55,9 @@ TEXTS = ("wrong", "flip", "repeat", "replacement", "blank")
 ENDS = ("reset", "truncate", "early_end", "error_event", "abort")
 HANGS = ("kernel", "collective", "lost_wakeup", "scheduler")
 _OTHERS = (
-    "endless drift unsteady some_scores ignore_scores refuse_scores not_http silent close_on_reuse stall garbage "
-    "role_first multi split hold twice crlf ping empty reasoning tool_calls idle_close usage_none usage_end usage_zero "
-    "usage_partial hidden"
+    "endless drift unsteady some_scores ignore_scores refuse_scores not_http silent close_on_reuse reset_idle stall "
+    "garbage role_first multi split hold twice crlf ping empty reasoning tool_calls idle_close usage_none usage_end "
+    "usage_zero usage_partial hidden"
 ).split()
 KINDS = (*REFUSALS, *ENDS, *TEXTS, *HANGS, *_OTHERS)
 
@@ -264,7 +265,7 @@ class FaultyStream(AnswerStream):
         generated = exchange.sequence.generated
         event = exchange.events.token(self.kind, 0, generated, exchange.finish)
         closing = exchange.events.closing(generated, with_usage=exchange.with_usage)
-        return STREAM_HEAD + b"".join(map(self.frame, (event, *closing))) + LAST_CHUNK
+        return STREAM_HEAD % b"" + b"".join(map(self.frame, (event, *closing))) + LAST_CHUNK
 
     def _write_twice(self, data: bytes) -> None:
         # Data that ends with the last chunk ends the answer.

@@ -24,7 +24,7 @@ READ_SIZE = 65536
 ACCEPTS_AT_ONCE = 256
 STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
-    b"transfer-encoding: chunked\r\n\r\n"
+    b"transfer-encoding: chunked\r\n%b\r\n"
 )
 LAST_CHUNK = b"0\r\n\r\n"
 _stamp = struct.Struct("qq").unpack_from
@@ -57,6 +57,7 @@ class Connection:
         self.fd = sock.fileno()
         self.request: Request | None = None  # the one being answered
         self.served = 0  # requests answered before
+        self.answered_ns = 0  # when the last of them was (CLOCK_REALTIME)
         self._status = 200  # of the current answer
         self.on_lost: Callable[[], None] | None = None  # called if the client leaves before its answer is complete
         self.send = sock.send  # bound once: called for every token
@@ -136,6 +137,7 @@ class Connection:
         """End a complete answer: wait for the next request, or close if agreed or requested."""
         request, self.request, self.on_lost = self.request, None, None
         self.served += 1
+        self.answered_ns = time.time_ns()
         if request is not None:
             self.server.answered[request.path, request.method, self._status] += 1
         self._status = 200

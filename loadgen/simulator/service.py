@@ -9,6 +9,7 @@ from loadgen.simulator.faults import Fault
 from loadgen.simulator.ground_truth import GroundTruth
 from loadgen.simulator.metrics import Metrics
 from loadgen.simulator.physics import Physics
+from loadgen.simulator.sessions import ServedSessions
 from loadgen.worker.timing import PreciseTimer
 
 _COMPLAINT_S = 1.0  # a minute in vLLM
@@ -27,6 +28,7 @@ class Service:
         self.metrics = Metrics(model)
         self.truth = GroundTruth()
         self.canaries = GroundTruth()  # of vramp's canaries, which are not in `truth`
+        self.sessions = ServedSessions()
         self._timer = PreciseTimer(loop, self._tick)
         self.log: Callable[[str], None] = lambda text: None
         self._loop = loop

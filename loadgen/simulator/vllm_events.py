@@ -29,7 +29,7 @@ def usage(prompt: int, completion: int) -> dict[str, int]:
 class Events:
     """The event bytes of one stream."""
 
-    __slots__ = ("_envelope", "_prompt", "chat", "hidden", "running_usage", "start", "token_at", "zero_usage")
+    __slots__ = ("_envelope", "_prompt", "cached", "chat", "hidden", "running_usage", "start", "token_at", "zero_usage")
 
     def __init__(
         self, name: str, model: str, *, chat: bool, prompt: int, start: int, running_usage: bool = False
@@ -40,6 +40,7 @@ class Events:
         self.chat = chat
         self.start = start
         self.token_at: Callable[[int], int] = lambda index: tokens.answer_id(start + index)
+        self.cached: Callable[[], int] | None = None  # tokens of the prompt from the prefix cache, if usage has them
         self.running_usage = running_usage
         self.zero_usage = False  # running usage counts nothing
         self.hidden = 0  # tokens that usage counts, although they are not streamed
@@ -89,7 +90,7 @@ class Events:
 
     def closing(self, completion: int, *, with_usage: bool) -> list[bytes]:
         """What follows the last token: a usage event if requested, and the end."""
-        body = self._envelope | {"choices": [], "usage": self._counts(completion)}
+        body = self._envelope | {"choices": [], "usage": self._counts(completion) | self._details("prompt")}
         return [b"data: %b\n\n" % encode(body), DONE] if with_usage else [DONE]
 
     def whole(
@@ -107,8 +108,12 @@ class Events:
         elif scores is not None:
             choice |= scores
         if with_usage:
-            body["usage"] = usage(self._prompt, completion)
+            body["usage"] = usage(self._prompt, completion) | self._details("prompt")
         return encode(body)
+
+    def _details(self, prompt: str) -> dict[str, Any]:
+        """What usage has besides, at the end of an answer, under the endpoint's name for a prompt."""
+        return {} if self.cached is None else {f"{prompt}_tokens_details": {"cached_tokens": self.cached()}}
 
     def _counts(self, completion: int) -> dict[str, Any]:
         counts: dict[str, Any] = {**usage(self._prompt, completion + self.hidden if completion else 0)}
@@ -184,11 +189,12 @@ class ResponseEvents(Events):
     def _place(self) -> dict[str, Any]:
         return {"content_index": 0, "item_id": self._item, "output_index": 0}
 
-    def _usage(self, completion: int) -> dict[str, int]:
+    def _usage(self, completion: int) -> dict[str, Any]:
         total = self._prompt + completion
-        return {"input_tokens": self._prompt, "output_tokens": completion, "total_tokens": total}
+        counts = {"input_tokens": self._prompt, "output_tokens": completion, "total_tokens": total}
+        return counts | self._details("input")
 
-    def _response(self, status: str, text: str = "", usage: dict[str, int] | None = None) -> dict[str, Any]:
+    def _response(self, status: str, text: str = "", usage: dict[str, Any] | None = None) -> dict[str, Any]:
         content = [{"type": "output_text", "text": text, "annotations": []}]
         output = [{"id": self._item, "type": "message", "role": "assistant", "content": content}] if text else []
         return self._envelope | {"object": "response", "status": status, "output": output, "usage": usage}

@@ -7,8 +7,12 @@ from typing import Any, Literal
 
 import pytest
 
+from loadgen.simulator.engine import Engine
+from loadgen.simulator.physics import Physics
 from loadgen.workload.prompts import FALLBACK_IDS, WORDS, text_prompts, token_prompts
+from loadgen.workload.sessions.ceiling import Ceilings
 from loadgen.workload.sessions.data import SessionData, Sessions
+from loadgen.workload.sessions.generated import generated_tree
 from loadgen.workload.sessions.play import Play, PlayRules
 from loadgen.workload.sessions.tree import RecordedRequest, SessionTree, common_start, session_tree
 from loadgen.workload.sessions.writer import SessionWriter
@@ -66,3 +70,20 @@ def test_a_chat_holds_the_servers_answers_and_begins_anew_where_the_context_was_
     assert [len(each["content"].split()) for each in chat[::2]] == [65, 57, 57]  # with the anchor of each text
     assert chat[:3] == messages(1)
     assert [each["role"] for each in messages(3)] == ["user"]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_an_engine_with_room_hits_every_prompt_as_far_as_the_infinite_ceiling(number: int) -> None:
+    tree, ceilings = generated_tree(1, number, scale=0.02), Ceilings()
+    play = Play(tree, PlayRules(), salt=number)
+    writer = SessionWriter(Sessions(DATA), token_prompts(FALLBACK_IDS, 1))
+    engine = Engine(Physics(kv_blocks=1 << 20, max_model_len=1 << 20, max_num_batched_tokens=1 << 20))
+    for index, request in enumerate(tree.requests):
+        prompt = ids_of(writer, play, index)
+        sequence = engine.sequence(index, prompt, limit=1)
+        engine.add(sequence, 0)
+        assert engine.begin(0) is not None
+        engine.finish(0)
+        # The engine shares whole blocks of 16 tokens, and always computes the last token.
+        assert sequence.cached == min(ceilings.sent(play, index).infinite, request.isl - 1) // 16 * 16
+    assert engine.prefix_hits > 0.8 * engine.prefix_queries
