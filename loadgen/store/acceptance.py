@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import msgspec
 
@@ -36,6 +37,13 @@ _RENDERED = "certificate."  # the beginning of the names of the certificate and 
 _MOST_NAMED = 20
 
 
+class LiveRun(NamedTuple):
+    """A run that goes on, as if it ended now."""
+
+    made: RunMade
+    result: Result
+
+
 def read_lines(folder: Path) -> list[AcceptLine]:
     """The lines of an acceptance, without a torn last one; raises `ResultError`."""
     path = folder / LINES
@@ -54,10 +62,10 @@ def read_lines(folder: Path) -> list[AcceptLine]:
     return lines
 
 
-def read_evidence(folder: Path, live: Mapping[str, Result] | None = None) -> Evidence:
-    """All that an acceptance has left; `live` are results by folder that are not on disk yet. Raises `ResultError`."""
-    lines = read_lines(folder)
-    results = dict(live or {})
+def read_evidence(folder: Path, live: Sequence[LiveRun] = ()) -> Evidence:
+    """All that an acceptance has left, and what runs that go on have measured so far; raises `ResultError`."""
+    lines = [*read_lines(folder), *(run.made for run in live)]
+    results = {run.made.folder: run.result for run in live}
     for run in {line.folder for line in lines if isinstance(line, RunMade)} - results.keys():
         path = PurePosixPath(run)
         if path.is_absolute() or ".." in path.parts:
@@ -67,7 +75,7 @@ def read_evidence(folder: Path, live: Mapping[str, Result] | None = None) -> Evi
     return evidence_of(lines, results)
 
 
-def certificate_of(folder: Path, live: Mapping[str, Result] | None = None) -> Certificate:
+def certificate_of(folder: Path, live: Sequence[LiveRun] = ()) -> Certificate:
     """The certificate of what is known so far; raises `ResultError`."""
     return certificate_from(read_evidence(folder, live), {} if live else _checksums(folder))
 

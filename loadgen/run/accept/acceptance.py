@@ -30,18 +30,20 @@ from loadgen.run.operations import Abort, NextStage, Operation, Stop
 from loadgen.run.run import Run
 from loadgen.run.settings import RunSettings
 from loadgen.schema.certificate import AcceptBegan, AcceptLine, AcceptResumed, Demand, RunMade
-from loadgen.schema.result import RESULT, Result
+from loadgen.schema.result import RESULT
 from loadgen.schema.shared import RunState
 from loadgen.schema.snapshot import Snapshot
 from loadgen.schema.start import ServerResult
 from loadgen.store.accept_log import AcceptLog
-from loadgen.store.acceptance import read_lines
+from loadgen.store.acceptance import LiveRun, read_lines
 from loadgen.store.recover import recover
 from loadgen.store.runs import claim_folder, has_result
 from loadgen.system import text_in
+from loadgen.workload.questions import Question, questions_of
 
 _FOLDER = re.compile(r"(?P<number>[0-9]{2,})-(?P<phase>[a-z-]+)")
-_INTERIM_EVERY_S = 30.0  # how often the figures of a run that goes on are judged anew
+_INTERIM_S, _INTERIM_SHARE = 10.0, 0.01  # how often the figures of a run that goes on are judged: later, ever less
+EXACT_MATCH = "exact_match_percent"
 Beside = Callable[[Run], Awaitable[None]]
 """What is done while a run sends its load; when it returns, the load ends."""
 
@@ -93,6 +95,8 @@ class Acceptance:
         Raises `ResultError` for a folder that cannot be written or continued, `ProfileError` for another profile.
         """
         self.order = order
+        # Before a folder is claimed: a mistake leaves nothing behind.
+        self.questions = _questions(order)
         if folder is not None:
             _require_same(order, folder)
         self.folder = folder or claim_folder(f"{order.profile.name}-accept", datetime.now(UTC))
@@ -160,13 +164,18 @@ class Acceptance:
         self._note_made(folder)
 
     def _note_made(self, folder: Path) -> None:
-        made = _made(folder)
-        self.made.append(made)
-        self.write(RunMade(unix_s=time.time(), phase=made.phase, folder=made.folder, start=self._start_of(folder)))
+        self.made.append(_made(folder))
+        self.write(self._line_of(folder))
 
-    def _start_of(self, folder: Path) -> int:
-        """The number of the server's start; a server that vramp only attaches to has one."""
-        return int(folder.name.partition("-")[0]) if self.starts_server else 1
+    def _line_of(self, folder: Path) -> RunMade:
+        """The line for a run; a server that vramp only attaches to has a single start."""
+        number = int(folder.name.partition("-")[0])
+        return RunMade(
+            unix_s=time.time(),
+            phase=_phase_of(folder),
+            folder=folder.name,
+            start=number if self.starts_server else 1,
+        )
 
     # What is known.
 
@@ -197,10 +206,11 @@ class Acceptance:
         return sum(made.phase == phase and made.state == "complete" for made in self.made)
 
     @property
-    def live(self) -> dict[str, Result]:
-        """The run that goes on, by its folder, with its figures as of the last interim result."""
-        run = self._run
-        return {} if run is None or run.result is None else {run.folder.name: run.result}
+    def live(self) -> list[LiveRun]:
+        """The run that goes on, with its figures as of the last interim result."""
+        if self._run is None or self._run.result is None:
+            return []
+        return [LiveRun(self._line_of(self._run.folder), self._run.result)]
 
     @property
     def run_folder(self) -> Path | None:
@@ -241,17 +251,18 @@ class Acceptance:
             )
         )
         companion: asyncio.Task[None] | None = None
-        written_s = 0.0
+        due_s = 0.0
         try:
             async for self.snapshot in run.snapshots():
                 self.changed.set()
                 if self.snapshot.phase == "running":
                     if beside is not None and companion is None:
                         companion = asyncio.create_task(_then_end(run, beside))
-                    if self.snapshot.t_s - written_s >= _INTERIM_EVERY_S:
-                        written_s = self.snapshot.t_s
+                    if self.snapshot.t_s >= due_s:
+                        due_s = self.snapshot.t_s * (1 + _INTERIM_SHARE) + _INTERIM_S
                         await run.write()
         finally:
+            await run.close()
             if companion is not None:
                 companion.cancel()
                 await asyncio.wait({companion})
@@ -263,6 +274,13 @@ class Acceptance:
         if isinstance(run.error, ServerError) and not self.starts_server and not made.load_s:
             raise run.error
         return made
+
+
+def _questions(order: Order) -> Sequence[Question]:
+    """What is asked in phase output, if a share of right answers is demanded."""
+    accept = order.profile.accept or Accept()
+    asks = any(demand.figure == EXACT_MATCH for demand in order.demands)
+    return questions_of(accept.questions, accept.question_count) if asks else ()
 
 
 def _require_same(order: Order, folder: Path) -> None:
@@ -299,6 +317,11 @@ def _seeded(profile: Profile, seed: int) -> Profile:
     return profile.model_copy(update={"load": load, "server": server})
 
 
+def _phase_of(folder: Path) -> PhaseName:
+    """The phase that a run's folder is named after, such as `03-output`."""
+    return folder.name.partition("-")[2]  # type: ignore[return-value]
+
+
 def _made(folder: Path) -> Made:
     """Read what a run was; raises `ResultError`."""
     try:
@@ -307,11 +330,9 @@ def _made(folder: Path) -> Made:
         raise ResultError(f"{folder / RESULT}: cannot be read: {error.strerror}") from error
     except UNDECODABLE as error:
         raise ResultError(f"{folder / RESULT}: not a result of vramp: {error}") from error
-    phase: PhaseName = folder.name.partition("-")[2]  # type: ignore[assignment]  # it is named after it
+    load_s = sum(stage.duration_s for stage in result.stages)
     start_s = result.server.start.total_s if result.server is not None else None
-    return Made(
-        phase, folder.name, result.state, result.reason, sum(stage.duration_s for stage in result.stages), start_s
-    )
+    return Made(_phase_of(folder), folder.name, result.state, result.reason, load_s, start_s)
 
 
 def _without_amounts(document: dict[str, Any]) -> dict[str, Any]:

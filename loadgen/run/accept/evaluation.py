@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 
 from loadgen.errors import ServerError
-from loadgen.run.accept.acceptance import Acceptance
+from loadgen.run.accept.acceptance import EXACT_MATCH, Acceptance
 from loadgen.run.run import Run
 from loadgen.schema.certificate import Counted
-from loadgen.workload.questions import Question, questions_of
 
-FIGURE = "exact_match_percent"
 AT_ONCE = 4  # few, so that the load stays what it is
 _MAX_TOKENS = 512
 _TIMEOUT_S = 300.0
@@ -24,11 +21,9 @@ _MIN_CANARIES = 10  # under load, though all questions were answered before
 
 
 def unanswered(acceptance: Acceptance) -> list[int]:
-    """The numbers of the questions that have no answer yet, from 0; none if no share of right answers is demanded."""
-    if not any(demand.figure == FIGURE for demand in acceptance.began.demands):
-        return []
-    answered = {line.subject for line in acceptance.lines if isinstance(line, Counted) and line.figure == FIGURE}
-    return [number for number in range(len(_questions(acceptance))) if _subject(number) not in answered]
+    """The numbers of the questions that have no answer yet, from 0."""
+    answered = {line.subject for line in acceptance.lines if isinstance(line, Counted) and line.figure == EXACT_MATCH}
+    return [number for number in range(len(acceptance.questions)) if _subject(number) not in answered]
 
 
 async def ask_questions(acceptance: Acceptance, run: Run) -> None:
@@ -36,7 +31,7 @@ async def ask_questions(acceptance: Acceptance, run: Run) -> None:
 
     What fails is asked again in another run; if that is this one, no answer is a wrong answer.
     """
-    questions, numbers = _questions(acceptance), iter(unanswered(acceptance))
+    questions, numbers = acceptance.questions, iter(unanswered(acceptance))
     failures: dict[int, str] = {}
 
     async def ask_one_by_one() -> None:
@@ -63,7 +58,7 @@ def _note(acceptance: Acceptance, number: int, *, right: bool, text: str) -> Non
         Counted(
             unix_s=time.time(),
             phase="output",
-            figure=FIGURE,
+            figure=EXACT_MATCH,
             subject=_subject(number),
             count=int(right),
             trials=1,
@@ -74,7 +69,3 @@ def _note(acceptance: Acceptance, number: int, *, right: bool, text: str) -> Non
 
 def _subject(number: int) -> str:
     return f"question {number + 1}"
-
-
-def _questions(acceptance: Acceptance) -> Sequence[Question]:
-    return questions_of(acceptance.accept.questions, acceptance.accept.question_count)

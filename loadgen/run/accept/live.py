@@ -18,7 +18,7 @@ from loadgen.store.acceptance import certificate_of
 
 _LOOK_S = 1.0
 _JUDGE_S = 2.0  # after new lines
-_JUDGE_RUN_S = 30.0  # while only the run that goes on has something new
+_JUDGE_RUN_S = 10.0  # while only the run that goes on has something new
 
 
 @dataclass(frozen=True)
