@@ -14,7 +14,7 @@ import msgspec
 
 from loadgen.distributions import REPLAY
 from loadgen.errors import ProfileError
-from loadgen.format import NO_LOAD, setting
+from loadgen.format import NO_LOAD, counted, setting
 from loadgen.schema.journal import StageLoad, load_at
 from loadgen.schema.result import Limits, SloVerdict
 from loadgen.schema.shared import SearchPoint, SearchResult
@@ -61,7 +61,7 @@ class Stage(StageLoad, frozen=True):
         if self.no_load:
             return NO_LOAD
         if self.rate is None:
-            return f"conc {self.concurrency}"
+            return counted(self.concurrency or 0, "session") if self.work.sessions else f"conc {self.concurrency}"
         return f"replay {setting(self.rate)}/s" if self.arrival == REPLAY else f"rate {self.rate:g}/s"
 
     def at(self, measured_s: float) -> Stage:

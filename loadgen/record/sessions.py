@@ -37,11 +37,12 @@ def session_verdicts(stage: StageRecord) -> Iterator[Verdict]:
     found, hits = sessions_result(stage), stage.hits
     if found is None or hits is None or found.context_tokens is None or hits.pool_tokens is None:
         return
-    if hits.measured is None or hits.infinite is None or found.context_tokens <= hits.pool_tokens:
+    actual = hits.measured if hits.measured is not None else hits.engine
+    if actual is None or hits.infinite is None or found.context_tokens <= hits.pool_tokens:
         return
-    if hits.infinite - hits.measured < MIN_LOST:
+    if hits.infinite - actual < MIN_LOST:
         return
     live = counted(round(found.live or 0), "live context")
     needs = f"{live} need {number(found.context_tokens)} tokens, the KV cache has {number(hits.pool_tokens)}"
-    text = f"{needs}: {hits.measured:.0%} of the prompt tokens hit it, without its limit {hits.infinite:.0%} would"
+    text = f"{needs}: {actual:.0%} of the prompt tokens hit it, without its limit {hits.infinite:.0%} would"
     yield Verdict("contexts-exceed-cache", stage.subject, text)

@@ -215,7 +215,7 @@ class StageRecord:
     @property
     def hits(self) -> Hits | None:
         """Its prefix cache hits; None if nothing is known of them."""
-        return hits_of(self.counters, pool_tokens=(self._whole or self).kv_tokens)
+        return hits_of(self.counters, pool_tokens=(self._whole or self).kv_tokens, engine=self.engine)
 
     def measured_s(self, t_s: float) -> float:
         """How long it has been measured, `t_s` after the run began; 0 before that."""

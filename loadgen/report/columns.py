@@ -66,6 +66,12 @@ def _hbm_used_gib(row: Measured) -> float | None:
     return hbm_used_gib(row) if isinstance(row, StageResult) else None
 
 
+def _hits(name: str, row: Measured) -> float | None:
+    """A share of the prompt tokens, in percent."""
+    share = getattr(getattr(row, "hits", None), name, None)
+    return None if share is None else 100 * share
+
+
 def _met(row: Measured) -> bool | None:
     return met_so_far(row) if isinstance(row, StageResult) else None
 
@@ -198,6 +204,37 @@ _COLUMNS: dict[str, Column[Measured]] = {
         under="HBM bandwidth %",
         decimals=1,
     ),
+    **{
+        f"sessions_{name}": Column(title, figure("sessions", name), decimals=decimals)
+        for name, title, decimals in (
+            ("live", "live", 1),
+            ("context_tokens", "their tokens", 0),
+            ("begun", "begun", 0),
+            ("finished", "finished", 0),
+            ("cut", "cut", 0),
+            ("over_context", "too long", 0),
+            ("failed", "failed", 0),
+            ("lost", "lost", 0),
+            ("skipped_s", "skipped s", 0),
+            ("e2e_interactivity", "E2E tok/s", 1),
+        )
+    },
+    **{
+        f"hits_{name}": Column(title, lambda row, name=name: _hits(name, row), decimals=1)  # type: ignore[misc]
+        for name, title in {
+            "measured": "measured %",
+            "engine": "by the engine %",
+            "infinite": "without limit %",
+            "pool": "KV cache's size %",
+        }.items()
+    },
+    "output_tokens_per_s_p25": Column("P25 tok/s", figure("throughput", "output_tokens_per_s_p25"), decimals=1),
+    "cached_input_tokens_per_s_per_gpu": Column(
+        "cached tok/s/GPU", figure("throughput", "cached_input_tokens_per_s_per_gpu"), decimals=0
+    ),
+    "uncached_input_tokens_per_s_per_gpu": Column(
+        "uncached tok/s/GPU", figure("throughput", "uncached_input_tokens_per_s_per_gpu"), decimals=0
+    ),
     "met_limits": Column("limits", _met, short="SLO", words=True, width=6),
 }
 
@@ -290,6 +327,17 @@ EFFICIENCY = columns(
     "hbm_gb_per_s_per_gpu hbm_bandwidth_percent"
 )
 """The figures for comparing boxes, in a table of their own."""
+
+
+SESSIONS = columns(
+    "sessions_live sessions_context_tokens concurrency_mean sessions_begun sessions_finished sessions_cut "
+    "sessions_over_context sessions_failed sessions_lost sessions_skipped_s output_tokens_per_s_p25 "
+    "sessions_e2e_interactivity"
+)
+HITS = columns(
+    "hits_measured hits_engine hits_infinite hits_pool cached_input_tokens_per_s_per_gpu "
+    "uncached_input_tokens_per_s_per_gpu"
+)
 
 
 def known(shown: Sequence[Column[Measured]], rows: Sequence[Measured]) -> list[Column[Measured]]:

@@ -20,7 +20,9 @@ from loadgen.report.assessment import Answer, assessment, best_stage, first_line
 from loadgen.report.columns import (
     CURVE,
     EFFICIENCY,
+    HITS,
     LIMITS_MET,
+    SESSIONS,
     SHAPE,
     THROUGHPUT,
     NamedSummary,
@@ -106,6 +108,7 @@ def sections(result: Result, statistics: str = "count mean p50 p90 p99 max") -> 
         efficiency(stages),
         latency(stages, statistics),
         limits(stages),
+        sessions(stages),
         requests(stages),
         client_and_engine(result),
         parts(result),
@@ -388,6 +391,21 @@ def search(result: Result) -> Section:
     result_of_it = Note(found.kind, f"{resolved}{found.words}, {found.probes} probes; {found.why}")
     points = [point for point in found.points if found.kind == "knee" and point.held is not None]
     return Section("Search", [Table(_KNEE_CURVE, sorted(points, key=attrgetter("load")))], [result_of_it])
+
+
+def sessions(stages: Sequence[StageResult]) -> Section:
+    """What became of the sessions, and how much of their prompts was cached."""
+    played = [stage for stage in stages if stage.sessions is not None]
+    hits = [stage for stage in played if stage.hits is not None]
+    measured = [stage for stage in hits if stage.hits is not None and stage.hits.measured is not None]
+    unknown = "unknown: the server's usage does not say what it had cached (vLLM: --enable-prompt-tokens-details)"
+    return Section(
+        "Sessions",
+        [Table([load_column(stages), *SESSIONS], played), Table([load_column(stages), *known(HITS, hits)], hits)],
+        [Note("Hits", unknown)] if hits and not measured else [],
+        "A session belongs to no stage: it may begin in one and end in another. Hits are shares of prompt tokens, next "
+        "to what a cache without limit, and one of the KV cache's size, would hold of what was sent.",
+    )
 
 
 def tiers(result: Result) -> Section:

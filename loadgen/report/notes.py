@@ -5,7 +5,7 @@ Every table takes its words from here, so that terminal, Markdown and HTML say t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -18,6 +18,13 @@ from loadgen.schema.hardware_result import ComputeResult
 from loadgen.schema.result import FirstWave, Requests, Result, StageResult, is_known, met_limits
 
 LATENCY_TITLES = {"ttft": "TTFT", "ttft_from_intended": "TTFT from due", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
+LATENCY_TITLES |= {
+    "answer_ttft": "TTFT of the answer",
+    "ttft_first_turn": "TTFT of first turns",
+    "ttft_later_turns": "TTFT of later turns",
+    "e2e_per_token": "E2E per token",
+    "session_time": "whole sessions",
+}
 _MIN_TAIL = 0.01  # of the window: a shorter tail is not mentioned
 
 
@@ -66,10 +73,12 @@ def met_so_far(stage: StageResult) -> bool | None:
     return None if unsure and not is_known(stage) else met_limits(stage)
 
 
-def latency_titles(stages: Iterable[StageResult]) -> dict[str, str]:
+def latency_titles(stages: Sequence[StageResult]) -> dict[str, str]:
     """The latencies that a table of these stages shows; TTFT from intended only in open loop."""
-    open_loop = any(stage.target.rate is not None for stage in stages)
-    return {name: title for name, title in LATENCY_TITLES.items() if open_loop or name != "ttft_from_intended"}
+    shown = {name for stage in stages for name in stage.latency_ms} | set(MAIN_LATENCIES)
+    if not any(stage.target.rate is not None for stage in stages):
+        shown.discard("ttft_from_intended")
+    return {name: title for name, title in LATENCY_TITLES.items() if name in shown}
 
 
 def took_part(stage: StageResult) -> bool:

@@ -45,6 +45,7 @@ class Hits(msgspec.Struct, frozen=True):
     """Shares of prompt tokens that hit the prefix cache, or would; None is unknown."""
 
     measured: float | None  # of completed requests, by the server's usage (vLLM: --enable-prompt-tokens-details)
+    engine: float | None  # by the engine's counters: also of warm-up, of priming and of others' requests
     infinite: float | None  # in a cache without limit; computed from what the sessions sent
     pool: float | None  # in one of the size of the engine's KV cache
     pool_tokens: int | None  # that size, of all servers
