@@ -140,8 +140,9 @@ async def test_how_many_stages_are_to_come(engine: Simulator) -> None:
             numbers.append((snapshot.load.stage, snapshot.load.stages_planned))
         steps(run, snapshot)
 
-    _, error = await outcome(attach(engine, load=lasting("60s", concurrency=[4, 6])), act)
+    result, error = await outcome(attach(engine, load=lasting("60s", concurrency=[4, 6])), act)
     assert error is None
+    assert result.stages[3].stop_reason == "the operator measures it again"
     # By hand a stage more; the same load goes on after a pause as another; and so does what is measured once more.
     assert list(dict.fromkeys(numbers)) == [(1, 2), (2, 3), (3, 4), (4, 4), (5, 5)]
 
