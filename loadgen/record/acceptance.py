@@ -18,6 +18,7 @@ from loadgen.format import counted, iso_time, significant
 from loadgen.metrics.acceptance import (
     FALSE_FAIL,
     FALSE_PASS,
+    MAX_STARTS_NAMED,
     MIN_STARTS,
     MIN_TREND_VALUES,
     Held,
@@ -92,7 +93,8 @@ class Evidence:
     began: AcceptBegan
     results: Mapping[str, Result]
     starts: int = 0
-    looks: int = 0
+    looks: int = 0  # times that it was judged with something new
+    is_new: bool = False  # something was measured since
     last_s: float = 0.0
     version: str = ""
     box: BoxIdentity | None = None
@@ -109,20 +111,29 @@ class Evidence:
             case BoxSeen():
                 self.box = line.box
             case PhaseBegan():
-                self.phases[line.phase].began_s.append(line.unix_s)
-                self.phases[line.phase].ended = None
+                self._begin(line)
             case PhaseEnded():
                 self.phases[line.phase].ended = line
             case RunMade():
                 self.phases[line.phase].runs.append(line)
+                self.is_new = True
             case FactFound():
                 self.facts.append(line)
             case Counted():
                 self.counts.append(line)
+                self.is_new = True
             case ProbesRun():
                 self.probes = list(line.results)
             case Judged():
-                self.looks += 1
+                self.looks += self.is_new
+                self.is_new = False
+
+    def _begin(self, line: PhaseBegan) -> None:
+        self.phases[line.phase].began_s.append(line.unix_s)
+        self.phases[line.phase].ended = None
+        if line.phase == "box":  # looked at anew, after a boot
+            self.facts = [one for one in self.facts if one.phase != line.phase]
+            self.counts = [one for one in self.counts if one.phase != line.phase]
 
     def runs(self, *phases: PhaseName) -> Iterator[tuple[RunMade, Result]]:
         """The runs of some phases that have a result, in order."""
@@ -144,6 +155,7 @@ class Found(NamedTuple):
     trial: Trial | None = None
     samples: int | None = None
     starts: int = 0
+    values: tuple[float, ...] = ()
     needs: str = ""
     takes: Callable[[Level], str] | None = None  # what it would take, if the trial does not tell
 
@@ -198,7 +210,7 @@ def _verdict(phases: Sequence[PhaseRecord], criteria: Sequence[Criterion]) -> tu
     """Failed if anything failed; passed if everything that was asked for did, or was skipped."""
     by_outcome: dict[Outcome, list[str]] = {"fail": [], "inconclusive": [], "pass": []}
     for one in criteria:
-        by_outcome[one.outcome].append(f"{title(one.demand)}: {one.reason}")
+        by_outcome[one.outcome].append(f"{one.demand.phase}: {title(one.demand)}: {one.reason}")
     for phase in phases:
         told = any(one.demand.phase == phase.name and one.outcome == phase.state for one in criteria)
         if phase.state in ("fail", "inconclusive") and not told:
@@ -294,6 +306,7 @@ def _criterion(demand: Demand, one: Found, held: Held | None, level: Level, foll
         spread=one.trial.spread,
         samples=one.samples,
         starts=one.starts,
+        values=one.values,
         needs=one.needs or (one.takes(following) if one.takes is not None and outcome == "inconclusive" else ""),
     )
 
@@ -316,7 +329,7 @@ def _sentence(demand: Demand, outcome: Outcome, low: float, high: float) -> str:
         case "fail":
             return f"{interval}: all beyond {edge}"
         case _:
-            return f"{interval}: {edge} lies within, or too near"
+            return f"{interval}: {edge} lies within" if low <= edge_of(demand) <= high else f"{interval}: not sure yet"
 
 
 # The rules.
@@ -341,7 +354,7 @@ def _over_starts(demand: Demand, evidence: Evidence) -> Found:
         samples += stage.requests.completed
         is_lower_bound |= _is_lower_bound(stage, demand.figure)
     observed = fmean(values) if values else None
-    found = Found(_NOT_YET, observed=observed, samples=samples or None, starts=len(values))
+    found = Found(_NOT_YET, observed=observed, samples=samples or None, starts=len(values), values=tuple(values))
     planned = max(MIN_STARTS, evidence.starts)
     if len(values) < planned:
         reason = f"{len(values)} of {counted(planned, 'start')} count" if by_start else _NOT_YET
@@ -366,7 +379,7 @@ def _trial(demand: Demand, values: Sequence[float]) -> Trial | None:
 def _more_starts(demand: Demand, values: Sequence[float], level: Level) -> str:
     more = starts_needed(values, edge_of(demand), spread_of(values, demand.spread), level=level)
     if more is None:
-        return "no reasonable number of starts: it lies on the bound; a margin would tell what does not matter"
+        return f"more than {MAX_STARTS_NAMED - len(values)} more starts, or a wider margin"
     return f"about {counted(more, 'more start')}, if they are like those so far"
 
 
@@ -435,11 +448,7 @@ def _as_failures(trial: Trial) -> Trial:
 
 def _more_trials(bad: int, count: int, edge: float, level: Level) -> str:
     more = trials_needed(bad, count, edge, level)
-    return (
-        "no reasonable number: it lies on the bound"
-        if more is None
-        else f"about {more:,} more, if all goes on like this"
-    )
+    return "far more of them" if more is None else f"about {more:,} more, if all goes on like this"
 
 
 def _answered(demand: Demand, evidence: Evidence) -> Iterator[tuple[int, int]]:

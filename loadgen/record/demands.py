@@ -21,20 +21,21 @@ from loadgen.profile.values import per_stream_limits_ms, stage_limits_ms
 from loadgen.record.figures import LoadShape
 from loadgen.schema.certificate import Demand, Spread
 
-NEVER: dict[str, PhaseName] = {
-    "blocking_findings": "box",
-    "probe_failures": "silicon",
-    "start_differences": "start",
-    "output_faults": "output",
-    "ecc_uncorrectable": "burn-in",
-    "xids": "burn-in",
-    "gpu_resets": "burn-in",
-    "server_restarts": "burn-in",
-    "links_lost": "burn-in",
-    "stalls": "burn-in",
-    "failed_requests": "burn-in",
+_UNDER_LOAD: tuple[PhaseName, ...] = ("output", "performance", "burn-in")
+NEVER: dict[str, tuple[PhaseName, ...]] = {
+    "blocking_findings": ("box",),
+    "probe_failures": ("silicon",),
+    "start_differences": ("start",),
+    "output_faults": ("output",),
+    "ecc_uncorrectable": _UNDER_LOAD,
+    "xids": _UNDER_LOAD,
+    "gpu_resets": ("burn-in",),
+    "server_restarts": _UNDER_LOAD,
+    "links_lost": _UNDER_LOAD,
+    "stalls": _UNDER_LOAD,
+    "failed_requests": ("burn-in",),
 }
-"""Figures of which not one event is tolerated, by the phase that watches them."""
+"""Figures of which not one event is tolerated, and the phases that watch them."""
 _STEADY = {"ttft": 10.0, "tpot": 10.0, "server_memory": 5.0, "hbm": 5.0}
 """By how many percent a figure may rise during the burn-in, as for the verdict `rising`."""
 LIKE_FIGURES: dict[str, Direction] = {
@@ -120,8 +121,9 @@ def demand_of(
 
 def _never(profile: Profile) -> Iterator[Demand]:
     source = "nothing of this kind is tolerated"
-    for figure, phase in NEVER.items():
-        yield msgspec.structs.replace(demand_of(figure, "none_of", None, source), phase=phase)
+    for figure, phases in NEVER.items():
+        for phase in phases:
+            yield msgspec.structs.replace(demand_of(figure, "none_of", None, source), phase=phase)
     if not profile.slo.failed:
         yield demand_of("failed_requests", "none_of", None, "slo.failed is 0")
 

@@ -70,10 +70,8 @@ def criterion_line(criterion: Criterion) -> str:
     """One criterion as one line of a terminal."""
     needs = f"; it would take {criterion.needs}" if criterion.needs else ""
     demand = criterion.demand
-    words = (
-        f"{criterion.outcome.upper():<12}  {title(demand)}: {criterion.reason} (demanded: {demanded(demand)}){needs}"
-    )
-    return one_line(words)
+    outcome, of = f"{criterion.outcome.upper():<12}", f"{demand.phase}: {title(demand)}"
+    return one_line(f"{outcome}  {of}: {criterion.reason} (demanded: {demanded(demand)}){needs}")
 
 
 def certificate_sections(certificate: Certificate) -> list[Section]:

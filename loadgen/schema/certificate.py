@@ -171,7 +171,7 @@ class PhaseEnded(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 class Judged(msgspec.Struct, frozen=True, tag=True):
     """A certificate was made from all lines before this one.
 
-    Judging again after more starts is another chance of a false alarm, so that each time spends a share of it.
+    Judging again after more was measured is another chance of a false alarm, so that each time spends a share of it.
     """
 
     unix_s: _UnixS
@@ -200,6 +200,7 @@ class Criterion(msgspec.Struct, frozen=True, kw_only=True):
     the certificate's `pass_confidence`."""
     spread: Spread | None = None  # how much starts differ, as it entered the interval
     starts: int = 0  # those that count
+    values: tuple[float, ...] = ()  # of each of them
     samples: int | None = None  # streams, trials or values behind the figure
     needs: str = ""  # what it would take, while inconclusive
 

@@ -94,11 +94,27 @@ def test_an_inconclusive_box_passes_when_it_goes_on() -> None:
     assert (one.outcome, one.starts) == ("pass", 5)
 
 
-def test_judging_again_spends_less() -> None:
+def test_judging_again_spends_less_once_there_is_more() -> None:
     lines, results = box((1.0, 1.01, 1.02))
-    first, second = (criterion(certified([*lines, *more], results), TTFT) for more in ([], [Judged(1.7e9)]))
-    assert first.confidence is not None and second.confidence is not None
-    assert first.confidence < second.confidence
+    made = RunMade(unix_s=1.7e9, phase="performance", folder="performance-1", start=1)
+    first, same, more = (
+        criterion(certified([*lines, *added], results), TTFT).confidence or 0.0
+        for added in ([], [Judged(1.7e9)], [made, Judged(1.7e9)])
+    )
+    assert first == same < more
+
+
+def test_a_box_is_looked_at_anew() -> None:
+    lines = of_phase("box", counts("box", "blocking_findings", 1))
+    again = [*lines, *of_phase("box", counts("box", "blocking_findings", 0))[1:]]
+    assert (certified(lines, {}).verdict, certified(again, {}).verdict) == ("fail", "pass")
+
+
+def test_a_server_that_died_under_load_fails_in_any_phase() -> None:
+    lines, results = box((1.0, 1.0, 1.0, 1.0))
+    results["performance-2"] = replace(results["performance-2"], state="server_died", reason="out of memory")
+    certificate = certified(lines, results)
+    assert criterion(certificate, "server_restarts").reason == "1 of them: out of memory"
 
 
 @pytest.mark.parametrize(("scale", "outcome"), [(1.0, "pass"), (1.25, "fail")])
