@@ -29,6 +29,8 @@ _COUNTED = {
     **{"energy_j": "J", "link_read_bytes": "B", "link_write_bytes": "B", "pcie_bytes_per_s": "B/s"},
 }
 """Counters by unit, and other quantities without a plausible range."""
+_MAIN = ("gfx_percent", "hbm_used_bytes", "power_w", "temperature_hotspot_c", "gfx_clock_mhz")
+"""Without one of these, a verdict on the GPUs is missing."""
 _LARGE = 1e6  # from here on, a number is shown as three digits and a letter
 _UNITS = {"bytes": (GIB, "GiB"), "bytes_per_s": (1e6, "MB/s"), "percent": (1, "%"), "mhz": (1, "MHz")}
 _SEVERITIES: dict[Severity, tuple[str, str]] = {
@@ -110,7 +112,9 @@ def _measured(best: Tried | None) -> str:
         return "nothing works"
     doubted = sum(not check.plausible for exam in best.gpus for check in exam.checks)
     doubt = f", {doubted} impossible values" if doubted else ""
-    return f"{counted(len(best.gpus), 'GPU')} measured with {best.name}{doubt}"
+    absent = [name for name in _MAIN if any(getattr(exam.sample, name) is None for exam in best.gpus)]
+    without = f", without {', '.join(absent)}" if absent else ""
+    return f"{counted(len(best.gpus), 'GPU')} measured with {best.name}{without}{doubt}"
 
 
 def _box(found: Examination) -> str:

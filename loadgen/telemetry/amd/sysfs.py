@@ -75,7 +75,9 @@ def open_amd_sysfs(sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) -> Ba
 
 def _meta(sysfs: Path, cards: Sequence[_Card]) -> dict[str, Any]:
     versions = {
-        table.reason if isinstance(table, Missing) else f"{table.format_revision}.{table.content_revision}"
+        table.reason.removeprefix("gpu_metrics: ")
+        if isinstance(table, Missing)
+        else f"{table.format_revision}.{table.content_revision}"
         for table in (card.table() for card in cards)
     }
     return {"driver": known(sysfs / "module/amdgpu/version"), "gpu_metrics": ", ".join(sorted(versions))}

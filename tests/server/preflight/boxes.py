@@ -98,6 +98,7 @@ def _add_amd_box(box: Box, described: Mapping[str, Any], gpu: Mapping[str, Any])
 
 def _nvidia_gpus(box: Box, described: Mapping[str, Any], gpu: Mapping[str, Any]) -> None:
     gpus, samples = [], []
+    write(box.dev / "nvidiactl", "")
     for index in range(described["count"]):
         write(box.dev / f"nvidia{index}", "")
         static = GpuStatic(
