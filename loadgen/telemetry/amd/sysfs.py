@@ -74,12 +74,12 @@ def open_amd_sysfs(sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) -> Ba
 
 
 def _meta(sysfs: Path, cards: Sequence[_Card]) -> dict[str, Any]:
-    versions = {
-        table.reason.removeprefix("gpu_metrics: ")
-        if isinstance(table, Missing)
-        else f"{table.format_revision}.{table.content_revision}"
-        for table in (card.table() for card in cards)
-    }
+    versions = set[str]()
+    for table in (card.table() for card in cards):
+        if isinstance(table, Missing):
+            versions.add(table.reason.removeprefix("gpu_metrics").lstrip(": "))
+        else:
+            versions.add(f"{table.format_revision}.{table.content_revision}")
     return {"driver": known(sysfs / "module/amdgpu/version"), "gpu_metrics": ", ".join(sorted(versions))}
 
 
