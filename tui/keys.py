@@ -36,6 +36,7 @@ PAGES = (
     Page("9", "verdicts", "The limit, what is wrong, and the preflight's findings"),
     Page("i", "details", "All about one verdict, stage or GPU; a click on one shows it too"),
     Page("d", "results", "The results of the run, once it is done"),
+    Page("a", "sessions", "Live sessions: pauses, contexts, and prefix hits next to what a cache could hold"),
 )
 _NUMBERED = 9
 """How many of them have a digit as their key."""
@@ -200,7 +201,7 @@ def cockpit_hints(
     rest = [Hint(((PALETTE.key, PALETTE.action),), PALETTE.description), *(hint(*item) for item in _OTHER_HINTS)]
     if height < 2:
         (first, *_, last), *others = (each.keys[0][0] for each in views[:_NUMBERED]), *views[_NUMBERED:]
-        named = " ".join((f"{first}-{last}", *(each.keys[0][0] for each in others)))
+        named = f"{first}-{last} {''.join(each.keys[0][0] for each in others)}"
         return [[*own, Hint(((named, ""),), "views"), *leave, *note, *rest]]
     return [views, [*own, *note, *leave, *rest]]
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from loadgen.schema.engine import EngineSpan
 from loadgen.schema.result import Hits
 
+NO_HITS = Hits(None, None, None, None, None)
+
 
 def hits_of(counts: Mapping[str, int], *, pool_tokens: int | None, engine: EngineSpan | None = None) -> Hits | None:
     """The hits of a stage or a step; None if nothing is known of them."""

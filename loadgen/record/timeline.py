@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from math import inf
 from typing import NamedTuple
 
 from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.hits import NO_HITS, hits_of
 from loadgen.metrics.series import TimeSeries
 from loadgen.metrics.stage import StageMetrics
 from loadgen.record.stage import StageRecord
-from loadgen.schema.deltas import MAIN_LATENCIES, Summary
+from loadgen.schema.deltas import HIT_COUNTS, MAIN_LATENCIES, Summary
 from loadgen.schema.engine import EngineView, OthersTraffic
 from loadgen.schema.journal import Ticked
 from loadgen.schema.snapshot import RECENT_S, SNAPSHOT_S, WINDOW_S, SeriesPoint
@@ -26,6 +27,7 @@ _MAX_RECENT = int(2 * RECENT_S / SNAPSHOT_S)  # a damaged or foreign journal may
 class _Tick(NamedTuple):
     t_s: float
     latency: dict[str, list[Histogram]]  # including warm-up
+    hits: Counter[str]
     failed: int
     completed: int
 
@@ -51,10 +53,12 @@ class Timeline:
         if line.has_output or not line.held or self._heard_s is None:
             self._heard_s = line.t_s
         latency: dict[str, list[Histogram]] = {name: [] for name in MAIN_LATENCIES}
+        hits = Counter[str]()
         for one in metrics:
+            hits.update({name: one.counters[name] for name in HIT_COUNTS})
             for name, histograms in latency.items():
                 histograms += [one.latency[key] for key in (name, f"warmup_{name}") if key in one.latency]
-        self._recent.append(_Tick(line.t_s, latency, _failed(line), line.client.requests))
+        self._recent.append(_Tick(line.t_s, latency, hits, _failed(line), line.client.requests))
         while self._recent[0].t_s <= line.t_s - RECENT_S:
             self._recent.popleft()
         point = self._point(line, running, others)
@@ -76,7 +80,10 @@ class Timeline:
 
     def _point(self, line: Ticked, running: StageRecord | None, others: OthersTraffic | None) -> SeriesPoint:
         ttft, tpot = self._over("ttft", line.t_s - WINDOW_S), self._over("tpot", line.t_s - WINDOW_S)
-        engine = line.engine or EngineView()
+        engine, sessions = line.engine or EngineView(), line.sessions
+        kv_tokens = running.kv_tokens if running is not None else None
+        recent = sum((tick.hits for tick in self._recent), Counter[str]())
+        hits = hits_of(recent, pool_tokens=kv_tokens) or NO_HITS
         return SeriesPoint(
             t_s=round(line.t_s, 3),
             held=line.held,
@@ -91,6 +98,13 @@ class Timeline:
             engine_running=engine.running,
             engine_waiting=engine.waiting,
             kv_usage=engine.kv_usage,
+            live_sessions=None if sessions is None else sessions.live,
+            pausing_sessions=None if sessions is None else sessions.pausing,
+            due_requests=None if sessions is None else sessions.due,
+            context_tokens=None if sessions is None else sessions.context_tokens,
+            hit_percent=_percent(hits.measured),
+            infinite_hit_percent=_percent(hits.infinite),
+            pool_hit_percent=_percent(hits.pool),
             others_tokens_per_s=_others_tokens_per_s(running, others),
             read_lag_p99_ms=Histogram.decode(line.client.read_lag).percentile_ms(99),
             client_rss_mb=round(line.rss_bytes / 1e6, 1) if line.rss_bytes else None,
@@ -104,6 +118,10 @@ class Timeline:
             for histogram in tick.latency[name] if tick.t_s > after_s else ():
                 total.add(histogram)
         return total
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else round(100 * share, 2)
 
 
 def _failed(line: Ticked) -> int:

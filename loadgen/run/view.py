@@ -109,6 +109,7 @@ def snapshot_of(
         others=record.others,
         compute=_compute(record),
         stages=stages,
+        sessions=record.sessions,
         tiers=tier_results(stages),
         requests=requests_of(together) if together is not None else None,
         latency_ms=together.summaries(*MAIN_LATENCIES) if together is not None else {},

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from loadgen.schema.comparison import BaselineView, Comparison
-from loadgen.schema.deltas import Summary
+from loadgen.schema.deltas import SessionsNow, Summary
 from loadgen.schema.engine import EngineView, OthersTraffic
 from loadgen.schema.finding import Finding, Verdict
 from loadgen.schema.hardware_result import ComputeResult
@@ -146,6 +146,13 @@ class SeriesPoint(msgspec.Struct, frozen=True):
     read_lag_p99_ms: float | None = None
     client_cpu_percent: float | None = None
     client_rss_mb: float | None = None  # memory of all workers
+    live_sessions: int | None = None  # None, like the following ones, where the load is not sessions
+    pausing_sessions: int | None = None  # between an answer and the next request
+    due_requests: int | None = None  # of sessions, held back by `max_concurrency` or by the client
+    context_tokens: int | None = None  # in the contexts of the live sessions
+    hit_percent: float | None = None  # of prompt tokens, over the last `RECENT_S` seconds, by the server's usage
+    infinite_hit_percent: float | None = None  # what a cache without limit would have had
+    pool_hit_percent: float | None = None  # or one of the size of the engine's KV cache
     others_tokens_per_s: float | None = None  # output for others; None if there is no evidence of any under load
 
 
@@ -226,6 +233,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     distributions: tuple[Distribution, ...] = ()  # of the running or last stage, then of the one before it
     baseline_distribution: Distribution | None = None  # of the baseline's stage under the same load; its `stage` is 0
     slo_ms: dict[str, float] = {}
+    sessions: SessionsNow | None = None  # None where the load is not sessions
     tiers: tuple[TierResult, ...] = ()  # as far as they are known
     search: SearchResult | None = None  # once a search has ended
     variants: tuple[str, ...] = ()  # with which the server can be restarted

@@ -27,7 +27,7 @@ from loadgen.workload.sessions.play import Due, Play
 from loadgen.workload.sessions.writer import SessionWriter
 from loadgen.workload.work import draw, record_for
 
-_WORKERS = 1024  # sessions are numbered over all workers: the serial number on its worker, then the worker's
+_SERIAL_BITS = 24  # sessions are numbered over all workers: the worker's number, then the session's on it
 _EMPTY_S = 0.1  # until the next session begins after one that had nothing to send
 _ROWS = 12  # sessions reported one by one
 
@@ -121,7 +121,7 @@ class LiveSessions:
 
     def _begin(self, inside: tuple[float, float] | None = None) -> None:
         """Begin the next session: with its first turn, or `inside` the recording, between these shares of it."""
-        number = self._serial * _WORKERS + self._worker
+        number = (self._worker << _SERIAL_BITS) + self._serial
         trace = record_for(self._seed, 0, self._serial * self._ranks + self._rank, self.wanted.data.sessions)
         self._serial += 1
         start = None

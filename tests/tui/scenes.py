@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from loadgen.schema.comparison import Comparison
-from loadgen.schema.deltas import Summary
+from loadgen.schema.deltas import SessionRow, SessionsNow, Summary
 from loadgen.schema.engine import EngineLatencyMs, EngineStage, EngineView, OthersTraffic, SpecDecode, TruthCheck
 from loadgen.schema.finding import Finding
 from loadgen.schema.hardware_result import EnergyResult
@@ -28,6 +28,7 @@ from loadgen.schema.snapshot import (
     ServerView,
     Snapshot,
 )
+from loadgen.schema.start import ServerStart
 from tests.tui.cockpit import Seat
 from tests.tui.scripted import LADDER, NO_REQUESTS, STAGE_S, host, running, with_gpus
 
@@ -228,6 +229,36 @@ def _engine_of_others(t_s: float, conc: float) -> EngineView:
         prompt_tokens_by_source={"local_compute": 900, "local_cache_hit": 100},
         hbm_bytes_per_s=2.1e12,
         unavailable={"tflops_per_gpu": "start vLLM with --enable-mfu-metrics"},
+    )
+
+
+def playing(t_s: float) -> Snapshot:
+    """A moment of a load of sessions, whose contexts outgrow the KV cache as more of them live."""
+    live = int(8 + t_s / 4)
+    pausing, contexts = live * 2 // 3, 123_000 * live
+    hit = 96.0 if contexts < 2_100_000 else max(4.0, 96.0 - (contexts - 2_100_000) / 20_000)
+    rows = [
+        SessionRow(n, 7 * n, 5 + n, 40 + n, int(n % 3 == 0), False, 200_000 - 9_000 * n, round(hit / 100, 2))
+        for n in range(12)
+    ]
+    now = moment(t_s)
+    point = msgspec.structs.replace(
+        now.point,
+        held=live - pausing,
+        live_sessions=live,
+        pausing_sessions=pausing,
+        due_requests=0,
+        context_tokens=contexts,
+        hit_percent=hit,
+        infinite_hit_percent=96.4,
+        pool_hit_percent=min(96.4, hit + 2.0),
+    )
+    return msgspec.structs.replace(
+        now,
+        point=point,
+        load=msgspec.structs.replace(now.load, concurrency=live, held=live - pausing),
+        server=msgspec.structs.replace(now.server, start=ServerStart(kv_cache_tokens=2_100_000)),
+        sessions=SessionsNow(live, 0, pausing, 0, contexts, rows),
     )
 
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.tui.cockpit import seated
-from tests.tui.scenes import ERRORS, HOSTS, SNAPSHOT_S, watch, watching, without_server
+from tests.tui.scenes import ERRORS, HOSTS, SNAPSHOT_S, playing, watch, watching, without_server
 from tests.tui.scripted import running, starting
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -48,6 +48,16 @@ async def test_views_of_an_afternoon(size: str) -> None:
             if size in sizes:
                 await seat.press("escape", "escape", *key)
                 compare(f"{name}-{size}", seat.rows)
+
+
+@pytest.mark.parametrize("size", ["80x24", "120x40"])
+async def test_sessions(size: str) -> None:
+    async with seated(SIZES[size]) as seat:
+        for step in range(240):
+            seat.screen.gather(playing(step / 2))
+        await seat.show(playing(120.0))
+        await seat.press("a")
+        compare(f"sessions-{size}", seat.rows)
 
 
 @pytest.mark.parametrize("size", ["80x24", "120x40"])

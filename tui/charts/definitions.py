@@ -81,6 +81,31 @@ ENGINE_CHARTS = {
     ),
 }
 
+SESSION_CHARTS = {
+    "session-live": Chart(
+        "live sessions",
+        (
+            Series("pausing_sessions", "in a pause", "waiting", "area"),
+            Series("held", "requests", "running", "dots"),
+            Series("live_sessions", "live", "held"),
+        ),
+        number=fmt.setting,
+    ),
+    "session-context": Chart(
+        "tokens of their contexts",
+        (Series("kv_tokens", "KV cache", "hbm", "dots"), Series("context_tokens", "contexts", "kv")),
+    ),
+    "session-hits": Chart(
+        "prefix hit %",
+        (
+            Series("infinite_hit_percent", "without limit", "before", "dots"),
+            Series("pool_hit_percent", "KV cache's size", "p99", "dots"),
+            Series("hit_percent", "measured", "p50"),
+        ),
+        most=100.0,
+    ),
+}
+
 BOX_CHARTS = {
     "box-busy": Chart(
         "GPUs busy %",
@@ -111,7 +136,7 @@ BOX_CHARTS = {
 COLUMNS = tuple(
     dict.fromkeys(
         series.column
-        for charts in (OVERVIEW_CHARTS, ENGINE_CHARTS, BOX_CHARTS)
+        for charts in (OVERVIEW_CHARTS, ENGINE_CHARTS, SESSION_CHARTS, BOX_CHARTS)
         for chart in charts.values()
         for series in chart.series
     )

@@ -92,7 +92,9 @@ class Timeline:
             point = snapshot.point
             engine = self._engine_values(snapshot.engine, point.t_s)
             box = _box_values(snapshot) if not snapshot.has_server else {}
-            self.history.add(point.t_s, _values_of(point) | engine | _watched_values(snapshot) | box)
+            self.history.add(
+                point.t_s, _values_of(point) | engine | _kv_tokens(snapshot) | _watched_values(snapshot) | box
+            )
             self._add_samples(snapshot)
         self.marks.add(snapshot)
         self._add_errors(snapshot)
@@ -211,6 +213,12 @@ def _box_values(snapshot: Snapshot) -> dict[str, float | None]:
 def _values_of(point: SeriesPoint) -> dict[str, float | None]:
     found = {column: getattr(point, column) for column in COLUMNS if column in SeriesPoint.__struct_fields__}
     return found | {"kv_percent": _percent(point.kv_usage)}
+
+
+def _kv_tokens(snapshot: Snapshot) -> dict[str, float | None]:
+    """Return the size of the KV cache, next to the contexts of sessions."""
+    start = snapshot.server.start
+    return {} if start is None or snapshot.sessions is None else {"kv_tokens": start.kv_cache_tokens}
 
 
 def _percent(share: float | None) -> float | None:

@@ -116,6 +116,11 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
         "more than 2 GiB were in use before vramp started the server",
         "see who holds it: view 4",
     ),
+    (
+        "contexts-exceed-cache",
+        "the contexts of the live sessions take more tokens than the KV cache has, and their prompts hit it less",
+        "fewer live sessions, a larger KV cache, or a second tier for it (offloading)",
+    ),
     ("kv-limited", "KV cache full, or preemptions", "shorter sequences, fewer streams, more memory for the cache"),
     ("queueing", "requests wait in the engine", "it is saturated at this load"),
     ("capped", "load.max_concurrency held back arrivals", "intended, or raise the cap"),

@@ -87,6 +87,13 @@ class Frame(msgspec.Struct, frozen=True):
         return self.snapshot.load.no_load and not self.wanted.value
 
     @property
+    def load_unit(self) -> str:
+        """The unit of the load: `streams`, `sessions` or `req/s`."""
+        if self.wanted.open_loop:
+            return "req/s"
+        return "streams" if self.snapshot.sessions is None else "sessions"
+
+    @property
     def stale(self) -> bool:
         """Whether the numbers are old although the run is not over."""
         return not self.done and self.age_s > STALE_AFTER_S

@@ -71,7 +71,8 @@ def _progress(frame: Frame) -> list[_Item]:
     moves = current is not None and current.running and current.target.moves is not None
     stage = f"stage {load.stage or fmt.UNKNOWN} of {max(load.stage, load.stages_planned)}"
     value = fmt.setting(frame.wanted.value)
-    wanted = f"rate {value}/s" if frame.wanted.open_loop else fmt.NO_LOAD if frame.no_load else f"conc {value}"
+    units = {"streams": f"conc {value}", "sessions": f"{value} sessions", "req/s": f"rate {value}/s"}
+    wanted = fmt.NO_LOAD if frame.no_load and not frame.wanted.open_loop else units[frame.load_unit]
     role = "warn" if phase in ("blocked", "paused", "stopping", "holding") else "dim"
     return [
         (0, ((stage, "text"),)),

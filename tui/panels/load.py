@@ -17,6 +17,12 @@ _HINT_CELLS = 18
 _ROOMY = 8  # rows from which on there is room for more than the load
 _WORDY = 36  # cells from which on labels are not shortened
 _STRIP_FROM = 60  # from this width on the panel is a strip across a narrow terminal
+_UNITS = {
+    "streams": ("concurrency", "conc"),
+    "sessions": ("live sessions", "sessions"),
+    "req/s": ("rate, req/s", "rate/s"),
+}
+"""The load's units, in full and short."""
 _CHOICES: dict[str, tuple[Word, tuple[str, ...], str]] = {
     "blocked": (("the start would fail", "bad"), ("start_anyway",), " starts anyway, "),
     "failed": (("there is no server", "bad"), ("restart",), " restarts it, "),
@@ -37,7 +43,7 @@ def load(frame: Frame, width: int, height: int) -> Rows:
         in_a_row = tuple(word for need in reported for word in (*need, ("  ", "text")))
         needs = cropped(in_a_row, width - width_of((state,)) - len("load "))
         return [titled("load", (*needs, state), width), _strip(frame, width), server_strip(frame), client_strip(frame)]
-    roomy, unit = height >= _ROOMY, "rate, req/s" if frame.wanted.open_loop else "concurrency"
+    roomy, unit = height >= _ROOMY, _UNITS[frame.load_unit][0]
     rows = [
         titled("load", (state,) if roomy or not reported or state[1] == "warn" else reported[0][:1], width),
         spread(((f" {unit}", "text"),), _value(frame), width - 1),
@@ -170,14 +176,20 @@ def _value(frame: Frame) -> Row:
 
 def _held(frame: Frame) -> Row:
     load = frame.snapshot.load
+    sessions = frame.snapshot.sessions
+    if sessions is not None:
+        counts = (("live ", "dim"), (f"{sessions.live:>5}", "held"))
+        return (*counts, ("  requests ", "dim"), (f"{fmt.count(load.held):>5}  ", "running"))
     waiting: Word = (f"{fmt.count(load.queued):>5}  ", "warn" if load.queued else "text")
     return (("held ", "dim"), (f"{fmt.count(load.held):>5}", "held"), ("   waiting ", "dim"), waiting)
 
 
 def _share(frame: Frame) -> float | None:
-    """Return the share of the target that is reached: streams in closed loop, requests a second in open loop."""
+    """Return the share of the target that is reached: streams or sessions in closed loop, else requests a second."""
     wanted = frame.wanted.value
-    got = frame.snapshot.point.requests_per_s if frame.wanted.open_loop else frame.snapshot.load.held
+    sessions = frame.snapshot.sessions
+    held = frame.snapshot.load.held if sessions is None else sessions.live
+    got = frame.snapshot.point.requests_per_s if frame.wanted.open_loop else held
     return got / wanted if wanted and got is not None else None
 
 
@@ -192,8 +204,7 @@ def _stage_row(frame: Frame, width: int) -> Row:
 
 
 def _strip(frame: Frame, width: int) -> Row:
-    unit = "rate/s" if frame.wanted.open_loop else "conc"
-    left = ((f" {unit} ", "dim"), *_value(frame), *_held(frame))
+    left = ((f" {_UNITS[frame.load_unit][1]} ", "dim"), *_value(frame), *_held(frame))
     stage = ((f"stage {fmt.duration(frame.snapshot.load.stage_elapsed_s):>6} ", "dim"),)
     room = max(0, width - sum(len(text) for text, _ in (*left, *stage)) - 4)
     return spread((*left, *bar(_share(frame), room, "held")), stage, width - 1)

@@ -11,9 +11,22 @@ from textual.containers import Container
 from textual.widget import Widget
 
 from loadgen import format as fmt
-from tui.charts.definitions import ENGINE_CHARTS
+from tui.charts.definitions import ENGINE_CHARTS, SESSION_CHARTS
 from tui.keys import OVERVIEW
-from tui.panels import comparison, curve, details, gpus, health, hosts, latency, load, messages, results, startup
+from tui.panels import (
+    comparison,
+    curve,
+    details,
+    gpus,
+    health,
+    hosts,
+    latency,
+    load,
+    messages,
+    results,
+    sessions,
+    startup,
+)
 from tui.panels.frame import Frame, Paint, Panel, chart_panels, panels
 from tui.panels.stages import loads
 from tui.screens import tables
@@ -35,6 +48,7 @@ COPIES: Mapping[str, Callable[[Frame], str]] = {
     "latency": tables.percentiles,
     "gpus": tables.gpus,
     "engine": tables.engine,
+    "sessions": tables.sessions,
     "log": tables.log,
     "errors": tables.errors,
     "events": tables.events,
@@ -82,9 +96,11 @@ _FEW_GPUS, _SOME_GPUS = 2, 4  # up to this many leave room for the stages
 
 def compose(book: LogBook) -> Iterator[Widget]:
     """Yield a container for each view."""
+    played = Container(*chart_panels(SESSION_CHARTS), id="session-charts")
     engine = Container(*chart_panels(ENGINE_CHARTS), id="engine-charts")
     special: dict[str, list[Widget]] = {
         "engine": [engine, Panel(health.engine, id="engine-table")],
+        "sessions": [played, Panel(sessions.sessions, id="session-table")],
         "log": [LogView(book, id="log-view")],
     }
     for page, widgets in ({page: panels(paints) for page, paints in _PAINTS.items()} | special).items():

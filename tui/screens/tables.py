@@ -15,6 +15,8 @@ from tui.panels.gpus import sample_of
 from tui.panels.health import ENGINE_HEADS, engine_figures, engines
 from tui.panels.latency import HEADS, statistics_of, stretches, unit_of
 from tui.panels.messages import happened, seen
+from tui.panels.sessions import HEADS as SESSION_HEADS
+from tui.panels.sessions import cells as session_cells
 from tui.panels.stages import STAGE, has_more_than_stages, stage_columns
 
 _Row = TypeVar("_Row")
@@ -66,6 +68,11 @@ def gpus(frame: Frame) -> str:
 def engine(frame: Frame) -> str:
     rows = [(fmt.plain(name), *engine_figures(each)) for name, each in engines(frame)]
     return markdown(("engine", *ENGINE_HEADS), rows)
+
+
+def sessions(frame: Frame) -> str:
+    now = frame.snapshot.sessions
+    return markdown(SESSION_HEADS, [session_cells(row) for row in (now.rows if now is not None else [])])
 
 
 def log(frame: Frame) -> str:
