@@ -122,9 +122,10 @@ def _late_sends(facts: ClientFacts) -> str | None:
 
 def cap_held_back(rate: float | None, most: int | None, *, unsent: int, waited_mean_ms: float | None) -> str | None:
     """What `max_concurrency` kept from being sent, or sent in time, in words: not the client's fault, but intended."""
-    if rate is None or most is None:
+    if most is None:
         return None
-    requested = f"target rate {rate:g}/s, {most} streams at most"
+    load = "live sessions" if rate is None else f"target rate {rate:g}/s"
+    requested = f"{load}, {most} streams at most"
     if unsent:
         return f"{requested}: {unsent} arrivals were not sent, as max_concurrency asks"
     if waited_mean_ms is not None and waited_mean_ms > MAX_SEND_LAG_MS:

@@ -118,7 +118,8 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "contexts-exceed-cache",
-        "the contexts of the live sessions take more tokens than the KV cache has, and their prompts hit it less",
+        "the contexts of the live sessions take more tokens than the KV cache has, and their prompts hit it less than "
+        "a cache without limit",
         "fewer live sessions, a larger KV cache, or a second tier for it (offloading)",
     ),
     ("kv-limited", "KV cache full, or preemptions", "shorter sequences, fewer streams, more memory for the cache"),
