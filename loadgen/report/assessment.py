@@ -156,6 +156,8 @@ def _healthy(result: Result) -> Answer:
         served = [stage.engine.requests or 0 for stage in result.stages if stage.engine is not None]
         traffic = f"{sum(served):,} requests of others ended" if served else "no engine was measured"
         return Answer("Healthy?", f"As far as can be seen: nothing was sent, {traffic}, {_looked_at(result)}.")
+    if result.measured_by is not None and not all(stage.duration_s for stage in result.stages):
+        return Answer("Healthy?", f"Not known: {result.measured_by} does not say how many requests failed.")
     stopped = f" The run was stopped: {first_line(result.reason)}." if result.state == "stopped" else ""
     return Answer("Healthy?", f"Yes: {completed:,} requests completed, none failed; {_looked_at(result)}.{stopped}")
 

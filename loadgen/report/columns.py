@@ -6,7 +6,7 @@ as unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -28,6 +28,12 @@ def _held(row: Measured) -> float | None:
     if isinstance(row, StageResult):
         return row.concurrency.mean
     return row.held if isinstance(row, CurvePoint | HostResult) else None
+
+
+def _of_a_time(part: str, name: str) -> Callable[[Measured], Value]:
+    """A count; unknown where the file of another tool does not say how long it counted."""
+    count = figure(part, name)
+    return lambda row: None if isinstance(row, StageResult) and not row.duration_s else count(row)
 
 
 def _interactivity(row: Measured) -> Value:
@@ -107,9 +113,9 @@ def _latency_column(name: str) -> Column[Measured]:
 
 _COLUMNS: dict[str, Column[Measured]] = {
     "shape": Column("ISL/OSL", lambda row: f"{getattr(row, 'isl', '')}/{getattr(row, 'osl', '')}", words=True),
-    "completed": Column("completed", figure("requests", "completed"), group="requests"),
-    "failed": Column("failed", figure("requests", "failed"), short="fail", group="requests", alarm=True, width=6),
-    "measured_s": Column("duration s", figure("", "measured_s")),
+    "completed": Column("completed", _of_a_time("requests", "completed"), group="requests"),
+    "failed": Column("failed", _of_a_time("requests", "failed"), short="fail", group="requests", alarm=True, width=6),
+    "measured_s": Column("duration s", _of_a_time("", "measured_s")),
     "concurrency_mean": Column("held", _held, decimals=1, width=6, role="held"),
     "requests_per_s": Column("req/s", figure("throughput", "requests_per_s"), group="requests", width=7),
     "output_tokens_per_s": Column(

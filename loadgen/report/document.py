@@ -94,9 +94,11 @@ class Section(NamedTuple):
 
 def heading(result: Result) -> Heading:
     ended = "" if result.state == "complete" else f", {result.state.replace('_', ' ')}: {first_line(result.reason)}"
-    words = f"{engine_of(result)}, run {result.run_id}, started {result.started_at}{ended}"
+    # A file of another tool may have no date.
+    started = f", started {result.started_at}" if not result.started_at.startswith("1970-01-01") else ""
+    words = f"{engine_of(result)}, run {result.run_id}{started}{ended}"
     data = f", sent {result.data.words}" if result.data is not None else ""
-    facts = f"{words}, measured with vramp {result.vramp_version}{data}"
+    facts = f"{words}, measured with {result.measured_by or f'vramp {result.vramp_version}'}{data}"
     return Heading(f"{model_of(result)} on {hardware_of(result)}", facts, assessment(result))
 
 

@@ -27,6 +27,7 @@ from loadgen.report.markdown import markdown_report
 from loadgen.report.text import text_report
 from loadgen.report.vllm_json import vllm_documents, vllm_file_names
 from loadgen.schema.result import Result
+from loadgen.store.foreign.read import TOOLS
 from loadgen.store.recover import recover as recovered
 from loadgen.store.runs import (
     LAST,
@@ -43,7 +44,7 @@ from tui.cli.options import RUN_WORDS, parser_of, print_output, print_status, pr
 
 _STDOUT = Path("-")
 _RUN_IS = f"RUN is {RUN_WORDS}"
-_OR_FOREIGN = "or a file of vllm bench serve, guidellm, aiperf or genai-perf (JSON)"
+_OR_FOREIGN = f"or a file of {TOOLS}"
 
 
 # `vramp report`: as a table, Markdown, CSV, one HTML file, or what vLLM's benchmark writes.

@@ -12,22 +12,15 @@ import msgspec
 
 from loadgen.schema.deltas import Summary
 from loadgen.schema.result import Result, StageResult, Target
+from loadgen.store.foreign.definitions import DEFINITIONS
 from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage
 
-KEYS = {"input_config", "request_throughput"}
-CONFIG_KEYS = {"endpoint", "loadgen", "phases"}  # of which its configuration has at least one
+KEYS: frozenset[str] = frozenset({"input_config", "request_throughput"})
+CONFIG_KEYS: frozenset[str] = frozenset(
+    {"endpoint", "loadgen", "phases"}
+)  # of which its configuration has at least one
 _MS = {"ms": 1.0, "sec": 1e3, "s": 1e3, "us": 1e-3, "ns": 1e-6}
 _OPEN_LOOP = ("poisson", "gamma", "constant")
-
-_DEFINITIONS = {
-    "throughput": "from the first request to the last response, including ramp-in and tail; output tokens are counted "
-    "by the client's tokenizer, unless it was told to use the server's usage",
-    "ttft": "from before the request is sent, including connecting, to when the client has read the first chunk with "
-    "output, including the client's own waits: at 256 streams on 2 cores 100 ms where 57 were true",
-    "tpot": "aiperf's inter-token latency, (E2E - TTFT) / (output tokens - 1)",
-    "itl": "aiperf's inter-chunk latency: gaps between chunks, not divided by the tokens of a chunk",
-    "e2e": "to when the client has read the last chunk with output, from the same beginning as TTFT",
-}
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -124,7 +117,7 @@ def read(document: bytes, name: str) -> Result:
         tool=f"aiperf {found.aiperf_version or ''}".rstrip(),
         model=", ".join(models) or "unknown model",
         endpoint=config.endpoint.type if config.endpoint.type in ("chat", "completions", "responses") else None,
-        definitions=_DEFINITIONS,
+        definitions=DEFINITIONS["aiperf"],
         state="complete" if complete else "stopped",
         reason="" if complete else found.incomplete_reason or "cancelled",
     )

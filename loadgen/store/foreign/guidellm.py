@@ -13,22 +13,13 @@ import msgspec
 
 from loadgen.schema.deltas import Summary
 from loadgen.schema.result import Result, StageResult, Target
+from loadgen.store.foreign.definitions import DEFINITIONS
 from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage
 
-KEYS = {"benchmarks"}
+KEYS: frozenset[str] = frozenset({"benchmarks"})
 _ENDPOINTS = {"/v1/completions": "completions", "/v1/chat/completions": "chat", "/v1/responses": "responses"}
 _ENDPOINTS |= {"text_completions": "completions", "chat_completions": "chat"}  # until 0.5
 
-_DEFINITIONS = {
-    "throughput": "means of rates over its measured time, which leaves out warm-up only if that was asked for",
-    "ttft": "from when the headers are sent to when the client has read the first line with output, by the wall clock: "
-    "excluding encoding and connecting, including the client's own waits: at 256 streams on 2 cores 79 ms where 57 "
-    "were true",
-    "tpot": "guidellm's inter-token latency, (last token - first token) / (output tokens - 1), whose mean and "
-    "percentiles are over tokens and not over requests",
-    "itl": "guidellm keeps no single gaps, only their mean for each request",
-    "e2e": "to the end of the stream, which comes after the last token",
-}
 _TPOT_SINCE_0_4 = "; what guidellm calls TPOT includes TTFT, and is left out here"
 _TPOT_BEFORE = "; what this guidellm calls TPOT divides the same time by all output tokens, and is left out here"
 
@@ -144,14 +135,14 @@ def read(document: bytes, name: str) -> Result:
     config = first.config or _Config(_Strategy(""))
     backend = report.config.spec.backend
     named = (config.backend.model, backend.model, report.args.model, first.worker.backend_model)
-    tpot = _DEFINITIONS["tpot"] + (_TPOT_SINCE_0_4 if first.config is not None else _TPOT_BEFORE)
+    tpot = DEFINITIONS["guidellm"]["tpot"] + (_TPOT_SINCE_0_4 if first.config is not None else _TPOT_BEFORE)
     return foreign_result(
         name,
         [_stage(benchmark) for benchmark in report.benchmarks],
         tool=f"guidellm {report.metadata.guidellm_version}".rstrip(),
         model=next(filter(None, named), "unknown model"),
         endpoint=_ENDPOINTS.get(backend.request_format or str(report.args.data_request_formatter)),
-        definitions=_DEFINITIONS | {"tpot": tpot},
+        definitions={**DEFINITIONS["guidellm"], "tpot": tpot},
     )
 
 

@@ -156,5 +156,10 @@ def foreign_stage(
     )
 
 
+def summary_of(count: int, statistics: Mapping[str, float]) -> Summary:
+    """A summary of the statistics that a file has, by vramp's names, in milliseconds."""
+    return Summary(count=count, **statistics)  # type: ignore[arg-type]  # all statistics are floats
+
+
 def _iso(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="milliseconds")

@@ -1,16 +1,46 @@
-"""Recognises results of other load generators by their keys."""
+"""Recognises results of other load generators by their keys.
+
+A file has one document, a list of them, or one a line; all are of one tool. A new tool is a row in `_TOOLS`, its
+definitions a row in `definitions.py`.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from loadgen.schema.result import Result
-from loadgen.store.foreign import aiperf, genai_perf, guidellm, vllm_bench
+from loadgen.store.foreign import aiperf, genai_perf, guidellm, inference_perf, inferencex, llm_d, sglang, vllm_bench
 
-TOOLS = "vllm bench serve, guidellm, aiperf or genai-perf"
+TOOLS = "vllm bench serve, SGLang, guidellm, aiperf, genai-perf, inference-perf, InferenceX or llm-d"
+
+
+class _Tool(NamedTuple):
+    name: str
+    keys: frozenset[str]  # all of them
+    read: Callable[[Sequence[bytes], str], Result]
+    config_keys: frozenset[str] = frozenset()  # at least one of them in `input_config`
+    several: bool = False  # whether a file may have several loads as documents
+
+
+def _one(read: Callable[[bytes, str], Result]) -> Callable[[Sequence[bytes], str], Result]:
+    return lambda parts, name: read(parts[0], name)
+
+
+_TOOLS = (
+    _Tool("SGLang's bench_serving", sglang.KEYS, sglang.read, several=True),  # before vLLM, whose keys it has, too
+    _Tool("vllm bench serve", vllm_bench.KEYS, vllm_bench.read, several=True),
+    _Tool("guidellm", guidellm.KEYS, _one(guidellm.read)),
+    # genai-perf and its successor have the same metrics, and differ in what they say of the load.
+    _Tool("genai-perf", aiperf.KEYS, _one(genai_perf.read), config_keys=genai_perf.CONFIG_KEYS),
+    _Tool("aiperf", aiperf.KEYS, _one(aiperf.read), config_keys=aiperf.CONFIG_KEYS),
+    _Tool("inference-perf", inference_perf.KEYS, _one(inference_perf.read)),
+    _Tool("InferenceX", inferencex.KEYS, inferencex.read, several=True),
+    _Tool("llm-d", llm_d.KEYS, llm_d.read, several=True),
+)
 
 
 def read_foreign(document: bytes, name: str) -> Result | None:
@@ -19,7 +49,7 @@ def read_foreign(document: bytes, name: str) -> Result | None:
     Raises `ValueError` if it has them, but with invalid values.
     """
     try:
-        return _read(document, name)
+        return _read(llm_d.as_json(document) or document, name)
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
@@ -43,22 +73,28 @@ def _parts(document: bytes) -> Sequence[bytes]:
 def _read(document: bytes, name: str) -> Result | None:
     parts = _parts(document)
     if len(parts) == 1 and document.lstrip().startswith(b"["):
-        # The summary.json of `vllm bench sweep serve`.
+        # The summary.json of `vllm bench sweep serve`, and rows of InferenceX.
         parts = [bytes(part) for part in msgspec.json.decode(document, type=list[msgspec.Raw])]
-    keys = [_keys(part) for part in parts]
-    if keys and all(found >= vllm_bench.KEYS for found in keys):
-        return vllm_bench.read(parts, name)
-    if len(keys) != 1:
+    found = [_tool_of(part) for part in parts]
+    known = [tool for tool in found if tool is not None]
+    if not known or len(known) < len(found):
         return None
-    if keys[0] >= guidellm.KEYS:
-        return guidellm.read(document, name)
-    if not keys[0] >= aiperf.KEYS:
-        return None
-    # genai-perf and its successor have the same metrics, and differ in what they say of the load.
-    config = _keys(msgspec.json.decode(document, type=dict[str, msgspec.Raw])["input_config"])
-    if config & genai_perf.CONFIG_KEYS:
-        return genai_perf.read(document, name)
-    return aiperf.read(document, name) if config & aiperf.CONFIG_KEYS else None
+    first = known[0]
+    if any(tool is not first for tool in known):
+        raise ValueError(f"results of several tools in one file: {', '.join(sorted({tool.name for tool in known}))}")
+    return first.read(parts, name) if first.several or len(parts) == 1 else None
+
+
+def _tool_of(part: bytes) -> _Tool | None:
+    keys = _keys(part)
+    for tool in _TOOLS:
+        if keys >= tool.keys and (not tool.config_keys or _config_keys(part) & tool.config_keys):
+            return tool
+    return None
+
+
+def _config_keys(part: bytes) -> set[str]:
+    return _keys(msgspec.json.decode(part, type=dict[str, msgspec.Raw])["input_config"])
 
 
 def _keys(document: bytes | msgspec.Raw) -> set[str]:

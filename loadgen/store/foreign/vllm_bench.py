@@ -1,8 +1,10 @@
-"""The JSON of `vllm bench serve --save-result` and `--append-result`, and of `benchmark_serving.py` before them.
+"""The JSON of `vllm bench serve --save-result` and `--append-result`, of `benchmark_serving.py` before them, and of the
+same command in Rust (`vllm-rs`, `vllm-bench`).
 
-The keys are those of vLLM 0.6 to 0.32 (`vllm/benchmarks/serve.py`), which only added to them. A file has the mean, the
-median and the requested percentiles (p99 by default); if it also has the values of all requests, the other percentiles
-are computed from those.
+The keys are those of vLLM 0.6 to 0.33 (`vllm/benchmarks/serve.py`, `rust/src/bench`), which only added to them. A file
+has the mean, the median and the requested percentiles (p99 by default); if it also has the values of all requests, the
+other percentiles are computed from those. The Rust client also has the figures of its steady state, which are read in
+place of those of the whole time, unless it warns of them.
 """
 
 from __future__ import annotations
@@ -13,13 +15,17 @@ from typing import Annotated, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.metrics.histogram import Histogram
 from loadgen.schema.deltas import Summary
 from loadgen.schema.result import Result, StageResult, Target
-from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage
+from loadgen.store.foreign.definitions import DEFINITIONS, ROLE_CHUNK
+from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage, summary_of
 
-KEYS = {"completed", "duration", "total_output_tokens", "request_throughput", "output_throughput"}
+KEYS: frozenset[str] = frozenset(
+    {"completed", "duration", "total_output_tokens", "request_throughput", "output_throughput"}
+)
 """The keys by which such a result is recognised."""
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 _Figures = dict[str, msgspec.Raw]
@@ -29,15 +35,30 @@ _STATISTICS = {"mean": "mean", "stddev": "std", "p50": "median"}
 _STATISTICS |= {"p90": "p90", "p95": "p95", "p99": "p99", "p999": "p99.9"}
 _ENDPOINTS = {"openai": "completions", "vllm": "completions", "openai-chat": "chat", "openai-responses": "responses"}
 
-_ROLE_CHUNK = "; a first chunk with only the role counts, too"
-_DEFINITIONS = {
-    "throughput": "of all requests over the whole time, including ramp-in and tail",
-    "ttft": "from before the request is encoded to when the client has read the first chunk, including the client's "
-    "own waits: at 256 streams on 2 cores 147 ms where 57 were true",
-    "tpot": "(E2E - TTFT) / (output tokens - 1) of each request, from the same times",
-    "itl": "gaps between chunks, not divided by the tokens of a chunk, including the client's own waits",
-    "e2e": "to when the client has read the last chunk with output, from the same beginning as TTFT",
-}
+
+class _Window(msgspec.Struct, frozen=True):
+    start_s: Amount
+    duration_s: Amount
+    requests_started_in_window: Count
+    requests_completed_in_window: Count
+    warning: str | None = None
+
+
+class _SteadyState(msgspec.Struct, frozen=True):
+    """The figures while the streams were at or above a share of `max_concurrency`."""
+
+    window: _Window
+    request_throughput: Amount
+    input_throughput: Amount
+    output_throughput: Amount
+    total_token_throughput: Amount
+    mean_ttft_ms: Amount
+    median_ttft_ms: Amount
+    percentiles_ttft_ms: list[tuple[float, Amount]]
+    mean_tpot_ms: Amount
+    median_tpot_ms: Amount
+    p90_tpot_ms: Amount
+    p99_tpot_ms: Amount
 
 
 class _Document(msgspec.Struct, frozen=True):
@@ -58,6 +79,7 @@ class _Document(msgspec.Struct, frozen=True):
     request_rate: float | str | None = None
     burstiness: Amount | None = None
     max_concurrency: Count | None = None
+    multi_turn_concurrency: Count | None = None
     ramp_up_strategy: str | None = None
     ramp_up_start_rps: Amount = 0
     ramp_up_end_rps: Amount = 0
@@ -65,6 +87,7 @@ class _Document(msgspec.Struct, frozen=True):
     ttfts: list[_Seconds] = []
     itls: list[list[_Seconds]] = []
     latencies: list[_Seconds] = []
+    steady_state: _SteadyState | None = None
 
 
 def read(documents: Sequence[bytes], name: str) -> Result:
@@ -74,14 +97,66 @@ def read(documents: Sequence[bytes], name: str) -> Result:
     if any("vramp" in found for found in figures):
         raise ValueError("written by `vramp report --vllm-json`; use the result.json of that run instead")
     first = loads[0]
-    chat = first.backend == "openai-chat"
+    # Only the client in Rust writes these.
+    in_rust = any("steady_state" in found or "conversations_completed" in found for found in figures)
+    tool = "vllm-rs bench serve" if in_rust else "vllm bench serve"
+    definitions = dict(DEFINITIONS[tool])
+    if first.backend == "openai-chat" and not in_rust:
+        definitions["ttft"] += ROLE_CHUNK
     return foreign_result(
         name,
-        [_stage(load, found) for load, found in zip(loads, figures, strict=True)],
-        tool="vllm bench serve",
+        [_load(load, found) for load, found in zip(loads, figures, strict=True)],
+        tool=tool,
         model=first.model_id or "unknown model",
         endpoint=_ENDPOINTS.get(first.backend or ""),
-        definitions=_DEFINITIONS | {"ttft": _DEFINITIONS["ttft"] + (_ROLE_CHUNK if chat else "")},
+        definitions=definitions,
+    )
+
+
+def _load(document: _Document, figures: _Figures) -> StageResult:
+    steady = document.steady_state
+    if steady is None or steady.window.warning is not None:
+        return _stage(document, figures)
+    return _steady_stage(document, steady)
+
+
+def _steady_stage(document: _Document, steady: _SteadyState) -> StageResult:
+    window = steady.window
+    started, seconds = window.requests_started_in_window, window.duration_s
+    stage = foreign_stage(
+        _target(document),
+        start_unix_s=_unix_s(document) + window.start_s,
+        duration_s=seconds,
+        completed=window.requests_completed_in_window,
+        failed=document.failed or 0,
+        input_tokens=round(steady.input_throughput * seconds),
+        output_tokens=round(steady.output_throughput * seconds),
+        requests_per_s=steady.request_throughput,
+        output_tokens_per_s=steady.output_throughput,
+        total_tokens_per_s=steady.total_token_throughput,
+        latency_ms={"ttft": _steady_ttft(steady, started), "tpot": _steady_tpot(steady, started)} if started else {},
+    )
+    # Tokens are counted by time, and requests where they end, so that their ratio is no length of a request.
+    completed = max(1, document.completed)
+    isl, osl = document.total_input_tokens // completed, document.total_output_tokens // completed
+    tokens = replace(stage.tokens, input_per_request=None, output_per_request=None)
+    label = f"{stage.label}, steady state"
+    return replace(stage, label=label, isl=isl, osl=osl, tokens=tokens)
+
+
+def _steady_ttft(steady: _SteadyState, count: int) -> Summary:
+    percentiles = {f"p{percent:g}".replace(".", ""): value for percent, value in steady.percentiles_ttft_ms}
+    known = {name: value for name, value in percentiles.items() if name in _STATISTICS}
+    return summary_of(count, {"mean": steady.mean_ttft_ms, "p50": steady.median_ttft_ms} | known)
+
+
+def _steady_tpot(steady: _SteadyState, count: int) -> Summary:
+    return Summary(
+        count=count,
+        mean=steady.mean_tpot_ms,
+        p50=steady.median_tpot_ms,
+        p90=steady.p90_tpot_ms,
+        p99=steady.p99_tpot_ms,
     )
 
 
@@ -113,8 +188,9 @@ def _target(document: _Document) -> Target:
     if 0 < rate < float("inf"):
         shape = document.burstiness if document.burstiness is not None else 1.0
         return Target(None, rate, "poisson" if shape == 1 else f"gamma:{shape:g}")
-    if document.max_concurrency is not None:
-        return Target(document.max_concurrency, None, None)
+    streams = document.max_concurrency if document.max_concurrency is not None else document.multi_turn_concurrency
+    if streams is not None:
+        return Target(streams, None, None)
     return Target(None, None, "all at once")
 
 
@@ -154,7 +230,7 @@ def _summary(theirs: str, figures: _Figures, count: int, values_s: list[float]) 
     }
     known = {ours: value for ours, value in reported.items() if value is not None}
     if not values_s:
-        return Summary(count=count, **known) if known else None  # type: ignore[arg-type]  # all statistics are floats
+        return summary_of(count, known) if known else None
     histogram = Histogram()
     histogram.record_ns((np.array(values_s) * 1e9).astype(np.int64))
     return msgspec.structs.replace(histogram.summary(), **known)

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,7 +31,9 @@ ENDPOINTS = {
     "aiperf_0.1.json": "chat",
     "aiperf_0.13.json": "completions",
     "genai_perf_0.0.8.json": "chat",
+    "vllm_rs_0.33.json": "completions",
 }
+NEWER = ["vllm_rs_0.33.json", "sglang_0.5.json", "inference_perf_0.6.json", "inferencex_rows.json", "llm_d_0.2.json"]
 FORMS: list[Callable[[Result], str]] = [
     text_report,
     markdown_report,
@@ -62,6 +65,10 @@ def statistics(stage: StageResult, latency: str, *names: str) -> list[float | No
         ),
         ("aiperf_0.1.json", "aiperf", [Target(16, None, None)]),
         ("aiperf_0.13.json", "aiperf 0.13.0", [Target(None, 12.0, "gamma:2")]),
+        ("vllm_rs_0.33.json", "vllm-rs bench serve", [Target(16, None, None)]),
+        ("sglang_0.5.json", "SGLang bench_serving", [Target(16, None, None)]),
+        ("inferencex_rows.json", "InferenceX", [Target(16, None, None), Target(32, None, None)]),
+        ("llm_d_0.2.json", "llm-d benchmark, vllm-benchmark 0.32.0", [Target(16, None, None)]),
     ],
 )
 def test_who_measured_and_under_which_loads(name: str, tool: str, targets: list[Target]) -> None:
@@ -247,6 +254,136 @@ def test_a_damaged_file_is_a_result_or_refused(name: str, data: st.DataObject) -
         assert msgspec.json.decode(msgspec.json.encode(result), type=Result).stages
 
 
+def test_the_same_run_in_the_newer_formats() -> None:
+    for name in NEWER:
+        stage = stages(name)[0]
+        assert (stage.isl, stage.osl) == (512, 128), name
+        steady = name.startswith("vllm_rs")
+        assert stage.throughput.output_tokens_per_s == (1408.0 if steady else 1280.0), name
+        assert stage.throughput.total_tokens_per_s == (6528.0 if steady else 6400.0), name
+        assert statistics(stage, "ttft", "mean") == [58.5 if steady else 62.5], name
+        assert statistics(stage, "tpot", "mean") == [10.25 if steady else 10.5], name
+
+
+def test_the_steady_state_of_vllm_rs_unless_it_warns(tmp_path: Path) -> None:
+    (stage,) = stages("vllm_rs_0.33.json")
+    assert stage.label == "conc 16, steady state" and (stage.requests.completed, stage.measured_s) == (144, 14.0)
+    assert statistics(stage, "tpot", "p50", "p90", "p99") == [10.125, 10.5, 10.75]
+    assert statistics(stage, "ttft", "p99") == [61.5]
+    assert stage.latency_ms["e2e"].count == stage.latency_ms["itl"].count == 0
+    document = json.loads((FILES / "vllm_rs_0.33.json").read_text())
+    document["steady_state"]["window"]["warning"] = "steady-state window is 0.5s (3.0% of run)"
+    for steady in (document["steady_state"], None):
+        (tmp_path / "r.json").write_text(json.dumps(document | {"steady_state": steady}))
+        (stage,) = read_result(tmp_path / "r.json").stages
+        assert stage.label == "conc 16" and (stage.requests.completed, stage.measured_s) == (160, 16.0)
+
+
+def test_lines_of_sglang_are_a_load_each_and_have_no_ttft_without_streaming(tmp_path: Path) -> None:
+    line = (FILES / "sglang_0.5.json").read_text()
+    other = json.loads(line) | {"request_rate": 4.0, "mean_itl_ms": 0.0, "backend": "vllm-chat", "errors": ["", "x"]}
+    (tmp_path / "r.jsonl").write_text(line + json.dumps(other) + "\n")
+    first, second = read_result(tmp_path / "r.jsonl").stages
+    assert (first.label, second.label) == ("conc 16", "rate 4/s")
+    assert statistics(first, "e2e", "mean", "p90") == [1395.0, 1398.0] and first.concurrency.mean == 13.95
+    assert second.latency_ms["ttft"].count == 0 and second.latency_ms["e2e"].count == 160
+    assert second.requests.failed == 1
+    package = {key: value for key, value in json.loads(line).items() if not key.startswith("total_")}
+    (tmp_path / "r.jsonl").write_text(json.dumps(package | {"total_input": 81920, "total_output": 20480}))
+    (stage,) = read_result(tmp_path / "r.jsonl").stages
+    assert (stage.tokens.input, stage.tokens.output) == (81920, 20480)
+
+
+def test_the_figures_of_inference_perf(tmp_path: Path) -> None:
+    (stage,) = stages("inference_perf_0.6.json")
+    assert stage.target == Target(None, 10.0, None)
+    assert (stage.requests.completed, stage.requests.failed, stage.measured_s) == (160, 4, 16.0)
+    assert statistics(stage, "e2e", "p50", "p99", "p999") == [1375.0, pytest.approx(1890.625), 2062.5]
+    document = json.loads((FILES / "inference_perf_0.6.json").read_text())
+    document["load_summary"]["concurrency"] = 8
+    document["successes"]["latency"]["time_to_first_token"] = None
+    del document["benchmark_time_seconds"], document["successes"]["prompt_tokens"]
+    document["successes"]["prompt_len"] = {"mean": 500.0}
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    (stage,) = read_result(tmp_path / "r.json").stages
+    assert stage.label == "conc 8" and stage.measured_s == 16.0 and stage.isl == 500
+    assert stage.latency_ms["ttft"].count == 0
+
+
+def test_rows_of_inferencex_do_not_say_how_many_requests_failed(tmp_path: Path) -> None:
+    result = read_result(FILES / "inferencex_rows.json")
+    assert [stage.throughput.output_tokens_per_s_per_gpu for stage in result.stages] == [160.0, 256.0]
+    report = text_report(result)
+    assert "some/model on 8 \N{MULTIPLICATION SIGN} MI300X" in report and "1970" not in report
+    assert "Healthy? Not known: InferenceX does not say how many requests failed." in report
+    rows = json.loads((FILES / "inferencex_rows.json").read_text())
+    of_api = {
+        key: rows[0].pop(key) for key in list(rows[0]) if key.startswith(("mean", "median", "p99", "std", "tput"))
+    }
+    (tmp_path / "r.json").write_text(json.dumps(rows[0] | {"metrics": of_api}))
+    (stage,) = read_result(tmp_path / "r.json").stages
+    assert statistics(stage, "ttft", "mean", "p99") == [62.5, 67.5]
+    assert stage.throughput.total_tokens_per_s == 6400.0
+    (tmp_path / "r.json").write_text(json.dumps([rows[1], rows[1] | {"precision": "fp4"}]))
+    with pytest.raises(ResultError, match=r'several configurations: precision is "fp4", "fp8"; keep one'):
+        read_result(tmp_path / "r.json")
+    (tmp_path / "r.json").write_text(json.dumps(rows[1] | {"isl": None}))
+    with pytest.raises(ResultError, match="replays of traces are not read"):
+        read_result(tmp_path / "r.json")
+
+
+def test_reports_of_llm_d_as_json_and_yaml(tmp_path: Path) -> None:
+    (stage,) = stages("llm_d_0.2.json")
+    assert (stage.requests.completed, stage.requests.failed, stage.measured_s) == (160, 4, 16.0)
+    assert statistics(stage, "tpot", "mean", "p999") == [10.5, 15.75]
+    document = json.loads((FILES / "llm_d_0.2.json").read_text())
+    (tmp_path / "r.yaml").write_text("# a comment\n" + yaml.safe_dump(document))
+    assert read_result(tmp_path / "r.yaml").stages == read_result(FILES / "llm_d_0.2.json").stages
+    for changes, words in (
+        ({"version": "0.1"}, r"benchmark report 0\.1: expected version 0\.2 or 0\.2\.1"),
+        ({"results": {}}, r"no results\.request_performance"),
+    ):
+        (tmp_path / "r.json").write_text(json.dumps(document | changes))
+        with pytest.raises(ResultError, match=words):
+            read_result(tmp_path / "r.json")
+    for text, words in (("run: &a [1]\nresults: *a", "aliases"), ("run: [", "not valid YAML")):
+        (tmp_path / "r.yaml").write_text(text)
+        with pytest.raises(ResultError, match=words):
+            read_result(tmp_path / "r.yaml")
+
+
+def test_results_of_two_tools_in_one_file_are_refused(tmp_path: Path) -> None:
+    lines = [(FILES / name).read_text().replace("\n", "") for name in ("sglang_0.5.json", "vllm_rs_0.33.json")]
+    (tmp_path / "r.jsonl").write_text("\n".join(lines))
+    with pytest.raises(ResultError, match="several tools in one file: SGLang's bench_serving, vllm bench serve"):
+        read_result(tmp_path / "r.jsonl")
+
+
+@pytest.mark.parametrize("name", NEWER)
+def test_a_number_as_a_string_is_refused_with_its_place(name: str, tmp_path: Path) -> None:
+    text = (FILES / name).read_text()
+    assert "1280.0" in text or "160.0" in text
+    (tmp_path / "r.json").write_text(text.replace(": 1280.0", ': "1280"').replace(": 160.0", ': "160"'))
+    with pytest.raises(ResultError, match=r"[Ee]xpected `float.*got `str`"):
+        read_result(tmp_path / "r.json")
+
+
+@pytest.mark.parametrize("name", NEWER)
+def test_a_file_that_is_cut_off_is_refused(name: str, tmp_path: Path) -> None:
+    text = (FILES / name).read_bytes()
+    for share in (1, 0.9, 0.5):
+        (tmp_path / "r.json").write_bytes(text[: round(len(text) * share) - 3])
+        with pytest.raises(ResultError, match=r"r\.json: not a result of vramp"):
+            read_result(tmp_path / "r.json")
+
+
+def test_a_file_of_two_gigabytes_is_refused_unread(tmp_path: Path) -> None:
+    with (tmp_path / "r.json").open("wb") as file:
+        file.truncate(2 << 30)
+    with pytest.raises(ResultError, match="larger than 256 MiB"):
+        read_result(tmp_path / "r.json")
+
+
 def test_a_list_of_runs_is_a_load_each(tmp_path: Path) -> None:
     document = json.loads((FILES / "vllm_bench_0.6.json").read_text())
     (tmp_path / "summary.json").write_text(json.dumps([document | {"run_number": number} for number in range(3)]))
@@ -279,7 +416,7 @@ def test_what_vramp_wrote_for_readers_of_vllms_files_is_not_read_back(tmp_path: 
 def test_garbage_is_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text(text)
     with pytest.raises(
-        ResultError, match=r"r\.json: not a result of vramp, vllm bench serve, guidellm, aiperf or genai-perf: "
+        ResultError, match=r"r\.json: not a result of vramp, vllm bench serve .* inference-perf, InferenceX or llm-d: "
     ) as reported:
         read_result(tmp_path / "r.json")
     assert "\n" not in str(reported.value)

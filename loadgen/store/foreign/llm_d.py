@@ -1,0 +1,232 @@
+"""llm-d's benchmark report 0.2 and 0.2.1, as JSON or YAML: one load a document.
+
+The schema is `br_v0_2_json_schema.json` of llm-d-benchmark. A report is made from the file of another load generator,
+which it names, and keeps that one's definitions. Every statistic has its unit and a mean.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
+import yaml
+from msgspec.structs import replace
+
+from loadgen.schema.deltas import Summary
+from loadgen.schema.result import Result, StageResult, Target
+from loadgen.store.foreign.definitions import DEFINITIONS
+from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage, summary_of
+
+KEYS: frozenset[str] = frozenset({"version", "run", "results"})
+_VERSIONS = ("0.2", "0.2.1")
+_MAX_YAML_BYTES = 8 << 20
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C is eight times as fast
+_MS = {"ms": 1.0, "s": 1e3, "ms/token": 1.0, "s/token": 1e3}
+_STATISTICS = {name: name for name in ("mean", "stddev", "min", "p50", "p90", "p95", "p99", "max")} | {"p999": "p99p9"}
+_NAMES = {"ttft": "time_to_first_token", "tpot": "time_per_output_token", "itl": "inter_token_latency"}
+_NAMES |= {"e2e": "request_latency"}
+
+
+class _Statistics(msgspec.Struct, frozen=True):
+    units: str
+    mean: Amount
+    stddev: Amount | None = None
+    min: Amount | None = None
+    p50: Amount | None = None
+    p90: Amount | None = None
+    p95: Amount | None = None
+    p99: Amount | None = None
+    p99p9: Amount | None = None
+    max: Amount | None = None
+
+    def summary(self, count: int) -> Summary:
+        """In milliseconds; raises `ValueError` for another unit."""
+        if self.units not in _MS:
+            raise ValueError(f"units of a latency: expected {', '.join(_MS)}, got {self.units:.40}")
+        names = {name: name for name in ("mean", "stddev", "min", "p50", "p90", "p95", "p99", "max")} | {
+            "p999": "p99p9"
+        }
+        known = {ours: value for ours, theirs in names.items() if (value := getattr(self, theirs)) is not None}
+        return summary_of(count, {name: value * _MS[self.units] for name, value in known.items()})
+
+
+class _Requests(msgspec.Struct, frozen=True):
+    total: Count
+    failures: Count | None = None
+    incomplete: Count | None = None
+    input_length: _Statistics | None = None
+    output_length: _Statistics | None = None
+
+
+class _Throughput(msgspec.Struct, frozen=True):
+    request_rate: _Statistics | None = None
+    output_token_rate: _Statistics | None = None
+    total_token_rate: _Statistics | None = None
+
+
+class _Aggregate(msgspec.Struct, frozen=True):
+    requests: _Requests | None = None
+    latency: dict[str, _Statistics | None] = {}
+    throughput: _Throughput = _Throughput()
+
+
+class _Performance(msgspec.Struct, frozen=True):
+    aggregate: _Aggregate | None = None
+
+
+class _Results(msgspec.Struct, frozen=True):
+    request_performance: _Performance | None = None
+
+
+class _Time(msgspec.Struct, frozen=True):
+    start: datetime | None = None
+    end: datetime | None = None
+    duration: str | None = None
+
+
+class _Run(msgspec.Struct, frozen=True):
+    uid: str
+    time: _Time | None = None
+
+
+class _Length(msgspec.Struct, frozen=True):
+    value: Amount
+
+
+class _Standardized(msgspec.Struct, frozen=True):
+    tool: str = "an unknown tool"
+    tool_version: str = ""
+    rate_qps: Amount | None = None
+    concurrency: Amount | None = None
+    input_seq_len: _Length | None = None
+    output_seq_len: _Length | None = None
+
+
+class _Load(msgspec.Struct, frozen=True):
+    standardized: _Standardized = _Standardized()
+
+
+class _Model(msgspec.Struct, frozen=True):
+    name: str | None = None
+
+
+class _Component(msgspec.Struct, frozen=True):
+    model: _Model | None = None
+
+
+class _StackPart(msgspec.Struct, frozen=True):
+    standardized: _Component = _Component()
+
+
+class _Scenario(msgspec.Struct, frozen=True):
+    stack: list[_StackPart] | None = None
+    load: _Load | None = None
+
+
+class _Report(msgspec.Struct, frozen=True):
+    version: Annotated[str, msgspec.Meta(max_length=20)]
+    run: _Run
+    results: _Results
+    scenario: _Scenario | None = None
+
+
+def read(documents: Sequence[bytes], name: str) -> Result:
+    """Read reports, each as one load; raises `ValueError` for invalid values and other versions."""
+    reports = [msgspec.json.decode(document, type=_Report) for document in documents]
+    for report in reports:
+        if report.version not in _VERSIONS:
+            raise ValueError(f"benchmark report {report.version}: expected version {' or '.join(_VERSIONS)}")
+    load = _load_of(reports[0])
+    return foreign_result(
+        name,
+        [_stage(report) for report in reports],
+        tool=f"llm-d benchmark, {load.tool} {load.tool_version}".rstrip(),
+        model=_model_of(reports[0]),
+        endpoint=None,
+        definitions=DEFINITIONS["llm-d benchmark"],
+    )
+
+
+def as_json(document: bytes) -> bytes | None:
+    """A report in YAML as JSON; None if it is neither YAML nor a table. Raises `ValueError` if it is too much."""
+    if not document.lstrip().startswith((b"version:", b"run:", b"results:", b"scenario:", b"#", b"---")):
+        return None
+    if len(document) > _MAX_YAML_BYTES:
+        raise ValueError(f"YAML of more than {_MAX_YAML_BYTES >> 20} MiB")
+    try:
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(document, Loader=_LOADER)):
+            raise ValueError("YAML with aliases, which may stand for more than any memory holds")
+        found = yaml.load(document, Loader=_LOADER)  # noqa: S506 - it is the safe one
+    except yaml.YAMLError as error:
+        raise ValueError(f"not valid YAML: {' '.join(str(error).split())[:200]}") from None
+    return json.dumps(found, default=str).encode() if isinstance(found, dict) else None
+
+
+def _load_of(report: _Report) -> _Standardized:
+    load = report.scenario.load if report.scenario is not None else None
+    return load.standardized if load is not None else _Standardized()
+
+
+def _model_of(report: _Report) -> str:
+    parts = (report.scenario.stack or []) if report.scenario is not None else []
+    models = [part.standardized.model for part in parts if part.standardized.model is not None]
+    return next((model.name for model in models if model.name), "unknown model")
+
+
+def _stage(report: _Report) -> StageResult:
+    performance = report.results.request_performance
+    found = performance.aggregate if performance is not None else None
+    if found is None or found.requests is None:
+        raise ValueError("no results.request_performance.aggregate.requests: there is nothing that vramp reads")
+    requests, load, rates = found.requests, _load_of(report), found.throughput
+    failed, unfinished = requests.failures or 0, requests.incomplete or 0
+    completed = max(0, requests.total - failed - unfinished)
+    output_tokens = _tokens(requests.output_length, completed)
+    began, seconds = _span(report.run.time, completed, _mean(rates.request_rate))
+    stage = foreign_stage(
+        _target(load),
+        start_unix_s=began,
+        duration_s=seconds,
+        completed=completed,
+        failed=failed,
+        unfinished=unfinished,
+        input_tokens=_tokens(requests.input_length, completed),
+        output_tokens=output_tokens,
+        requests_per_s=_mean(rates.request_rate),
+        output_tokens_per_s=_mean(rates.output_token_rate),
+        total_tokens_per_s=_mean(rates.total_token_rate),
+        latency_ms={
+            ours: summary.summary(max(0, output_tokens - completed) if ours == "itl" else completed)
+            for ours, theirs in _NAMES.items()
+            if completed and (summary := found.latency.get(theirs)) is not None
+        },
+    )
+    asked = {"isl": load.input_seq_len, "osl": load.output_seq_len}
+    return replace(stage, **{key: round(length.value) for key, length in asked.items() if length is not None})
+
+
+def _target(load: _Standardized) -> Target:
+    """Closed loop only if no rate was asked for: with both, concurrency is an upper bound."""
+    if load.rate_qps is not None:
+        return Target(None, load.rate_qps, None)
+    if load.concurrency is not None:
+        return Target(round(load.concurrency), None, None)
+    return Target(None, None, "unknown load")
+
+
+def _span(time: _Time | None, completed: int, rate: float | None) -> tuple[float, float]:
+    """When it began and how many seconds it took, from the rate of requests: times may include the preparation."""
+    began = time.start if time is not None else None
+    start = began.replace(tzinfo=began.tzinfo or UTC).timestamp() if began is not None else 0.0
+    return max(0.0, start), completed / rate if rate else 0.0
+
+
+def _mean(found: _Statistics | None) -> float | None:
+    return found.mean if found is not None else None
+
+
+def _tokens(found: _Statistics | None, completed: int) -> int:
+    return round((_mean(found) or 0.0) * completed)

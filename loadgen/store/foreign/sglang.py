@@ -1,0 +1,116 @@
+"""The JSON lines of SGLang's `bench_serving`: one load a line.
+
+The keys are those of SGLang 0.4 to 0.5 (`sglang/bench_serving.py`, later `sglang/benchmark`): they follow vLLM's, with
+other names for totals and E2E. A line has no date, and names the model only if it also has what the server says of
+itself. Without streaming, TTFT is the whole time, and ITL is 0: both are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from loadgen.schema.deltas import Summary
+from loadgen.schema.result import Result, StageResult, Target
+from loadgen.store.foreign.definitions import DEFINITIONS
+from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage, summary_of
+
+KEYS: frozenset[str] = frozenset(
+    {"completed", "duration", "request_throughput", "output_throughput", "mean_e2e_latency_ms", "accept_length"}
+)
+_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2e_latency"}
+_STATISTICS = {"mean": "mean", "stddev": "std", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99", "max": "max"}
+_ENDPOINTS = {"sglang-oai": "completions", "vllm": "completions", "lmdeploy": "completions"}
+_ENDPOINTS |= {"sglang-oai-chat": "chat", "vllm-chat": "chat", "lmdeploy-chat": "chat"}
+
+
+class _ServerInfo(msgspec.Struct, frozen=True):
+    served_model_name: str | None = None
+    model_path: str | None = None
+    version: str | None = None
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """The keys that are read, without the latencies."""
+
+    completed: Count
+    duration: Amount
+    request_throughput: Amount
+    output_throughput: Amount
+    total_throughput: Amount | None = None
+    input_throughput: Amount | None = None
+    total_input_tokens: Count | None = None
+    total_output_tokens: Count | None = None
+    total_input: Count | None = None  # since the benchmark has a package of its own
+    total_output: Count | None = None
+    backend: str | None = None
+    request_rate: float | str | None = None
+    max_concurrency: Count | None = None
+    concurrency: Amount | None = None
+    max_concurrent_requests: Count | None = None
+    errors: list[str] = []
+    server_info: _ServerInfo | None = None
+
+
+def read(lines: Sequence[bytes], name: str) -> Result:
+    """Read SGLang's lines, each as one load; raises `ValueError` for invalid values."""
+    loads = [msgspec.json.decode(line, type=_Line) for line in lines]
+    figures = [msgspec.json.decode(line, type=dict[str, msgspec.Raw]) for line in lines]
+    first = loads[0]
+    server = first.server_info or _ServerInfo()
+    return foreign_result(
+        name,
+        [_stage(load, found) for load, found in zip(loads, figures, strict=True)],
+        tool="SGLang bench_serving",
+        model=server.served_model_name or server.model_path or "unknown model",
+        endpoint=_ENDPOINTS.get(first.backend or ""),
+        definitions=DEFINITIONS["SGLang bench_serving"],
+    )
+
+
+def _stage(line: _Line, figures: dict[str, msgspec.Raw]) -> StageResult:
+    total = line.total_throughput
+    if total is None and line.input_throughput is not None:
+        total = line.input_throughput + line.output_throughput
+    return foreign_stage(
+        _target(line),
+        start_unix_s=0.0,
+        duration_s=line.duration,
+        completed=line.completed,
+        failed=sum(map(bool, line.errors)),
+        input_tokens=line.total_input_tokens or line.total_input or 0,
+        output_tokens=line.total_output_tokens or line.total_output or 0,
+        requests_per_s=line.request_throughput,
+        output_tokens_per_s=line.output_throughput,
+        total_tokens_per_s=total,
+        held_mean=line.concurrency,
+        peak=line.max_concurrent_requests or 0,
+        latency_ms=_latencies(line, figures) if line.completed else {},
+    )
+
+
+def _target(line: _Line) -> Target:
+    if line.request_rate == "trace":
+        return Target(None, None, "a trace's times")
+    rate = float(line.request_rate if line.request_rate is not None else "inf")
+    if 0 < rate < float("inf"):
+        return Target(None, rate, "poisson")
+    return Target(line.max_concurrency, None, None if line.max_concurrency is not None else "all at once")
+
+
+def _latencies(line: _Line, figures: dict[str, msgspec.Raw]) -> dict[str, Summary]:
+    output_tokens = line.total_output_tokens or line.total_output or 0
+    found = {}
+    for name, theirs in _NAMES.items():
+        keys = {ours: f"{statistic}_{theirs}_ms" for ours, statistic in _STATISTICS.items()}
+        known = {
+            ours: value
+            for ours, key in keys.items()
+            if key in figures and (value := msgspec.json.decode(figures[key], type=Amount | None)) is not None
+        }
+        if known:
+            count = max(0, output_tokens - line.completed) if name == "itl" else line.completed
+            found[name] = summary_of(count, known)
+    streamed = "itl" in found and bool(found["itl"].mean)
+    return found if streamed else {name: summary for name, summary in found.items() if name == "e2e"}
