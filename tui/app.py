@@ -302,8 +302,15 @@ class Cockpit(App[None]):
             return
         self._show(control, watching=True, read_only=live)
 
-    def _show(self, control: RunControl, *, watching: bool = False, read_only: bool = False) -> None:
-        self._run_screen = CockpitScreen(control, watching=watching, read_only=read_only)
+    def _show(
+        self,
+        control: RunControl,
+        *,
+        watching: bool = False,
+        read_only: bool = False,
+        leave: Callable[[], object] | None = None,
+    ) -> None:
+        self._run_screen = CockpitScreen(control, watching=watching, read_only=read_only, leave=leave)
         self.push_screen(self._run_screen)
         self._feed = self._follow(self._run_screen)
 
@@ -353,7 +360,12 @@ class Cockpit(App[None]):
 
     def on_accept_screen_watch(self, message: AcceptScreen.Watch) -> None:
         if self._run_screen is None:
-            self._show(RemoteRun(message.folder, steers=False), watching=True, read_only=True)
+            self._show(RemoteRun(message.folder, steers=False), watching=True, read_only=True, leave=self._back)
+
+    def _back(self) -> None:
+        """Go back from the run to its acceptance."""
+        if self._run_screen is not None:
+            self._leave_run(self._run_screen)
 
     async def close_acceptance(self) -> None:
         """End it unless it has ended, and wait until everything is stopped and judged."""

@@ -76,8 +76,8 @@ def accept_parser() -> argparse.ArgumentParser:
     group.add_argument(
         "--phase", action="append", choices=tuple(PHASES), help="only this phase, even if it failed before; repeatable"
     )
-    group.add_argument("--starts", type=int, metavar="N", help="starts of the server (default: accept.starts, or 3)")
-    group.add_argument("--hours", type=float, metavar="H", help="burn-in in all (default: accept.burn_in, or 24)")
+    group.add_argument("--starts", type=int, metavar="N", help="starts of the server (default: accept.starts)")
+    group.add_argument("--hours", type=float, metavar="H", help="burn-in in all (default: accept.burn_in)")
     group.add_argument(
         "--like", nargs="+", type=Path, metavar="FOLDER", help="acceptances of boxes that passed: bounds"
     )

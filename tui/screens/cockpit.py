@@ -7,6 +7,7 @@ local target (`PendingLoad`) before the run confirms it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from time import monotonic
 from typing import ClassVar, Literal
@@ -80,9 +81,20 @@ class CockpitScreen(FullScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = list(keys.COCKPIT)
     HELP_KEYS = (*keys.COCKPIT, *keys.LOG, keys.PALETTE, keys.INTERRUPT)
 
-    def __init__(self, control: RunControl, *, watching: bool = False, read_only: bool = False) -> None:
-        """With `watching`, leaving does not end the run; with `read_only`, no key steers it either."""
+    def __init__(
+        self,
+        control: RunControl,
+        *,
+        watching: bool = False,
+        read_only: bool = False,
+        leave: Callable[[], object] | None = None,
+    ) -> None:
+        """With `watching`, leaving does not end the run; with `read_only`, no key steers it either.
+
+        `leave` is what leaving does when there is nothing to end; default: leave the app.
+        """
         super().__init__()
+        self._leave_now = leave
         self.control = control
         self._watching = watching
         self._operator: Operator = "watcher" if read_only else "guest" if watching else "owner"
@@ -402,7 +414,7 @@ class CockpitScreen(FullScreen[None]):
     def action_leave(self) -> None:
         """Leave at once if the run is over or only watched, else ask."""
         if self.over or self._watching:
-            self.app.exit()
+            (self._leave_now or self.app.exit)()
         elif not isinstance(self.app.screen, AskLeave):
             now = self.snapshot
             server, streams = (now.server, now.load.held) if now is not None else (_NO_SERVER, 0)
@@ -414,7 +426,7 @@ class CockpitScreen(FullScreen[None]):
         while self.app.screen is not self:
             self.app.screen.dismiss(None)  # its caller gets None
         if self.over or self._watching or self._interrupts > 2:
-            self.app.exit()
+            (self._leave_now or self.app.exit)()
         else:
             self._end("stop" if self._interrupts == 1 and not self._ending else "abort")
             self._draw()
