@@ -15,6 +15,7 @@ import msgspec
 
 from loadgen.format import gib
 from loadgen.metrics.verdicts import merged
+from loadgen.record.quote import quote_of
 from loadgen.record.subject import hardware_of, model_of
 from loadgen.schema.deltas import MAIN_LATENCIES, Summary
 from loadgen.schema.finding import Verdict
@@ -80,6 +81,7 @@ def summary_of(result: Result) -> RunSummary:
         reference=None if result.reference is None else result.reference.source,
         conditions={} if result.reference is None else {one.name: one.same for one in result.reference.conditions},
         diagnosis=None if result.diagnosis is None else result.diagnosis.title,
+        quote=quote_of(result),
     )
     return msgspec.convert(_rounded(msgspec.to_builtins(whole)), RunSummary)
 

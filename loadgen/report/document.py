@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from loadgen.format import Statistic, counted, exact, exact_percent, fixed, grouped, signed_percent
 from loadgen.record.figures import FIGURES
+from loadgen.record.quote import quote_of
 from loadgen.record.slo import sure_words
 from loadgen.record.subject import engine_of, hardware_of, model_of
 from loadgen.report.assessment import Answer, assessment, best_stage, first_line, interrupted_search, titles
@@ -126,6 +127,7 @@ def sections(result: Result, statistics: str = "count mean p50 p90 p99 max") -> 
         output(result),
         server_start(result),
         client(result),
+        fit_to_quote(result),
     ]
     return [section for section in found if not section.is_empty]
 
@@ -517,3 +519,25 @@ def _client_words(result: Result) -> Iterator[str]:
     if late.count:
         reads = "" if several is None else f"; {several:.2%} of the reads carried several events"
         yield f"sent late by {fixed(late.mean)} ms on average, p99 {fixed(late.p99)} ms{reads}"
+
+
+def fit_to_quote(result: Result) -> Section:
+    """Whether the figures can be quoted, and if not, why."""
+    quote = quote_of(result)
+    if quote is None:
+        return Section("Fit to quote")
+    counts = [f"{counted(len(quote.kept), 'rule')} kept"]
+    counts += [f"{len(quote.problems)} broken"] if quote.problems else []
+    counts += [f"{len(quote.not_checked)} not checked"] if quote.not_checked else []
+    reasons: dict[str, list[str]] = {}
+    for rule, why in quote.not_checked.items():
+        reasons.setdefault(why, []).append(rule)
+    unknown = "; ".join(f"{', '.join(rules)}: {why}" for why, rules in reasons.items())
+    return Section(
+        "Fit to quote",
+        notes=[
+            Note("Yes, as far as it was checked" if quote.fit else "No", ", ".join(counts)),
+            *(Note(one.rule, f"{one.evidence}. Remedy: {one.remedy}") for one in quote.problems),
+            *([Note("not checked", unknown)] if unknown else []),
+        ],
+    )

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.schema.finding import Verdict
+from loadgen.schema.quote import Quote
 from loadgen.schema.result import SloVerdict, json_schema
 from loadgen.schema.shared import RunState
 from loadgen.schema.start import ServerStart
@@ -221,6 +222,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     reference: str | None  # the publication that `published` is of
     conditions: dict[str, bool | None]  # whether each of the publication's conditions is the same; null is unknown
     diagnosis: str | None  # why the server died, if it did
+    quote: Quote | None  # whether the figures can be quoted; null if nothing was measured under a constant load
 
 
 if __name__ == "__main__":

@@ -100,7 +100,8 @@ def test_pages_show_the_intervals_and_keep_texts_harmless(report: object) -> Non
 def test_a_load_and_a_pause_of_it_stand_in_their_own_tables() -> None:
     pause = msgspec.structs.replace(watched(), index=1)
     text = text_report(result(stage(80), pause))
-    load, _, without = text.partition("Throughput ---")[2].partition("Without load ---")
+    load, _, rest = text.partition("Throughput ---")[2].partition("Without load ---")
+    without = rest.partition("Fit to quote ---")[0]
     assert "conc 8 " in load and "no load " not in load
     assert "no load " in without and "conc 8 " not in without
     lines = markdown_report(result(stage(80), pause)).splitlines()
