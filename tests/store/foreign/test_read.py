@@ -416,7 +416,7 @@ def test_what_vramp_wrote_for_readers_of_vllms_files_is_not_read_back(tmp_path: 
 def test_garbage_is_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text(text)
     with pytest.raises(
-        ResultError, match=r"r\.json: not a result of vramp, vllm bench serve .* inference-perf, InferenceX or llm-d: "
+        ResultError, match=r"r\.json: not a result of vramp, vllm bench serve, .* inference-perf, InferenceX or llm-d: "
     ) as reported:
         read_result(tmp_path / "r.json")
     assert "\n" not in str(reported.value)
