@@ -28,6 +28,9 @@ interval of a share of independent trials; `events`, none may occur; `trend`, it
 or not."""
 
 
+EXACT_MATCH = "exact_match_percent"
+
+
 class FigureKind(NamedTuple):
     """Figures of one kind, named by a pattern."""
 
@@ -55,7 +58,7 @@ FIGURES = (
     FigureKind("kv_cache_gib|weights_gib", "start", "GiB", "each", _RANGE, "memory on each GPU after each start"),
     FigureKind("start_differences", "start", "", "events", _NONE, "figures of a start unlike those of the first"),
     FigureKind("output_faults", "output", "", "events", _NONE, "verdicts of canaries and sampled answers"),
-    FigureKind("exact_match_percent", "output", "%", "share", _HIGHER, "questions answered right under load"),
+    FigureKind(EXACT_MATCH, "output", "%", "share", _HIGHER, "questions answered right under load"),
     FigureKind(
         "(ttft|ttft_from_intended|tpot|itl|e2e)_(mean|p[1-9][0-9]{0,3})_ms",
         "performance",

@@ -24,16 +24,16 @@ from loadgen.fleet.host import Host, LocalHost
 from loadgen.fleet.merge import (
     merge_clients,
     merge_sessions,
-    merge_stages,
     open_streams,
     rows_by_worker,
     seconds_behind,
 )
+from loadgen.fleet.tick import FleetTick
 from loadgen.fleet.worker import Worker
+from loadgen.metrics.stage import merge_stages
 from loadgen.plan.stage import Stage, workers_for
-from loadgen.schema.deltas import StageDelta, StreamRow
+from loadgen.schema.deltas import StageDelta
 from loadgen.schema.hosts import HostTick
-from loadgen.schema.journal import TickNumbers
 from loadgen.stream.request import RequestTemplate, ServerAddress
 from loadgen.worker.messages import TICK_NS, BeginStage, Configure, EndLoad, OpenWindow, Tick
 from loadgen.worker.realtime import waited_ns
@@ -43,19 +43,6 @@ from loadgen.workload.arrivals import share_of
 _MAX_CHECK_S = 2 * TICK_NS / 1e9
 _ENOUGH_TOKENS = 100  # to estimate the time per token
 _ANSWERED = "all requests were answered"
-
-
-class FleetTick(TickNumbers, frozen=True, kw_only=True):
-    """What all workers did in a tick, merged."""
-
-    first_wave_waiting: int | None
-    """Streams of the first wave without a first token; None until the stage has begun on every worker."""
-    finished: int | None  # the running stage, once all requests of every live worker have been answered
-    finished_why: str
-    deaths: tuple[str, ...] = ()  # one message for each worker that died since the last tick
-    news: tuple[str, ...] = ()  # other messages about the workers
-    clock_moves: tuple[tuple[str, int], ...] = ()  # hosts whose clock was moved, and by how many nanoseconds
-    rows: dict[int, list[StreamRow]]  # of the streams that ended, by worker, if rows are wanted
 
 
 class Fleet:

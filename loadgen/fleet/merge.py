@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from loadgen.metrics.stage import ClientMetrics, StageMetrics
-from loadgen.schema.deltas import ClientDelta, SessionsNow, StageDelta, StreamRow
+from loadgen.metrics.stage import ClientMetrics
+from loadgen.schema.deltas import ClientDelta, SessionsNow, StreamRow
 from loadgen.worker.messages import TICK_NS, Tick
 
 
@@ -53,20 +53,3 @@ def seconds_behind(last: Sequence[Tick]) -> float:
     """The age of the slowest worker's last tick."""
     oldest = min((tick.number for tick in last), default=None)
     return 0.0 if oldest is None else round(max(0.0, (time.monotonic_ns() - oldest * TICK_NS) / 1e9), 3)
-
-
-def merge_stages(
-    parts: Sequence[dict[int, StageDelta]], *, peak: Callable[[Iterable[int]], int] = max
-) -> dict[int, StageDelta]:
-    """The deltas summed by stage; `peak` merges peaks: `max` over one worker's ticks, `sum` over concurrent workers."""
-    by_stage: dict[int, list[StageDelta]] = {}
-    for stages in parts:
-        for index, delta in stages.items():
-            by_stage.setdefault(index, []).append(delta)
-    # With the usual single worker, its delta is already the sum.
-    return {
-        index: deltas[0]
-        if len(deltas) == 1
-        else msgspec.structs.replace(StageMetrics.of(*deltas).encode(), peak=peak(delta.peak for delta in deltas))
-        for index, deltas in by_stage.items()
-    }

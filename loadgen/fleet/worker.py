@@ -9,8 +9,8 @@ import msgspec
 
 from loadgen.errors import UNDECODABLE, WorkerError
 from loadgen.fleet.host import CLOSE_S, Host, Pipe
-from loadgen.fleet.merge import merge_stages
 from loadgen.format import counted
+from loadgen.metrics.stage import merge_stages
 from loadgen.schema.deltas import SessionCounts, StageDelta
 from loadgen.worker import messages
 from loadgen.worker.messages import TICK_NS, Tick

@@ -19,6 +19,7 @@ ends, or when a client hangs up before the first token, are in the `censored` la
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Self
 
 import msgspec
@@ -210,3 +211,20 @@ class ClientMetrics:
 
 def _known(*values: int | None) -> list[int]:
     return [value for value in values if value is not None]
+
+
+def merge_stages(
+    parts: Sequence[dict[int, StageDelta]], *, peak: Callable[[Iterable[int]], int] = max
+) -> dict[int, StageDelta]:
+    """The deltas summed by stage; `peak` merges peaks: `max` over one worker's ticks, `sum` over concurrent workers."""
+    by_stage: dict[int, list[StageDelta]] = {}
+    for stages in parts:
+        for index, delta in stages.items():
+            by_stage.setdefault(index, []).append(delta)
+    # With the usual single worker, its delta is already the sum.
+    return {
+        index: deltas[0]
+        if len(deltas) == 1
+        else msgspec.structs.replace(StageMetrics.of(*deltas).encode(), peak=peak(delta.peak for delta in deltas))
+        for index, deltas in by_stage.items()
+    }

@@ -19,7 +19,8 @@ from loadgen.profile.schema import Profile
 from loadgen.profile.values import mean_rate, per_stream_limits_ms
 from loadgen.schema.result import Limits
 from loadgen.searches import SEARCHES
-from loadgen.workload.work import Work, shape_of
+from loadgen.workload.shape import shape_of
+from loadgen.workload.work import Work
 
 REQUESTS_A_STREAM = 10
 """Requests per concurrent stream where nothing bounds a stage: the commonly recommended 10 x concurrency."""

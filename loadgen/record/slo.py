@@ -12,7 +12,7 @@ clustered samples). In a stage too short for blocks, concurrent streams count as
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -30,9 +30,21 @@ from loadgen.metrics.difference import (
     streams_needed,
 )
 from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.stage import LoadSum
 from loadgen.profile.values import limit_of, per_stream_limits_ms, stage_limits_ms
 from loadgen.record.stage import StageRecord
-from loadgen.schema.result import FailureCheck, Goodput, Judgement, Limits, SloCheck, SloVerdict, StageResult, Tier
+from loadgen.schema.result import (
+    FailureCheck,
+    Goodput,
+    Judgement,
+    Limits,
+    SloCheck,
+    SloVerdict,
+    StageResult,
+    Tier,
+    TierCheck,
+    met_limits,
+)
 
 _TELLING = 5  # from so many misses on, their share predicts how it will go on
 _MAX_NAMED = 100_000  # further requests: nobody waits for more
@@ -297,3 +309,41 @@ def _needs(good: float, wanted: float, evidence: _Evidence, confidence: float) -
         distance = max(abs(good / count - wanted), 1e-6)
         needed = normal_quantile(confidence) ** 2 * wanted * (1 - wanted) / distance**2
     return evidence.streams_for(needed)
+
+
+def tier_checks(stage: StageRecord, tiers: Sequence[Tier]) -> tuple[TierCheck, ...]:
+    """Whether a stage, or each step of it, meets the tiers; nothing for what was not measured.
+
+    The steps of a moving load have no TPOT, which belongs to whole streams: the mean of their ITL takes its place, and
+    without confidence.
+    """
+    return tuple(check for tier in tiers for check in _checks(stage, tier))
+
+
+def _checks(stage: StageRecord, tier: Tier) -> Iterator[TierCheck]:
+    started = stage.started
+    if started.steps:
+        for step, part in sorted(stage.metrics.bins.items()):
+            met = _met_by_step(part, tier)
+            if met is not None and step < len(started.steps):
+                yield TierCheck(tier.title, started.steps[step][1], met, "unresolved")
+    elif stage.counters["completed"] and not started.no_load:
+        judgement = judge(stage, Limits(tier.latency_ms, failed=tier.failed))
+        load = started.rate if started.rate is not None else float(started.concurrency or 0)
+        yield TierCheck(tier.title, load, met_limits(judgement) or False, judgement.verdict)
+
+
+def _met_by_step(part: LoadSum, tier: Tier) -> bool | None:
+    """Whether a step of a moving load meets the limits; None where one of them is not measured."""
+    met = True
+    for name, limit_ms in tier.latency_ms.items():
+        metric, percent = limit_of(name)
+        histogram = {"ttft": part.ttft, "itl": part.itl, "tpot": part.itl}.get(metric)
+        if histogram is None:
+            return None
+        is_mean = percent is None or metric == "tpot"
+        measured_ms = histogram.mean_ms() if is_mean else histogram.percentile_ms(percent or 0.0)
+        if measured_ms is None:
+            return None
+        met = met and measured_ms <= limit_ms
+    return met

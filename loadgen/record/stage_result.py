@@ -19,9 +19,8 @@ from loadgen.record.hardware import HardwareRecord, gpu_stages, host_means
 from loadgen.record.output import CanaryRecord, answer_verdicts
 from loadgen.record.rising import rising_words
 from loadgen.record.sessions import session_verdicts, sessions_result
-from loadgen.record.slo import judge
+from loadgen.record.slo import judge, tier_checks
 from loadgen.record.stage import StageRecord
-from loadgen.record.tiers import tier_checks
 from loadgen.record.token_verdicts import token_verdicts
 from loadgen.schema.deltas import COUNTERS, LATENCIES, OUTCOMES
 from loadgen.schema.finding import Verdict

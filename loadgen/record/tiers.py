@@ -1,55 +1,13 @@
-"""Several levels of service from one run: for each the highest load that meets it, of all that were measured.
-
-Stages are judged by a tier's limits as by those of an SLO. The steps of a moving load have no TPOT, which belongs to
-whole streams: the mean of their ITL takes its place, and without confidence.
-"""
+"""Several levels of service from one run: for each the highest load that meets it, of all that were measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from loadgen.metrics.stage import LoadSum
-from loadgen.profile.values import limit_of
-from loadgen.record.slo import judge
-from loadgen.record.stage import StageRecord
-from loadgen.schema.result import Limits, StageResult, Tier, TierCheck, TierResult, met_limits
+from loadgen.schema.result import StageResult, TierCheck, TierResult
 
 By = Literal["concurrency", "rate", "sessions"]
-
-
-def tier_checks(stage: StageRecord, tiers: Sequence[Tier]) -> tuple[TierCheck, ...]:
-    """Whether a stage, or each step of it, meets the tiers; nothing for what was not measured."""
-    return tuple(check for tier in tiers for check in _checks(stage, tier))
-
-
-def _checks(stage: StageRecord, tier: Tier) -> Iterator[TierCheck]:
-    started = stage.started
-    if started.steps:
-        for step, part in sorted(stage.metrics.bins.items()):
-            met = _met_by_step(part, tier)
-            if met is not None and step < len(started.steps):
-                yield TierCheck(tier.title, started.steps[step][1], met, "unresolved")
-    elif stage.counters["completed"] and not started.no_load:
-        judgement = judge(stage, Limits(tier.latency_ms, failed=tier.failed))
-        load = started.rate if started.rate is not None else float(started.concurrency or 0)
-        yield TierCheck(tier.title, load, met_limits(judgement) or False, judgement.verdict)
-
-
-def _met_by_step(part: LoadSum, tier: Tier) -> bool | None:
-    """Whether a step of a moving load meets the limits; None where one of them is not measured."""
-    met = True
-    for name, limit_ms in tier.latency_ms.items():
-        metric, percent = limit_of(name)
-        histogram = {"ttft": part.ttft, "itl": part.itl, "tpot": part.itl}.get(metric)
-        if histogram is None:
-            return None
-        is_mean = percent is None or metric == "tpot"
-        measured_ms = histogram.mean_ms() if is_mean else histogram.percentile_ms(percent or 0.0)
-        if measured_ms is None:
-            return None
-        met = met and measured_ms <= limit_ms
-    return met
 
 
 def tier_results(stages: Iterable[StageResult]) -> tuple[TierResult, ...]:

@@ -19,7 +19,7 @@ import msgspec
 from packaging.version import InvalidVersion, Version
 
 from loadgen.errors import UNDECODABLE, ResultError
-from loadgen.format import target
+from loadgen.format import signed_percent, target
 from loadgen.masking import masked
 from loadgen.metrics.difference import CONFIDENCE, Estimate, difference, student_t
 from loadgen.places import read_whole
@@ -92,6 +92,16 @@ class VersionMean(msgspec.Struct, frozen=True):
     difference: Difference | None  # from the version before
     note: str  # why it is not judged, or what else may explain it
 
+    @property
+    def difference_words(self) -> str:
+        """The difference from the version before, with its interval; empty for the first."""
+        found = self.difference
+        if found is None:
+            return ""
+        if found.low_percent is None or found.high_percent is None:
+            return signed_percent(found.percent)
+        return f"{signed_percent(found.percent)} ({found.low_percent:+.1f} to {found.high_percent:+.1f})"
+
 
 class Trend(msgspec.Struct, frozen=True):
     """One figure of one load over the runs."""
@@ -105,6 +115,12 @@ class Trend(msgspec.Struct, frozen=True):
     load: str
     points: tuple[TrendPoint, ...]  # oldest first
     versions: tuple[VersionMean, ...]  # lowest first
+
+    @property
+    def title(self) -> str:
+        """The figure with its unit."""
+        figure = FIGURES[self.figure]
+        return f"{figure.title}, {figure.unit}" if figure.unit != "tok/s" else figure.title
 
 
 # What is kept of a run.

@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadgen.format import UNKNOWN, counted, fixed, signed_percent
-from loadgen.record.figures import FIGURES
+from loadgen.format import UNKNOWN, counted, fixed
 from loadgen.report.document import Section, Table
 from loadgen.report.history import RunSummary, Trend, TrendPoint, VersionMean
 from loadgen.report.notes import Note
@@ -57,17 +56,12 @@ def runs_json(folder: str, runs: Sequence[NamedRun], found: Sequence[Trend]) -> 
     return json_text(RunsDocument(folder=folder, runs=rows, trends=list(found)))
 
 
-def trend_title(trend: Trend) -> str:
-    figure = FIGURES[trend.figure]
-    return f"{figure.title}, {figure.unit}" if figure.unit != "tok/s" else figure.title
-
-
 def trend_section(trend: Trend) -> Section:
     """The runs and the versions of a trend."""
     left_out = sum(not point.counts for point in trend.points)
     notes = [Note("", f"{counted(left_out, 'run')} in brackets not counted: {_doubts(trend)}")] if left_out else []
     return Section(
-        f"{trend_title(trend)} at {trend.load}",
+        f"{trend.title} at {trend.load}",
         [Table(_points(trend), trend.points), Table(_versions(trend), trend.versions)],
         notes,
         about=f"{trend.profile}: {trend.model} on {trend.box}",
@@ -83,7 +77,7 @@ def _points(trend: Trend) -> list[Column[TrendPoint]]:
     return [
         Column("started", lambda point: point.started_at[:16].replace("T", " "), words=True, width=16),
         Column("vLLM", lambda point: point.version or UNKNOWN, words=True),
-        Column(trend_title(trend), _value),
+        Column(trend.title, _value),
         Column(_interval_head(trend), lambda point: _interval(point.low, point.high), width=22),
         Column("run", lambda point: point.run, words=True),
     ]
@@ -95,22 +89,12 @@ def _versions(trend: Trend) -> list[Column[VersionMean]]:
         Column("runs", lambda one: one.runs),
         Column("mean", lambda one: number_words(one.value)),
         Column(_interval_head(trend), lambda one: _interval(one.low, one.high), width=22),
-        Column("since the one before", difference_words),
+        Column("since the one before", lambda one: one.difference_words),
         Column(
             "is", lambda one: one.difference.word if one.difference is not None and not one.note else "", words=True
         ),
         Column("", lambda one: one.note, words=True),
     ]
-
-
-def difference_words(one: VersionMean) -> str:
-    """The difference from the version before, with its interval; empty for the first."""
-    found = one.difference
-    if found is None:
-        return ""
-    if found.low_percent is None or found.high_percent is None:
-        return signed_percent(found.percent)
-    return f"{signed_percent(found.percent)} ({found.low_percent:+.1f} to {found.high_percent:+.1f})"
 
 
 def _value(point: TrendPoint) -> str:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from loadgen.errors import ProfileError
-from loadgen.fleet.fleet import Fleet, FleetTick
+from loadgen.fleet.fleet import Fleet
+from loadgen.fleet.tick import FleetTick
 from loadgen.plan.from_here import plan_from_here
 from loadgen.plan.request import PlanRequest
 from loadgen.plan.stage import Measured, Plan, Stage
@@ -23,8 +25,10 @@ from loadgen.record.stage import StageRecord
 from loadgen.run.probe import TemplatesOf
 from loadgen.run.running_stage import RunningStage, WaitingStage
 from loadgen.run.stage_end import measured_of
-from loadgen.run.writer import RunWriter
 from loadgen.schema.journal import SearchEnded, StageEnded, StageSettled
+
+if TYPE_CHECKING:
+    from loadgen.run.writer import RunWriter
 
 Boundary = Callable[[int | None, int | None], None]
 """Called with the indices of the ended and the beginning stage, so that the engine's metrics are read in between."""

@@ -10,20 +10,22 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import psutil
 
 from loadgen.run.servers import Servers
 from loadgen.run.settings import RunSettings
-from loadgen.run.writer import RunWriter
 from loadgen.schema.journal import DevicesChosen, GpusSampled, HostSampled, TelemetryChanged
 from loadgen.schema.samples import GpuSample, GpuStatic, ServerDevices
 from loadgen.server.gpus.processes import attached_pids, described
 from loadgen.telemetry.backends import BackendOption, backend_options
 from loadgen.telemetry.host import HostSampler
 from loadgen.telemetry.monitor import Monitor, SourceStatus
+
+if TYPE_CHECKING:
+    from loadgen.run.writer import RunWriter
 
 _PERIOD_S = 1.0
 _LAST_SAMPLE_S = 1.5 * _PERIOD_S

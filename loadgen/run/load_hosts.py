@@ -9,17 +9,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
 from loadgen.errors import ClusterError
-from loadgen.fleet.fleet import FleetTick
 from loadgen.fleet.host import Host, LocalHost
+from loadgen.fleet.tick import FleetTick
 from loadgen.profile.schema import Cluster
 from loadgen.run.placement import place_workers
-from loadgen.run.writer import RunWriter
 from loadgen.schema.hosts import ClockMoved, HostsJoined
 from loadgen.schema.journal import WorkersPlaced
 from loadgen.stream.request import ServerAddress
 from loadgen.system import Cpus, parse_cpus
+
+if TYPE_CHECKING:
+    from loadgen.run.writer import RunWriter
 
 
 def no_cluster_extra(error: ModuleNotFoundError) -> ClusterError:

@@ -18,11 +18,13 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from loadgen.errors import LoadError, ProfileError, ServerError, VrampError, WorkerError
-from loadgen.fleet.fleet import Fleet, FleetTick
+from loadgen.fleet.fleet import Fleet
+from loadgen.fleet.tick import FleetTick
 from loadgen.format import NO_LOAD, harmless, plain
 from loadgen.plan.stage import Stage, check_lengths, most_workers, workers_for
 from loadgen.record.record import Record
@@ -44,7 +46,6 @@ from loadgen.run.probe import (
 )
 from loadgen.run.servers import Servers
 from loadgen.run.settings import RunSettings
-from loadgen.run.writer import RunWriter
 from loadgen.schema.engine import OwnRequests
 from loadgen.schema.finding import Finding
 from loadgen.schema.journal import Checked, ServerChanged
@@ -57,6 +58,9 @@ from loadgen.server.supervisor import ServerState
 from loadgen.server.vllm.client import ServerClient, api_key, load_client, optional
 from loadgen.server.vllm.start_figures import cache_config, with_cache_config
 from loadgen.stream.request import ServerAddress
+
+if TYPE_CHECKING:
+    from loadgen.run.writer import RunWriter
 
 _NOTHING_TO_SEE = (
     "without load there is nothing else to see of this server: send load with vramp run, or, if this is a proxy, name "

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.plan.stage import Measured, Stage
-from loadgen.record.slo import judge, needed_words, still_needed
+from loadgen.record.slo import judge, needed_words, still_needed, tier_checks
 from loadgen.record.stage import StageRecord
-from loadgen.record.tiers import tier_checks
 from loadgen.schema.deltas import StageDelta
 from loadgen.schema.result import Judgement, Limits, met_limits
 

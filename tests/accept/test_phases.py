@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from loadgen.run.accept.live import AcceptView
 from loadgen.run.accept.phases import BOX_EVIDENCE, left_s
 from loadgen.run.operations import Stop
+from loadgen.schema.accept_view import AcceptView
 from loadgen.schema.certificate import BoxSeen, Counted, FactFound, PhaseBegan, PhaseEnded, RunMade
 from loadgen.store.runs import read_result
 from tests.accept.simulated import acceptance, carried_out, lines_of, profile

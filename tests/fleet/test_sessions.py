@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.fleet.fleet import FleetTick
+from loadgen.fleet.tick import FleetTick
 from loadgen.schema.deltas import SESSION_COUNTERS
 from loadgen.workload.sessions.data import SessionData, Sessions
 from loadgen.workload.sessions.play import PlayRules

@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.fleet.merge import merge_stages
 from loadgen.format import fixed
 from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.stage import merge_stages
 from loadgen.record.record import Record
 from loadgen.report.columns import host_columns
 from loadgen.report.tabular import text_lines

@@ -13,8 +13,9 @@ from loadgen.format import percent
 from loadgen.profile.load import Load
 from loadgen.workload.data import Dataset, DatasetReader, index_dataset
 from loadgen.workload.prompts import FALLBACK_IDS, WORDS, Prompts, text_prompts, token_prompts
+from loadgen.workload.shape import shape_of
 from loadgen.workload.traces import TraceOptions, TraceReader, TraceRow
-from loadgen.workload.work import RequestWriter, shape_of, trace_pieces
+from loadgen.workload.work import RequestWriter, trace_pieces
 
 MOONCAKE = """\
 {"timestamp": 0, "input_length": 1200, "output_length": 52, "hash_ids": [0, 1, 2]}

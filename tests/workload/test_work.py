@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from loadgen.errors import ProfileError
 from loadgen.profile.load import Load
 from loadgen.workload.prompts import FALLBACK_IDS, WORDS, RequestContent, text_prompts, token_prompts
-from loadgen.workload.work import RequestWriter, Shape, draw, shape_of
+from loadgen.workload.shape import Shape, shape_of
+from loadgen.workload.work import RequestWriter, draw
 
 
 def requests(load: Load, *, stage: int = 0, again: int | None = None, turn: int = 0) -> list[RequestContent]:

@@ -16,8 +16,9 @@ from loadgen.report.certificate import certificate_suites, criterion_line, headl
 from loadgen.report.html.certificate import PAGE
 from loadgen.report.junit import write_junit
 from loadgen.run.accept.acceptance import Acceptance, Order
-from loadgen.run.accept.live import AcceptView, views
+from loadgen.run.accept.live import views
 from loadgen.run.accept.phases import identity_of, look_at_box
+from loadgen.schema.accept_view import AcceptView
 from loadgen.schema.certificate import Outcome
 from loadgen.store.acceptance import CERTIFICATE, LINES, demands_of, read_certificate, verify
 from loadgen.store.runs import RUNS

@@ -22,8 +22,9 @@ from loadgen.report.compare import (
 )
 from loadgen.report.compare_document import compare_json, compare_markdown, compare_text, held_words
 from loadgen.report.csv import csv_report
-from loadgen.report.junit import compare_suite, write_junit
+from loadgen.report.junit import write_junit
 from loadgen.report.markdown import markdown_report
+from loadgen.report.suites import compare_suite
 from loadgen.report.text import text_report
 from loadgen.report.vllm_json import vllm_documents, vllm_file_names
 from loadgen.schema.result import Result

@@ -8,7 +8,7 @@ from loadgen import format as fmt
 from loadgen.criteria import PHASES
 from loadgen.record.acceptance import title
 from loadgen.report.certificate import demanded, place_of
-from loadgen.run.accept.live import AcceptView
+from loadgen.schema.accept_view import AcceptView
 from loadgen.schema.certificate import Criterion, Outcome, PhaseRecord
 from tui.widgets.rows import Row, Rows, padded, spread, titled, wrapped
 

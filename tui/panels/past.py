@@ -7,7 +7,6 @@ from datetime import datetime
 from loadgen import format as fmt
 from loadgen.report.columns import PAST_RUN_COLUMNS
 from loadgen.report.history import Trend
-from loadgen.report.history_document import difference_words, trend_title
 from loadgen.schema.result import StageResult
 from tui.catalog import PastRun
 from tui.panels.stages import cell_words, fitted, head_words
@@ -114,7 +113,7 @@ def _trend(trend: Trend, run: str, width: int) -> Rows:
     most = max(point.value for point in trend.points)
     values = [fmt.number(point.value) for point in trend.points]
     cells = max(map(len, values))
-    rows: Rows = [titled(trend_title(trend), (("t: another figure", "dim"),), width), ((f" at {trend.load}", "dim"),)]
+    rows: Rows = [titled(trend.title, (("t: another figure", "dim"),), width), ((f" at {trend.load}", "dim"),)]
     for point, value in list(zip(trend.points, values, strict=True))[-_TREND_RUNS:]:
         head = f"{'▸' if point.run == run else ' '}{point.started_at[5:16].replace('T', ' ')} {point.version:<10.10} "
         figure = f"{value:>{cells}}  " if point.counts else f"({value})"
@@ -123,7 +122,7 @@ def _trend(trend: Trend, run: str, width: int) -> Rows:
     for one in trend.versions:
         if one.difference is not None:
             word = one.note or one.difference.word
-            rows += wrapped(f"since {one.version}: {difference_words(one)}: {word}", width - 1, "text")
+            rows += wrapped(f"since {one.version}: {one.difference_words}: {word}", width - 1, "text")
     return [*rows, ()]
 
 

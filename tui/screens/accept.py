@@ -11,8 +11,8 @@ from textual.binding import BindingType
 from textual.message import Message
 from textual.widgets import OptionList
 
-from loadgen.run.accept.live import AcceptView
 from loadgen.run.operations import Abort, Operation, Stop
+from loadgen.schema.accept_view import AcceptView
 from tui import keys
 from tui.panels import accept as panel
 from tui.screens.base import ListScreen

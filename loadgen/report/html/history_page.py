@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from loadgen.report.history import Trend, TrendPoint
-from loadgen.report.history_document import RUNS, NamedRun, trend_section, trend_title
+from loadgen.report.history_document import RUNS, NamedRun, trend_section
 from loadgen.report.html.charts import ACCENT, SECOND, chart_text, styled
 from loadgen.report.html.page import Figures, page, placed, rendered, section
 from loadgen.report.tabular import html_table, plain
@@ -50,7 +50,7 @@ def trend_figure(trend: Trend) -> go.Figure:
                     showlegend=False,
                 )
             )
-    styled(figure, height=340).update_yaxes(title=chart_text(trend_title(trend)))
+    styled(figure, height=340).update_yaxes(title=chart_text(trend.title))
     return figure.update_xaxes(title="run, oldest first")
 
 

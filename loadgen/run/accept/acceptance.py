@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 import loadgen
-from loadgen.criteria import PhaseName
+from loadgen.criteria import EXACT_MATCH, PhaseName
 from loadgen.errors import UNDECODABLE, ProfileError, ResultError, ServerError
 from loadgen.masking import masked
 from loadgen.places import read_whole
@@ -43,7 +43,6 @@ from loadgen.workload.questions import Question, questions_of
 
 _FOLDER = re.compile(r"(?P<number>[0-9]{2,})-(?P<phase>[a-z-]+)")
 _INTERIM_S, _INTERIM_SHARE = 10.0, 0.01  # how often the figures of a run that goes on are judged: later, ever less
-EXACT_MATCH = "exact_match_percent"
 Beside = Callable[[Run], Awaitable[None]]
 """What is done while a run sends its load; when it returns, the load ends."""
 

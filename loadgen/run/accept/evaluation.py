@@ -1,4 +1,4 @@
-"""Questions with one right answer, asked beside the load: an engine may be wrong in a stable way, idle and loaded.
+"""Questions with one right answer, asked under load: an engine may be wrong in a stable way, idle and loaded.
 
 Each answer is a line of its own, so that those given before an interruption count, and only the others are asked again.
 """
@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import TYPE_CHECKING
 
+from loadgen.criteria import EXACT_MATCH
 from loadgen.errors import ServerError
-from loadgen.run.accept.acceptance import EXACT_MATCH, Acceptance
-from loadgen.run.run import Run
 from loadgen.schema.certificate import Counted
+
+if TYPE_CHECKING:
+    from loadgen.run.accept.acceptance import Acceptance
+    from loadgen.run.run import Run
 
 AT_ONCE = 4  # few, so that the load stays what it is
 _MAX_TOKENS = 512

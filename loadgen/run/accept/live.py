@@ -5,33 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
-from loadgen.criteria import PhaseName
 from loadgen.report.html.certificate import write_certificate
 from loadgen.run.accept.acceptance import Acceptance
 from loadgen.run.accept.phases import carry_out, left_s
 from loadgen.run.operations import Abort
+from loadgen.schema.accept_view import AcceptView
 from loadgen.schema.certificate import Certificate, Judged
-from loadgen.schema.snapshot import Snapshot
 from loadgen.store.acceptance import certificate_of
 
 _LOOK_S = 1.0
 _JUDGE_S = 2.0  # after new lines
 _JUDGE_RUN_S = 10.0  # while only the run that goes on has something new
-
-
-@dataclass(frozen=True)
-class AcceptView:
-    """The state of an acceptance."""
-
-    certificate: Certificate  # from what is known so far
-    phase: PhaseName | None  # the one that is carried out
-    run: str  # the folder of the run that goes on; empty if none does
-    snapshot: Snapshot | None  # of that run
-    left_s: float  # at least
-    ending: bool
-    over: bool
 
 
 async def views(acceptance: Acceptance) -> AsyncIterator[AcceptView]:

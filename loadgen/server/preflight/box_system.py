@@ -16,7 +16,8 @@ from loadgen.format import GIB, memory
 from loadgen.schema.finding import Finding, Severity
 from loadgen.server.preflight.facts import Box, Setup, read_setting
 from loadgen.server.process.ports import require_free_port
-from loadgen.server.vllm.command import devices_each, find_container_program
+from loadgen.server.vllm.command import find_container_program
+from loadgen.server.vllm.devices import devices_each
 from loadgen.telemetry.host import is_boosted
 from loadgen.vendors import AMD, NVIDIA, Vendor, vendor_of
 

@@ -28,7 +28,8 @@ from loadgen.schema.samples import GpuStatic
 from loadgen.server.preflight import box_connections, box_gpus, box_hardware, box_model, box_system
 from loadgen.server.preflight.facts import Box, Setup, facts_of
 from loadgen.server.preflight.rules import rule_findings, skipped_rules
-from loadgen.server.vllm.command import devices_each, find_container_program, find_vllm
+from loadgen.server.vllm.command import find_container_program, find_vllm
+from loadgen.server.vllm.devices import devices_each
 from loadgen.server.vllm.flags import flag_findings
 from loadgen.server.vllm.installation import ask_installation, newest_recorded, python_of, recorded_installation
 from loadgen.telemetry.gpus_now import GpusNow, read_gpus

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import os
 import shutil
 import sys
@@ -20,6 +19,7 @@ from typing import Any
 from loadgen.errors import ProfileError, ServerError
 from loadgen.places import expanded
 from loadgen.profile.schema import Docker, Server
+from loadgen.server.vllm.devices import devices_each
 from loadgen.server.vllm.flags import list_form
 from loadgen.system import inherited_environment
 from loadgen.vendors import Vendor, vendor_of
@@ -123,14 +123,6 @@ def _is_there(path: str) -> bool:
     return os.path.exists(path)  # noqa: PTH110 - `Path.exists` raises for what no file can be called
 
 
-_PARALLEL = (
-    ("tensor-parallel-size", "tensor-parallel", "tp"),
-    ("pipeline-parallel-size", "pipeline-parallel", "pp"),
-    ("data-parallel-size", "dp"),
-    ("prefill-context-parallel-size", "pcp"),
-)
-
-
 def instance_servers(server: Server) -> list[Server]:
     """One server per instance; raises `ProfileError` if ports or devices do not suffice."""
     if server.instances == 1:
@@ -145,18 +137,6 @@ def instance_servers(server: Server) -> list[Server]:
         )
         for number, pinned in enumerate(_pinned(server))
     ]
-
-
-def devices_each(args: Mapping[str, Any]) -> int:
-    """How many devices a server with these flags uses; raises `ProfileError` for sizes that are not numbers."""
-    given = {name.lstrip("-").replace("_", "-"): value for name, value in args.items()}
-    return math.prod(_size(name, given[name]) for names in _PARALLEL for name in names if name in given)
-
-
-def _size(name: str, value: Any) -> int:  # noqa: ANN401 - any of TOML's types
-    if not str(value).isdecimal() or int(value) < 1:
-        raise ProfileError(f"server.args.{name} = {value!r}: expected a whole number of at least 1")
-    return int(value)
 
 
 def _pinned(server: Server) -> list[dict[str, str]]:

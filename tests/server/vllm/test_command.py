@@ -11,11 +11,11 @@ import pytest
 from loadgen.errors import ProfileError, ServerError
 from loadgen.profile.schema import Server
 from loadgen.server.vllm.command import (
-    devices_each,
     instance_servers,
     server_command,
     server_environment,
 )
+from loadgen.server.vllm.devices import devices_each
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from loadgen.run.accept.live import AcceptView
 from loadgen.run.operations import Abort, Operation, Stop
+from loadgen.schema.accept_view import AcceptView
 from loadgen.schema.certificate import Certificate, Criterion, Demand, PhaseRecord
 from tests.tui.cockpit import rows_of
 from tests.tui.scripted import running
