@@ -169,7 +169,7 @@ class StageCounts(msgspec.Struct):
     unknown_input: Count = 0  # completed streams whose prompt tokens nobody reported
     cached_input_tokens: Count = 0  # of completed streams whose server said how much of the prompt it had cached
     cached_tokens: Count = 0  # and those of them that were cached
-    recorded_tokens: Count = 0  # of the prompts of sessions that were sent, by the recording
+    recorded_tokens: Count = 0  # of the prompts of completed streams of sessions, by the recording
     infinite_hit_tokens: Count = 0  # those of them that a prefix cache without limit would hold
     pool_hit_tokens: Count = 0  # or one of the size of the engine's KV cache; 0 if that is unknown
     hidden_tokens: Count = 0  # of `output_tokens`: reasoning that was never streamed

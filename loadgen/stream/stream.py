@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from loadgen.schema.deltas import StreamRow
 from loadgen.stream.ending import Failure, worse_reason
@@ -36,6 +37,14 @@ def http_failure(status: int) -> Failure:
     return "http_5xx" if status >= 500 else "protocol"
 
 
+class Ceiling(NamedTuple):
+    """How much of a prompt a prefix cache could have."""
+
+    recorded_tokens: int  # of the prompt, by the recording
+    infinite_hit_tokens: int  # in a cache without limit
+    pool_hit_tokens: int  # in one of the size of the engine's KV cache; 0 if that is unknown
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Stream:
     """A request in flight; exactly one of `finish`, `fail`, `cancel` and `cut_off` ends it."""
@@ -48,6 +57,7 @@ class Stream:
     first_wave: bool = False  # one of those that filled the closed loop all at once: its TTFT is kept apart
     request: tuple[int, int] = (0, 0)  # its number in the stage, and its turn in the conversation; see `StreamRow`
     first_turn: bool | None = None  # of an agent in a session; None where the load is not sessions
+    ceiling: Ceiling | None = None
     sent_ids: int | None = None  # token ids sent as its prompt; None if it was sent as text
     osl: int | None = None  # output tokens that the answer must have; None if it may end earlier
     model: str | None = None  # the model drawn for it, where there are several
@@ -342,6 +352,10 @@ class Stream:
         if self.cached_tokens is not None and self.input_tokens is not None:
             samples.cached_input_tokens += self.input_tokens
             samples.cached_tokens += self.cached_tokens
+        if self.ceiling is not None:
+            samples.recorded_tokens += self.ceiling.recorded_tokens
+            samples.infinite_hit_tokens += self.ceiling.infinite_hit_tokens
+            samples.pool_hit_tokens += self.ceiling.pool_hit_tokens
         samples.clock_steps += self.clock_stepped
         if self.osl is not None and self.total_tokens is not None:
             samples.requested_tokens += self.osl

@@ -19,7 +19,7 @@ from loadgen.schema.deltas import SessionCounts, SessionRow, SessionsNow
 from loadgen.stream.events import Choice
 from loadgen.stream.request import SessionIds
 from loadgen.stream.samples import StageSamples
-from loadgen.stream.stream import Stream
+from loadgen.stream.stream import Ceiling, Stream
 from loadgen.workload.prompts import Prompts, RequestContent
 from loadgen.workload.sessions.ceiling import Ceilings
 from loadgen.workload.sessions.data import SessionReader, Sessions
@@ -192,8 +192,8 @@ class LiveSessions:
 
     # Their requests.
 
-    def take(self, *, measured: bool) -> DueRequest:
-        """The request that is to be sent next, which counts towards the ceilings if it is `measured`."""
+    def take(self) -> tuple[DueRequest, Ceiling]:
+        """The request that is to be sent next, and what of its prompt a cache could have."""
         taken = self.due.popleft()
         session = self._live[taken.session]
         del session.waiting[taken.request]
@@ -205,11 +205,8 @@ class LiveSessions:
             self._counts.primed += 1
         tree = session.play.tree
         hits = self._ceilings.sent(session.play, taken.request)
-        if measured and not taken.primes:
-            self._samples.recorded_tokens += tree.requests[taken.request].isl
-            self._samples.infinite_hit_tokens += hits.infinite
-            self._samples.pool_hit_tokens += 0 if self._pool_tokens is None else hits.within(self._pool_tokens)
-        return taken
+        of_pool = 0 if self._pool_tokens is None else hits.within(self._pool_tokens)
+        return taken, Ceiling(tree.requests[taken.request].isl, hits.infinite, of_pool)
 
     def request(self, number: int, index: int) -> RequestContent:
         session = self._session(number)

@@ -126,11 +126,11 @@ class StageRun:
     def next_stream(self, intended_ns: int) -> Stream:
         """The next request as a stream; `intended_ns` is when the schedule wanted it (CLOCK_REALTIME)."""
         self._arriving -= 1
-        samples, measured, first_turn = self.samples, self._is_measured(), None
+        samples, measured, first_turn, ceiling = self.samples, self._is_measured(), None, None
         if self.sessions is None:
             turn, written = self._requests.take()
         else:
-            due = self.sessions.take(measured=measured)
+            due, ceiling = self.sessions.take()
             turn, intended_ns, measured = Turn(due.session, due.request), due.at_ns, measured and not due.primes
             written, first_turn = self._requests.write(turn), self.sessions.is_first_turn(*turn)
         model = self._requests.model(turn)
@@ -155,6 +155,7 @@ class StageRun:
             first_wave=first_wave,
             request=turn,
             first_turn=first_turn,
+            ceiling=ceiling,
             pieces=[] if self.sessions is not None and self.sessions.keeps_answers else None,
             sent_ids=written.ids,
             osl=written.osl if self.command.template.exact_osl else None,

@@ -4,14 +4,16 @@ import os
 import signal
 from typing import Any
 
+import msgspec
 import pytest
 
 from loadgen.fleet.tick import FleetTick
 from loadgen.schema.deltas import SESSION_COUNTERS
+from loadgen.stream.request import SessionHeaders, common_fields, request_template
 from loadgen.workload.sessions.data import SessionData, Sessions
 from loadgen.workload.sessions.play import PlayRules
 from loadgen.workload.work import Work
-from tests.engines import Simulator
+from tests.engines import Simulator, simulator
 from tests.fleet.test_fleet import Driven, driven
 
 pytestmark = pytest.mark.usefixtures("little_patience")
@@ -24,6 +26,9 @@ SHORT = Sessions(
 )
 
 
+WHOLE = msgspec.structs.replace(SHORT, start=None)
+
+
 def begin(run: Driven, index: int, live: int, sessions: Sessions = SHORT, **parts: Any) -> None:
     run.begin(index, concurrency=live, work=Work(sessions=sessions), **parts)
 
@@ -32,7 +37,7 @@ def live(tick: FleetTick) -> int:
     return 0 if tick.sessions is None else tick.sessions.live
 
 
-def total(run: Driven, name: str) -> int:
+def total_of(run: Driven, name: str) -> int:
     assert name in SESSION_COUNTERS
     return sum(stage.sessions[name] for stage in run.stages.values() if stage.sessions is not None)
 
@@ -43,19 +48,19 @@ async def test_sessions_outlive_a_change_of_the_load(engine: Simulator, workers:
         begin(run, 0, 4)
         await run.until(lambda tick: live(tick) == 4 and tick.first_wave_waiting == 0)
         begin(run, 1, 6)
-        await run.until(lambda tick: live(tick) == 6 and total(run, "begun") >= 6)
-        assert total(run, "cut") == 0
+        await run.until(lambda tick: live(tick) == 6 and total_of(run, "begun") >= 6)
+        assert total_of(run, "cut") == 0
         begin(run, 2, 2)
         await run.until(lambda tick: live(tick) == 2 and tick.sessions is not None and not tick.sessions.stopped)
         run.fleet.end_load(abort=False)
         await run.until(lambda tick: tick.held == 0)
         begin(run, 3, 2)
         await run.until(lambda tick: tick.first_wave_waiting == 0)
-        assert total(run, "cut") == 4
-        ended = total(run, "finished") + total(run, "failed")
-        assert total(run, "begun") == 2 + 4 + ended
-        assert total(run, "failed") == 0
-        assert total(run, "primed") >= 6
+        assert total_of(run, "cut") == 4
+        ended = total_of(run, "finished") + total_of(run, "failed")
+        assert total_of(run, "begun") == 2 + 4 + ended
+        assert total_of(run, "failed") == 0
+        assert total_of(run, "primed") >= 6
     assert all(run.adds_up(index) for index in run.stages)
 
 
@@ -82,7 +87,7 @@ async def test_sessions_of_a_dead_worker_are_lost(engine: Simulator) -> None:
         await run.until(lambda tick: live(tick) == 4)
         os.kill(run.fleet.pids[0], signal.SIGKILL)
         await run.until(lambda _: bool(run.deaths))
-        assert total(run, "lost") == 2
+        assert total_of(run, "lost") == 2
         assert "2 sessions" in run.deaths[0]
         begin(run, 1, 4)
         await run.until(lambda tick: live(tick) == 4)
@@ -92,6 +97,40 @@ async def test_a_failed_request_ends_its_session(engine: Simulator) -> None:
     async with driven(engine, 1) as run:
         engine.faults("http_500:share=0.2")
         begin(run, 0, 4)
-        await run.until(lambda _: total(run, "failed") > 2)
+        await run.until(lambda _: total_of(run, "failed") > 2)
         engine.faults()
         await run.until(lambda tick: live(tick) == 4)
+
+
+async def test_hits_are_those_that_the_server_counted() -> None:
+    """The engine says how much of each prompt it had cached, and forgets nothing of these sessions."""
+    with simulator("--enable-prompt-tokens-details") as telling:
+        async with driven(telling, 2) as run:
+            names = SessionHeaders(session="X-Session-ID", parent="X-Parent-Session-ID", root="X-Root")
+            usage = {"stream_options": {"include_usage": True}, "ignore_eos": True}
+            fields = common_fields("completions", model="simulator", temperature=0.0, options=usage, extra={})
+            plain = request_template(telling.url, "completions", fields, osl=1, api_key=None)
+            run.templates = [msgspec.structs.replace(plain, headers=names)]
+            begin(run, 0, 6, WHOLE, requests=150)
+            await run.until(lambda tick: tick.finished == 0)
+            truth = telling.client.get("/truth/sessions").json()
+            total = truth["total"]
+            assert run.count(0, "completed") == total["requests"] == 150
+            assert run.count(0, "cached_input_tokens") == total["prompt_tokens"]
+            assert run.count(0, "cached_tokens") == total["cached_tokens"] > 0
+            # A hit of the engine is of whole blocks of 16 tokens.
+            assert run.count(0, "infinite_hit_tokens") - 16 * 150 <= total["cached_tokens"]
+            assert total["cached_tokens"] <= run.count(0, "infinite_hit_tokens")
+            roots = {name for name in truth["sessions"] if name.endswith("-0")}
+            # The last ones to begin may come too late to send anything.
+            assert len(roots) <= total_of(run, "begun") <= len(roots) + 6
+
+
+async def test_a_reset_of_an_idle_connection_is_sent_again_once(engine: Simulator) -> None:
+    async with driven(engine, 1) as run:
+        engine.faults("reset_idle:seconds=0.01,share=0.5")
+        begin(run, 0, 4, WHOLE, requests=60)
+        await run.until(lambda tick: tick.finished == 0)
+        engine.faults()
+        assert run.count(0, "retried") > 0
+        assert run.count(0, "completed") + run.count(0, "failed") == 60
