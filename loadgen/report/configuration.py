@@ -22,6 +22,7 @@ _SENT = (
     "endpoint data trace prefix turns sessions models extra_body headers cancel temperature ignore_eos max_concurrency"
 ).split()
 """Keys of `load` that change the kind of requests."""
+_FILES = ("load.data", "load.sessions.data")  # compared by their checksums
 _READ = ("host.", "gpu.firmware.")  # where one box does not tell, nothing is known to differ
 _SIMULATOR = "simulator"
 
@@ -99,9 +100,15 @@ def unlikeness(a: Result, b: Result) -> Iterator[str]:
         yield "one of them is a simulator"
     load_a, load_b = a.profile.get("load") or {}, b.profile.get("load") or {}
     sent = [key for key in _common(load_a, load_b) if key in _SENT] if foreign else _SENT
-    for key in sent:
-        if load_a.get(key) != load_b.get(key):
-            yield f"another load.{key}: {_text(load_a.get(key))} and {_text(load_b.get(key))}"
+    flat_a, flat_b = (flattened({key: load.get(key) for key in sent}, "load") for load in (load_a, load_b))
+    for key in dict.fromkeys([*flat_a, *flat_b]):
+        if flat_a.get(key) != flat_b.get(key) and not (key in _FILES and a.data is not None and b.data is not None):
+            yield f"another {key}: {_text(flat_a.get(key))} and {_text(flat_b.get(key))}"
+    if a.data is not None and b.data is not None and a.data.sha256 != b.data.sha256:
+        yield f"other data: sha256 {a.data.sha256[:12]} and {b.data.sha256[:12]}"
+    if load_a.get("sessions") and load_b.get("sessions") and load_a.get("seed") != load_b.get("seed"):
+        seeds = f"{_text(load_a.get('seed'))} and {_text(load_b.get('seed'))}"
+        yield f"another load.seed: {seeds}, so other sessions begin, at other points"
     for key in ("isl", "osl"):
         one, other = load_a.get(key), load_b.get(key)
         # Plain numbers are compared per stage.

@@ -8,6 +8,7 @@ import pytest
 from loadgen.report.configuration import caveats, configuration_differences, unlikeness
 from loadgen.schema.result import Result
 from loadgen.schema.samples import GpuStatic
+from loadgen.schema.shared import DataFile
 from tests.metrics.served import run_of
 
 
@@ -94,12 +95,36 @@ def test_durations_and_lists_are_readable() -> None:
         (run(environment={"engine": "simulator"}), "one of them is a simulator"),
         (run(load={"endpoint": "completions"}), "another load.endpoint: chat and completions"),
         (run(load={"ignore_eos": False}), "another load.ignore_eos: not set and False"),
-        (run(load={"prefix": {"tokens": 64}}), "another load.prefix: not set and tokens=64"),
+        (run(load={"prefix": {"tokens": 64}}), "another load.prefix.tokens: not set and 64"),
         (run(load={"isl": "normal:512:64"}), "another load.isl: 512 and normal:512:64"),
     ],
 )
 def test_apples_and_pears(other: Result, why: str) -> None:
     assert list(unlikeness(run(), other)) == [why]
+
+
+def file_of(path: str, sha256: str) -> DataFile:
+    return DataFile(path=path, sha256=sha256, bytes=1, form="weka", records=9, left_out=0, is_sample=False)
+
+
+def of_sessions(sha256: str = "c0ffee", *, seed: int = 1, path: str = "/a", **changes: object) -> Result:
+    settings = {"data": path, "salt": "play", "start": "inside", "history": "recorded"} | changes
+    result = run(load={"sessions": settings, "headers": {"session": "X-Session-ID"}, "seed": seed})
+    return msgspec.structs.replace(result, data=file_of(path, sha256))
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (of_sessions("beef"), ["other data: sha256 c0ffee and beef"]),
+        (of_sessions(seed=2), ["another load.seed: 1 and 2, so other sessions begin, at other points"]),
+        (of_sessions(start="beginning"), ["another load.sessions.start: inside and beginning"]),
+        (of_sessions(max_gap=10.0), ["another load.sessions.max_gap: not set and 10"]),
+        (of_sessions(path="/another/copy"), []),
+    ],
+)
+def test_sessions_are_comparable_if_they_are_the_same_and_played_alike(other: Result, why: list[str]) -> None:
+    assert list(unlikeness(of_sessions(), other)) == why
 
 
 def test_another_number_of_tokens_is_a_matter_of_the_stages() -> None:
