@@ -15,7 +15,7 @@ from loadgen.server.vllm.installation import recorded_versions
 
 FOLDER = Path(__file__).parents[1] / "profiles"
 FILES = sorted(FOLDER.glob("*.toml"))
-PUBLISHED = [path for path in FILES if path.stem not in ("simulator", "vllm-cpu-tiny")]
+PUBLISHED = [path for path in FILES if path.stem not in ("simulator", "vllm-cpu-tiny", "agentx")]
 ALL = [(path.stem, variant) for path in FILES for variant in [None, *variant_names(load_document(path))]]
 
 MAX_COLUMNS = 120

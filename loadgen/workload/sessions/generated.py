@@ -17,7 +17,6 @@ from loadgen.workload.sessions.tree import RecordedRequest, SessionTree, session
 
 BLOCK_SIZE = 64
 _MAX_CONTEXT = 990_000  # tokens; the longest prompt of AgentX's recordings
-_MAX_TURNS = 600
 _TOOLS_AND_SYSTEM = 15_100  # tokens at the beginning of every agent's context
 
 # Values at the shares _SHARES, with an extreme at each end.
@@ -32,8 +31,8 @@ _SERVER_S = (1, 4, 6, 10, 18, 120)
 
 _END_TURN = 1 / 16  # share of answers that end a turn of the user; the others call a tool
 _COMPACTION = 0.007  # share of turns before which the context is summarized
-_WITH_SUBAGENTS = 0.44  # share of sessions
-_SPAWNS = 0.06  # share of the tool calls of such a session that start sub-agents
+_WITH_SUBAGENTS = 0.6  # share of sessions; some of them are over before they start any
+_SPAWNS = 0.05  # share of the tool calls of such a session that start sub-agents
 _SUBAGENT_TURNS = (1, 5, 11, 20, 30, 60)
 
 
@@ -60,26 +59,25 @@ class _Generator:
         self._scale = scale
         self._recorded: list[RecordedRequest] = []
         self._parents: list[int | None] = [None]
-        self._blocks = 0  # ids used
-        self._system = self._new_blocks(_TOOLS_AND_SYSTEM)
 
     def tree(self, name: str) -> SessionTree:
         spawns = _SPAWNS if self._random.random() < _WITH_SUBAGENTS else 0.0
-        self._agent(0, 0.0, min(_MAX_TURNS, round(self._drawn(_TURNS))), self._drawn(_FIRST_INPUT), spawns)
+        self._agent(0, 0.0, round(self._drawn(_TURNS)), self._tokens(self._drawn(_FIRST_INPUT)), spawns)
         return session_tree(name, BLOCK_SIZE, self._recorded, self._parents)
 
-    def _agent(self, chain: int, start_s: float, turns: int, first_input: float, spawns: float) -> float:
+    def _agent(self, chain: int, start_s: float, turns: int, isl: int, spawns: float) -> float:
         """Draw the turns of one agent and of the sub-agents that it starts; returns when its last answer ended."""
-        blocks = [*self._system, *self._new_blocks(first_input - _TOOLS_AND_SYSTEM)]
         at_s = end_s = start_s
+        tools_and_system, longest = (self._tokens(tokens) for tokens in (_TOOLS_AND_SYSTEM, _MAX_CONTEXT))
+        repeats = tools_and_system if chain else None
         for turn in range(turns):
             if turn:
-                grown = self._new_blocks(self._drawn(_GROWTH))
-                compacted = self._random.random() < _COMPACTION or len(blocks) > _MAX_CONTEXT * self._scale / BLOCK_SIZE
-                blocks = [*(self._system if compacted else blocks), *grown]
-            osl = max(1, round(self._drawn(_OSL) * self._scale))
+                compacted = self._random.random() < _COMPACTION or isl > longest
+                repeats = tools_and_system if compacted else None
+                isl = (tools_and_system if compacted else isl) + self._tokens(self._drawn(_GROWTH))
+            osl = self._tokens(self._drawn(_OSL))
             end_s = at_s + self._drawn(_SERVER_S)
-            self._recorded.append(RecordedRequest(at_s, end_s, len(blocks) * BLOCK_SIZE, osl, chain, blocks))
+            self._recorded.append(RecordedRequest(at_s, end_s, isl, osl, chain, repeats=repeats))
             at_s = end_s + self._pause_s(end_s, spawns if turn + 1 < turns else 0.0, subagent=chain > 0)
         return end_s
 
@@ -89,9 +87,9 @@ class _Generator:
             ends_s = []
             for _ in range(1 + int(3 * self._random.random())):
                 self._parents.append(0)
+                isl = self._tokens(_TOOLS_AND_SYSTEM + self._drawn(_GROWTH))
                 turns = round(self._drawn(_SUBAGENT_TURNS))
-                first_input = _TOOLS_AND_SYSTEM + self._drawn(_GROWTH)
-                ends_s.append(self._agent(len(self._parents) - 1, start_s + 0.1, turns, first_input, 0.0))
+                ends_s.append(self._agent(len(self._parents) - 1, start_s + 0.1, turns, isl, 0.0))
             return max(ends_s) - start_s + 1.0
         user = not subagent and self._random.random() < _END_TURN
         return self._drawn(_USER_GAP_S if user else _TOOL_GAP_S)
@@ -99,7 +97,5 @@ class _Generator:
     def _drawn(self, values: Sequence[float]) -> float:
         return quantile(values, self._random.random())
 
-    def _new_blocks(self, tokens: float) -> list[int]:
-        first, count = self._blocks, max(1, round(tokens * self._scale / BLOCK_SIZE))
-        self._blocks += count
-        return list(range(first, first + count))
+    def _tokens(self, unscaled: float) -> int:
+        return max(1, round(unscaled * self._scale))

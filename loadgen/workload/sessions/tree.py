@@ -74,9 +74,8 @@ class RecordedRequest(NamedTuple):
     isl: int
     osl: int
     chain: int = 0
-    blocks: Sequence[int] | None = (
-        None  # ids of the prompt's blocks; None: it repeats as much of the one before as fits
-    )
+    blocks: Sequence[int] | None = None  # ids of the prompt's blocks; None: it repeats the one before in its chain
+    repeats: int | None = None  # without `blocks`: so many tokens of that one, or of the root's; None: all that fit
 
 
 def session_tree(
@@ -128,14 +127,16 @@ class _Prefixes:
         self._nodes: dict[tuple[int, int], int] = {}  # (prefix, next block) -> the prefix with that block
         self._added_by = [-1]  # the request with which each prefix first came
         self._paths: dict[int, tuple[Sequence[int], list[int]]] = {}  # of each chain's last request: blocks, prefixes
-        self._sizes: dict[int, tuple[int, int]] = {}  # of each chain's last request without blocks: number, tokens
+        self._sizes: dict[int, tuple[int | None, int]] = {}  # of each chain's last: its number, tokens
 
     def add(self, index: int, request: RecordedRequest) -> tuple[int | None, int]:
         """The earlier request that a prompt shares its longest beginning with, and the number of blocks shared."""
         if request.blocks is None:
-            before, isl = self._sizes.get(request.chain, (None, 0))
+            root = (None, 0) if request.repeats is None else self._sizes.get(0, (None, 0))
+            before, isl = self._sizes.get(request.chain, root)
             self._sizes[request.chain] = index, request.isl
-            return before, min(isl, request.isl) // self._block_size
+            repeated = isl if request.repeats is None else request.repeats
+            return before, min(repeated, isl, request.isl) // self._block_size
         blocks = request.blocks[: -(-request.isl // self._block_size)]
         earlier, path = self._paths.get(request.chain, ((), []))
         # The comparison with the last request is only a shortcut: most prompts extend it, by little.
