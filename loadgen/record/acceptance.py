@@ -63,6 +63,7 @@ from loadgen.schema.certificate import (
     ProbesRun,
     RunMade,
 )
+from loadgen.schema.deltas import Summary
 from loadgen.schema.finding import Verdict
 from loadgen.schema.probe import ProbeResult
 from loadgen.schema.result import Result, StageResult
@@ -337,43 +338,52 @@ def _sentence(demand: Demand, outcome: Outcome, low: float, high: float) -> str:
 
 def _over_starts(demand: Demand, evidence: Evidence) -> Found:
     by_start = stages_by_start(evidence, demand.load)
-    values: list[float] = []
+    values: list[tuple[float, float]] = []
     doubts: list[str] = []
-    is_lower_bound = False
     samples = 0
     for start, stages in by_start.items():
-        measured = [(stage, figure_of(stage, demand.figure)) for stage in stages]
-        sound = [(stage, value) for stage, value in measured if value is not None and stage.doubt is None]
-        if not sound:
+        sound = [(stage, values_of(stage, demand.figure)) for stage in stages if stage.doubt is None]
+        known = [(stage, found) for stage, found in sound if found is not None]
+        if known:
+            stage, found = known[-1]
+            values.append(found)
+            samples += stage.requests.completed
+        else:
             why = next((stage.doubt for stage in stages if stage.doubt), "it was cut short, or measured nothing")
             doubts.append(f"start {start}: {why}")
-            continue
-        stage, value = sound[-1]
-        assert value is not None
-        values.append(value)
-        samples += stage.requests.completed
-        is_lower_bound |= _is_lower_bound(stage, demand.figure)
-    observed = fmean(values) if values else None
-    found = Found(_NOT_YET, observed=observed, samples=samples or None, starts=len(values), values=tuple(values))
-    planned = max(MIN_STARTS, evidence.starts)
-    if len(values) < planned:
-        reason = f"{len(values)} of {counted(planned, 'start')} count" if by_start else _NOT_YET
-        missing = counted(planned - len(values), "more start")
-        return found._replace(
-            outcome="inconclusive", reason="; ".join([reason, *doubts]), needs=missing, trial=_trial(demand, values)
-        )
+    seen = tuple(value for value, _ in values)
     trial = _trial(demand, values)
-    assert trial is not None
-    if is_lower_bound:
-        trial = trial._replace(p_bad=1.0)
-    return found._replace(trial=trial, takes=lambda level: _more_starts(demand, values, level))
+    found_so_far = Found(
+        _NOT_YET,
+        observed=fmean(seen) if seen else None,
+        trial=trial,
+        samples=samples or None,
+        starts=len(seen),
+        values=seen,
+        takes=lambda level: _more_starts(demand, seen, level),
+    )
+    planned = max(MIN_STARTS, evidence.starts)
+    if len(seen) >= planned:
+        return found_so_far
+    reason = f"{len(seen)} of {counted(planned, 'start')} count" if by_start else _NOT_YET
+    missing = counted(planned - len(seen), "more start")
+    return found_so_far._replace(outcome="inconclusive", reason="; ".join([reason, *doubts]), needs=missing)
 
 
-def _trial(demand: Demand, values: Sequence[float]) -> Trial | None:
+def _trial(demand: Demand, values: Sequence[tuple[float, float]]) -> Trial | None:
+    """To fail, a figure is what it was at least; to pass, what it may have been at worst."""
     if len(values) < MIN_STARTS:
         return None
-    is_lower = demand.direction == "at_most"
-    return over_starts(values, edge_of(demand), lower_is_better=is_lower, known=demand.spread)
+    edge, is_lower = edge_of(demand), demand.direction == "at_most"
+    least, most = (
+        over_starts(one, edge, lower_is_better=is_lower, known=demand.spread) for one in zip(*values, strict=True)
+    )
+
+    def ends(good: float, bad: float) -> tuple[float, float]:
+        lows, highs = zip(least.ends(good, bad), most.ends(good, bad), strict=True)
+        return min(lows), max(highs)
+
+    return least._replace(p_bad=most.p_bad, ends=ends)
 
 
 def _more_starts(demand: Demand, values: Sequence[float], level: Level) -> str:
@@ -393,27 +403,37 @@ def stages_by_start(evidence: Evidence, load: str) -> dict[int, list[StageResult
     return found
 
 
-def figure_of(stage: StageResult, figure: str) -> float | None:
-    """A figure of a stage by its name in a criterion."""
+def values_of(stage: StageResult, figure: str) -> tuple[float, float] | None:
+    """A figure of a stage by its name in a criterion: what it was at least, and at worst.
+
+    They differ for a latency that streams still awaited when the stage ended: at worst, they waited as long as any.
+    """
+    if figure.endswith("_ms"):
+        metric, percent = limit_of(figure.removesuffix("_ms"))
+        summary = stage.latency_ms.get(metric)
+        return None if summary is None else _latency(summary, percent)
+    value: float | None
     match figure:
         case "goodput_percent":
-            return None if stage.goodput is None or stage.goodput.share is None else 100 * stage.goodput.share
+            share = stage.goodput.share if stage.goodput is not None else None
+            value = None if share is None else 100 * share
         case "tokens_per_joule":
-            return None if stage.energy is None else stage.energy.tokens_per_s_per_w
-    if not figure.endswith("_ms"):
-        value: float | None = getattr(stage.throughput, figure, None)
-        return value
-    metric, percent = limit_of(figure.removesuffix("_ms"))
-    summary = stage.latency_ms.get(metric)
-    if summary is None or percent is None or summary.hdr is None:
-        return None if summary is None or percent is not None else summary.mean
-    return Histogram.from_hdr(summary.hdr).percentile_ms(percent)
+            value = None if stage.energy is None else stage.energy.tokens_per_s_per_w
+        case _:
+            value = getattr(stage.throughput, figure, None)
+    return None if value is None else (value, value)
 
 
-def _is_lower_bound(stage: StageResult, figure: str) -> bool:
-    metric, _, statistic = figure.removesuffix("_ms").rpartition("_")
-    summary = stage.latency_ms.get(metric)
-    return summary is not None and statistic in summary.lower_bounds
+def _latency(summary: Summary, percent: float | None) -> tuple[float, float] | None:
+    count = summary.count + summary.censored
+    if summary.mean is None or summary.max is None or summary.hdr is None or not count:
+        return None
+    if percent is None:
+        return summary.mean, summary.mean + summary.censored / count * summary.max
+    histogram = Histogram.from_hdr(summary.hdr)
+    value = histogram.percentile_ms(percent)
+    worst = histogram.percentile_ms(min(100.0, percent + 100 * summary.censored / count))
+    return None if value is None or worst is None else (value, worst)
 
 
 def _shares(demand: Demand, evidence: Evidence) -> Found:
@@ -681,9 +701,9 @@ def values_like(evidence: Evidence) -> dict[tuple[str, str], list[float]]:
         for stages in stages_by_start(evidence, load).values():
             sound = [stage for stage in stages if stage.doubt is None]
             for figure in LIKE_FIGURES if sound else ():
-                value = figure_of(sound[-1], figure)
+                value = values_of(sound[-1], figure)
                 if value is not None:
-                    found.setdefault((figure, load), []).append(value)
+                    found.setdefault((figure, load), []).append(value[0])
     tokens = [start.kv_cache_tokens for _, start in starts_of(evidence) if start is not None]
     known = [float(count) for count in tokens if count is not None]
     return found | ({("kv_cache_tokens", ""): known} if known else {})

@@ -29,6 +29,7 @@ from loadgen.system import map_large_blocks, raise_open_files
 from loadgen.until import until
 
 SHARDS = 4
+_LEAK_EVERY_S = 0.2
 # Children that stand for the engine's processes exit after ten minutes at the latest.
 _CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 
@@ -143,6 +144,7 @@ def main_parser() -> argparse.ArgumentParser:
     flags.add_argument("--hang-startup", action="store_true", help="never become ready")
     flags.add_argument("--spawn-children", type=int, default=0, metavar="N", help="processes that outlive a SIGTERM")
     flags.add_argument("--die-after-s", type=_finite, metavar="S", help="crash S seconds after the start")
+    flags.add_argument("--leak-mib-per-s", type=_finite, default=0.0, metavar="MIB", help="memory that is never freed")
     flags.add_argument("--ignore-sigterm", action="store_true")
     return flags
 
@@ -202,8 +204,16 @@ async def _run(options: argparse.Namespace, loop: asyncio.AbstractEventLoop) -> 
         log("EngineCore encountered a fatal error: simulated by --die-after-s", level="ERROR", source="core.py:710")
         os._exit(1)
 
+    lost: list[bytes] = []
+
+    def leak() -> None:
+        lost.append(os.urandom(int(options.leak_mib_per_s * 2**20 * _LEAK_EVERY_S)))  # zeros would take no memory
+        loop.call_later(_LEAK_EVERY_S, leak)
+
     if options.die_after_s is not None:
         loop.call_later(options.die_after_s, crash)
+    if options.leak_mib_per_s:
+        leak()
     try:
         await log_throughput(service, log)
     finally:
