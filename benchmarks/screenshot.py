@@ -24,7 +24,7 @@ from loadgen.profile.schema import Profile
 from loadgen.report.compare import compare_runs
 from loadgen.report.html.compare import compare_page
 from loadgen.report.html.run_page import html_report
-from loadgen.run.operations import Stop
+from loadgen.run.operations import Abort, Stop
 from loadgen.run.remote import RemoteRun
 from loadgen.run.run import Run
 from loadgen.run.settings import RunSettings
@@ -108,6 +108,20 @@ async def take_monitor() -> None:
         await run.close()
     driver.apply(Stop())
     await driving
+
+
+async def take_stall() -> None:
+    """Wait until a server whose kernel hangs is called stalled and its evidence is written."""
+    overrides = ["load.seed=1", 'server.args.fault="kernel:nth=500"']
+    run = Run(RunSettings(load_profile(ROOT / "profiles/simulator.toml", overrides), where="screenshot"))
+    cockpit = Cockpit(run)
+    async with cockpit.run_test(size=(160, 45)) as pilot:
+        while not list(run.folder.glob("evidence/evidence.md")):  # noqa: ASYNC110 - only the file says so
+            await asyncio.sleep(1)
+        await asyncio.sleep(3)
+        await _picture(pilot, cockpit, "stall", ())
+        run.apply(Abort())
+        await run.close()
 
 
 def exporter_page() -> str:
@@ -208,6 +222,7 @@ if __name__ == "__main__":
     with scratch() as folder:
         asyncio.run(take())
         asyncio.run(take_monitor())
+        asyncio.run(take_stall())
         asyncio.run(take_exporter())
         if os.geteuid() == 0 and shutil.which("sshd"):
             asyncio.run(take_cluster(folder / "cluster"))

@@ -1,9 +1,9 @@
 """Whether a server is stalled: streams wait, nothing arrives, and nothing in the engine moves.
 
 Silence alone is no stall: a long prompt is silent for minutes, and its KV cache grows meanwhile. Within one step
-nothing grows, so while no prompt of this load has been answered, a long step cannot be told from a stall: that is said,
-and nothing is judged. Invariants: without the engine's figures nothing is judged; the limit adapts to the longest
-silence that this run has already come out of; a stall that clears is kept with its length.
+nothing grows, so while no prompt of this length has been answered, a long step cannot be told from a stall: this is
+said, and nothing is judged. Invariants: without the engine's figures nothing is judged; the limit adapts to the
+longest silence that this run has already come out of; a stall that clears is kept with its length.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WORDS: dict[StallKind, str] = {
     "collective": "requests are open, no token comes, and workers wait for each other: a collective that does not end",
     "lost-wakeup": "requests are open, but the GPUs are idle: the engine waits for an event that does not come",
     "scheduler": "requests wait, and none runs: the scheduler admits nothing",
-    "prefill": "requests are open, and nothing in the engine moves; a long prefill or compilation looks the same",
+    "prefill": "a stall, or a long prefill or compilation",
     "unknown": "requests are open, but no token comes",
 }
 

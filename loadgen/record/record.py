@@ -271,8 +271,8 @@ class Record:
 
     def _begin_stalls(self) -> None:
         self._stalls = StallWatch()  # of all servers together
-        self._stalls_of: list[StallWatch] = []  # of each, if there are several
-        self._engines: tuple[EngineView | None, ...] = ()
+        self._stalls_of: dict[str, StallWatch] = {}  # of each server, or engine of one, if there are several
+        self._engines: dict[str, EngineView | None] = {}
 
     def _see_stall(self, line: Ticked) -> None:
         self.ended_stalls = []
@@ -293,21 +293,24 @@ class Record:
         self.ended_stalls = [stall for stall in ended if stall is not None][:1]
 
     def _see_stalls_of_each(self, moment: Moment, line: Ticked) -> list[Stall | None]:
-        """Judge each of several servers by what its engine says alone."""
-        self._engines = line.engines or self._engines
-        if not self._stalls_of:
-            self._stalls_of = [StallWatch(f"instance {number}") for number in range(len(self._engines))]
-        each = zip(self._stalls_of, self._engines, strict=False)
+        """Judge each of several servers, or engines of a data-parallel one, by its own figures alone."""
+        if line.engines:
+            self._engines = {f"instance {number}": engine for number, engine in enumerate(line.engines)}
+        elif line.engine is not None and line.engine.engines:
+            self._engines = {f"engine {name}": engine for name, engine in line.engine.engines.items()}
         unknown = moment._replace(open_streams=0, gfx_percent=None, waits_for_worker=False)
         return [
-            watch.add(unknown._replace(engine=engine, heard=bool(engine and engine.generation_tokens_per_s)))
-            for watch, engine in each
+            self._stalls_of.setdefault(name, StallWatch(name)).add(
+                unknown._replace(engine=engine, heard=bool(engine and engine.generation_tokens_per_s))
+            )
+            for name, engine in self._engines.items()
         ]
 
     @property
     def _has_answered(self) -> bool:
-        """Whether a stream of the present load has had its first token."""
-        return self.shown is not None and any(name in self.shown.metrics.latency for name in FIRST_TOKENS)
+        """Whether a stream with prompts of the present length has had its first token."""
+        alike = [stage for stage in self.stages.values() if self.shown and stage.started.isl == self.shown.started.isl]
+        return any(name in stage.metrics.latency for stage in alike for name in FIRST_TOKENS)
 
     def _see_others(self, line: Ticked) -> None:
         if self.traffic.tick(line) and self.current is not None and self.others is not None:
@@ -326,7 +329,9 @@ class Record:
     @property
     def stall(self) -> Stall | None:
         """The stall of the server that goes on, or went on when it was stopped or died."""
-        return next((watch.stall for watch in (self._stalls, *self._stalls_of) if watch.stall is not None), None)
+        return next(
+            (watch.stall for watch in (self._stalls, *self._stalls_of.values()) if watch.stall is not None), None
+        )
 
     @property
     def shown(self) -> StageRecord | None:

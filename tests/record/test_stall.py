@@ -72,10 +72,17 @@ def test_prompts_of_unknown_length_are_not_judged_before_a_step_is_too_long(held
     record = recorded([READY, STAGE, *silence(40, held=held)])
     [(id, bad, text)] = [(one.id, one.bad, one.text) for one in record.run_verdicts()]
     assert (id, bad) == ("no-output", False)
-    assert text.startswith("no output for 37 s: requests are open, and nothing in the engine moves; a long prefill")
+    assert text.startswith("no output for 37 s: a stall, or a long prefill or compilation")
     assert stalled([READY, STAGE, *silence(310, held=held)]) == [
         ("stage 1", f"stalled for 307 s: {FROZEN_WORDS}", True)
     ]
+
+
+def test_one_engine_of_a_data_parallel_server_that_stalls_is_named() -> None:
+    both = msgspec.structs.replace(WORKING, engines={"0": WORKING, "1": FROZEN})
+    lines = [tick(t_s, reads=1, engine=both) for t_s in range(2, 40)]
+    [(_, text, bad)] = stalled([READY, STAGE, answered(), *lines])
+    assert (text, bad) == (f"engine 1 stalled for 37 s: {FROZEN_WORDS}", True)
 
 
 def test_one_of_two_servers_that_stalls_is_named() -> None:

@@ -61,7 +61,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     (
         "no-output",
         "nothing arrives, and nothing in the engine moves, but a long prefill or a compilation would look the same: no "
-        "prompt of this load has been answered yet, or the requests are others'; after 300 s it is a stall",
+        "prompt of this length has been answered yet, or the requests are others'; after 300 s it is a stall",
         "wait, or look at the log and at the evidence, which an event names",
     ),
     (
