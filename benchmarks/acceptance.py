@@ -162,7 +162,7 @@ def bounds_of(row: Row, random: np.random.Generator) -> list[tuple[float, Spread
 def judged(
     row: Row, values: NDArray[np.float64], bounds: Sequence[tuple[float, Spread | None]], others: Sequence[Trial]
 ) -> Outcome:
-    """The verdict on one box; `others` are its trials beside the figures over starts."""
+    """The verdict on one box; `others` are its trials for the figures over starts."""
     for look, starts in enumerate(range(row.starts, values.shape[1] + 1), start=1):
         level = level_of(look, fail=FALSE_FAIL / 2 if row.others else FALSE_FAIL)
         measured = zip(values[:, :starts].tolist(), bounds, strict=True)

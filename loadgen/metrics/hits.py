@@ -1,4 +1,4 @@
-"""Prefix cache hits as shares of prompt tokens: what the server says, beside what a cache could have held.
+"""Prefix cache hits as shares of prompt tokens: what the server says, and what a cache could have held.
 
 The ceilings are computed by the workers from the requests of sessions as they are sent, without a limit and at the size
 of the engine's KV cache. Answers are not in them, as recorded histories repeat recorded answers.

@@ -213,8 +213,8 @@ def _verdict(phases: Sequence[PhaseRecord], criteria: Sequence[Criterion]) -> tu
     for one in criteria:
         by_outcome[one.outcome].append(f"{one.demand.phase}: {title(one.demand)}: {one.reason}")
     for phase in phases:
-        told = any(one.demand.phase == phase.name and one.outcome == phase.state for one in criteria)
-        if phase.state in ("fail", "inconclusive") and not told:
+        explained = any(one.demand.phase == phase.name and one.outcome == phase.state for one in criteria)
+        if phase.state in ("fail", "inconclusive") and not explained:
             by_outcome[phase.state].append(f"{phase.name}: {phase.reason}")
     if by_outcome["fail"]:
         return "fail", tuple(by_outcome["fail"])

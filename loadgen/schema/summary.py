@@ -1,7 +1,7 @@
 """The short document of a run, schema `vramp.summary/1`: what was run, on what, and the figures of each stage.
 
 It is a fold of the result, without series and histograms, so that ten stages take 20 KB at most. Numbers are numbers or
-null, rounded to five significant digits; units are in the names. `summary.schema.json` beside this file is generated
+null, rounded to five significant digits; units are in the names. `summary.schema.json` next to this file is made
 from these structs (`python -m loadgen.schema.summary`), and a test keeps both in step. Keys are only ever added.
 """
 

@@ -90,7 +90,6 @@ def wrong(one: Measured) -> list[str]:
 # With so many requests that a p99 is not the one that met with the scheduler.
 LOADS = {
     "open": ("bends", {"rate": 100.0, "osl": 16, "duration": "3s"}),
-    "chat": ("bends", {"concurrency": 16, "osl": 16, "duration": "3s", "endpoint": "chat", "isl": 64}),
     "heavy": ("bench", {"concurrency": 256, "osl": 64, "duration": "3s"}),
 }
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from loadgen.errors import LoadError, ServerError
+from loadgen.errors import LoadError
 from loadgen.profile.schema import Profile
 from loadgen.run.operations import NextStage, Pause, Restart, Resume, SetConcurrency, Stop
 from loadgen.run.run import Run
@@ -166,13 +166,6 @@ async def test_a_paused_load_stays_paused_over_a_restart() -> None:
     result = await finish(run, act)
     assert [stage.variant for stage in result.stages] == ["base", "small"]
     assert texts(result, "resume") == ["resumed"]
-
-
-async def test_without_an_operator_a_dead_server_ends_the_run() -> None:
-    run = run_of(managed(**{"fail-startup": "RuntimeError: no such kernel"}))
-    result = await finish(run)
-    assert isinstance(run.error, ServerError)
-    assert result.state == "server_died"
 
 
 async def test_what_cannot_be_restarted_is_reported_and_nothing_happens() -> None:

@@ -20,7 +20,7 @@ _COLOURS = {"pass": "accent", "fail": "bad", "inconclusive": "muted"}
 
 
 def write_certificate(folder: Path) -> Certificate:
-    """Make the certificate of a folder: `certificate.json` and the page beside it; raises `ResultError`."""
+    """Make the certificate of a folder: `certificate.json` and the page next to it; raises `ResultError`."""
     certificate = write_certificate_json(folder)
     path = folder / PAGE
     try:

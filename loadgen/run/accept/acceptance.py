@@ -43,7 +43,7 @@ from loadgen.workload.questions import Question, questions_of
 
 _FOLDER = re.compile(r"(?P<number>[0-9]{2,})-(?P<phase>[a-z-]+)")
 _INTERIM_S, _INTERIM_SHARE = 10.0, 0.01  # how often the figures of a run that goes on are judged: later, ever less
-Beside = Callable[[Run], Awaitable[None]]
+Companion = Callable[[Run], Awaitable[None]]
 """What is done while a run sends its load; when it returns, the load ends."""
 
 
@@ -232,8 +232,8 @@ class Acceptance:
 
     # Runs.
 
-    async def run(self, phase: PhaseName, profile: Profile, beside: Beside | None = None) -> Made:
-        """One run of a phase, in a folder of its own; `beside` goes on beside its load, and ends it.
+    async def run(self, phase: PhaseName, profile: Profile, meanwhile: Companion | None = None) -> Made:
+        """One run of a phase, in a folder of its own; `meanwhile` goes on during its load, and ends it.
 
         Raises `ProfileError` or `ResultError` if it cannot even begin.
         """
@@ -255,8 +255,8 @@ class Acceptance:
             async for self.snapshot in run.snapshots():
                 self.changed.set()
                 if self.snapshot.phase == "running":
-                    if beside is not None and companion is None:
-                        companion = asyncio.create_task(_then_end(run, beside))
+                    if meanwhile is not None and companion is None:
+                        companion = asyncio.create_task(_then_end(run, meanwhile))
                     if self.snapshot.t_s >= due_s:
                         due_s = self.snapshot.t_s * (1 + _INTERIM_SHARE) + _INTERIM_S
                         await run.write()
@@ -304,8 +304,8 @@ def began_in(lines: Sequence[AcceptLine]) -> AcceptBegan:
     return began
 
 
-async def _then_end(run: Run, beside: Beside) -> None:
-    await beside(run)
+async def _then_end(run: Run, meanwhile: Companion) -> None:
+    await meanwhile(run)
     run.apply(NextStage())
 
 

@@ -24,7 +24,7 @@ from loadgen.places import write_whole
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.load import PlanSettings, StageSettings
 from loadgen.profile.schema import Profile
-from loadgen.run.accept.acceptance import Acceptance, Beside
+from loadgen.run.accept.acceptance import Acceptance, Companion
 from loadgen.run.accept.evaluation import ask_questions, unanswered
 from loadgen.schema.certificate import (
     AcceptBegan,
@@ -133,12 +133,12 @@ async def _runs(
     phase: PhaseName,
     left: Callable[[Acceptance], bool],
     profile: Callable[[], Profile],
-    beside: Beside | None = None,
+    meanwhile: Companion | None = None,
 ) -> Outcome | None:
     """Runs of a phase until nothing is left of it, or the server has failed too often."""
     failures: list[str] = []
     while left(acceptance) and not acceptance.stopping.is_set():
-        made = await acceptance.run(phase, profile(), beside)
+        made = await acceptance.run(phase, profile(), meanwhile)
         if made.state in ("failed", "server_died"):
             failures.append(made.reason)
         if len(failures) == MAX_FAILURES:

@@ -39,7 +39,7 @@ _Few = Annotated[int, msgspec.Meta(ge=0, le=64)]
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """The keys that are read; the figures are beside them, or in `metrics`."""
+    """The keys that are read; the figures are next to them, or in `metrics`."""
 
     conc: Annotated[int, msgspec.Meta(ge=1, le=10**9)]
     isl: Count | None
