@@ -24,21 +24,26 @@ from loadgen.profile.schema import Profile
 from loadgen.report.compare import compare_runs
 from loadgen.report.html.compare import compare_page
 from loadgen.report.html.run_page import html_report
+from loadgen.run.accept.acceptance import Acceptance, Order
+from loadgen.run.accept.live import views
 from loadgen.run.operations import Abort, Stop
 from loadgen.run.remote import RemoteRun
 from loadgen.run.run import Run
 from loadgen.run.settings import RunSettings
+from loadgen.store.acceptance import demands_of
 from tests.chromium import chromium
 from tests.cluster.machines import cluster
 from tests.cluster.operating import vramp, write_profile
 from tests.telemetry.test_exporter import served
 from tui.app import Cockpit
+from tui.screens.accept import AcceptScreen
 
 KEYS = ("]", "]", "m", "]", "[")
 NOTE = "fans at full speed"
 PICTURES = {"cockpit": (), "latency": ("3",), "curve": ("2",)}
 """The keys of each picture's view, from the overview."""
 _STAGE_S = 8
+_TO_THROUGHPUT = 13  # rows down from the first
 RECIPE = ROOT / "profiles/mi355x-gpt-oss-120b.toml"
 SIMULATED = {
     "engine": "simulator",
@@ -80,6 +85,53 @@ async def _picture(pilot: Pilot[None], cockpit: Cockpit, name: str, keys: tuple[
     await pilot.press("escape", "escape", *keys)
     await pilot.pause(1)
     (ROOT / f"docs/images/{name}.svg").write_text(cockpit.export_screenshot(title="vramp"), encoding="utf-8")
+
+
+ACCEPTED = {
+    "name": "rack1-box9",
+    "telemetry": "sim",
+    "server": {
+        "engine": "simulator",
+        "served_model_name": "simulated-70b",
+        "args": {"startup-s": 1, "tensor-parallel-size": 8},
+    },
+    "load": {"isl": 512, "osl": 64, "concurrency": [4, 8], "duration": "10s", "warmup": "1s"},
+    "slo": {"ttft_p99": "500ms", "tpot_p50": "20ms"},
+    "accept": {
+        "starts": 3,
+        "burn_in": "24h",
+        "criteria": [
+            {"figure": "exact_match_percent", "at_least": 95, "source": "what this model reached elsewhere"},
+            {
+                "figure": "output_tokens_per_s",
+                "concurrency": 8,
+                "at_least": 640,
+                "margin": "5%",
+                "source": "the first box of this rack",
+            },
+        ],
+    },
+}
+
+
+async def take_acceptance() -> None:
+    """Accept a simulated box up to the first half minute of its burn-in."""
+    profile = build_profile(ACCEPTED, where="screenshot")
+    demands, not_tested, _ = demands_of(profile)
+    order = Order(profile=profile, where="screenshot", repeats=False, demands=demands, not_tested=not_tested)
+    acceptance = Acceptance(order)
+    screen = AcceptScreen(acceptance.folder, views(acceptance), acceptance.apply)
+    cockpit = Cockpit(accept_screen=screen)
+    async with cockpit.run_test(size=(160, 45)) as pilot:
+        while acceptance.phase != "burn-in":
+            acceptance.changed.clear()
+            await acceptance.changed.wait()
+        await asyncio.sleep(5 * _STAGE_S)
+        await pilot.press(*["down"] * _TO_THROUGHPUT)
+        await pilot.pause(1)
+        (ROOT / "docs/images/accept.svg").write_text(cockpit.export_screenshot(title="vramp"), encoding="utf-8")
+        acceptance.apply(Stop())
+        await cockpit.close_acceptance()
 
 
 async def take_monitor() -> None:
@@ -221,6 +273,7 @@ async def take_page(folder: Path) -> None:
 if __name__ == "__main__":
     with scratch() as folder:
         asyncio.run(take())
+        asyncio.run(take_acceptance())
         asyncio.run(take_monitor())
         asyncio.run(take_stall())
         asyncio.run(take_exporter())

@@ -123,7 +123,7 @@ PAST = _bindings(
 )
 ACCEPT = _bindings(
     "accept",
-    ("watch", "enter", "watch", "watch", "The cockpit of the run that goes on; b comes back"),
+    ("watch", "enter", "watch", "watch", "The cockpit of the run that goes on; q comes back"),
     ("leave", "q", "leave", "quit", "Leave; asks while the acceptance is not over"),
     ("help", "?", "help", "help", "This list"),
 )

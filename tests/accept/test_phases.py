@@ -8,14 +8,19 @@ from typing import Any
 
 import pytest
 
+from loadgen.profile.schema import Telemetry
 from loadgen.run.accept.phases import BOX_EVIDENCE, left_s
 from loadgen.run.operations import Stop
 from loadgen.schema.accept_view import AcceptView
-from loadgen.schema.certificate import BoxSeen, Counted, FactFound, PhaseBegan, PhaseEnded, RunMade
+from loadgen.schema.certificate import BoxSeen, Counted, FactFound, PhaseBegan, PhaseEnded, ProbesRun, RunMade
 from loadgen.store.runs import read_result
+from loadgen.telemetry.examine import Pace
 from tests.accept.simulated import acceptance, carried_out, lines_of, profile
 from tests.engines import simulator
 from tests.run.driving import left_behind
+from tests.tui.cli.test_doctor import install, nccl, nvml, tools
+
+__all__ = ["nvml", "tools"]  # fixtures
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +38,31 @@ async def test_box_and_silicon_leave_facts_and_reasons() -> None:
     ends = {end.phase: end for end in lines_of(one.folder, PhaseEnded)}
     assert ends["box"].state == "done"
     assert ends["silicon"].state == "skipped" and "GPU" in ends["silicon"].reason
+
+
+@pytest.mark.usefixtures("nvml")
+@pytest.mark.parametrize(
+    ("gpus", "installed", "state", "reason"),
+    [
+        ("idle", True, "done", ""),
+        ("idle", False, "skipped", "nccl: none of all_reduce_perf"),
+        ("busy", True, "skipped", "the GPUs are in use: gpu 0: python4000"),
+    ],
+)
+async def test_tools_run_on_free_gpus(
+    gpus: str, installed: bool, state: str, reason: str, tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadgen.run.accept.phases.PACE", Pace(watch_s=0.1, interval_s=0.05, open_s=20))
+    monkeypatch.setenv("NVML_STUB", gpus)
+    if installed:
+        install(tools, "all_reduce_perf", nccl(450.0))
+    one = acceptance(profile("silicon").model_copy(update={"telemetry": Telemetry(mode="nvml")}))
+    view = await carried_out(one)
+    (end,) = lines_of(one.folder, PhaseEnded)
+    assert end.state == state and end.reason.startswith(reason)
+    states = {result.name: result.state for line in lines_of(one.folder, ProbesRun) for result in line.results}
+    assert states.get("nccl") == ("pass" if state == "done" else None)
+    assert view.certificate.phases[0].state == ("pass" if state == "done" else "skipped")
 
 
 async def test_each_run_has_a_start_and_prompts_of_its_own() -> None:

@@ -105,7 +105,9 @@ def _order(options: argparse.Namespace) -> Order:
     if profile.server.engine == "none":
         raise ProfileError(f'{where}: server.engine = "none": there is no server to accept')
     profile = profile.model_copy(update={"accept": profile.accept or Accept()})
-    box = identity_of(asyncio.run(look_at_box()), profile) if options.like else None  # the others must be like it
+    box = (
+        identity_of(asyncio.run(look_at_box(profile)), profile) if options.like else None
+    )  # the others must be like it
     demands, not_tested, like = demands_of(profile, options.like or [], box)
     return Order(
         profile=profile,

@@ -20,14 +20,22 @@ _MIN_NAME_CELLS = 24
 
 def header(view: AcceptView, width: int) -> Row:
     """Return the profile, the verdict so far, and what goes on."""
-    verdict = view.certificate.verdict
-    word = verdict.upper() if view.over or verdict == "fail" else "no verdict yet"
+    verdict = view.certificate.verdict if view.over or _has_failed(view) else "inconclusive"
+    word = "no verdict yet" if verdict == "inconclusive" and not view.over else verdict.upper()
     goes_on = "ending" if view.ending else f"phase {view.phase}" if view.phase is not None else "judging"
     left = f", at least {fmt.duration(view.left_s)} left" if view.left_s and not view.ending else ""
     return spread(
         ((" vramp accept", "title"), (f"  {fmt.plain(view.certificate.profile)}  ", "text"), (word, _ROLES[verdict])),
         (("over " if view.over else f"{goes_on}{left} ", "dim"),),
         width,
+    )
+
+
+def _has_failed(view: AcceptView) -> bool:
+    """Whether more evidence cannot change a failure: in a phase that is over, or by an event."""
+    return any(
+        one.outcome == "fail" and (one.demand.direction == "none_of" or one.demand.phase != view.phase)
+        for one in view.certificate.criteria
     )
 
 
@@ -38,11 +46,15 @@ def head(width: int) -> Row:
 
 def rows(view: AcceptView, width: int) -> Iterator[tuple[str, Row]]:
     """Yield the rows of the list, each with an id: a phase, and below it its criteria."""
+    criteria = view.certificate.criteria
+    shapes = {demand.load.partition(",")[2] for demand in (one.demand for one in criteria) if demand.load}
+    known = f",{shapes.pop()}" if len(shapes) == 1 else ""  # not repeated where all loads have it
     for phase in view.certificate.phases:
         yield phase.name, _phase_row(view, phase, width)
-        for number, criterion in enumerate(view.certificate.criteria):
+        for number, criterion in enumerate(criteria):
             if criterion.demand.phase == phase.name:
-                yield f"criterion {number}", _criterion_row(criterion, width)
+                name = fmt.plain(title(criterion.demand).removesuffix(known))
+                yield f"criterion {number}", _criterion_row(criterion, name, width)
 
 
 def _state(view: AcceptView, phase: PhaseRecord) -> str:
@@ -59,12 +71,11 @@ def _phase_row(view: AcceptView, phase: PhaseRecord, width: int) -> Row:
     return ((f"{state:<{_STATE_CELLS}}", _ROLES[state]), (f"{phase.name}  ", "strong"), (fmt.plain(words), "dim"))
 
 
-def _criterion_row(criterion: Criterion, width: int) -> Row:
-    name = padded(f"  {fmt.plain(title(criterion.demand))}", _name_cells(width) - 1) + " "
+def _criterion_row(criterion: Criterion, name: str, width: int) -> Row:
     word = "PASS" if criterion.outcome == "pass" else "FAIL" if criterion.outcome == "fail" else "open"
     return (
         (f"{word:<{_STATE_CELLS}}", _ROLES[criterion.outcome]),
-        (name, "text"),
+        (padded(f"  {name}", _name_cells(width) - 1) + " ", "text"),
         *bar(criterion, _BAR_CELLS),
         (f" {observed(criterion)}", "text"),
     )

@@ -45,12 +45,13 @@ from loadgen.server.gpus.processes import described
 from loadgen.server.preflight.check import check_profile
 from loadgen.server.vllm.installation import installed_version, python_of
 from loadgen.store.growing import writing
-from loadgen.telemetry.examine import examine
+from loadgen.telemetry.examine import Pace, examine
 from loadgen.telemetry.probes import PROBES, run_probes
 from loadgen.until import until
 
 BOX_EVIDENCE = "box.json"
 PROBE_OUTPUT = "probes"
+PACE = Pace()
 MAX_FAILURES = 2  # of a server, in one phase
 _FIRST_REQUESTS = 2
 _LONGEST_OUTPUT_S = 3600.0
@@ -191,15 +192,17 @@ async def _examined(acceptance: Acceptance) -> Examination | None:
     found: list[Examination] = []
 
     async def look() -> None:
-        found.append(await look_at_box())
+        found.append(await look_at_box(acceptance.order.profile))
 
     await until(acceptance.stopping, look())
     return found[0] if found else None
 
 
-async def look_at_box() -> Examination:
+async def look_at_box(profile: Profile) -> Examination:
+    """What doctor finds, of the GPUs by what measures them in a run."""
+    mode = profile.telemetry.mode
     with tempfile.TemporaryDirectory(prefix="vramp-accept-") as folder:
-        found, _ = await examine("auto", folder=Path(folder), described=described)
+        found, _ = await examine("auto" if mode == "off" else mode, folder=Path(folder), pace=PACE, described=described)
     return found
 
 
@@ -297,7 +300,8 @@ async def _silicon(acceptance: Acceptance) -> Outcome | None:
     if acceptance.stopping.is_set():
         return None
     if all(result.state == "absent" for result in results):
-        return Outcome("skipped", "; ".join(f"{result.name}: {result.why}" for result in results))
+        missing = "; ".join(f"{result.name}: {result.why}" for result in results)
+        return Outcome("skipped", missing or "no tool is known for these GPUs")
     acceptance.write(ProbesRun(unix_s=time.time(), results=results))
     return DONE
 
