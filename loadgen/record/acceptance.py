@@ -71,6 +71,7 @@ from loadgen.schema.start import ServerStart
 
 _SKIPPED = 4  # the first quarter of a burn-in: caches fill, and GPUs warm up
 _NOT_YET = "not measured yet"
+_NOT_OVER = "its phase is not over yet"
 _LONGER = "a longer burn-in"
 
 
@@ -157,6 +158,7 @@ class Found(NamedTuple):
     samples: int | None = None
     starts: int = 0
     values: tuple[float, ...] = ()
+    details: tuple[str, ...] = ()
     needs: str = ""
     takes: Callable[[Level], str] | None = None  # what it would take, if the trial does not tell
 
@@ -209,18 +211,27 @@ def certificate_from(evidence: Evidence, files: Mapping[str, str]) -> Certificat
 
 def _verdict(phases: Sequence[PhaseRecord], criteria: Sequence[Criterion]) -> tuple[Outcome, tuple[str, ...]]:
     """Failed if anything failed; passed if everything that was asked for did, or was skipped."""
-    by_outcome: dict[Outcome, list[str]] = {"fail": [], "inconclusive": [], "pass": []}
+    for outcome in ("fail", "inconclusive"):
+        reasons = _reasons(outcome, phases, criteria)
+        if reasons:
+            return outcome, reasons
+    if not criteria:
+        return "inconclusive", ("nothing was judged",)
+    return "pass", (f"all of {len(criteria)} criteria passed",)
+
+
+def _reasons(outcome: Outcome, phases: Sequence[PhaseRecord], criteria: Sequence[Criterion]) -> tuple[str, ...]:
+    """Each reason once, with the criteria that it holds for; phases that no criterion speaks for."""
+    alike: dict[str, list[str]] = {}
     for one in criteria:
-        by_outcome[one.outcome].append(f"{one.demand.phase}: {title(one.demand)}: {one.reason}")
-    for phase in phases:
-        explained = any(one.demand.phase == phase.name and one.outcome == phase.state for one in criteria)
-        if phase.state in ("fail", "inconclusive") and not explained:
-            by_outcome[phase.state].append(f"{phase.name}: {phase.reason}")
-    if by_outcome["fail"]:
-        return "fail", tuple(by_outcome["fail"])
-    if by_outcome["inconclusive"] or not criteria:
-        return "inconclusive", tuple(by_outcome["inconclusive"]) or ("nothing was judged",)
-    return "pass", (f"{len(criteria)} of {len(criteria)} criteria passed",)
+        if one.outcome == outcome:
+            alike.setdefault(one.reason, []).append(f"{one.demand.phase}: {title(one.demand)}")
+    explained = {one.demand.phase for one in criteria if one.outcome == outcome}
+    found = [f"{', '.join(names)}: {reason}" for reason, names in alike.items()]
+    return (
+        *found,
+        *(f"{one.name}: {one.reason}" for one in phases if one.state == outcome and one.name not in explained),
+    )
 
 
 def title(demand: Demand) -> str:
@@ -289,6 +300,7 @@ def _criterion(demand: Demand, one: Found, held: Held | None, level: Level, foll
             reason=one.reason,
             observed=one.observed,
             no_interval=one.reason if one.outcome == "inconclusive" else "it is not a matter of chance",
+            details=one.details,
             samples=one.samples,
             starts=one.starts,
             needs=one.needs,
@@ -308,6 +320,7 @@ def _criterion(demand: Demand, one: Found, held: Held | None, level: Level, foll
         samples=one.samples,
         starts=one.starts,
         values=one.values,
+        details=one.details,
         needs=one.needs or (one.takes(following) if one.takes is not None and outcome == "inconclusive" else ""),
     )
 
@@ -339,7 +352,7 @@ def _sentence(demand: Demand, outcome: Outcome, low: float, high: float) -> str:
 def _over_starts(demand: Demand, evidence: Evidence) -> Found:
     by_start = stages_by_start(evidence, demand.load)
     values: list[tuple[float, float]] = []
-    doubts: list[str] = []
+    doubts: dict[int, str] = {}
     samples = 0
     for start, stages in by_start.items():
         sound = [(stage, values_of(stage, demand.figure)) for stage in stages if stage.doubt is None]
@@ -349,8 +362,8 @@ def _over_starts(demand: Demand, evidence: Evidence) -> Found:
             values.append(found)
             samples += stage.requests.completed
         else:
-            why = next((stage.doubt for stage in stages if stage.doubt), "it was cut short, or measured nothing")
-            doubts.append(f"start {start}: {why}")
+            why = next((stage.doubt for stage in stages if stage.doubt), "cut short, or nothing was measured")
+            doubts[start] = f"start {start}: {why}"
     seen = tuple(value for value, _ in values)
     trial = _trial(demand, values)
     found_so_far = Found(
@@ -365,9 +378,18 @@ def _over_starts(demand: Demand, evidence: Evidence) -> Found:
     planned = max(MIN_STARTS, evidence.starts)
     if len(seen) >= planned:
         return found_so_far
-    reason = f"{len(seen)} of {counted(planned, 'start')} count" if by_start else _NOT_YET
+    why = f": {_common(doubts)}" if doubts else ""
+    reason = f"{len(seen)} of {counted(planned, 'start')} count{why}" if by_start else _NOT_YET
     missing = counted(planned - len(seen), "more start")
-    return found_so_far._replace(outcome="inconclusive", reason="; ".join([reason, *doubts]), needs=missing)
+    return found_so_far._replace(outcome="inconclusive", reason=reason, needs=missing, details=tuple(doubts.values()))
+
+
+def _common(doubts: Mapping[int, str]) -> str:
+    """The kinds of doubt, each with its starts; the words are in the details."""
+    starts: dict[str, list[int]] = {}
+    for start, why in doubts.items():
+        starts.setdefault(why.partition(":")[2].partition(":")[0].strip(), []).append(start)
+    return ", ".join(f"{kind} in {len(of)}" for kind, of in starts.items())
 
 
 def _trial(demand: Demand, values: Sequence[tuple[float, float]]) -> Trial | None:
@@ -451,7 +473,7 @@ def _shares(demand: Demand, evidence: Evidence) -> Found:
     observed = 100 * (bad if is_failures else count - bad) / count
     found = Found("", observed=observed, trial=trial, samples=count, starts=len(counts))
     if not evidence.phases[demand.phase].is_over:
-        return found._replace(outcome="inconclusive", reason="its phase is not over yet")
+        return found._replace(outcome="inconclusive", reason=_NOT_OVER)
     edge_good = 1 - edge if is_failures else edge
     return found._replace(takes=lambda level: _more_trials(bad, count, edge_good, level))
 
@@ -502,7 +524,7 @@ def _events(demand: Demand, evidence: Evidence) -> Found:
         return Found(f"{total:,} of them{f': {first}' if first else ''}", "fail", observed=float(total))
     ended = evidence.phases[demand.phase].ended
     if ended is None:
-        return Found("none so far; its phase is not over yet" if counts else _NOT_YET, "inconclusive")
+        return Found(f"none so far; {_NOT_OVER}" if counts else _NOT_YET, "inconclusive")
     if not counts:
         return Found(f"skipped: {ended.reason}" if ended.state == "skipped" else "nothing here reports it")
     hours = _hours(demand, evidence)
@@ -570,9 +592,8 @@ def _start_differences(evidence: Evidence) -> Iterator[tuple[int, str]]:
 
 
 def starts_of(evidence: Evidence) -> Iterator[tuple[int, ServerStart | None]]:
-    """Every start of the server in the phase about starts, or else in that about performance."""
-    phase: PhaseName = "start" if evidence.phases["start"].runs else "performance"
-    for number, (_, result) in enumerate(evidence.runs(phase), start=1):
+    """Every start of the server in the phases about starts and performance."""
+    for number, (_, result) in enumerate(evidence.runs("start", "performance"), start=1):
         yield number, None if result.server is None else result.server.start
 
 
@@ -597,7 +618,7 @@ def _each(demand: Demand, evidence: Evidence) -> Found:
     if missing and not is_bad:
         return found._replace(outcome="inconclusive", reason=f"unknown for {', '.join(missing)}")
     if not is_bad and not evidence.phases[demand.phase].is_over:
-        return found._replace(outcome="inconclusive", reason=f"{reason}; its phase is not over yet")
+        return found._replace(outcome="inconclusive", reason=f"{reason}; {_NOT_OVER}")
     return found
 
 
@@ -661,7 +682,9 @@ def _trend(demand: Demand, evidence: Evidence) -> Found:
     p_good = min(1.0, len(trials) * min(trial.p_good for trial in trials))
     trial = highest._replace(p_good=p_good, p_bad=max(trial.p_bad for trial in trials))
     samples = sum(len(values) for values in series)
-    return Found("", observed=100 * trial.value, trial=trial, samples=samples, takes=lambda level: _LONGER)
+    found = Found("", observed=100 * trial.value, trial=trial, samples=samples, takes=lambda level: _LONGER)
+    # A server grows in its first minutes, whatever it does later.
+    return found if ended is not None else found._replace(outcome="inconclusive", reason=_NOT_OVER)
 
 
 def _series(name: str, result: Result) -> list[list[float]]:

@@ -5,6 +5,7 @@ INCONCLUSIVE is neither passed nor failed: JUnit has it skipped with its reason,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -21,9 +22,10 @@ from loadgen.report.junit import Case, Suite
 from loadgen.report.notes import Note
 from loadgen.report.tabular import Bad, Column, Value, json_text, one_line
 from loadgen.report.text import section_lines
-from loadgen.schema.certificate import Certificate, Criterion, Demand, PhaseRecord, PhaseState
+from loadgen.schema.certificate import Certificate, Criterion, Demand, Outcome, PhaseRecord, PhaseState
 
 CTRF_VERSION = "0.0.0"
+_COUNTED: dict[Outcome, str] = {"pass": "passed", "fail": "failed", "inconclusive": "inconclusive"}
 _BOUNDS: dict[Direction, str] = {"at_most": "<= ", "at_least": ">= ", "equal": "", "none_of": ""}
 _JUNIT: dict[PhaseState, Literal["passed", "failure", "skipped"]] = {
     "pass": "passed",
@@ -108,11 +110,15 @@ def certificate_text(certificate: Certificate) -> str:
 
 
 def headline(certificate: Certificate) -> str:
-    """The verdict, and of what."""
+    """The verdict, of what, and how many criteria came to what."""
     box = certificate.box
     where = "an unknown box" if box is None else box.host
     model = f", {certificate.model}" if certificate.model else ""
-    return one_line(f"{certificate.verdict.upper()}: {where}, profile {certificate.profile}{model}")
+    counts = Counter(one.outcome for one in certificate.criteria)
+    words = ", ".join(f"{counts[outcome]} {word}" for outcome, word in _COUNTED.items() if counts[outcome])
+    return one_line(
+        f"{certificate.verdict.upper()}: {where}, profile {certificate.profile}{model} ({words or 'no criterion'})"
+    )
 
 
 def _box(certificate: Certificate) -> Iterator[Note]:
@@ -146,7 +152,8 @@ def _interval(criterion: Criterion) -> str:
 
 
 def _said(criterion: Criterion) -> str:
-    return f"{criterion.reason}; it would take {criterion.needs}" if criterion.needs else criterion.reason
+    needs = [f"it would take {criterion.needs}"] if criterion.needs else []
+    return "; ".join([criterion.reason, *criterion.details, *needs])
 
 
 _PHASE: tuple[Column[PhaseRecord], ...] = (

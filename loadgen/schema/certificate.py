@@ -190,7 +190,8 @@ class Criterion(msgspec.Struct, frozen=True, kw_only=True):
 
     demand: Demand
     outcome: Outcome
-    reason: str  # one sentence; never empty
+    reason: str  # one clause; never empty
+    details: tuple[str, ...] = ()  # of the reason, one a start
     observed: float | str | None = None
     low: float | None = None  # ends of the interval of the true value
     high: float | None = None

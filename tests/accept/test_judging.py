@@ -70,7 +70,8 @@ def test_a_client_that_was_the_limit_decides_nothing(scale: float) -> None:
     results["performance-2"] = limited(results["performance-2"])
     one = criterion(certified(lines, results), TTFT)
     assert one.outcome == "inconclusive"
-    assert "start 2: client-limited: full" in one.reason
+    assert one.reason == "2 of 3 starts count: client-limited in 1"
+    assert one.details == ("start 2: client-limited: full",)
     assert one.needs == "1 more start"
 
 
@@ -241,6 +242,13 @@ def rising(percent: float, rows: int = 400) -> Result:
     values = [100.0 * (1 + percent / 100 * n / rows) * (1 + 0.01 * (-1) ** (n // 3)) for n in range(rows)]
     columns: dict[str, list[float | int | None]] = {"t_s": [*map(float, range(rows))], "ttft_p50_ms": [*values]}
     return replace(measured(1), series=columns)
+
+
+def test_a_trend_is_not_judged_before_its_end() -> None:
+    made = RunMade(unix_s=1.7e9, phase="burn-in", folder="burn-in-1", start=1)
+    certificate = certified(of_phase("burn-in", made)[:-2], {"burn-in-1": rising(60.0)})
+    one = criterion(certificate, "ttft_rise_percent")
+    assert one.outcome == "inconclusive" and one.low is not None and one.low > 10
 
 
 @pytest.mark.parametrize(("percent", "outcome"), [(0.0, "pass"), (60.0, "fail"), (13.5, "inconclusive")])
