@@ -407,6 +407,17 @@ class Reference(Table):
     """Its figures that compare two variants."""
 
 
+class Recipe(Table):
+    """Where an imported profile is from; `vramp import` writes it, and a result names it."""
+
+    source: str
+    """The file or URL that was read."""
+    commit: str = ""
+    """The commit of that file, if it is known."""
+    sha256: str = ""
+    """The checksum of what was read."""
+
+
 _PageUrl = Annotated[str, Field(pattern=r"^https?://[^\s/]+")]
 
 
@@ -454,6 +465,8 @@ class Profile(Table):
     """The machines that send the load; default: this one."""
     reference: Reference | None = None
     """What was published for this recipe."""
+    recipe: Recipe | None = None
+    """Where an imported profile is from."""
     accept: Accept | None = None
     """What `vramp accept` demands; default: the limits and the published figures, in every phase."""
 

@@ -415,6 +415,7 @@ class Record:
             events=self.events,
             findings=list(self.findings),
             server=self._server_result(),
+            provenance=self.server.provenance if self.server is not None else None,
             diagnosis=self.server.diagnosis if self.server is not None else None,
             reference=self._reference_result(),
             data=run.data,

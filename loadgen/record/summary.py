@@ -22,6 +22,7 @@ from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import GpuStage
 from loadgen.schema.result import Result, StageResult, met_limits
 from loadgen.schema.samples import GpuStatic
+from loadgen.schema.start import Provenance
 from loadgen.schema.summary import (
     GpuGroup,
     RunSummary,
@@ -165,15 +166,16 @@ def _drivers(meta: object, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _provenance(result: Result) -> SummaryProvenance:
-    recipe, data = result.profile.get("recipe") or {}, result.data
-    foreign = f"the file of {result.measured_by} does not say"
-    missing = dict.fromkeys(("recipe", "data"), foreign) if result.measured_by is not None else {}
+    recipe, data, server = result.profile.get("recipe") or {}, result.data, result.provenance or Provenance()
     return SummaryProvenance(
+        image=server.image,
+        image_digest=server.image_digest,
+        weights_revision=server.weights_revision,
         recipe=recipe.get("source"),
         recipe_commit=recipe.get("commit") or None,
         data=None if data is None else _short(data.words),
         data_sha256=None if data is None else data.sha256,
-        missing=missing,
+        missing={name: _short(why) for name, why in server.missing.items()},
     )
 
 

@@ -50,10 +50,11 @@ from loadgen.schema.engine import OwnRequests
 from loadgen.schema.finding import Finding
 from loadgen.schema.journal import Checked, ServerChanged
 from loadgen.schema.snapshot import Liveness, SeenState, ServerView
-from loadgen.schema.start import ServerStart, StartDifference
+from loadgen.schema.start import Provenance, ServerStart, StartDifference
 from loadgen.server.engines.names import ENGINES
 from loadgen.server.engines.sample import parse_engine_metrics
 from loadgen.server.preflight.check import check_profile
+from loadgen.server.provenance import provenance
 from loadgen.server.supervisor import ServerState
 from loadgen.server.vllm.client import ServerClient, api_key, load_client, optional
 from loadgen.server.vllm.start_figures import cache_config, with_cache_config
@@ -126,6 +127,7 @@ class Session:
         self._began_s: float | None = None  # when the servers were started, by their clock
         self._start: ServerStart | None = None  # known once the server answers
         self._start_differences: tuple[StartDifference, ...] = ()
+        self._provenance: Provenance | None = None
         self._served: Sequence[Served | None] = ()  # each server's identity, None if unknown
         self.fleet = Fleet(self.servers.count)
         self.hosts = hosts
@@ -205,6 +207,8 @@ class Session:
             for client in self._clients[:1]:  # none without a server
                 start = with_cache_config(start, cache_config(await client.metrics_text()))
         self._start = start
+        if self._provenance is None and self.servers.count:
+            self._provenance = await asyncio.to_thread(provenance, self.servers.settings)
         last = self.servers.last_start
         self._start_differences = tuple(differences(last, start)) if last is not None else ()
         self.log_state("ready")
@@ -589,5 +593,6 @@ class Session:
                 variant=self.settings.variant,
                 start=self._start,
                 start_differences=self._start_differences,
+                provenance=self._provenance,
             )
         )

@@ -25,7 +25,7 @@ from loadgen.schema.hosts import ClockMoved, HostsJoined, HostTick, Placement
 from loadgen.schema.output import CanaryKind, CanaryMoment, CanaryTraffic, ScoreMethod
 from loadgen.schema.samples import GpuSample, GpuStatic, HostSample, ServerDevices
 from loadgen.schema.shared import DataFile, Diagnosis, Milestone, RunState, SearchResult
-from loadgen.schema.start import ServerStart, StartDifference
+from loadgen.schema.start import Provenance, ServerStart, StartDifference
 
 _UnixS = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 _RunS = Annotated[float, msgspec.Meta(ge=0, le=1e9)]  # within the range of valid dates
@@ -92,6 +92,7 @@ class ServerChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     variant: str | None = None  # of the profile; None if it has none
     start: ServerStart | None = None  # once it is known
     start_differences: tuple[StartDifference, ...] = ()  # from the last start with the same flags on this box
+    provenance: Provenance | None = None  # once it is ready
 
 
 class WorkersPlaced(msgspec.Struct, frozen=True, tag=True):

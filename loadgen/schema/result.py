@@ -25,7 +25,7 @@ from loadgen.schema.hosts import HostFacts, Placement
 from loadgen.schema.output import Answers, CanaryResult, CanaryStage
 from loadgen.schema.samples import GpuStatic
 from loadgen.schema.shared import DataFile, Diagnosis, RunState, SearchResult
-from loadgen.schema.start import ServerResult
+from loadgen.schema.start import Provenance, ServerResult
 
 SCHEMA: Literal["vramp.result/1"] = "vramp.result/1"
 RESULT = "result.json"  # in the folder of a run
@@ -514,6 +514,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: list[Verdict] = []  # on the health of the GPUs over the run
     findings: list[Finding] = []  # of the preflight, most severe first
     server: ServerResult | None = None  # None without a server, and if nothing is known of its start
+    provenance: Provenance | None = None  # null without a server, and in another tool's
     diagnosis: Diagnosis | None = None  # why the server died, if it did
     reference: ReferenceResult | None = None
     data: DataFile | None = None  # where the prompts came from; None for synthetic ones

@@ -99,6 +99,15 @@ class ServerStart(msgspec.Struct, frozen=True, omit_defaults=True):
             yield "from the compile cache"
 
 
+class Provenance(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What exactly a server was started with; null is unknown, with its reason in `missing`."""
+
+    image: str | None = None  # as the profile names it
+    image_digest: str | None = None  # `sha256:...`, by which a registry has it
+    weights_revision: str | None = None  # the commit of the weights on the hub
+    missing: dict[str, str] = {}
+
+
 class ServerResult(msgspec.Struct, frozen=True):
     """How the server of a run started; of several, the first, with the times of the slowest."""
 

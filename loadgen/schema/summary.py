@@ -52,6 +52,9 @@ class SummarySystem(msgspec.Struct, frozen=True):
 class SummaryProvenance(msgspec.Struct, frozen=True):
     """What exactly ran; null is unknown, with its reason in `missing`."""
 
+    image: str | None  # as the profile names it; null without a container
+    image_digest: str | None  # `sha256:...`, by which a registry has it
+    weights_revision: str | None  # the commit of the weights on the hub
     recipe: str | None  # the file or URL that the profile was imported from
     recipe_commit: str | None
     data: str | None  # the file of prompts or the trace; null for synthetic prompts

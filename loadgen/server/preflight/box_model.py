@@ -11,7 +11,7 @@ import msgspec
 from loadgen.format import GIB, memory
 from loadgen.places import expanded
 from loadgen.schema.finding import Finding
-from loadgen.server.preflight.facts import Setup, hub_cache, hub_snapshots, model_facts
+from loadgen.server.preflight.facts import Setup, hub_snapshots, local_cache, model_facts, mounted
 
 _REFUSED = "vLLM refuses to start without it"
 
@@ -57,7 +57,7 @@ def hub_model(setup: Setup) -> Iterator[Finding]:
     is_name = not name.startswith(("/", "~", ".")) and name.count("/") <= 1 and "://" not in name
     if other_hub or not is_name or _local_path(setup, name) is not None:
         return
-    cache = _cache(setup)
+    cache = local_cache(setup.server, setup.environment, setup.box.home)
     if cache is None:
         seen = f"no mount of the container keeps what is fetched of {name}"
         fix = 'server.docker.mounts = ["~/.cache/huggingface:/root/.cache/huggingface"]'
@@ -112,28 +112,10 @@ def _local_path(setup: Setup, name: str) -> Path | None:
     if "://" in name:
         return None
     if setup.server.docker is not None:
-        return _mounted(setup, Path(expanded(name))) if name.startswith(("/", "~")) else None
+        return mounted(setup.server.docker, Path(expanded(name))) if name.startswith(("/", "~")) else None
     path = Path(expanded(name))
     named = name.startswith(("/", "~", "./", "../")) or name.count("/") > 1
     return path if named or path.exists() else None
-
-
-def _mounted(setup: Setup, inner: Path) -> Path | None:
-    """The host's path for a path in the container; None if it belongs to the image."""
-    assert setup.server.docker is not None, "asked for containers only"
-    for mount in setup.server.docker.mounts:
-        outer, _, rest = mount.partition(":")
-        target = Path(rest.partition(":")[0])
-        if rest and inner.is_relative_to(target):
-            return Path(expanded(outer)) / inner.relative_to(target)
-    return None
-
-
-def _cache(setup: Setup) -> Path | None:
-    """The hub cache on this machine; None if it stays inside the container."""
-    if setup.server.docker is not None:
-        return _mounted(setup, hub_cache(setup.environment, home=Path("/root")))
-    return hub_cache(setup.environment, setup.box.home)
 
 
 def _has_token(setup: Setup, cache: Path) -> bool:

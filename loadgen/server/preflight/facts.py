@@ -23,7 +23,7 @@ from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.format import GIB
 from loadgen.places import expanded, home_folder
 from loadgen.plan.stage import Stage
-from loadgen.profile.schema import Profile, Server
+from loadgen.profile.schema import Docker, Profile, Server
 from loadgen.schema.samples import GpuSample, GpuStatic
 from loadgen.server.gpus.given import server_gpus
 from loadgen.server.vllm.flags import normal_args
@@ -351,6 +351,23 @@ def hub_cache(environment: Mapping[str, str], home: Path) -> Path:
     huggingface = environment.get("HF_HOME") or f"{cache}/huggingface"
     hub = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE") or f"{huggingface}/hub"
     return home / hub.removeprefix("~").lstrip("/") if hub.startswith("~") else Path(hub)
+
+
+def mounted(docker: Docker, inner: Path) -> Path | None:
+    """The host's path for a path in the container; None if it belongs to the image."""
+    for mount in docker.mounts:
+        outer, _, rest = mount.partition(":")
+        target = Path(rest.partition(":")[0])
+        if rest and inner.is_relative_to(target):
+            return Path(expanded(outer)) / inner.relative_to(target)
+    return None
+
+
+def local_cache(server: Server, environment: Mapping[str, str], home: Path) -> Path | None:
+    """The hub cache of a server on this machine; None if it stays inside a container."""
+    if server.docker is not None:
+        return mounted(server.docker, hub_cache(environment, home=Path("/root")))
+    return hub_cache(environment, home)
 
 
 def hub_snapshots(model: str, cache: Path) -> list[Path]:

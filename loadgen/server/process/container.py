@@ -97,6 +97,19 @@ def _removed(container: Container, one: str) -> str:
     return ""
 
 
+def registry_digest(program: str, image: str) -> str | None:
+    """The digest by which a registry has an image of the daemon; None if it was built or loaded there.
+
+    Raises `ServerError` if the daemon does not answer, or does not have the image.
+    """
+    _, at, digest = image.partition("@")
+    if at:
+        return digest
+    form = '{{join .RepoDigests " "}}'
+    found = _run([program, "image", "inspect", "--format", form, "--", image], {}, within_s=_ANSWER_WAIT_S).split()
+    return found[0].partition("@")[2] or None if found else None
+
+
 def labels_of_containers(program: str) -> list[str]:
     """The labels of all vramp containers that the daemon has; raises `ServerError` if it does not answer."""
     ids = _listed(program, {}, f"label={LABEL}")

@@ -114,12 +114,13 @@ def toml_text(imported: Imported, origin: Origin, version: str) -> str:
     commit = f" at commit {origin.commit}" if origin.commit else ""
     lines = [
         *_comment(f"Imported by vramp {version} from {origin.name}{commit}{fetched}: {imported.kind}."),
-        *_comment(f"sha256 of what was read: {origin.sha256}"),
     ]
     for title, entries in (("Of the source:", imported.notes), ("Not taken over:", imported.left_out)):
         lines += [*_comment(title)] if entries else []
         lines += [line for entry in entries for line in _comment(entry, "- ")]
-    return "\n".join([*lines, *_table_lines("", imported.document)]) + "\n"
+    recipe = {"source": origin.name, "commit": origin.commit, "sha256": origin.sha256}
+    given = {key: _SURROGATE.sub("?", plain(masked_text(value))) for key, value in recipe.items() if value}
+    return "\n".join([*lines, *_table_lines("", imported.document | {"recipe": given})]) + "\n"
 
 
 def _comment(text: str, mark: str = "") -> Iterator[str]:
