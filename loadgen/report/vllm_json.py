@@ -4,13 +4,13 @@ Keys, order and units are those of vLLM 0.32. A value that consumers convert to 
 without measurements has no keys (InferenceX divides by every value whose key contains `tpot`), so a stage in which
 nothing completed keeps its counts and has no latencies. What vLLM does not have is in one object, `vramp`. Two lists
 differ: `latencies` come from the histogram, ascending and with three significant digits, and `queue_times` is empty,
-since a result does not keep single streams.
+since a result does not keep single streams; the records of a run do, see `with_requests`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +20,7 @@ from loadgen.report.bench_table import SERVE_METRICS
 from loadgen.report.notes import has_numbers, latencies, stage_notes
 from loadgen.schema.deltas import Summary
 from loadgen.schema.result import SCHEMA, Result, StageResult
+from loadgen.store.rows import KeptRow
 
 _BACKENDS = {"completions": "openai", "chat": "openai-chat", "responses": "openai-responses"}
 _STATISTICS = {"mean": "mean", "p50": "median", "stddev": "std"}  # our names and vLLM's
@@ -31,6 +32,33 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 def vllm_documents(result: Result) -> list[dict[str, Any]]:
     """A document per stage in which requests were sent or answered."""
     return [_document(result, stage) for stage in result.stages if stage.requests.sent or has_numbers(stage)]
+
+
+def with_requests(documents: Sequence[dict[str, Any]], rows: Iterable[KeptRow]) -> list[dict[str, Any]]:
+    """The documents with the values of single requests that `--save-detailed` adds, from a run's records.
+
+    Of each stage the requests that its latencies are of, in the order in which they ended, and those that failed, whose
+    times are 0 as in vLLM. Gaps between tokens and texts are not recorded: `itls` and `generated_texts` are missing.
+    """
+    kept: dict[int, list[KeptRow]] = {}
+    for row in rows:
+        measured = row.outcome == "completed" and not row.warmup and not row.first_wave
+        if measured or (row.outcome.startswith("failed") and not row.warmup):
+            kept.setdefault(row.stage, []).append(row)
+    return [document | _of_requests(kept.get(document["vramp"]["stage"] - 1, [])) for document in documents]
+
+
+def _of_requests(rows: Sequence[KeptRow]) -> dict[str, list[Any]]:
+    done = [row.outcome == "completed" for row in rows]
+    return {
+        "latencies": [(row.e2e_ms or 0.0) / 1000 if good else 0.0 for row, good in zip(rows, done, strict=True)],
+        "successes": done,
+        "input_lens": [row.input_tokens or 0 for row in rows],
+        "output_lens": [row.output_tokens if good else 0 for row, good in zip(rows, done, strict=True)],
+        "ttfts": [(row.ttft_ms or 0.0) / 1000 if good else 0.0 for row, good in zip(rows, done, strict=True)],
+        "start_times": [row.sent_unix_s or 0.0 for row in rows],
+        "errors": ["" if good else row.outcome for row, good in zip(rows, done, strict=True)],
+    }
 
 
 def vllm_file_names(documents: Sequence[dict[str, Any]]) -> list[str]:
@@ -47,8 +75,12 @@ def _file_name(document: dict[str, Any]) -> str:
     concurrency = document["max_concurrency"]
     at_most = f"-concurrency{concurrency}" if concurrency is not None else ""
     model = document["model_id"].rpartition("/")[2]
-    name = f"{document['backend']}-{document['request_rate']}qps{at_most}-{model}-{document['date']}"
-    return _UNSAFE.sub("_", name)
+    return safe_file_name(f"{document['backend']}-{document['request_rate']}qps{at_most}-{model}-{document['date']}")
+
+
+def safe_file_name(text: str) -> str:
+    """A text of a result as part of a file's name, which stays in its folder."""
+    return _UNSAFE.sub("_", text)
 
 
 def _document(result: Result, stage: StageResult) -> dict[str, Any]:

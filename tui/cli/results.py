@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from loadgen.errors import ProfileError, ResultError
 from loadgen.places import PRIVATE, named_mode, write_whole
@@ -22,14 +23,17 @@ from loadgen.report.compare import (
 )
 from loadgen.report.compare_document import compare_json, compare_markdown, compare_text, held_words
 from loadgen.report.csv import csv_report
+from loadgen.report.inferencex import inferencex_rows
 from loadgen.report.junit import write_junit
+from loadgen.report.llm_d import llm_d_reports
 from loadgen.report.markdown import markdown_report
 from loadgen.report.suites import compare_suite
 from loadgen.report.text import text_report
-from loadgen.report.vllm_json import vllm_documents, vllm_file_names
+from loadgen.report.vllm_json import safe_file_name, vllm_documents, vllm_file_names, with_requests
 from loadgen.schema.result import Result
 from loadgen.store.foreign.read import TOOLS
 from loadgen.store.recover import recover as recovered
+from loadgen.store.rows import read_rows
 from loadgen.store.runs import (
     LAST,
     baselines,
@@ -55,7 +59,9 @@ _REPORT_EPILOG = f"""\
 {_OR_FOREIGN}
 
 Data goes to stdout, or to --out; the HTML file goes to report.html in the run's folder, and to stdout with --out -.
---vllm-json prints an object (a list of them if there are several stages); with --out DIR it writes one file a stage.
+--vllm-json and --llm-d print an object (a list of them if there are several stages); with --out DIR they write one file
+a stage. --detailed adds what `--save-detailed` does, without gaps and texts, for a run with --records. What a row of
+InferenceX needs and a run does not know is null there.
 
 exit codes: 0 done; 1 the run cannot be read, or the report not be written; 2 usage
 """
@@ -70,8 +76,10 @@ def report(words: list[str]) -> int:
     results = [open_result(text) for text in options.runs]
     if options.html:
         return _html(results[0], options.runs[0], options.out)
-    if options.vllm_json:
-        return _vllm_json(results[0], options.out)
+    if options.detailed and not options.vllm_json:
+        raise ProfileError("vramp report: --detailed goes with --vllm-json")
+    if options.vllm_json or options.llm_d:
+        return _write_documents(_documents(results[0], options), options)
     return _write(_report_text(results, options), options.out)
 
 
@@ -84,11 +92,16 @@ def report_parser() -> argparse.ArgumentParser:
     form.add_argument("--csv", action="store_true", help="one row a stage")
     form.add_argument("--json", action="store_true", help="the summary, as summary.json of the run's folder")
     form.add_argument("--vllm-json", action="store_true", help="in the format of `vllm bench serve --save-result`")
+    form.add_argument("--llm-d", action="store_true", help="as llm-d's benchmark report 0.2, in JSON")
+    form.add_argument("--inferencex", action="store_true", help="closed-loop stages as rows of InferenceX")
+    parser.add_argument("--detailed", action="store_true", help="with --vllm-json: each request, from records")
     parser.add_argument("--out", metavar="PATH", type=Path, help="write it there")
     return parser
 
 
 def _report_text(results: list[Result], options: argparse.Namespace) -> str:
+    if options.inferencex:
+        return _json_of(inferencex_rows(results[0]), results[0])
     if options.json:
         return summary_json(summary_of(results[0])).decode()
     if options.csv:
@@ -116,20 +129,40 @@ def _write_page(text: str, name: str, run: str, out: Path | None) -> int:
     return 0
 
 
-def _vllm_json(result: Result, folder: Path | None) -> int:
+def _documents(result: Result, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """The documents of the stages, each by the name of its file."""
+    if options.llm_d:
+        reports = llm_d_reports(result)
+        return {safe_file_name(f"benchmark_report_v0.2-{report['run']['uid']}.json"): report for report in reports}
     documents = vllm_documents(result)
+    if options.detailed:
+        found = find_run(options.runs[0])
+        documents = with_requests(documents, read_rows(found.parent if found.is_file() else found))
+    return dict(zip(vllm_file_names(documents), documents, strict=True))
+
+
+def _write_documents(documents: dict[str, dict[str, Any]], options: argparse.Namespace) -> int:
+    """Print an object, or a list of several; or write a file each to a folder."""
+    folder, run = options.out, options.runs[0]
     if not documents:
-        raise ResultError(f"{result.run_id}: there is no stage in which a request was sent: nothing to write")
+        raise ResultError(f"{run}: there is no stage in which a request was sent: nothing to write")
     if folder is None or folder == _STDOUT:
-        return _write(json.dumps(documents[0] if len(documents) == 1 else documents, allow_nan=False) + "\n", None)
+        whole = list(documents.values())
+        return _write(json.dumps(whole[0] if len(whole) == 1 else whole, allow_nan=False) + "\n", None)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ResultError(f"--out {folder}: must be a folder for --vllm-json: {error.strerror}") from error
-    for name, document in zip(vllm_file_names(documents), documents, strict=True):
+        raise ResultError(f"--out {folder}: must be a folder: {error.strerror}") from error
+    for name, document in documents.items():
         _write(json.dumps(document, allow_nan=False), folder / name, mode=named_mode())
         print_status(f"report: {folder / name}")
     return 0
+
+
+def _json_of(rows: list[dict[str, Any]], result: Result) -> str:
+    if not rows:
+        raise ResultError(f"{result.run_id}: no stage of a closed loop was measured: nothing to write")
+    return json.dumps(rows, allow_nan=False, indent=1) + "\n"
 
 
 def _write(text: str, path: Path | None, *, mode: int | None = None) -> int:

@@ -10,9 +10,11 @@ import pytest
 
 from loadgen.schema.result import StageResult
 from loadgen.schema.summary import RunSummary
+from loadgen.store.files import RowsFormat, open_rows
 from loadgen.store.runs import write_result
 from tests.report.test_assessment import at
 from tests.report.test_text import result
+from tests.store.test_stream_rows import FAILED, ROW
 from tui.cli.__main__ import main
 
 NAME = "20260101T000000Z-box"
@@ -76,6 +78,42 @@ def test_html_lies_next_to_the_result(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == page
 
 
+def test_the_formats_of_others_go_to_stdout_or_files(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report("last", "--llm-d") == 0
+    assert [one["version"] for one in json.loads(capsys.readouterr().out)] == ["0.2", "0.2"]
+    assert report("last", "--llm-d", "--out", "reports") == 0
+    assert [path.name for path in sorted(Path("reports").iterdir())] == [
+        f"benchmark_report_v0.2-r-{number}.json" for number in (1, 2)
+    ]
+    assert report("last", "--inferencex", "--out", "rows.json") == 0
+    assert [row["conc"] for row in json.loads(Path("rows.json").read_text())] == [2, 4]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_detailed_has_each_request_of_the_records(form: RowsFormat, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = open_rows(Path(f"runs/{NAME}"), form)
+    later = msgspec.structs.replace(ROW, stage=1, first_wave=False, warmup=False)
+    rows.write(0, [later, msgspec.structs.replace(later, warmup=True)], None)
+    rows.write(0, [msgspec.structs.replace(FAILED, stage=1, warmup=False), later], None)
+    rows.close()
+    assert report("last", "--vllm-json", "--detailed") == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert first["latencies"] == first["successes"] == []
+    assert second["successes"] == [True, False, True]
+    assert (second["latencies"], second["ttfts"]) == ([1.0, 0.0, 1.0], [0.5, 0.0, 0.5])
+    assert second["errors"] == ["", "failed:reset", ""] and second["start_times"][1] == 0.0
+    assert second["output_lens"] == [ROW.output_tokens, 0, ROW.output_tokens]
+
+
+def test_a_damaged_record_is_named_and_a_torn_one_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    records = Path(f"runs/{NAME}/records.jsonl")
+    records.write_text('{"stage": 0, "outcome": "comp')
+    assert report("last", "--vllm-json", "--detailed") == 0
+    records.write_text('{"stage": "0"}\n')
+    assert report("last", "--vllm-json", "--detailed") == 1
+    assert "records.jsonl: row 1: " in capsys.readouterr().err
+
+
 def test_vllm_json_is_an_object_a_list_or_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert report("last", "--vllm-json") == 0
     assert [one["max_concurrency"] for one in json.loads(capsys.readouterr().out)] == [2, 4]
@@ -96,7 +134,12 @@ def test_vllm_json_is_an_object_a_list_or_files(capsys: pytest.CaptureFixture[st
         (["last", "last"], 2, "takes one run; --csv takes several"),
         (["last", "--out", "/proc/x/y"], 1, "/proc/x/y: the report cannot be written"),
         (["last", "--html", "--out", "runs"], 1, "runs: the report cannot be written: Is a directory"),
-        (["last", "--vllm-json", "--out", f"runs/{NAME}/result.json"], 1, "must be a folder for --vllm-json"),
+        (["last", "--vllm-json", "--out", f"runs/{NAME}/result.json"], 1, "must be a folder"),
+        (["last", "--llm-d", "--out", f"runs/{NAME}/result.json"], 1, "must be a folder"),
+        (["last", "--vllm-json", "--detailed"], 1, "no records of streams: a run keeps them with --records"),
+        (["last", "--markdown", "--detailed"], 2, "--detailed goes with --vllm-json"),
+        (["empty.json", "--inferencex"], 1, "no stage of a closed loop was measured"),
+        (["last", "--inferencex", "--out", "/dev/full"], 1, "cannot be written: No space left on device"),
         (["empty.json", "--vllm-json"], 1, "no stage in which a request was sent"),
         (["empty.json", "--csv"], 1, "no stage sent requests"),
         (["last", "--html", "--csv"], 2, "not allowed with argument"),
