@@ -26,7 +26,8 @@ from loadgen.server.process.tree import descendants, process_info
 from loadgen.server.vllm.diagnosis import kernel_messages
 
 LIMIT_S = 15.0  # of each collector; they run at the same time
-_BETWEEN_PAGES_S = 2.0
+_BETWEEN_PAGES_S = 2.0  # also between two readings of the CPU time
+_BUSY_PERCENT = 5
 _MAX_LOG_BYTES = 512 << 10
 _MAX_KERNEL_LINES = 2_000
 _MAX_TASKS = 4_096
@@ -123,8 +124,11 @@ def _findings(piece: Piece) -> Iterable[str]:
         if stuck:
             places = ", ".join(dict.fromkeys(f"{task} in {place}" for task, place in stuck))
             yield f"{len(stuck)} threads wait in the kernel and cannot be interrupted: {places}"
-        for process in re.findall(r"^process (.+)\n  \d+ .+ [Tt] \S+ [\d.]+ s of CPU$", text, re.MULTILINE):
+        for process in re.findall(r"^process (.+): .+\n  \d+ .+ [Tt] \S+ [\d.]+ s of CPU$", text, re.MULTILINE):
             yield f"process {process} is stopped, by a signal (SIGSTOP, SIGTSTP) or a debugger"
+        used = re.findall(r"^process (.+): (\d+)% of a core$", text, re.MULTILINE)
+        busy = [f"{process} {percent}%" for process, percent in used if int(percent) >= _BUSY_PERCENT]
+        yield f"CPU use of the server's processes, of a core: {', '.join(busy) or f'none at least {_BUSY_PERCENT}%'}"
     if name == "kernel.txt":
         for pattern in ("GPU reset", "NVRM: Xid", "Out of memory", "IO_PAGE_FAULT", "uncorrectable"):
             count = text.count(pattern)
@@ -193,7 +197,11 @@ async def _kernel(_: Scene) -> str:
 
 async def _tasks(scene: Scene) -> str:
     _require_processes(scene)
-    return "\n".join(await asyncio.to_thread(_threads, scene.pids))
+    pids = await asyncio.to_thread(_tree, scene.pids)
+    before_s = {pid: _cpu_s(Path(f"/proc/{pid}")) for pid in pids}
+    began_s = time.monotonic()
+    await asyncio.sleep(_BETWEEN_PAGES_S)
+    return "\n".join(await asyncio.to_thread(_threads, before_s, began_s))
 
 
 def _require_processes(scene: Scene) -> None:
@@ -203,15 +211,18 @@ def _require_processes(scene: Scene) -> None:
         raise Missing("vramp did not start this server")
 
 
-def _threads(pids: Iterable[int]) -> list[str]:
-    """Each thread of the processes and their descendants: its state, where in the kernel it waits, its CPU time.
+def _threads(before_s: Mapping[int, float], began_s: float) -> list[str]:
+    """Each thread of the processes: its state, where in the kernel it waits, its CPU time; `before_s` is theirs before.
 
     Their command lines are not read: that blocks while a process is stuck in its own memory map.
     """
     lines: list[str] = []
-    for pid in _tree(pids):
+    for pid, earlier_s in before_s.items():
         info = process_info(pid)
-        lines.append(f"process {pid} {info.name if info is not None else ''}".rstrip())
+        if info is None:  # it has ended
+            continue
+        percent = 100 * (_cpu_s(Path(f"/proc/{pid}")) - earlier_s) / (time.monotonic() - began_s)
+        lines.append(f"process {pid} {info.name}: {max(0.0, percent):.0f}% of a core")
         tasks = sorted(Path(f"/proc/{pid}/task").glob("*"), key=lambda task: int(task.name))
         for task in tasks[: max(0, _MAX_TASKS - len(lines))]:
             with contextlib.suppress(OSError):  # it has ended
@@ -226,8 +237,16 @@ def _thread(task: Path) -> str:
         place = (task / "wchan").read_text(errors="replace").strip(" 0") or "-"
     except PermissionError:
         place = "-"
-    cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return f"  {task.name} {name} {fields[0]} {place} {cpu_s:.1f} s of CPU"
+    return f"  {task.name} {name} {fields[0]} {place} {_cpu_s(task):.1f} s of CPU"
+
+
+def _cpu_s(task: Path) -> float:
+    """The CPU time of a process or thread by its folder in /proc; 0 if it has ended."""
+    try:
+        fields = (task / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _tree(pids: Iterable[int]) -> list[int]:

@@ -73,7 +73,8 @@ def test_evidence_says_which_counters_move(tmp_path: Path) -> None:
 def test_evidence_of_ones_own_server_has_its_threads_and_log(tmp_path: Path, server: subprocess.Popen[bytes]) -> None:
     log = tmp_path / "serve.log"
     log.write_text("INFO token hf_abcdefghijklmnopqrstuvwxyzabcdefgh\nINFO last line\n")
-    page_of(scene(pids=[server.pid], logs=[log]), tmp_path / "evidence")
+    page = page_of(scene(pids=[server.pid], logs=[log]), tmp_path / "evidence")
+    assert "- CPU use of the server's processes, of a core: none at least 5%\n" in page
     tasks = (tmp_path / "evidence" / "tasks.txt").read_text()
     assert f"process {server.pid} python" in tasks
     assert " sleep S " in tasks
