@@ -142,8 +142,9 @@ def _quoted(result: Result, stage: StageResult) -> QuotedStage:
         osl=stage.osl,
         kind=f"{stage.variant} {stage.pass_number}",
         held=stage.concurrency.mean if is_own else None,
-        whole_run=not is_own or (wave is not None and wave.counted) or stage.tail_share is not None,
-        edges=_edges(stage) if is_own else None,
+        # Of our own, stages bounded by requests have a share of drain; of other tools', steady states, which is 0.
+        whole_run=(wave is not None and wave.counted) or (stage.tail_share is not None) == is_own,
+        edges=_edges(stage) if is_own else stage.tail_share,
         measured_s=stage.measured_s,
         completed=stage.requests.completed,
         failed=stage.requests.failed_in_all,

@@ -141,7 +141,7 @@ def _steady_stage(document: _Document, steady: _SteadyState) -> StageResult:
     isl, osl = document.total_input_tokens // completed, document.total_output_tokens // completed
     tokens = replace(stage.tokens, input_per_request=None, output_per_request=None)
     label = f"{stage.label}, steady state"
-    return replace(stage, label=label, isl=isl, osl=osl, tokens=tokens)
+    return replace(stage, label=label, isl=isl, osl=osl, tokens=tokens, tail_share=0.0)
 
 
 def _steady_ttft(steady: _SteadyState, count: int) -> Summary:
