@@ -37,7 +37,7 @@ def session_verdicts(stage: StageRecord) -> Iterator[Verdict]:
     found, hits = sessions_result(stage), stage.hits
     if found is None or hits is None or found.context_tokens is None or hits.pool_tokens is None:
         return
-    actual = hits.measured if hits.measured is not None else hits.engine
+    actual = hits.actual
     if actual is None or hits.infinite is None or found.context_tokens <= hits.pool_tokens:
         return
     if hits.infinite - actual < MIN_LOST:

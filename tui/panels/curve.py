@@ -18,16 +18,15 @@ from loadgen import format as fmt
 from loadgen.metrics.frontier import Point, frontier
 from loadgen.report.columns import NEAR, TOTAL_BY_E2E, frontier_axes
 from loadgen.schema.deltas import Summary
-from loadgen.schema.result import StageResult
+from loadgen.schema.result import Hits, StageResult
 from loadgen.schema.snapshot import MIN_S, Snapshot
 from tui.charts.plot import Curve, Plot, limits_of, plot_rows, scale_of
 from tui.panels.frame import Frame
 from tui.widgets.rows import Rows, side_by_side, titled, widths_of
 
 _MIN_WIDTH = 52
-_OUTPUT, _TOTAL, _FRONTIER = "output", "total", "frontier"
+_OUTPUT, _TOTAL, _FRONTIER, _HITS = "output", "total", "frontier", "hits"
 _THROUGHPUTS = (_OUTPUT, _TOTAL)
-_BY_HELD = " by streams held"
 _TITLES = {"ttft": "TTFT ms", "tpot": "TPOT ms", "itl": "ITL ms", "e2e": "E2E ms", _OUTPUT: "output tok/s"}
 _SIGNS = {"": ("●", "▪"), "up": ("▲", "△"), "down": ("▼", "▽")}  # of p50 and p99, by where the load moves
 
@@ -43,6 +42,7 @@ class LoadPoint(msgspec.Struct, frozen=True):
     output: float | None
     latency: Mapping[str, Summary] = msgspec.field(default_factory=dict)
     total_by_e2e: tuple[float, float] = (math.nan, math.nan)
+    hits: Hits | None = None
 
     def place(self, name: str, which: str) -> tuple[float, float]:
         """Where it is in a plot of a percentile of a latency, or of a throughput; NaN where that is unknown."""
@@ -57,21 +57,26 @@ def curve(frame: Frame, width: int, height: int) -> Rows:
     points = points_of(frame.snapshot)
     if frame.no_load and not points:
         return [titled("load curve", (), width), ((" nothing measured: vramp has sent no load yet", "dim"),)]
+    hits = [_HITS] if any(one.hits is not None and one.hits.infinite is not None for one in points) else []
     total = [_TOTAL] if any(math.isfinite(one.total_by_e2e[0]) for one in points) else []
     first = [*total, "e2e"] if frame.metric == "e2e" else [frame.metric]
-    others = [_FRONTIER, _OUTPUT, *total, "itl", "ttft"]
+    others = [*hits, _FRONTIER, _OUTPUT, *total, "itl", "ttft"]
     shown = list(dict.fromkeys((*first, *others)))[: max(1, min(4, width // _MIN_WIDTH))]
     widths = widths_of(width, len(shown))
-    plots = [
-        (_frontier(frame, each, height) if name == _FRONTIER else _plot(frame, points, name, each, height), each)
-        for name, each in zip(shown, widths, strict=True)
-    ]
+    plots = []
+    for name, each in zip(shown, widths, strict=True):
+        if name == _HITS:
+            plots.append((_hits(points, each, height), each))
+        else:
+            plot = _frontier(frame, each, height) if name == _FRONTIER else _plot(frame, points, name, each, height)
+            plots.append((plot, each))
     return side_by_side([(plot_rows(plot, each, height), each) for plot, each in plots], height)
 
 
 def points_of(snapshot: Snapshot) -> list[LoadPoint]:
     """All loads: those with a concurrency from the curve, which has what several stages measured; rates as stages."""
     standing = [stage for stage in snapshot.stages if stage.target.moves is None]
+    by_sessions = any(stage.sessions is not None for stage in snapshot.stages)
     latest = {(stage.isl, stage.osl, stage.target.concurrency): stage for stage in standing}
     found = []
     for point in snapshot.curve:
@@ -80,7 +85,8 @@ def points_of(snapshot: Snapshot) -> list[LoadPoint]:
             latency = {**(same.latency_ms if same is not None else {}), "ttft": point.ttft_ms, "itl": point.itl_ms}
             name, shape = "" if point.direction else fmt.setting(point.load), (point.isl, point.osl)
             output, total = point.output_tokens_per_s, _total_by_e2e(same)
-            found.append(LoadPoint(point.held, point.load, name, shape, point.direction, output, latency, total))
+            x = point.load if by_sessions else point.held
+            found.append(LoadPoint(x, point.load, name, shape, point.direction, output, latency, total, point.hits))
     for stage in standing:
         if stage.target.rate is not None:
             held = math.nan if stage.concurrency.mean is None else stage.concurrency.mean
@@ -88,6 +94,11 @@ def points_of(snapshot: Snapshot) -> list[LoadPoint]:
             name, rate = stage.target.words, stage.target.rate
             found.append(LoadPoint(held, rate, name, shape, "", output, stage.latency_ms, total))
     return found
+
+
+def _by(snapshot: Snapshot) -> str:
+    by_sessions = any(stage.sessions is not None for stage in snapshot.stages)
+    return " by live sessions" if by_sessions else " by streams held"
 
 
 def _total_by_e2e(stage: StageResult | None) -> tuple[float, float]:
@@ -107,9 +118,33 @@ def _plot(frame: Frame, points: Sequence[LoadPoint], name: str, width: int, heig
     y = scale_of([*values, *near], max(2, height // 4), log=False if name in _THROUGHPUTS else None)
     across = [value for one in (*compared, *measured) for value in one.x]
     x = scale_of(across, max(2, width // 14), log=None if name == _TOTAL else False)
-    title = "total tok/s by E2E p50 ms" if name == _TOTAL else f"{_TITLES[name]}{' (log)' * y.log}{_BY_HELD}"
+    title = "total tok/s by E2E p50 ms" if name == _TOTAL else f"{_TITLES[name]}{' (log)' * y.log}{_by(frame.snapshot)}"
     # What was published for a load is where it was measured: over it, it shows how far off it is.
     return Plot(title, (*measured, *compared, *_found(frame.snapshot, standing, name)), x, y, limits)
+
+
+def _hits(points: Sequence[LoadPoint], width: int, height: int) -> Plot:
+    """Prefix cache hits of sessions, next to what a cache without limit, and one of the engine's size, would have."""
+    line = sorted((one for one in points if one.hits is not None), key=lambda one: one.load)
+    x = tuple(one.load for one in line)
+    curves = []
+    for name, label, role, sign in _HIT_CURVES:
+        shares = [getattr(one.hits, name) for one in line]
+        if any(share is not None for share in shares):
+            names = tuple(one.name for one in line) if name == "actual" else ()
+            y = tuple(math.nan if share is None else 100 * share for share in shares)
+            curves.append(Curve(label, role, x, y, "line" if name == "actual" else "dots", sign, names))
+    x_scale = scale_of(x, max(2, width // 14), log=False)
+    y_scale = scale_of([0.0, 100.0], max(2, height // 4), log=False)
+    return Plot("prefix hit % by live sessions", tuple(curves), x_scale, y_scale)
+
+
+_HIT_CURVES = (
+    ("infinite", "without limit", "before", "○"),
+    ("pool", "KV cache's size", "p99", "▪"),
+    ("actual", "measured", "p50", "●"),
+)
+"""The curves: field of `Hits`, label, role and sign."""
 
 
 def _frontier(frame: Frame, width: int, height: int) -> Plot:
