@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.format import duration, percent, setting
+from loadgen.format import percent, setting
 from loadgen.metrics.batch_means import MIN_BLOCKS, PERCENTS
 from loadgen.metrics.client_limit import MAX_SEND_LAG_MS
 from loadgen.metrics.difference import (
@@ -71,9 +71,13 @@ def _tier_of(document: Mapping[str, Any]) -> Tier:
     limits = dict(document)
     failed, speed = limits.pop("failed", 0.0), limits.pop("tokens_per_s", None)
     words = [] if speed is None else [f"{setting(speed)} tok/s"]
-    words += [f"{name} {duration(limit_ms / 1000)}" for name, limit_ms in limits.items()]
+    words += [f"{name} {_time(limit_ms)}" for name, limit_ms in limits.items()]
     words += [f"failed {percent(failed)}"] if failed else []
     return Tier(", ".join(words), limits | ({} if speed is None else {"tpot_p75": 1000 / speed}), failed)
+
+
+def _time(limit_ms: float) -> str:
+    return f"{setting(limit_ms)} ms" if limit_ms < 1000 else f"{setting(limit_ms / 1000)} s"
 
 
 def needed_words(stage: Judgement | StageResult) -> str:

@@ -316,14 +316,14 @@ class LoadController:
             return
         self.change(f"shape {isl}/{osl}", isl=isl, osl=osl)
 
-    def change(self, words: str, **changes: object) -> None:
-        """Continue with the present load changed as in `changes`, without an end; `words` describe the new load."""
+    def change(self, words: str = "", **changes: object) -> None:
+        """Continue with the load changed as in `changes`, without an end; `words` name it in place of its title."""
         if self._finished:
             self._refuse("load", "the run is ending")
             return
         before = self._present
         stage = before.by_hand(**changes)
-        self._event("load", f"{before.title} -> {words}")
+        self._event("load", f"{before.title} -> {words or stage.title}")
         if self._paused is not None:
             self._note_done(abandoned=True)
             self._paused = WaitingStage(stage, manual=True)

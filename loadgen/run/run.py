@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.errors import ProfileError, ServerError, VrampError
-from loadgen.format import target
 from loadgen.masking import masked_text
 from loadgen.plan.from_profile import next_stages, stages_of
 from loadgen.plan.stage import Stage
@@ -150,9 +149,9 @@ class Run:
             case operations.StartAnyway():
                 self._start_allowed.set()
             case operations.SetConcurrency(concurrency):
-                load.change(target(concurrency, None), concurrency=concurrency, rate=None)
+                load.change(concurrency=concurrency, rate=None)
             case operations.SetRate(requests_per_s):
-                load.change(f"rate {requests_per_s:g}/s", concurrency=None, rate=requests_per_s)
+                load.change(concurrency=None, rate=requests_per_s)
             case operations.SetShape(isl, osl):
                 served = self._session.served
                 load.set_shape(isl, osl, longest=served.max_model_len if served is not None else None)

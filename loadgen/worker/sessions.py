@@ -270,13 +270,13 @@ class LiveSessions:
             if session.began_ns is not None:
                 self._samples.session_time_censored_ns.append(now_ns - session.began_ns)
 
-    def drain(self, *, is_open: bool) -> SessionCounts:
-        """What happened since the last call; mean figures only if the window `is_open`."""
+    def drain(self, window_start_ns: int | None) -> SessionCounts:
+        """What happened since the last call; integrated from the start of the window, None if it is not open."""
         now_ns, since_ns = time.monotonic_ns(), self._area_until_ns
         self._area_until_ns = now_ns
         counts, self._counts = self._counts, SessionCounts()
-        if is_open:
-            span_ms = (now_ns - since_ns) // 1_000_000
+        if window_start_ns is not None:
+            span_ms = (now_ns - max(since_ns, window_start_ns)) // 1_000_000
             counts.live_ms = span_ms * len(self._live)
             counts.context_ms = span_ms * self._context_tokens
         return counts

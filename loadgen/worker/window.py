@@ -22,7 +22,7 @@ class Window:
 
     def __init__(self, client: ClientSamples) -> None:
         self._client = client
-        self._opened_ns: int | None = None
+        self.opened_ns: int | None = None
         self._area_ns = 0
         self._area_until_ns = 0
         self._held = 0
@@ -32,16 +32,16 @@ class Window:
 
     @property
     def is_open(self) -> bool:
-        return self._opened_ns is not None
+        return self.opened_ns is not None
 
     def open(self, at_ns: int) -> None:
-        self._opened_ns = self._area_until_ns = at_ns
+        self.opened_ns = self._area_until_ns = at_ns
         self._peak = self._held
         self._marks = self._counts()
 
     def held_changed(self, held: int) -> None:
         """Integrate the number of open streams over time."""
-        if self._opened_ns is not None:
+        if self.opened_ns is not None:
             self._integrate(time.monotonic_ns())
             if held > self._peak:
                 self._peak = held
@@ -53,11 +53,11 @@ class Window:
             self._tail_start_ns = time.monotonic_ns()
 
     def close(self) -> None:
-        self._opened_ns = None
+        self.opened_ns = None
 
     def take(self, until_ns: int) -> dict[str, int | None]:
         """What arrived since the last call, by field of `StageDelta`, in the window up to `until_ns`."""
-        if self._opened_ns is None:
+        if self.opened_ns is None:
             return {}
         self._integrate(until_ns)
         counts = self._counts()
@@ -65,7 +65,7 @@ class Window:
         self._marks = counts
         area_ns, self._area_ns = self._area_ns, 0
         return {
-            "window_start_ns": self._opened_ns,
+            "window_start_ns": self.opened_ns,
             "window_end_ns": until_ns,
             "tail_start_ns": self._tail_start_ns,
             "window_requests": requests,
