@@ -39,7 +39,7 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 async def test_a_run_with_simulated_gpus_has_gpus_energy_host_and_series() -> None:
     # The warm-up is for the telemetry's process, which starts with the load here.
-    load = {"requests": None, "duration": "3s", "warmup": "3s", "osl": 64}
+    load = {"requests": None, "duration": "6s", "warmup": "3s", "osl": 64}
     parts = profile(MANAGED, telemetry="sim", load=load, cost={"gpu_hour": 2.0})
     run = run_of(parts)
     shown: set[int] = set()
