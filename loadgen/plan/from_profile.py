@@ -204,7 +204,7 @@ def _stage(profile: Profile, own: StageSettings) -> Stage:
         limits_ms=per_stream_limits_ms(profile.slo.limits_ms),
     )
     if stage.no_load:
-        return _without_load(stage)
+        return msgspec.structs.replace(stage, requests=None, warmup_requests=0, warmup_s=0.0)
     return _bounded(stage) if profile.plan.settle is None else _settled(stage, profile.plan)
 
 
@@ -229,11 +229,6 @@ def _repeated(stage: Stage, every_s: float) -> list[Stage]:
     whole, rest_s = divmod(stage.duration_s or every_s, every_s)
     lengths = [every_s] * int(whole) + ([rest_s] if rest_s > _MIN_PIECE_S else [])
     return [msgspec.structs.replace(stage, duration_s=length_s) for length_s in lengths]
-
-
-def _without_load(stage: Stage) -> Stage:
-    """The stage without a bound by requests and without warm-up: it sends nothing."""
-    return msgspec.structs.replace(stage, requests=None, warmup_requests=0, warmup_s=0.0)
 
 
 def _bounded(stage: Stage) -> Stage:

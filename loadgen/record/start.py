@@ -35,14 +35,11 @@ def differences(before: ServerStart, now: ServerStart) -> list[StartDifference]:
     old_tokens, new_tokens = before.kv_cache_tokens, now.kv_cache_tokens
     if old_tokens and new_tokens and abs(new_tokens - old_tokens) >= MIN_KV_LOSS * old_tokens:
         found.append(StartDifference("KV cache", f"{old_tokens:,} tokens", f"{new_tokens:,} tokens"))
-    if before.total_s and now.total_s and _much_slower(before.total_s, now.total_s):
+    before_s, now_s = before.total_s, now.total_s
+    if before_s and now_s and now_s >= MIN_SLOWER * before_s and now_s - before_s >= MIN_SLOWER_S:
         cold = " without a compile cache" if before.compile_cache_hit and not now.compile_cache_hit else ""
-        found.append(StartDifference("start", f"{before.total_s:.0f} s", f"{now.total_s:.0f} s{cold}"))
+        found.append(StartDifference("start", f"{before_s:.0f} s", f"{now_s:.0f} s{cold}"))
     return found
-
-
-def _much_slower(before_s: float, now_s: float) -> bool:
-    return now_s >= MIN_SLOWER * before_s and now_s - before_s >= MIN_SLOWER_S
 
 
 def _words(value: object) -> str:

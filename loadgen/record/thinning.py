@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
-from loadgen.schema.deltas import ClientDelta, EncodedHistogram, StageDelta
+from loadgen.schema.deltas import ClientDelta, StageDelta
 from loadgen.schema.hosts import HostsJoined, HostTick
 from loadgen.schema.journal import (
     EngineMeasured,
@@ -68,12 +68,10 @@ class _Sum:
     def stages(self, last: _Stages) -> dict[int, StageDelta]:
         """The stages of a tick, with all the latencies."""
         reported = {index: last.get(index, StageDelta()) for index in (*last, *self._stages)}
+        latencies = {index: stage.encode().latency for index, stage in self._stages.items()}
         return {
-            index: msgspec.structs.replace(delta, latency=self._latency(index)) for index, delta in reported.items()
+            index: msgspec.structs.replace(delta, latency=latencies.get(index, {})) for index, delta in reported.items()
         }
-
-    def _latency(self, index: int) -> dict[str, EncodedHistogram]:
-        return self._stages[index].encode().latency if index in self._stages else {}
 
     def client(self, last: ClientDelta) -> ClientDelta:
         lags = self._client.encode()

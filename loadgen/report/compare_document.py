@@ -267,14 +267,14 @@ def sweep_text(rows: Sequence[SweepRow], ratios: Ratios | None = None) -> str:
     stages = dict.fromkeys(row["stage"] for row in rows if row["stage"] is not None)
     found = [Section(stage, [Table([*_SWEEP], [row for row in rows if row["stage"] == stage])]) for stage in stages]
     found += [ratio_section(ratios)] if ratios is not None else []
-    incomplete = {row["variant"]: row for row in rows if row["state"] != "complete"}
-    endings = [Note(name, _ending(row)) for name, row in incomplete.items()]
-    found += [Section("Not complete", notes=endings)] if endings else []
+    endings = {
+        row["variant"]: f"{'no numbers' if row['stage'] is None else row['state']}: "
+        f"{cut(first_line(row['reason']), _REASON)}"
+        for row in rows
+        if row["state"] != "complete"
+    }
+    found += [Section("Not complete", notes=[Note(*ending) for ending in endings.items()])] if endings else []
     return "\n".join(line for section in found for line in section_lines(section))
-
-
-def _ending(row: SweepRow) -> str:
-    return f"{'no numbers' if row['stage'] is None else row['state']}: {cut(first_line(row['reason']), _REASON)}"
 
 
 def _sweep_columns() -> Iterator[Column[SweepRow]]:

@@ -18,7 +18,6 @@ import loadgen
 from loadgen.format import plain
 from loadgen.metrics.histogram import EXPORTED_BOUNDS_US, Histogram
 from loadgen.record.record import Record
-from loadgen.record.stage import StageRecord
 from loadgen.report.notes import latencies_so_far, met_so_far
 from loadgen.schema.deltas import MAIN_LATENCIES, OUTCOMES
 from loadgen.schema.engine import EngineView, OthersTraffic
@@ -68,21 +67,17 @@ def moment_of(snapshot: Snapshot, record: Record) -> Moment:
     """The state of the run now, with current and recent stages."""
     shown = list(zip(snapshot.stages, record.stages.values(), strict=True))
     recent = [
-        _stage(figures, stage)
+        _Stage(
+            figures,
+            input_tokens=None if stage.misses_input else stage.counters["window_input_tokens"],
+            output_tokens=stage.counters["window_output_tokens"],
+            latencies={name: _latency(stage.histogram(name)) for name in latencies_so_far(figures)},
+        )
         for figures, stage in shown
         if stage is record.shown or (stage.ended is not None and snapshot.t_s - stage.ended.t_s < KEPT_S)
     ]
     run_id = record.run.run_id if record.run is not None else ""
     return Moment(snapshot, run_id, tuple(recent))
-
-
-def _stage(figures: StageResult, stage: StageRecord) -> _Stage:
-    return _Stage(
-        figures,
-        input_tokens=None if stage.misses_input else stage.counters["window_input_tokens"],
-        output_tokens=stage.counters["window_output_tokens"],
-        latencies={name: _latency(stage.histogram(name)) for name in latencies_so_far(figures)},
-    )
 
 
 def _latency(histogram: Histogram) -> _Latency:

@@ -70,7 +70,10 @@ def backend_options(
     """
     if exporters:
         local = {} if mode == "auto" else backend_options(mode, url=url, environ=environ, root=root)
-        return local | {_address(page): [_exporter_option(page)] for page in exporters}
+        why = "the profile or the command line names it"
+        return local | {
+            _address(page): [BackendOption("exporter", "exporter", ("--url", page), why=why)] for page in exporters
+        }
     if mode == "off":
         return {}
     if mode == "sim":
@@ -87,10 +90,6 @@ def backend_options(
                 else:
                     options.append(BackendOption(entry.name, entry.name, why=entry.why))
     return found
-
-
-def _exporter_option(url: str) -> BackendOption:
-    return BackendOption("exporter", "exporter", ("--url", url), why="the profile or the command line names it")
 
 
 def _address(url: str) -> str:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from loadgen.schema.deltas import Summary
-    from loadgen.schema.finding import Verdict
     from loadgen.schema.result import Result, StageResult
     from loadgen.schema.snapshot import Snapshot
 
@@ -103,7 +102,7 @@ class Spoken:
         for verdict in snapshot.verdicts:
             name = (verdict.id, verdict.subject)
             if name not in self._verdicts:
-                self._report(_verdict(verdict))
+                self._report(f"{'attention' if verdict.bad else 'verdict'}, {verdict.subject}: {verdict.text}")
             self._verdicts[name] = snapshot.t_s
         over = {f"stage {stage.number}" for stage in snapshot.stages if not stage.running}
         for (id, subject), seen_s in list(self._verdicts.items()):
@@ -121,10 +120,6 @@ class Spoken:
                 self._next_failures_s = snapshot.t_s + _FAILURES_EVERY_S
                 message = next(iter(snapshot.messages(kind)), "")
                 self._report(f"{counted(count, 'request')} failed so far with {kind}: {message}")
-
-
-def _verdict(verdict: Verdict) -> str:
-    return f"{'attention' if verdict.bad else 'verdict'}, {verdict.subject}: {verdict.text}"
 
 
 def _target(stage: StageResult) -> str:

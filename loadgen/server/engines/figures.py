@@ -151,18 +151,15 @@ def _spec(change: EngineDelta, sample: EngineSample) -> SpecDecode | None:
         return None
     by_position = change.accepted_by_position or {}
     positions = sorted(by_position, key=lambda position: (len(position), position))
+    counted = accepted / drafted if accepted is not None and drafted else None
     return SpecDecode(
         drafts=_whole(drafts),
         drafted_tokens=_whole(drafted),
         accepted_tokens=_whole(accepted),
-        acceptance=sample.spec_acceptance if drafted is None else _ratio(accepted, drafted),
+        acceptance=sample.spec_acceptance if drafted is None else counted,
         mean_accepted_length=1 + accepted / drafts if drafts and accepted is not None else sample.spec_length,
         acceptance_by_position=tuple(by_position[position] / drafts for position in positions) if drafts else (),
     )
-
-
-def _ratio(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or not whole else part / whole
 
 
 def _counts(parts: Mapping[str, float] | None) -> dict[str, int]:

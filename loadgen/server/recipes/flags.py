@@ -133,14 +133,12 @@ def _known(name: str) -> FlagInfo | None:
 
 def _values_behind(info: FlagInfo | None, rest: Sequence[Word]) -> int:
     """How many of the next words are values of a flag."""
-    values = next((n for n, word in enumerate(rest) if _is_flag(word.text)), len(rest))
+    texts = (word.text for word in rest)
+    is_flag = (text.startswith("-") and len(text) > 1 and not _NUMBER.fullmatch(text) for text in texts)
+    values = next((number for number, flag in enumerate(is_flag) if flag), len(rest))
     if info is not None and info.takes == "nothing":
         return 0
     return values if info is not None and info.takes == "several" else min(values, 1)
-
-
-def _is_flag(text: str) -> bool:
-    return text.startswith("-") and len(text) > 1 and not _NUMBER.fullmatch(text)
 
 
 def _add_model(found: Served, word: Word) -> None:
