@@ -135,8 +135,10 @@ def _light(line: Line) -> Line:
     """A tick without its latencies; any other line as it is."""
     if not isinstance(line, Ticked):
         return line
+    sessions = line.sessions
     return msgspec.structs.replace(
         line,
+        sessions=None if sessions is None else msgspec.structs.replace(sessions, rows=[]),
         stages=_without(line.stages),
         client=_quiet(line.client),
         instances=tuple(_without(stages) for stages in line.instances),

@@ -1,0 +1,69 @@
+"""Live sessions under the operator's hand: as many as wanted, through changes, a pause and no load."""
+
+from collections.abc import Callable
+
+import pytest
+
+from loadgen.profile.document import build_profile
+from loadgen.profile.schema import Profile
+from loadgen.run.operations import Pause, Resume, SetConcurrency, Stop
+from loadgen.schema.snapshot import Snapshot
+from tests.engines import Simulator
+from tests.run.driving import finish, in_turn, run_of
+
+SESSIONS = {"data": "generated", "scale": 0.001, "max_gap": 0.02}
+
+
+def steered(engine: Simulator, **load: object) -> Profile:
+    given = {"concurrency": 3, "duration": "60s", "sessions": SESSIONS, **load}
+    server = {"engine": "attach", "url": engine.url}
+    return build_profile({"server": server, "load": given, "canary": {"enabled": False}}, where="test")
+
+
+def measuring(live: int) -> Callable[[Snapshot], bool]:
+    """Whether so many sessions live in a stage that is measured."""
+
+    def condition(snapshot: Snapshot) -> bool:
+        now = snapshot.sessions
+        running = snapshot.phase == "running" and snapshot.load.concurrency == live and not snapshot.load.waits_for
+        return running and now is not None and now.live == live and snapshot.stages[-1].requests.completed > 10
+
+    return condition
+
+
+async def test_sessions_are_steered_like_streams(engine: Simulator) -> None:
+    run = run_of(steered(engine), hold_open=True)
+    act = in_turn(
+        (measuring(3), SetConcurrency(6)),
+        (measuring(6), Pause()),
+        (lambda snapshot: snapshot.load.paused and snapshot.load.held == 0, Resume()),
+        (measuring(6), SetConcurrency(2)),
+        (measuring(2), SetConcurrency(0)),
+        (lambda snapshot: snapshot.load.no_load and snapshot.sessions is None, Stop()),
+    )
+    result = await finish(run, act)
+    played = [stage for stage in result.stages if stage.sessions is not None]
+    assert [stage.label for stage in played] == ["3 sessions", "6 sessions", "6 sessions", "2 sessions"]
+    assert [stage.sessions.live for stage in played if stage.sessions is not None] == [
+        pytest.approx(wanted, abs=0.1) for wanted in (3, 6, 6, 2)
+    ]
+    found = [stage.sessions for stage in played if stage.sessions is not None]
+    ended = sum(one.finished + one.failed + one.over_context + one.cut for one in found)
+    # Those that live at the end are cut by the stage without load, which counts nothing.
+    assert sum(one.begun for one in found) == ended + 2
+    assert sum(one.cut for one in found) == 4
+    # The pause ends none of them.
+    assert found[2].begun_inside == 0
+    assert all(stage.requests.failed == 0 for stage in played)
+    assert {"ttft_first_turn", "ttft_later_turns", "e2e_per_token"} <= played[-1].latency_ms.keys() | played[
+        0
+    ].latency_ms.keys()
+
+
+async def test_answers_of_the_server_become_the_history(engine: Simulator) -> None:
+    engine.forget()
+    profile = steered(engine, endpoint="chat", sessions={**SESSIONS, "history": "server"}, concurrency=2)
+    run = run_of(profile)
+    result = await finish(run, in_turn((measuring(2), Stop())))
+    assert result.stages[0].requests.failed == 0
+    assert result.stages[0].requests.completed > 10
