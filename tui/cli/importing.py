@@ -54,7 +54,7 @@ def import_profile(words: list[str]) -> int:
         row=options.row,
         defines=dict(_define(text) for text in options.define),
     )
-    data, origin = _read(options.source, choice)
+    data, origin = read_source(options.source, choice)
     imported = import_text(data, origin.name, choice)
     for remark in imported.left_out:
         print_status(f"not taken over: {remark}")
@@ -95,24 +95,24 @@ def _define(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _read(source: str, choice: Choice) -> tuple[bytes, Origin]:
-    """The bytes of a file or a URL, and where they are from; raises `ProfileError`."""
+def read_source(source: str, choice: Choice, max_bytes: int = MAX_BYTES) -> tuple[bytes, Origin]:
+    """The bytes of a file or a URL, up to one more than `max_bytes`, and their origin; raises `ProfileError`."""
     if "://" in source:
         url = file_url(source, choice)
-        data = fetched(url)
+        data = fetched(url, max_bytes=max_bytes)
         match = _RAW.match(url)
         origin = Origin(url, match[1] if match is not None else "", fetched=datetime.now(UTC).date().isoformat())
     elif source == _STDIN:
-        data, origin = sys.stdin.buffer.read(MAX_BYTES + 1), Origin("standard input")
+        data, origin = sys.stdin.buffer.read(max_bytes + 1), Origin("standard input")
     else:
-        data, origin = _file_bytes(Path(source)), Origin(source, _commit_of(Path(source)))
+        data, origin = _file_bytes(Path(source), max_bytes), Origin(source, _commit_of(Path(source)))
     return data, origin._replace(sha256=hashlib.sha256(data).hexdigest())
 
 
-def _file_bytes(path: Path) -> bytes:
+def _file_bytes(path: Path, max_bytes: int) -> bytes:
     try:
         with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
+            return file.read(max_bytes + 1)
     except (OSError, ValueError) as error:
         raise ProfileError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
@@ -145,7 +145,7 @@ def file_url(url: str, choice: Choice) -> str:
     return url
 
 
-def fetched(url: str, transport: httpx.BaseTransport | None = None) -> bytes:
+def fetched(url: str, transport: httpx.BaseTransport | None = None, max_bytes: int = MAX_BYTES) -> bytes:
     """What is at this URL, within limits of size and time; raises `ProfileError`."""
     until = time.monotonic() + _TIMEOUT_S
     client = httpx.Client(
@@ -162,8 +162,8 @@ def fetched(url: str, transport: httpx.BaseTransport | None = None) -> bytes:
                 raise ProfileError(f"{url}: HTTP {response.status_code}")
             for part in response.iter_bytes():
                 data += part
-                if len(data) > MAX_BYTES:
-                    raise ProfileError(f"{url}: larger than {MAX_BYTES >> 20} MiB, which is no recipe")
+                if len(data) > max_bytes:
+                    raise ProfileError(f"{url}: larger than {max_bytes >> 20} MiB, which is nothing that vramp imports")
                 if time.monotonic() > until:
                     raise ProfileError(f"{url}: not complete after {_TIMEOUT_S:g} s")
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:

@@ -53,6 +53,7 @@ VERBS = (
     ),
     Verb("check", "[PROFILE]", "would this profile start on this box? Starts nothing", "tui.cli.box.check"),
     Verb("import", "FILE|URL", "a published recipe or command as a profile", "tui.cli.importing.import_profile"),
+    Verb("reference", "FILE|URL", "what others measured, for a profile's [reference]", "tui.cli.reference.reference"),
     Verb("runs", "[FOLDER] [options]", "the runs below a folder, and trends over them", "tui.cli.runs.runs"),
     Verb("report", "RUN [options]", "a finished run as text, Markdown, HTML or CSV", "tui.cli.results.report"),
     Verb("recover", "RUN", "make the result of a run that was killed", "tui.cli.results.recover"),

@@ -120,7 +120,7 @@ def toml_text(imported: Imported, origin: Origin, version: str) -> str:
         lines += [line for entry in entries for line in _comment(entry, "- ")]
     recipe = {"source": origin.name, "commit": origin.commit, "sha256": origin.sha256}
     given = {key: _SURROGATE.sub("?", plain(masked_text(value))) for key, value in recipe.items() if value}
-    return "\n".join([*lines, *_table_lines("", imported.document | {"recipe": given})]) + "\n"
+    return "\n".join([*lines, *table_lines("", imported.document | {"recipe": given})]) + "\n"
 
 
 def _comment(text: str, mark: str = "") -> Iterator[str]:
@@ -129,7 +129,7 @@ def _comment(text: str, mark: str = "") -> Iterator[str]:
         yield f"# {mark if number == 0 else ' ' * len(mark)}{line}"
 
 
-def _table_lines(path: str, table: Mapping[str, Any], header: str = "") -> Iterator[str]:
+def table_lines(path: str, table: Mapping[str, Any], header: str = "") -> Iterator[str]:
     """First the values of a table, then its tables: after a header, TOML has no way back."""
     nested = {key: value if isinstance(value, list) else [value] for key, value in table.items() if _has_tables(value)}
     if header and (len(nested) < len(table) or not table):
@@ -138,7 +138,7 @@ def _table_lines(path: str, table: Mapping[str, Any], header: str = "") -> Itera
     for key, entries in nested.items():
         below = f"{path}{_key(key)}"
         for entry in entries:
-            yield from _table_lines(f"{below}.", entry, f"[[{below}]]" if entries is table[key] else f"[{below}]")
+            yield from table_lines(f"{below}.", entry, f"[[{below}]]" if entries is table[key] else f"[{below}]")
 
 
 def _has_tables(value: object) -> bool:

@@ -54,7 +54,7 @@ class _Row(msgspec.Struct, frozen=True):
     pcp_size: _Few = 1
     num_prefill_gpu: _Few | None = None
     num_decode_gpu: _Few | None = None
-    date: str | None = None
+    image: str | None = None
     metrics: dict[str, msgspec.Raw] = {}
 
     @property
@@ -79,7 +79,8 @@ def read(rows: Sequence[bytes], name: str) -> Result:
         endpoint=None,
         definitions=DEFINITIONS["InferenceX"],
     )
-    return replace(result, gpus=_gpus(first), environment=result.environment | {"engine": first.framework})
+    software = {"engine": first.framework} | ({"image": first.image} if first.image else {})
+    return replace(result, gpus=_gpus(first), environment=result.environment | software)
 
 
 def _gpus(row: _Row) -> list[GpuStatic]:

@@ -70,11 +70,16 @@ def _parts(document: bytes) -> Sequence[bytes]:
     return lines if each_whole else [document]
 
 
-def _read(document: bytes, name: str) -> Result | None:
+def records_of(document: bytes) -> Sequence[bytes]:
+    """The documents in a file: of a list, which `vllm bench sweep serve` and InferenceX write, of lines, or the one."""
     parts = _parts(document)
     if len(parts) == 1 and document.lstrip().startswith(b"["):
-        # The summary.json of `vllm bench sweep serve`, and rows of InferenceX.
-        parts = [bytes(part) for part in msgspec.json.decode(document, type=list[msgspec.Raw])]
+        return [bytes(part) for part in msgspec.json.decode(document, type=list[msgspec.Raw])]
+    return parts
+
+
+def _read(document: bytes, name: str) -> Result | None:
+    parts = records_of(document)
     found = [_tool_of(part) for part in parts]
     known = [tool for tool in found if tool is not None]
     if not known or len(known) < len(found):

@@ -160,7 +160,7 @@ def test_what_cannot_be_fetched_is_refused(answer: Callable[[httpx.Request], htt
 def test_a_raw_url_names_its_commit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     commit = "8959cf64189c71d36e11c6a30335f923f261b1f7"
     document = json.loads((RECIPES / "recipes.json").read_text())["recipes"][0]["recipe"]
-    monkeypatch.setattr("tui.cli.importing.fetched", lambda _: json.dumps(document).encode())
+    monkeypatch.setattr("tui.cli.importing.fetched", lambda _, **__: json.dumps(document).encode())
 
     url = f"https://github.com/vllm-project/recipes/blob/{commit}/models/a/b.yaml"
     assert import_profile([url, "--hardware", "h200"]) == 0
