@@ -136,9 +136,9 @@ def floor_command(program: Path, load: Load) -> list[str]:
     return [str(program), load.url.rpartition(":")[2], str(load.streams), str(load.requests), str(OSL)]
 
 
-def vllm_command(program: Path, load: Load) -> list[str]:
+def vllm_command(program: Path, load: Load, isl: int = ISL - 1) -> list[str]:
     # Its random prompts consist of the tokenizer's words, like the file's, which it cannot read without pandas.
-    shape = f"--dataset-name random --random-input-len {ISL - 1} --random-output-len {OSL} --ignore-eos --seed {SEED}"
+    shape = f"--dataset-name random --random-input-len {isl} --random-output-len {OSL} --ignore-eos --seed {SEED}"
     count = f"--num-prompts {load.requests} --max-concurrency {load.streams} --percentile-metrics ttft,tpot,itl,e2el"
     where = ["--base-url", load.url, "--model", MODEL, "--tokenizer", str(load.tokenizer)]
     saved = ["--save-result", "--result-dir", str(load.folder), "--result-filename", "vllm.json", "--disable-tqdm"]
@@ -146,9 +146,8 @@ def vllm_command(program: Path, load: Load) -> list[str]:
 
 
 def vllm_rs_command(program: Path, load: Load) -> list[str]:
-    # Its figures are over the whole run, as the simulator's truth is.
-    only = ["--prompt-token-ids", "--no-steady-state"]
-    return [*vllm_command(program, load), *only]
+    # Of the whole run, as is the simulator's truth; to token ids, the server adds none.
+    return [*vllm_command(program, load, ISL), "--prompt-token-ids", "--no-steady-state"]
 
 
 def guidellm_command(program: Path, load: Load) -> list[str]:

@@ -16,7 +16,8 @@ FILES = Path(__file__).with_name("files")
 @pytest.mark.parametrize(
     ("name", "source", "reported"),
     [
-        ("vllm", FOREIGN / "vllm_bench_0.32_detailed.json", Reported(65.5, 80.69, 10.0, 10.0)),
+        ("vllm bench", FOREIGN / "vllm_bench_0.32_detailed.json", Reported(65.5, 80.69, 10.0, 10.0)),
+        ("vllm-rs", FOREIGN / "vllm_bench_0.32_detailed.json", Reported(65.5, 80.69, 10.0, 10.0)),
         ("guidellm", FOREIGN / "guidellm_0.8.json", Reported(62.5, 70.5, 10.25, 10.75)),
         ("aiperf", FOREIGN / "aiperf_0.13.json", Reported(64.0, 74.0, 10.375, 10.875)),
         (
