@@ -25,7 +25,7 @@ from loadgen.criteria import PhaseName
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
 from loadgen.report.tabular import Column
-from loadgen.run.accept.acceptance import Acceptance, Order
+from loadgen.run.accept.acceptance import Acceptance, AcceptSettings
 from loadgen.run.accept.live import views
 from loadgen.schema.accept_view import AcceptView
 from loadgen.store.acceptance import demands_of
@@ -125,7 +125,7 @@ async def verdict_of(kind: Kind, seed: int) -> Verdict:
     """Carry one acceptance out."""
     profile = profile_of(kind, seed)
     demands, not_tested, _ = demands_of(profile)
-    order = Order(profile=profile, where="bench", repeats=False, demands=demands, not_tested=not_tested)
+    order = AcceptSettings(profile=profile, where="bench", repeats=False, demands=demands, not_tested=not_tested)
     drifting = asyncio.create_task(asyncio.sleep(0))
     async for view in views(Acceptance(order)):
         if kind.drifts and drifting.done() and view.snapshot is not None and view.snapshot.phase == "running":

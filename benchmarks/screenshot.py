@@ -24,7 +24,7 @@ from loadgen.profile.schema import Profile
 from loadgen.report.compare import compare_runs
 from loadgen.report.html.compare import compare_page
 from loadgen.report.html.run_page import html_report
-from loadgen.run.accept.acceptance import Acceptance, Order
+from loadgen.run.accept.acceptance import Acceptance, AcceptSettings
 from loadgen.run.accept.live import views
 from loadgen.run.operations import Abort, Stop
 from loadgen.run.remote import RemoteRun
@@ -117,9 +117,9 @@ ACCEPTED = {
 async def take_acceptance() -> None:
     """Accept a simulated box up to the first half minute of its burn-in."""
     profile = build_profile(ACCEPTED, where="screenshot")
-    demands, not_tested, _ = demands_of(profile)
-    order = Order(profile=profile, where="screenshot", repeats=False, demands=demands, not_tested=not_tested)
-    acceptance = Acceptance(order)
+    demands, _, _ = demands_of(profile)
+    settings = AcceptSettings(profile=profile, where="screenshot", repeats=False, demands=demands)
+    acceptance = Acceptance(settings)
     screen = AcceptScreen(acceptance.folder, views(acceptance), acceptance.apply)
     cockpit = Cockpit(accept_screen=screen)
     async with cockpit.run_test(size=(160, 45)) as pilot:

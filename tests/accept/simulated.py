@@ -13,7 +13,7 @@ from typing import Any
 
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
-from loadgen.run.accept.acceptance import Acceptance, Order
+from loadgen.run.accept.acceptance import Acceptance, AcceptSettings
 from loadgen.run.accept.live import views
 from loadgen.schema.accept_view import AcceptView
 from loadgen.store.acceptance import demands_of, read_lines
@@ -60,7 +60,7 @@ def profile(*phases: str, **changes: Any) -> Profile:
 def acceptance(parts: Profile, folder: Path | None = None, *, repeats: bool = False) -> Acceptance:
     demands, not_tested, _ = demands_of(parts)
     return Acceptance(
-        Order(profile=parts, where="box.toml", repeats=repeats, demands=demands, not_tested=not_tested), folder
+        AcceptSettings(profile=parts, where="box.toml", repeats=repeats, demands=demands, not_tested=not_tested), folder
     )
 
 

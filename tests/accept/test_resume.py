@@ -43,7 +43,7 @@ def killed_under_load(parts: dict[str, Any]) -> Path:
 @pytest.mark.parametrize("phase", PHASES)
 async def test_killed_in_a_phase(phase: str) -> None:
     """What was measured until then is kept and counted, and the rest is done by another run."""
-    amounts: dict[str, Any] = {"starts": 2, "burn_in": "2s", "question_count": 400}
+    amounts: dict[str, Any] = {"starts": 2, "burn_in": "2s", "question_count": 100}
     folder = killed_under_load(document(phase, **amounts))
     before = (folder / LINES).read_bytes()
     assert lines_of(folder, RunMade) == [] and lines_of(folder, PhaseEnded) == []
@@ -59,7 +59,7 @@ async def test_killed_in_a_phase(phase: str) -> None:
     (end,) = lines_of(folder, PhaseEnded)
     assert (end.phase, end.state) == (phase, "done")
     asked = [line.subject for line in lines_of(folder, Counted)]
-    assert len(asked) == len(set(asked)) == (400 if phase == "output" else 0)
+    assert len(asked) == len(set(asked)) == (100 if phase == "output" else 0)
     assert view.certificate.phases[0].attempts == 2
     assert verify(folder) == [] and left_behind() == []
 

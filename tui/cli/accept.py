@@ -15,7 +15,7 @@ from loadgen.profile.accept import Accept
 from loadgen.report.certificate import certificate_suites, criterion_line, headline, write_ctrf
 from loadgen.report.html.certificate import PAGE
 from loadgen.report.junit import write_junit
-from loadgen.run.accept.acceptance import Acceptance, Order
+from loadgen.run.accept.acceptance import Acceptance, AcceptSettings
 from loadgen.run.accept.live import views
 from loadgen.run.accept.phases import identity_of, look_at_box
 from loadgen.schema.accept_view import AcceptView
@@ -42,12 +42,12 @@ def accept(words: list[str]) -> int:
     options = accept_parser().parse_args(words)
     if options.verify is not None:
         return _verify(options.verify)
-    order = _order(options)
-    unfinished = _unfinished(order.profile.name) if options.resume is None else None
+    settings = _settings(options)
+    unfinished = _unfinished(settings.profile.name) if options.resume is None else None
     if unfinished is not None:
         print_status(f"an acceptance without a verdict is in {unfinished}; --resume {unfinished} goes on there")
     try:
-        acceptance = Acceptance(order, options.resume)
+        acceptance = Acceptance(settings, options.resume)
     except ResultError as error:
         # Nothing has run yet, so a wrong folder is a usage error.
         raise ProfileError(str(error)) from error
@@ -92,7 +92,7 @@ def accept_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _order(options: argparse.Namespace) -> Order:
+def _settings(options: argparse.Namespace) -> AcceptSettings:
     """What the options ask for; raises `ProfileError`."""
     if options.profile is None and options.url is None:
         raise ProfileError("vramp accept: needs a profile, which says what the box must show")
@@ -105,11 +105,10 @@ def _order(options: argparse.Namespace) -> Order:
     if profile.server.engine == "none":
         raise ProfileError(f'{where}: server.engine = "none": there is no server to accept')
     profile = profile.model_copy(update={"accept": profile.accept or Accept()})
-    box = (
-        identity_of(asyncio.run(look_at_box(profile)), profile) if options.like else None
-    )  # the others must be like it
+    # The boxes of --like must have the GPUs of this one.
+    box = identity_of(asyncio.run(look_at_box(profile)), profile) if options.like else None
     demands, not_tested, like = demands_of(profile, options.like or [], box)
-    return Order(
+    return AcceptSettings(
         profile=profile,
         where=where,
         repeats=options.phase is not None,

@@ -48,8 +48,8 @@ Companion = Callable[[Run], Awaitable[None]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
-    """What is to be accepted, and by what."""
+class AcceptSettings:
+    """What is to be accepted, and how."""
 
     profile: Profile  # with the starts and hours that the command line asks for
     where: str  # names it in messages
@@ -88,17 +88,17 @@ class _Result(msgspec.Struct, frozen=True):
 class Acceptance:
     """One acceptance, new or continued; `loadgen.run.accept.phases` takes it through its phases."""
 
-    def __init__(self, order: Order, folder: Path | None = None) -> None:
+    def __init__(self, settings: AcceptSettings, folder: Path | None = None) -> None:
         """Claim a folder, or continue the acceptance in `folder`: recover its run that was cut off.
 
         Raises `ResultError` for a folder that cannot be written or continued, `ProfileError` for another profile.
         """
-        self.order = order
+        self.settings = settings
         # Before a folder is claimed: a mistake leaves nothing behind.
-        self.questions = _questions(order)
+        self.questions = _questions(settings)
         if folder is not None:
-            _require_same(order, folder)
-        self.folder = folder or claim_folder(f"{order.profile.name}-accept", datetime.now(UTC))
+            _require_same(settings, folder)
+        self.folder = folder or claim_folder(f"{settings.profile.name}-accept", datetime.now(UTC))
         self._log = AcceptLog(self.folder)
         self.made: list[Made] = []
         self.stopping = asyncio.Event()
@@ -112,24 +112,24 @@ class Acceptance:
             self._resume()
 
     def _demanded(self) -> AcceptBegan:
-        order, accept = self.order, self.accept
-        document = order.profile.model_dump(mode="json")
-        if order.profile.load.seed is None:
+        settings, accept = self.settings, self.accept
+        document = settings.profile.model_dump(mode="json")
+        if settings.profile.load.seed is None:
             document["load"]["seed"] = secrets.randbelow(2**31)
         return AcceptBegan(
             unix_s=time.time(),
             vramp_version=loadgen.__version__,
-            name=order.profile.name,
+            name=settings.profile.name,
             profile=document,
             phases=tuple(accept.phases),
-            demands=order.demands,
+            demands=settings.demands,
             starts=accept.starts,
             burn_in_s=accept.burn_in,
             boot_id=boot_id(),
             booted_unix_s=booted_unix_s(),
-            by=order.by,
-            like=order.like,
-            not_tested=order.not_tested,
+            by=settings.by,
+            like=settings.like,
+            not_tested=settings.not_tested,
         )
 
     def _resume(self) -> None:
@@ -180,7 +180,7 @@ class Acceptance:
 
     @property
     def accept(self) -> Accept:
-        return self.order.profile.accept or Accept()
+        return self.settings.profile.accept or Accept()
 
     @property
     def phases(self) -> list[PhaseName]:
@@ -189,7 +189,7 @@ class Acceptance:
 
     @property
     def starts_server(self) -> bool:
-        return self.order.profile.server.engine != "attach"
+        return self.settings.profile.server.engine != "attach"
 
     @property
     def lines(self) -> Sequence[AcceptLine]:
@@ -244,9 +244,9 @@ class Acceptance:
         run = self._run = Run(
             RunSettings(
                 _seeded(profile, self.began.profile["load"]["seed"] + number),
-                where=self.order.where,
+                where=self.settings.where,
                 folder=folder,
-                force=self.order.force,
+                force=self.settings.force,
             )
         )
         companion: asyncio.Task[None] | None = None
@@ -275,23 +275,23 @@ class Acceptance:
         return made
 
 
-def _questions(order: Order) -> Sequence[Question]:
+def _questions(settings: AcceptSettings) -> Sequence[Question]:
     """What is asked in phase output, if a share of right answers is demanded."""
-    accept = order.profile.accept or Accept()
-    asks = any(demand.figure == EXACT_MATCH for demand in order.demands)
+    accept = settings.profile.accept or Accept()
+    asks = any(demand.figure == EXACT_MATCH for demand in settings.demands)
     return questions_of(accept.questions, accept.question_count) if asks else ()
 
 
-def _require_same(order: Order, folder: Path) -> None:
+def _require_same(settings: AcceptSettings, folder: Path) -> None:
     """Raise `ResultError` if nothing began there, `ProfileError` if it was another profile or other phases."""
     began = began_in(read_lines(folder))
-    if _without_amounts(masked(order.profile.model_dump(mode="json"))) != _without_amounts(began.profile):
+    if _without_amounts(masked(settings.profile.model_dump(mode="json"))) != _without_amounts(began.profile):
         raise ProfileError(
             f"{folder}: the profile or the options are not those that it began with; begin a new acceptance"
         )
-    assert order.profile.accept is not None
-    unknown = [phase for phase in order.profile.accept.phases if phase not in began.phases]
-    if order.repeats and unknown:
+    assert settings.profile.accept is not None
+    unknown = [phase for phase in settings.profile.accept.phases if phase not in began.phases]
+    if settings.repeats and unknown:
         raise ProfileError(
             f"{folder}: --phase {unknown[0]}: it began with {', '.join(began.phases)}; begin a new acceptance"
         )
@@ -339,7 +339,7 @@ def _without_amounts(document: dict[str, Any]) -> dict[str, Any]:
     load = {key: value for key, value in document["load"].items() if key != "seed"}
     accept = {
         key: value
-        for key, value in (document["accept"] or {}).items()
+        for key, value in document["accept"].items()
         if key not in ("starts", "burn_in", "phases", "question_count")
     }
     return document | {"load": load, "accept": accept}

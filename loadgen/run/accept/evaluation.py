@@ -50,7 +50,7 @@ async def ask_questions(acceptance: Acceptance, run: Run) -> None:
                 right = question.is_answered_by(answer)
                 _note(acceptance, number, right=right, text="" if right else f"{question.prompt} {answer}")
 
-    canaries_s = _MIN_CANARIES * acceptance.order.profile.canary.interval_s
+    canaries_s = _MIN_CANARIES * acceptance.settings.profile.canary.interval_s
     await asyncio.gather(asyncio.sleep(canaries_s), *(ask_one_by_one() for _ in range(AT_ONCE)))
     if acceptance.complete("output"):
         for number, why in failures.items():

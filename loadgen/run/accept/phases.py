@@ -86,9 +86,9 @@ async def carry_out(acceptance: Acceptance) -> None:
         if phase.name not in acceptance.phases:
             continue
         before = _last_end(acceptance, phase.name)
-        if before is not None and before.state == "failed" and not acceptance.order.repeats:
+        if before is not None and before.state == "failed" and not acceptance.settings.repeats:
             failed = failed or phase.name
-        if not phase.left(acceptance) or failed == phase.name:
+        if failed == phase.name or (_is_over(acceptance, phase.name) and not phase.left(acceptance)):
             continue
         acceptance.phase = phase.name
         acceptance.write(PhaseBegan(unix_s=time.time(), phase=phase.name))
@@ -102,6 +102,12 @@ async def carry_out(acceptance: Acceptance) -> None:
             )
             failed = failed or (phase.name if outcome.state == "failed" else "")
         acceptance.phase = None
+
+
+def _is_over(acceptance: Acceptance, phase: PhaseName) -> bool:
+    """Whether it came to its end the last time that it began; a crash may come before that is written down."""
+    lines = (line for line in reversed(acceptance.lines) if isinstance(line, PhaseBegan | PhaseEnded))
+    return isinstance(next((line for line in lines if line.phase == phase), None), PhaseEnded)
 
 
 def _last_end(acceptance: Acceptance, phase: PhaseName) -> PhaseEnded | None:
@@ -163,7 +169,7 @@ def _box_left(acceptance: Acceptance) -> bool:
 
 async def _box(acceptance: Acceptance) -> Outcome | None:
     """Write down what doctor and preflight see."""
-    profile = acceptance.order.profile
+    profile = acceptance.settings.profile
     found = await _examined(acceptance)
     if found is None:
         return None
@@ -192,7 +198,7 @@ async def _examined(acceptance: Acceptance) -> Examination | None:
     found: list[Examination] = []
 
     async def look() -> None:
-        found.append(await look_at_box(acceptance.order.profile))
+        found.append(await look_at_box(acceptance.settings.profile))
 
     await until(acceptance.stopping, look())
     return found[0] if found else None
@@ -317,13 +323,13 @@ async def _start(acceptance: Acceptance) -> Outcome | None:
     """Start the server several times and send it a first request; at first with an empty compile cache."""
     if not acceptance.starts_server:
         return Outcome("skipped", "vramp did not start this server")
-    with tempfile.TemporaryDirectory(dir=acceptance.folder, prefix="cold-cache-") as cache:
+    with tempfile.TemporaryDirectory(dir=acceptance.folder.absolute(), prefix="cold-cache-") as cache:
         return await _runs(acceptance, "start", _starts_left, lambda: _first_requests(acceptance, cache))
 
 
 def _first_requests(acceptance: Acceptance, cache: str) -> Profile:
     """The profile with a few requests; on the first start, a vLLM that vramp runs has nothing compiled in `cache`."""
-    profile, server = acceptance.order.profile, acceptance.order.profile.server
+    profile, server = acceptance.settings.profile, acceptance.settings.profile.server
     if server.engine == "vllm" and not acceptance.complete("start"):
         server = server.model_copy(update={"env": server.env | {"VLLM_CACHE_ROOT": cache}})
     changes: dict[str, Any] = {
@@ -344,7 +350,7 @@ async def _output(acceptance: Acceptance) -> Outcome | None:
     """Send canaries and ask questions under load."""
 
     def profile() -> Profile:
-        loaded = _steady(acceptance.order.profile, _LONGEST_OUTPUT_S)
+        loaded = _steady(acceptance.settings.profile, _LONGEST_OUTPUT_S)
         return loaded.model_copy(update={"canary": loaded.canary.model_copy(update={"enabled": True})})
 
     return await _runs(acceptance, "output", _answers_left, profile, partial(ask_questions, acceptance))
@@ -357,7 +363,7 @@ def _performance_left(acceptance: Acceptance) -> bool:
 
 async def _performance(acceptance: Acceptance) -> Outcome | None:
     """Measure the profile's loads on several starts; on a server that vramp only attaches to, once."""
-    return await _runs(acceptance, "performance", _performance_left, lambda: acceptance.order.profile)
+    return await _runs(acceptance, "performance", _performance_left, lambda: acceptance.settings.profile)
 
 
 def _burn_in_left_s(acceptance: Acceptance) -> float:
@@ -375,7 +381,7 @@ async def _burn_in(acceptance: Acceptance) -> Outcome | None:
         acceptance,
         "burn-in",
         _burn_in_left,
-        lambda: _steady(acceptance.order.profile, _burn_in_left_s(acceptance)),
+        lambda: _steady(acceptance.settings.profile, _burn_in_left_s(acceptance)),
     )
 
 
@@ -394,7 +400,7 @@ def left_s(acceptance: Acceptance) -> float:
     known = [made.start_s for made in acceptance.made if made.start_s is not None]
     start_s = sum(known) / len(known) if known else 0.0
     starts = acceptance.accept.starts if acceptance.starts_server else 0
-    plan_s = sum(stage.duration_s or 0.0 for stage in stages_of(acceptance.order.profile))
+    plan_s = sum(stage.duration_s or 0.0 for stage in stages_of(acceptance.settings.profile))
     burn_in_s = max(0.0, _burn_in_left_s(acceptance))
     runs: dict[PhaseName, tuple[int, float]] = {
         "start": (starts - acceptance.complete("start"), 0.0),

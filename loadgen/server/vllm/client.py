@@ -342,6 +342,8 @@ class ServerClient:
         """Append the whole answer to `content`; returns the response, and when its first byte arrived."""
         import httpx
 
+        if self._http.is_closed:
+            raise ServerError(f"{self.base_url}{path}: not sent: the run disconnects from this server")
         first_s = None
         # Whatever listens there is asked for its health, before it is known whose it is.
         sent = {**({} if path == _HEALTH else self._authorization), **(headers or {})}
