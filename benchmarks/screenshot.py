@@ -43,6 +43,7 @@ NOTE = "fans at full speed"
 PICTURES = {"cockpit": (), "latency": ("3",), "curve": ("2",)}
 """The keys of each picture's view, from the overview."""
 _STAGE_S = 8
+_RAMP_S = 240
 _TO_THROUGHPUT = 13  # rows down from the first
 RECIPE = ROOT / "profiles/mi355x-gpt-oss-120b.toml"
 SIMULATED = {
@@ -217,6 +218,25 @@ async def take_exporter() -> None:
             await run.close()
 
 
+async def take_sessions() -> None:
+    """Raise the number of live sessions until their contexts no longer fit into the KV cache."""
+    args = {"kv-blocks": 9000, "per-prefill-token-ms": 0.004, "enable-prompt-tokens-details": True}
+    sessions = {"data": "sample", "scale": 0.05, "max_gap": "6s", "max_context": 20_000}
+    document = {
+        "name": "sessions",
+        "server": {"engine": "simulator", "served_model_name": "simulated-70b", "args": args},
+        "load": {"sessions": sessions, "seed": 5},
+        "plan": {"ramp": {"start": 8, "end": 64, "over": f"{_RAMP_S}s", "steps": 8}},
+    }
+    run = Run(RunSettings(build_profile(document, where="screenshot"), where="screenshot", hold_open=True))
+    cockpit = Cockpit(run)
+    async with cockpit.run_test(size=(160, 45)) as pilot:
+        await asyncio.sleep(_RAMP_S)
+        await _picture(pilot, cockpit, "sessions", ("a",))
+        run.apply(Stop())
+        await run.close()
+
+
 async def take_cluster(folder: Path) -> None:
     """Watch a run whose load comes from three hosts."""
     load = {"isl": 64, "osl": 128, "seed": 1, "concurrency": [12, 24, 48], "duration": f"{2 * _STAGE_S}s"}
@@ -277,6 +297,7 @@ if __name__ == "__main__":
         asyncio.run(take_monitor())
         asyncio.run(take_stall())
         asyncio.run(take_exporter())
+        asyncio.run(take_sessions())
         if os.geteuid() == 0 and shutil.which("sshd"):
             asyncio.run(take_cluster(folder / "cluster"))
         if shutil.which("chromedriver"):
