@@ -133,19 +133,10 @@ class StageRun:
             due, ceiling = self.sessions.take()
             turn, intended_ns, measured = Turn(due.session, due.request), due.at_ns, measured and not due.primes
             written, first_turn = self._requests.write(turn), self.sessions.is_first_turn(*turn)
-        model = self._requests.model(turn)
-        first_wave = self._first_wave_left > 0
+        model, first_wave = self._requests.model(turn), self._first_wave_left > 0
         self._first_wave_left -= first_wave
         samples.first_wave += first_wave
-        if measured:
-            samples.sent += 1
-            if self._measured_left is not None:
-                self._measured_left -= 1
-            if model is not None:
-                samples.models[model] = samples.models.get(model, 0) + 1
-        else:
-            samples.warmup += 1
-            self._warmups_left = max(0, self._warmups_left - 1)
+        self._count_sent(model, measured=measured)
         return Stream(
             stage=self.command.index,
             samples=samples,
@@ -163,12 +154,24 @@ class StageRun:
             cancel_after_s=self._requests.cancel_after_s(turn),
         )
 
-    # Conversations.
+    def _count_sent(self, model: str | None, *, measured: bool) -> None:
+        samples = self.samples
+        if not measured:
+            samples.warmup += 1
+            self._warmups_left = max(0, self._warmups_left - 1)
+            return
+        samples.sent += 1
+        if self._measured_left is not None:
+            self._measured_left -= 1
+        if model is not None:
+            samples.models[model] = samples.models.get(model, 0) + 1
+
+    # Conversations and sessions.
 
     def follow_up(self, stream: Stream, thought: Callable[[], None]) -> None:
         """Call `thought` after the think time, if the conversation of a stream that has ended continues.
 
-        Until then the conversation keeps its slot in the closed loop.
+        Until then the conversation keeps its slot in the closed loop. Sessions wait by themselves.
         """
         work = self.stage.work
         if self.sessions is not None:
