@@ -310,7 +310,8 @@ class Record:
     def _has_answered(self) -> bool:
         """Whether a stream with prompts of the present length has had its first token."""
         alike = [stage for stage in self.stages.values() if self.shown and stage.started.isl == self.shown.started.isl]
-        return any(name in stage.metrics.latency for stage in alike for name in FIRST_TOKENS)
+        found = (stage.metrics.latency.get(name) for stage in alike for name in FIRST_TOKENS)
+        return any(latency is not None and latency.count for latency in found)
 
     def _see_others(self, line: Ticked) -> None:
         if self.traffic.tick(line) and self.current is not None and self.others is not None:

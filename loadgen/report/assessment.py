@@ -11,6 +11,7 @@ import msgspec
 
 from loadgen.format import UNKNOWN, counted, exact, exact_percent
 from loadgen.metrics.bursts import is_buffered
+from loadgen.metrics.stall import STALLED
 from loadgen.metrics.verdicts import merged
 from loadgen.report.notes import has_numbers
 from loadgen.report.output import is_of_output, output_verdicts
@@ -279,6 +280,8 @@ def _limit(result: Result, stages: Sequence[StageResult]) -> Answer:
     words = [found[name] for name in (*_BOUNDS, *_QUEUES) if name in found]
     words += [behind] if (behind := _behind(most)) is not None else []
     at = f"at {titles(stages)[most.index]}"
+    if any(one.id == STALLED and one.subject == f"stage {most.index + 1}" for one in result.verdicts):
+        return Answer(question, f"The server: it stalled {at}, where throughput was highest.", bad=True)
     if not words and not _says_what_waits(result):
         return Answer(question, "Not known: not the client, but the engine does not say what waits in it.")
     if not words:

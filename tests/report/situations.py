@@ -74,6 +74,7 @@ class Situation:
     others: float = 0.0  # their requests a second
     canary_drift: float = 0.0  # nats a token
     dies: bool = False
+    silent_from_s: float = float(SECONDS)  # of the stage: no token comes any more, and the engine's figures stand still
     paused: bool = False  # by the operator, when the header is read
     without: tuple[type[Line], ...] = ()  # lines that nobody wrote, as their source is missing
     looks: int | None = None  # of GPUs and host during the stage; None: one a second
@@ -213,7 +214,7 @@ def _rate(situation: Situation) -> float:
 def _tick(situation: Situation, number: int) -> Ticked:
     start_s = number * TICK_S
     arriving = start_s < SECONDS
-    rate = _rate(situation) if arriving else 0.0
+    rate = _rate(situation) if start_s < min(SECONDS, situation.silent_from_s) else 0.0
     done = round(rate * (start_s + TICK_S)) - round(rate * start_s)
     held = round(rate * E2E_S if situation.streams is None else situation.streams)
     if situation.rate is not None and arriving:
@@ -285,7 +286,7 @@ def _view(situation: Situation, held: int, answered_per_s: float, t_s: float) ->
 
 
 def _measured(situation: Situation, seconds: float) -> EngineStage:
-    requests = round((_rate(situation) + situation.others) * SECONDS)
+    requests = round((_rate(situation) + situation.others) * min(SECONDS, situation.silent_from_s))
     usual: dict[str, Any] = {
         "kind": "vllm",
         "requests": requests,
@@ -347,6 +348,9 @@ SITUATIONS = {
     "requests fail": Situation(counts={"failed": 2, "errors": {"aborted": 2}}),
     "server dies": Situation(dies=True),
     "paused": Situation(paused=True),
+    "a kernel that does not end": Situation(silent_from_s=20.0),
+    "a lost event": Situation(silent_from_s=20.0, gpu=IDLE),
+    "no answer yet, GPUs busy": Situation(silent_from_s=0.0),
     "no GPUs": Situation(without=(TelemetryChanged, GpusSampled)),
     "no metrics of the engine": Situation(view=dict.fromkeys(_GAUGES), without=(EngineMeasured,)),
     "no host": Situation(without=(HostSampled,)),
