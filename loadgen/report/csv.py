@@ -3,13 +3,13 @@
 A stage whose load moves has neither load nor latencies in its own row: a row per step follows, whose `step` counts from
 1 and whose `direction` is `up` or `down`; `step` is empty in a stage's own row.
 
-Columns are only ever added at the end, so that scripts may use positions; unknown values are empty cells. Latencies are
-`<name>_<statistic>_ms` for the names of a result and mean, stddev, min, p50, p90, p95, p99, p999, max. For `ttft` and
-`ttft_from_intended`, `<name>_lower_bounds` names the statistics that are only lower bounds, and `<name>_censored`
-counts the streams that still waited. `engine_` columns are the engine's own figures, `others_` the part of other
-clients in them, `gpu_` columns means over the server's GPUs, or over all where those are unknown; `met_limits` is
-`true`, `false`, or empty if there is no limit. Texts that a spreadsheet would take for a formula begin with an
-apostrophe.
+Columns are only ever added at the end, so that scripts may use positions; unknown values are empty cells. Latencies
+are `<name>_<statistic>_ms` for the names of a result and mean, stddev, min, p50, p90, p95, p99, p999, max, or fewer
+for those that not every load has. For `ttft` and `ttft_from_intended`, `<name>_lower_bounds` names the statistics
+that are only lower bounds, and `<name>_censored` counts the streams that still waited. `engine_` columns are the
+engine's own figures, `others_` the part of other clients in them, `gpu_` columns means over the server's GPUs, or
+over all where those are unknown; `met_limits` is `true`, `false`, or empty if there is no limit. Texts that a
+spreadsheet would take for a formula begin with an apostrophe.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from loadgen.report.columns import Measured, columns, gpu_mean
 from loadgen.report.notes import failed_words, latencies, took_part
 from loadgen.report.served import watched
 from loadgen.report.tabular import Column, Value
-from loadgen.schema.deltas import LATENCIES, Summary
+from loadgen.schema.deltas import LATENCIES, OPTIONAL_LATENCIES, Summary
 from loadgen.schema.result import CurvePoint, Result, StageResult
 
 _STATISTICS = ("mean", "stddev", "min", "p50", "p90", "p95", "p99", "p999", "max")
@@ -182,6 +182,15 @@ _COLUMNS: dict[str, Source] = {
     **_engine_bounds("tpot", "p99"),
     **_part("canary", "sent scores drift perplexity answers same agreement", "canary_"),
     **_measured("gpu_hbm_used_gib hbm_bandwidth_percent"),
+    **_part("sessions", "live context_tokens begun finished cut over_context failed lost skipped_s", "sessions_"),
+    **_measured("output_tokens_per_s_p25 sessions_e2e_interactivity"),
+    **_part("hits", "measured engine infinite pool", "hits_"),
+    **_measured("cached_input_tokens_per_s_per_gpu uncached_input_tokens_per_s_per_gpu"),
+    **_measured(
+        " ".join(
+            f"{latency}_{name}" for latency in OPTIONAL_LATENCIES for name in ("count", "p50_ms", "p90_ms", "p99_ms")
+        )
+    ),
 }
 
 

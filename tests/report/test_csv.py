@@ -33,8 +33,16 @@ LAST = """
     others_prompt_tokens_per_s others_generation_tokens_per_s engine_ttft_p50_at_least_ms engine_ttft_p50_at_most_ms
     engine_ttft_p99_at_least_ms engine_ttft_p99_at_most_ms engine_tpot_p50_at_least_ms engine_tpot_p50_at_most_ms
     engine_tpot_p99_at_least_ms engine_tpot_p99_at_most_ms canary_sent canary_scores canary_drift canary_perplexity
-    canary_answers canary_same canary_agreement gpu_hbm_used_gib hbm_bandwidth_percent
+    canary_answers canary_same canary_agreement gpu_hbm_used_gib hbm_bandwidth_percent sessions_live
+    sessions_context_tokens sessions_begun sessions_finished sessions_cut sessions_over_context sessions_failed
+    sessions_lost sessions_skipped_s output_tokens_per_s_p25 sessions_e2e_interactivity hits_measured hits_engine
+    hits_infinite hits_pool cached_input_tokens_per_s_per_gpu uncached_input_tokens_per_s_per_gpu
 """.split()
+LAST += [
+    f"{latency}_{statistic}"
+    for latency in ("answer_ttft", "ttft_first_turn", "ttft_later_turns", "e2e_per_token", "session_time")
+    for statistic in ("count", "p50_ms", "p90_ms", "p99_ms")
+]
 
 
 def rows(*results: Result) -> list[dict[str, str]]:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from loadgen.schema.comparison import Comparison
-from loadgen.schema.result import CurvePoint, Target
+from loadgen.schema.result import CurvePoint, Hits, Target, TierResult
 from loadgen.schema.shared import SearchResult
 from loadgen.schema.snapshot import Snapshot
 from tests.tui.painted import frame_of, lines
@@ -130,3 +130,25 @@ def test_a_load_that_was_only_passed_has_a_row_and_no_point() -> None:
 def test_a_limit_far_above_does_not_squeeze_the_curve() -> None:
     near, far = (drawn(running(slo_ms={"ttft_p99": limit_ms}))[1] for limit_ms in (2_000.0, 10_000.0))
     assert "SLO ttft_p99" in near and "SLO ttft_p99" not in far
+
+
+def test_hits_of_sessions_stand_next_to_what_a_cache_could_hold() -> None:
+    shares = {8: 0.96, 32: 0.9, 64: 0.04}
+    points = tuple(
+        replace(curve_point(stage(1, size, 30.0, running=False), ""), hits=Hits(hit, None, 0.96, 0.2, 2_000_000))
+        for size, hit in shares.items()
+    )
+    titles, plots = drawn(replace(running(10.0), curve=points), width=110)
+    assert "prefix hit % by live sessions" in titles
+    assert "measured" in titles
+    assert all(str(size) in plots for size in shares)
+
+
+def test_plain_loads_have_no_plot_of_hits() -> None:
+    assert "prefix hit" not in drawn(running(10.0), width=300)[0]
+
+
+def test_a_tier_is_marked_where_it_was_found() -> None:
+    tier = TierResult("30 tok/s", "concurrency", 16.0, None, None, 32.0)
+    titles, plots = drawn(replace(running(130.0), tiers=(tier,)), width=160)
+    assert "✦" in titles + plots and "30 tok/s: 16, not 32" in titles
