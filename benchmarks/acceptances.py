@@ -24,6 +24,7 @@ from benchmarks.running import Table, read_options, scratch
 from loadgen.criteria import PhaseName
 from loadgen.profile.document import build_profile
 from loadgen.profile.schema import Profile
+from loadgen.record import acceptance
 from loadgen.report.tabular import Column
 from loadgen.run.accept.acceptance import Acceptance, AcceptSettings
 from loadgen.run.accept.live import views
@@ -173,5 +174,6 @@ if __name__ == "__main__":
     path = Path(options.out).absolute()
     if not options.table:
         os.nice(19)
+        acceptance.WARM_UP_S = BURN_IN_S / 4  # this server grows for seconds, not for minutes
         asyncio.run(campaign(options.first, options.boxes, path))
     tell(path)

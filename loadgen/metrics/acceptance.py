@@ -262,3 +262,21 @@ def prediction_limit(values: Sequence[float], level: float, *, upper: bool) -> f
     spread = max(stdev(values), RESOLUTION * abs(fmean(values)))
     reach = quantile(level, count - 1) * spread * math.sqrt(1 + 1 / count)
     return fmean(values) + (reach if upper else -reach)
+
+
+def rank_sum_chance(own: Sequence[float], others: Sequence[float]) -> float:
+    """The probability that these values rank this high or higher among all, if all are alike: exact, for any shape.
+
+    The rank sum of Wilcoxon (Biometrics Bulletin 1, 1945), over all choices of as many of the values; ties share their
+    mean rank.
+    """
+    ordered = sorted([*own, *others])
+    twice = {value: 2 * ordered.index(value) + ordered.count(value) + 1 for value in ordered}  # twice its mean rank
+    most = sum(twice[value] for value in ordered)
+    ways = np.zeros((len(own) + 1, most + 1))
+    ways[0, 0] = 1.0
+    for value in ordered:
+        rank = twice[value]
+        ways[1:, rank:] += ways[:-1, : most + 1 - rank].copy()
+    observed = sum(twice[value] for value in own)
+    return float(ways[-1, observed:].sum() / ways[-1].sum())

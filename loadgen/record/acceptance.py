@@ -69,10 +69,14 @@ from loadgen.schema.probe import ProbeResult
 from loadgen.schema.result import Result, StageResult
 from loadgen.schema.start import ServerStart
 
-_SKIPPED = 4  # the first quarter of a burn-in: caches fill, and GPUs warm up
+WARM_UP_S = 600.0
+"""A fresh engine's memory grows for minutes, its caches fill and its GPUs warm up: this much of a run, or its first
+quarter, is in no trend, and what is left must be as long."""
+_SKIPPED = 4
 _NOT_YET = "not measured yet"
 _NOT_OVER = "its phase is not over yet"
 _LONGER = "a longer burn-in"
+_TOO_SHORT = f"runs of {2 * WARM_UP_S / 60:.0f} minutes at least"
 
 
 @dataclass
@@ -668,15 +672,18 @@ def _texts(demand: Demand, evidence: Evidence) -> Found:
 def _trend(demand: Demand, evidence: Evidence) -> Found:
     edge = edge_of(demand) / 100
     name = demand.figure.removesuffix("_percent")
-    series = [values for _, result in evidence.runs(demand.phase) for values in _series(name, result) if values]
+    known = [
+        values for _, result in evidence.runs(demand.phase) for values in _series(name, result) if values is not None
+    ]
     ended = evidence.phases[demand.phase].ended
-    if not series:
+    if not known:
         if ended is None:
             return Found(_NOT_YET, "inconclusive")
         return Found(ended.reason or "nothing here reports it")
-    trials = [of_trend(values, edge) for values in series if len(values) >= MIN_TREND_VALUES]
+    series = [values for values in known if len(values) >= MIN_TREND_VALUES]
+    trials = [of_trend(values, edge) for values in series]
     if not trials:
-        return Found("too short to tell", "inconclusive", needs=_LONGER)
+        return Found("too short to tell", "inconclusive", needs=_TOO_SHORT)
     # Several series are several chances of a false alarm, and all must pass.
     highest = max(trials, key=lambda trial: trial.value)
     p_good = min(1.0, len(trials) * min(trial.p_good for trial in trials))
@@ -687,7 +694,7 @@ def _trend(demand: Demand, evidence: Evidence) -> Found:
     return found if ended is not None else found._replace(outcome="inconclusive", reason=_NOT_OVER)
 
 
-def _series(name: str, result: Result) -> list[list[float]]:
+def _series(name: str, result: Result) -> list[list[float] | None]:
     """A figure in the later part of a run, as means of equally long parts, of each GPU; inverted for a fall."""
     match name:
         case "ttft_rise" | "tpot_rise":
@@ -696,14 +703,21 @@ def _series(name: str, result: Result) -> list[list[float]]:
             return [_later_means(result.host_series, "server_rss_bytes")]
         case "clock_fall":
             clocks = [_later_means(gpu.columns, "gfx_clock_mhz") for gpu in result.gpu_series]
-            return [[1 / value for value in values] for values in clocks]
+            return [None if values is None else [1 / value for value in values] for values in clocks]
     column = {"hbm_rise": "hbm_used_bytes", "power_rise": "power_w"}[name]
     return [_later_means(gpu.columns, column) for gpu in result.gpu_series]
 
 
-def _later_means(columns: Columns, name: str) -> list[float]:
-    known = [value for value in columns.get(name, []) if value]
-    return means(known[len(known) // _SKIPPED :])
+def _later_means(columns: Columns, name: str) -> list[float] | None:
+    """None if it was not reported; empty if what counts of it is too short."""
+    rows = [
+        (at, value) for at, value in zip(columns.get("t_s", []), columns.get(name, []), strict=False) if value and at
+    ]
+    if not rows:
+        return None
+    first_s, last_s = rows[0][0], rows[-1][0]
+    from_s = first_s + max(WARM_UP_S, (last_s - first_s) / _SKIPPED)
+    return means([value for at, value in rows if at >= from_s]) if last_s - from_s >= WARM_UP_S else []
 
 
 _RULES: dict[str, Callable[[Demand, Evidence], Found]] = {

@@ -13,6 +13,7 @@ from loadgen.places import PRIVATE, named_mode, write_whole
 from loadgen.record.figures import stages_by_load
 from loadgen.record.subject import hardware_of, model_of
 from loadgen.record.summary import summary_json, summary_of
+from loadgen.report.boxes import boxes_document, compare_boxes
 from loadgen.report.compare import (
     HeldAgainst,
     RunComparison,
@@ -26,11 +27,13 @@ from loadgen.report.csv import csv_report
 from loadgen.report.inferencex import inferencex_rows
 from loadgen.report.junit import write_junit
 from loadgen.report.llm_d import llm_d_reports
-from loadgen.report.markdown import markdown_report
+from loadgen.report.markdown import markdown_report, section_blocks
 from loadgen.report.suites import compare_suite
-from loadgen.report.text import text_report
+from loadgen.report.tabular import json_text
+from loadgen.report.text import section_lines, text_report
 from loadgen.report.vllm_json import safe_file_name, vllm_documents, vllm_file_names, with_requests
 from loadgen.schema.result import Result
+from loadgen.store.acceptance import CERTIFICATE, read_certificate
 from loadgen.store.foreign.read import TOOLS
 from loadgen.store.recover import recover as recovered
 from loadgen.store.rows import read_rows
@@ -270,6 +273,9 @@ are not alike (another model, another kind of requests, no common ISL and OSL) a
   broken where the measured difference is beyond the limit and its interval excludes zero; with --strict, where the
   measured difference alone is beyond it; also where B failed to measure a load or a figure that A has
 
+Folders of `vramp accept` are compared by their certificates: a row a box, its rank among all, and the figures in which
+it is worse than the others by more than chance explains.
+
 --html plots tok/s per GPU against tok/s per user with all runs in one chart, including loads that only one run has;
 it is written to compare.html in the folder of the last RUN, or to --out.
 
@@ -280,7 +286,9 @@ exit codes: 0 done; 1 a limit is broken, there is nothing to compare, or a run c
 def compare(words: list[str]) -> int:
     """Compare the runs with the first; return 0 if no limit is broken."""
     options = compare_parser().parse_args(words)
-
+    folders = [Path(name) for name in (options.a, *options.others)]
+    if all((folder / CERTIFICATE).is_file() for folder in folders):
+        return _compare_boxes(folders, options)
     if not 50 <= options.confidence <= 99.99:
         raise ProfileError(f"--confidence {options.confidence}: expected 50 to 99.99 percent")
     limits = [parse_limit(text) for text in options.fail_if]
@@ -310,6 +318,21 @@ def compare(words: list[str]) -> int:
         code = _write(printable(f"{_compared_text(comparisons, options)}\n"), options.out)
     broken = [_print_broken(comparison, found) for comparison, found in zip(comparisons, held, strict=True)]
     return max(code, *broken)
+
+
+def _compare_boxes(folders: Sequence[Path], options: argparse.Namespace) -> int:
+    """Compare boxes by their certificates; returns the exit code."""
+    refused = next((flag for flag in ("fail_if", "junit", "html") if getattr(options, flag)), None)
+    if refused is not None:
+        raise ProfileError(f"--{refused.replace('_', '-')}: is for runs; certificates have verdicts of their own")
+    sections = compare_boxes({str(folder): read_certificate(folder) for folder in folders}, force=options.force)
+    if options.json:
+        text = json_text(boxes_document(sections))
+    elif options.markdown:
+        text = "\n\n".join(block for section in sections for block in section_blocks(section) if block)
+    else:
+        text = "\n".join(line for section in sections for line in section_lines(section, 120))
+    return _write(printable(f"{text}\n"), options.out)
 
 
 def _compared_text(comparisons: Sequence[RunComparison], options: argparse.Namespace) -> str:

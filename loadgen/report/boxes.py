@@ -1,0 +1,137 @@
+"""Boxes of one kind compared by their certificates: which of them is unlike the others, by rank and not by eye.
+
+In each figure that all boxes have, the values of a box at its starts are ranked among those of all boxes (Wilcoxon's
+rank sum, exact). A box is an outlier in a figure if it ranks so badly that it would hardly do so by chance; all boxes
+and figures share one rate of false alarms (Holm), so that boxes that are alike show one in a hundred comparisons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from loadgen.errors import ProfileError
+from loadgen.metrics.acceptance import FALSE_FAIL, holm, rank_sum_chance
+from loadgen.record.acceptance import title
+from loadgen.report.document import Section, Table
+from loadgen.report.notes import Note
+from loadgen.report.tabular import Bad, Column, Value, judged
+from loadgen.schema.certificate import Certificate, Criterion
+
+Boxes = Mapping[str, Certificate]
+
+
+class BoxRow(NamedTuple):
+    """One box among the others."""
+
+    name: str
+    certificate: Certificate
+    mean_rank: float | None  # over all figures; 1 is the best of all boxes
+    outlier_in: Sequence[str]
+    values: Mapping[str, float]  # by figure
+
+
+def compare_boxes(boxes: Boxes, *, force: bool = False) -> list[Section]:
+    """The boxes as rows, and what may be said of them; raises `ProfileError` for boxes that are not alike."""
+    unlike = _unlike(boxes)
+    if unlike and not force:
+        raise ProfileError(f"the boxes are not alike: {unlike}; --force compares them anyway")
+    figures = _common_figures(boxes)
+    rows = _rows(boxes, figures)
+    name = Column[BoxRow]("box", lambda row: row.name, words=True)
+    ranked: list[Column[BoxRow]] = [
+        name,
+        Column(
+            "verdict", lambda row: judged(row.certificate.verdict, good=row.certificate.verdict != "fail"), words=True
+        ),
+        Column(f"mean rank of {len(boxes)}", lambda row: row.mean_rank, decimals=1),
+        Column("worse than the others in", _outlier, words=True),
+    ]
+    shown = [Column[BoxRow](figure, lambda row, figure=figure: row.values[figure]) for figure in figures]  # type: ignore[misc]
+    about = (
+        "By the rank sum of a box's starts among all, exact, with Holm's correction: boxes that are alike "
+        f"show an outlier with a probability of at most {FALSE_FAIL:g}."
+    )
+    return [
+        Section("Boxes", [Table(ranked, rows)], [Note("not alike", unlike)] if unlike else [], about),
+        Section("Figures, means over starts", [Table([name, *shown], rows if figures else [])]),
+    ]
+
+
+def _outlier(row: BoxRow) -> Value:
+    return Bad(", ".join(row.outlier_in)) if row.outlier_in else "nothing that chance does not explain"
+
+
+def _unlike(boxes: Boxes) -> str:
+    """In what the boxes differ that makes their figures another matter."""
+    found = []
+    for what, values in (
+        ("profile", [one.profile for one in boxes.values()]),
+        ("model", [one.model for one in boxes.values()]),
+        ("GPUs", [_gpus(one) for one in boxes.values()]),
+    ):
+        if len(set(values)) > 1:
+            found.append(f"{what} {' and '.join(str(value) for value in dict.fromkeys(values))}")
+    return ", ".join(found)
+
+
+def _gpus(certificate: Certificate) -> str:
+    gpus = certificate.box.gpus if certificate.box is not None else ()
+    return f"{len(gpus)} x {' and '.join(sorted({gpu.name for gpu in gpus}))}" if gpus else "none"
+
+
+def _common_figures(boxes: Boxes) -> list[str]:
+    found = [{title(one.demand): None for one in box.criteria if one.values} for box in boxes.values()]
+    return [figure for figure in found[0] if all(figure in others for others in found)]
+
+
+def _rows(boxes: Boxes, figures: Sequence[str]) -> list[BoxRow]:
+    known = {name: {title(one.demand): one for one in box.criteria} for name, box in boxes.items()}
+    pairs = [(name, figure) for name in boxes for figure in figures]
+    held = dict(zip(pairs, holm([_chance(known, *pair) for pair in pairs], FALSE_FAIL), strict=True))
+    return [
+        BoxRow(
+            name,
+            box,
+            fmean(_rank(known, name, figure) for figure in figures) if figures else None,
+            [figure for figure in figures if held[name, figure].is_rejected],
+            {figure: fmean(known[name][figure].values) for figure in figures},
+        )
+        for name, box in boxes.items()
+    ]
+
+
+def _badness(one: Criterion) -> list[float]:
+    """The values of a criterion, turned so that higher is worse."""
+    return [value if one.demand.direction == "at_most" else -value for value in one.values]
+
+
+def _chance(known: Mapping[str, Mapping[str, Criterion]], name: str, figure: str) -> float:
+    others = [value for other, found in known.items() if other != name for value in _badness(found[figure])]
+    return rank_sum_chance(_badness(known[name][figure]), others) if others else 1.0
+
+
+def _rank(known: Mapping[str, Mapping[str, Criterion]], name: str, figure: str) -> float:
+    """The place of a box in one figure, by its mean; the same place for equal ones."""
+    means = [fmean(_badness(found[figure])) for found in known.values()]
+    own = fmean(_badness(known[name][figure]))
+    return sum(mean < own for mean in means) + (means.count(own) + 1) / 2
+
+
+def boxes_document(sections: Sequence[Section]) -> dict[str, object]:
+    """The rows as a document."""
+    rows: Sequence[BoxRow] = sections[0].tables[0].rows
+    return {
+        "schema": "vramp.boxes/1",
+        "boxes": [
+            {
+                "name": row.name,
+                "verdict": row.certificate.verdict,
+                "mean_rank": row.mean_rank,
+                "outlier_in": list(row.outlier_in),
+                "figures": dict(row.values),
+            }
+            for row in rows
+        ],
+    }
