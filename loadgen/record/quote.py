@@ -130,6 +130,8 @@ def _run(result: Result, stages: Sequence[QuotedStage]) -> QuotedRun:
 def _quoted(result: Result, stage: StageResult) -> QuotedStage:
     is_own, wave = result.measured_by is None, stage.first_wave
     compute = stage.compute
+    # A row of another tool that has no duration does not say of how many requests it is either.
+    is_counted = is_own or stage.duration_s > 0
     known = {name: stage.latency_ms[name] for name in ("ttft", "tpot", "e2e") if name in stage.latency_ms}
     e2e_is_known = stage.e2e_inconclusive is None and (stage.carried_share or 0.0) <= MAX_CARRIED
     means = {name: one.mean for name, one in known.items() if one.mean is not None and one.count}
@@ -146,14 +148,14 @@ def _quoted(result: Result, stage: StageResult) -> QuotedStage:
         whole_run=(wave is not None and wave.counted) or (stage.tail_share is not None) == is_own,
         edges=_edges(stage) if is_own else stage.tail_share,
         measured_s=stage.measured_s,
-        completed=stage.requests.completed,
-        failed=stage.requests.failed_in_all,
-        output_tokens=stage.tokens.output,
+        completed=stage.requests.completed if is_counted else None,
+        failed=stage.requests.failed_in_all if is_counted else None,
+        output_tokens=stage.tokens.output if is_counted else None,
         requests_per_s=stage.throughput.requests_per_s,
         output_tokens_per_s=stage.throughput.output_tokens_per_s,
-        osl_mean=stage.tokens.output_per_request,
+        osl_mean=stage.tokens.output_per_request if is_counted else None,
         mean_ms={name: mean for name, mean in means.items() if name != "e2e" or e2e_is_known},
-        p99_values={name: one.count for name, one in known.items() if one.p99 is not None},
+        p99_values={name: one.count for name, one in known.items() if one.p99 is not None and is_counted},
         peak_percent={name: value for name, value in peaks.items() if value is not None},
         verdicts={one.id: one.text for one in stage.verdicts}
         | ({} if stage.inconclusive is None else {"inconclusive": stage.inconclusive}),
@@ -325,7 +327,7 @@ def _edges_in_window(run: QuotedRun) -> Outcome:
 def _few_samples(run: QuotedRun) -> Outcome:
     known = [(n, name.upper(), one.name) for one in run.stages for name, n in one.p99_values.items()]
     broken = [f"p99 of {name} at {stage} is of {n} values" for n, name, stage in sorted(known) if n < MIN_FOR_P99]
-    return Outcome(broken, "" if known else "there is no p99")
+    return Outcome(broken, "" if known else "no p99 is known with the number of its values")
 
 
 def _beyond_peak(run: QuotedRun) -> Outcome:
