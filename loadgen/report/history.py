@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -30,7 +31,7 @@ from loadgen.report.configuration import settings_of
 from loadgen.schema.certificate import Certificate
 from loadgen.schema.comparison import Difference
 from loadgen.schema.result import RESULT, Result
-from loadgen.store.index import CERTIFICATE, Entry
+from loadgen.store.index import CERTIFICATE, Entry, Read, runs_below
 from loadgen.store.journal import JOURNAL, journal_is_held
 from loadgen.store.runs import profile_of, read_result, started_of
 
@@ -195,10 +196,22 @@ def _packed(summary: RunSummary) -> bytes:
     return msgspec.msgpack.encode(masked(summary))
 
 
+def runs_listed(
+    root: Path, *, details: bool = False, note: Callable[[str], None] = lambda _: None, read: Read = read_run
+) -> list[Run]:
+    """Every run below a folder, newest first; see `loadgen.store.index.runs_below`."""
+    below, cut = runs_below(root, read, _LAYOUT, details=details, note=note), len(str(root.absolute()))
+    found = [(f"{root}{path[cut:]}", _SUMMARY.decode(entry.summary), entry) for path, entry in below.items()]
+    return sorted(found, key=lambda run: (run[1].started_at, run[0]), reverse=True)
+
+
 def summary_of(entry: Entry) -> RunSummary:
     return _SUMMARY.decode(entry.summary)
 
 
+Run = tuple[str, RunSummary, Entry]
+"""A run by its path, as its root was given."""
+_LAYOUT = zlib.crc32(repr([msgspec.json.schema(part) for part in (RunSummary, StageFigures)]).encode()) >> 2 | 1
 _SUMMARY = msgspec.msgpack.Decoder(RunSummary)
 _STAGES = msgspec.msgpack.Decoder(list[StageFigures])
 _NO_STAGES = msgspec.msgpack.encode([])
@@ -207,9 +220,7 @@ _NO_STAGES = msgspec.msgpack.encode([])
 # Trends.
 
 
-def trends(
-    runs: Sequence[tuple[str, RunSummary, Entry]], figure: str, since: str | None = None, load: str | None = None
-) -> list[Trend]:
+def trends(runs: Sequence[Run], figure: str, since: str | None = None, load: str | None = None) -> list[Trend]:
     """The trend of a figure at each load that two runs or more have; `since` splits the versions in two."""
     found: dict[tuple[str, str, str, str], list[TrendPoint]] = {}
     for name, summary, entry in sorted(runs, key=lambda run: run[1].started_at):

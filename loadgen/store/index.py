@@ -2,7 +2,7 @@
 
 The folders are the truth. A row holds what `read` made of one folder, and counts while its file's time and size stay as
 they were; runs that may still change are never kept. The index is a cache: it can be deleted at any time, one that is
-damaged or of another version is made anew, and one that cannot be used is passed over, each with a message.
+damaged or of another layout is made anew, and one that cannot be used is passed over, each with a message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from loadgen.schema.result import RESULT
 from loadgen.store.journal import JOURNAL
 
 CERTIFICATE = "certificate.json"
-_VERSION = 1  # of the table and of what is in its rows
 _FILES = (RESULT, JOURNAL, CERTIFICATE)
 _MAX_DEPTH = 6  # folders below the one that is searched
 _BATCH = 200
@@ -44,48 +43,51 @@ def index_path() -> Path:
 
 
 def runs_below(
-    root: Path, read: Read, *, details: bool = False, note: Callable[[str], None] = lambda _: None
+    root: Path, read: Read, layout: int, *, details: bool = False, note: Callable[[str], None] = lambda _: None
 ) -> dict[str, Entry]:
-    """Every run below a folder, by its absolute path; `note` gets what the user should know about the index."""
+    """Every run below a folder, by its absolute path; `note` gets what the user should know about the index.
+
+    `layout` is a number above zero that changes with what `read` makes.
+    """
     whole = str(root.absolute())
     found = dict(_stamps(whole))
     for _ in range(2):
         try:
-            with closing(_opened()) as index:
+            with closing(_opened(layout)) as index:
                 return _through(index, whole, found, read, details=details, note=note)
         except sqlite3.OperationalError as error:
             note(f"{index_path()}: the index cannot be used ({error}): the runs are read without it")
             break
-        except (sqlite3.DatabaseError, _OtherVersionError) as error:
+        except (sqlite3.DatabaseError, _OtherLayoutError) as error:
             note(f"{index_path()}: the index is made anew: {error}")
             index_path().unlink(missing_ok=True)
     return dict(_read_all(found, read, note))
 
 
-class _OtherVersionError(Exception):
+class _OtherLayoutError(Exception):
     """The index was written by another version of vramp."""
 
 
-def _opened() -> sqlite3.Connection:
+def _opened(layout: int) -> sqlite3.Connection:
     index = sqlite3.connect(index_path(), timeout=_WAIT_S, isolation_level=None)
     try:
-        if _version_of(index) == 0:
+        if _layout_of(index) == 0:
             index.execute("BEGIN IMMEDIATE")
-            if _version_of(index) == 0:  # no other process was faster
+            if _layout_of(index) == 0:  # no other process was faster
                 index.execute(_TABLE)
-                index.execute(f"PRAGMA user_version = {_VERSION}")
+                index.execute(f"PRAGMA user_version = {layout}")
             index.execute("COMMIT")
-        if _version_of(index) != _VERSION:
-            raise _OtherVersionError(f"it is of version {_version_of(index)}, and this vramp uses {_VERSION}")
+        if _layout_of(index) != layout:
+            raise _OtherLayoutError("it was written by another version of vramp")
     except BaseException:
         index.close()
         raise
     return index
 
 
-def _version_of(index: sqlite3.Connection) -> int:
-    (version,) = index.execute("PRAGMA user_version").fetchone()
-    return int(version)
+def _layout_of(index: sqlite3.Connection) -> int:
+    (layout,) = index.execute("PRAGMA user_version").fetchone()
+    return int(layout)
 
 
 def _through(

@@ -30,7 +30,7 @@ class Reader:
     def below(self, root: Path, *, details: bool = False) -> dict[str, Entry]:
         return {
             os.path.relpath(folder, root): entry
-            for folder, entry in runs_below(root, self, details=details, note=self.notes.append).items()
+            for folder, entry in runs_below(root, self, 7, details=details, note=self.notes.append).items()
         }
 
 
@@ -124,7 +124,7 @@ def test_an_index_of_another_version_is_made_anew(root: Path) -> None:
         index.execute("PRAGMA user_version = 99")
     reader = Reader()
     assert len(reader.below(root)) == len(reader.read) == 300
-    assert "made anew: it is of version 99" in reader.notes[0]
+    assert "made anew: it was written by another version of vramp" in reader.notes[0]
 
 
 def test_an_index_that_another_process_locks_is_passed_over(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 from loadgen.errors import ProfileError, ResultError
 from loadgen.places import write_named
 from loadgen.record.figures import FIGURES
-from loadgen.report.history import RunSummary, Trend, parsed_version, read_run, summary_of, trends
+from loadgen.report.history import Run, RunSummary, Trend, parsed_version, runs_listed, trends
 from loadgen.report.history_document import NamedRun, runs_json, runs_text, trend_text
-from loadgen.store.index import Entry, runs_below
 from loadgen.store.runs import RUNS
 from tui.cli.options import parser_of, print_output, print_status, printable
 
@@ -77,15 +76,11 @@ def _filters(options: argparse.Namespace) -> dict[str, str]:
     return {name: part for name in ("profile", "box", "model", "vllm") if (part := getattr(options, name))}
 
 
-def _found(root: Path, options: argparse.Namespace) -> list[tuple[str, RunSummary, Entry]]:
-    """The runs that pass the filters, newest first, each by its path as the folder was given."""
-    below = runs_below(
-        root, read_run, details=options.trend is not None, note=lambda text: print_status(f"vramp: {text}")
-    )
-    cut, filters = len(str(root.absolute())), _filters(options)
-    named = ((f"{root}{folder[cut:]}", summary_of(entry), entry) for folder, entry in below.items())
-    kept = [run for run in named if _passes(run[1], filters)]
-    return sorted(kept, key=lambda run: (run[1].started_at, run[0]), reverse=True)
+def _found(root: Path, options: argparse.Namespace) -> list[Run]:
+    """The runs that pass the filters, newest first."""
+    found = runs_listed(root, details=options.trend is not None, note=lambda text: print_status(f"vramp: {text}"))
+    filters = _filters(options)
+    return [run for run in found if _passes(run[1], filters)]
 
 
 def _passes(summary: RunSummary, filters: dict[str, str]) -> bool:

@@ -16,8 +16,8 @@ from textual.message import Message
 from textual.widgets import OptionList
 
 from loadgen.errors import ResultError
-from loadgen.report.history import RunSummary, Trend, best_load, read_run, summary_of, trends
-from loadgen.store.index import Entry, runs_below
+from loadgen.report.history import Run, RunSummary, Trend, best_load, read_run, runs_listed, summary_of, trends
+from loadgen.store.index import Entry
 from loadgen.store.recover import recover
 from loadgen.store.runs import RUNS
 from tui import keys
@@ -73,20 +73,15 @@ class PastScreen(ListScreen):
         self._reading = True
         root = RUNS.absolute()
 
-        def kept(folder: str, entry: Entry) -> None:
-            name, summary = str(RUNS / Path(folder).relative_to(root)), summary_of(entry)
-            self._runs[name] = listed_run(Path(name), summary), summary, entry
-
-        def read(folder: Path) -> Entry | None:
-            entry = read_run(folder)
+        def read(path: Path) -> Entry | None:
+            entry = read_run(path)
             if entry is not None:
-                kept(str(folder), entry)
+                name = str(RUNS / path.relative_to(root))
+                self._runs[name] = _listed(name, summary_of(entry), entry)
             return entry
 
-        found = await asyncio.to_thread(runs_below, RUNS, read, details=True)
-        self._runs = {}
-        for folder, entry in found.items():
-            kept(folder, entry)
+        found = await asyncio.to_thread(runs_listed, RUNS, details=True, read=read)
+        self._runs = {name: _listed(name, summary, entry) for name, summary, entry in found}
         self._reading = False
         self.fill()
 
@@ -192,6 +187,10 @@ class PastScreen(ListScreen):
             self.dismiss()
 
 
+def _listed(name: str, summary: RunSummary, entry: Entry) -> tuple[PastRun, RunSummary, Entry]:
+    return listed_run(Path(name), summary), summary, entry
+
+
 def _searched(summary: RunSummary) -> str:
     """What the filter finds a run by."""
     return f"{summary.profile} {summary.model} {summary.box} {summary.engine} {summary.state}".casefold()
@@ -202,6 +201,6 @@ def _group(summary: RunSummary) -> tuple[str, str, str]:
     return summary.profile, summary.model, summary.box
 
 
-def _trends(runs: Sequence[tuple[str, RunSummary, Entry]], load: str | None) -> list[Trend]:
+def _trends(runs: Sequence[Run], load: str | None) -> list[Trend]:
     """The trends of the figures that the screen shows, at one load."""
     return [trend for figure in _FIGURES for trend in trends(runs, figure, load=load)] if load is not None else []
