@@ -10,6 +10,9 @@ of it. The price is few degrees of freedom: with two starts that differ by 1 %, 
 225 %, and nothing but more starts, or knowledge of how much starts differ, makes it smaller. Such knowledge is either
 estimated on other boxes, and pooled with the starts of this one, or an upper bound that the profile states. Neither is
 used if this box's starts differ evidently more. What all starts have in common, such as a warm room, is in no interval.
+The rates of error below are those of values that differ normally; no test of a mean keeps its rate for every
+distribution (Bahadur and Savage, Annals of Mathematical Statistics 27, 1956): `benchmarks/acceptance.py` shows how far
+heavy tails, skewness and rare good starts go.
 
 **Failing** needs the interval to lie wholly beyond the edge. Many criteria are many chances of a false alarm, so that
 all p-values go through Holm's procedure (Scandinavian Journal of Statistics 6, 1979), which needs no independence: a
@@ -104,8 +107,9 @@ def outcome_of(trial: Trial, held: Held, level: Level) -> Outcome:
 
 def spread_of(values: Sequence[float], known: Spread | None) -> Spread:
     """How much the starts differ: by themselves, or with what is known, unless they differ evidently more."""
-    freedom, mean = len(values) - 1, abs(fmean(values))
-    share = max(RESOLUTION, stdev(values) / mean) if mean else RESOLUTION
+    freedom, mean = len(values) - 1, fmean(values)
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / freedom)
+    share = max(RESOLUTION, deviation / abs(mean)) if mean else RESOLUTION
     own = Spread(share, freedom, OWN_STARTS)
     if known is None or share > _EVIDENTLY_MORE * known.share:
         return own

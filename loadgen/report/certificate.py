@@ -97,8 +97,9 @@ def certificate_sections(certificate: Certificate) -> list[Section]:
 
 def _about(certificate: Certificate) -> str:
     return (
-        f"A box exactly as good as demanded fails with a probability of at most {certificate.false_fail:g}; one that "
-        f"is not good enough in some criterion passes with at most {1 - certificate.pass_confidence:.2g}."
+        "As long as starts differ as normal values do, a box exactly as good as demanded fails with a probability of "
+        f"at most {certificate.false_fail:g}, and one that is not good enough in some criterion passes with at most "
+        f"{1 - certificate.pass_confidence:.2g}."
     )
 
 
