@@ -96,7 +96,7 @@ class Driver:
 
     def _sessions_for(self, command: BeginStage) -> LiveSessions | None:
         """The sessions of a stage: those that live, if it continues them."""
-        wanted, kv_tokens = command.stage.work.sessions, self._settings.kv_tokens
+        wanted = command.stage.work.sessions
         if wanted is None or (self.sessions is not None and self.sessions.wanted == wanted):
             return None if wanted is None else self.sessions
         return LiveSessions(
@@ -105,7 +105,7 @@ class Driver:
             self._fill_soon,
             seed=self._settings.seed,
             worker=self._settings.worker,
-            pool_tokens=None if kv_tokens is None else kv_tokens // command.ranks,
+            kv_tokens=self._settings.kv_tokens,
         )
 
     def _make_ready(self) -> None:

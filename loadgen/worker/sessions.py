@@ -71,9 +71,9 @@ class LiveSessions:
         *,
         seed: int,
         worker: int,
-        pool_tokens: int | None,
+        kv_tokens: int | None,
     ) -> None:
-        """`pool_tokens` is this worker's share of the engine's KV cache, None if that is unknown."""
+        """`kv_tokens` fit into the KV caches of all servers, which the workers share; None: unknown."""
         self.wanted = wanted
         self._worker = worker
         self.due: deque[DueRequest] = deque()
@@ -83,7 +83,7 @@ class LiveSessions:
         self._reader = SessionReader(wanted.data)
         self._writer = SessionWriter(wanted, prompts)
         self._ceilings = Ceilings(wanted.common_prefix)
-        self._pool_tokens = pool_tokens
+        self._kv_tokens = kv_tokens
         self._samples = StageSamples(is_open=False)
         self._counts = SessionCounts()
         self._live: dict[int, _Live] = {}  # in the order in which they began
@@ -205,7 +205,7 @@ class LiveSessions:
             self._counts.primed += 1
         tree = session.play.tree
         hits = self._ceilings.sent(session.play, taken.request)
-        of_pool = 0 if self._pool_tokens is None else hits.within(self._pool_tokens)
+        of_pool = 0 if self._kv_tokens is None else hits.within(self._kv_tokens // self._ranks)
         return taken, Ceiling(tree.requests[taken.request].isl, hits.infinite, of_pool)
 
     def request(self, number: int, index: int) -> RequestContent:

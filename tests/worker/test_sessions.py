@@ -1,0 +1,92 @@
+"""Live sessions under any order of answers, failures and changes: each request once, and none too early."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.schema.deltas import SESSION_COUNTERS
+from loadgen.stream.samples import StageSamples
+from loadgen.stream.stream import Stream
+from loadgen.worker.sessions import LiveSessions
+from loadgen.workload.prompts import FALLBACK_IDS, token_prompts
+from loadgen.workload.sessions.data import SessionData, SessionReader, Sessions
+from loadgen.workload.sessions.play import PlayRules
+
+PROMPTS = token_prompts(FALLBACK_IDS, 5)
+SHORT = Sessions(
+    data=SessionData(form="generated", sessions=50, seed=2, scale=0.001),
+    rules=PlayRules(max_gap_s=0.0),
+    start=(0.0, 1.0),
+)
+READER = SessionReader(SHORT.data)
+moves = st.lists(
+    st.tuples(st.sampled_from(["send", "send", "answer", "answer", "fail", "resize"]), st.integers(0, 7)), max_size=80
+)
+
+
+class Player:
+    """Sends what is due, and ends what is open, in the order that a test chooses."""
+
+    def __init__(self) -> None:
+        self.sessions = LiveSessions(SHORT, PROMPTS, lambda: None, seed=1, worker=0, kv_tokens=None)
+        self.open: list[tuple[int, int]] = []
+        self.sent: set[tuple[int, int]] = set()
+        self.counts = Counter[str]()
+        self.wanted = 0
+
+    def move(self, what: str, number: int) -> None:
+        if what == "resize":
+            self.wanted = number
+            self.sessions.resize(number)
+        elif what == "send" and self.sessions.due:
+            traces = {row.session: row.trace for row in self.sessions.now(with_rows=True).rows}
+            due, _ = self.sessions.take()
+            request = due.session, due.request
+            before = READER.tree(traces[due.session]).requests[due.request].after
+            assert request not in self.sent
+            assert not any((due.session, earlier) in self.open for earlier in before)
+            self.sent.add(request)
+            self.open.append(request)
+        elif what in ("answer", "fail") and self.open:
+            request = self.open.pop(number % len(self.open))
+            stream = Stream(stage=0, samples=StageSamples(), wire=b"", intended_ns=0, request=request)
+            stream.completed = what == "answer"
+            self.sessions.ended(stream)
+
+    def check(self) -> None:
+        delta = self.sessions.drain(None)
+        self.counts.update({name: getattr(delta, name) for name in SESSION_COUNTERS})
+        now, counts = self.sessions.now(with_rows=False), self.counts
+        assert now.live <= self.wanted
+        assert now.stopped <= len({session for session, _ in self.open})
+        assert counts["begun"] == now.live + sum(counts[name] for name in ("finished", "cut", "over_context", "failed"))
+        assert counts["primed"] <= len(self.sent)
+
+
+@settings(deadline=None)
+@given(moves)
+def test_any_order_of_answers_and_changes(chosen: Sequence[tuple[str, int]]) -> None:
+    async def play() -> None:
+        player = Player()
+        player.move("resize", 4)
+        for what, number in chosen:
+            player.move(what, number)
+            await asyncio.sleep(0)  # the next session begins from the loop
+            player.check()
+
+    asyncio.run(play())
+
+
+async def test_a_session_begins_where_one_has_finished() -> None:
+    player = Player()
+    player.move("resize", 2)
+    async with asyncio.timeout(30):
+        while player.counts["finished"] < 3:
+            player.move("send", 0)
+            player.move("answer", 0)
+            await asyncio.sleep(0)
+            player.check()
+    assert player.sessions.live + player.counts["finished"] == player.counts["begun"]
