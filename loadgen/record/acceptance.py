@@ -226,16 +226,14 @@ def _verdict(phases: Sequence[PhaseRecord], criteria: Sequence[Criterion]) -> tu
 
 def _reasons(outcome: Outcome, phases: Sequence[PhaseRecord], criteria: Sequence[Criterion]) -> tuple[str, ...]:
     """Each reason once, with the criteria that it holds for; phases that no criterion speaks for."""
-    alike: dict[str, list[str]] = {}
+    alike: dict[tuple[str, str], list[str]] = {}
     for one in criteria:
         if one.outcome == outcome:
-            alike.setdefault(one.reason, []).append(f"{one.demand.phase}: {title(one.demand)}")
-    explained = {one.demand.phase for one in criteria if one.outcome == outcome}
-    found = [f"{', '.join(names)}: {reason}" for reason, names in alike.items()]
-    return (
-        *found,
-        *(f"{one.name}: {one.reason}" for one in phases if one.state == outcome and one.name not in explained),
-    )
+            alike.setdefault((one.demand.phase, one.reason), []).append(title(one.demand))
+    explained = {phase for phase, _ in alike}
+    found = [f"{phase}: {', '.join(names)}: {reason}" for (phase, reason), names in alike.items()]
+    found += [f"{one.name}: {one.reason}" for one in phases if one.state == outcome and one.name not in explained]
+    return tuple(found)
 
 
 def title(demand: Demand) -> str:
@@ -555,11 +553,16 @@ def _of_gpus(name: str) -> Callable[[Result], Iterator[tuple[int, str]]]:
     return counts
 
 
-def _of_verdicts(is_meant: Callable[[Verdict], bool]) -> Callable[[Result], Iterator[tuple[int, str]]]:
+def _of_verdicts(
+    is_meant: Callable[[Verdict], bool], is_watched: Callable[[Result], bool]
+) -> Callable[[Result], Iterator[tuple[int, str]]]:
+    """Bad verdicts of one kind; nothing where they could not have been given."""
+
     def counts(result: Result) -> Iterator[tuple[int, str]]:
         verdicts = [*result.verdicts, *(verdict for stage in result.stages for verdict in stage.verdicts)]
         bad = [verdict for verdict in verdicts if verdict.bad and is_meant(verdict)]
-        yield len(bad), bad[0].text if bad else ""
+        if bad or is_watched(result):
+            yield len(bad), bad[0].text if bad else ""
 
     return counts
 
@@ -579,9 +582,14 @@ def _of_restarts(result: Result) -> Iterator[tuple[int, str]]:
 _EVENTS: dict[str, Callable[[Result], Iterator[tuple[int, str]]]] = {
     "ecc_uncorrectable": _of_gpus("ecc_uncorrectable"),
     "xids": _of_gpus("xids"),
-    "links_lost": _of_verdicts(lambda verdict: verdict.id == "link-down"),
-    "stalls": _of_verdicts(lambda verdict: verdict.id == STALLED),
-    "output_faults": _of_verdicts(lambda verdict: verdict.id.startswith("output-")),
+    "links_lost": _of_verdicts(
+        lambda verdict: verdict.id == "link-down", lambda result: any(gpu.links_total for gpu in result.gpus)
+    ),
+    "stalls": _of_verdicts(lambda verdict: verdict.id == STALLED, lambda result: bool(result.stages)),
+    "output_faults": _of_verdicts(
+        lambda verdict: verdict.id.startswith("output-"),
+        lambda result: result.canary is not None or any(stage.answers is not None for stage in result.stages),
+    ),
     "failed_requests": _of_failures,
     "server_restarts": _of_restarts,
 }

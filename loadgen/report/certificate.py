@@ -143,6 +143,8 @@ def _observed(criterion: Criterion) -> str:
     value = criterion.observed
     if not isinstance(value, int | float):
         return value or ""
+    if criterion.demand.rule == "events":
+        return f"{value:.0f}"
     return f"{significant(value)} {criterion.demand.unit}".strip()
 
 

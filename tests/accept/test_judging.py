@@ -309,3 +309,11 @@ def test_lines_are_read_as_they_were_written() -> None:
     again = [msgspec.json.decode(msgspec.json.encode(line), type=type(line)) for line in lines]
     assert again == lines
     assert certificate_from(evidence_of(again, results), {}) == certified(lines, results)
+
+
+def test_verdicts_that_could_not_have_been_given_prove_nothing() -> None:
+    certificate = certified(*box((1.0, 1.0, 1.0)))
+    assert "links_lost: nothing here reports it" in certificate.not_tested
+    made = RunMade(unix_s=1.7e9, phase="output", folder="output-1", start=1)
+    unchecked = certified(of_phase("output", made), {"output-1": measured(1)})
+    assert "output_faults: nothing here reports it" in unchecked.not_tested
