@@ -96,7 +96,7 @@ ACCEPTED = {
         "served_model_name": "simulated-70b",
         "args": {"startup-s": 1, "tensor-parallel-size": 8},
     },
-    "load": {"isl": 512, "osl": 64, "concurrency": [4, 8], "duration": "10s", "warmup": "1s"},
+    "load": {"isl": 512, "osl": 64, "concurrency": [4, 8], "duration": "10s", "warmup": "1s", "realtime": True},
     "slo": {"ttft_p99": "500ms", "tpot_p50": "20ms"},
     "accept": {
         "starts": 3,
