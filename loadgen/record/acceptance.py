@@ -712,7 +712,7 @@ def _series(name: str, result: Result) -> list[list[float] | None]:
         case "clock_fall":
             clocks = [_later_means(gpu.columns, "gfx_clock_mhz") for gpu in result.gpu_series]
             return [None if values is None else [1 / value for value in values] for values in clocks]
-    column = {"hbm_rise": "hbm_used_bytes", "power_rise": "power_w"}[name]
+    column = "hbm_used_bytes" if name == "hbm_rise" else "power_w"
     return [_later_means(gpu.columns, column) for gpu in result.gpu_series]
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from loadgen.criteria import Direction, PhaseName, Rule
+from loadgen.criteria import Direction, PhaseName, Rule, figure_kind
 from loadgen.schema.bounds import Whole
 from loadgen.schema.probe import ProbeResult
 from loadgen.schema.result import json_schema
@@ -22,6 +22,7 @@ CERTIFICATE_SCHEMA: Literal["vramp.certificate/1"] = "vramp.certificate/1"
 CERTIFICATE_SCHEMA_PATH = Path(__file__).with_name("certificate.schema.json")
 
 _UnixS = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+_Hours = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 Outcome = Literal["pass", "fail", "inconclusive"]
 PhaseState = Literal["pass", "fail", "inconclusive", "skipped"]
@@ -30,8 +31,10 @@ PhaseState = Literal["pass", "fail", "inconclusive", "skipped"]
 class Spread(msgspec.Struct, frozen=True):
     """How much a figure differs from start to start: the standard deviation, as a share of the figure."""
 
-    share: float
-    freedom: int | None  # degrees of freedom of its estimate; null for an upper bound that was given
+    share: Annotated[float, msgspec.Meta(gt=0)]
+    freedom: (
+        Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None
+    )  # degrees of freedom of its estimate; null for an upper bound that was given
     source: str
 
 
@@ -48,6 +51,15 @@ class Demand(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     margin: float = 0.0  # in the figure's unit: what is beyond the bound by no more than this is still good
     source: str
     spread: Spread | None = None  # known from other boxes or from the profile
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for a criterion that this version cannot judge, as a damaged line may hold."""
+        kind = figure_kind(self.figure)
+        wanted = type(None) if self.rule == "events" else str if self.rule == "text" else int | float
+        if kind is None or kind.rule != self.rule or self.direction not in kind.directions:
+            raise ValueError(f"{self.figure}: not a figure that is judged like this")
+        if not isinstance(self.bound, wanted) or self.margin < 0:
+            raise ValueError(f"{self.figure}: not a bound of such a figure")
 
 
 class GpuIdentity(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -139,8 +151,13 @@ class Counted(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     subject: str = ""
     count: _Count  # of `events`, what happened; of `share`, the good ones
     trials: _Count | None = None  # of a `share`
-    hours: float | None = None  # how long it was watched
+    hours: _Hours | None = None  # how long it was watched
     text: str = ""  # the first event, in words
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for more good trials than there were."""
+        if self.trials is not None and self.count > self.trials:
+            raise ValueError(f"{self.count} of {self.trials}")
 
 
 class ProbesRun(msgspec.Struct, frozen=True, tag=True):

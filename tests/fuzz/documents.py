@@ -17,6 +17,8 @@ from loadgen.plan.request import parse_plan
 from loadgen.profile.document import build_profile, load_document, load_profile, variant_names
 from loadgen.profile.schema import Profile
 from loadgen.record.baseline import baseline_of, with_baseline
+from loadgen.report.certificate import certificate_text
+from loadgen.report.html.certificate import certificate_page
 from loadgen.run.replay import Replay
 from loadgen.run.sweep import read_sweep
 from loadgen.schema.deltas import EncodedHistogram
@@ -28,6 +30,7 @@ from loadgen.server.recipes.imported import Choice, Origin, toml_text
 from loadgen.server.recipes.read import import_text
 from loadgen.server.vllm.diagnosis import diagnose, kernel_kills
 from loadgen.server.vllm.startup import StartupWatch, last_start
+from loadgen.store.acceptance import certificate_of, read_certificate
 from loadgen.store.journal import JOURNAL, part_of, read_journal
 from loadgen.store.recover import recover
 from loadgen.store.runs import read_result
@@ -35,6 +38,7 @@ from loadgen.telemetry.capture import played, read_capture
 from loadgen.workload import data as datasets
 from loadgen.workload.data import DatasetReader, Format, index_dataset
 from loadgen.workload.files import index_folder
+from loadgen.workload.questions import questions_of
 from loadgen.workload.sessions import index as session_index
 from loadgen.workload.sessions.data import SessionReader
 from loadgen.workload.sessions.index import index_sessions
@@ -165,6 +169,23 @@ def histogram(data: bytes) -> Histogram:
 
 def sweep(data: bytes) -> object:
     return read_sweep(written("sweep/sweep.json", data).parent)
+
+
+def acceptance(data: bytes) -> str:
+    """What it comes to, as text and page; the folder has no runs."""
+    certificate = certificate_of(written("acceptance/accept.jsonl", data).parent)
+    text = certificate_text(certificate)
+    require_showable(text)
+    assert "<script" not in certificate_page(certificate)
+    return text
+
+
+def certificate(data: bytes) -> object:
+    return read_certificate(written("certified/certificate.json", data).parent)
+
+
+def questions(data: bytes) -> object:
+    return questions_of(str(written("questions.jsonl", data)), 100)
 
 
 # Datasets and traces.

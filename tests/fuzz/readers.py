@@ -55,6 +55,10 @@ _SESSIONS = _words(
     '"input_length" "output_length" "resourceSpans" "scopeSpans" "spans" "spanId" "parentSpanId" "attributes" "key" '
     '"value" "startTimeUnixNano" "endTimeUnixNano" "chat" "invoke_agent" "gen_ai.input.messages" [ ] , { } 1e999'
 )
+_ACCEPTANCE = _words(
+    '"type":"AcceptBegan" "type":"PhaseBegan" "type":"RunMade" "type":"Counted" "type":"FactFound" "type":"PhaseEnded" '
+    '"type":"Judged" "demands" "bound" "margin" "rule":"mean" "rule":"share" "trials" "folder":"../x" "spread" "hours"'
+)
 
 READERS = (
     # Engines.
@@ -84,6 +88,7 @@ READERS = (
     Reader("text-lines", documents.text_lines, (ProfileError,)),
     Reader("trace", documents.trace, (ProfileError,), _TRACE),
     Reader("sessions", documents.sessions, (ProfileError,), _SESSIONS),
+    Reader("questions", documents.questions, (ProfileError,), _words('"question" "answer" #### 1,000 -3.5')),
     Reader("capture", documents.capture, (ProfileError,), _GPU),
     Reader("model-config", documents.model_config, (), _words('"text_config" "num_attention_heads" "rope_scaling"')),
     Reader("weight-index", machine.weight_index, (OSError, ValueError, RecursionError), _words('"weight_map"')),
@@ -96,6 +101,8 @@ READERS = (
     Reader("foreign", documents.result, (ResultError,), _words('"benchmarks" "ttfts" "duration" "completed" "date"')),
     Reader("histogram", documents.histogram, (ResultError,)),
     Reader("sweep", documents.sweep, (ResultError,)),
+    Reader("acceptance", documents.acceptance, (ResultError,), _ACCEPTANCE),
+    Reader("certificate", documents.certificate, (ResultError,), _ACCEPTANCE),
     # vramp's own processes and notes.
     Reader("tick", wire.tick, (), _LINE),
     Reader("telemetry-line", wire.telemetry_line, (TelemetryError,), _GPU),
