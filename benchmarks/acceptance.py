@@ -8,6 +8,7 @@ a row goes on, an inconclusive box starts its server again and again, up to eigh
 The first table has boxes that lie exactly on the edge in everything: none should fail more often than FALSE_FAIL. The
 second has boxes that are well within but for one figure on its edge, which should not pass more often than FALSE_PASS.
 The third has defects, where what is normal is within the edge by 2 %, unless the row says otherwise.
+`--table edge`, `one` or `defects` makes one of them.
 """
 
 from __future__ import annotations
@@ -234,8 +235,14 @@ DEFECTS = [
     _defect("latency grows by 30 % in the burn-in", 0.0, growth=0.3),
 ]
 
+TABLES = {
+    "edge": ("Exactly on the edge in everything", ON_EDGE),
+    "one": ("Good, with one figure exactly on its edge", ONE_ON_EDGE),
+    "defects": ("Defects", DEFECTS),
+}
+
 if __name__ == "__main__":
-    options = read_options(__doc__, boxes=10_000, seed=1)
-    tell("Exactly on the edge in everything", ON_EDGE, options.boxes, options.seed)
-    tell("Good, with one figure exactly on its edge", ONE_ON_EDGE, options.boxes, options.seed)
-    tell("Defects", DEFECTS, options.boxes, options.seed)
+    options = read_options(__doc__, boxes=10_000, seed=1, table="")
+    for name, (title, rows) in TABLES.items():
+        if options.table in ("", name):
+            tell(title, rows, options.boxes, options.seed)
