@@ -268,10 +268,7 @@ def _phase_state(known: Phase, criteria: Sequence[Criterion]) -> tuple[PhaseStat
     unknown = sum(one.outcome == "inconclusive" for one in criteria)
     if unknown:
         return "inconclusive", f"{unknown} of {len(criteria)} criteria are inconclusive"
-    return (
-        "pass",
-        f"{len(criteria)} of {len(criteria)} criteria passed" if criteria else "carried out; nothing was demanded",
-    )
+    return "pass", f"all of {len(criteria)} criteria passed" if criteria else "carried out; nothing was demanded"
 
 
 def _judged(found: Mapping[Demand, Found], evidence: Evidence) -> tuple[Criterion, ...]:
@@ -352,26 +349,12 @@ def _sentence(demand: Demand, outcome: Outcome, low: float, high: float) -> str:
 
 
 def _over_starts(demand: Demand, evidence: Evidence) -> Found:
-    by_start = stages_by_start(evidence, demand.load)
-    values: list[tuple[float, float]] = []
-    doubts: dict[int, str] = {}
-    samples = 0
-    for start, stages in by_start.items():
-        sound = [(stage, values_of(stage, demand.figure)) for stage in stages if stage.doubt is None]
-        known = [(stage, found) for stage, found in sound if found is not None]
-        if known:
-            stage, found = known[-1]
-            values.append(found)
-            samples += stage.requests.completed
-        else:
-            why = next((stage.doubt for stage in stages if stage.doubt), "cut short, or nothing was measured")
-            doubts[start] = f"start {start}: {why}"
+    values, doubts, samples = _sound_values(demand, evidence)
     seen = tuple(value for value, _ in values)
-    trial = _trial(demand, values)
-    found_so_far = Found(
+    found = Found(
         _NOT_YET,
         observed=fmean(seen) if seen else None,
-        trial=trial,
+        trial=_trial(demand, values),
         samples=samples or None,
         starts=len(seen),
         values=seen,
@@ -379,11 +362,31 @@ def _over_starts(demand: Demand, evidence: Evidence) -> Found:
     )
     planned = max(MIN_STARTS, evidence.starts)
     if len(seen) >= planned:
-        return found_so_far
+        return found
     why = f": {_common(doubts)}" if doubts else ""
-    reason = f"{len(seen)} of {counted(planned, 'start')} count{why}" if by_start else _NOT_YET
+    reason = f"{len(seen)} of {counted(planned, 'start')} count{why}" if seen or doubts else _NOT_YET
     missing = counted(planned - len(seen), "more start")
-    return found_so_far._replace(outcome="inconclusive", reason=reason, needs=missing, details=tuple(doubts.values()))
+    if evidence.began.profile.get("server", {}).get("engine") == "attach":
+        missing = f"{missing}, of a server that vramp starts"
+    return found._replace(outcome="inconclusive", reason=reason, needs=missing, details=tuple(doubts.values()))
+
+
+def _sound_values(demand: Demand, evidence: Evidence) -> tuple[list[tuple[float, float]], dict[int, str], int]:
+    """The figure at each sound start, why the others have none, and how many requests it is of."""
+    values: list[tuple[float, float]] = []
+    doubts: dict[int, str] = {}
+    requests = 0
+    for start, stages in stages_by_start(evidence, demand.load).items():
+        sound = [(stage, values_of(stage, demand.figure)) for stage in stages if stage.doubt is None]
+        known = [(stage, found) for stage, found in sound if found is not None]
+        if known:
+            stage, found = known[-1]
+            values.append(found)
+            requests += stage.requests.completed
+        else:
+            why = next((stage.doubt for stage in stages if stage.doubt), "cut short, or nothing was measured")
+            doubts[start] = f"start {start}: {why}"
+    return values, doubts, requests
 
 
 def _common(doubts: Mapping[int, str]) -> str:
@@ -597,16 +600,16 @@ _EVENTS: dict[str, Callable[[Result], Iterator[tuple[int, str]]]] = {
 
 def _start_differences(evidence: Evidence) -> Iterator[tuple[int, str]]:
     """Each start against the first; times are left out, because a first start may fill caches."""
-    known = [(number, start) for number, start in starts_of(evidence) if start is not None]
+    known = list(starts_of(evidence))
     for number, start in known[1:]:
         found = [one for one in differences(known[0][1], start) if one.what != "start"]
         yield len(found), f"start {number}: {found[0].words}" if found else ""
 
 
-def starts_of(evidence: Evidence) -> Iterator[tuple[int, ServerStart | None]]:
-    """Every start of the server in the phases about starts and performance."""
-    for number, (_, result) in enumerate(evidence.runs("start", "performance"), start=1):
-        yield number, None if result.server is None else result.server.start
+def starts_of(evidence: Evidence) -> Iterator[tuple[int, ServerStart]]:
+    """Every start of the server in the phases about starts and performance that says what it was like."""
+    known = [result.server.start for _, result in evidence.runs("start", "performance") if result.server is not None]
+    yield from enumerate(known, start=1)
 
 
 def _of_probes(probes: Iterable[ProbeResult]) -> list[Demand]:
@@ -651,7 +654,7 @@ def _values(demand: Demand, evidence: Evidence) -> Iterator[tuple[str, float | s
     if demand.phase == "start":
         name = "total_s" if demand.figure == "start_s" else demand.figure
         for number, start in starts_of(evidence):
-            yield f"start {number}", None if start is None else getattr(start, name)
+            yield f"start {number}", getattr(start, name)
     if demand.phase == "silicon":
         for probe in evidence.probes:
             for figure in probe.figures:
@@ -749,6 +752,6 @@ def values_like(evidence: Evidence) -> dict[tuple[str, str], list[float]]:
                 value = values_of(sound[-1], figure)
                 if value is not None:
                     found.setdefault((figure, load), []).append(value[0])
-    tokens = [start.kv_cache_tokens for _, start in starts_of(evidence) if start is not None]
+    tokens = [start.kv_cache_tokens for _, start in starts_of(evidence)]
     known = [float(count) for count in tokens if count is not None]
     return found | ({("kv_cache_tokens", ""): known} if known else {})
