@@ -476,7 +476,10 @@ def read(model: type[Body], body: bytes) -> Body:
 @cache
 def known_answers() -> dict[str, list[int]]:
     """The tokens of the right answers to the questions that vramp asks, by the question."""
-    return {question.prompt: tokens.encode(f" {question.answer}") for question in questions_of(None, _KNOWN_QUESTIONS)}
+    return {
+        question.prompt: [tokens.CHARACTER_IDS[character] for character in f" {question.answer}"]
+        for question in questions_of(None, _KNOWN_QUESTIONS)
+    }
 
 
 def prompt_ids(body: Generate, *, chat: bool) -> list[int]:

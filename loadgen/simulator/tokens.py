@@ -73,5 +73,9 @@ def _learn(piece: str) -> int:
     number = _AFTER_WORDS + crc32(piece.encode("utf-8", "surrogatepass")) % (VOCABULARY - _AFTER_WORDS)
     if len(_id_of) < _REMEMBERED:
         _id_of[piece] = number
-        _piece_of[number] = piece
+        _piece_of.setdefault(number, piece)
     return number
+
+
+CHARACTER_IDS = {character: _learn(character) for character in " -0123456789"}
+"""The tokens of the characters in numbers; learned first, so that no piece with the same checksum takes their place."""
