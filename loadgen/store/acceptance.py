@@ -29,12 +29,15 @@ from loadgen.schema.certificate import (
     RunMade,
 )
 from loadgen.schema.result import RESULT, Result
+from loadgen.store.journal import JOURNAL, has_older_parts
+from loadgen.store.recover import folded
 from loadgen.store.runs import has_result, read_result
 
 LINES = "accept.jsonl"
 CERTIFICATE = "certificate.json"
 _RENDERED = "certificate."  # the beginning of the names of the certificate and of what is made from it
 _MOST_NAMED = 20
+_FROM_JOURNAL = ("state", "stages", "server", "verdicts")  # of a result: what criteria rest on
 
 
 class LiveRun(NamedTuple):
@@ -104,7 +107,7 @@ def verify(folder: Path) -> list[str]:
     again = msgspec.structs.replace(again, files=certificate.files)
     if not problems and _document(again) != written and again == certificate:
         problems.append(f"{CERTIFICATE}: its bytes are not those that vramp writes")
-    return [*problems, *_changed_fields(certificate, again)]
+    return [*problems, *_changed_fields(certificate, again), *_changed_results(folder)]
 
 
 def _bytes_of(folder: Path) -> bytes:
@@ -158,6 +161,22 @@ def _changed_fields(written: Certificate, again: Certificate) -> Iterator[str]:
                 yield f"{CERTIFICATE}: {differing} of the {name} are not what the evidence says"
         elif before != now:
             yield f"{CERTIFICATE}: {name} is {_short(before)}, the evidence says {_short(now)}"
+
+
+def _changed_results(folder: Path) -> Iterator[str]:
+    """The results that the journals of their runs do not give; the journals of long runs are thinned, and not asked."""
+    evidence = read_evidence(folder)
+    for run, result in sorted(evidence.results.items()):
+        journal = folder / run / JOURNAL
+        if not journal.is_file() or has_older_parts(journal):
+            continue
+        try:
+            again = folded(journal)
+        except ResultError as error:
+            yield f"{run}/{JOURNAL}: {error}"
+            continue
+        if any(getattr(again, name) != getattr(result, name) for name in _FROM_JOURNAL):
+            yield f"{run}/{RESULT}: its journal gives another result"
 
 
 def _short(value: object) -> str:

@@ -157,6 +157,12 @@ def _thinned(part: Path) -> Path:
     return part.with_name(f"{part.name}.gz")
 
 
+def has_older_parts(journal: Path) -> bool:
+    """Whether the run was so long that its journal has several parts, of which the older ones are thinned."""
+    part = part_of(journal, 1)
+    return part.is_file() or _thinned(part).is_file()
+
+
 def _lock(file: BinaryIO) -> None:
     # A filesystem without locks must not prevent the run.
     with contextlib.suppress(OSError):

@@ -6,6 +6,7 @@ second. Damaged lines are skipped, and the result says so.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain, dropwhile
@@ -47,6 +48,12 @@ def recover(folder: Path, *, force: bool = False) -> Path:
     write_result(result, folder / RESULT)
     write_summary(result, folder)
     return folder / RESULT
+
+
+def folded(journal: Path) -> Result:
+    """The result that a journal makes, without writing it; raises `ResultError`."""
+    with tempfile.TemporaryDirectory(prefix="vramp-fold-") as folder:
+        return _fold(journal, Path(folder) / HISTOGRAMS, ())
 
 
 def _mask_logs(folder: Path) -> list[str]:
