@@ -286,8 +286,9 @@ def _require_same(settings: AcceptSettings, folder: Path) -> None:
     """Raise `ResultError` if nothing began there, `ProfileError` if it was another profile or other phases."""
     began = began_in(read_lines(folder))
     if _without_amounts(masked(settings.profile.model_dump(mode="json"))) != _without_amounts(began.profile):
+        by = "" if began.vramp_version == loadgen.__version__ else f" (by vramp {began.vramp_version})"
         raise ProfileError(
-            f"{folder}: the profile or the options are not those that it began with; begin a new acceptance"
+            f"{folder}: the profile or the options are not those that it began with{by}; begin a new acceptance"
         )
     assert settings.profile.accept is not None
     unknown = [phase for phase in settings.profile.accept.phases if phase not in began.phases]

@@ -130,9 +130,10 @@ def _steady(profile: Profile, duration_s: float) -> Profile:
     if accept is not None and accept.burn_in_concurrency is not None:
         highest = highest.model_copy(update={"concurrency": accept.burn_in_concurrency, "rate": None})
     shape = dict(zip(("isl", "osl"), load.shapes[0], strict=True)) if load.shapes else {}
+    plan = PlanSettings(saturation="note", goodput=profile.plan.goodput)
     stage = highest.model_copy(update={"requests": None, "duration": duration_s, "label": None})
     changed = load.model_copy(update={"shapes": [], "rate": [], "rate_points": [], "passes": 1, **shape})
-    return profile.model_copy(update={"load": changed, "stages": [stage], "plan": PlanSettings(saturation="note")})
+    return profile.model_copy(update={"load": changed, "stages": [stage], "plan": plan})
 
 
 async def _runs(
