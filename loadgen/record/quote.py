@@ -32,6 +32,7 @@ CHANCE = 3.0  # standard deviations of the number of arrivals
 MAX_CARRIED = 0.1  # of the streams: with more, E2E is that of the short ones
 MAX_FAILED = 0.01  # of the requests
 FULL_PERCENT = 100.0
+_MAX_COUNT = 1 << 53  # in an edited result, which floats cannot hold
 
 
 class QuotedStage(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,19 +139,19 @@ def _quoted(result: Result, stage: StageResult) -> QuotedStage:
     peaks = {} if compute is None else {"MFU": compute.mfu_percent, "HBM bandwidth": compute.hbm_bandwidth_percent}
     return QuotedStage(
         name=stage.label,
-        concurrency=stage.target.concurrency,
+        concurrency=None if stage.target.concurrency is None else min(stage.target.concurrency, _MAX_COUNT),
         rate=stage.target.rate,
-        isl=stage.isl,
-        osl=stage.osl,
+        isl=min(stage.isl, _MAX_COUNT),
+        osl=min(stage.osl, _MAX_COUNT),
         kind=f"{stage.variant} {stage.pass_number}",
         held=stage.concurrency.mean if is_own else None,
         # Of our own, stages bounded by requests have a share of drain; of other tools', steady states, which is 0.
         whole_run=(wave is not None and wave.counted) or (stage.tail_share is not None) == is_own,
         edges=_edges(stage) if is_own else stage.tail_share,
         measured_s=stage.measured_s,
-        completed=stage.requests.completed if is_counted else None,
-        failed=stage.requests.failed_in_all if is_counted else None,
-        output_tokens=stage.tokens.output if is_counted else None,
+        completed=min(stage.requests.completed, _MAX_COUNT) if is_counted else None,
+        failed=min(stage.requests.failed_in_all, _MAX_COUNT) if is_counted else None,
+        output_tokens=min(stage.tokens.output, _MAX_COUNT) if is_counted else None,
         requests_per_s=stage.throughput.requests_per_s,
         output_tokens_per_s=stage.throughput.output_tokens_per_s,
         osl_mean=stage.tokens.output_per_request if is_counted else None,
@@ -180,7 +181,7 @@ def _known(result: Result, stage: StageResult) -> Iterator[str]:
 def _edges(stage: StageResult) -> float:
     """The measured time in which fewer streams ran than asked for, and the share of a first wave that was counted."""
     wave = stage.first_wave
-    first = wave.streams / stage.requests.completed if wave is not None and wave.counted else 0.0
+    first = min(1.0, wave.streams / stage.requests.completed) if wave is not None and wave.counted else 0.0
     return min(1.0, (stage.tail_share or 0.0) + first)
 
 

@@ -246,7 +246,7 @@ def _limits(stage: StageResult) -> Iterator[tuple[str, SummaryLimit]]:
     if goodput is not None:
         yield "goodput", SummaryLimit(goodput.wanted, goodput.share, goodput.verdict)
     if failures is not None and (failures.allowed or not failures.met):
-        share = failures.count / failures.scheduled if failures.scheduled else None
+        share = min(failures.count, failures.scheduled) / failures.scheduled if failures.scheduled else None
         yield "failed", SummaryLimit(failures.allowed, share, failures.verdict)
 
 

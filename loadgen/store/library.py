@@ -6,6 +6,7 @@ whose message names the file and what is wrong in it.
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -65,19 +66,26 @@ def read_histograms(path: str | os.PathLike[str]) -> list[HistogramInterval]:
                 stage = int(line.split()[1])
             elif line.startswith("Tag="):
                 found.append(_interval(stage, line))
-        except (ValueError, ResultError) as error:
+        except (ValueError, IndexError, ResultError) as error:
             raise ResultError(f"{file}: line {number}: not an interval of vramp: {error}") from error
     return found
 
 
 def _interval(stage: int, line: str) -> HistogramInterval:
-    tag, start_s, duration_s, max_us, encoded = line.split(",")
+    tag, *numbers, encoded = line.split(",")
+    start_s, duration_s, max_us = map(float, numbers)
+    if not all(map(math.isfinite, (start_s, duration_s, max_us))):
+        raise ValueError("a number that is not finite")
     histogram = Histogram.from_hdr(encoded)
-    histogram.max_us = int(float(max_us))  # the encoding keeps only its bucket
+    histogram.max_us = int(max_us)  # the encoding keeps only its bucket
     values_us, counts = histogram.values_us()
-    values_ms = tuple(value / 1000 for value in values_us)
     return HistogramInterval(
-        stage, tag.removeprefix("Tag="), float(start_s), float(duration_s), values_ms, tuple(counts)
+        stage=stage,
+        latency=tag.removeprefix("Tag="),
+        start_s=start_s,
+        duration_s=duration_s,
+        values_ms=tuple(value / 1000 for value in values_us),
+        counts=tuple(counts),
     )
 
 

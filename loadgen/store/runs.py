@@ -44,6 +44,7 @@ class Head(msgspec.Struct, frozen=True):
 
 class _Load(msgspec.Struct, frozen=True):
     endpoint: str | None = None
+    seed: int | None = None
 
 
 class _Profile(msgspec.Struct, frozen=True):
@@ -52,6 +53,7 @@ class _Profile(msgspec.Struct, frozen=True):
     server: dict[str, Any] | None = None
     load: _Load | None = None
     slo: dict[str, Any] | None = None
+    recipe: dict[str, str] | None = None
 
 
 class _Environment(msgspec.Struct, frozen=True):
@@ -60,6 +62,13 @@ class _Environment(msgspec.Struct, frozen=True):
     model: str | None = None
     server_command: list[str] | None = None
     server_env: dict[str, str] | None = None
+    server_instances: list[Any] | None = None
+    engine: str | None = None
+    vllm_version: str | None = None
+    max_model_len: int | None = None
+    host: str | None = None
+    cpu: str | None = None
+    kernel: str | None = None
 
 
 def find_run(text: str) -> Path:

@@ -17,6 +17,7 @@ from loadgen.plan.request import parse_plan
 from loadgen.profile.document import build_profile, load_document, load_profile, variant_names
 from loadgen.profile.schema import Profile
 from loadgen.record.baseline import baseline_of, with_baseline
+from loadgen.record.summary import summary_json, summary_of
 from loadgen.report.certificate import certificate_text
 from loadgen.report.html.certificate import certificate_page
 from loadgen.run.replay import Replay
@@ -24,6 +25,7 @@ from loadgen.run.sweep import read_sweep
 from loadgen.schema.deltas import EncodedHistogram
 from loadgen.schema.journal import Continued
 from loadgen.schema.result import RESULT, Result
+from loadgen.schema.summary import RunSummary
 from loadgen.server.preflight.facts import _facts_of
 from loadgen.server.process.log import MAX_LINE_CHARS, LogTail, split_line, telling_lines
 from loadgen.server.recipes.imported import Choice, Origin, toml_text
@@ -32,6 +34,7 @@ from loadgen.server.vllm.diagnosis import diagnose, kernel_kills
 from loadgen.server.vllm.startup import StartupWatch, last_start
 from loadgen.store.acceptance import certificate_of, read_certificate
 from loadgen.store.journal import JOURNAL, part_of, read_journal
+from loadgen.store.library import HistogramInterval, read_histograms, read_summary
 from loadgen.store.recover import recover
 from loadgen.store.runs import read_result
 from loadgen.telemetry.capture import played, read_capture
@@ -147,6 +150,20 @@ def result(data: bytes) -> Result:
     require_finite(found)
     require_same(found, msgspec.json.decode(msgspec.json.encode(found), type=Result))
     with_baseline(found, baseline_of("x", found))
+    summary = summary_of(found)
+    require_same(summary, msgspec.json.decode(summary_json(summary), type=RunSummary))
+    return found
+
+
+def summary(data: bytes) -> RunSummary:
+    found = read_summary(written("summary.json", data))
+    require_finite(found)
+    return found
+
+
+def histogram_log(data: bytes) -> list[HistogramInterval]:
+    found = read_histograms(written("histograms.hlog", data))
+    require_finite(found)
     return found
 
 

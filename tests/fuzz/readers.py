@@ -99,6 +99,8 @@ READERS = (
     Reader("replayed", documents.replayed, (ResultError,), _LINE),
     Reader("result", documents.result, (ResultError,), _LINE),
     Reader("foreign", documents.result, (ResultError,), _words('"benchmarks" "ttfts" "duration" "completed" "date"')),
+    Reader("summary", documents.summary, (ResultError,), _words('"schema" "stages" "latency_ms" "quote"')),
+    Reader("histogram-log", documents.histogram_log, (ResultError,), _words("Tag= #[Stage , .000 HISTFAAAA")),
     Reader("histogram", documents.histogram, (ResultError,)),
     Reader("sweep", documents.sweep, (ResultError,)),
     Reader("acceptance", documents.acceptance, (ResultError,), _ACCEPTANCE),
