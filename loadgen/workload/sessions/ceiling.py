@@ -17,8 +17,7 @@ from array import array
 from typing import NamedTuple
 
 from loadgen.workload.sessions.play import Play
-
-_COMMON = (-1, -1)
+from loadgen.workload.sessions.tree import COMMON
 
 
 class Hits(NamedTuple):
@@ -56,7 +55,8 @@ class Ceilings:
         this, hits, before = len(self._left), Hits([]), 0
         taken: dict[int, int] = {}
         unbroken = True
-        for key, tokens in self._path(play, index):
+        for part, tokens in play.tree.context(index, self._common_prefix):
+            key = (COMMON if part == COMMON else play.salt, part)
             holders = self._holders.get(key, [])
             covered = 0
             for end, prompt in holders:
@@ -79,13 +79,3 @@ class Ceilings:
         """Drop what only later requests of a play would need, when there will be none."""
         for index in range(len(play.tree.requests)):
             self._holders.pop((play.salt, index), None)
-
-    def _path(self, play: Play, index: int) -> list[tuple[tuple[int, int], int]]:
-        """The parts of a prompt, named so that equal tokens have equal names, with the tokens of each."""
-        path = [((play.salt, piece), tokens) for piece, tokens in play.tree.context(index)]
-        if not self._common_prefix or path[0][0][1] != 0:
-            return path
-        (first, tokens), *rest = path
-        common = min(tokens, self._common_prefix)
-        own = [(first, tokens - common)] if tokens > common else []
-        return [(_COMMON, common), *own, *rest]

@@ -21,6 +21,8 @@ from typing import NamedTuple
 
 import msgspec
 
+COMMON = -1  # in place of a request: what all sessions have at their beginning
+
 
 class SessionRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One request of a session; other requests are named by their place in the tree."""
@@ -53,8 +55,11 @@ class SessionTree(msgspec.Struct, frozen=True):
         """The most tokens of a prompt and its answer together."""
         return max(request.isl + request.osl for request in self.requests)
 
-    def context(self, index: int) -> list[tuple[int, int]]:
-        """The prompt of a request as (request, tokens): so many tokens from the beginning of what is new in each."""
+    def context(self, index: int, common_prefix: int = 0) -> list[tuple[int, int]]:
+        """The prompt of a request as (request, tokens): so many tokens from the beginning of what is new in each.
+
+        Up to `common_prefix` tokens at the beginning of the session are `COMMON`, and not the first request's.
+        """
         pieces, tokens = [], self.requests[index].isl
         here: int | None = index
         while here is not None:
@@ -63,7 +68,12 @@ class SessionTree(msgspec.Struct, frozen=True):
             if tokens > repeated:
                 pieces.append((here, tokens - repeated))
             here, tokens = request.base, repeated
-        return pieces[::-1]
+        pieces.reverse()
+        if common_prefix and pieces[0][0] == 0:
+            tokens = pieces[0][1]
+            common = min(tokens, common_prefix)
+            pieces[:1] = [(COMMON, common), (0, tokens - common)][: 1 + (tokens > common)]
+        return pieces
 
 
 class RecordedRequest(NamedTuple):

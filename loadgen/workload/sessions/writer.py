@@ -15,9 +15,10 @@ import msgspec
 from loadgen.workload.prompts import STAGES_A_RUN, Piece, Prompts, RequestContent
 from loadgen.workload.sessions.data import Sessions
 from loadgen.workload.sessions.play import Play
+from loadgen.workload.sessions.tree import COMMON
 
 _SESSIONS = STAGES_A_RUN - 1  # sessions outlive stages, so their text is drawn as that of a stage of their own
-_COMMON = Piece(_SESSIONS, 1 << 88, 0)
+_COMMON_NUMBER = 1 << 88  # beyond that of any request
 
 
 class SessionWriter:
@@ -37,12 +38,8 @@ class SessionWriter:
         return sum(piece.tokens for piece in pieces) if self._prompts.are_ids else None
 
     def _context(self, play: Play, index: int) -> list[Piece]:
-        pieces = [_piece(play, part, tokens) for part, tokens in play.tree.context(index)]
-        if not self._sessions.common_prefix or play.tree.context(index)[0][0] != 0:
-            return pieces
-        common = min(pieces[0].tokens, self._sessions.common_prefix)
-        own = pieces[0]._replace(tokens=pieces[0].tokens - common)
-        return [_COMMON._replace(tokens=common), *([own] if own.tokens else []), *pieces[1:]]
+        parts = play.tree.context(index, self._sessions.common_prefix)
+        return [_piece(play, part, tokens) for part, tokens in parts]
 
     def _chat(self, play: Play, index: int, answers: Mapping[int, str]) -> bytes:
         """The messages up to a request: those of the requests whose whole contexts it continues, each with its answer.
@@ -67,6 +64,8 @@ class SessionWriter:
 
 
 def _piece(play: Play, request: int, tokens: int) -> Piece:
+    if request == COMMON:
+        return Piece(_SESSIONS, _COMMON_NUMBER, tokens)
     # The low bits decide where in the random text a piece begins, so they differ between plays and between requests.
     number = ((request + 1 << 40) + play.salt << 16) + (977 * play.salt + request) % (1 << 16)
     return Piece(_SESSIONS, number, tokens)
