@@ -141,6 +141,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     longest_prompt: int = 0
     longest_stream: int = 0  # tokens of prompt and answer together
     random_prompts: bool = True  # no prompt has a prefix in common with an earlier one
+    sessions: bool = False  # the load is live sessions, whose requests repeat the ones before them
     published: bool = False  # the profile reproduces a publication, whose figures are compared with the run's
 
     def number(self, flag: str, default: int | None = None) -> int | None:
@@ -266,6 +267,7 @@ def facts_of(setup: Setup) -> Facts:
         longest_prompt=max((stage.work.longest_prompt(stage.isl, stage.osl) for stage in plan), default=0),
         longest_stream=max((stage.work.longest(stage.isl, stage.osl) for stage in plan), default=0),
         random_prompts=not any(stage.work.repeats for stage in plan),
+        sessions=any(stage.work.sessions is not None for stage in plan),
         published=setup.profile.reference is not None,
     )
 

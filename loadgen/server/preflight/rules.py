@@ -434,6 +434,21 @@ def prefix_caching_random(facts: Facts) -> str | None:
     return "enable-prefix-caching is on, which is the default, and every prompt is random" if on else None
 
 
+@_rule("warns", "enable-prefix-caching = true", "vLLM 0.32.0", vllm=">=0.8", tunes=True)
+def prefix_caching_sessions(facts: Facts) -> str | None:
+    """each request of a session repeats the context of the one before, which is then computed anew"""
+    off = facts.sessions and facts.args.get("enable-prefix-caching") is False
+    return "enable-prefix-caching = false, and the load is sessions" if off else None
+
+
+@_rule("info", "enable-prompt-tokens-details = true", "vLLM 0.32.0", vllm=">=0.8")
+def cached_tokens_unknown(facts: Facts) -> str | None:
+    """the server then says for each request how much of its prompt was cached; its counters also include priming and
+    other clients"""
+    silent = facts.sessions and facts.args.get("enable-prompt-tokens-details") is not True
+    return "enable-prompt-tokens-details is off, and the load is sessions" if silent else None
+
+
 @_rule(
     "info",
     "a lower tensor-parallel-size, and more instances",

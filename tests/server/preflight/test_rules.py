@@ -243,6 +243,14 @@ CASES: dict[str, tuple[list[Facts], list[Facts]]] = {
         [h100(), cpu(args={"enable-prefix-caching": True})],
         [h100(args={"enable-prefix-caching": False}), h100(random_prompts=False)],
     ),
+    "prefix-caching-sessions": (
+        [h100(args={"enable-prefix-caching": False}, sessions=True)],
+        [h100(sessions=True), h100(args={"enable-prefix-caching": False})],
+    ),
+    "cached-tokens-unknown": (
+        [h100(sessions=True)],
+        [h100(), h100(args={"enable-prompt-tokens-details": True}, sessions=True)],
+    ),
     "tensor-parallel-throughput": (
         [llama(args=tp(8), peak_streams=64)],
         [
