@@ -6,7 +6,7 @@ from itertools import takewhile
 import pytest
 
 from loadgen.errors import ProfileError
-from loadgen.plan.from_profile import ladder_loads, next_stages, stages_of
+from loadgen.plan.from_profile import SESSIONS_S, ladder_loads, next_stages, stages_of
 from loadgen.plan.stage import Measured, Stage, check_lengths
 from loadgen.profile.document import build_profile
 from loadgen.workload.arrivals import arrival_offsets_s
@@ -178,3 +178,23 @@ def test_what_cannot_be_is_refused_before_anything_starts(parts: dict[str, objec
 def test_no_load_without_an_end_is_a_plan_of_its_own() -> None:
     with pytest.raises(ProfileError, match="needs a duration to end"):
         plan(load={"concurrency": [0, 8]})
+
+
+SESSIONS = {"data": "sample", "scale": 0.1}
+
+
+def test_sessions_are_a_closed_loop_that_time_bounds() -> None:
+    (stage,) = plan(load={"sessions": SESSIONS, "concurrency": 4, "max_concurrency": 2})
+    assert (stage.concurrency, stage.max_concurrency, stage.requests, stage.duration_s) == (4, 2, None, SESSIONS_S)
+
+
+def test_sessions_have_no_rate() -> None:
+    with pytest.raises(ProfileError, match="sessions need a concurrency, the number of live ones, not a rate"):
+        plan(load={"sessions": SESSIONS, "rate": 2})
+
+
+def test_sessions_beyond_the_model_are_to_end_before() -> None:
+    limits = {"concurrency": 4, "sessions": SESSIONS | {"max_context": 9000}}
+    check_lengths(plan(load=limits), 9000, where="p.toml")
+    with pytest.raises(ProfileError, match=r"end sessions before .* load\.sessions\.max_context = 800"):
+        check_lengths(plan(load=limits), 800, where="p.toml")

@@ -174,3 +174,14 @@ def test_what_only_looks_like_a_number_is_reported(path: str, name: str, text: s
 )
 def test_what_is_this_machine_alone(host: str, loopback: bool) -> None:
     assert is_loopback(host) == loopback
+
+
+def test_sessions_by_option_keep_the_profile_s_other_settings_of_them(tmp_path: Path) -> None:
+    file = tmp_path / "agents.toml"
+    file.write_text(
+        '[server]\nengine = "simulator"\n[load]\nsessions = { data = "sample", max_gap = "5s", salt = "session" }\n'
+    )
+    options = parsed(str(file), "--sessions", "generated", "--seed", "3")
+    sessions = profile_from(*document_of(options), options).load.sessions
+    assert sessions is not None
+    assert (sessions.data, sessions.max_gap, sessions.salt) == ("generated", 5, "session")
