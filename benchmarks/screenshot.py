@@ -9,13 +9,17 @@ say nothing about the GPUs of the publication.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
+import random
 import shutil
 import time
 import tomllib
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from msgspec.structs import asdict, replace
 from textual.pilot import Pilot
 
 from benchmarks.running import ROOT, attach, finish, scratch
@@ -30,11 +34,14 @@ from loadgen.run.operations import Abort, Stop
 from loadgen.run.remote import RemoteRun
 from loadgen.run.run import Run
 from loadgen.run.settings import RunSettings
+from loadgen.schema.result import RESULT, Result
 from loadgen.store.acceptance import demands_of
+from loadgen.store.runs import write_result
 from tests.chromium import chromium
 from tests.cluster.machines import cluster
 from tests.cluster.operating import vramp, write_profile
 from tests.telemetry.test_exporter import served
+from tests.tui.cockpit import rows_of
 from tui.app import Cockpit
 from tui.screens.accept import AcceptScreen
 
@@ -267,6 +274,44 @@ def recipe() -> Profile:
     )
 
 
+async def take_trend(folder: Path) -> None:
+    """Forty copies of a simulated run, whose rates vary by 1 % around a value that rises by 4 % with the last version.
+
+    Rates and versions are made up: the picture shows what a trend looks like, and nothing of vLLM.
+    """
+    server = {"engine": "simulator", "served_model_name": "simulated-70b", "args": VARIANTS["wide"]}
+    load = STEPS | {"concurrency": [16], "duration": "20s"}
+    result = await finish(build_profile({"name": "nightly", "server": server, "load": load}, where="screenshot"))
+    draw = random.Random(3)
+    for day in range(40):
+        version = ("0.29.0", "0.30.0", "0.31.0", "0.32.0")[day // 10]
+        scale = draw.gauss(1.04 if version == "0.32.0" else 1.0, 0.01)
+        started = datetime(2026, 10, 1, 3, tzinfo=UTC) + timedelta(days=day)
+        run = folder / "runs" / f"{started:%Y%m%dT%H%M%SZ}-nightly"
+        run.mkdir(parents=True)
+        write_result(_copied(result, started, version, scale), run / RESULT)
+    with contextlib.chdir(folder):
+        cockpit = Cockpit()
+        async with cockpit.run_test(size=(160, 45)) as pilot:
+            await pilot.press("p")
+            while "since 0.32.0" not in "\n".join(rows_of(cockpit)):
+                await pilot.pause(0.5)
+            (ROOT / "docs/images/trend.svg").write_text(cockpit.export_screenshot(title="vramp"), encoding="utf-8")
+
+
+def _copied(result: Result, started: datetime, version: str, scale: float) -> Result:
+    """The run as if it had started then, on this version, with its rates scaled and nothing to doubt them."""
+    (stage,) = result.stages
+    rates = {name: value * scale for name, value in asdict(stage.throughput).items() if value is not None}
+    environment = result.environment | {"engine": "vllm", "vllm_version": version}
+    return replace(
+        result,
+        started_at=started.isoformat(),
+        environment=environment,
+        stages=[replace(stage, throughput=replace(stage.throughput, **rates), limited=False, inconclusive=None)],
+    )
+
+
 async def take_frontier(folder: Path) -> None:
     runs = []
     for name, args in VARIANTS.items():
@@ -298,6 +343,7 @@ if __name__ == "__main__":
         asyncio.run(take_stall())
         asyncio.run(take_exporter())
         asyncio.run(take_sessions())
+        asyncio.run(take_trend(folder / "trend"))
         if os.geteuid() == 0 and shutil.which("sshd"):
             asyncio.run(take_cluster(folder / "cluster"))
         if shutil.which("chromedriver"):

@@ -59,7 +59,7 @@ def runs_json(folder: str, runs: Sequence[NamedRun], found: Sequence[Trend]) -> 
 def trend_section(trend: Trend) -> Section:
     """The runs and the versions of a trend."""
     left_out = sum(not point.counts for point in trend.points)
-    notes = [Note("", f"{counted(left_out, 'run')} in brackets not counted: {_doubts(trend)}")] if left_out else []
+    notes = [Note("", f"{counted(left_out, 'run')} in brackets not counted: {doubts_of(trend)}")] if left_out else []
     return Section(
         f"{trend.title} at {trend.load}",
         [Table(_points(trend), trend.points), Table(_versions(trend), trend.versions)],
@@ -68,7 +68,8 @@ def trend_section(trend: Trend) -> Section:
     )
 
 
-def _doubts(trend: Trend) -> str:
+def doubts_of(trend: Trend) -> str:
+    """Why runs are not counted, each reason once; empty if all are."""
     bound = "the figure is only a lower bound"
     return "; ".join(dict.fromkeys(point.doubt or bound for point in trend.points if not point.counts))
 

@@ -82,7 +82,7 @@ class PastScreen(ListScreen):
 
         found = await asyncio.to_thread(runs_listed, RUNS, details=True, read=read)
         self._runs = {name: _listed(name, summary, entry) for name, summary, entry in found}
-        self._reading = False
+        self._reading, self._detail = False, None  # a trend over some of the runs is none
         self.fill()
 
     def _show_arrived(self) -> None:
@@ -120,7 +120,7 @@ class PastScreen(ListScreen):
         if run is None or summary is None or entry is None:
             return
         alike = [(other, *rest[1:]) for other, rest in list(self._runs.items()) if _group(rest[1]) == _group(summary)]
-        found = await asyncio.to_thread(_trends, alike, best_load(entry))
+        found = await asyncio.to_thread(_trends, alike, best_load(entry)) if not self._reading else []
         self._detail = name, run if run.is_acceptance else whole, found
         self.show_detail()
 
