@@ -22,7 +22,7 @@ import msgspec
 from loadgen.errors import UNDECODABLE
 from loadgen.format import counted, duration, harmless, percent
 
-MAX_TOKENS = 2**31 - 1
+_MAX_TOKENS = 2**31 - 1
 MAX_SECONDS = 1e11  # thousands of years: more is not a valid time
 MAX_IDS = 2**64  # ids may be 64-bit hashes
 _MAX_DISORDER = 0.01  # share of rows out of order above which the file is refused
@@ -253,8 +253,8 @@ def _csv_parser(csv: _Csv, names: list[str]) -> Callable[[bytes], TraceRow]:
             raise ValueError(f"expected {counted(len(names), 'column')} as in the header, found {len(fields)}; {why}")
         return TraceRow(
             _value(csv.at, fields[at], csv.seconds, csv.time, MAX_SECONDS),
-            int(_value(csv.isl, fields[isl], int, "a whole number of tokens", MAX_TOKENS)),
-            int(_value(csv.osl, fields[osl], int, "a whole number of tokens", MAX_TOKENS)),
+            int(_value(csv.isl, fields[isl], int, "a whole number of tokens", _MAX_TOKENS)),
+            int(_value(csv.osl, fields[osl], int, "a whole number of tokens", _MAX_TOKENS)),
         )
 
     return parse
@@ -279,7 +279,7 @@ def _json_row(block_size: int, line: bytes) -> TraceRow:
     if at_s is None or not 0 <= at_s <= MAX_SECONDS:
         raise ValueError(f"expected {_JSON}; timestamp is {'missing' if at_s is None else 'not a time'}")
     for name, tokens in (("input_length", row.input_length), ("output_length", row.output_length)):
-        if not 0 <= tokens <= MAX_TOKENS:
+        if not 0 <= tokens <= _MAX_TOKENS:
             raise ValueError(f"{name}: expected a number of tokens, not {tokens}")
     ids = row.hash_ids or ()
     blocks = row.input_length / block_size

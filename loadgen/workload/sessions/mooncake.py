@@ -12,8 +12,9 @@ from typing import Annotated
 
 import msgspec
 
+from loadgen.distributions import MAX_TOKENS
 from loadgen.workload.sessions.tree import RecordedRequest, SessionTree, session_tree
-from loadgen.workload.traces import EMPTY_ANSWER, EMPTY_PROMPT, MAX_IDS, MAX_SECONDS, MAX_TOKENS
+from loadgen.workload.traces import EMPTY_ANSWER, EMPTY_PROMPT, MAX_IDS, MAX_SECONDS
 
 _SHAPE = '{"session_id": "...", "timestamp": milliseconds, "input_length": tokens, "output_length": tokens}'
 

@@ -17,9 +17,10 @@ from hashlib import blake2b
 
 import msgspec
 
+from loadgen.distributions import MAX_TOKENS
 from loadgen.errors import UNDECODABLE
-from loadgen.workload.sessions.tree import RecordedRequest, SessionTree, session_tree
-from loadgen.workload.traces import EMPTY_ANSWER, EMPTY_PROMPT, MAX_SECONDS, MAX_TOKENS
+from loadgen.workload.sessions.tree import RecordedRequest, SessionTree, common_start, session_tree
+from loadgen.workload.traces import EMPTY_ANSWER, EMPTY_PROMPT, MAX_SECONDS
 
 BLOCK_SIZE = 64
 _GENERATES = ("chat", "generate_content", "generate", "text_completion")
@@ -63,6 +64,7 @@ def otel_session(spans: Sequence[Span], left_out: Counter[str]) -> SessionTree |
     chains: dict[str, int] = {"": 0}
     parents: list[int | None] = [None]
     ended_s: dict[int, float] = {}
+    asked: dict[int, Sequence[tuple[int, int]]] = {}  # the messages of each chain's last request
     recorded = []
     for span in requests:
         if not span.isl or not span.osl:
@@ -80,7 +82,9 @@ def otel_session(spans: Sequence[Span], left_out: Counter[str]) -> SessionTree |
             parents.append(chain)
             chain = len(parents) - 1
         ended_s[chain] = max(span.end_s, ended_s.get(chain, -math.inf))
-        recorded.append(RecordedRequest(span.start_s, span.end_s, span.isl, span.osl, chain, _blocks(span)))
+        repeats = _repeated(span, asked.get(chain, asked.get(0, [])))
+        recorded.append(RecordedRequest(span.start_s, span.end_s, span.isl, span.osl, chain, repeats=repeats))
+        asked[chain] = span.messages
     return session_tree(spans[0].session, BLOCK_SIZE, recorded, parents) if recorded else None
 
 
@@ -99,19 +103,11 @@ def _agents_above(span: Span, by_id: Mapping[str, Span]) -> list[str]:
     return above[::-1][1:]
 
 
-def _blocks(span: Span) -> list[int] | None:
-    """Ids of the prompt's blocks: equal exactly where all messages up to a block's end are, as far as is known."""
+def _repeated(span: Span, earlier: Sequence[tuple[int, int]]) -> int | None:
+    """The tokens of a prompt in the messages that begin an earlier one, too; None if it has none that are known."""
     total = sum(size for _, size in span.messages)
-    if not total:
-        return None
-    ids: list[int] = []
-    prefix, written = 0, 0.0
-    for digest, size in span.messages:
-        prefix = hash((prefix, digest, size))
-        written += size / total * span.isl
-        while (len(ids) + 1) * BLOCK_SIZE <= written + 1e-6:
-            ids.append(hash((prefix, len(ids))))
-    return ids
+    alike = sum(size for _, size in span.messages[: common_start(earlier, span.messages)])
+    return span.isl * alike // total if total else None
 
 
 def _spans_in(document: object) -> Iterator[object]:

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from loadgen.distributions import MAX_TOKENS
 from loadgen.format import counted
 from loadgen.workload.sessions.tree import RecordedRequest, SessionTree, session_tree
-from loadgen.workload.traces import EMPTY_ANSWER, EMPTY_PROMPT, MAX_SECONDS, MAX_TOKENS
+from loadgen.workload.traces import EMPTY_ANSWER, EMPTY_PROMPT, MAX_SECONDS
 
 _MAX_NESTING = 16
 _SHAPE = '{"id": "...", "block_size": 64, "requests": [{"t": seconds, "in": tokens, "out": tokens, "hash_ids": [...]}]}'
