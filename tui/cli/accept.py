@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from loadgen.criteria import PHASES
 from loadgen.errors import ProfileError, ResultError
 from loadgen.format import duration
 from loadgen.profile.accept import Accept
+from loadgen.profile.schema import Profile
 from loadgen.report.certificate import certificate_suites, criterion_line, headline, write_ctrf
 from loadgen.report.html.certificate import PAGE
 from loadgen.report.junit import write_junit
@@ -19,7 +20,7 @@ from loadgen.run.accept.acceptance import Acceptance, AcceptSettings
 from loadgen.run.accept.live import views
 from loadgen.run.accept.phases import identity_of, look_at_box
 from loadgen.schema.accept_view import AcceptView
-from loadgen.schema.certificate import Outcome
+from loadgen.schema.certificate import Demand, Outcome
 from loadgen.store.acceptance import CERTIFICATE, LINES, demands_of, read_certificate, verify
 from loadgen.store.runs import RUNS
 from tui.cli.headless import Progress, drive
@@ -53,7 +54,7 @@ def accept(words: list[str]) -> int:
         raise ProfileError(str(error)) from error
     print_status(f"acceptance: {acceptance.folder}")
     if options.headless or plain_reason() is not None:
-        interrupted = asyncio.run(drive(views(acceptance), acceptance.apply, _Lines().begin))
+        interrupted = asyncio.run(drive(views(acceptance), acceptance.apply, _progress))
     else:
         interrupted = _in_cockpit(acceptance)
     return _conclude(acceptance.folder, options, interrupted=interrupted)
@@ -105,9 +106,7 @@ def _settings(options: argparse.Namespace) -> AcceptSettings:
     if profile.server.engine == "none":
         raise ProfileError(f'{where}: server.engine = "none": there is no server to accept')
     profile = profile.model_copy(update={"accept": profile.accept or Accept()})
-    # The boxes of --like must have the GPUs of this one.
-    box = identity_of(asyncio.run(look_at_box(profile)), profile) if options.like else None
-    demands, not_tested, like = demands_of(profile, options.like or [], box)
+    demands, not_tested, like = _demands(profile, options.like or []) if options.resume is None else ((), (), ())
     return AcceptSettings(
         profile=profile,
         where=where,
@@ -120,6 +119,11 @@ def _settings(options: argparse.Namespace) -> AcceptSettings:
     )
 
 
+def _demands(profile: Profile, like: Sequence[Path]) -> tuple[tuple[Demand, ...], tuple[str, ...], tuple[str, ...]]:
+    """What a profile demands, what is not tested, and the boxes of `like`, which must have the GPUs of this one."""
+    return demands_of(profile, like, identity_of(asyncio.run(look_at_box(profile)), profile) if like else None)
+
+
 def _unfinished(name: str) -> Path | None:
     """The newest acceptance of a profile, if it has no verdict yet."""
     newest = max((path.parent for path in RUNS.glob(f"*Z-{name}-accept*/{LINES}")), default=None)
@@ -128,27 +132,22 @@ def _unfinished(name: str) -> Path | None:
     return newest
 
 
-class _Lines:
-    """Prints phases as they begin and end, and the progress of the run that goes on."""
+def _progress(print_line: Callable[[str], None]) -> Callable[[AcceptView], None]:
+    """What prints phases as they begin, and the progress of the run that goes on."""
+    phase, run, progress = None, "", Progress(print_line)
 
-    def __init__(self) -> None:
-        self.last: AcceptView | None = None
-        self._print_line: Callable[[str], None] = print_status
-        self._run: Progress | None = None
+    def update(view: AcceptView) -> None:
+        nonlocal phase, run, progress
+        if view.phase not in (None, phase):
+            phase = view.phase
+            print_line(f"phase {phase}: {PHASES[phase]}; at least {duration(view.left_s)} left")
+        if view.run not in ("", run):
+            run, progress = view.run, Progress(print_line)
+            print_line(f"run {run}")
+        if view.snapshot is not None:
+            progress.update(view.snapshot)
 
-    def begin(self, print_line: Callable[[str], None]) -> Callable[[AcceptView], None]:
-        self._print_line = print_line
-        return self.update
-
-    def update(self, view: AcceptView) -> None:
-        before, self.last = self.last, view
-        if view.phase is not None and (before is None or before.phase != view.phase):
-            self._print_line(f"phase {view.phase}: {PHASES[view.phase]}; at least {duration(view.left_s)} left")
-        if view.run and (before is None or before.run != view.run):
-            self._print_line(f"run {view.run}")
-            self._run = Progress(self._print_line)
-        if view.snapshot is not None and self._run is not None:
-            self._run.update(view.snapshot)
+    return update
 
 
 def _conclude(folder: Path, options: argparse.Namespace, *, interrupted: bool) -> int:

@@ -54,7 +54,7 @@ class AcceptSettings:
     profile: Profile  # with the starts and hours that the command line asks for
     where: str  # names it in messages
     repeats: bool  # whether the phases were named one by one, so that one that failed is tried again
-    demands: tuple[Demand, ...] = ()
+    demands: tuple[Demand, ...] = ()  # none to continue: those that it began with hold
     not_tested: tuple[str, ...] = ()
     like: tuple[str, ...] = ()
     by: str | None = None
@@ -95,9 +95,8 @@ class Acceptance:
         """
         self.settings = settings
         # Before a folder is claimed: a mistake leaves nothing behind.
-        self.questions = _questions(settings)
-        if folder is not None:
-            _require_same(settings, folder)
+        demands = settings.demands if folder is None else _began_alike(settings, folder).demands
+        self.questions = _questions(self.accept, demands)
         self.folder = folder or claim_folder(f"{settings.profile.name}-accept", datetime.now(UTC))
         self._log = AcceptLog(self.folder)
         self.made: list[Made] = []
@@ -275,15 +274,17 @@ class Acceptance:
         return made
 
 
-def _questions(settings: AcceptSettings) -> Sequence[Question]:
+def _questions(accept: Accept, demands: Sequence[Demand]) -> Sequence[Question]:
     """What is asked in phase output, if a share of right answers is demanded."""
-    accept = settings.profile.accept or Accept()
-    asks = any(demand.figure == EXACT_MATCH for demand in settings.demands)
+    asks = any(demand.figure == EXACT_MATCH for demand in demands)
     return questions_of(accept.questions, accept.question_count) if asks else ()
 
 
-def _require_same(settings: AcceptSettings, folder: Path) -> None:
-    """Raise `ResultError` if nothing began there, `ProfileError` if it was another profile or other phases."""
+def _began_alike(settings: AcceptSettings, folder: Path) -> AcceptBegan:
+    """How the acceptance in a folder began, with the same profile and these phases, or more.
+
+    Raises `ResultError` if nothing began there, `ProfileError` if it was another profile or other phases.
+    """
     began = began_in(read_lines(folder))
     if _without_amounts(masked(settings.profile.model_dump(mode="json"))) != _without_amounts(began.profile):
         by = "" if began.vramp_version == loadgen.__version__ else f" (by vramp {began.vramp_version})"
@@ -296,6 +297,7 @@ def _require_same(settings: AcceptSettings, folder: Path) -> None:
         raise ProfileError(
             f"{folder}: --phase {unknown[0]}: it began with {', '.join(began.phases)}; begin a new acceptance"
         )
+    return began
 
 
 def began_in(lines: Sequence[AcceptLine]) -> AcceptBegan:

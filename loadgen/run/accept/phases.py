@@ -266,7 +266,8 @@ def _facts(found: Examination, vllm: str | None) -> Iterator[FactFound]:
     yield fact("driver", _driver(found), reason="no driver of GPUs is loaded")
     yield fact("kernel", found.versions["kernel"])
     yield fact("vllm", vllm, reason="vramp starts no vLLM from an installation here")
-    yield fact("gpus", float(len(gpus)))
+    unmeasured = bool(found.tried) and not gpus  # there is a sign of GPUs, but nothing reads them
+    yield fact("gpus", None if unmeasured else float(len(gpus)), reason="no GPU could be measured")
     for exam in gpus:
         subject = f"gpu {exam.gpu.index}"
         yield fact("gpu_name", exam.gpu.name, subject)
