@@ -295,6 +295,13 @@ async def test_ready_is_whoever_answers_and_does_not_say_otherwise(health: int, 
         assert await client.is_ready() is ready
 
 
+async def test_nothing_is_sent_once_it_is_closed() -> None:
+    async with ServerClient("http://127.0.0.1:1") as client:
+        pass
+    with pytest.raises(ServerError, match="not sent: the run disconnects"):
+        await client.metrics_text()
+
+
 async def test_a_slash_is_added_on_the_same_host_only() -> None:
     def answer(head: str, body: bytes) -> Answer:
         if head.startswith("GET /metrics/ "):
