@@ -407,6 +407,7 @@ class NamedSummary(NamedTuple):
     title: str
     summary: Summary
     load: str = ""
+    is_counted: bool = True  # otherwise another tool's file does not say of how many values it is
 
 
 def statistic_columns(names: str) -> list[Column[NamedSummary]]:
@@ -414,7 +415,9 @@ def statistic_columns(names: str) -> list[Column[NamedSummary]]:
     return [
         Column(
             {"p999": "p99.9"}.get(name, name),
-            lambda row, name=name: Statistic.of(row.summary, name),  # type: ignore[misc]
+            lambda row, name=name: (  # type: ignore[misc]
+                Statistic.of(row.summary, name) if row.is_counted or name != "count" else None
+            ),
             short="median" if name == "p50" else "",
             decimals=0 if name == "count" else 2,
             width=12,

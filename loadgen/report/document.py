@@ -167,7 +167,7 @@ def latency(stages: Sequence[StageResult], statistics: str) -> Section:
     measured = [stage for stage in stages if has_numbers(stage) and not stage.curve]
     names = titles(stages)
     rows = [
-        NamedSummary(title, stage.latency_ms.get(name, Summary(count=0)), names[stage.index])
+        NamedSummary(title, stage.latency_ms.get(name, Summary(count=0)), names[stage.index], stage.duration_s > 0)
         for name, title in latency_titles(measured).items()
         for stage in measured
         if name != "e2e" or stage.e2e_inconclusive is None

@@ -15,7 +15,8 @@ import msgspec
 
 from loadgen.metrics.mfu import flags_of
 from loadgen.record.subject import hardware_of, model_of
-from loadgen.report.notes import has_numbers, latencies
+from loadgen.report.notes import latencies
+from loadgen.report.vllm_json import can_be_written
 from loadgen.schema.deltas import Summary
 from loadgen.schema.result import Result, StageResult
 
@@ -31,7 +32,7 @@ _STATISTICS = {name: name for name in ("mean", "stddev", "min", "p50", "p90", "p
 
 def llm_d_reports(result: Result) -> list[dict[str, Any]]:
     """A report a stage in which requests were sent or answered."""
-    return [_report(result, stage) for stage in result.stages if stage.requests.sent or has_numbers(stage)]
+    return [_report(result, stage) for stage in result.stages if can_be_written(result, stage)]
 
 
 def _report(result: Result, stage: StageResult) -> dict[str, Any]:

@@ -31,7 +31,13 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 
 def vllm_documents(result: Result) -> list[dict[str, Any]]:
     """A document per stage in which requests were sent or answered."""
-    return [_document(result, stage) for stage in result.stages if stage.requests.sent or has_numbers(stage)]
+    return [_document(result, stage) for stage in result.stages if can_be_written(result, stage)]
+
+
+def can_be_written(result: Result, stage: StageResult) -> bool:
+    """Whether a stage has requests to write; rows of another tool without a duration do not say how many."""
+    known = result.measured_by is None or stage.duration_s > 0
+    return known and (stage.requests.sent > 0 or has_numbers(stage))
 
 
 def with_requests(documents: Sequence[dict[str, Any]], rows: Iterable[KeptRow]) -> list[dict[str, Any]]:

@@ -316,6 +316,8 @@ def test_rows_of_inferencex_do_not_say_how_many_requests_failed(tmp_path: Path) 
     report = text_report(result)
     assert "some/model on 8 \N{MULTIPLICATION SIGN} MI300X" in report and "1970" not in report
     assert "Healthy? Not known: InferenceX does not say how many requests failed." in report
+    assert "TTFT  conc 16           -       62.50" in report, "how many requests are assumed is in no table"
+    assert vllm_documents(result) == []
     rows = json.loads((FILES / "inferencex_rows.json").read_text())
     of_api = {
         key: rows[0].pop(key) for key in list(rows[0]) if key.startswith(("mean", "median", "p99", "std", "tput"))
