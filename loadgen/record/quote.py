@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from loadgen.metrics.verdicts import merged
 from loadgen.record.subject import model_of
 from loadgen.schema.quote import Quote, QuoteProblem
 from loadgen.schema.result import Result, StageResult
@@ -32,6 +33,7 @@ CHANCE = 3.0  # standard deviations of the number of arrivals
 MAX_CARRIED = 0.1  # of the streams: with more, E2E is that of the short ones
 MAX_FAILED = 0.01  # of the requests
 FULL_PERCENT = 100.0
+_OUTPUT = ("output-drift", "output-broken", "output-degenerate")  # ids of verdicts
 _MAX_COUNT = 1 << 53  # in an edited result, which floats cannot hold
 
 
@@ -45,6 +47,7 @@ class QuotedStage(msgspec.Struct, frozen=True, kw_only=True):
     osl: int = 0
     kind: str = ""  # loads of one kind differ in nothing else: not in the server's variant, not in the cache's state
     held: float | None = None  # measured mean of open streams
+    behind: str | None = None  # how an open loop fell behind; empty if it did not, as far as that was measured
     whole_run: bool = True  # the figures include ramp-in and drain
     edges: float | None = None  # the share of the measured time in ramp-in and drain, if that was measured
     measured_s: float | None = None
@@ -71,6 +74,7 @@ class QuotedRun(msgspec.Struct, frozen=True, kw_only=True):
     stages: Sequence[QuotedStage]
     simulated: bool = False
     cut_short: str = ""  # how the run ended before its plan
+    faults: Sequence[str] | None = None  # of GPUs, host and server; None if no GPU was measured
     named: Mapping[str, str | None] = {}  # what a reader needs to measure it again; None is missing
 
 
@@ -119,6 +123,7 @@ def _run(result: Result, stages: Sequence[QuotedStage]) -> QuotedRun:
         stages=stages,
         simulated=environment.get("engine") == "simulator",
         cut_short="" if result.state == "complete" else f"{result.state.replace('_', ' ')}: {reason.rstrip('.')}",
+        faults=_faults(result),
         named={
             "the model": None if model == "unknown model" else model,
             "the engine's version": environment.get("vllm_version"),
@@ -126,6 +131,11 @@ def _run(result: Result, stages: Sequence[QuotedStage]) -> QuotedRun:
             "how the server was started": " ".join(started or ()) or None,
         },
     )
+
+
+def _faults(result: Result) -> list[str] | None:
+    found = [f"{one.subject}: {one.text}" for one in merged(result.verdicts) if one.bad and one.id not in _OUTPUT]
+    return found or ([] if result.gpus and result.measured_by is None else None)
 
 
 def _quoted(result: Result, stage: StageResult) -> QuotedStage:
@@ -140,11 +150,12 @@ def _quoted(result: Result, stage: StageResult) -> QuotedStage:
     return QuotedStage(
         name=stage.label,
         concurrency=None if stage.target.concurrency is None else min(stage.target.concurrency, _MAX_COUNT),
-        rate=stage.target.rate,
+        rate=stage.target.rate if stage.target.arrival != "replay" else None,  # which a trace has only on average
         isl=min(stage.isl, _MAX_COUNT),
         osl=min(stage.osl, _MAX_COUNT),
         kind=f"{stage.variant} {stage.pass_number}",
         held=stage.concurrency.mean if is_own else None,
+        behind=_behind(stage),
         # Of our own, stages bounded by requests have a share of drain; of other tools', steady states, which is 0.
         whole_run=(wave is not None and wave.counted) or (stage.tail_share is not None) == is_own,
         edges=_edges(stage) if is_own else stage.tail_share,
@@ -164,6 +175,13 @@ def _quoted(result: Result, stage: StageResult) -> QuotedStage:
     )
 
 
+def _behind(stage: StageResult) -> str | None:
+    loop, rate = stage.open_loop, stage.target.rate
+    if loop is None or loop.behind is None or rate is None:
+        return None
+    return f"at {stage.label}, {loop.words(rate)}" if loop.behind else ""
+
+
 def _known(result: Result, stage: StageResult) -> Iterator[str]:
     """The rules for whose verdicts a stage has the evidence; another tool's file has none."""
     if result.measured_by is None:
@@ -180,8 +198,8 @@ def _known(result: Result, stage: StageResult) -> Iterator[str]:
 
 def _edges(stage: StageResult) -> float:
     """The measured time in which fewer streams ran than asked for, and the share of a first wave that was counted."""
-    wave = stage.first_wave
-    first = min(1.0, wave.streams / stage.requests.completed) if wave is not None and wave.counted else 0.0
+    wave, completed = stage.first_wave, stage.requests.completed
+    first = min(wave.streams, completed) / completed if wave is not None and wave.counted else 0.0
     return min(1.0, (stage.tail_share or 0.0) + first)
 
 
@@ -213,15 +231,17 @@ def _is_short(stage: QuotedStage) -> bool:
 
 def _offered_rate(run: QuotedRun) -> Outcome:
     """An open loop that falls behind: its latencies grow for as long as it is measured."""
-    broken, checked = [], False
+    broken: list[str] = []
+    checked = False
     for stage in run.stages:
         e2e_s, completed = stage.mean_ms.get("e2e", 0.0) / 1000, stage.completed or 0
-        if stage.rate is None or not stage.measured_s or completed < MIN_VALUES:
-            continue
-        checked, least = True, 1 - max(MAX_BEHIND, CHANCE / math.sqrt(completed))
-        arrivals_s = stage.measured_s - (e2e_s if stage.whole_run else 0.0)
-        if arrivals_s > 0 and completed / arrivals_s < least * stage.rate:
-            broken.append(f"{completed / arrivals_s:.4g} of {stage.rate:.4g} requests/s were answered")
+        if stage.behind is not None:
+            checked, broken = True, [*broken, *([stage.behind] if stage.behind else [])]
+        elif stage.held is None and stage.rate is not None and stage.measured_s and completed >= MIN_VALUES:
+            checked, least = True, 1 - max(MAX_BEHIND, CHANCE / math.sqrt(completed))
+            arrivals_s = stage.measured_s - e2e_s  # the last answers come after the last arrival
+            if arrivals_s > 0 and completed / arrivals_s < least * stage.rate:
+                broken.append(f"{completed / arrivals_s:.4g} of {stage.rate:.4g} requests/s were answered")
     return Outcome(broken, "" if checked else "no open loop with enough requests")
 
 
@@ -350,6 +370,11 @@ def _cut_short(run: QuotedRun) -> Outcome:
     return Outcome([run.cut_short] if run.cut_short else ())
 
 
+def _hardware(run: QuotedRun) -> Outcome:
+    broken = [*(run.faults or []), *_said(run, "host-limited")]
+    return Outcome(broken, "no GPU was measured" if run.faults is None else "")
+
+
 def _said(run: QuotedRun, *ids: str) -> list[str]:
     """What the verdicts of the stages say."""
     found = ((one, one.verdicts[name]) for one in run.stages for name in ids if name in one.verdicts)
@@ -412,9 +437,10 @@ RULES = (
     Rule(
         "output",
         "find out why the output is wrong",
-        verdicts=("output-drift", "output-broken", "output-degenerate"),
+        verdicts=_OUTPUT,
         unknown="no answer was checked",
     ),
+    Rule("hardware", "remedy it, or quote the figures as those of this box and not of the part", _hardware),
     Rule("beyond-peak", "check the number of GPUs, the precision, and what was counted as a token", _beyond_peak),
     Rule("provenance", "name model, engine version, GPUs and command line with the figures", _provenance),
 )

@@ -107,6 +107,7 @@ CORPUS: dict[str, tuple[QuotedRun, set[str]]] = {
         {"beyond-peak"},
     ),
     "failures that make the rest fast": (table(closed(512, failed=900)), {"failed-requests"}),
+    "GPUs that are held back": (table(closed(64), faults=["gpu 0-7: THROTTLED thermal 18%"]), {"hardware"}),
     "a table without its system": (table(closed(64), named={**NAMED, "the GPUs": None}), {"provenance"}),
 }
 

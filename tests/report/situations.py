@@ -16,6 +16,7 @@ import numpy as np
 
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
+from loadgen.record.quote import quote_of
 from loadgen.record.record import Record
 from loadgen.report.assessment import assessment
 from loadgen.run.shown_stages import ShownStages
@@ -379,7 +380,7 @@ def header(record: Record, situation: Situation) -> str:
 
 
 def said(situation: Situation) -> Iterator[str]:
-    """The header while it runs, what the report says first, and every verdict with its subject."""
+    """The header while it runs, what the report says first, every verdict, and what speaks against quoting it."""
     record = Record()
     for line in journal(situation):
         if isinstance(line, StageEnded | RunFinished) and not record.stages[0].ended:
@@ -390,6 +391,9 @@ def said(situation: Situation) -> Iterator[str]:
         yield f"{answer.question} {answer.text}"
     for verdict in (*result.verdicts, *(found for stage in result.stages for found in stage.verdicts)):
         yield f"{verdict.id}{'' if verdict.bad else ' (information)'}, {verdict.subject}: {verdict.text}"
+    quote = quote_of(result)
+    if quote is not None:
+        yield f"Fit to quote? {', '.join(problem.rule for problem in quote.problems) or 'yes'}"
 
 
 if __name__ == "__main__":
