@@ -12,7 +12,7 @@ from loadgen.run.operations import NextStage, Pause, Resume
 from loadgen.schema.result import RunEvent
 from loadgen.schema.snapshot import ReplayView
 from tests.tui.cockpit import Seat, seated
-from tests.tui.scenes import afternoon, moment, watch
+from tests.tui.scenes import afternoon, moment, playing, watch
 from tests.tui.scripted import ScriptedRun, running, with_gpus
 from tui.charts.marks import MAX_MARKS
 from tui.charts.timeline import CAPACITY, Timeline
@@ -79,6 +79,8 @@ async def test_t_goes_through_the_latencies_and_in_the_curve_the_frontier() -> N
 async def test_y_copies_a_table_that_can_be_pasted(page: Page) -> None:
     async with seated((80, 24)) as seat:
         await watch(seat)
+        if page.name == "sessions":
+            await seat.show(playing(120.0))
         await seat.press(page.key, "y")
         copied = seat.app.clipboard.splitlines()
         if page.name == "log":
