@@ -172,7 +172,7 @@ class HardwareRecord:
 
     def keep_before_start(self) -> None:
         """Keep what the GPUs held before the first start of a server of our own; an attached one holds its model."""
-        self.before_start = self.before_start or dict(self.latest)
+        self.before_start = dict(self.latest)
 
     def sampled(self, line: GpusSampled) -> None:
         for sample in map(self._with_earlier_xids, line.gpus):

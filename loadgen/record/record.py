@@ -100,6 +100,7 @@ class Record:
         self.traffic = Traffic()
         self.canaries = CanaryRecord()
         self.ended_stalls: list[Stall] = []  # with the last tick
+        self._restarted_stalls: list[Verdict] = []  # that ended with a restart of the server
         self._begin_stalls()
         self.hosts: tuple[HostFacts, ...] = ()  # of the cluster, if the load comes from one
         self._reference: Reference | None = None
@@ -166,10 +167,11 @@ class Record:
         self.server = line
         if line.state == "starting":
             self._begin_span()
+            self._restarted_stalls += (one for one in self._stall_verdicts() if one.bad)
             self._begin_stalls()
-            self.server_starts.append(line)
-            if line.engine not in ("attach", "none"):
+            if line.engine not in ("attach", "none") and not self.server_starts:
                 self.hardware.keep_before_start()
+            self.server_starts.append(line)
 
     def _begin_stage(self, line: StageStarted) -> None:
         self._earlier = [stage for stage in list(self.stages.values())[:-1] if stage.hardware_figures is None]
@@ -324,8 +326,12 @@ class Record:
 
     @property
     def others(self) -> OthersTraffic | None:
-        """Others' traffic over the latest seconds; None if unknown."""
-        return self.traffic.others
+        """Others' traffic over the latest seconds; None if unknown.
+
+        A stalled engine keeps requests that vramp has given up, which are then not others'.
+        """
+        is_ours = self.shown is not None and not self.shown.started.no_load
+        return None if is_ours and self.stall is not None else self.traffic.others
 
     @property
     def stall(self) -> Stall | None:
@@ -425,7 +431,7 @@ class Record:
             gpu_series=self.hardware.series(),
             host_series=self.hardware.host_series(),
             hosts=list(self.hosts),
-            verdicts=[*run_health(self.stages.values(), self.hardware), *self.run_verdicts()],
+            verdicts=[*run_health(self.stages.values(), self.hardware), *self._restarted_stalls, *self.run_verdicts()],
             search=self.search,
             tiers=tier_results(stages),
             curve=load_curve(self.stages.values()),
@@ -491,7 +497,7 @@ class Record:
         return ReferenceResult(self._reference.source, list(self._reference.notes), compared, self.conditions, ratios)
 
     def run_verdicts(self) -> list[Verdict]:
-        """Verdicts on the whole run: a stall, the output, and the server's start."""
+        """Verdicts on the whole run as it is now: a stall that goes on, the output, and the server's start."""
         differences = self.server.start_differences if self.server is not None else ()
         return [*self._stall_verdicts(), *self.canaries.run_verdicts(), *start_verdicts(differences)]
 

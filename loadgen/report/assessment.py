@@ -236,6 +236,9 @@ def interrupted_search(result: Result) -> str:
 
 def _queue_words(result: Result, stages: Sequence[StageResult]) -> str:
     names = titles(stages)
+    stages = [stage for stage in stages if not _has_stalled(result, stage)]  # there the stall alone made requests wait
+    if not stages:
+        return "Not known: the server stalled under each load."
     for stage in sorted(stages, key=by_load):
         words = next((one.text for one in stage.verdicts if one.id in _QUEUES), None) or _behind(stage)
         if words is not None:
@@ -250,6 +253,10 @@ def _queue_words(result: Result, stages: Sequence[StageResult]) -> str:
     if all(stage.open_loop is not None for stage in stages):
         return f"No: up to {highest} all were answered as fast as they came."
     return "Not known: the engine does not say what waits in it."
+
+
+def _has_stalled(result: Result, stage: StageResult) -> bool:
+    return any(one.id == STALLED and one.subject == f"stage {stage.index + 1}" for one in result.verdicts)
 
 
 def _says_what_waits(result: Result) -> bool:
@@ -280,7 +287,7 @@ def _limit(result: Result, stages: Sequence[StageResult]) -> Answer:
     words = [found[name] for name in (*_BOUNDS, *_QUEUES) if name in found]
     words += [behind] if (behind := _behind(most)) is not None else []
     at = f"at {titles(stages)[most.index]}"
-    if any(one.id == STALLED and one.subject == f"stage {most.index + 1}" for one in result.verdicts):
+    if _has_stalled(result, most):
         return Answer(question, f"The server: it stalled {at}, where throughput was highest.", bad=True)
     if not words and not _says_what_waits(result):
         return Answer(question, "Not known: not the client, but the engine does not say what waits in it.")

@@ -87,6 +87,7 @@ class Run:
             self._start_allowed.set()
         self._next: Session | None = None  # in place of the present one
         self._restart_requested = asyncio.Event()
+        self._restart_words = ""
 
         # How far it is, and how it ends.
         self._phase: Phase = "checking"
@@ -203,6 +204,7 @@ class Run:
             self._writer.event("error", f"restart refused: {error}")
             return
         self._writer.event("server", f"restart {why}{f', variant {variant}' if variant is not None else ''}")
+        self._restart_words = f"the server was restarted {why}"
         self._restart_requested.set()
 
     def _end(self, state: RunState, reason: str) -> None:
@@ -376,7 +378,7 @@ class Run:
     async def _change_servers(self) -> None:
         self._enter("restarting")
         await self._witness()
-        await self._session.close("the operator restarted the server")
+        await self._session.close(self._restart_words)
         await self._session.stop_servers(leave=False, show=self._due.set)
         await self._hardware.end_simulated()
         # Meanwhile the operator may have chosen another one.

@@ -143,6 +143,22 @@ def test_a_stalled_server_that_was_stopped_stays_so_in_the_result() -> None:
     assert [one.id for one in record.result().verdicts] == ["stalled"]
 
 
+def test_a_stall_that_a_restart_ended_stays_in_the_result() -> None:
+    again = ServerChanged(40.0, "starting", "vllm", "")
+    lines: list[Line] = [READY, STAGE, answered(), *silence(40), again, tick(41.0, held=0)]
+    assert [one.id for one in recorded(lines).result().verdicts] == ["stalled"]
+
+
+def test_what_a_stalled_engine_keeps_is_not_called_traffic_of_others() -> None:
+    record, seen = recorded([READY, STAGE, answered()]), []
+    for line in silence(45):
+        between_s = (line.t_s - 3, line.t_s - 2)
+        one_more = msgspec.structs.replace(FROZEN, running=5.0, between_s=between_s, span_s=1.0)
+        record.apply(msgspec.structs.replace(line, engine=one_more))
+        seen.append(record.others and record.others.running)
+    assert (seen[20], seen[-1]) == (1.0, None)
+
+
 def test_headers_of_new_requests_are_no_output() -> None:
     lines = [msgspec.structs.replace(line, client=ClientDelta(reads=1)) for line in silence(60)]
     assert recorded([READY, *lines]).stall is not None

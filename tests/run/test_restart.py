@@ -78,7 +78,7 @@ async def test_a_restart_with_a_variant_and_back() -> None:
         ("small", 3),
         ("small", 4),
     ]
-    assert result.stages[0].stop_reason == "the operator restarted the server"
+    assert result.stages[0].stop_reason == "the server was restarted by the operator"
     assert all(stage.requests.completed and stage.engine is not None for stage in result.stages[:3])
     assert [stage.first_wave and stage.first_wave.streams for stage in result.stages[:2]] == [2, 2]
     assert [event for event in texts(result, "server") if event.startswith("restart")] == [

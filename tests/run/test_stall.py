@@ -124,6 +124,9 @@ async def test_a_stalled_server_is_started_again_if_the_profile_says_so() -> Non
     assert taken < restarted
     assert "Fatal Python error: Aborted" in (folder / "server.log").read_text()
     assert len(result.environment["server_starts"]) >= 2
+    assert result.stages[0].stop_reason == 'the server was restarted by server.on_stall = "restart"'
+    assert "stalled" in {one.id for one in result.verdicts}
+    assert "hbm-used-before-start" not in {one.id for one in result.verdicts}
 
 
 async def test_a_server_that_stalls_again_and_again_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
