@@ -33,7 +33,8 @@ _MAX_KERNEL_LINES = 2_000
 _MAX_TASKS = 4_096
 _RAS_PORT = 28_028  # of NCCL from 2.24 on, and of RCCL, which listens on IPv6
 _RAS_HOSTS = ("127.0.0.1", "::1")
-_COUNTER = re.compile(r"^(\w[\w:]*(?:_total|_count|_sum)\{[^}]*\}) (\S+)$", re.MULTILINE)
+_MAX_RAS_BYTES = 1 << 20
+_COUNTER = re.compile(r"^(\w[\w:]*(?:_total|_count|_sum)(?:\{[^}]*\})?) (\S+)$", re.MULTILINE)
 
 
 class Missing(VrampError):
@@ -118,12 +119,12 @@ def _findings(piece: Piece) -> Iterable[str]:
     """What one piece shows by itself, without judging why."""
     text, name = piece.text, piece.collector.file
     if name == "metrics.txt" and text:
-        yield _moved_words(text)
-    if name == "tasks.txt":
+        yield from _moved_words(text)
+    if name == "tasks.txt" and text:
         stuck = re.findall(r"^  \d+ (.+) D (\S+) [\d.]+ s of CPU$", text, re.MULTILINE)
         if stuck:
             places = ", ".join(dict.fromkeys(f"{task} in {place}" for task, place in stuck))
-            yield f"{len(stuck)} threads wait in the kernel and cannot be interrupted: {places}"
+            yield f"threads that wait in the kernel and cannot be interrupted: {len(stuck)} ({places})"
         for process in re.findall(r"^process (.+): .+\n  \d+ .+ [Tt] \S+ [\d.]+ s of CPU$", text, re.MULTILINE):
             yield f"process {process} is stopped, by a signal (SIGSTOP, SIGTSTP) or a debugger"
         used = re.findall(r"^process (.+): (\d+)% of a core$", text, re.MULTILINE)
@@ -140,15 +141,23 @@ def _findings(piece: Piece) -> Iterable[str]:
                 yield f"NCCL: {line.strip()}"
 
 
-def _moved_words(pages: str) -> str:
-    """How many counters differ between the two readings of the metrics pages."""
+def _moved_words(pages: str) -> Iterable[str]:
+    """How many counters differ between the two readings of the metrics pages; nothing if none was read twice."""
     first, _, second = pages.partition(_SECOND_PAGE)
-    before, after = dict(_COUNTER.findall(first)), dict(_COUNTER.findall(second))
-    moved = [name for name in after if before.get(name) not in (None, after[name])]
-    if not moved:
-        return f"none of {len(after)} counters of /metrics moved in {_BETWEEN_PAGES_S:g} s"
-    shown = ", ".join(moved[:4])
-    return f"{len(moved)} of {len(after)} counters of /metrics moved in {_BETWEEN_PAGES_S:g} s, such as {shown}"
+    before, after = _counters(first), _counters(second)
+    both = before.keys() & after.keys()
+    moved = [key for key in after if key in both and before[key] != after[key]]
+    if moved:
+        shown = ", ".join(dict.fromkeys(name for _, name in moved[:4]))
+        yield f"{len(moved)} of {len(both)} counters of /metrics moved in {_BETWEEN_PAGES_S:g} s, such as {shown}"
+    elif both:
+        yield f"none of {len(both)} counters of /metrics moved in {_BETWEEN_PAGES_S:g} s"
+
+
+def _counters(pages: str) -> dict[tuple[int, str], str]:
+    """The counters of each page, by its place and their name: those of several servers have the same names."""
+    found = enumerate(_COUNTER.findall(page) for page in re.split(r"^# (?=https?://)", pages, flags=re.MULTILINE))
+    return {(place, name): value for place, rows in found for name, value in rows}
 
 
 _SECOND_PAGE = "\n# ---- a second reading ----\n"
@@ -198,6 +207,8 @@ async def _kernel(_: Scene) -> str:
 async def _tasks(scene: Scene) -> str:
     _require_processes(scene)
     pids = await asyncio.to_thread(_tree, scene.pids)
+    if not pids:
+        raise Missing("the server's processes have ended")
     before_s = {pid: _cpu_s(Path(f"/proc/{pid}")) for pid in pids}
     began_s = time.monotonic()
     await asyncio.sleep(_BETWEEN_PAGES_S)
@@ -293,10 +304,18 @@ async def _ras(_: Scene) -> str:
         try:
             writer.write(b"VERBOSE STATUS\n")
             await writer.drain()
-            return (await reader.read(1 << 20)).decode("utf-8", errors="replace")
+            return (await _until_closed(reader)).decode("utf-8", errors="replace")
         finally:
             writer.close()
     raise Missing(f"nothing answers on port {_RAS_PORT}, where NCCL and RCCL open their status service: {refused}")
+
+
+async def _until_closed(reader: asyncio.StreamReader) -> bytes:
+    """What comes until the service closes the connection, or until it is enough."""
+    try:
+        return await reader.readexactly(_MAX_RAS_BYTES)
+    except asyncio.IncompleteReadError as ended:
+        return ended.partial
 
 
 async def _stacks(scene: Scene) -> str:
@@ -306,7 +325,10 @@ async def _stacks(scene: Scene) -> str:
         raise Missing("py-spy is not installed")
     found: list[str] = []
     why = ""
-    for pid in _tree(scene.pids):
+    pids = _tree(scene.pids)
+    if not pids:
+        raise Missing("the server's processes have ended")
+    for pid in pids:
         try:
             found.append(await _output_of("py-spy", "dump", "--pid", str(pid), "--nonblocking"))
         except Missing as error:

@@ -70,6 +70,19 @@ def test_evidence_says_which_counters_move(tmp_path: Path) -> None:
     assert 'moved in 0.01 s, such as vllm:generation_tokens_total{engine="0"}' in page
 
 
+def test_one_of_two_servers_whose_counters_stand_does_not_hide_the_other(tmp_path: Path) -> None:
+    page = page_of(scene(metrics={"http://h:8000": pages(5, 9), "http://h:8001": pages(5, 5)}), tmp_path)
+    assert "- 1 of 4 counters of /metrics moved" in page
+
+
+def test_of_a_server_that_has_ended_nothing_is_said_about_its_processes(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    page = page_of(scene(pids=[ended.pid], metrics={"http://h:8000": pages(5, 5)}), tmp_path)
+    assert "CPU use" not in page
+    assert "state, where it waits, CPU time: the server's processes have ended" in page
+
+
 def test_evidence_of_ones_own_server_has_its_threads_and_log(tmp_path: Path, server: subprocess.Popen[bytes]) -> None:
     log = tmp_path / "serve.log"
     log.write_text("INFO token hf_abcdefghijklmnopqrstuvwxyzabcdefgh\nINFO last line\n")
