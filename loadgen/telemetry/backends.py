@@ -69,11 +69,13 @@ def backend_options(
     place of this one's; `root` is the file system's root, for tests.
     """
     if exporters:
-        local = {} if mode == "auto" else backend_options(mode, url=url, environ=environ, root=root)
+        sources = {} if mode == "auto" else backend_options(mode, url=url, environ=environ, root=root)
         why = "the profile or the command line names it"
-        return local | {
-            _address(page): [BackendOption("exporter", "exporter", ("--url", page), why=why)] for page in exporters
-        }
+        for number, page in enumerate(dict.fromkeys(exporters)):
+            name = _address(page)
+            name = f"{name}-{number}" if name in sources else name
+            sources[name] = [BackendOption("exporter", "exporter", ("--url", page), why=why)]
+        return sources
     if mode == "off":
         return {}
     if mode == "sim":
@@ -93,8 +95,9 @@ def backend_options(
 
 
 def _address(url: str) -> str:
-    """The address in a URL, usable as a part of a file name."""
-    return re.sub(r"[^\w.-]+", "-", url.partition("://")[2].removesuffix("/metrics")).strip("-")
+    """The address in a URL, usable as a part of a file name; without user and query, which may be secret."""
+    address = re.split("[?#]", url.partition("://")[2])[0].rpartition("@")[2]
+    return re.sub(r"[^\w.-]+", "-", address.removesuffix("/metrics")).strip("-")
 
 
 def package_version(name: str) -> str | None:

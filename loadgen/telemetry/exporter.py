@@ -213,6 +213,7 @@ class _Remote:
         self._read_s = time.monotonic()
         self.exporter, self._page = read_page(fetch())
         self._known = list(self._page)
+        self._xids = [0] * len(self._known)  # how often a GPU's last Xid changed
         self.gpus = tuple(self._static(index, self._page[one], url) for index, one in enumerate(self._known))
 
     def _static(self, index: int, gpu: RemoteGpu, url: httpx.URL) -> GpuStatic:
@@ -252,7 +253,11 @@ class _Remote:
         values, missing = split(read)
         before = self._page.get(self._known[index])
         throttle = _throttle_percent(before, gpu, now_s - self._read_s) if before is not None else None
-        return GpuSample(index, t_s=now_s, throttle_percent=throttle, missing=missing, **_sane(values))
+        last = values.get("xid_last")
+        if before is not None and last and last != before.values.get("xid_last"):
+            self._xids[index] += 1
+        xids = self._xids[index] if last is not None else None
+        return GpuSample(index, t_s=now_s, throttle_percent=throttle, missing=missing, xids=xids, **_sane(values))
 
 
 def _fields(exporter: Exporter) -> Iterable[str]:
@@ -288,15 +293,19 @@ def _fetched(client: httpx.Client, url: str) -> str:
     try:
         with client.stream("GET", url) as response:
             response.raise_for_status()
-            return b"".join(_limited(response.iter_bytes())).decode("utf-8", errors="replace")
+            return b"".join(_limited(response.iter_bytes(), time.monotonic() + TIMEOUT_S)).decode(
+                "utf-8", errors="replace"
+            )
     except httpx.HTTPError as error:
         raise TelemetryError(f"{url}: {harmless(str(error)) or type(error).__name__}") from error
 
 
-def _limited(chunks: Iterator[bytes]) -> Iterator[bytes]:
+def _limited(chunks: Iterator[bytes], until_s: float) -> Iterator[bytes]:
     size = 0
     for chunk in chunks:
         size += len(chunk)
+        if time.monotonic() > until_s:
+            raise TelemetryError(f"its page was not complete after {TIMEOUT_S:g} s")
         if size > MAX_PAGE_BYTES:
             raise TelemetryError(f"its page is larger than {MAX_PAGE_BYTES >> 20} MiB")
         yield chunk

@@ -118,6 +118,12 @@ def test_a_sentinel_is_missing_and_no_xid_is_no_error() -> None:
     assert gpus[0].xid_last is None
 
 
+def test_an_xid_that_comes_meanwhile_is_counted_and_an_earlier_one_is_not() -> None:
+    page, other = dcgm(1, DCGM_FI_DEV_XID_ERRORS=13), dcgm(1, DCGM_FI_DEV_XID_ERRORS=79)
+    found = [gpus[0] for gpus in samples(page, page, other, other)]
+    assert [(gpu.xids, gpu.xid_last) for gpu in found] == [(0, 13), (1, 79), (1, 79)]
+
+
 def test_amd_units_are_ours_and_links_are_summed() -> None:
     [[one]] = samples(AMD_PAGE, AMD_PAGE)
     assert one.energy_j == pytest.approx(61.2)
@@ -253,3 +259,8 @@ def test_exporters_stand_in_for_this_box_unless_a_backend_is_named() -> None:
     page = "http://node1:9400/metrics"
     assert list(backend_options("auto", exporters=[page])) == ["node1-9400"]
     assert list(backend_options("sim", exporters=[page])) == ["sim", "node1-9400"]
+
+
+def test_the_name_of_an_exporter_holds_no_secret_and_is_its_own() -> None:
+    pages = [f"http://ann:pass@prom:9090/federate?token={token}" for token in ("first", "second")]
+    assert list(backend_options("auto", exporters=[*pages, *pages])) == ["prom-9090-federate", "prom-9090-federate-1"]
