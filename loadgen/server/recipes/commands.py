@@ -11,7 +11,7 @@ import msgspec
 
 from loadgen.errors import ProfileError
 from loadgen.masking import shown_command
-from loadgen.server.recipes.flags import Word, served
+from loadgen.server.recipes.flags import Word, no_value, served
 from loadgen.server.recipes.hardware import node_called
 from loadgen.server.recipes.imported import Choice, Imported, environment, profile_name
 from loadgen.server.recipes.shell import Command, commands
@@ -81,11 +81,7 @@ def _imported(command: Command, choice: Choice) -> Imported:
     if wrapper:
         left_out.append(f"what starts the server: {shown_command(wrapper)}")
     variables = command.env | given if container is None else container.env | given
-    left_out += [
-        f"variable {name}: {', '.join(word.missing)} has no value here; --define NAME=VALUE gives it one"
-        for name, word in variables.items()
-        if word.missing
-    ]
+    left_out += [f"variable {name}: {no_value(word.missing)}" for name, word in variables.items() if word.missing]
     env = environment({name: word.text for name, word in variables.items() if not word.missing}, left_out)
     left_out += [] if container is None else container.left_out
     name = profile_name(choice.hardware or "", found.model.rpartition("/")[2].lower())
@@ -210,7 +206,7 @@ def _add_option(container: _Container, word: Word, rest: Iterator[Word]) -> None
 def _add_key(container: _Container, option: str, value: Word) -> None:
     text = _HOME.sub("~", value.text) if option == "--volume" else value.text
     if value.missing and (option != "--volume" or set(value.missing) != {"HOME"} or "$" in text):
-        container.left_out.append(f"{option} {text}: {', '.join(value.missing)} has no value here")
+        container.left_out.append(f"{option} {text}: {no_value(value.missing)}")
     elif option in _LISTS:
         with contextlib.suppress(AttributeError):
             container.table.setdefault(_LISTS[option], []).append(text)

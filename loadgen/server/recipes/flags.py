@@ -143,7 +143,7 @@ def _values_behind(info: FlagInfo | None, rest: Sequence[Word]) -> int:
 
 def _add_model(found: Served, word: Word) -> None:
     if word.missing:
-        found.left_out.append(f"{word.text}: {_no_value(word.missing)}")
+        found.left_out.append(f"{word.text}: {no_value(word.missing)}")
     elif found.model is None and word.text:
         found.model = word.text
     else:
@@ -156,12 +156,12 @@ def _add(found: Served, flag: _Flag) -> None:
     shown = f"--{flag.name}" if flag.on else f"--no-{flag.name}"
     if any(is_secret(shown, text) for text in texts) or flag.name == "api-key":
         found.left_out.append(
-            f"{shown}: secrets are never written; export VLLM_API_KEY, and name it in server.api_key_env"
+            f"the value of {shown}, a secret; export VLLM_API_KEY, and name it in server.api_key_env"
             if flag.name == "api-key"
-            else f"{shown}: secrets are never written"
+            else f"the value of {shown}, a secret"
         )
     elif missing:
-        found.left_out.append(f"{shown} {' '.join(texts)[:_MAX_SHOWN]}: {_no_value(missing)}")
+        found.left_out.append(f"{shown} {' '.join(texts)[:_MAX_SHOWN]}: {no_value(missing)}")
     elif flag.name in ("model", "model-tag") and any(texts):
         found.model = texts[0]
     elif flag.name == "served-model-name" and texts:
@@ -201,5 +201,9 @@ def _add_arg(found: Served, flag: _Flag, texts: Sequence[str]) -> None:
         found.args[name] = value
 
 
-def _no_value(names: Sequence[str]) -> str:
-    return f"{', '.join(dict.fromkeys(names))} has no value here; --define NAME=VALUE gives it one"
+def no_value(missing: Sequence[str]) -> str:
+    """Why a word is left out: variables can be defined, and nothing of a script is run."""
+    names = list(dict.fromkeys(missing))
+    if all(re.fullmatch(r"\w+", name) for name in names):
+        return f"{', '.join(names)} has no value here; --define NAME=VALUE gives it one"
+    return "it takes a shell to know the value, and nothing of a script is run"

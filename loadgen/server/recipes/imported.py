@@ -75,9 +75,7 @@ def environment(variables: Mapping[str, object], left_out: list[str]) -> dict[st
         if not _NAME.fullmatch(str(name)):
             left_out.append(f"variable {name!s:.40}: not a variable's name")
         elif is_secret(str(name), text):
-            left_out.append(
-                f"variable {name}: secrets are never written; the server has it if vramp's environment does"
-            )
+            left_out.append(f"the value of {name}, a secret; the server has it if vramp's environment does")
         else:
             kept[str(name)] = text
     return kept
