@@ -36,7 +36,7 @@ def _gpu(gpu: GpuView) -> dict[str, object]:
 
 
 def once_text(snapshot: Snapshot) -> str:
-    """The headline, a line for the engine and for each GPU, and the verdicts."""
+    """The headline, a line for the engine, the host and each GPU, or why there is none, and the verdicts."""
     lines = [snapshot.headline]
     engine = snapshot.engine
     if engine is not None:
@@ -44,6 +44,11 @@ def once_text(snapshot: Snapshot) -> str:
             f"engine: {count(engine.running)} running, {count(engine.waiting)} waiting, KV {percent(engine.kv_usage)}, "
             f"{significant(engine.generation_tokens_per_s)} tok/s"
         )
+    if snapshot.host is not None and snapshot.host.memory_used_bytes is not None:
+        cpu, used = snapshot.host.cpu_percent, memory(snapshot.host.memory_used_bytes)
+        lines.append(f"host: CPU {fixed(cpu, 0)} %, memory {used} in use")
+    if not snapshot.gpus and snapshot.telemetry:
+        lines.append(f"GPUs: {snapshot.telemetry}")
     for gpu in snapshot.gpus:
         sample, host = gpu.sample, f" in {gpu.static.host}" if gpu.static.host else ""
         if sample is None:

@@ -31,6 +31,7 @@ from loadgen.schema.engine import EngineView, OthersTraffic
 from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import ComputeResult
 from loadgen.schema.journal import StageLoad
+from loadgen.schema.samples import GpuSample
 from loadgen.schema.shared import Milestone, RunState
 from loadgen.schema.snapshot import (
     ClientView,
@@ -82,7 +83,7 @@ def snapshot_of(
     if stalled:
         text, healthy = stalled, False
     elif phase == "running" and not server.exists:
-        text, healthy = _box_headline(verdicts, len(record.hardware.gpus))
+        text, healthy = _box_headline(verdicts, record.hardware)
     elif phase == "running":
         text, healthy = _running_headline(record, client, server, verdicts)
     elif phase == "draining" and (quiet := _quiet_words(record)):
@@ -348,10 +349,17 @@ def _running_headline(
     return f"{text}, not alone" if healthy and others is not None and others.seen else text, healthy
 
 
-def _box_headline(verdicts: Sequence[Verdict], gpus: int) -> tuple[str, bool]:
+def _box_headline(verdicts: Sequence[Verdict], hardware: HardwareRecord) -> tuple[str, bool]:
     """The header's line of a run without a server: the worst of the GPUs, and whether all is well."""
-    bad = _bad_words(verdicts)
-    return bad or (f"nothing bad on {counted(gpus, 'GPU')}" if gpus else "no GPUs measured"), not bad
+    bad, gpus = _bad_words(verdicts), len(hardware.gpus)
+    known = sum(map(_has_figures, hardware.latest.values()))
+    if bad or not known:
+        return bad or "no GPUs measured", not bad
+    return f"nothing bad on {f'{known} of ' if known < gpus else ''}{counted(gpus, 'GPU')}", True
+
+
+def _has_figures(gpu: GpuSample) -> bool:
+    return not {gpu.gfx_percent, gpu.power_w, gpu.hbm_used_bytes, gpu.temperature_hotspot_c} <= {None}
 
 
 def _bad_words(verdicts: Sequence[Verdict]) -> str:

@@ -355,7 +355,8 @@ async def run_probes(
     Raises `ProfileError` if any process uses the GPUs, which the tools would slow down and be slowed by.
     """
     results = []
-    for vendor in dict.fromkeys(each.vendor for each in found.tried if each.works):
+    vendors = dict.fromkeys(each.vendor for each in found.tried if each.works)
+    for vendor in vendors:
         exams = next(each.gpus for each in found.tried if each.vendor == vendor and each.works)
         users = list(filter(None, map(_users, exams)))
         if users:
@@ -365,7 +366,8 @@ async def run_probes(
         for probe in probes:
             if probe.vendor == vendor:
                 results.append(await run_probe(probe, len(exams), part, folder=folder, line=line))
-    return tuple(results)
+    others = (probe for probe in probes if probe.vendor not in vendors)
+    return *results, *(ProbeResult(each.name, "absent", f"no GPU of {each.vendor} is measured here") for each in others)
 
 
 async def run_probe(

@@ -6,6 +6,11 @@ from loadgen.report.once import once_text
 from tests.tui.scripted import with_gpus
 
 
+def test_without_gpus_the_reason_is_said() -> None:
+    lines = once_text(replace(with_gpus(), gpus=(), telemetry="no GPU found")).splitlines()
+    assert "GPUs: no GPU found" in lines
+
+
 def test_a_gpu_of_another_machine_names_it() -> None:
     here = with_gpus()
     first, second, *_ = here.gpus
