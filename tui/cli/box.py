@@ -39,6 +39,7 @@ from loadgen.server.process.guard_client import stop_server
 from loadgen.server.process.ports import driver_of, owner_of
 from loadgen.server.process.records import ServerRecord, find_servers, remains
 from loadgen.server.vllm.client import ServerClient
+from loadgen.telemetry.backends import has_sign
 from loadgen.telemetry.capture import Part, write_capture
 from loadgen.telemetry.examine import DUMP_PACE, Pace, capture_header, examine
 from loadgen.telemetry.gpus_now import read_gpus
@@ -123,10 +124,12 @@ def doctor(words: list[str]) -> int:
 
 def _evidence(url: str) -> int:
     """Take the evidence of a server, or of those that vramp started here; prints the page's path."""
+    if url and not url.startswith(("http://", "https://")):
+        raise ProfileError(f"--evidence {url}: is no URL; write it as http://127.0.0.1:8000")
     servers = [] if url else find_servers(_container_programs())[0]
     if not url and not servers:
         raise ServerError("no server that vramp started runs here; name one: vramp doctor --evidence URL")
-    folder = state_folder("evidence") / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    folder = _kept_folder("evidence")
     try:
         page = asyncio.run(_take_evidence([url] if url else [record.url for record in servers], servers, folder))
     except OSError as error:
@@ -152,8 +155,8 @@ async def _take_evidence(urls: Sequence[str], servers: Sequence[ServerRecord], f
 
 async def _gpu_table() -> str:
     """What the GPUs of this box do; raises `TelemetryError` if there are none, or none can be read."""
-    tables, why = list[str](), TelemetryError("nothing measures the GPUs here")
-    for vendor in VENDORS:
+    tables, why = list[str](), TelemetryError("there is no sign of a GPU here")
+    for vendor in filter(has_sign, VENDORS):
         try:
             tables.append(gpu_table(described(one) for one in (await read_gpus(vendor)).samples.values()))
         except TelemetryError as error:
@@ -170,9 +173,18 @@ def _container_programs() -> list[str]:
 def _probed(names: str, found: Examination) -> tuple[ProbeResult, ...]:
     """Run the vendors' tools, with their lines on stderr; what they printed stays in a folder of this run."""
     probes = chosen_probes(names)
-    folder = state_folder("probes") / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    folder.mkdir()
+    folder = _kept_folder("probes")
     return asyncio.run(run_probes(probes, found, folder=folder, line=print_status))
+
+
+def _kept_folder(name: str) -> Path:
+    """A folder for what is found now; raises `ResultError`."""
+    try:
+        folder = state_folder(name) / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ResultError(f"{error.filename}: {error.strerror}; XDG_STATE_HOME names another place") from error
+    return folder
 
 
 def _dump(path: Path, found: Examination, trials: list[Part]) -> None:

@@ -262,7 +262,7 @@ def print_once(document: Mapping[str, Any], where: str, options: argparse.Namesp
 
     to_stdout = options.json == Path("-")
     if options.json is not None and not to_stdout:
-        raise ProfileError(f"--once --json {options.json}: takes no file, it prints to stdout; URLs come first")
+        raise ProfileError(f"--once --json {options.json}: --once prints to stdout; leave out the file")
     options.json = None
     with tempfile.TemporaryDirectory(prefix="vramp-once-") as folder:
         run = make_run(document, where, options, hold_open=False, folder=Path(folder))

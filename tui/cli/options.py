@@ -172,7 +172,7 @@ def add_result_options(group: argparse._ArgumentGroup, *, json_alone: str | None
     """Add the options of every command that runs one profile; `json_alone` is what `--json` without a file means."""
     nargs = None if json_alone is None else "?"
     group.add_argument(
-        "--json", metavar="FILE", type=Path, nargs=nargs, const=json_alone, help="also write the result here"
+        "--json", metavar="FILE", type=_file_of, nargs=nargs, const=json_alone, help="also write the result here"
     )
     group.add_argument("--junit", metavar="FILE", type=Path, help="write its limits as tests for CI systems")
     group.add_argument(
@@ -185,6 +185,12 @@ def add_result_options(group: argparse._ArgumentGroup, *, json_alone: str | None
         "--metrics-port", metavar="N", type=port_of, help="serve live metrics for Prometheus; 0: any port"
     )
     group.add_argument("--metrics-host", metavar="ADDRESS", default="127.0.0.1", help="(default: %(default)s)")
+
+
+def _file_of(text: str) -> Path:
+    if "://" in text:
+        raise argparse.ArgumentTypeError(f"{text} is a URL, not a file; URLs come before --json")
+    return Path(text)
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:

@@ -150,7 +150,7 @@ def test_a_probe_below_its_criterion_is_exit_code_1(capsys: pytest.CaptureFixtur
     assert "probe nccl: fail" in out
     assert "all_reduce busbw at 16 GiB 120 GB/s, at least 300 GB/s (Azure/ai-infrastructure-on-azure" in out
     assert "probe dcgm: absent: none of dcgmi is installed" in out
-    assert "rccl" not in out  # a tool for GPUs of another vendor
+    assert "probe rccl: absent: no GPU of amd is measured here" in out
     assert "17179869184" in err
 
 
@@ -174,6 +174,20 @@ def test_probes_are_refused_while_gpus_are_in_use(
     code, out, err = doctor(capsys, "--telemetry", "nvml", "--probe", "all")
     assert (code, out) == (2, "")
     assert "the GPUs are in use: gpu 0: python4000 (pid 4000); gpu 1:" in err
+
+
+@pytest.mark.parametrize(
+    ("url", "state", "code", "words"),
+    [("127.0.0.1:9", "", 2, "is no URL"), ("http://127.0.0.1:9", "/proc/none", 1, "XDG_STATE_HOME names another")],
+)
+def test_evidence_that_cannot_be_taken_has_a_message(
+    url: str, state: str, code: int, words: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", state)
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--evidence", url])
+    assert ended.value.code == code
+    assert words in capfd.readouterr().err
 
 
 def test_an_unknown_probe_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -123,6 +123,7 @@ async def test_server_owner_without_load_lets_another_run_drive(
         (["--duration", "1s", NOBODY, "--server", "simulator"], 2, "either a URL"),
         (["--duration", "1s", "--variant", "fast"], 2, "--variant is one of a profile's"),
         (["--every", "0s"], 2, "plan.every"),
+        (["--once", "--json", NOBODY], 2, "is a URL, not a file"),
         (["--telemetry", "sim"], 2, 'telemetry "sim" needs the simulator'),
     ],
 )
