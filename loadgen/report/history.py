@@ -123,6 +123,12 @@ class Trend(msgspec.Struct, frozen=True):
         figure = FIGURES[self.figure]
         return f"{figure.title}, {figure.unit}" if figure.unit != "tok/s" else figure.title
 
+    @property
+    def why_not_counted(self) -> str:
+        """Why some runs are not counted, each reason once; empty if all are."""
+        bound = "the figure is only a lower bound"
+        return "; ".join(dict.fromkeys(point.doubt or bound for point in self.points if not point.counts))
+
 
 # What is kept of a run.
 

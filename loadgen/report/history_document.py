@@ -59,19 +59,14 @@ def runs_json(folder: str, runs: Sequence[NamedRun], found: Sequence[Trend]) -> 
 def trend_section(trend: Trend) -> Section:
     """The runs and the versions of a trend."""
     left_out = sum(not point.counts for point in trend.points)
-    notes = [Note("", f"{counted(left_out, 'run')} in brackets not counted: {doubts_of(trend)}")] if left_out else []
+    not_counted = f"{counted(left_out, 'run')} in brackets not counted: {trend.why_not_counted}"
+    notes = [Note("", not_counted)] if left_out else []
     return Section(
         f"{trend.title} at {trend.load}",
         [Table(_points(trend), trend.points), Table(_versions(trend), trend.versions)],
         notes,
         about=f"{trend.profile}: {trend.model} on {trend.box}",
     )
-
-
-def doubts_of(trend: Trend) -> str:
-    """Why runs are not counted, each reason once; empty if all are."""
-    bound = "the figure is only a lower bound"
-    return "; ".join(dict.fromkeys(point.doubt or bound for point in trend.points if not point.counts))
 
 
 def _points(trend: Trend) -> list[Column[TrendPoint]]:

@@ -7,7 +7,6 @@ from datetime import datetime
 from loadgen import format as fmt
 from loadgen.report.columns import PAST_RUN_COLUMNS
 from loadgen.report.history import Trend
-from loadgen.report.history_document import doubts_of
 from loadgen.schema.result import StageResult
 from tui.catalog import PastRun
 from tui.panels.stages import cell_words, fitted, head_words
@@ -124,7 +123,7 @@ def _trend(trend: Trend, run: str, width: int) -> Rows:
         if one.difference is not None:
             word = one.note or one.difference.word
             rows += wrapped(f"since {one.version}: {one.difference_words}: {word}", width - 1, "text")
-    if not_counted := doubts_of(trend):
+    if not_counted := trend.why_not_counted:
         rows += wrapped(f"( ) not counted: {not_counted}", width - 1, "warn", most=2)
     return [*rows, ()]
 
