@@ -21,7 +21,7 @@ import uvloop
 
 from loadgen.errors import ProfileError, ServerError
 from loadgen.simulator.api import Api
-from loadgen.simulator.faults import parse_fault
+from loadgen.simulator.faults import KINDS, parse_fault
 from loadgen.simulator.http import HttpServer
 from loadgen.simulator.physics import PRESETS, Physics
 from loadgen.simulator.service import Service, log_throughput
@@ -125,7 +125,12 @@ def main_parser() -> argparse.ArgumentParser:
     flags.add_argument("--preset", choices=PRESETS, default="default")
     flags.add_argument("--keep-alive-s", type=_finite, default=5.0, help="close idle connections after this")
     flags.add_argument(
-        "--fault", action="append", default=[], metavar="KIND:key=value,...", help="see simulator/faults.py"
+        "--fault",
+        action="append",
+        default=[],
+        metavar="KIND:key=value,...",
+        help=f"requests that go wrong, such as kernel:nth=30, http_500:share=0.1; kinds: {', '.join(KINDS)}; what "
+        "each does and takes is at the top of loadgen/simulator/faults.py",
     )
     flags.add_argument("--enable-prefix-caching", dest="prefix_caching", action=argparse.BooleanOptionalAction)
     flags.add_argument("--enable-prompt-tokens-details", action="store_true", help="cached tokens in usage")
