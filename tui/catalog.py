@@ -23,7 +23,7 @@ from loadgen.places import read_whole
 from loadgen.profile.document import build_profile, load_document, variant_names
 from loadgen.profile.schema import Profile
 from loadgen.report.assessment import best_of
-from loadgen.report.history import RunSummary, State, state_without_result
+from loadgen.report.history import ListedRun, State, state_without_result
 from loadgen.schema.result import RESULT, StageResult
 from loadgen.store.runs import profile_of, started_of
 
@@ -181,7 +181,7 @@ def past_run(folder: Path) -> PastRun:
     return PastRun(folder, name, started, state, end.reason, load, tokens_per_s, stages=end.stages)
 
 
-def listed_run(folder: Path, summary: RunSummary) -> PastRun:
+def listed_run(folder: Path, summary: ListedRun) -> PastRun:
     """A run as the index has it, without its stages."""
     started = datetime.fromisoformat(summary.started_at) if summary.started_at else None
     return PastRun(

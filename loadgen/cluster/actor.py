@@ -14,8 +14,8 @@ from functools import partial
 
 from loadgen.cluster import messages
 from loadgen.cluster.messages import (
+    ArrivalCount,
     CloseWorker,
-    Inbox,
     KillWorker,
     LineRead,
     Order,
@@ -39,7 +39,7 @@ class HostActor:
         """With `ends_process`, this process exists for the actor alone and ends with it."""
         self._ends_process = ends_process
         self._pipes: dict[int, LocalPipe] = {}
-        self._orders = Inbox[Order]()
+        self._orders = ArrivalCount[Order]()
         self._reports = Outbox[Report]()
         self._to_do = asyncio.Queue[Order]()
         self._tasks: list[asyncio.Task[None]] = []

@@ -27,7 +27,7 @@ _START_S = 20.0
 _ROOM_BYTES = 1 << 20  # for Dask's lock files
 
 
-class Orders(msgspec.Struct, frozen=True):
+class JoinOrders(msgspec.Struct, frozen=True):
     """What the process needs to join the run's cluster."""
 
     name: str
@@ -37,7 +37,7 @@ class Orders(msgspec.Struct, frozen=True):
     pem: str  # the run's certificate and key
 
 
-class Answer(msgspec.Struct, frozen=True):
+class JoinAnswer(msgspec.Struct, frozen=True):
     """The first line on stdout: where the Dask worker listens, or why there is none."""
 
     pid: int
@@ -46,15 +46,15 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def main() -> None:
-    orders = msgspec.json.decode(sys.stdin.buffer.readline(), type=Orders)
+    orders = msgspec.json.decode(sys.stdin.buffer.readline(), type=JoinOrders)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     problem = asyncio.run(_serve(orders))
     if problem:
-        _answer(Answer(os.getpid(), problem=problem))
+        _answer(JoinAnswer(os.getpid(), problem=problem))
     os._exit(1 if problem else 0)
 
 
-def _answer(answer: Answer) -> None:
+def _answer(answer: JoinAnswer) -> None:
     print(msgspec.json.encode(answer).decode(), flush=True)
 
 
@@ -67,7 +67,7 @@ def _end_with_stdin() -> None:
             os._exit(1)
 
 
-async def _serve(orders: Orders) -> str:
+async def _serve(orders: JoinOrders) -> str:
     """Work until the scheduler is gone; returns why it could not begin."""
     problem = await _cannot_connect(orders.scheduler)
     if problem:
@@ -86,7 +86,7 @@ async def _serve(orders: Orders) -> str:
         shutil.rmtree(folder, ignore_errors=True)
     if problem or worker is None:
         return problem
-    _answer(Answer(os.getpid(), address=worker.address))
+    _answer(JoinAnswer(os.getpid(), address=worker.address))
     await worker.finished()
     return ""
 
@@ -116,7 +116,7 @@ def _no_room(folder: Path) -> str:
     return ""
 
 
-async def _started_worker(orders: Orders, folder: Path) -> Any:  # noqa: ANN401 - Dask has no types
+async def _started_worker(orders: JoinOrders, folder: Path) -> Any:  # noqa: ANN401 - Dask has no types
     import dask
     from distributed import Worker
 

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from loadgen.cluster import messages
 from loadgen.cluster.clock import ClockOffset
 from loadgen.cluster.messages import (
+    ArrivalCount,
     CloseWorker,
-    Inbox,
     KillWorker,
     LineRead,
     Order,
@@ -51,7 +51,7 @@ class ClusterHost:
         self.moved_ns = 0
         self._exchange_with = exchange
         self._orders = Outbox[Order]()
-        self._reports = Inbox[Report]()
+        self._reports = ArrivalCount[Report]()
         self._pipes: dict[int, RemotePipe] = {}
         self._clock = ClockOffset()
         self._rtts_ns: deque[int] = deque([0], maxlen=_RTTS_KEPT)

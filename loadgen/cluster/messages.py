@@ -86,7 +86,7 @@ class Outbox(Generic[Item]):
         self.first += done
 
 
-class Inbox(Generic[Item]):
+class ArrivalCount(Generic[Item]):
     """Counts the messages that have arrived."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 import loadgen
-from loadgen.cluster.dask_worker import SILENCE_S, Answer, Orders
+from loadgen.cluster.dask_worker import SILENCE_S, JoinAnswer, JoinOrders
 from loadgen.errors import UNDECODABLE, ClusterError
 from loadgen.format import harmless
 from loadgen.schema.hosts import HostFacts
@@ -167,7 +167,7 @@ class HostProcess:
         except (OSError, TimeoutError, asyncssh.Error) as error:
             raise ClusterError(f"{host.name}: no process could be started there: {error or 'no answer'}") from None
 
-    async def begin(self, orders: Orders) -> str:
+    async def begin(self, orders: JoinOrders) -> str:
         """Hand the process its orders; returns the address of its Dask worker. Raises `ClusterError`."""
         self._process.stdin.write(msgspec.json.encode(orders).decode() + "\n")
         try:
@@ -179,15 +179,15 @@ class HostProcess:
             raise ClusterError(f"{self._host.name}: {harmless(answer.problem)}")
         return answer.address
 
-    async def _answer(self) -> Answer:
+    async def _answer(self) -> JoinAnswer:
         async for line in self._process.stdout:
             with contextlib.suppress(*UNDECODABLE):  # what a shell prints at login comes before it
-                answer = msgspec.json.decode(line, type=Answer)
+                answer = msgspec.json.decode(line, type=JoinAnswer)
                 self._pid = answer.pid
                 return answer
         await self._process.wait_closed()
         said = next((line for line in reversed(self._log) if line.strip()), "it said nothing")
-        return Answer(0, problem=f"its Dask worker ended at once: {said.strip()}")
+        return JoinAnswer(0, problem=f"its Dask worker ended at once: {said.strip()}")
 
     async def _beat(self) -> None:
         with contextlib.suppress(OSError):

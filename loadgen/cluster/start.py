@@ -27,7 +27,7 @@ from distributed.comm.addressing import get_address_host
 from msgspec.structs import replace
 
 from loadgen.cluster.actor import HostActor
-from loadgen.cluster.dask_worker import QUIET, Orders
+from loadgen.cluster.dask_worker import QUIET, JoinOrders
 from loadgen.cluster.facts import Reached, as_json, host_facts
 from loadgen.cluster.link import ClusterHost
 from loadgen.cluster.pickles import restrict_pickles
@@ -280,7 +280,7 @@ async def _joined(
     stack.push_async_callback(process.close)
     # The one port to open is the same on all machines; on this machine the scheduler has it.
     port = 0 if host.facts.identity == host_facts().identity else settings.port
-    return await process.begin(Orders(host.name, scheduler.address, host.facts.address, port, pem))
+    return await process.begin(JoinOrders(host.name, scheduler.address, host.facts.address, port, pem))
 
 
 async def _client(

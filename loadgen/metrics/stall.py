@@ -30,7 +30,7 @@ WORDS: dict[StallKind, str] = {
 }
 
 
-class Moment(NamedTuple):
+class StallSample(NamedTuple):
     """What is seen at one tick."""
 
     t_s: float
@@ -80,7 +80,7 @@ class StallWatch:
         self._state: tuple[object, ...] | None = None  # of the engine, since the silence began
         self._waits_for_worker = False  # since then, by the log
 
-    def add(self, now: Moment) -> Stall | None:
+    def add(self, now: StallSample) -> Stall | None:
         """Judge one more tick; returns a stall that has just ended."""
         self._listen(now)
         if self.stall is not None and not now.heard and _is_unknown(now):
@@ -101,14 +101,14 @@ class StallWatch:
             self.stall = Stall(since_s, kind, engine.running, engine.waiting, gfx_percent, server=self._server)
         return None
 
-    def _listen(self, now: Moment) -> None:
+    def _listen(self, now: StallSample) -> None:
         """Learn the longest silence; what a stall took is not what this run is used to."""
         if now.heard and (self.stall is None or not self.stall.is_certain) and self._heard_s is not None:
             self._longest_s = max(self._longest_s, now.t_s - self._heard_s)
         if now.heard or not now.open_streams or self._heard_s is None:
             self._heard_s = now.t_s
 
-    def _moved(self, now: Moment, state: tuple[object, ...] | None, *, cleared: bool) -> Stall | None:
+    def _moved(self, now: StallSample, state: tuple[object, ...] | None, *, cleared: bool) -> Stall | None:
         """Begin a new silence; one that was a stall has ended."""
         ended = self.stall._replace(ended_s=now.t_s, cleared=cleared) if self.stall is not None else None
         self.stall, self._silent_since_s, self._state = None, now.t_s, state
@@ -128,7 +128,7 @@ def moving_part(engine: EngineView) -> EngineView:
     )
 
 
-def _state_of(now: Moment) -> tuple[object, ...] | None:
+def _state_of(now: StallSample) -> tuple[object, ...] | None:
     """What moves in an engine that works; None if it says nothing, or tokens flow.
 
     Waiting requests are none of it: they become more while nothing works.
@@ -141,7 +141,7 @@ def _state_of(now: Moment) -> tuple[object, ...] | None:
     return (engine.running, engine.kv_usage, engine.preemptions)
 
 
-def _is_unknown(now: Moment) -> bool:
+def _is_unknown(now: StallSample) -> bool:
     if now.engine is None or now.engine.generation_tokens_per_s is None:
         return True
     # Some engines count tokens when a request ends: the KV cache alone shows that they work for others.
@@ -152,7 +152,7 @@ def _has_work(engine: EngineView | None) -> bool:
     return engine is not None and bool((engine.running or 0.0) + (engine.waiting or 0.0))
 
 
-def _kind(now: Moment, *, is_certain: bool, waits_for_worker: bool) -> StallKind:
+def _kind(now: StallSample, *, is_certain: bool, waits_for_worker: bool) -> StallKind:
     assert now.engine is not None
     if not now.engine.running and now.engine.waiting:
         return "scheduler"

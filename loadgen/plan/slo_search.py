@@ -24,14 +24,14 @@ _FARTHER = (0.1, 0.2)
 _BETWEEN = (0.5, 0.75)  # where to try next once a farther load is sure: shares of the distance to it
 
 
-class Probe(Protocol):
+class StageMaker(Protocol):
     """Makes the stage for a load."""
 
     def __call__(self, load: float, *, certain: bool = False) -> Stage:
         """A short stage, or if `certain` one that runs until its verdict is sure."""
 
 
-def slo_search(plan: PlanSettings, start: float, probe: Probe) -> Plan:
+def slo_search(plan: PlanSettings, start: float, probe: StageMaker) -> Plan:
 
     def following(done: Sequence[Measured]) -> Stage | SearchResult:
         kept = [point for point in done if not point.abandoned]

@@ -12,10 +12,10 @@ from typing import Self
 from pydantic import Field, FiniteFloat, model_validator
 
 from loadgen.criteria import FIGURES, PHASES, Direction, PhaseName, figure_kind
-from loadgen.profile.values import Concurrency, Rate, Requests, Seconds, Share, Table, Tokens
+from loadgen.profile.values import Concurrency, ProfileTable, Rate, Requests, Seconds, Share, Tokens
 
 
-class AcceptCriterion(Table):
+class AcceptCriterion(ProfileTable):
     """One figure and its bound, at every load of the profile that has the concurrency, rate, ISL and OSL given here.
 
     The figures are listed in [Acceptance](acceptance.md).
@@ -76,7 +76,7 @@ class AcceptCriterion(Table):
         return self
 
 
-class Accept(Table):
+class Accept(ProfileTable):
     """What `vramp accept` demands of a box. Limits of `[slo]` and figures of `[reference]` are criteria, too."""
 
     phases: list[PhaseName] = Field(default=list(PHASES), min_length=1)

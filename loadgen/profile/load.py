@@ -25,12 +25,12 @@ from loadgen.profile.values import (
     Ladder,
     LengthsText,
     Moment,
+    ProfileTable,
     Rate,
     RatePoints,
     Rates,
     Requests,
     Seconds,
-    Table,
     Tokens,
     Warmup,
 )
@@ -44,7 +44,7 @@ _OWN_FIELDS = """
 _MANY_ANSWERS = ("n", "best_of", "use_beam_search", "background")
 
 
-class Prefix(Table):
+class Prefix(ProfileTable):
     """Prompts that share a beginning, to load the prefix cache."""
 
     share: float = Field(gt=0, lt=1)
@@ -53,7 +53,7 @@ class Prefix(Table):
     """How many distinct prefixes there are; the seed picks one for each prompt."""
 
 
-class Turns(Table):
+class Turns(ProfileTable):
     """Closed loop in conversations: each turn repeats what was said before."""
 
     count: int = Field(ge=2, le=1000)
@@ -62,7 +62,7 @@ class Turns(Table):
     """The time from an answer to the next question; default: none."""
 
 
-class Trace(Table):
+class Trace(ProfileTable):
     """How much of a trace is sent, and how fast. Rows are always sent in their order, at any speed."""
 
     start: Moment = 0.0
@@ -83,7 +83,7 @@ class Trace(Table):
         return self
 
 
-class SessionSettings(Table):
+class SessionSettings(ProfileTable):
     """Sessions of agents in place of single prompts; `concurrency` is then the number of live sessions.
 
     A session keeps its place through its pauses until its last request is answered; then the next one begins. Requests
@@ -125,7 +125,7 @@ class SessionSettings(Table):
         return self
 
 
-class Cancel(Table):
+class Cancel(ProfileTable):
     """Clients that hang up before their answer is complete."""
 
     share: float = Field(gt=0, le=1)
@@ -134,7 +134,7 @@ class Cancel(Table):
     """When it hangs up, counted from the request; a stream that has finished by then counts as complete."""
 
 
-class Headers(Table):
+class Headers(ProfileTable):
     """HTTP headers of every request, and those that tell a router which requests belong together.
 
     A session is a conversation of `turns`, one agent of `sessions`, or a single request.
@@ -161,7 +161,7 @@ class Headers(Table):
         return self
 
 
-class Load(Table):
+class Load(ProfileTable):
     """The load of every stage, unless the stage says otherwise."""
 
     endpoint: Literal["completions", "chat", "responses"] = "completions"
@@ -263,7 +263,7 @@ class Load(Table):
         return self
 
 
-class StageSettings(Table):
+class StageSettings(ProfileTable):
     """One stage, given as differences from `[load]`. If there are any `[[stages]]`, only these run, in their order.
 
     A key without its own description means the same as in `[load]`.
@@ -290,7 +290,7 @@ class StageSettings(Table):
         return self
 
 
-class Ramp(Table):
+class Ramp(ProfileTable):
     """A load that rises or falls in steps: one stage, whose figures are reported per step."""
 
     start: Rate
@@ -309,7 +309,7 @@ class Ramp(Table):
         return self
 
 
-class PlanSettings(Table):
+class PlanSettings(ProfileTable):
     """How the load changes: at most one of `ladder`, `ramp`, `soak` and `search`; otherwise the loads of `[load]`."""
 
     by: Literal["concurrency", "rate"] = "concurrency"

@@ -20,10 +20,10 @@ from loadgen.profile.values import (
     Concurrency,
     Flags,
     Milliseconds,
+    ProfileTable,
     Rate,
     Seconds,
     Share,
-    Table,
     Tokens,
     per_stream_limits_ms,
     slo_problem,
@@ -49,7 +49,7 @@ _HOST = re.compile(
 _SCHEDULER = re.compile(r"(?:tcp|tls)://(?:[A-Za-z0-9_][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
 
 
-class Docker(Table):
+class Docker(ProfileTable):
     """The container in which engine `docker` runs the server; most keys are flags of `docker run`."""
 
     image: str
@@ -88,7 +88,7 @@ def _is_base_url(url: str) -> bool:
         return False
 
 
-class Server(Table):
+class Server(ProfileTable):
     """Where the server is, or how to start it."""
 
     engine: Literal["vllm", "docker", "simulator", "attach", "none"]
@@ -185,7 +185,7 @@ class Server(Table):
         return self
 
 
-class Slo(Table):
+class Slo(ProfileTable):
     """Limits that a run must meet. Every key except `failed` is a latency limit, a time with its unit.
 
     `ttft_p99 = "2s"` limits a statistic of each stage: `ttft`, `ttft_from_intended`, `tpot`, `itl` or `e2e`, with
@@ -213,7 +213,7 @@ class Slo(Table):
         return {name: value for name, value in handler(self).items() if name != "failed" or value}
 
 
-class Tier(Slo):
+class TierLimits(Slo):
     """One of several levels of service; a run reports the highest load that meets each, by the stages that it has.
 
     `ttft_p95 = "10s"` limits a statistic of each stage, as in `[slo]`.
@@ -242,7 +242,7 @@ class Tier(Slo):
         return self
 
 
-class Cost(Table):
+class Cost(ProfileTable):
     """What the GPUs cost; with it, a run reports the cost of a million tokens."""
 
     gpu_hour: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -251,7 +251,7 @@ class Cost(Table):
     """How many GPUs to count, if vramp cannot see them (a server on another machine) or if others are paid for, too."""
 
 
-class Canary(Table):
+class Canary(ProfileTable):
     """Checks that the output is right, with short texts to score and prompts to answer, sent along with the load."""
 
     enabled: bool | None = None
@@ -261,7 +261,7 @@ class Canary(Table):
     """The shortest time from one canary of a server to the next; longer with few streams: see [Output](output.md)."""
 
 
-class Cluster(Table):
+class Cluster(ProfileTable):
     """The machines that send the load, in place of this one: see [Several machines](cluster.md)."""
 
     hosts: list[str] = []
@@ -318,7 +318,7 @@ def _has_form(form: re.Pattern[str], text: str) -> bool:
     return match is not None and 1 <= int(match["port"] or 1) <= 65535
 
 
-class ReferencePoint(Table):
+class ReferencePoint(ProfileTable):
     """Published figures, and the load at which they were measured; a key that is left out matches any stage."""
 
     of: str = ""
@@ -345,7 +345,7 @@ class ReferencePoint(Table):
         return self
 
 
-class ReferenceRatio(Table):
+class ReferenceRatio(ProfileTable):
     """A published figure of one variant divided by that of another; a key of the load that is left out matches any.
 
     `vramp sweep` and `vramp compare` show it next to the measured ratio. It says the same on every box of its hardware.
@@ -371,7 +371,7 @@ class ReferenceRatio(Table):
     """Tokens of an answer."""
 
 
-class ReferenceSystem(Table):
+class ReferenceSystem(ProfileTable):
     """What a publication measured with; a run compares itself with each key that is given."""
 
     model: str = ""
@@ -388,7 +388,7 @@ class ReferenceSystem(Table):
     """Requests of each stage."""
 
 
-class Reference(Table):
+class Reference(ProfileTable):
     """What a publication measured with this recipe; a run shows it next to its own figures."""
 
     source: str
@@ -407,7 +407,7 @@ class Reference(Table):
     """Its figures that compare two variants."""
 
 
-class Recipe(Table):
+class Recipe(ProfileTable):
     """Where an imported profile is from; `vramp import` writes it, and a result names it."""
 
     source: str
@@ -421,7 +421,7 @@ class Recipe(Table):
 _PageUrl = Annotated[str, Field(pattern=r"^https?://[^\s/]+")]
 
 
-class Telemetry(Table):
+class Telemetry(ProfileTable):
     """What measures the GPUs."""
 
     mode: TelemetryMode = "auto"
@@ -436,7 +436,7 @@ class Telemetry(Table):
         return {"mode": given} if isinstance(given, str) else given
 
 
-class Profile(Table):
+class Profile(ProfileTable):
     """The keys at the top of the file, and its tables."""
 
     name: str = Field(default="unnamed", pattern=r"^[A-Za-z0-9._+-]+$")
@@ -455,7 +455,7 @@ class Profile(Table):
     """How the load changes from stage to stage."""
     slo: Slo = Slo()
     """`ttft_p99 = "2s"` for a stage, `ttft = "2s"` for each of its streams, `failed = "1%"` of its requests."""
-    tiers: list[Tier] = Field(default=[], max_length=16)
+    tiers: list[TierLimits] = Field(default=[], max_length=16)
     """`[{ tokens_per_s = 30, ttft_p95 = "10s" }, { tokens_per_s = 100 }]`: for each, the highest load that meets it."""
     cost: Cost = Cost()
     """`gpu_hour = 2.1` shows token cost in dollars."""

@@ -30,7 +30,7 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OWN_HEADERS = "accept connection content-length content-type expect host transfer-encoding user-agent".split()
 
 
-class Table(BaseModel):
+class ProfileTable(BaseModel):
     """A table of the document: frozen, without unknown keys, each key described by the docstring under it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)

@@ -80,7 +80,7 @@ _TOO_SHORT = f"runs of {2 * WARM_UP_S / 60:.0f} minutes at least"
 
 
 @dataclass
-class Phase:
+class PhaseEvidence:
     """What is known of one phase."""
 
     began_s: list[float] = field(default_factory=list)
@@ -93,7 +93,7 @@ class Phase:
 
 
 @dataclass
-class Evidence:
+class AcceptEvidence:
     """All that an acceptance has left so far."""
 
     began: AcceptBegan
@@ -104,7 +104,7 @@ class Evidence:
     last_s: float = 0.0
     version: str = ""
     box: BoxIdentity | None = None
-    phases: dict[PhaseName, Phase] = field(default_factory=lambda: {name: Phase() for name in PHASES})
+    phases: dict[PhaseName, PhaseEvidence] = field(default_factory=lambda: {name: PhaseEvidence() for name in PHASES})
     facts: list[FactFound] = field(default_factory=list)
     counts: list[Counted] = field(default_factory=list)
     probes: list[ProbeResult] = field(default_factory=list)
@@ -152,7 +152,7 @@ class Evidence:
         return [one for one in self.counts if one.phase == demand.phase and one.figure == demand.figure]
 
 
-class Found(NamedTuple):
+class CriterionEvidence(NamedTuple):
     """What a rule found for one criterion, before all are judged together."""
 
     reason: str
@@ -167,19 +167,19 @@ class Found(NamedTuple):
     takes: Callable[[Level], str] | None = None  # what it would take, if the trial does not tell
 
 
-def evidence_of(lines: Iterable[AcceptLine], results: Mapping[str, Result]) -> Evidence:
+def evidence_of(lines: Iterable[AcceptLine], results: Mapping[str, Result]) -> AcceptEvidence:
     """All that the lines say; the first must be `AcceptBegan`."""
     lines = iter(lines)
     first = next(lines)
     assert isinstance(first, AcceptBegan)
-    evidence = Evidence(first, results)
+    evidence = AcceptEvidence(first, results)
     evidence.take(first)
     for line in lines:
         evidence.take(line)
     return evidence
 
 
-def certificate_from(evidence: Evidence, files: Mapping[str, str]) -> Certificate:
+def certificate_from(evidence: AcceptEvidence, files: Mapping[str, str]) -> Certificate:
     """The certificate of what is known so far; `files` are the checksums of what it rests on."""
     began = evidence.began
     demands = [*began.demands, *_of_probes(evidence.probes)]
@@ -241,7 +241,7 @@ def title(demand: Demand) -> str:
     return f"{demand.figure} at {demand.load}" if demand.load else demand.figure
 
 
-def _phase(name: PhaseName, evidence: Evidence, criteria: Sequence[Criterion]) -> PhaseRecord:
+def _phase(name: PhaseName, evidence: AcceptEvidence, criteria: Sequence[Criterion]) -> PhaseRecord:
     known, own = evidence.phases[name], [one for one in criteria if one.demand.phase == name]
     state, reason = _phase_state(known, own)
     return PhaseRecord(
@@ -255,7 +255,7 @@ def _phase(name: PhaseName, evidence: Evidence, criteria: Sequence[Criterion]) -
     )
 
 
-def _phase_state(known: Phase, criteria: Sequence[Criterion]) -> tuple[PhaseState, str]:
+def _phase_state(known: PhaseEvidence, criteria: Sequence[Criterion]) -> tuple[PhaseState, str]:
     bad = [one for one in criteria if one.outcome == "fail"]
     if bad:
         return "fail", f"{len(bad)} of {len(criteria)} criteria failed"
@@ -271,7 +271,7 @@ def _phase_state(known: Phase, criteria: Sequence[Criterion]) -> tuple[PhaseStat
     return "pass", f"all of {len(criteria)} criteria passed" if criteria else "carried out; nothing was demanded"
 
 
-def _judged(found: Mapping[Demand, Found], evidence: Evidence) -> tuple[Criterion, ...]:
+def _judged(found: Mapping[Demand, CriterionEvidence], evidence: AcceptEvidence) -> tuple[Criterion, ...]:
     """All criteria, the statistical ones together: those without evidence are among them, as chances yet to come."""
     share = 0.5 if evidence.began.like else 1.0  # other boxes' bounds have spent the other half
     level = level_of(max(1, evidence.looks), fail=FALSE_FAIL * share)
@@ -284,14 +284,14 @@ def _judged(found: Mapping[Demand, Found], evidence: Evidence) -> tuple[Criterio
     )
 
 
-def _p_value(demand: Demand, one: Found) -> float | None:
+def _p_value(demand: Demand, one: CriterionEvidence) -> float | None:
     """None for a criterion that is no matter of chance."""
     if demand.rule not in ("mean", "share", "trend"):
         return None
     return 1.0 if one.trial is None or one.outcome is not None else one.trial.p_good
 
 
-def _criterion(demand: Demand, one: Found, held: Held | None, level: Level, following: Level) -> Criterion:
+def _criterion(demand: Demand, one: CriterionEvidence, held: Held | None, level: Level, following: Level) -> Criterion:
     if one.trial is None or held is None:
         return Criterion(
             demand=demand,
@@ -348,10 +348,10 @@ def _sentence(demand: Demand, outcome: Outcome, low: float, high: float) -> str:
 # The rules.
 
 
-def _over_starts(demand: Demand, evidence: Evidence) -> Found:
+def _over_starts(demand: Demand, evidence: AcceptEvidence) -> CriterionEvidence:
     values, doubts, samples = _sound_values(demand, evidence)
     seen = tuple(value for value, _ in values)
-    found = Found(
+    found = CriterionEvidence(
         _NOT_YET,
         observed=fmean(seen) if seen else None,
         trial=_trial(demand, values),
@@ -371,7 +371,7 @@ def _over_starts(demand: Demand, evidence: Evidence) -> Found:
     return found._replace(outcome="inconclusive", reason=reason, needs=missing, details=tuple(doubts.values()))
 
 
-def _sound_values(demand: Demand, evidence: Evidence) -> tuple[list[tuple[float, float]], dict[int, str], int]:
+def _sound_values(demand: Demand, evidence: AcceptEvidence) -> tuple[list[tuple[float, float]], dict[int, str], int]:
     """The figure at each sound start, why the others have none, and how many requests it is of."""
     values: list[tuple[float, float]] = []
     doubts: dict[int, str] = {}
@@ -420,7 +420,7 @@ def _more_starts(demand: Demand, values: Sequence[float], level: Level) -> str:
     return f"about {counted(more, 'more start')}, if they are like those so far"
 
 
-def stages_by_start(evidence: Evidence, load: str) -> dict[int, list[StageResult]]:
+def stages_by_start(evidence: AcceptEvidence, load: str) -> dict[int, list[StageResult]]:
     """The stages of one load that came to their end, by the number of the start; a start may have none."""
     found: dict[int, list[StageResult]] = {}
     for run, result in evidence.runs("performance"):
@@ -463,11 +463,11 @@ def _latency(summary: Summary, percent: float | None) -> tuple[float, float] | N
     return None if value is None or worst is None else (value, worst)
 
 
-def _shares(demand: Demand, evidence: Evidence) -> Found:
+def _shares(demand: Demand, evidence: AcceptEvidence) -> CriterionEvidence:
     pairs = _failed(demand, evidence) if demand.figure == "failed_percent" else _answered(demand, evidence)
     counts = [(good, trials) for good, trials in pairs if trials]
     if not counts:
-        return Found(_NOT_YET, "inconclusive")
+        return CriterionEvidence(_NOT_YET, "inconclusive")
     good, trials = zip(*counts, strict=True)
     is_failures = demand.figure == "failed_percent"
     edge = edge_of(demand) / 100
@@ -476,7 +476,7 @@ def _shares(demand: Demand, evidence: Evidence) -> Found:
     if is_failures:
         trial = _as_failures(trial)
     observed = 100 * (bad if is_failures else count - bad) / count
-    found = Found("", observed=observed, trial=trial, samples=count, starts=len(counts))
+    found = CriterionEvidence("", observed=observed, trial=trial, samples=count, starts=len(counts))
     if not evidence.phases[demand.phase].is_over:
         return found._replace(outcome="inconclusive", reason=_NOT_OVER)
     edge_good = 1 - edge if is_failures else edge
@@ -498,20 +498,20 @@ def _more_trials(bad: int, count: int, edge: float, level: Level) -> str:
     return "far more of them" if more is None else f"about {more:,} more, if all goes on like this"
 
 
-def _answered(demand: Demand, evidence: Evidence) -> Iterator[tuple[int, int]]:
+def _answered(demand: Demand, evidence: AcceptEvidence) -> Iterator[tuple[int, int]]:
     """All questions together: each is asked by itself."""
     counts = evidence.counted(demand)
     yield sum(one.count for one in counts), sum(one.trials or 0 for one in counts)
 
 
-def _failed(demand: Demand, evidence: Evidence) -> Iterator[tuple[int, int]]:
+def _failed(demand: Demand, evidence: AcceptEvidence) -> Iterator[tuple[int, int]]:
     for stages in stages_by_start(evidence, demand.load).values():
         checks = [stage.failures for stage in stages if stage.failures is not None]
         scheduled = sum(check.scheduled for check in checks)
         yield scheduled - min(scheduled, sum(check.count for check in checks)), scheduled
 
 
-def _events(demand: Demand, evidence: Evidence) -> Found:
+def _events(demand: Demand, evidence: AcceptEvidence) -> CriterionEvidence:
     counts = [(one.count, one.text or one.subject) for one in evidence.counted(demand)]
     if demand.figure in _EVENTS:
         counts += [
@@ -526,18 +526,18 @@ def _events(demand: Demand, evidence: Evidence) -> Found:
     total = sum(count for count, _ in counts)
     if total:
         first = next((text for count, text in counts if count and text), "")
-        return Found(f"{total:,} of them{f': {first}' if first else ''}", "fail", observed=float(total))
+        return CriterionEvidence(f"{total:,} of them{f': {first}' if first else ''}", "fail", observed=float(total))
     ended = evidence.phases[demand.phase].ended
     if ended is None:
-        return Found(f"none so far; {_NOT_OVER}" if counts else _NOT_YET, "inconclusive")
+        return CriterionEvidence(f"none so far; {_NOT_OVER}" if counts else _NOT_YET, "inconclusive")
     if not counts:
-        return Found(f"skipped: {ended.reason}" if ended.state == "skipped" else "nothing here reports it")
+        return CriterionEvidence(f"skipped: {ended.reason}" if ended.state == "skipped" else "nothing here reports it")
     hours = _hours(demand, evidence)
     often = f" in {significant(hours)} h: at most {significant(rate_at_most(hours))} an hour (95 %)" if hours else ""
-    return Found(f"none{often}", "pass", observed=0.0)
+    return CriterionEvidence(f"none{often}", "pass", observed=0.0)
 
 
-def _hours(demand: Demand, evidence: Evidence) -> float:
+def _hours(demand: Demand, evidence: AcceptEvidence) -> float:
     own = sum(one.hours or 0.0 for one in evidence.counted(demand))
     runs = sum(stage.duration_s for _, result in evidence.runs(demand.phase) for stage in result.stages) / 3600
     return max(own, runs) if demand.phase == "burn-in" else 0.0
@@ -598,7 +598,7 @@ _EVENTS: dict[str, Callable[[Result], Iterator[tuple[int, str]]]] = {
 }
 
 
-def _start_differences(evidence: Evidence) -> Iterator[tuple[int, str]]:
+def _start_differences(evidence: AcceptEvidence) -> Iterator[tuple[int, str]]:
     """Each start against the first; times are left out, because a first start may fill caches."""
     known = list(starts_of(evidence))
     for number, start in known[1:]:
@@ -606,7 +606,7 @@ def _start_differences(evidence: Evidence) -> Iterator[tuple[int, str]]:
         yield len(found), f"start {number}: {found[0].words}" if found else ""
 
 
-def starts_of(evidence: Evidence) -> Iterator[tuple[int, ServerStart]]:
+def starts_of(evidence: AcceptEvidence) -> Iterator[tuple[int, ServerStart]]:
     """Every start of the server in the phases about starts and performance that says what it was like."""
     known = [result.server.start for _, result in evidence.runs("start", "performance") if result.server is not None]
     yield from enumerate(known, start=1)
@@ -619,7 +619,7 @@ def _of_probes(probes: Iterable[ProbeResult]) -> list[Demand]:
     return [demand_of(f"probe.{name}", "at_least", low, source) for name, (low, source) in lows.items()]
 
 
-def _each(demand: Demand, evidence: Evidence) -> Found:
+def _each(demand: Demand, evidence: AcceptEvidence) -> CriterionEvidence:
     values = list(_values(demand, evidence))
     known = [(subject, value) for subject, value in values if isinstance(value, int | float)]
     if not known:
@@ -629,7 +629,9 @@ def _each(demand: Demand, evidence: Evidence) -> Found:
     words = f"{worst[0]}: " if worst[0] else ""
     reason = f"{words}{significant(worst[1])} {demand.unit}".strip()
     missing = [subject for subject, value in values if value is None]
-    found = Found(reason, "fail" if is_bad else "pass", observed=worst[1], samples=len(known), starts=len(known))
+    found = CriterionEvidence(
+        reason, "fail" if is_bad else "pass", observed=worst[1], samples=len(known), starts=len(known)
+    )
     if missing and not is_bad:
         return found._replace(outcome="inconclusive", reason=f"unknown for {', '.join(missing)}")
     if not is_bad and not evidence.phases[demand.phase].is_over:
@@ -649,7 +651,7 @@ def _badness(demand: Demand, value: float) -> float:
             return abs(value - demand.bound)
 
 
-def _values(demand: Demand, evidence: Evidence) -> Iterator[tuple[str, float | str | None]]:
+def _values(demand: Demand, evidence: AcceptEvidence) -> Iterator[tuple[str, float | str | None]]:
     yield from ((one.subject, one.value) for one in evidence.facts if one.figure == demand.figure)
     if demand.phase == "start":
         name = "total_s" if demand.figure == "start_s" else demand.figure
@@ -662,25 +664,25 @@ def _values(demand: Demand, evidence: Evidence) -> Iterator[tuple[str, float | s
                     yield figure.subject, figure.value
 
 
-def _unknown(demand: Demand, evidence: Evidence) -> Found:
+def _unknown(demand: Demand, evidence: AcceptEvidence) -> CriterionEvidence:
     ended = evidence.phases[demand.phase].ended
     why = next((one.reason for one in evidence.facts if one.figure == demand.figure and one.reason), "")
     if ended is not None and ended.state == "skipped":
         why = f"{demand.phase} was skipped: {ended.reason}"
-    return Found(why or (_NOT_YET if ended is None else "nothing here reports it"), "inconclusive")
+    return CriterionEvidence(why or (_NOT_YET if ended is None else "nothing here reports it"), "inconclusive")
 
 
-def _texts(demand: Demand, evidence: Evidence) -> Found:
+def _texts(demand: Demand, evidence: AcceptEvidence) -> CriterionEvidence:
     values = [(subject, str(value)) for subject, value in _values(demand, evidence) if value is not None]
     if not values:
         return _unknown(demand, evidence)
     other = next(((subject, value) for subject, value in values if value != demand.bound), None)
     subject, value = other or values[0]
     words = f"{subject}: {value}" if subject else value
-    return Found(words, "fail" if other else "pass", observed=value, samples=len(values))
+    return CriterionEvidence(words, "fail" if other else "pass", observed=value, samples=len(values))
 
 
-def _trend(demand: Demand, evidence: Evidence) -> Found:
+def _trend(demand: Demand, evidence: AcceptEvidence) -> CriterionEvidence:
     edge = edge_of(demand) / 100
     name = demand.figure.removesuffix("_percent")
     known = [
@@ -689,18 +691,18 @@ def _trend(demand: Demand, evidence: Evidence) -> Found:
     ended = evidence.phases[demand.phase].ended
     if not known:
         if ended is None:
-            return Found(_NOT_YET, "inconclusive")
-        return Found(ended.reason or "nothing here reports it")
+            return CriterionEvidence(_NOT_YET, "inconclusive")
+        return CriterionEvidence(ended.reason or "nothing here reports it")
     series = [values for values in known if len(values) >= MIN_TREND_VALUES]
     trials = [of_trend(values, edge) for values in series]
     if not trials:
-        return Found("too short to tell", "inconclusive", needs=_TOO_SHORT)
+        return CriterionEvidence("too short to tell", "inconclusive", needs=_TOO_SHORT)
     # Several series are several chances of a false alarm, and all must pass.
     highest = max(trials, key=lambda trial: trial.value)
     p_good = min(1.0, len(trials) * min(trial.p_good for trial in trials))
     trial = highest._replace(p_good=p_good, p_bad=max(trial.p_bad for trial in trials))
     samples = sum(len(values) for values in series)
-    found = Found("", observed=100 * trial.value, trial=trial, samples=samples, takes=lambda level: _LONGER)
+    found = CriterionEvidence("", observed=100 * trial.value, trial=trial, samples=samples, takes=lambda level: _LONGER)
     # A server grows in its first minutes, whatever it does later.
     return found if ended is not None else found._replace(outcome="inconclusive", reason=_NOT_OVER)
 
@@ -731,7 +733,7 @@ def _later_means(columns: Columns, name: str) -> list[float] | None:
     return means([value for at, value in rows if at >= from_s]) if last_s - from_s >= WARM_UP_S else []
 
 
-_RULES: dict[str, Callable[[Demand, Evidence], Found]] = {
+_RULES: dict[str, Callable[[Demand, AcceptEvidence], CriterionEvidence]] = {
     "mean": _over_starts,
     "share": _shares,
     "events": _events,
@@ -741,7 +743,7 @@ _RULES: dict[str, Callable[[Demand, Evidence], Found]] = {
 }
 
 
-def values_like(evidence: Evidence) -> dict[tuple[str, str], list[float]]:
+def values_like(evidence: AcceptEvidence) -> dict[tuple[str, str], list[float]]:
     """The figures of this box at each of its starts that can make bounds for others, by figure and load."""
     found: dict[tuple[str, str], list[float]] = {}
     loads = {load_of(stage).words for _, result in evidence.runs("performance") for stage in result.stages}

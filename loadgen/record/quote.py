@@ -78,7 +78,7 @@ class QuotedRun(msgspec.Struct, frozen=True, kw_only=True):
     named: Mapping[str, str | None] = {}  # what a reader needs to measure it again; None is missing
 
 
-class Outcome(NamedTuple):
+class RuleOutcome(NamedTuple):
     """What breaks a rule, or why it cannot be checked; if neither, it is kept."""
 
     broken: Sequence[str] = ()
@@ -206,7 +206,7 @@ def _edges(stage: StageResult) -> float:
 # The rules.
 
 
-def _littles_law(run: QuotedRun) -> Outcome:
+def _littles_law(run: QuotedRun) -> RuleOutcome:
     """Little's law: open streams are the rate times the time that each is open."""
     broken, checked = [], False
     for stage in run.stages:
@@ -219,7 +219,7 @@ def _littles_law(run: QuotedRun) -> Outcome:
         if not least <= product / held <= 1 + MAX_LITTLE:
             seen = f"{product:.4g} streams; {held:.4g} {'were open' if stage.held is not None else 'were asked for'}"
             broken.append(f"at {stage.name}, {rate:.4g} requests/s of {e2e_ms:.4g} ms are {seen}")
-    return Outcome(broken, "" if checked else "rate, concurrency and E2E are not all known over enough requests")
+    return RuleOutcome(broken, "" if checked else "rate, concurrency and E2E are not all known over enough requests")
 
 
 def _is_short(stage: QuotedStage) -> bool:
@@ -229,7 +229,7 @@ def _is_short(stage: QuotedStage) -> bool:
     return stage.completed < MIN_WAVES * stage.concurrency
 
 
-def _offered_rate(run: QuotedRun) -> Outcome:
+def _offered_rate(run: QuotedRun) -> RuleOutcome:
     """An open loop that falls behind: its latencies grow for as long as it is measured."""
     broken: list[str] = []
     checked = False
@@ -242,10 +242,10 @@ def _offered_rate(run: QuotedRun) -> Outcome:
             arrivals_s = stage.measured_s - e2e_s  # the last answers come after the last arrival
             if arrivals_s > 0 and completed / arrivals_s < least * stage.rate:
                 broken.append(f"{completed / arrivals_s:.4g} of {stage.rate:.4g} requests/s were answered")
-    return Outcome(broken, "" if checked else "no open loop with enough requests")
+    return RuleOutcome(broken, "" if checked else "no open loop with enough requests")
 
 
-def _e2e_parts(run: QuotedRun) -> Outcome:
+def _e2e_parts(run: QuotedRun) -> RuleOutcome:
     broken, checked = [], False
     for stage in run.stages:
         ttft, tpot, e2e = (stage.mean_ms.get(name) for name in ("ttft", "tpot", "e2e"))
@@ -257,13 +257,13 @@ def _e2e_parts(run: QuotedRun) -> Outcome:
                 f"at {stage.name}, TTFT {ttft:.4g} + {stage.osl_mean - 1:.4g} x TPOT {tpot:.4g} ms are {total:.4g} ms, "
                 f"and E2E is {e2e:.4g}"
             )
-    return Outcome(broken, "" if checked else "TTFT, TPOT, E2E and OSL are not all known over enough requests")
+    return RuleOutcome(broken, "" if checked else "TTFT, TPOT, E2E and OSL are not all known over enough requests")
 
 
-def _few_requests(run: QuotedRun) -> Outcome:
+def _few_requests(run: QuotedRun) -> RuleOutcome:
     loops = [one for one in run.stages if one.concurrency and one.completed is not None and one.whole_run]
     broken = [f"{one.completed} requests at {one.concurrency} streams" for one in loops if _is_short(one)]
-    return Outcome(broken, "" if loops else "no closed loop was bounded by a known number of requests")
+    return RuleOutcome(broken, "" if loops else "no closed loop was bounded by a known number of requests")
 
 
 def _steps(stages: Sequence[QuotedStage]) -> Iterator[tuple[QuotedStage, QuotedStage]]:
@@ -281,7 +281,7 @@ def _are_alike(a: QuotedStage, b: QuotedStage) -> bool:
     return is_same_loop and a.kind == b.kind and all(abs(x - y) <= SAME_LENGTH * max(x, y) for x, y in lengths)
 
 
-def _identical_levels(run: QuotedRun) -> Outcome:
+def _identical_levels(run: QuotedRun) -> RuleOutcome:
     """A saturated server has the same throughput at each load, but not the same latency."""
     broken, checked = [], False
     for low, high in _steps(run.stages):
@@ -293,20 +293,20 @@ def _identical_levels(run: QuotedRun) -> Outcome:
         if all(abs(a - b) <= ALIKE * max(a, b) for a, b in [(before, after), *latencies]):
             words = f"throughput and latency are the same at {low.name} and {high.name}"
             broken.append(f"{words} ({before:.5g} and {after:.5g} tok/s)")
-    return Outcome(broken, "" if checked else "no two loads of one shape with throughput and latency")
+    return RuleOutcome(broken, "" if checked else "no two loads of one shape with throughput and latency")
 
 
-def _falling_tpot(run: QuotedRun) -> Outcome:
+def _falling_tpot(run: QuotedRun) -> RuleOutcome:
     broken, checked = [], False
     for low, high in _steps([one for one in run.stages if (one.completed or 0) >= MIN_VALUES]):
         before, after = low.mean_ms.get("tpot"), high.mean_ms.get("tpot")
         checked |= before is not None and after is not None
         if before is not None and after is not None and after < (1 - MIN_FALL) * before:
             broken.append(f"TPOT falls from {before:.4g} ms at {low.name} to {after:.4g} ms at {high.name}")
-    return Outcome(broken, "" if checked else "no two loads of one shape with TPOT over enough requests")
+    return RuleOutcome(broken, "" if checked else "no two loads of one shape with TPOT over enough requests")
 
 
-def _empty_answers(run: QuotedRun) -> Outcome:
+def _empty_answers(run: QuotedRun) -> RuleOutcome:
     known = [one for one in run.stages if one.completed and (one.output_tokens is not None or one.osl_mean is not None)]
     broken = [
         f"{one.completed} requests at {one.name} succeeded with {one.output_tokens or 0} output tokens"
@@ -314,20 +314,20 @@ def _empty_answers(run: QuotedRun) -> Outcome:
         if (one.osl_mean if one.output_tokens is None else one.output_tokens / (one.completed or 1)) < 1  # type: ignore[operator]
     ]
     broken += _said(run, "short-answers")
-    return Outcome(broken, "" if known else "the number of output tokens is not known")
+    return RuleOutcome(broken, "" if known else "the number of output tokens is not known")
 
 
-def _failed_requests(run: QuotedRun) -> Outcome:
+def _failed_requests(run: QuotedRun) -> RuleOutcome:
     known = [one for one in run.stages if one.failed is not None]
     broken = [
         f"{one.failed} of {one.failed + (one.completed or 0)} requests failed at {one.name}"
         for one in known
         if one.failed is not None and one.failed > MAX_FAILED * (one.failed + (one.completed or 0))
     ]
-    return Outcome(broken, "" if known else "the number of failed requests is not known")
+    return RuleOutcome(broken, "" if known else "the number of failed requests is not known")
 
 
-def _edges_in_window(run: QuotedRun) -> Outcome:
+def _edges_in_window(run: QuotedRun) -> RuleOutcome:
     """Where ramp-in and drain were not measured and are in the figures, each lasts about as long as a request."""
     broken, checked = _said(run, "inconclusive"), False
     for stage in run.stages:
@@ -342,37 +342,37 @@ def _edges_in_window(run: QuotedRun) -> Outcome:
         if edges is None and lasts is not None and lasts > MAX_EDGES and not _is_short(stage):
             broken.append(f"a request takes {lasts:.0%} of the time at {stage.name}, and ramp-in and drain are in it")
         checked |= edges is not None or lasts is not None
-    return Outcome(broken, "" if checked else "how long ramp-in and drain took is not known")
+    return RuleOutcome(broken, "" if checked else "how long ramp-in and drain took is not known")
 
 
-def _few_samples(run: QuotedRun) -> Outcome:
+def _few_samples(run: QuotedRun) -> RuleOutcome:
     known = [(n, name.upper(), one.name) for one in run.stages for name, n in one.p99_values.items()]
     broken = [f"p99 of {name} at {stage} is of {n} values" for n, name, stage in sorted(known) if n < MIN_FOR_P99]
-    return Outcome(broken, "" if known else "no p99 is known with the number of its values")
+    return RuleOutcome(broken, "" if known else "no p99 is known with the number of its values")
 
 
-def _beyond_peak(run: QuotedRun) -> Outcome:
+def _beyond_peak(run: QuotedRun) -> RuleOutcome:
     known = [(one, name, value) for one in run.stages for name, value in one.peak_percent.items()]
     broken = [f"{name} {value:.0f}% at {one.name}" for one, name, value in known if value > FULL_PERCENT]
-    return Outcome(broken, "" if known else "the work of the GPUs, or their peak, is not known")
+    return RuleOutcome(broken, "" if known else "the work of the GPUs, or their peak, is not known")
 
 
-def _provenance(run: QuotedRun) -> Outcome:
+def _provenance(run: QuotedRun) -> RuleOutcome:
     missing = [name for name, value in run.named.items() if value is None]
-    return Outcome([f"not named: {', '.join(missing)}"] if missing else ())
+    return RuleOutcome([f"not named: {', '.join(missing)}"] if missing else ())
 
 
-def _simulated(run: QuotedRun) -> Outcome:
-    return Outcome(["the engine is a simulator"] if run.simulated else ())
+def _simulated(run: QuotedRun) -> RuleOutcome:
+    return RuleOutcome(["the engine is a simulator"] if run.simulated else ())
 
 
-def _cut_short(run: QuotedRun) -> Outcome:
-    return Outcome([run.cut_short] if run.cut_short else ())
+def _cut_short(run: QuotedRun) -> RuleOutcome:
+    return RuleOutcome([run.cut_short] if run.cut_short else ())
 
 
-def _hardware(run: QuotedRun) -> Outcome:
+def _hardware(run: QuotedRun) -> RuleOutcome:
     broken = [*(run.faults or []), *_said(run, "host-limited")]
-    return Outcome(broken, "no GPU was measured" if run.faults is None else "")
+    return RuleOutcome(broken, "no GPU was measured" if run.faults is None else "")
 
 
 def _said(run: QuotedRun, *ids: str) -> list[str]:
@@ -381,66 +381,70 @@ def _said(run: QuotedRun, *ids: str) -> list[str]:
     return [f"at {stage.name}: {text.partition(';')[0]}" for stage, text in found]
 
 
-class Rule(NamedTuple):
+class QuoteRule(NamedTuple):
     """Decided by a condition, or by verdicts that a run has where there is the evidence."""
 
     name: str  # stable, for scripts
     remedy: str
-    check: Callable[[QuotedRun], Outcome] | None = None
+    check: Callable[[QuotedRun], RuleOutcome] | None = None
     verdicts: tuple[str, ...] = ()  # ids
     unknown: str = ""  # why the verdicts cannot be had
 
-    def outcome(self, run: QuotedRun) -> Outcome:
+    def outcome(self, run: QuotedRun) -> RuleOutcome:
         if self.check is not None:
             return self.check(run)
         has_evidence = all(self.name in stage.known for stage in run.stages)
-        return Outcome(_said(run, *self.verdicts), "" if has_evidence else self.unknown)
+        return RuleOutcome(_said(run, *self.verdicts), "" if has_evidence else self.unknown)
 
 
 RULES = (
-    Rule("simulated", "measure a real engine", _simulated),
-    Rule("cut-short", "run it again, or quote only the stages that were complete, and say so", _cut_short),
-    Rule("failed-requests", "find out why; the figures are those of the requests that were left", _failed_requests),
-    Rule("empty-answers", "look at the answers: ignore_eos, max_tokens, errors in the stream", _empty_answers),
-    Rule("few-requests", f"at least {MIN_WAVES} requests for each stream, or a duration", _few_requests),
-    Rule("identical-levels", "enough requests at each level to reach its load", _identical_levels),
-    Rule("littles-law", "rate, concurrency and latency of the same requests in the same window", _littles_law),
-    Rule("offered-rate", "a lower rate, or quote it as overload, with its length", _offered_rate),
-    Rule("e2e-parts", "one definition: TPOT is (E2E - TTFT) / (n - 1), in tokens and not in chunks", _e2e_parts),
-    Rule("falling-tpot", "warm up each level, send new prompts, repeat it in another order", _falling_tpot),
-    Rule("edges", "measure from after the first wave to before the last requests, or for longer", _edges_in_window),
-    Rule("few-samples", f"at least {MIN_FOR_P99} values for a p99, or quote p50 and p90 alone", _few_samples),
-    Rule(
+    QuoteRule("simulated", "measure a real engine", _simulated),
+    QuoteRule("cut-short", "run it again, or quote only the stages that were complete, and say so", _cut_short),
+    QuoteRule(
+        "failed-requests", "find out why; the figures are those of the requests that were left", _failed_requests
+    ),
+    QuoteRule("empty-answers", "look at the answers: ignore_eos, max_tokens, errors in the stream", _empty_answers),
+    QuoteRule("few-requests", f"at least {MIN_WAVES} requests for each stream, or a duration", _few_requests),
+    QuoteRule("identical-levels", "enough requests at each level to reach its load", _identical_levels),
+    QuoteRule("littles-law", "rate, concurrency and latency of the same requests in the same window", _littles_law),
+    QuoteRule("offered-rate", "a lower rate, or quote it as overload, with its length", _offered_rate),
+    QuoteRule("e2e-parts", "one definition: TPOT is (E2E - TTFT) / (n - 1), in tokens and not in chunks", _e2e_parts),
+    QuoteRule("falling-tpot", "warm up each level, send new prompts, repeat it in another order", _falling_tpot),
+    QuoteRule(
+        "edges", "measure from after the first wave to before the last requests, or for longer", _edges_in_window
+    ),
+    QuoteRule("few-samples", f"at least {MIN_FOR_P99} values for a p99, or quote p50 and p90 alone", _few_samples),
+    QuoteRule(
         "prefix-cache",
         "new prompts at each level (another seed), or an empty cache",
         verdicts=("prefix-cache",),
         unknown="hits of the prefix cache are not known",
     ),
-    Rule(
+    QuoteRule(
         "speculation",
         "prompts of a data set: random tokens say nothing about acceptance",
         verdicts=("spec-decode-random",),
         unknown="whether the engine speculates is not known",
     ),
-    Rule(
+    QuoteRule(
         "client",
         "free the client's cores, give it more, or remove what is between it and the engine",
         verdicts=("client-limited", "stream-buffered", "truth", "accounting", "clock-moved"),
         unknown="whether the client kept up is not known",
     ),
-    Rule(
+    QuoteRule(
         "other-traffic",
         "repeat it without other clients",
         verdicts=("other-traffic",),
         unknown="traffic of other clients is not known",
     ),
-    Rule(
+    QuoteRule(
         "output",
         "find out why the output is wrong",
         verdicts=_OUTPUT,
         unknown="no answer was checked",
     ),
-    Rule("hardware", "remedy it, or quote the figures as those of this box and not of the part", _hardware),
-    Rule("beyond-peak", "check the number of GPUs, the precision, and what was counted as a token", _beyond_peak),
-    Rule("provenance", "name model, engine version, GPUs and command line with the figures", _provenance),
+    QuoteRule("hardware", "remedy it, or quote the figures as those of this box and not of the part", _hardware),
+    QuoteRule("beyond-peak", "check the number of GPUs, the precision, and what was counted as a token", _beyond_peak),
+    QuoteRule("provenance", "name model, engine version, GPUs and command line with the figures", _provenance),
 )

@@ -15,7 +15,7 @@ from loadgen.format import iso_time
 from loadgen.metrics.frontier import Price, price_of
 from loadgen.metrics.others import LAG_S, Traffic
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
-from loadgen.metrics.stall import NO_OUTPUT, STALLED, Moment, Stall, StallWatch
+from loadgen.metrics.stall import NO_OUTPUT, STALLED, Stall, StallSample, StallWatch
 from loadgen.profile.schema import Reference
 from loadgen.record.account import FIRST_TOKENS, account_of_span
 from loadgen.record.conditions import Here, conditions
@@ -35,7 +35,7 @@ from loadgen.record.stage_result import (
 )
 from loadgen.record.start import start_verdicts
 from loadgen.record.tiers import tier_results
-from loadgen.record.timeline import Timeline
+from loadgen.record.timeline import RunTimeline
 from loadgen.schema.comparison import Comparison, Condition, PublishedRatio, ReferenceResult
 from loadgen.schema.deltas import SessionRow, SessionsNow
 from loadgen.schema.engine import EngineView, OthersTraffic
@@ -92,7 +92,7 @@ class Record:
         self.client = ClientMetrics()
         self.events: list[RunEvent] = []
         """All events, but only the first few of a kind that repeats endlessly."""
-        self.timeline = Timeline()
+        self.timeline = RunTimeline()
         self.last_tick: Ticked | None = None
         self._session_rows: list[SessionRow] = []  # of the last tick that had them
         self.finished: RunFinished | None = None
@@ -281,7 +281,7 @@ class Record:
         if self.server is None or self.server.state != "ready":
             return
         heard = line.has_output
-        moment = Moment(
+        moment = StallSample(
             line.t_s,
             heard=heard,
             open_streams=line.held,
@@ -294,7 +294,7 @@ class Record:
         # If all servers were stalled, that of one is no news.
         self.ended_stalls = [stall for stall in ended if stall is not None][:1]
 
-    def _see_stalls_of_each(self, moment: Moment, line: Ticked) -> list[Stall | None]:
+    def _see_stalls_of_each(self, moment: StallSample, line: Ticked) -> list[Stall | None]:
         """Judge each of several servers, or engines of a data-parallel one, by its own figures alone."""
         if line.engines:
             self._engines = {f"instance {number}": engine for number, engine in enumerate(line.engines)}

@@ -32,7 +32,7 @@ class _Tick(NamedTuple):
     completed: int
 
 
-class Timeline:
+class RunTimeline:
     """A run over time, in bounded memory."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ _BOUNDS = ("host-limited", "bandwidth-bound", "compute-bound")
 _STATES = {"server_died": "the server died", "failed": "the run failed"}
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Assessment(msgspec.Struct, frozen=True):
     """One question and its answer."""
 
     question: str
@@ -32,12 +32,12 @@ class Answer(msgspec.Struct, frozen=True):
     bad: bool = False  # it needs attention
 
 
-def assessment(result: Result) -> list[Answer]:
+def assessment(result: Result) -> list[Assessment]:
     """The answers in order; only the first if nothing was measured."""
     measured = measured_stages(result)
     if not measured:
         return [_healthy(result)]
-    saturated = Answer("Saturated?", _search_words(result) + _queue_words(result, measured))
+    saturated = Assessment("Saturated?", _search_words(result) + _queue_words(result, measured))
     slo = [_slo(measured)] if any(met_limits(stage) is not None for stage in measured) else []
     return [_healthy(result), *_right(result), saturated, _limit(result, measured), *slo]
 
@@ -145,22 +145,22 @@ def titles(stages: Sequence[StageResult]) -> dict[int, str]:
     return {index: name if every.count(name) == 1 else f"{name} (#{index + 1})" for index, name in names.items()}
 
 
-def _healthy(result: Result) -> Answer:
+def _healthy(result: Result) -> Assessment:
     problems = [
         *_run_problems(result),
         *by_text(one for one in result.verdicts if one.bad and not is_of_output(one)),
     ]
     completed = sum(stage.requests.completed for stage in result.stages)
     if problems:
-        return Answer("Healthy?", f"No: {'; '.join(problems)}.", bad=True)
+        return Assessment("Healthy?", f"No: {'; '.join(problems)}.", bad=True)
     if result.kind == "monitor":
         served = [stage.engine.requests or 0 for stage in result.stages if stage.engine is not None]
         traffic = f"{sum(served):,} requests of others ended" if served else "no engine was measured"
-        return Answer("Healthy?", f"As far as can be seen: nothing was sent, {traffic}, {_looked_at(result)}.")
+        return Assessment("Healthy?", f"As far as can be seen: nothing was sent, {traffic}, {_looked_at(result)}.")
     if result.measured_by is not None and not all(stage.duration_s for stage in result.stages):
-        return Answer("Healthy?", f"Not known: {result.measured_by} does not say how many requests failed.")
+        return Assessment("Healthy?", f"Not known: {result.measured_by} does not say how many requests failed.")
     stopped = f" The run was stopped: {first_line(result.reason)}." if result.state == "stopped" else ""
-    return Answer("Healthy?", f"Yes: {completed:,} requests completed, none failed; {_looked_at(result)}.{stopped}")
+    return Assessment("Healthy?", f"Yes: {completed:,} requests completed, none failed; {_looked_at(result)}.{stopped}")
 
 
 def by_text(verdicts: Iterable[Verdict]) -> list[str]:
@@ -174,22 +174,22 @@ def _looked_at(result: Result) -> str:
     return f"no fault was seen on {counted(gpus, 'GPU')}" if gpus else "no GPU was measured"
 
 
-def _right(result: Result) -> list[Answer]:
+def _right(result: Result) -> list[Assessment]:
     """Whether the output is right, as far as it was checked."""
     question, found = "Is the output right?", output_verdicts(result)
     if found:
-        return [Answer(question, f"No: {'; '.join(f'{one.subject}: {one.text}' for one in found)}.", bad=True)]
+        return [Assessment(question, f"No: {'; '.join(f'{one.subject}: {one.text}' for one in found)}.", bad=True)]
     canary = result.canary
     if canary is None:
         return []
     scored, answers = (sum(getattr(one.canary, name, 0) for one in result.stages) for name in ("scores", "answers"))
     if not scored and not answers:
-        return [Answer(question, "Not known: no canary was answered under load.")]
+        return [Assessment(question, "Not known: no canary was answered under load.")]
     looked = f"{counted(scored, 'score')} and {counted(answers, 'greedy answer')} under load"
     own = sum(one.answers.read for one in result.stages if one.answers is not None)
     looked += f", and {counted(own, 'answer')} of the load's own without a defect" if own else ""
     missing = f" Not checked: {'; '.join(canary.unchecked)}." if canary.unchecked else ""
-    return [Answer(question, f"Like the idle engine's, by {looked}.{missing}")]
+    return [Assessment(question, f"Like the idle engine's, by {looked}.{missing}")]
 
 
 def _run_problems(result: Result) -> list[str]:
@@ -274,42 +274,44 @@ def by_load(stage: StageResult) -> float:
     return stage.concurrency.mean or float(stage.target.concurrency or 0)
 
 
-def _limit(result: Result, stages: Sequence[StageResult]) -> Answer:
+def _limit(result: Result, stages: Sequence[StageResult]) -> Assessment:
     question = "What was the limit?"
     if result.client.limited:
-        return Answer(question, f"The client: {result.client.why}. These are not the server's numbers alone.", bad=True)
+        return Assessment(
+            question, f"The client: {result.client.why}. These are not the server's numbers alone.", bad=True
+        )
     if result.measured_by is not None:
-        return Answer(question, f"Not known: {result.measured_by} does not say whether its client kept up.")
+        return Assessment(question, f"Not known: {result.measured_by} does not say whether its client kept up.")
     if any(is_buffered(stage.bursts) for stage in stages):
-        return Answer(question, "Not known: something between engine and client holds the streams back.", bad=True)
+        return Assessment(question, "Not known: something between engine and client holds the streams back.", bad=True)
     most = max(stages, key=_output)
     found = {one.id: one.text for one in most.verdicts}
     words = [found[name] for name in (*_BOUNDS, *_QUEUES) if name in found]
     words += [behind] if (behind := _behind(most)) is not None else []
     at = f"at {titles(stages)[most.index]}"
     if _has_stalled(result, most):
-        return Answer(question, f"The server: it stalled {at}, where throughput was highest.", bad=True)
+        return Assessment(question, f"The server: it stalled {at}, where throughput was highest.", bad=True)
     if not words and not _says_what_waits(result):
-        return Answer(question, "Not known: not the client, but the engine does not say what waits in it.")
+        return Assessment(question, "Not known: not the client, but the engine does not say what waits in it.")
     if not words:
         kept_up = f"{at}, where throughput was highest, the client kept up and nothing waited in the engine"
-        return Answer(question, f"The load itself: {kept_up}.")
+        return Assessment(question, f"The load itself: {kept_up}.")
     whose = "The host" if "host-limited" in found else "The server"
-    return Answer(question, f"{whose}, not the client: {at} {'; '.join(words)}.", bad="host-limited" in found)
+    return Assessment(question, f"{whose}, not the client: {at} {'; '.join(words)}.", bad="host-limited" in found)
 
 
-def _slo(stages: Sequence[StageResult]) -> Answer:
+def _slo(stages: Sequence[StageResult]) -> Assessment:
     names = titles(stages)
     judged = [stage for stage in stages if met_limits(stage) is not None]
     missed = sorted((stage for stage in judged if not met_limits(stage)), key=by_load)
     if not missed:
-        return Answer("Within its limits?", "Yes, at every stage.")
+        return Assessment("Within its limits?", "Yes, at every stage.")
     first = missed[0]
     words = missed_words(first)
     if first.failures is not None and not first.failures.met:
         words.append(failure_words(first.failures, first.requests.errors))
     text = f"Missed at {len(missed)} of {len(judged)} stages, first at {names[first.index]}: {'; '.join(words)}."
-    return Answer("Within its limits?", text, bad=True)
+    return Assessment("Within its limits?", text, bad=True)
 
 
 def first_line(text: str) -> str:

@@ -186,7 +186,7 @@ def _value(value: float | None, *, at_least: bool) -> str:
     return f"{'>= ' if at_least else ''}{fixed(value, 4 if value is not None and abs(value) < 1 else 2)}"
 
 
-class Outcome(NamedTuple):
+class VariantOutcome(NamedTuple):
     """How one variant of a sweep ended."""
 
     variant: str
@@ -213,7 +213,7 @@ _WITHOUT_STAGE: SweepRow = {
 }
 
 
-def sweep_rows(outcomes: Sequence[Outcome]) -> list[SweepRow]:
+def sweep_rows(outcomes: Sequence[VariantOutcome]) -> list[SweepRow]:
     """The rows of all variants, in their order; a load that occurs twice in a plan is two stages."""
     rows: list[SweepRow] = []
     bases: dict[str, SweepRow] = {}
@@ -257,7 +257,7 @@ def _change(name: str, base: SweepRow, row: SweepRow) -> float | None:
     return float(100 * (row[name] / base[name] - 1))
 
 
-def sweep_ratios(outcomes: Sequence[Outcome]) -> Ratios | None:
+def sweep_ratios(outcomes: Sequence[VariantOutcome]) -> Ratios | None:
     """The published ratios that these variants measured."""
     return measured_ratios({one.variant: one.result for one in outcomes if one.result is not None})
 

@@ -17,7 +17,7 @@ from loadgen.record.figures import FIGURES
 from loadgen.record.quote import quote_of
 from loadgen.record.slo import sure_words
 from loadgen.record.subject import engine_of, hardware_of, model_of
-from loadgen.report.assessment import Answer, assessment, best_stage, first_line, interrupted_search, titles
+from loadgen.report.assessment import Assessment, assessment, best_stage, first_line, interrupted_search, titles
 from loadgen.report.columns import (
     CURVE,
     EFFICIENCY,
@@ -69,7 +69,7 @@ class Heading(NamedTuple):
 
     title: str
     facts: str
-    answers: Sequence[Answer]
+    answers: Sequence[Assessment]
 
 
 class Table(NamedTuple):

@@ -17,7 +17,7 @@ from loadgen.format import GIB, counted, fixed, memory, number, ranges, scale
 from loadgen.parts import part_called
 from loadgen.report.tabular import Column, json_text, text_lines
 from loadgen.schema.finding import Finding, Severity, by_severity
-from loadgen.schema.probe import Figure, ProbeResult
+from loadgen.schema.probe import ProbeFigure, ProbeResult
 from loadgen.schema.samples import DeviceFile, Examination, GpuExam, GpuProcess, GpuStatic, HostExam, Tried, UnitCheck
 
 _WIDTH = 100
@@ -83,7 +83,7 @@ def doctor_text(found: Examination) -> str:
 
 def _probe(result: ProbeResult) -> str:
     """One tool: its outcome, its figures, and where its output is; of figures of one name the least."""
-    least: dict[str, Figure] = {}
+    least: dict[str, ProbeFigure] = {}
     for figure in result.figures:
         other = least.get(figure.name)
         if other is None or figure.is_bad or (not other.is_bad and (figure.value or 0.0) < (other.value or 0.0)):

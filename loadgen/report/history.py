@@ -31,7 +31,7 @@ from loadgen.report.configuration import settings_of
 from loadgen.schema.certificate import Certificate
 from loadgen.schema.comparison import Difference
 from loadgen.schema.result import RESULT, Result
-from loadgen.store.index import CERTIFICATE, Entry, Read, runs_below
+from loadgen.store.index import CERTIFICATE, IndexEntry, Read, runs_below
 from loadgen.store.journal import JOURNAL, journal_is_held
 from loadgen.store.runs import profile_of, read_result, started_of
 
@@ -39,7 +39,7 @@ State = Literal["complete", "stopped", "failed", "server_died", "goes on", "kill
 _UNKNOWN = "unknown"
 
 
-class RunSummary(msgspec.Struct, frozen=True):
+class ListedRun(msgspec.Struct, frozen=True):
     """A run in a list: what it was, how it ended, and its best stage."""
 
     kind: Literal["load", "monitor", "acceptance"]
@@ -133,14 +133,14 @@ class Trend(msgspec.Struct, frozen=True):
 # What is kept of a run.
 
 
-def read_run(folder: Path) -> Entry | None:
+def read_run(folder: Path) -> IndexEntry | None:
     """The run or the acceptance in a folder, whatever its state; None if the folder is gone."""
     try:
         if (folder / RESULT).is_file():
             return _of_result(folder, read_result(folder / RESULT))
         if (folder / CERTIFICATE).is_file():
             certificate = msgspec.json.decode(read_whole(folder / CERTIFICATE), type=Certificate)
-            return Entry(_packed(_of_certificate(certificate)), _NO_STAGES)
+            return IndexEntry(_packed(_of_certificate(certificate)), _NO_STAGES)
     except (ResultError, OSError, *UNDECODABLE) as error:
         return _unread(folder, str(error)) if folder.is_dir() else None
     return _unread(folder, "") if folder.is_dir() else None
@@ -154,17 +154,17 @@ def state_without_result(folder: Path) -> State:
     return "goes on" if journal_is_held(journal) else "killed"
 
 
-def _unread(folder: Path, reason: str) -> Entry:
+def _unread(folder: Path, reason: str) -> IndexEntry:
     state, started = state_without_result(folder), started_of(folder.name)
     started_at = started.isoformat() if started is not None else ""
-    summary = RunSummary("load", state, reason, profile_of(folder.name), started_at=started_at)
-    return Entry(_packed(summary), _NO_STAGES, ended=state != "goes on")
+    summary = ListedRun("load", state, reason, profile_of(folder.name), started_at=started_at)
+    return IndexEntry(_packed(summary), _NO_STAGES, ended=state != "goes on")
 
 
-def _of_result(folder: Path, result: Result) -> Entry:
+def _of_result(folder: Path, result: Result) -> IndexEntry:
     state: str = result.state if result.finished_at is not None else state_without_result(folder)
     best = best_of([stage for stage in result.stages if stage.requests.completed])
-    summary = RunSummary(
+    summary = ListedRun(
         kind=result.kind,
         state=state,
         reason=first_line(result.reason),
@@ -178,7 +178,7 @@ def _of_result(folder: Path, result: Result) -> Entry:
         output_tokens_per_s=best.throughput.output_tokens_per_s if best is not None else None,
         settings=hashlib.sha256(msgspec.json.encode(settings_of(result), order="sorted")).hexdigest()[:12],
     )
-    return Entry(_packed(summary), msgspec.msgpack.encode(list(_stages(result))), ended=state != "goes on")
+    return IndexEntry(_packed(summary), msgspec.msgpack.encode(list(_stages(result))), ended=state != "goes on")
 
 
 def _stages(result: Result) -> Iterator[StageFigures]:
@@ -188,17 +188,17 @@ def _stages(result: Result) -> Iterator[StageFigures]:
         yield StageFigures(words, stage.doubt, figures_of(stage))
 
 
-def _of_certificate(one: Certificate) -> RunSummary:
+def _of_certificate(one: Certificate) -> ListedRun:
     box = one.box
     gpus = [gpu.name for gpu in box.gpus] if box is not None else []
     names = (f"{gpus.count(name)} \N{MULTIPLICATION SIGN} {name}" for name in dict.fromkeys(gpus))
     reason = one.reasons[0] if one.reasons else ""
-    return RunSummary(
+    return ListedRun(
         "acceptance", one.verdict, reason, one.profile, one.model or "", ", ".join(names), started_at=one.started_at
     )
 
 
-def _packed(summary: RunSummary) -> bytes:
+def _packed(summary: ListedRun) -> bytes:
     return msgspec.msgpack.encode(masked(summary))
 
 
@@ -211,14 +211,14 @@ def runs_listed(
     return sorted(found, key=lambda run: (run[1].started_at, run[0]), reverse=True)
 
 
-def summary_of(entry: Entry) -> RunSummary:
+def summary_of(entry: IndexEntry) -> ListedRun:
     return _SUMMARY.decode(entry.summary)
 
 
-Run = tuple[str, RunSummary, Entry]
+Run = tuple[str, ListedRun, IndexEntry]
 """A run by its path, as its root was given."""
-_LAYOUT = zlib.crc32(repr([msgspec.json.schema(part) for part in (RunSummary, StageFigures)]).encode()) >> 2 | 1
-_SUMMARY = msgspec.msgpack.Decoder(RunSummary)
+_LAYOUT = zlib.crc32(repr([msgspec.json.schema(part) for part in (ListedRun, StageFigures)]).encode()) >> 2 | 1
+_SUMMARY = msgspec.msgpack.Decoder(ListedRun)
 _STAGES = msgspec.msgpack.Decoder(list[StageFigures])
 _NO_STAGES = msgspec.msgpack.encode([])
 
@@ -242,14 +242,14 @@ def trends(runs: Sequence[Run], figure: str, since: str | None = None, load: str
     ]
 
 
-def best_load(entry: Entry) -> str | None:
+def best_load(entry: IndexEntry) -> str | None:
     """The load at which a run had the most output tokens a second; None if nothing was measured."""
     stages = [stage for stage in _STAGES.decode(entry.details) if "output_tok_s" in stage.figures]
     best = max(stages, key=lambda stage: stage.figures["output_tok_s"].value, default=None)
     return best.load if best is not None else None
 
 
-def _point(name: str, summary: RunSummary, stage: StageFigures, found: Estimate) -> TrendPoint:
+def _point(name: str, summary: ListedRun, stage: StageFigures, found: Estimate) -> TrendPoint:
     return TrendPoint(
         run=name,
         started_at=summary.started_at,

@@ -9,14 +9,14 @@ import msgspec
 
 from loadgen.format import UNKNOWN, counted, fixed
 from loadgen.report.document import Section, Table
-from loadgen.report.history import RunSummary, Trend, TrendPoint, VersionMean
+from loadgen.report.history import ListedRun, Trend, TrendPoint, VersionMean
 from loadgen.report.notes import Note
 from loadgen.report.tabular import Column, cut, json_text, text_lines
 from loadgen.report.text import section_lines
 
 _WIDTH = 120
 _STATE = 12
-NamedRun = tuple[str, RunSummary]
+NamedRun = tuple[str, ListedRun]
 
 
 class RunsDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +24,7 @@ class RunsDocument(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: Literal["vramp.runs/1"] = "vramp.runs/1"
     folder: str
-    runs: list[dict[str, Any]]  # newest first, as `RunSummary` with the folder as `run`
+    runs: list[dict[str, Any]]  # newest first, as `ListedRun` with the folder as `run`
     trends: list[Trend]
 
 

@@ -55,7 +55,7 @@ class _Stage(NamedTuple):
         return str(stage.number), plain(stage.label), str(stage.isl), str(stage.osl)
 
 
-class Moment(NamedTuple):
+class ExportedState(NamedTuple):
     """What is exported until the next moment; immutable, so that another thread may read it."""
 
     snapshot: Snapshot
@@ -63,7 +63,7 @@ class Moment(NamedTuple):
     stages: tuple[_Stage, ...]
 
 
-def moment_of(snapshot: Snapshot, record: Record) -> Moment:
+def moment_of(snapshot: Snapshot, record: Record) -> ExportedState:
     """The state of the run now, with current and recent stages."""
     shown = list(zip(snapshot.stages, record.stages.values(), strict=True))
     recent = [
@@ -77,7 +77,7 @@ def moment_of(snapshot: Snapshot, record: Record) -> Moment:
         if stage is record.shown or (stage.ended is not None and snapshot.t_s - stage.ended.t_s < KEPT_S)
     ]
     run_id = record.run.run_id if record.run is not None else ""
-    return Moment(snapshot, run_id, tuple(recent))
+    return ExportedState(snapshot, run_id, tuple(recent))
 
 
 def _latency(histogram: Histogram) -> _Latency:
@@ -92,7 +92,7 @@ class _Family(NamedTuple):
     name: str
     help: str
     labels: tuple[str, ...]
-    samples: Callable[[Moment], Samples]
+    samples: Callable[[ExportedState], Samples]
 
 
 def _gauge(name: str, words: str, value: Callable[[Snapshot], float | None]) -> _Family:
@@ -128,7 +128,7 @@ def _others_gauge(name: str, words: str, value: Callable[[OthersTraffic], float 
     return _gauge(name, words, lambda now: value(now.others) if now.others is not None else None)
 
 
-def _engine_latencies(moment: Moment) -> Samples:
+def _engine_latencies(moment: ExportedState) -> Samples:
     engine = moment.snapshot.engine or EngineView()
     for name, latency in engine.latency_ms.items():
         for percentile, statistic in _PERCENTILES.items():
@@ -156,29 +156,29 @@ def _divided(value: float | None, per: float) -> float | None:
     return None if value is None else value / per
 
 
-def _info(moment: Moment) -> Samples:
+def _info(moment: ExportedState) -> Samples:
     snapshot, server = moment.snapshot, moment.snapshot.server
     words = (moment.run_id, snapshot.profile, server.model or "", server.engine, server.version or "")
     yield (*(plain(word) for word in words), loadgen.__version__), 1
 
 
-def _outcomes(moment: Moment) -> Samples:
+def _outcomes(moment: ExportedState) -> Samples:
     for stage in moment.stages:
         for outcome in OUTCOMES:
             yield (*stage.labels, outcome), getattr(stage.figures.requests, outcome)
 
 
-def _errors(moment: Moment) -> Samples:
+def _errors(moment: ExportedState) -> Samples:
     return [((plain(kind),), count) for kind, count in moment.snapshot.errors.items()]
 
 
-def _recent(moment: Moment) -> Samples:
+def _recent(moment: ExportedState) -> Samples:
     for name, summary in moment.snapshot.recent.items():
         for percentile, statistic in _PERCENTILES.items():
             yield (name, percentile), _divided(getattr(summary, statistic), 1000)
 
 
-def _verdicts(moment: Moment) -> Samples:
+def _verdicts(moment: ExportedState) -> Samples:
     found = {(one.id, plain(one.subject), "bad" if one.bad else "note"): 1.0 for one in moment.snapshot.verdicts}
     return found.items()
 
@@ -282,7 +282,7 @@ _FAMILIES = (
 )
 
 
-def metric_families(moment: Moment) -> Iterator[Metric]:
+def metric_families(moment: ExportedState) -> Iterator[Metric]:
     """All metrics at a moment; an unknown value has no sample."""
     for declared in _FAMILIES:
         family = declared.kind(declared.name, declared.help, labels=declared.labels)
@@ -293,7 +293,7 @@ def metric_families(moment: Moment) -> Iterator[Metric]:
     yield from (_histogram(name, moment) for name in MAIN_LATENCIES)
 
 
-def _histogram(name: str, moment: Moment) -> HistogramMetricFamily:
+def _histogram(name: str, moment: ExportedState) -> HistogramMetricFamily:
     family = HistogramMetricFamily(f"vramp_{name}_seconds", _TITLES[name], labels=_STAGE)
     for stage in moment.stages:
         if name in stage.latencies:

@@ -35,7 +35,7 @@ from loadgen.run.canary_requests import (
 from loadgen.schema.journal import CanaryMeasured, Line, ReferenceDisturbed
 from loadgen.schema.output import CANARY_ID, CanaryKind, CanaryMoment, ScoreMethod
 from loadgen.server.engines.sample import parse_engine_metrics
-from loadgen.server.vllm.client import Answer, ServerClient
+from loadgen.server.vllm.client import ServerClient, TimedAnswer
 
 IDLE_SCORES, IDLE_ANSWERS = 3, 2
 IDLE_S = 3.0
@@ -248,7 +248,7 @@ class _Server:
             ttft_ms=answer.first_s * 1000,
         )
 
-    async def _post(self, request: tuple[str, dict[str, Any]]) -> Answer:
+    async def _post(self, request: tuple[str, dict[str, Any]]) -> TimedAnswer:
         path, body = request
         mark = {"X-Request-Id": f"{CANARY_ID}{secrets.token_hex(8)}"}
         return await self._client.answer(path, body, headers=mark, timeout_s=_TIMEOUT_S)

@@ -37,7 +37,7 @@ _MAX_RAS_BYTES = 1 << 20
 _COUNTER = re.compile(r"^(\w[\w:]*(?:_total|_count|_sum)(?:\{[^}]*\})?) (\S+)$", re.MULTILINE)
 
 
-class Missing(VrampError):
+class EvidenceError(VrampError):
     """Why a piece of evidence could not be taken."""
 
 
@@ -62,7 +62,7 @@ class Collector(NamedTuple):
     take: Callable[[Scene], Awaitable[str]]
 
 
-class Piece(NamedTuple):
+class CollectedFile(NamedTuple):
     """What came of one collector."""
 
     collector: Collector
@@ -76,9 +76,9 @@ async def take_evidence(scene: Scene, folder: Path) -> Path:
     return await asyncio.to_thread(_written, scene, pieces, folder)
 
 
-def _written(scene: Scene, pieces: Sequence[Piece], folder: Path) -> Path:
+def _written(scene: Scene, pieces: Sequence[CollectedFile], folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    kept: list[Piece] = []
+    kept: list[CollectedFile] = []
     for piece in pieces:
         try:
             if piece.text:
@@ -91,18 +91,18 @@ def _written(scene: Scene, pieces: Sequence[Piece], folder: Path) -> Path:
     return page
 
 
-async def _taken(collector: Collector, scene: Scene) -> Piece:
+async def _taken(collector: Collector, scene: Scene) -> CollectedFile:
     try:
         async with asyncio.timeout(LIMIT_S):
             text = await collector.take(scene)
     except TimeoutError:
-        return Piece(collector, "", f"it took longer than {LIMIT_S:.0f} s")
+        return CollectedFile(collector, "", f"it took longer than {LIMIT_S:.0f} s")
     except (VrampError, OSError, ValueError) as error:
-        return Piece(collector, "", harmless(str(error)) or type(error).__name__)
-    return Piece(collector, text, "" if text else "there was nothing")
+        return CollectedFile(collector, "", harmless(str(error)) or type(error).__name__)
+    return CollectedFile(collector, text, "" if text else "there was nothing")
 
 
-def _page(scene: Scene, pieces: Sequence[Piece]) -> str:
+def _page(scene: Scene, pieces: Sequence[CollectedFile]) -> str:
     lines = [f"# {scene.reason}", "", f"Taken at {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}.", ""]
     findings = [finding for piece in pieces for finding in _findings(piece)]
     if findings:
@@ -115,7 +115,7 @@ def _page(scene: Scene, pieces: Sequence[Piece]) -> str:
     return "\n".join(lines)
 
 
-def _findings(piece: Piece) -> Iterable[str]:
+def _findings(piece: CollectedFile) -> Iterable[str]:
     """What one piece shows by itself, without judging why."""
     text, name = piece.text, piece.collector.file
     if name == "metrics.txt" and text:
@@ -165,13 +165,13 @@ _SECOND_PAGE = "\n# ---- a second reading ----\n"
 
 async def _samples(scene: Scene) -> str:
     if not scene.lines:
-        raise Missing("there is no run")
+        raise EvidenceError("there is no run")
     return b"\n".join(scene.lines).decode("utf-8", errors="replace")
 
 
 async def _metrics(scene: Scene) -> str:
     if not scene.metrics:
-        raise Missing("the run has no server")
+        raise EvidenceError("the run has no server")
     first = await _pages(scene)
     await asyncio.sleep(_BETWEEN_PAGES_S)
     return first + _SECOND_PAGE + await _pages(scene)
@@ -180,13 +180,13 @@ async def _metrics(scene: Scene) -> str:
 async def _pages(scene: Scene) -> str:
     pages = await asyncio.gather(*(page() for page in scene.metrics.values()), return_exceptions=True)
     if all(isinstance(page, BaseException) for page in pages):
-        raise Missing(f"/metrics does not answer: {pages[0]}")
+        raise EvidenceError(f"/metrics does not answer: {pages[0]}")
     return "\n".join(f"# {url}\n{page}" for url, page in zip(scene.metrics, pages, strict=True))
 
 
 async def _log(scene: Scene) -> str:
     if not scene.logs:
-        raise Missing("vramp did not start this server")
+        raise EvidenceError("vramp did not start this server")
     return "\n".join(_end_of(path) for path in scene.logs)
 
 
@@ -208,7 +208,7 @@ async def _tasks(scene: Scene) -> str:
     _require_processes(scene)
     pids = await asyncio.to_thread(_tree, scene.pids)
     if not pids:
-        raise Missing("the server's processes have ended")
+        raise EvidenceError("the server's processes have ended")
     before_s = {pid: _cpu_s(Path(f"/proc/{pid}")) for pid in pids}
     began_s = time.monotonic()
     await asyncio.sleep(_BETWEEN_PAGES_S)
@@ -217,9 +217,9 @@ async def _tasks(scene: Scene) -> str:
 
 def _require_processes(scene: Scene) -> None:
     if scene.containers:
-        raise Missing(f"vramp reads no processes in a container; `{scene.containers[0]}` lists them")
+        raise EvidenceError(f"vramp reads no processes in a container; `{scene.containers[0]}` lists them")
     if not scene.pids:
-        raise Missing("vramp did not start this server")
+        raise EvidenceError("vramp did not start this server")
 
 
 def _threads(before_s: Mapping[int, float], began_s: float) -> list[str]:
@@ -267,7 +267,7 @@ def _tree(pids: Iterable[int]) -> list[int]:
 async def _gpus(scene: Scene) -> str:
     table = await scene.gpus()
     if not table:
-        raise Missing("nothing measures the GPUs here")
+        raise EvidenceError("nothing measures the GPUs here")
     return table
 
 
@@ -307,7 +307,9 @@ async def _ras(_: Scene) -> str:
             return (await _until_closed(reader)).decode("utf-8", errors="replace")
         finally:
             writer.close()
-    raise Missing(f"nothing answers on port {_RAS_PORT}, where NCCL and RCCL open their status service: {refused}")
+    raise EvidenceError(
+        f"nothing answers on port {_RAS_PORT}, where NCCL and RCCL open their status service: {refused}"
+    )
 
 
 async def _until_closed(reader: asyncio.StreamReader) -> bytes:
@@ -322,24 +324,24 @@ async def _stacks(scene: Scene) -> str:
     """The Python stacks of the server's processes, by py-spy where it is installed and allowed."""
     _require_processes(scene)
     if shutil.which("py-spy") is None:
-        raise Missing("py-spy is not installed")
+        raise EvidenceError("py-spy is not installed")
     found: list[str] = []
     why = ""
     pids = _tree(scene.pids)
     if not pids:
-        raise Missing("the server's processes have ended")
+        raise EvidenceError("the server's processes have ended")
     for pid in pids:
         try:
             found.append(await _output_of("py-spy", "dump", "--pid", str(pid), "--nonblocking"))
-        except Missing as error:
+        except EvidenceError as error:
             why = str(error)
     if not found:
-        raise Missing(f"{why}; it needs root, SYS_PTRACE or /proc/sys/kernel/yama/ptrace_scope = 0")
+        raise EvidenceError(f"{why}; it needs root, SYS_PTRACE or /proc/sys/kernel/yama/ptrace_scope = 0")
     return "\n\n".join(found)
 
 
 async def _output_of(*arguments: str) -> str:
-    """What a command prints; raises `Missing` if it is not there or fails."""
+    """What a command prints; raises `EvidenceError` if it is not there or fails."""
     try:
         process = await asyncio.create_subprocess_exec(
             *arguments,
@@ -348,7 +350,7 @@ async def _output_of(*arguments: str) -> str:
             stderr=asyncio.subprocess.PIPE,
         )
     except OSError as error:
-        raise Missing(f"{arguments[0]}: {error.strerror}") from error
+        raise EvidenceError(f"{arguments[0]}: {error.strerror}") from error
     try:
         printed, errors = await process.communicate()
     finally:
@@ -356,7 +358,7 @@ async def _output_of(*arguments: str) -> str:
             process.kill()
     if process.returncode:
         last = errors.decode("utf-8", errors="replace").strip().splitlines()[-1:] or [f"status {process.returncode}"]
-        raise Missing(f"{arguments[0]}: {last[0]}")
+        raise EvidenceError(f"{arguments[0]}: {last[0]}")
     return printed.decode("utf-8", errors="replace")
 
 

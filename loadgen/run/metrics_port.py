@@ -1,7 +1,7 @@
 """The run's live figures for Prometheus, on a dedicated port that closes with the run.
 
 Invariants: the port is bound before anything is started, so that a port in use costs nothing; the answering thread
-reads one immutable `Moment`, replaced four times a second, and never the run itself: slow or many scrapers delay
+reads one immutable `ExportedState`, replaced four times a second, and never the run itself: slow or many scrapers delay
 each other, not the load. A client that connects and sends nothing is disconnected, and the oldest of too many.
 """
 
@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from loadgen.errors import ProfileError
 from loadgen.record.record import Record
-from loadgen.report.prometheus import Moment, metric_families, moment_of
+from loadgen.report.prometheus import ExportedState, metric_families, moment_of
 from loadgen.schema.snapshot import Snapshot
 
 MAX_CONNECTIONS = 64
@@ -75,7 +75,7 @@ class MetricsPort(Collector):
 
     def __init__(self, host: str, port: int) -> None:
         """Raises `ProfileError` if it cannot listen there."""
-        self._moment: Moment | None = None
+        self._moment: ExportedState | None = None
         registry = CollectorRegistry()
         registry.register(self)
         server = _Server6 if ":" in host else _Server

@@ -20,7 +20,7 @@ from loadgen.errors import UNDECODABLE, ProfileError, ResultError
 from loadgen.masking import masked
 from loadgen.places import read_whole, write_whole
 from loadgen.profile.schema import Profile
-from loadgen.report.compare_document import Outcome
+from loadgen.report.compare_document import VariantOutcome
 from loadgen.schema.shared import RunState
 from loadgen.store.runs import claim_folder, read_result
 
@@ -97,11 +97,11 @@ def note_variant(folder: Path, sweep: Sweep, variant: Variant) -> Sweep:
     return noted
 
 
-def outcomes_of(folder: Path, sweep: Sweep) -> list[Outcome]:
+def outcomes_of(folder: Path, sweep: Sweep) -> list[VariantOutcome]:
     """The outcomes of the variants so far, in order, with their results; raises `ResultError`."""
     done = {variant.name: variant for variant in sweep.done}
     return [
-        Outcome(
+        VariantOutcome(
             variant=variant.name,
             state=variant.state,
             reason=variant.reason,

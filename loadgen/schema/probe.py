@@ -10,7 +10,7 @@ ProbeState = Literal["pass", "fail", "measured", "failed", "absent"]
 """`measured`: no public criterion for this part; `failed`: the tool did not get to its end."""
 
 
-class Figure(msgspec.Struct, frozen=True):
+class ProbeFigure(msgspec.Struct, frozen=True):
     """One figure that a tool printed, or one test that it passed or failed."""
 
     name: str
@@ -41,7 +41,7 @@ class ProbeResult(msgspec.Struct, frozen=True):
     name: str
     state: ProbeState
     why: str  # the worst figure, or why there is none
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[ProbeFigure, ...] = ()
     command: tuple[str, ...] = ()  # the first, if it ran several times
     took_s: float = 0.0
     output_path: str | None = None

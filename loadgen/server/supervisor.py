@@ -31,7 +31,7 @@ from loadgen.server.process.container import Container, container_of, remove_con
 from loadgen.server.process.guard_client import NOT_CHECKED, ProcessName, ServerExit, StopReport, end_without_guard
 from loadgen.server.process.log import LogTail
 from loadgen.server.process.ports import PortLock, claim_port, holders, is_of_root_or_us, shown_listeners
-from loadgen.server.process.records import VARIABLE, Mark, forget, id_file, new_mark, record_path
+from loadgen.server.process.records import VARIABLE, ServerMark, forget, id_file, new_mark, record_path
 from loadgen.server.vllm.causes import Phase
 from loadgen.server.vllm.client import ServerClient, api_key, base_url, until_ready
 from loadgen.server.vllm.command import find_container_program, server_command, server_environment
@@ -81,7 +81,7 @@ class ManagedServer:
         self._cpu: Reading | None = None
         self._others_on_port = ""  # who else listened on its port when it was last looked at
         self._lock: PortLock | None = None
-        self._mark: Mark | None = None
+        self._mark: ServerMark | None = None
         self.container: Container | None = None
         self._startup = StartupWatch(time.monotonic())
         self._figures = StartFigures()

@@ -17,7 +17,7 @@ from loadgen.errors import UNDECODABLE, ProfileError, ResultError
 from loadgen.places import read_whole, write_whole
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.schema import Profile
-from loadgen.record.acceptance import Evidence, certificate_from, evidence_of, values_like
+from loadgen.record.acceptance import AcceptEvidence, certificate_from, evidence_of, values_like
 from loadgen.record.demands import OtherBoxes, criteria_of
 from loadgen.record.figures import LoadShape
 from loadgen.schema.certificate import (
@@ -65,7 +65,7 @@ def read_lines(folder: Path) -> list[AcceptLine]:
     return lines
 
 
-def read_evidence(folder: Path, live: Sequence[LiveRun] = ()) -> Evidence:
+def read_evidence(folder: Path, live: Sequence[LiveRun] = ()) -> AcceptEvidence:
     """All that an acceptance has left, and what runs that go on have measured so far; raises `ResultError`."""
     lines = [*read_lines(folder), *(run.made for run in live)]
     results = {run.made.folder: run.result for run in live}
@@ -235,7 +235,7 @@ def _other_boxes(profile: Profile, folders: Sequence[Path], box: BoxIdentity | N
     return OtherBoxes(tuple(names), values)
 
 
-def _passed(profile: Profile, folder: Path) -> Evidence:
+def _passed(profile: Profile, folder: Path) -> AcceptEvidence:
     """The evidence of a box that passed with the same profile, if its certificate is that of its evidence."""
     try:
         certificate = read_certificate(folder)

@@ -26,7 +26,7 @@ _WAIT_S = 2.0  # for another process that writes the index
 _TABLE = "CREATE TABLE runs (folder BLOB PRIMARY KEY, stamp TEXT, summary BLOB, details BLOB)"
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """What is kept of a run: enough to list it, and the details, which are read only where they are asked for."""
 
     summary: bytes
@@ -34,7 +34,7 @@ class Entry(NamedTuple):
     ended: bool = True  # it will not change unless its file does
 
 
-Read = Callable[[Path], Entry | None]
+Read = Callable[[Path], IndexEntry | None]
 """Reads the run in a folder; None if it is gone."""
 
 
@@ -44,7 +44,7 @@ def index_path() -> Path:
 
 def runs_below(
     root: Path, read: Read, layout: int, *, details: bool = False, note: Callable[[str], None] = lambda _: None
-) -> dict[str, Entry]:
+) -> dict[str, IndexEntry]:
     """Every run below a folder, by its absolute path; `note` gets what the user should know about the index.
 
     `layout` is a number above zero that changes with what `read` makes.
@@ -98,7 +98,7 @@ def _through(
     *,
     details: bool,
     note: Callable[[str], None],
-) -> dict[str, Entry]:
+) -> dict[str, IndexEntry]:
     """The runs that were found, each as the index has it if that is current, and read into the index if not."""
     whole = os.fsencode(root).rstrip(b"/")
     rows = index.execute(
@@ -110,7 +110,7 @@ def _through(
     for name, stamp, summary, more in rows:
         folder = os.fsdecode(name)
         if found.get(folder) == stamp:
-            kept[folder] = Entry(summary, more or b"")
+            kept[folder] = IndexEntry(summary, more or b"")
         else:
             gone.append((name,))
     unread = {folder: stamp for folder, stamp in found.items() if folder not in kept}
@@ -134,7 +134,7 @@ def _write(index: sqlite3.Connection, new: list[tuple[bytes, str, bytes, bytes]]
         index.execute("COMMIT")
 
 
-def _read_all(found: dict[str, str], read: Read, note: Callable[[str], None]) -> Iterator[tuple[str, Entry]]:
+def _read_all(found: dict[str, str], read: Read, note: Callable[[str], None]) -> Iterator[tuple[str, IndexEntry]]:
     """Read runs, those with the last names first, because names begin with the time."""
     if len(found) >= _BATCH:
         note(f"reading {len(found):,} runs")

@@ -66,7 +66,7 @@ _decoder: msgspec.json.Decoder[CaptureLine] = msgspec.json.Decoder(CaptureLine)
 
 
 @dataclass(slots=True)
-class Part:
+class CapturedPart:
     """What one candidate reported."""
 
     candidate: Candidate
@@ -80,19 +80,19 @@ class Capture:
     """A parsed capture."""
 
     header: Header
-    parts: tuple[Part, ...]
+    parts: tuple[CapturedPart, ...]
 
     @property
-    def playable(self) -> dict[str, Part]:
+    def playable(self) -> dict[str, CapturedPart]:
         """For each vendor its best candidate's part: the first that measured to the end, or else at all."""
-        found: dict[str, Part] = {}
+        found: dict[str, CapturedPart] = {}
         for part in sorted(self.parts, key=lambda part: part.candidate.failure is not None):
             if part.samples:
                 found.setdefault(part.candidate.vendor, part)
         return found
 
 
-def write_capture(path: Path, header: Header, parts: Iterable[Part]) -> None:
+def write_capture(path: Path, header: Header, parts: Iterable[CapturedPart]) -> None:
     """Write a capture without secrets; raises `ResultError`."""
     lines: list[CaptureLine] = [header]
     for part in parts:
@@ -108,7 +108,7 @@ def read_capture(path: Path) -> Capture:
     lines = _lines(path)
     if not lines or not isinstance(lines[0], Header):
         raise ProfileError(f"{path}, line 1: not the header of a capture; {_ADVICE}")
-    parts: list[Part] = []
+    parts: list[CapturedPart] = []
     for number, line in enumerate(lines[1:], start=2):
         try:
             _add(parts, line)
@@ -137,13 +137,13 @@ def _lines(path: Path) -> list[CaptureLine]:
     return lines
 
 
-def _add(parts: list[Part], line: CaptureLine) -> None:
+def _add(parts: list[CapturedPart], line: CaptureLine) -> None:
     """Add a line to its part; raises `ValueError` if it does not belong there."""
     match line:
         case Header():
             raise ValueError("a second header")
         case Candidate():
-            parts.append(Part(line))
+            parts.append(CapturedPart(line))
         case _ if not parts:
             raise ValueError("no candidate was named before")
         case Opened():
@@ -154,7 +154,7 @@ def _add(parts: list[Part], line: CaptureLine) -> None:
             _add_sample(parts[-1], line)
 
 
-def _add_sample(part: Part, sample: Sampled) -> None:
+def _add_sample(part: CapturedPart, sample: Sampled) -> None:
     if part.opened is None:
         raise ValueError("a sample before the candidate opened")
     if part.samples and sample.t_s <= part.samples[-1].t_s:

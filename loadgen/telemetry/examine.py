@@ -42,7 +42,7 @@ from loadgen.schema.samples import (
 from loadgen.system import text_in
 from loadgen.telemetry.amd.kernel import rocm_version
 from loadgen.telemetry.backends import BackendOption, backend_options, has_sign, package_version
-from loadgen.telemetry.capture import Candidate, Header, Part
+from loadgen.telemetry.capture import Candidate, CapturedPart, Header
 from loadgen.telemetry.host import SETTINGS, HostSampler, host_settings
 from loadgen.telemetry.process import OPEN_S, Child, last_lines, start_child
 from loadgen.telemetry.protocol import Opened, Order, Sampled
@@ -98,13 +98,15 @@ class Pace:
 DUMP_PACE = Pace(watch_s=10.0, interval_s=1.0)  # for a capture: the interval of a run
 
 
-async def try_all(options: Mapping[str, list[BackendOption]], *, folder: Path, pace: Pace = Pace()) -> list[Part]:
+async def try_all(
+    options: Mapping[str, list[BackendOption]], *, folder: Path, pace: Pace = Pace()
+) -> list[CapturedPart]:
     """Try every option; their logs go to files in `folder`."""
-    trials: list[Part] = []
+    trials: list[CapturedPart] = []
     for vendor, each in options.items():
         works = False
         for option in each:
-            trial = Part(Candidate(vendor, option.name, option.why))
+            trial = CapturedPart(Candidate(vendor, option.name, option.why))
             trials.append(trial)
             await _try(option, trial, folder / f"{len(trials)}.log", pace, watch_s=0.0 if works else pace.watch_s)
             works = works or trial.candidate.failure is None
@@ -113,7 +115,7 @@ async def try_all(options: Mapping[str, list[BackendOption]], *, folder: Path, p
 
 async def examine(
     mode: TelemetryMode, *, folder: Path, pace: Pace = Pace(), described: Describe = lambda sample: sample
-) -> tuple[Examination, list[Part]]:
+) -> tuple[Examination, list[CapturedPart]]:
     """Everything about this box, and the trials behind it; `described` adds details of processes.
 
     The trials do not have these details: a capture is sent to other people.
@@ -147,7 +149,7 @@ async def _examine_host() -> HostExam:
     return HostExam(sample, reasons, settings)
 
 
-def tried(trial: Part, described: Describe = lambda sample: sample) -> Tried:
+def tried(trial: CapturedPart, described: Describe = lambda sample: sample) -> Tried:
     opened = trial.opened
     exams = (_exam(gpu, opened, trial.samples, described) for gpu in opened.gpus) if opened is not None else ()
     return Tried(
@@ -168,7 +170,7 @@ def capture_header(found: Examination, environ: Mapping[str, str], captured_at: 
     )
 
 
-async def _try(option: BackendOption, trial: Part, log_path: Path, pace: Pace, *, watch_s: float) -> None:
+async def _try(option: BackendOption, trial: CapturedPart, log_path: Path, pace: Pace, *, watch_s: float) -> None:
     began_s = time.monotonic()
     try:
         child = await start_child(option.command(pace.interval_s), option.env, log_path)
@@ -181,7 +183,7 @@ async def _try(option: BackendOption, trial: Part, log_path: Path, pace: Pace, *
     trial.candidate.printed = tuple(last_lines(log_path, _PRINTED_LINES))
 
 
-async def _watch(trial: Part, child: Child, began_s: float, open_s: float, watch_s: float) -> None:
+async def _watch(trial: CapturedPart, child: Child, began_s: float, open_s: float, watch_s: float) -> None:
     trial.opened = await child.opened(within_s=open_s)
     child.send(Order(processes=True))
     while True:

@@ -24,7 +24,7 @@ import msgspec
 from loadgen.errors import ProfileError, TelemetryError
 from loadgen.format import GIB, counted, harmless, memory
 from loadgen.parts import Part, part_called
-from loadgen.schema.probe import Figure, ProbeResult, ProbeState
+from loadgen.schema.probe import ProbeFigure, ProbeResult, ProbeState
 from loadgen.schema.samples import Examination, GpuExam
 from loadgen.vendors import VendorName
 
@@ -40,7 +40,7 @@ MAX_IDLE_HBM = 0.05  # the share of a GPU's memory that drivers and firmware hol
 MAX_OUTPUT_BYTES = 16 << 20  # of a tool; the rest is dropped
 
 
-class Criterion(NamedTuple):
+class ProbeCriterion(NamedTuple):
     """The least that a figure should be on GPUs of some kinds."""
 
     figure: str
@@ -52,31 +52,31 @@ class Criterion(NamedTuple):
 _SAD = "AMD system acceptance, ROCm/system-acceptance-docs 23e7312"
 _AZURE = "Azure/azurehpc-health-checks 0e0a1ac"
 CRITERIA = (
-    Criterion("all_reduce busbw at 8 GiB", ("mi300x", "mi325x"), 304.0, _SAD),
-    Criterion("all_reduce busbw at 8 GiB", ("mi355x",), 350.0, _SAD),
-    Criterion("all_reduce busbw at 16 GiB", ("h100-sxm",), 300.0, "Azure/ai-infrastructure-on-azure a01b073"),
-    Criterion("all_reduce busbw at 16 GiB", ("h200-sxm",), 431.0, _AZURE),
-    Criterion("all to all, each GPU", ("mi300x", "mi325x"), 320.0, "ROCm/cvs dddd914"),
-    Criterion("peer to peer, one way", ("mi210",), 35.0, _SAD),
-    Criterion("peer to peer, one way", ("mi300x", "mi325x"), 33.9, _SAD),
-    Criterion("peer to peer, both ways", ("mi210",), 65.0, _SAD),
-    Criterion("peer to peer, both ways", ("mi300x", "mi325x"), 43.9, _SAD),
-    Criterion("Copy", ("mi210",), 1230.0, _SAD),
-    Criterion("Mul", ("mi210",), 1225.0, _SAD),
-    Criterion("Add", ("mi210",), 1115.0, _SAD),
-    Criterion("Triad", ("mi210",), 1115.0, _SAD),
-    Criterion("Dot", ("mi210",), 1170.0, _SAD),
-    Criterion("Copy", ("mi300x",), 4177.0, _SAD),
-    Criterion("Mul", ("mi300x",), 4067.0, _SAD),
-    Criterion("Add", ("mi300x",), 3921.0, _SAD),
-    Criterion("Triad", ("mi300x",), 3885.0, _SAD),
-    Criterion("Dot", ("mi300x",), 3661.0, _SAD),
-    Criterion("host_to_device_memcpy_ce", ("h100-sxm",), 48.0, _AZURE),
-    Criterion("device_to_device_memcpy_read_ce", ("h100-sxm",), 335.0, _AZURE),
+    ProbeCriterion("all_reduce busbw at 8 GiB", ("mi300x", "mi325x"), 304.0, _SAD),
+    ProbeCriterion("all_reduce busbw at 8 GiB", ("mi355x",), 350.0, _SAD),
+    ProbeCriterion("all_reduce busbw at 16 GiB", ("h100-sxm",), 300.0, "Azure/ai-infrastructure-on-azure a01b073"),
+    ProbeCriterion("all_reduce busbw at 16 GiB", ("h200-sxm",), 431.0, _AZURE),
+    ProbeCriterion("all to all, each GPU", ("mi300x", "mi325x"), 320.0, "ROCm/cvs dddd914"),
+    ProbeCriterion("peer to peer, one way", ("mi210",), 35.0, _SAD),
+    ProbeCriterion("peer to peer, one way", ("mi300x", "mi325x"), 33.9, _SAD),
+    ProbeCriterion("peer to peer, both ways", ("mi210",), 65.0, _SAD),
+    ProbeCriterion("peer to peer, both ways", ("mi300x", "mi325x"), 43.9, _SAD),
+    ProbeCriterion("Copy", ("mi210",), 1230.0, _SAD),
+    ProbeCriterion("Mul", ("mi210",), 1225.0, _SAD),
+    ProbeCriterion("Add", ("mi210",), 1115.0, _SAD),
+    ProbeCriterion("Triad", ("mi210",), 1115.0, _SAD),
+    ProbeCriterion("Dot", ("mi210",), 1170.0, _SAD),
+    ProbeCriterion("Copy", ("mi300x",), 4177.0, _SAD),
+    ProbeCriterion("Mul", ("mi300x",), 4067.0, _SAD),
+    ProbeCriterion("Add", ("mi300x",), 3921.0, _SAD),
+    ProbeCriterion("Triad", ("mi300x",), 3885.0, _SAD),
+    ProbeCriterion("Dot", ("mi300x",), 3661.0, _SAD),
+    ProbeCriterion("host_to_device_memcpy_ce", ("h100-sxm",), 48.0, _AZURE),
+    ProbeCriterion("device_to_device_memcpy_read_ce", ("h100-sxm",), 335.0, _AZURE),
 )
 
 
-class Command(NamedTuple):
+class ProbeCommand(NamedTuple):
     """One call of a tool."""
 
     subject: str  # of the figures that name none themselves
@@ -90,8 +90,8 @@ class Probe(NamedTuple):
     vendor: VendorName
     measures: str
     programs: tuple[str, ...]  # the first that is installed runs
-    commands: Callable[[int, Part | None], list[Command]]  # from the number of GPUs and their part
-    parse: Callable[[str, str], Iterator[Figure]]  # from the subject of the command and what it printed
+    commands: Callable[[int, Part | None], list[ProbeCommand]]  # from the number of GPUs and their part
+    parse: Callable[[str, str], Iterator[ProbeFigure]]  # from the subject of the command and what it printed
     limit_s: float  # of each command
     env: Mapping[str, str] = {}
 
@@ -109,39 +109,41 @@ _P2P_AVERAGE = re.compile(r"Averages\s+\(During\s+(Uni|Bi)Dir\):(?:\s+\S+){3}\s+
 _A2A_TOTAL = re.compile(r"RTotal((?:\s+[\d.]+)+)")
 
 
-def _nccl_figures(subject: str, printed: str) -> Iterator[Figure]:
+def _nccl_figures(subject: str, printed: str) -> Iterator[ProbeFigure]:
     """The bus bandwidth in place at the largest size, and whether any result was wrong."""
     rows = [(int(size), columns.split()) for size, columns in _NCCL_ROW.findall(printed)]
     if not rows:
         return
     wrong = sum(int(count) for _, columns in rows for count in (columns[3], columns[7]) if count.isdigit())
-    yield Figure("all_reduce results", subject, float(wrong), "wrong", passed=wrong == 0)
+    yield ProbeFigure("all_reduce results", subject, float(wrong), "wrong", passed=wrong == 0)
     size, columns = max(rows, key=lambda row: row[0])
     with contextlib.suppress(ValueError):
-        yield Figure(f"all_reduce busbw at {size / GIB:g} GiB", subject, float(columns[6]), "GB/s")
+        yield ProbeFigure(f"all_reduce busbw at {size / GIB:g} GiB", subject, float(columns[6]), "GB/s")
 
 
-def _transfer_figures(subject: str, printed: str) -> Iterator[Figure]:
+def _transfer_figures(subject: str, printed: str) -> Iterator[ProbeFigure]:
     for way, gb_per_s in _P2P_AVERAGE.findall(printed):
         name = "peer to peer, one way" if way == "Uni" else "peer to peer, both ways"
-        yield Figure(name, subject, float(gb_per_s), "GB/s")
+        yield ProbeFigure(name, subject, float(gb_per_s), "GB/s")
     for totals in _A2A_TOTAL.findall(printed):
         for index, gb_per_s in enumerate(totals.split()):
-            yield Figure("all to all, each GPU", f"gpu {index}", float(gb_per_s), "GB/s")
+            yield ProbeFigure("all to all, each GPU", f"gpu {index}", float(gb_per_s), "GB/s")
 
 
-def _rvs_figures(subject: str, printed: str) -> Iterator[Figure]:
+def _rvs_figures(subject: str, printed: str) -> Iterator[ProbeFigure]:
     """GFLOPS with RVS's own target; a target of 0 is met by anything, and therefore says nothing."""
     for match in _RVS_GST.finditer(printed):
         judged = match["met"] == "TRUE" if float(match["target"]) > 0 else None
-        yield Figure(match["action"], f"gpu id {match['gpu']}", float(match["gflops"]) / 1000, "TFLOPS", passed=judged)
+        yield ProbeFigure(
+            match["action"], f"gpu id {match['gpu']}", float(match["gflops"]) / 1000, "TFLOPS", passed=judged
+        )
     for failure in dict.fromkeys(_RVS_FAILURE.findall(printed)):
-        yield Figure(failure, subject, None, "", passed=False)
+        yield ProbeFigure(failure, subject, None, "", passed=False)
 
 
-def _babel_figures(subject: str, printed: str) -> Iterator[Figure]:
+def _babel_figures(subject: str, printed: str) -> Iterator[ProbeFigure]:
     for name, mb_per_s in _BABEL_ROW.findall(printed):
-        yield Figure(name, subject, float(mb_per_s) / 1000, "GB/s")
+        yield ProbeFigure(name, subject, float(mb_per_s) / 1000, "GB/s")
 
 
 class _Bandwidths(msgspec.Struct):
@@ -160,14 +162,14 @@ class _NvBandwidthPage(msgspec.Struct):
     nvbandwidth: _NvBandwidth
 
 
-def _nvbandwidth_figures(subject: str, printed: str) -> Iterator[Figure]:
+def _nvbandwidth_figures(subject: str, printed: str) -> Iterator[ProbeFigure]:
     page = _json_in(printed, _NvBandwidthPage)
     for case in page.nvbandwidth.testcases:
         if case.status == "Waived":
             continue
         values = [float(entry) for row in case.bandwidth_matrix for entry in row if _is_number(entry)]
         passed = None if case.status == "Passed" else False
-        yield Figure(case.name, subject, min(values, default=None), "GB/s", passed=passed)
+        yield ProbeFigure(case.name, subject, min(values, default=None), "GB/s", passed=passed)
 
 
 class _DcgmWarning(msgspec.Struct):
@@ -199,7 +201,7 @@ class _DcgmPage(msgspec.Struct):
     diagnostic: _DcgmDiagnostic = msgspec.field(name="DCGM Diagnostic")
 
 
-def _dcgm_figures(subject: str, printed: str) -> Iterator[Figure]:
+def _dcgm_figures(subject: str, printed: str) -> Iterator[ProbeFigure]:
     diagnostic = _json_in(printed, _DcgmPage).diagnostic
     if diagnostic.runtime_error:
         raise TelemetryError(f"dcgmi could not run its tests: {harmless(diagnostic.runtime_error)}")
@@ -210,7 +212,9 @@ def _dcgm_figures(subject: str, printed: str) -> Iterator[Figure]:
             words = "; ".join(harmless(each.warning) for each in result.warnings)
             where = f"{result.entity_group.lower()} {result.entity_id}" if result.entity_id is not None else subject
             name = f"{test.name}: {words}" if words else test.name
-            yield Figure(name, where, None, "", passed=None if result.status == "Warn" else result.status == "Pass")
+            yield ProbeFigure(
+                name, where, None, "", passed=None if result.status == "Warn" else result.status == "Pass"
+            )
 
 
 _Page = TypeVar("_Page", _NvBandwidthPage, _DcgmPage)
@@ -233,11 +237,11 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _rvs_commands(gpus: int, part: Part | None) -> list[Command]:
+def _rvs_commands(gpus: int, part: Part | None) -> list[ProbeCommand]:
     """The GEMM test with the targets of this part; without a folder for it, those of any."""
     folder = Path("/opt/rocm/share/rocm-validation-suite/conf")
     own = folder / (part.word.upper() if part is not None else "") / "gst_single.conf"
-    return [Command(counted(gpus, "GPU"), ("-c", str(own if own.exists() else folder / "gst_single.conf")))]
+    return [ProbeCommand(counted(gpus, "GPU"), ("-c", str(own if own.exists() else folder / "gst_single.conf")))]
 
 
 PROBES = (
@@ -246,7 +250,7 @@ PROBES = (
         "amd",
         "all-reduce bandwidth between the GPUs (rccl-tests)",
         ("all_reduce_perf",),
-        lambda gpus, _: [Command(counted(gpus, "GPU"), ("-b", "8", "-e", "8G", "-f", "2", "-g", str(gpus)))],
+        lambda gpus, _: [ProbeCommand(counted(gpus, "GPU"), ("-b", "8", "-e", "8G", "-f", "2", "-g", str(gpus)))],
         _nccl_figures,
         limit_s=660.0,
     ),
@@ -255,7 +259,7 @@ PROBES = (
         "nvidia",
         "all-reduce bandwidth between the GPUs (nccl-tests)",
         ("all_reduce_perf",),
-        lambda gpus, _: [Command(counted(gpus, "GPU"), ("-b", "8", "-e", "16G", "-f", "2", "-g", str(gpus)))],
+        lambda gpus, _: [ProbeCommand(counted(gpus, "GPU"), ("-b", "8", "-e", "16G", "-f", "2", "-g", str(gpus)))],
         _nccl_figures,
         limit_s=660.0,
     ),
@@ -264,7 +268,7 @@ PROBES = (
         "amd",
         "copies from GPU to GPU, and from each to all",
         ("TransferBench",),
-        lambda gpus, _: [Command(counted(gpus, "GPU"), ("p2p",)), Command(counted(gpus, "GPU"), ("a2a",))],
+        lambda gpus, _: [ProbeCommand(counted(gpus, "GPU"), ("p2p",)), ProbeCommand(counted(gpus, "GPU"), ("a2a",))],
         _transfer_figures,
         limit_s=600.0,
     ),
@@ -282,7 +286,7 @@ PROBES = (
         "amd",
         "memory bandwidth of each GPU (BabelStream)",
         ("hip-stream", "babelstream-hip"),
-        lambda gpus, _: [Command(f"gpu {index}", ("--device", str(index))) for index in range(gpus)],
+        lambda gpus, _: [ProbeCommand(f"gpu {index}", ("--device", str(index))) for index in range(gpus)],
         _babel_figures,
         limit_s=120.0,
     ),
@@ -292,7 +296,7 @@ PROBES = (
         "copies between host and GPUs, and from GPU to GPU",
         ("nvbandwidth",),
         lambda gpus, _: [
-            Command(
+            ProbeCommand(
                 counted(gpus, "GPU"),
                 ("-j", "-t", "host_to_device_memcpy_ce", "device_to_host_memcpy_ce", "device_to_device_memcpy_read_ce"),
             )
@@ -305,7 +309,7 @@ PROBES = (
         "nvidia",
         "NVIDIA's own diagnostics, its medium level",
         ("dcgmi",),
-        lambda gpus, _: [Command(counted(gpus, "GPU"), ("diag", "-r", "2", "-j"))],
+        lambda gpus, _: [ProbeCommand(counted(gpus, "GPU"), ("diag", "-r", "2", "-j"))],
         _dcgm_figures,
         limit_s=900.0,
     ),
@@ -318,7 +322,7 @@ def program_of(probe: Probe) -> str | None:
     return next(filter(None, (shutil.which(name, path=path) for name in probe.programs)), None)
 
 
-def judged(figure: Figure, part: Part | None) -> Figure:
+def judged(figure: ProbeFigure, part: Part | None) -> ProbeFigure:
     """The figure with the criterion for its part, if there is a public one."""
     for criterion in CRITERIA:
         if part is not None and criterion.figure == figure.name and part.word in criterion.parts:
@@ -386,7 +390,7 @@ async def run_probe(
     output = folder / f"probe-{probe.name}.txt"
     began_s = time.monotonic()
     commands = probe.commands(gpus, part)
-    figures: list[Figure] = []
+    figures: list[ProbeFigure] = []
     failure = ""
     with output.open("wb") as file:
         for command in commands:
@@ -406,7 +410,7 @@ async def run_probe(
     )
 
 
-def _outcome(figures: Sequence[Figure], failure: str) -> tuple[ProbeState, str]:
+def _outcome(figures: Sequence[ProbeFigure], failure: str) -> tuple[ProbeState, str]:
     """The state of a probe and its reason; what was measured before a failure still counts."""
     bad = [figure for figure in figures if figure.is_bad]
     if bad:

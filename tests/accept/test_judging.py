@@ -11,7 +11,7 @@ from loadgen.criteria import PHASES
 from loadgen.errors import ProfileError, ResultError
 from loadgen.record.acceptance import certificate_from, evidence_of
 from loadgen.schema.certificate import AcceptLine, AcceptResumed, FactFound, Judged, PhaseEnded, ProbesRun, RunMade
-from loadgen.schema.probe import Figure, ProbeResult
+from loadgen.schema.probe import ProbeFigure, ProbeResult
 from loadgen.schema.result import Result
 from loadgen.store.acceptance import (
     CERTIFICATE,
@@ -231,7 +231,7 @@ def test_facts_of_the_box() -> None:
 
 @pytest.mark.parametrize(("gb_per_s", "verdict"), [(310.0, "pass"), (290.0, "fail")])
 def test_probes_are_held_against_their_criteria(gb_per_s: float, verdict: str) -> None:
-    busbw = Figure("busbw", "8 GPUs", gb_per_s, "GB/s", low=304.0, source="AMD")
+    busbw = ProbeFigure("busbw", "8 GPUs", gb_per_s, "GB/s", low=304.0, source="AMD")
     state: Any = "fail" if busbw.is_bad else "pass"
     result = ProbeResult("rccl", state, busbw.words if busbw.is_bad else "", (busbw,))
     certificate = certified(of_phase("silicon", ProbesRun(1.7e9, (result,))), {})

@@ -4,14 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.cluster import messages
-from loadgen.cluster.messages import Inbox, LineRead, Outbox, StartWorker, ToHost, WorkerEnded, WriteLine
+from loadgen.cluster.messages import ArrivalCount, LineRead, Outbox, StartWorker, ToHost, WorkerEnded, WriteLine
 
 fates = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(("arrives", "lost", "answer lost"))), max_size=30)
 
 
 @given(fates)
 def test_everything_arrives_once_and_in_order(exchanges: list[tuple[int, str]]) -> None:
-    out, arrived = Outbox[int](), Inbox[int]()
+    out, arrived = Outbox[int](), ArrivalCount[int]()
     sent, received = 0, list[int]()
     for added, fate in [*exchanges, (1, "arrives")]:
         out.waiting.extend(range(sent, sent + added))
@@ -26,7 +26,7 @@ def test_everything_arrives_once_and_in_order(exchanges: list[tuple[int, str]]) 
 
 @given(fates)
 def test_what_an_older_exchange_says_does_no_harm(exchanges: list[tuple[int, str]]) -> None:
-    out, arrived = Outbox[int](), Inbox[int]()
+    out, arrived = Outbox[int](), ArrivalCount[int]()
     totals = [0]
     for added, fate in exchanges:
         out.waiting.extend(range(added))

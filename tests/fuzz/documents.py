@@ -28,7 +28,7 @@ from loadgen.schema.result import RESULT, Result
 from loadgen.schema.summary import RunSummary
 from loadgen.server.preflight.facts import _facts_of
 from loadgen.server.process.log import MAX_LINE_CHARS, LogTail, split_line, telling_lines
-from loadgen.server.recipes.imported import Choice, Origin, toml_text
+from loadgen.server.recipes.imported import Origin, RecipeChoice, toml_text
 from loadgen.server.recipes.read import import_text
 from loadgen.server.vllm.diagnosis import diagnose, kernel_kills
 from loadgen.server.vllm.startup import StartupWatch, last_start
@@ -65,7 +65,7 @@ def profile(data: bytes) -> Profile:
 
 def imported(data: bytes) -> str:
     """A recipe, a row or a script, by what it looks like; what is written is read again."""
-    found = import_text(data, "x", Choice(hardware="h200"))
+    found = import_text(data, "x", RecipeChoice(hardware="h200"))
     assert tomllib.loads(toml_text(found, Origin("x"), "1")) == found.document | {"recipe": {"source": "x"}}
     return found.kind
 

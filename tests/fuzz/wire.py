@@ -21,8 +21,8 @@ import msgspec
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 import loadgen
-from loadgen.cluster.dask_worker import Orders
-from loadgen.cluster.messages import Inbox, LineRead, ToHost, decode_from_host, decode_to_host, encode
+from loadgen.cluster.dask_worker import JoinOrders
+from loadgen.cluster.messages import ArrivalCount, LineRead, ToHost, decode_from_host, decode_to_host, encode
 from loadgen.cluster.ssh import HostProcess, process_info
 from loadgen.errors import ServerError, TelemetryError
 from loadgen.fleet.host import Host, Pipe
@@ -364,7 +364,7 @@ def host_messages(data: bytes) -> object:
         said: Any = decode_to_host(data)
     except (ValueError, RecursionError):
         said = decode_from_host(data)
-    inbox = Inbox[Any]()
+    inbox = ArrivalCount[Any]()
     items = said.orders if isinstance(said, ToHost) else said.reports
     inbox.fresh(said.first, items)
     for report in items:
@@ -403,4 +403,4 @@ def host_answer(data: bytes) -> str:
     process._process = cast("Any", SimpleNamespace(stdout=lines(), stdin=SimpleNamespace(write=len), wait_closed=over))
     process._host = cast("Any", SimpleNamespace(name="host"))
     process._log = cast("Any", ["said"])
-    return str(_done(process.begin(Orders("a", "b", "c", 0, "d"))))
+    return str(_done(process.begin(JoinOrders("a", "b", "c", 0, "d"))))

@@ -8,31 +8,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.stall import MAX_STEP_S, MIN_STALL_S, Moment, Stall, StallKind, StallWatch
+from loadgen.metrics.stall import MAX_STEP_S, MIN_STALL_S, Stall, StallKind, StallSample, StallWatch
 from loadgen.schema.engine import EngineView
 
 FROZEN = EngineView(running=8.0, waiting=0.0, kv_usage=0.4, generation_tokens_per_s=0.0, prompt_tokens_per_s=0.0)
 WORKING = EngineView(running=8.0, waiting=0.0, kv_usage=0.4, generation_tokens_per_s=900.0)
 
 
-def moment(t_s: float, engine: EngineView | None = FROZEN, **changes: object) -> Moment:
-    seen = Moment(
+def moment(t_s: float, engine: EngineView | None = FROZEN, **changes: object) -> StallSample:
+    seen = StallSample(
         t_s, heard=False, open_streams=8, answered=True, engine=engine, gfx_percent=None, waits_for_worker=False
     )
     return seen._replace(**changes)  # type: ignore[arg-type]
 
 
-def watch(moments: Iterable[Moment]) -> tuple[StallWatch, list[Stall]]:
+def watch(moments: Iterable[StallSample]) -> tuple[StallWatch, list[Stall]]:
     one = StallWatch()
     ended = [stall for each in moments if (stall := one.add(each)) is not None]
     return one, ended
 
 
-def silence(from_s: int, to_s: int, **changes: object) -> list[Moment]:
+def silence(from_s: int, to_s: int, **changes: object) -> list[StallSample]:
     return [moment(t_s, **changes) for t_s in range(from_s, to_s)]  # type: ignore[arg-type]
 
 
-def talk(from_s: int, to_s: int) -> list[Moment]:
+def talk(from_s: int, to_s: int) -> list[StallSample]:
     return [moment(t_s, WORKING, heard=True) for t_s in range(from_s, to_s)]
 
 
@@ -74,7 +74,7 @@ def test_a_stall_that_clears_is_returned_with_its_length() -> None:
         pytest.param([*silence(0, 25), *talk(25, 30), *silence(30, 130)], id="this run has come out of 25 s before"),
     ],
 )
-def test_no_stall_is_called(moments: list[Moment]) -> None:
+def test_no_stall_is_called(moments: list[StallSample]) -> None:
     found, ended = watch(moments)
     assert (found.stall, ended) == (None, [])
 

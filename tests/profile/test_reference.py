@@ -6,7 +6,7 @@ import pytest
 
 from loadgen.profile.reference import _section, profile_reference
 from loadgen.profile.schema import tables
-from loadgen.profile.values import Table
+from loadgen.profile.values import ProfileTable
 
 PAGE = Path(__file__).parents[2] / "docs" / "profile.md"
 
@@ -23,7 +23,7 @@ def test_every_table_and_key_is_in_it() -> None:
             assert f"| `{key}` |" in page
 
 
-class Undescribed(Table):
+class Undescribed(ProfileTable):
     key: int = 1
 
 

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from loadgen.metrics.difference import Estimate
-from loadgen.report.history import RunSummary, StageFigures, Trend, read_run, summary_of, trends
+from loadgen.report.history import ListedRun, StageFigures, Trend, read_run, summary_of, trends
 from loadgen.report.history_document import trend_text
 from loadgen.schema.certificate import BoxIdentity, Certificate, GpuIdentity
-from loadgen.store.index import CERTIFICATE, Entry
+from loadgen.store.index import CERTIFICATE, IndexEntry
 from loadgen.store.runs import write_result
 from tests.metrics.served import run_of, served
 
-Run = tuple[str, RunSummary, Entry]
+Run = tuple[str, ListedRun, IndexEntry]
 
 
 def run(number: int, version: str, *values: float, doubt: str | None = None, **changes: Any) -> Run:
@@ -28,12 +28,12 @@ def run(number: int, version: str, *values: float, doubt: str | None = None, **c
         "version": version,
         "state": "complete",
     }
-    summary = RunSummary(kind="load", reason="", started_at=f"2026-01-{number:02}T00:00:00Z", **fields | changes)
+    summary = ListedRun(kind="load", reason="", started_at=f"2026-01-{number:02}T00:00:00Z", **fields | changes)
     stages = [
         StageFigures(f"conc {2**place}, ISL 512, OSL 128", doubt, {"ttft_p99": Estimate(value, value - 1, value + 1)})
         for place, value in enumerate(values)
     ]
-    return f"run{number}", summary, Entry(b"", msgspec.msgpack.encode(stages))
+    return f"run{number}", summary, IndexEntry(b"", msgspec.msgpack.encode(stages))
 
 
 def runs_of(*versions: tuple[str, float], each: int = 5) -> Iterator[Run]:

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from loadgen.record.record import Record
-from loadgen.report.prometheus import KEPT_S, Moment, metric_families, moment_of
+from loadgen.report.prometheus import KEPT_S, ExportedState, metric_families, moment_of
 from loadgen.run.shown_stages import ShownStages
 from loadgen.schema.engine import EngineLatencyMs, EngineView, OthersTraffic
 from loadgen.schema.finding import Verdict
@@ -24,7 +24,7 @@ from tests.tui.scripted import running
 
 def exported(snapshot: Snapshot) -> dict[tuple[str, ...], float]:
     """Every sample by its name and labels, these by their names, as a scraper reads them."""
-    moment = Moment(snapshot, "a run", ())
+    moment = ExportedState(snapshot, "a run", ())
 
     class Now(Collector):
         def collect(self) -> list[Metric]:

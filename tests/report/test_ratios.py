@@ -6,7 +6,14 @@ import msgspec
 import pytest
 
 from loadgen.report.compare import compare_runs
-from loadgen.report.compare_document import Outcome, compare_text, sweep_json, sweep_ratios, sweep_rows, sweep_text
+from loadgen.report.compare_document import (
+    VariantOutcome,
+    compare_text,
+    sweep_json,
+    sweep_ratios,
+    sweep_rows,
+    sweep_text,
+)
 from loadgen.report.ratios import Ratios, measured_ratios
 from loadgen.schema.comparison import Condition, PublishedRatio, ReferenceResult
 from loadgen.schema.result import Result
@@ -28,7 +35,10 @@ def found_for(*ratios: PublishedRatio, **load: Any) -> Ratios | None:
 
 
 def test_a_sweep_shows_the_published_ratio_next_to_the_measured_one() -> None:
-    outcomes = [Outcome("base", "complete", "", ran("p")), Outcome("slow", "complete", "", ran("p+slow", scale=2.0))]
+    outcomes = [
+        VariantOutcome("base", "complete", "", ran("p")),
+        VariantOutcome("slow", "complete", "", ran("p+slow", scale=2.0)),
+    ]
     ratios, rows = sweep_ratios(outcomes), sweep_rows(outcomes)
     assert ratios is not None
     (one,) = ratios.rows

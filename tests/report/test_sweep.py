@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from loadgen.report.compare_document import Outcome, sweep_json, sweep_rows, sweep_text
+from loadgen.report.compare_document import VariantOutcome, sweep_json, sweep_rows, sweep_text
 from loadgen.schema.result import StageResult, Throughput
 from tests.report.test_notes import short_stage
 from tests.report.test_text import result, stage, summary_of
@@ -21,11 +21,11 @@ def fast(output: float, *, ttft_ms: float = 10.0, label: str = "conc 8", failed:
     )
 
 
-def ran(variant: str, *stages: StageResult) -> Outcome:
-    return Outcome(variant=variant, state="complete", reason="the plan is done", result=result(*stages))
+def ran(variant: str, *stages: StageResult) -> VariantOutcome:
+    return VariantOutcome(variant=variant, state="complete", reason="the plan is done", result=result(*stages))
 
 
-BROKEN = Outcome(variant="broken", state="failed", reason="out of memory\nmore of it", result=None)
+BROKEN = VariantOutcome(variant="broken", state="failed", reason="out of memory\nmore of it", result=None)
 
 
 def test_each_stage_is_compared_with_the_same_of_the_first_variant() -> None:
@@ -53,7 +53,7 @@ def test_a_variant_without_numbers_is_a_row_and_not_the_base() -> None:
 
 
 def test_a_variant_that_broke_off_has_figures_and_a_reason() -> None:
-    broke = Outcome(variant="a", state="server_died", reason="killed " * 40, result=result(fast(10.0, failed=2)))
+    broke = VariantOutcome(variant="a", state="server_died", reason="killed " * 40, result=result(fast(10.0, failed=2)))
     table = sweep_text(sweep_rows([broke])).splitlines()
     assert table[2].endswith("  2 failed")
     assert table[4].startswith("a: server_died: killed ") and table[4].endswith("...")

@@ -17,7 +17,7 @@ import psutil
 
 from loadgen.profile.schema import Server
 from loadgen.server.process.container import Container
-from loadgen.server.process.records import Mark, ServerRecord, new_mark, record_path
+from loadgen.server.process.records import ServerMark, ServerRecord, new_mark, record_path
 from loadgen.server.process.tree import ProcessId, process_info
 
 DEAD = ProcessId(os.getpid(), 1)
@@ -64,7 +64,7 @@ def write_record(
     server: ProcessId = DEAD,
     tree: Iterable[ProcessId] = (),
     container: Container | None = None,
-    mark: Mark | None = None,
+    mark: ServerMark | None = None,
     **mark_fields: str,
 ) -> ServerRecord:
     record = ServerRecord(

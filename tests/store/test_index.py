@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.store.index import Entry, index_path, runs_below
+from loadgen.store.index import IndexEntry, index_path, runs_below
 
 
 class Reader:
@@ -19,15 +19,15 @@ class Reader:
         self.read: list[str] = []
         self.notes: list[str] = []
 
-    def __call__(self, folder: Path) -> Entry | None:
+    def __call__(self, folder: Path) -> IndexEntry | None:
         self.read.append(folder.name)
         try:
             text = (folder / "result.json").read_bytes()
         except OSError:
             return None
-        return Entry(text, b"details of " + text, ended=text != b"goes on")
+        return IndexEntry(text, b"details of " + text, ended=text != b"goes on")
 
-    def below(self, root: Path, *, details: bool = False) -> dict[str, Entry]:
+    def below(self, root: Path, *, details: bool = False) -> dict[str, IndexEntry]:
         return {
             os.path.relpath(folder, root): entry
             for folder, entry in runs_below(root, self, 7, details=details, note=self.notes.append).items()
@@ -99,7 +99,7 @@ def test_two_folders_share_the_index(tmp_path: Path) -> None:
 
 def test_a_folder_that_vanishes_while_it_is_read_is_left_out(root: Path) -> None:
     class Removing(Reader):
-        def __call__(self, folder: Path) -> Entry | None:
+        def __call__(self, folder: Path) -> IndexEntry | None:
             shutil.rmtree(root / "run299", ignore_errors=True)
             return super().__call__(folder)
 

@@ -13,13 +13,21 @@ from hypothesis import strategies as st
 from loadgen.errors import ProfileError, ResultError
 from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.backends import BackendOption
-from loadgen.telemetry.capture import Candidate, Header, Part, played, read_capture, replay_options, write_capture
+from loadgen.telemetry.capture import (
+    Candidate,
+    CapturedPart,
+    Header,
+    played,
+    read_capture,
+    replay_options,
+    write_capture,
+)
 from loadgen.telemetry.monitor import Monitor, Timing
 from loadgen.telemetry.protocol import Opened, Sampled
 
 HEADER = Header(captured_at="2026-01-02T03:04:05+00:00", versions={"vramp": "1", "rocm": None}, environment={"A": "b"})
 OPENED = Opened("amdsmi", {"driver": "6.14"}, (GpuStatic(index=0, vendor="amd", name="MI300X"),))
-_FAILED = Part(Candidate("amd", "amdsmi 7.0.2", "first", "no libamd_smi.so", ("a", "b")))
+_FAILED = CapturedPart(Candidate("amd", "amdsmi 7.0.2", "first", "no libamd_smi.so", ("a", "b")))
 
 
 def look(t_s: float, index: int = 0) -> Sampled:
@@ -28,7 +36,7 @@ def look(t_s: float, index: int = 0) -> Sampled:
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = tmp_path / "capture.jsonl"
-    good = Part(Candidate("amd", "amd-sysfs"), OPENED, [look(1.0), look(2.0)])
+    good = CapturedPart(Candidate("amd", "amd-sysfs"), OPENED, [look(1.0), look(2.0)])
     write_capture(path, HEADER, [_FAILED, good])
     capture = read_capture(path)
     assert (capture.header, capture.parts) == (HEADER, (_FAILED, good))
@@ -36,10 +44,10 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_first_working_part_is_replayed(tmp_path: Path) -> None:
-    broke = Part(Candidate("amd", "broke", failure="it was killed by SIGABRT"), OPENED, [look(1.0)])
-    first = Part(Candidate("amd", "first"), OPENED, [look(2.0)])
-    second = Part(Candidate("amd", "second"), OPENED, [look(3.0)])
-    other = Part(Candidate("nvidia", "nvml", failure="lost"), OPENED, [look(4.0)])
+    broke = CapturedPart(Candidate("amd", "broke", failure="it was killed by SIGABRT"), OPENED, [look(1.0)])
+    first = CapturedPart(Candidate("amd", "first"), OPENED, [look(2.0)])
+    second = CapturedPart(Candidate("amd", "second"), OPENED, [look(3.0)])
+    other = CapturedPart(Candidate("nvidia", "nvml", failure="lost"), OPENED, [look(4.0)])
     write_capture(tmp_path / "c", HEADER, [broke, first, second, other])
     assert read_capture(tmp_path / "c").playable == {"amd": first, "nvidia": other}
 
@@ -191,8 +199,8 @@ def test_time_goes_on_and_no_counter_ever_falls(steps: list[tuple[float, float, 
 def _capture(folder: Path) -> Path:
     gpu = GpuSample(0, 1.0, power_w=600.0, processes=(GpuProcess(42, "python3"),))
     other = Opened("nvml", {}, (GpuStatic(index=0, vendor="nvidia", name="H200"),))
-    amd = Part(Candidate("amd", "amdsmi 7.0.2"), OPENED, [Sampled(n * 0.05, 1.0, (gpu,)) for n in range(3)])
-    nvidia = Part(Candidate("nvidia", "nvml"), other, [Sampled(9.0, 1.0, (GpuSample(0, 9.0, power_w=99.0),))])
+    amd = CapturedPart(Candidate("amd", "amdsmi 7.0.2"), OPENED, [Sampled(n * 0.05, 1.0, (gpu,)) for n in range(3)])
+    nvidia = CapturedPart(Candidate("nvidia", "nvml"), other, [Sampled(9.0, 1.0, (GpuSample(0, 9.0, power_w=99.0),))])
     path = folder / "capture.jsonl"
     write_capture(path, HEADER, [amd, nvidia])
     return path

@@ -11,7 +11,7 @@ import pytest
 from loadgen.build import version_words
 from loadgen.schema.samples import GpuProcess, GpuSample, GpuStatic
 from loadgen.telemetry.backends import BackendOption
-from loadgen.telemetry.capture import Header, Part, read_capture, write_capture
+from loadgen.telemetry.capture import CapturedPart, Header, read_capture, write_capture
 from loadgen.telemetry.examine import (
     NOTHING,
     Pace,
@@ -39,12 +39,12 @@ def rocm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_rocm(tmp_path_factory.mktemp("rocm") / "7.0.2")
 
 
-async def _trial(folder: Path, attempt: BackendOption, pace: Pace = _PACE, vendor: VendorName = "amd") -> Part:
+async def _trial(folder: Path, attempt: BackendOption, pace: Pace = _PACE, vendor: VendorName = "amd") -> CapturedPart:
     (trial,) = await try_all({vendor: [attempt]}, folder=folder, pace=pace)
     return trial
 
 
-async def _on_stub(folder: Path, rocm: Path, scenario: str) -> Part:
+async def _on_stub(folder: Path, rocm: Path, scenario: str) -> CapturedPart:
     path = folder / "scenario"
     path.write_text(scenario)
     env = {"ROCM_PATH": str(rocm), "AMDSMI_STUB_SCENARIO": str(path)}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from loadgen.errors import TelemetryError
 from loadgen.parts import PARTS, Part
-from loadgen.schema.probe import Figure, ProbeResult
+from loadgen.schema.probe import ProbeFigure, ProbeResult
 from loadgen.telemetry.probes import CRITERIA, PROBES, Probe, run_probe
 
 MI300X = next(part for part in PARTS if part.word == "mi300x")
@@ -201,4 +201,4 @@ def test_any_output_is_read_or_refused(text: str, name: str) -> None:
         found = list(probe_called(name).parse("8 GPUs", text))
     except TelemetryError:
         return
-    assert all(isinstance(figure, Figure) for figure in found)
+    assert all(isinstance(figure, ProbeFigure) for figure in found)

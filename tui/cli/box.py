@@ -40,7 +40,7 @@ from loadgen.server.process.ports import driver_of, owner_of
 from loadgen.server.process.records import ServerRecord, find_servers, remains
 from loadgen.server.vllm.client import ServerClient
 from loadgen.telemetry.backends import has_sign
-from loadgen.telemetry.capture import Part, write_capture
+from loadgen.telemetry.capture import CapturedPart, write_capture
 from loadgen.telemetry.examine import DUMP_PACE, Pace, capture_header, examine
 from loadgen.telemetry.gpus_now import read_gpus
 from loadgen.telemetry.probes import PROBES, chosen_probes, run_probes
@@ -187,7 +187,7 @@ def _kept_folder(name: str) -> Path:
     return folder
 
 
-def _dump(path: Path, found: Examination, trials: list[Part]) -> None:
+def _dump(path: Path, found: Examination, trials: list[CapturedPart]) -> None:
     header = capture_header(found, os.environ, datetime.now(UTC).isoformat(timespec="seconds"))
     write_capture(path, header, trials)
     print_status(f"capture: {path}")

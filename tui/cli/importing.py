@@ -17,7 +17,7 @@ import httpx
 import loadgen
 from loadgen.errors import ProfileError, ResultError
 from loadgen.places import takes_bytes, write_named
-from loadgen.server.recipes.imported import Choice, Origin, toml_text
+from loadgen.server.recipes.imported import Origin, RecipeChoice, toml_text
 from loadgen.server.recipes.read import MAX_BYTES, import_text
 from tui.cli.options import parser_of, print_output, print_status
 
@@ -46,7 +46,7 @@ def import_profile(words: list[str]) -> int:
     """Write the profile; the exit code."""
     options = import_profile_parser().parse_args(words)
 
-    choice = Choice(
+    choice = RecipeChoice(
         hardware=options.hardware,
         variant=options.variant,
         strategy=options.strategy,
@@ -95,7 +95,7 @@ def _define(text: str) -> tuple[str, str]:
     return name, value
 
 
-def read_source(source: str, choice: Choice, max_bytes: int = MAX_BYTES) -> tuple[bytes, Origin]:
+def read_source(source: str, choice: RecipeChoice, max_bytes: int = MAX_BYTES) -> tuple[bytes, Origin]:
     """The bytes of a file or a URL, up to one more than `max_bytes`, and their origin; raises `ProfileError`."""
     if "://" in source:
         url = file_url(source, choice)
@@ -133,7 +133,7 @@ def _commit_of(path: Path) -> str:
         return ""
 
 
-def file_url(url: str, choice: Choice) -> str:
+def file_url(url: str, choice: RecipeChoice) -> str:
     """The URL of the file itself, for the page that shows it on GitHub or on the recipes' site."""
     if match := _BLOB.fullmatch(url):
         return f"https://raw.githubusercontent.com/{match[1]}/{match[2]}"

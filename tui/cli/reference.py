@@ -11,7 +11,7 @@ from loadgen.format import counted
 from loadgen.masking import masked
 from loadgen.places import write_named
 from loadgen.schema.result import Result
-from loadgen.server.recipes.imported import Choice, Origin
+from loadgen.server.recipes.imported import Origin, RecipeChoice
 from loadgen.server.recipes.reference import reference_of, reference_text
 from loadgen.store.foreign.read import TOOLS, read_foreign, records_of
 from tui.cli.importing import read_source
@@ -36,7 +36,7 @@ def reference(words: list[str]) -> int:
     """Write the table; the exit code."""
     options = reference_parser().parse_args(words)
 
-    data, origin = read_source(options.source, Choice(), _MAX_BYTES)
+    data, origin = read_source(options.source, RecipeChoice(), _MAX_BYTES)
     if len(data) > _MAX_BYTES:
         raise ProfileError(f"{options.source}: larger than {_MAX_BYTES >> 20} MiB; keep only the records you need")
     result = _result(data, origin, dict(_condition(text) for text in options.where))

@@ -9,7 +9,7 @@ from pathlib import Path
 from loadgen.errors import ProfileError, ResultError
 from loadgen.places import write_named
 from loadgen.record.figures import FIGURES
-from loadgen.report.history import Run, RunSummary, Trend, parsed_version, runs_listed, trends
+from loadgen.report.history import ListedRun, Run, Trend, parsed_version, runs_listed, trends
 from loadgen.report.history_document import NamedRun, runs_json, runs_text, trend_text
 from loadgen.store.runs import RUNS
 from tui.cli.options import parser_of, print_output, print_status, printable
@@ -83,7 +83,7 @@ def _found(root: Path, options: argparse.Namespace) -> list[Run]:
     return [run for run in found if _passes(run[1], filters)]
 
 
-def _passes(summary: RunSummary, filters: dict[str, str]) -> bool:
+def _passes(summary: ListedRun, filters: dict[str, str]) -> bool:
     version = filters.get("vllm")
     if version is not None and not f"{summary.version}.".replace("+", ".").startswith(f"{version.removesuffix('.')}."):
         return False

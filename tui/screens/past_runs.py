@@ -16,8 +16,8 @@ from textual.message import Message
 from textual.widgets import OptionList
 
 from loadgen.errors import ResultError
-from loadgen.report.history import Run, RunSummary, Trend, best_load, read_run, runs_listed, summary_of, trends
-from loadgen.store.index import Entry
+from loadgen.report.history import ListedRun, Run, Trend, best_load, read_run, runs_listed, summary_of, trends
+from loadgen.store.index import IndexEntry
 from loadgen.store.recover import recover
 from loadgen.store.runs import RUNS
 from tui import keys
@@ -47,7 +47,7 @@ class PastScreen(ListScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._runs: dict[str, tuple[PastRun, RunSummary, Entry]] = {}  # by folder
+        self._runs: dict[str, tuple[PastRun, ListedRun, IndexEntry]] = {}  # by folder
         self._detail: tuple[str, PastRun, list[Trend]] | None = None  # of the run that was read last
         self._figure = 0
         self._reading = False
@@ -73,7 +73,7 @@ class PastScreen(ListScreen):
         self._reading = True
         root = RUNS.absolute()
 
-        def read(path: Path) -> Entry | None:
+        def read(path: Path) -> IndexEntry | None:
             entry = read_run(path)
             if entry is not None:
                 name = str(RUNS / path.relative_to(root))
@@ -187,16 +187,16 @@ class PastScreen(ListScreen):
             self.dismiss()
 
 
-def _listed(name: str, summary: RunSummary, entry: Entry) -> tuple[PastRun, RunSummary, Entry]:
+def _listed(name: str, summary: ListedRun, entry: IndexEntry) -> tuple[PastRun, ListedRun, IndexEntry]:
     return listed_run(Path(name), summary), summary, entry
 
 
-def _searched(summary: RunSummary) -> str:
+def _searched(summary: ListedRun) -> str:
     """What the filter finds a run by."""
     return f"{summary.profile} {summary.model} {summary.box} {summary.engine} {summary.state}".casefold()
 
 
-def _group(summary: RunSummary) -> tuple[str, str, str]:
+def _group(summary: ListedRun) -> tuple[str, str, str]:
     """Whose figures can be in one trend."""
     return summary.profile, summary.model, summary.box
 

@@ -44,7 +44,7 @@ _LABEL = {"font": {"size": 11}, "textangle": 0}  # of a line
 Values = Sequence[float | None]
 
 
-class Series(NamedTuple):
+class ColouredStages(NamedTuple):
     """Stages that share a colour: those of a run, or of a shape."""
 
     name: str
@@ -141,13 +141,13 @@ def load_name(stage: StageResult) -> str:
     return f"{target.concurrency}" if target.rate is None else f"{target.rate:g}/s"
 
 
-def series_by_shape(result: Result) -> list[Series]:
+def series_by_shape(result: Result) -> list[ColouredStages]:
     """The stages of each shape, by load, with its colour."""
     shapes: dict[tuple[int, int], list[StageResult]] = {}
     for stage in drawn(result):
         shapes.setdefault((stage.isl, stage.osl), []).append(stage)
     colours = _shape_colours(shapes)
-    return [Series(f"{isl}/{osl}", colour, shapes[isl, osl]) for (isl, osl), colour in colours.items()]
+    return [ColouredStages(f"{isl}/{osl}", colour, shapes[isl, osl]) for (isl, osl), colour in colours.items()]
 
 
 def _shape_colours(shapes: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:

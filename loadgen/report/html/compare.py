@@ -18,7 +18,7 @@ from loadgen.report.columns import EFFICIENCY, columns, known
 from loadgen.report.compare import RunComparison
 from loadgen.report.compare_document import compare_sections
 from loadgen.report.html import charts
-from loadgen.report.html.charts import Series
+from loadgen.report.html.charts import ColouredStages
 from loadgen.report.html.frontier import PALE_NOTE, RUN_COLOURS, axes_of, frontier_figure
 from loadgen.report.html.page import Figures, grid, page, placed, rendered, section
 from loadgen.report.tabular import Column, html_table, plain
@@ -71,10 +71,12 @@ _RUN: tuple[Column[Named], ...] = (
 
 def _frontiers(runs: Sequence[Named], figures: Figures) -> str:
     """A figure per shape, since tokens of long and short prompts are not comparable."""
-    shapes: dict[tuple[int, int], list[Series]] = {}
+    shapes: dict[tuple[int, int], list[ColouredStages]] = {}
     for (name, result), colour in zip(runs, cycle(RUN_COLOURS), strict=False):
         for one in charts.series_by_shape(result):
-            shapes.setdefault((one.stages[0].isl, one.stages[0].osl), []).append(Series(name, colour, one.stages))
+            shapes.setdefault((one.stages[0].isl, one.stages[0].osl), []).append(
+                ColouredStages(name, colour, one.stages)
+            )
     places = []
     for (isl, osl), series in sorted(shapes.items()):
         title = f"{axes_of(series).title()}, {isl} tokens in and {osl} out"

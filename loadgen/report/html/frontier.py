@@ -15,7 +15,7 @@ from loadgen.format import Statistic, bounded, significant
 from loadgen.metrics.frontier import Point, frontier
 from loadgen.report.assessment import titles
 from loadgen.report.columns import Axes, columns, frontier_axes
-from loadgen.report.html.charts import ACCENT, Series, chart_text, from_zero, hollow, load_name
+from loadgen.report.html.charts import ACCENT, ColouredStages, chart_text, from_zero, hollow, load_name
 from loadgen.schema.result import StageResult
 
 RUN_COLOURS = (ACCENT, "#d0801f", "#3d9970", "#a05fb5", "#c0506e", "#7d8b2f")
@@ -32,11 +32,11 @@ class _Placed(NamedTuple):
     place: Point
 
 
-def axes_of(series: Sequence[Series]) -> Axes:
+def axes_of(series: Sequence[ColouredStages]) -> Axes:
     return frontier_axes(stage for one in series for stage in one.stages)
 
 
-def frontier_figure(series: Sequence[Series]) -> go.Figure:
+def frontier_figure(series: Sequence[ColouredStages]) -> go.Figure:
     """The points of all series, labelled by load; points of one shape compete."""
     axes = axes_of(series)
     placed = [_placed(one, axes) for one in series]
@@ -49,7 +49,7 @@ def frontier_figure(series: Sequence[Series]) -> go.Figure:
     return figure.update_yaxes(rangemode="tozero")
 
 
-def _placed(series: Series, axes: Axes) -> list[_Placed]:
+def _placed(series: ColouredStages, axes: Axes) -> list[_Placed]:
     places = [(stage, *axes.point(stage)) for stage in series.stages]
     return [_Placed(stage, (x, y)) for stage, x, y in places if x is not None and y is not None]
 
@@ -62,13 +62,13 @@ def _best(points: Sequence[_Placed]) -> dict[tuple[int, int], set[Point]]:
     return {shape: frontier(places) for shape, places in shapes.items()}
 
 
-def _line(series: Series, points: Sequence[_Placed]) -> go.Scatter:
+def _line(series: ColouredStages, points: Sequence[_Placed]) -> go.Scatter:
     x, y = zip(*sorted(frontier(one.place for one in points)), strict=True)
     line = {"color": series.colour, "width": 1.75}
     return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", cliponaxis=False, showlegend=False)
 
 
-def _points(series: Series, points: Sequence[_Placed], best: dict[tuple[int, int], set[Point]]) -> go.Scatter:
+def _points(series: ColouredStages, points: Sequence[_Placed], best: dict[tuple[int, int], set[Point]]) -> go.Scatter:
     full = [one.place in best[one.stage.isl, one.stage.osl] for one in points]
     names = titles(series.stages)
     return go.Scatter(

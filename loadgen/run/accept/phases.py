@@ -1,8 +1,8 @@
 """The phases of an acceptance, a function and a row each, in their order.
 
 A phase looks at what is done already and does the rest, so that it can be continued at any moment; how it ended is its
-`Outcome`, None if it was interrupted. A server that fails twice in a phase ends that phase, and those after it that
-need a server are left out.
+`PhaseOutcome`, None if it was interrupted. A server that fails twice in a phase ends that phase, and those after it
+that need a server are left out.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ _LONGEST_OUTPUT_S = 3600.0
 _MIN_BURN_IN_SHARE = 0.01  # less of it is not worth another start
 
 
-class Outcome(NamedTuple):
+class PhaseOutcome(NamedTuple):
     """How a phase ended."""
 
     state: Literal["done", "skipped", "failed"]
     reason: str = ""
 
 
-DONE = Outcome("done")
+DONE = PhaseOutcome("done")
 
 
 class Phase(NamedTuple):
@@ -73,7 +73,7 @@ class Phase(NamedTuple):
 
     name: PhaseName
     left: Callable[[Acceptance], bool]
-    carry_out: Callable[[Acceptance], Awaitable[Outcome | None]]
+    carry_out: Callable[[Acceptance], Awaitable[PhaseOutcome | None]]
     needs_server: bool = True
 
 
@@ -93,7 +93,7 @@ async def carry_out(acceptance: Acceptance) -> None:
         acceptance.phase = phase.name
         acceptance.write(PhaseBegan(unix_s=time.time(), phase=phase.name))
         if failed and phase.needs_server:
-            outcome: Outcome | None = Outcome("skipped", f"the server had failed in phase {failed}")
+            outcome: PhaseOutcome | None = PhaseOutcome("skipped", f"the server had failed in phase {failed}")
         else:
             outcome = await phase.carry_out(acceptance)
         if outcome is not None:
@@ -142,7 +142,7 @@ async def _runs(
     left: Callable[[Acceptance], bool],
     profile: Callable[[], Profile],
     meanwhile: Companion | None = None,
-) -> Outcome | None:
+) -> PhaseOutcome | None:
     """Runs of a phase until nothing is left of it, or the server has failed too often."""
     failures: list[str] = []
     while left(acceptance) and not acceptance.stopping.is_set():
@@ -150,7 +150,7 @@ async def _runs(
         if made.state in ("failed", "server_died"):
             failures.append(made.reason)
         if len(failures) == MAX_FAILURES:
-            return Outcome("failed", f"the server failed {MAX_FAILURES} times, at last: {made.reason}")
+            return PhaseOutcome("failed", f"the server failed {MAX_FAILURES} times, at last: {made.reason}")
     return None if acceptance.stopping.is_set() and left(acceptance) else DONE
 
 
@@ -168,7 +168,7 @@ def _box_left(acceptance: Acceptance) -> bool:
     return looked_at != boot
 
 
-async def _box(acceptance: Acceptance) -> Outcome | None:
+async def _box(acceptance: Acceptance) -> PhaseOutcome | None:
     """Write down what doctor and preflight see."""
     profile = acceptance.settings.profile
     found = await _examined(acceptance)
@@ -286,13 +286,13 @@ def write_evidence(path: Path, document: msgspec.Struct) -> None:
 # The silicon.
 
 
-async def _silicon(acceptance: Acceptance) -> Outcome | None:
+async def _silicon(acceptance: Acceptance) -> PhaseOutcome | None:
     """Run the vendors' tools that are installed, on GPUs that nobody uses."""
     found = await _examined(acceptance)
     if found is None:
         return None
     if not any(each.works for each in found.tried):
-        return Outcome("skipped", found.nothing or "no GPU could be measured; vramp doctor says why")
+        return PhaseOutcome("skipped", found.nothing or "no GPU could be measured; vramp doctor says why")
     results: tuple[ProbeResult, ...] = ()
 
     async def run_tools() -> None:
@@ -304,12 +304,12 @@ async def _silicon(acceptance: Acceptance) -> Outcome | None:
     try:
         await until(acceptance.stopping, run_tools())
     except ProfileError as error:  # the GPUs are in use
-        return Outcome("skipped", str(error).removeprefix("--probe: "))
+        return PhaseOutcome("skipped", str(error).removeprefix("--probe: "))
     if acceptance.stopping.is_set():
         return None
     if all(result.state == "absent" for result in results):
         missing = "; ".join(f"{result.name}: {result.why}" for result in results)
-        return Outcome("skipped", missing or "no tool is known for these GPUs")
+        return PhaseOutcome("skipped", missing or "no tool is known for these GPUs")
     acceptance.write(ProbesRun(unix_s=time.time(), results=results))
     return DONE
 
@@ -321,10 +321,10 @@ def _starts_left(acceptance: Acceptance) -> bool:
     return acceptance.complete("start") < acceptance.accept.starts
 
 
-async def _start(acceptance: Acceptance) -> Outcome | None:
+async def _start(acceptance: Acceptance) -> PhaseOutcome | None:
     """Start the server several times and send it a first request; at first with an empty compile cache."""
     if not acceptance.starts_server:
-        return Outcome("skipped", "vramp did not start this server")
+        return PhaseOutcome("skipped", "vramp did not start this server")
     with tempfile.TemporaryDirectory(dir=acceptance.folder.absolute(), prefix="cold-cache-") as cache:
         return await _runs(acceptance, "start", _starts_left, lambda: _first_requests(acceptance, cache))
 
@@ -348,7 +348,7 @@ def _answers_left(acceptance: Acceptance) -> bool:
     return bool(unanswered(acceptance)) or not acceptance.complete("output")
 
 
-async def _output(acceptance: Acceptance) -> Outcome | None:
+async def _output(acceptance: Acceptance) -> PhaseOutcome | None:
     """Send canaries and ask questions under load."""
 
     def profile() -> Profile:
@@ -363,7 +363,7 @@ def _performance_left(acceptance: Acceptance) -> bool:
     return acceptance.complete("performance") < wanted
 
 
-async def _performance(acceptance: Acceptance) -> Outcome | None:
+async def _performance(acceptance: Acceptance) -> PhaseOutcome | None:
     """Measure the profile's loads on several starts; on a server that vramp only attaches to, once."""
     return await _runs(acceptance, "performance", _performance_left, lambda: acceptance.settings.profile)
 
@@ -377,7 +377,7 @@ def _burn_in_left(acceptance: Acceptance) -> bool:
     return _burn_in_left_s(acceptance) >= _MIN_BURN_IN_SHARE * acceptance.accept.burn_in
 
 
-async def _burn_in(acceptance: Acceptance) -> Outcome | None:
+async def _burn_in(acceptance: Acceptance) -> PhaseOutcome | None:
     """Send a steady load for hours; what was cut off is continued."""
     return await _runs(
         acceptance,

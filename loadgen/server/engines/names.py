@@ -14,41 +14,41 @@ from typing import NamedTuple
 from loadgen.schema.engine import EngineKind
 
 
-class Series(NamedTuple):
+class EngineSeries(NamedTuple):
     """The series with this name and these labels."""
 
     name: str
     where: Mapping[str, str]
 
 
-class Figure(NamedTuple):
+class EngineFigure(NamedTuple):
     """A figure's series in one engine."""
 
-    series: tuple[Series, ...]
+    series: tuple[EngineSeries, ...]
     absent: str = ""  # why a page may lack all of them
     zero: str = ""  # why it may be 0
     label: str = ""  # the label that distinguishes its parts, if it has any
 
 
-class Engine(NamedTuple):
+class EngineNames(NamedTuple):
     title: str
     prefix: str  # of its series
-    figures: Mapping[str, Figure]  # by field of `EngineSample`
+    figures: Mapping[str, EngineFigure]  # by field of `EngineSample`
     unavailable: Mapping[str, str] = {}  # why it never has others, by the names in `SHOWN`
     label: str = ""  # which engine of a data-parallel server
     late: bool = False  # most of its series appear only once there is something to count
     parts: Mapping[str, str] = {}  # vLLM's names for the values of its labels
 
 
-def _of(*series: str, absent: str = "", zero: str = "", label: str = "") -> Figure:
+def _of(*series: str, absent: str = "", zero: str = "", label: str = "") -> EngineFigure:
     """A figure by its series, given as PromQL selectors: `name`, or `name{label="value"}`."""
-    return Figure(tuple(_series(each) for each in series), absent, zero, label)
+    return EngineFigure(tuple(_series(each) for each in series), absent, zero, label)
 
 
-def _series(selector: str) -> Series:
+def _series(selector: str) -> EngineSeries:
     name, _, condition = selector.partition("{")
     label, _, value = condition.removesuffix("}").partition("=")
-    return Series(name, {label: value.strip('"')} if condition else {})
+    return EngineSeries(name, {label: value.strip('"')} if condition else {})
 
 
 LATENCIES = ("ttft", "itl", "tpot", "e2e", "queue", "prefill", "decode")
@@ -82,7 +82,7 @@ _NO_HITS_TGI = "TGI does not count hits in its prefix cache"
 _NO_FLOPS_TGI = "TGI does not estimate what it computes"
 _NO_TOKEN_TIMES_TGI = "TGI times whole requests, not their tokens"  # noqa: S105 - tokens of text
 
-_VLLM = Engine(
+_VLLM = EngineNames(
     "vLLM",
     "vllm:",
     {
@@ -130,7 +130,7 @@ _VLLM = Engine(
     },
     label="engine",
 )
-_SGLANG = Engine(
+_SGLANG = EngineNames(
     "SGLang",
     "sglang:",
     {
@@ -171,7 +171,7 @@ _SGLANG = Engine(
     # `host_hit` has no counterpart.
     parts={"input": "local_compute", "device_hit": "local_cache_hit", "storage_hit": "external_kv_transfer"},
 )
-_TGI = Engine(
+_TGI = EngineNames(
     "TGI",
     "tgi_",
     {
@@ -205,4 +205,4 @@ _TGI = Engine(
     },
     late=True,
 )
-ENGINES: Mapping[EngineKind, Engine] = {"vllm": _VLLM, "sglang": _SGLANG, "tgi": _TGI}
+ENGINES: Mapping[EngineKind, EngineNames] = {"vllm": _VLLM, "sglang": _SGLANG, "tgi": _TGI}

@@ -20,7 +20,7 @@ import msgspec
 from loadgen.errors import ServerError
 from loadgen.format import harmless
 from loadgen.schema.engine import EngineKind
-from loadgen.server.engines.names import ENGINES, LATENCIES, SHOWN, Engine, Figure, Series
+from loadgen.server.engines.names import ENGINES, LATENCIES, SHOWN, EngineFigure, EngineNames, EngineSeries
 
 _Part = TypeVar("_Part")
 _MAX_LINES = 50_000  # 64 engines have 13,000; these take a second
@@ -28,7 +28,7 @@ _MAX_PARTS = 1024  # a label with more values than this does not stand for engin
 _MAX_LABEL = 64
 _BEYOND = 1e30  # no engine counts this far
 _NOTHING = 1e-15  # nor this little: a mean over it would overflow
-_STARTED = Figure((Series("process_start_time_seconds", {}),))
+_STARTED = EngineFigure((EngineSeries("process_start_time_seconds", {}),))
 _MEANS = ("spec_acceptance", "spec_length", "flops_per_gpu", "read_bytes_per_gpu", "write_bytes_per_gpu")
 
 
@@ -189,13 +189,13 @@ def _sample(page: _Page, kind: EngineKind) -> EngineSample:
     return EngineSample(**values, kind=kind, started_unix_s=started, unavailable=_unavailable(values, engine))
 
 
-def _value(page: _Page, name: str, figure: Figure, engine: Engine) -> Any:  # noqa: ANN401 - as the field is
+def _value(page: _Page, name: str, figure: EngineFigure, engine: EngineNames) -> Any:  # noqa: ANN401 - as the field is
     if name in LATENCIES:
         return _histogram(page, figure)
     return _parts(page, figure, engine.parts) if figure.label else _number(page, name, figure)
 
 
-def _unavailable(values: Mapping[str, Any], engine: Engine) -> dict[str, str]:
+def _unavailable(values: Mapping[str, Any], engine: EngineNames) -> dict[str, str]:
     """Which figures are missing, or 0 because they are not counted, and why; by the names that the views use."""
     found = dict(engine.unavailable)
     for name, value in values.items():
@@ -208,17 +208,17 @@ def _unavailable(values: Mapping[str, Any], engine: Engine) -> dict[str, str]:
     return found
 
 
-def _values(page: _Page, series: Series, suffix: str = "") -> list[tuple[_Labels, float]]:
+def _values(page: _Page, series: EngineSeries, suffix: str = "") -> list[tuple[_Labels, float]]:
     samples = page.get(series.name + suffix, ())
     return [one for one in samples if all(one[0].get(label) == value for label, value in series.where.items())]
 
 
-def _number(page: _Page, name: str, figure: Figure) -> float | None:
+def _number(page: _Page, name: str, figure: EngineFigure) -> float | None:
     found = next((values for series in figure.series if (values := _values(page, series))), None)
     return None if found is None else together(name, [value for _, value in found])
 
 
-def _parts(page: _Page, figure: Figure, renamed: Mapping[str, str]) -> dict[str, float] | None:
+def _parts(page: _Page, figure: EngineFigure, renamed: Mapping[str, str]) -> dict[str, float] | None:
     found: dict[str, list[float]] = {}
     for labels, value in chain.from_iterable(_values(page, series) for series in figure.series):
         part = labels[figure.label]
@@ -233,7 +233,7 @@ def _part(parts: dict[str, _Part], label: str, new: _Part) -> _Part:
     return parts.setdefault(harmless(label[:_MAX_LABEL]), new)
 
 
-def _histogram(page: _Page, figure: Figure) -> EngineHistogram | None:
+def _histogram(page: _Page, figure: EngineFigure) -> EngineHistogram | None:
     for series in figure.series:
         sums, counts = _values(page, series, "_sum"), _values(page, series, "_count")
         if sums and counts:

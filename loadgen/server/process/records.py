@@ -39,7 +39,7 @@ _MARK = re.compile(
 )
 
 
-class Mark(msgspec.Struct, frozen=True):
+class ServerMark(msgspec.Struct, frozen=True):
     """Which server a process or container belongs to, in a form that fits a variable and a label."""
 
     token: str  # unique
@@ -63,7 +63,7 @@ class Mark(msgspec.Struct, frozen=True):
         return self.is_here and lives(self.guard)
 
 
-def new_mark(port: int, guard: ProcessId) -> Mark:
+def new_mark(port: int, guard: ProcessId) -> ServerMark:
     """A mark for a new server; raises `ServerError` if its processes could not be recognised after a reboot."""
     try:
         boot, namespace = _here()
@@ -71,15 +71,15 @@ def new_mark(port: int, guard: ProcessId) -> Mark:
         raise ServerError(
             f"{error.filename}: {error.strerror}; without it no server can be started here, but --url attaches to one"
         ) from error
-    return Mark(secrets.token_hex(8), port, guard, boot, namespace, _owner())
+    return ServerMark(secrets.token_hex(8), port, guard, boot, namespace, _owner())
 
 
-def read_mark(text: str) -> Mark | None:
+def read_mark(text: str) -> ServerMark | None:
     found = _MARK.fullmatch(text)
     if found is None:
         return None
     guard = ProcessId(int(found["pid"]), int(found["start_ticks"]))
-    return Mark(found["token"], int(found["port"]), guard, found["boot"], found["namespace"], found["owner"])
+    return ServerMark(found["token"], int(found["port"]), guard, found["boot"], found["namespace"], found["owner"])
 
 
 @cache
@@ -97,7 +97,7 @@ def _owner() -> str:
 
 
 class ServerRecord(msgspec.Struct, frozen=True):
-    mark: Mark
+    mark: ServerMark
     server: ProcessId  # its main process
     tree: tuple[ProcessId, ...]  # all its processes, as last seen
     url: str
@@ -133,11 +133,11 @@ def servers_folder() -> Path:
         ) from error
 
 
-def record_path(mark: Mark) -> Path:
+def record_path(mark: ServerMark) -> Path:
     return servers_folder() / f"{mark.port}-{mark.token}.json"
 
 
-def forget(mark: Mark) -> None:
+def forget(mark: ServerMark) -> None:
     """Remove the record of a server of which nothing is left."""
     path = record_path(mark)
     path.unlink(missing_ok=True)
@@ -163,7 +163,7 @@ def remains(record: ServerRecord) -> str:
     return ", ".join(what)
 
 
-class Found(NamedTuple):
+class FoundServers(NamedTuple):
     """Servers of which something is left, and descriptions of what could not be checked."""
 
     servers: list[ServerRecord]
@@ -174,13 +174,13 @@ def list_servers() -> list[ServerRecord]:
     return find_servers().servers
 
 
-def find_servers(programs: Iterable[str] = ()) -> Found:
+def find_servers(programs: Iterable[str] = ()) -> FoundServers:
     """The servers started by vramp of which anything is left; removes the records of the others.
 
     `programs` (docker, podman) are also asked for containers without a record. Blocks, for seconds if a daemon hangs.
     """
     marked = _marked_processes()
-    found: dict[Mark, ServerRecord] = {}
+    found: dict[ServerMark, ServerRecord] = {}
     doubts: list[str] = []
     for path in sorted(servers_folder().glob("*.json")):
         record = _read(path)
@@ -203,7 +203,7 @@ def find_servers(programs: Iterable[str] = ()) -> Found:
             _add_containers(found, program)
         except ServerError as error:
             doubts.append(f"containers that vramp left cannot be looked for: {error}")
-    return Found(sorted(found.values(), key=lambda record: record.port), doubts)
+    return FoundServers(sorted(found.values(), key=lambda record: record.port), doubts)
 
 
 def _read(path: Path) -> ServerRecord | str | None:
@@ -235,11 +235,11 @@ def _left_of(record: ServerRecord) -> tuple[bool, str]:
         return True, f"port {mark.port}: its container may still run: {error}"
 
 
-def _marked_processes() -> dict[Mark, list[ProcessId]]:
+def _marked_processes() -> dict[ServerMark, list[ProcessId]]:
     """The living processes of this vramp's servers, oldest first."""
     processes, owner = all_processes(), _owner()
     marks = {pid: mark for pid in processes if (mark := _mark_of(pid, owner)) is not None}
-    found: dict[Mark, list[ProcessId]] = {}
+    found: dict[ServerMark, list[ProcessId]] = {}
     for pid, mark in marks.items():
         info = processes[pid]
         # A server has separate sessions. One that shares its session with an unmarked process was started by hand in a
@@ -260,7 +260,7 @@ def _has_environment(pid: int) -> bool:
         return False
 
 
-def _mark_of(pid: int, owner: str) -> Mark | None:
+def _mark_of(pid: int, owner: str) -> ServerMark | None:
     folder = _PROC / str(pid)
     try:
         if folder.stat().st_uid != os.geteuid():
@@ -273,7 +273,7 @@ def _mark_of(pid: int, owner: str) -> Mark | None:
     return mark if ours else None
 
 
-def _unrecorded(mark: Mark, processes: Sequence[ProcessId] = ()) -> ServerRecord:
+def _unrecorded(mark: ServerMark, processes: Sequence[ProcessId] = ()) -> ServerRecord:
     first, *_ = processes or [mark.guard]
     return ServerRecord(
         mark=mark,
@@ -290,7 +290,7 @@ def _unrecorded(mark: Mark, processes: Sequence[ProcessId] = ()) -> ServerRecord
     )
 
 
-def _add_containers(found: dict[Mark, ServerRecord], program: str) -> None:
+def _add_containers(found: dict[ServerMark, ServerRecord], program: str) -> None:
     """Add containers that neither a guard nor a record knows."""
     for label in labels_of_containers(program):
         mark = read_mark(label)

@@ -13,8 +13,8 @@ from loadgen.errors import ProfileError
 from loadgen.masking import shown_command
 from loadgen.server.recipes.flags import Word, no_value, served
 from loadgen.server.recipes.hardware import node_called
-from loadgen.server.recipes.imported import Choice, Imported, environment, profile_name
-from loadgen.server.recipes.shell import Command, commands
+from loadgen.server.recipes.imported import Imported, RecipeChoice, environment, profile_name
+from loadgen.server.recipes.shell import ShellCommand, commands
 from loadgen.vendors import AMD, NVIDIA
 
 _CONTAINERS = ("docker", "podman", "nerdctl")
@@ -51,7 +51,7 @@ class _Container(msgspec.Struct):
     left_out: list[str] = []
 
 
-def import_command(text: str, choice: Choice) -> Imported:
+def import_command(text: str, choice: RecipeChoice) -> Imported:
     """The first server that a script starts; raises `ProfileError` if it starts none."""
     found = commands(text, choice.defines, _starts_server)
     if not found:
@@ -69,7 +69,7 @@ def import_command(text: str, choice: Choice) -> Imported:
     return imported
 
 
-def _imported(command: Command, choice: Choice) -> Imported:
+def _imported(command: ShellCommand, choice: RecipeChoice) -> Imported:
     container, words = _parts(command)
     start, after = _server_start(words) or (0, 0)
     given, rest = _assignments(words[:start])
@@ -127,7 +127,7 @@ def _program(word: str) -> str:
     return word.rpartition("/")[2]
 
 
-def _parts(command: Command) -> tuple[_Container | None, Sequence[Word]]:
+def _parts(command: ShellCommand) -> tuple[_Container | None, Sequence[Word]]:
     """The container that the server runs in, and the words of the server's command."""
     if command.within:
         container = _container([*command.within, Word("")])

@@ -40,7 +40,7 @@ class Word(NamedTuple):
     """The shell variables in it without a value; the text has them as they were written."""
 
 
-class Served(msgspec.Struct):
+class ServedCommand(msgspec.Struct):
     """What a command line says of a server."""
 
     model: str | None = None
@@ -73,9 +73,9 @@ class _Flag(NamedTuple):
     values: list[Word]
 
 
-def served(words: Sequence[Word]) -> Served:
+def served(words: Sequence[Word]) -> ServedCommand:
     """What these words say, in their order: a flag that is given twice has its last value."""
-    found = Served()
+    found = ServedCommand()
     position = 0
     while position < len(words):
         word = words[position]
@@ -141,7 +141,7 @@ def _values_behind(info: FlagInfo | None, rest: Sequence[Word]) -> int:
     return values if info is not None and info.takes == "several" else min(values, 1)
 
 
-def _add_model(found: Served, word: Word) -> None:
+def _add_model(found: ServedCommand, word: Word) -> None:
     if word.missing:
         found.left_out.append(f"{word.text}: {no_value(word.missing)}")
     elif found.model is None and word.text:
@@ -150,7 +150,7 @@ def _add_model(found: Served, word: Word) -> None:
         found.left_out.append(f"{word.text}: a second word that belongs to no flag")
 
 
-def _add(found: Served, flag: _Flag) -> None:
+def _add(found: ServedCommand, flag: _Flag) -> None:
     missing = [name for value in flag.values for name in value.missing]
     texts = [value.text for value in flag.values]
     shown = f"--{flag.name}" if flag.on else f"--no-{flag.name}"
@@ -175,14 +175,14 @@ def _add(found: Served, flag: _Flag) -> None:
         _add_arg(found, flag, texts)
 
 
-def _add_port(found: Served, text: str) -> None:
+def _add_port(found: ServedCommand, text: str) -> None:
     if text.isascii() and text.isdecimal() and int(text[:6]) <= _MAX_PORT:
         found.port = int(text[:6])
     else:
         found.left_out.append(f"--port {text}: not a port; a free one is taken")
 
 
-def _add_arg(found: Served, flag: _Flag, texts: Sequence[str]) -> None:
+def _add_arg(found: ServedCommand, flag: _Flag, texts: Sequence[str]) -> None:
     info = _known(flag.name)
     if not texts:
         value: Any = flag.on

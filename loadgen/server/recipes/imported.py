@@ -26,7 +26,7 @@ _WIDTH = 116
 _ISL, _OSL, _LADDER = 1024, 256, [1, 4, 16, 64]
 
 
-class Choice(msgspec.Struct, frozen=True):
+class RecipeChoice(msgspec.Struct, frozen=True):
     """What to import of a source that offers several."""
 
     hardware: str | None = None

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from loadgen.errors import ProfileError
 from loadgen.profile.values import MAX_CONCURRENCY
 from loadgen.server.recipes.fields import Fields, table, tables, text, unknown
-from loadgen.server.recipes.flags import Served
+from loadgen.server.recipes.flags import ServedCommand
 from loadgen.server.recipes.hardware import Node, node_called, node_in
-from loadgen.server.recipes.imported import Choice, Imported, default_load, docker_variant, profile_name
+from loadgen.server.recipes.imported import Imported, RecipeChoice, default_load, docker_variant, profile_name
 
 _KIND = "a row of SemiAnalysisAI/InferenceX (Apache-2.0)"
 _FIXED = "fixed-seq-len"
@@ -62,7 +62,7 @@ def is_rows(document: Fields) -> bool:
     )
 
 
-def import_row(document: Fields, choice: Choice) -> Imported:
+def import_row(document: Fields, choice: RecipeChoice) -> Imported:
     """One row of the file; raises `ProfileError` for one that is not of vLLM on one machine."""
     name, row = _chosen(document, choice)
     framework = text(row, "framework")
@@ -87,7 +87,7 @@ def import_row(document: Fields, choice: Choice) -> Imported:
     return Imported(_KIND, profile_name(name), document, notes, left_out)
 
 
-def _chosen(document: Fields, choice: Choice) -> tuple[str, Fields]:
+def _chosen(document: Fields, choice: RecipeChoice) -> tuple[str, Fields]:
     candidates = _candidates(document, choice)
     names = candidates if choice.row is None else [name for name in document if name == choice.row]
     if len(names) == 1:
@@ -101,7 +101,7 @@ def _chosen(document: Fields, choice: Choice) -> tuple[str, Fields]:
     raise ProfileError(f"the file has {len(document)} rows: give --row NAME; {offered}")
 
 
-def _candidates(document: Fields, choice: Choice) -> list[str]:
+def _candidates(document: Fields, choice: RecipeChoice) -> list[str]:
     """The rows of vLLM on one machine, of the hardware if it is given; a file of one row has that row."""
     if len(document) == 1:
         return list(document)
@@ -163,7 +163,7 @@ def _document(groups: Mapping[Split, Points], model: str, node: Node | None) -> 
     context = max((shape["isl"] + shape["osl"] + _SLACK for shape in shapes if shape), default=None)
     args = first.args | ({"max-model-len": context} if context is not None else {})
     platform = None if node is None else node.platform
-    document = Served(model, args=args).document(f"{model}{hardware}, from InferenceX", platform, {})
+    document = ServedCommand(model, args=args).document(f"{model}{hardware}, from InferenceX", platform, {})
     del document["load"]
     alike = all(shape == shapes[0] for shape in shapes)
     for split, points in groups.items():

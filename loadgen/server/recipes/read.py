@@ -16,7 +16,7 @@ from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.profile.document import build_profile, variant_names
 from loadgen.server.recipes.commands import import_command
 from loadgen.server.recipes.fields import with_text_keys
-from loadgen.server.recipes.imported import Choice, Imported
+from loadgen.server.recipes.imported import Imported, RecipeChoice
 from loadgen.server.recipes.inferencex import import_row, is_rows
 from loadgen.server.recipes.recipe import import_merged, import_recipe, is_merged, is_recipe
 
@@ -39,7 +39,7 @@ _FORMATS = (
 """How documents are recognised and imported, and which options mean something for them, besides the hardware."""
 
 
-def import_text(data: bytes, name: str, choice: Choice) -> Imported:
+def import_text(data: bytes, name: str, choice: RecipeChoice) -> Imported:
     """The profile in a text, by its contents and the ending of its name; raises `ProfileError` for any other text."""
     try:
         imported = _imported(_decoded(data), name.rpartition(".")[2].lower(), choice)
@@ -51,7 +51,7 @@ def import_text(data: bytes, name: str, choice: Choice) -> Imported:
     return imported
 
 
-def _imported(text: str, ending: str, choice: Choice) -> Imported:
+def _imported(text: str, ending: str, choice: RecipeChoice) -> Imported:
     if _HTML.match(text):
         raise ProfileError("a page of HTML; give the file itself, such as GitHub's raw one")
     is_json = ending == "json" or (ending not in (*_SCRIPTS, *_YAML) and text.lstrip()[:1] in ("{", "["))
@@ -90,7 +90,7 @@ def _require_shallow(text: str) -> None:
             raise ValueError(f"more than {_MAX_DEPTH} tables or lists within each other")
 
 
-def _require_meaningful(choice: Choice, fields: tuple[str, ...]) -> None:
+def _require_meaningful(choice: RecipeChoice, fields: tuple[str, ...]) -> None:
     for option, field in _OPTIONS.items():
         if getattr(choice, field) and field not in fields:
             raise ProfileError(f"{option}: there is nothing of this to choose in it")

@@ -11,9 +11,9 @@ from typing import Any
 
 from loadgen.errors import ProfileError
 from loadgen.server.recipes.fields import Fields, table, tables, text, unknown, words
-from loadgen.server.recipes.flags import Served, Word, served
+from loadgen.server.recipes.flags import ServedCommand, Word, served
 from loadgen.server.recipes.hardware import NODES, Node, node_called
-from loadgen.server.recipes.imported import Choice, Imported, docker_variant, environment, profile_name
+from loadgen.server.recipes.imported import Imported, RecipeChoice, docker_variant, environment, profile_name
 
 _KIND = "a recipe of vllm-project/recipes (Apache-2.0)"
 _DEFAULT = "default"
@@ -47,12 +47,12 @@ def is_merged(document: Fields) -> bool:
     return "recommended_command" in document or ("deploy_type" in document and "hardware" in document)
 
 
-def import_recipe(document: Fields, choice: Choice) -> Imported:
+def import_recipe(document: Fields, choice: RecipeChoice) -> Imported:
     """A recipe's YAML for one node; raises `ProfileError` for what vramp cannot start or measure."""
     return _Recipe(document, choice).imported()
 
 
-def import_merged(document: Fields, choice: Choice) -> Imported:
+def import_merged(document: Fields, choice: RecipeChoice) -> Imported:
     """What the site has merged; raises `ProfileError` if the choice is another, or vramp cannot start it."""
     rendered = table(document, "recommended_command") if "recommended_command" in document else document
     _require_same_choice(rendered, choice)
@@ -81,7 +81,7 @@ def import_merged(document: Fields, choice: Choice) -> Imported:
     )
 
 
-def _require_same_choice(rendered: Fields, choice: Choice) -> None:
+def _require_same_choice(rendered: Fields, choice: RecipeChoice) -> None:
     for key in ("hardware", "variant", "strategy"):
         wanted, there = getattr(choice, key), text(rendered, key)
         if key == "hardware" and wanted is not None:
@@ -103,7 +103,7 @@ def _alternatives(rendered: Fields) -> str:
 class _Recipe:
     """One recipe under one choice."""
 
-    def __init__(self, document: Fields, choice: Choice) -> None:
+    def __init__(self, document: Fields, choice: RecipeChoice) -> None:
         self.document = document
         self.meta = table(document, "meta")
         self.model = table(document, "model")
@@ -145,7 +145,7 @@ class _Recipe:
         names = [self.node.word, self.variant_name, self.strategy]
         return _profile(found, env, self._image(), self.node, names=names, left_out=left_out, notes=notes)
 
-    def _node(self, choice: Choice) -> Node:
+    def _node(self, choice: RecipeChoice) -> Node:
         listed = table(self.meta, "hardware")
         word = (
             choice.hardware or self.meta.get("default_hardware") or (next(iter(listed)) if len(listed) == 1 else None)
@@ -157,7 +157,7 @@ class _Recipe:
             raise ProfileError(f"--hardware {node.word}: the recipe says that the model does not run there")
         return node
 
-    def _variant(self, choice: Choice) -> tuple[str, Fields]:
+    def _variant(self, choice: RecipeChoice) -> tuple[str, Fields]:
         variants = table(self.document, "variants")
         name = choice.variant or _DEFAULT
         if name not in variants and name != _DEFAULT:
@@ -172,7 +172,7 @@ class _Recipe:
             raise ProfileError(f"variant {name} is {precision}, which is for Blackwell; there is --variant {others}")
         return name, variant
 
-    def _strategy(self, choice: Choice) -> str:
+    def _strategy(self, choice: RecipeChoice) -> str:
         listed = words(self.document, "compatible_strategies")
         gates = table(self.document, "strategy_hardware")
         here = {name: self._for_hardware(table(gates, name)) or name in listed for name in _PARALLEL_FLAGS}
@@ -188,7 +188,7 @@ class _Recipe:
             raise ProfileError(f"strategy {name}: on {self.node.word} the recipe offers {', '.join(offered) or 'none'}")
         return name
 
-    def _features(self, choice: Choice) -> dict[str, Fields]:
+    def _features(self, choice: RecipeChoice) -> dict[str, Fields]:
         """The features to switch on: those asked for, `default` for the recipe's, or the recipe's."""
         features = table(self.document, "features")
         optional = set(words(self.document, "opt_in_features"))
@@ -312,7 +312,7 @@ class _Recipe:
 
 
 def _profile(
-    found: Served,
+    found: ServedCommand,
     env: dict[str, str],
     image: str,
     node: Node | None,

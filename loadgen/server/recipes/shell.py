@@ -63,7 +63,7 @@ class ShellError(ValueError):
     """A quote or a parenthesis that is not closed."""
 
 
-class Command(NamedTuple):
+class ShellCommand(NamedTuple):
     """A command with the environment that the script gives it."""
 
     words: list[Word]
@@ -83,7 +83,7 @@ class _Variable(NamedTuple):
     """The variables in its value."""
 
 
-def commands(text: str, defines: Mapping[str, str], wanted: Callable[[Sequence[Word]], bool]) -> list[Command]:
+def commands(text: str, defines: Mapping[str, str], wanted: Callable[[Sequence[Word]], bool]) -> list[ShellCommand]:
     """The wanted commands of a script, of the code blocks of a Markdown page, or of the lines of other text.
 
     Raises `ProfileError` for a text that grows beyond all measure.
@@ -129,13 +129,13 @@ class _Shell:
         self._variables = ChainMap({name: _Variable([Word(text)]) for name, text in defines.items()})
         self._scopes: list[str] = []  # the words that opened them
         self._unsure: dict[str, _Variable] = {}
-        self._found: list[Command] = []
+        self._found: list[ShellCommand] = []
         self._within: tuple[Word, ...] = ()
         self._depth = 0
         self._in_doubt = False  # behind a test and `&&`, or behind `||`
         self._defines_function = False  # its body comes next
 
-    def commands(self, text: str, *, strict: bool = False) -> list[Command]:
+    def commands(self, text: str, *, strict: bool = False) -> list[ShellCommand]:
         """The commands of this text; `strict` raises `ShellError` where it is no script."""
         self._found = []
         try:
@@ -279,7 +279,7 @@ class _Shell:
             unsure = {
                 name: one.line for name, one in self._unsure.items() if one.line and (one.exported or name in matters)
             }
-            self._found.append(Command(words, env, line, self._within, unsure))
+            self._found.append(ShellCommand(words, env, line, self._within, unsure))
 
     def _closure(self, names: Iterable[str]) -> set[str]:
         """These variables, and those that their values were made of."""

@@ -125,7 +125,7 @@ class Reply(NamedTuple):
     words: str
 
 
-class Answer(NamedTuple):
+class TimedAnswer(NamedTuple):
     """A complete answer, and the time from its request to its first byte."""
 
     content: bytes
@@ -244,14 +244,16 @@ class ServerClient:
         self._require_key(path, response)
         return Reply(response.status_code, response.content, _words(response))
 
-    async def answer(self, path: str, body: dict[str, Any], *, headers: dict[str, str], timeout_s: float) -> Answer:
+    async def answer(
+        self, path: str, body: dict[str, Any], *, headers: dict[str, str], timeout_s: float
+    ) -> TimedAnswer:
         """Post a body and read the whole answer, streamed or not; raises `ServerError` unless it is a success."""
         began_s = time.monotonic()
         with self._own() as content:
             response, first_s = await self._exchange("POST", path, body, timeout_s, content, headers)
         if not response.is_success:
             raise ServerError(f"{self.base_url}{path} answered {response.status_code}: {_reported(content)}")
-        return Answer(bytes(content), first_s - began_s)
+        return TimedAnswer(bytes(content), first_s - began_s)
 
     async def stream(
         self, path: str, body: dict[str, Any], *, timeout_s: float, on_part: Callable[[bytes], None]

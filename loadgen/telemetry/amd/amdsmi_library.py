@@ -44,7 +44,7 @@ _ADVICE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class AmdsmiFacts:
     """Facts about wrapper and library that are known without calling them."""
 
     wrapper: str  # its version; empty if unknown
@@ -62,7 +62,7 @@ class Library:
 
     module: Any
     wrapper: Any
-    found: Found
+    found: AmdsmiFacts
     version: tuple[int, int, int]
 
     @property
@@ -123,7 +123,7 @@ def open_library() -> Library:
     return Library(module, wrapper, found, version)
 
 
-def mismatch(found: Found, library: tuple[int, int, int]) -> str | None:
+def mismatch(found: AmdsmiFacts, library: tuple[int, int, int]) -> str | None:
     """Why this wrapper must not be used with this library; None if they match."""
     made_for = _made_for(found.wrapper)
     if made_for and (made_for == library[:2] or made_for[0] == library[0] == _STABLE_MAJOR):
@@ -171,18 +171,18 @@ def _why_not(error: Exception) -> str:
     return f"{_needs(found)}, found {found.rocm or found.library_path}: {what}; {_remedy(found)}"
 
 
-def _needs(found: Found) -> str:
+def _needs(found: AmdsmiFacts) -> str:
     if found.wrapper.startswith("7.0."):
         return f"{found} needs ROCm 7.0 to 7.2"
     made_for = _made_for(found.wrapper)
     return f"{found} needs library {made_for[0]}.{made_for[1]}" if made_for else f"{found} fits no library known"
 
 
-def _remedy(found: Found) -> str:
+def _remedy(found: AmdsmiFacts) -> str:
     return f"use the wrapper next to the library, PYTHONPATH={Path(found.library_path).parent.parent}/share/amd_smi"
 
 
-def _find() -> Found:
+def _find() -> AmdsmiFacts:
     spec = importlib.util.find_spec("amdsmi")
     folder = Path(spec.origin).parent if spec and spec.origin else None
     version = None
@@ -192,7 +192,7 @@ def _find() -> Found:
     # ctypes keeps a loaded library even if binding its symbols failed.
     loaded = re.search(r"/.*libamd_smi.*", Path("/proc/self/maps").read_text())
     library = Path(loaded[0]) if loaded else None
-    return Found(
+    return AmdsmiFacts(
         wrapper=version[1] if version else "",
         wrapper_path=str(folder or ""),
         library_path=str(library or ""),

@@ -20,7 +20,7 @@ from loadgen.workload.sessions.play import Play
 from loadgen.workload.sessions.tree import COMMON
 
 
-class Hits(NamedTuple):
+class PossibleHits(NamedTuple):
     """How far a prompt is in the cache: parts of it, in order, with what each needs."""
 
     parts: list[tuple[int, int]]  # (end, more): a token at `place` before `end` needs a cache of `place + 1 + more`
@@ -50,9 +50,9 @@ class Ceilings:
         # Of each part of a session: (end, prompt) for the prompts that took over its tokens, in order.
         self._holders: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
-    def sent(self, play: Play, index: int) -> Hits:
+    def sent(self, play: Play, index: int) -> PossibleHits:
         """The hits of a request that is being sent."""
-        this, hits, before = len(self._left), Hits([]), 0
+        this, hits, before = len(self._left), PossibleHits([]), 0
         taken: dict[int, int] = {}
         unbroken = True
         for part, tokens in play.tree.context(index, self._common_prefix):

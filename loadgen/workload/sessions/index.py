@@ -34,8 +34,8 @@ from loadgen.workload.files import (
 )
 from loadgen.workload.sessions.data import GENERATED, SAMPLE, SessionData, SessionFormat
 from loadgen.workload.sessions.generated import generated_tree
-from loadgen.workload.sessions.mooncake import SessionRow, mooncake_row, mooncake_session
-from loadgen.workload.sessions.otel import Span, otel_session, otel_spans
+from loadgen.workload.sessions.mooncake import MooncakeRow, mooncake_row, mooncake_session
+from loadgen.workload.sessions.otel import OtelSpan, otel_session, otel_spans
 from loadgen.workload.sessions.tree import SessionTree
 from loadgen.workload.sessions.weka import weka_session
 
@@ -250,7 +250,7 @@ def _errors_at(path: Path, line: int) -> Iterator[None]:
         raise malformed(KEY, path, line, str(error)) from None
 
 
-def _rows_of(form: SessionFormat, content: bytes, block_size: int) -> Iterator[tuple[str, SessionRow | Span]]:
+def _rows_of(form: SessionFormat, content: bytes, block_size: int) -> Iterator[tuple[str, MooncakeRow | OtelSpan]]:
     """The rows of a record, each with the name of its session."""
     if form == "mooncake":
         row = mooncake_row(content, block_size)
@@ -260,8 +260,8 @@ def _rows_of(form: SessionFormat, content: bytes, block_size: int) -> Iterator[t
         yield span.session, span
 
 
-_decode_row = msgspec.msgpack.Decoder(SessionRow).decode
-_decode_span = msgspec.msgpack.Decoder(Span).decode
+_decode_row = msgspec.msgpack.Decoder(MooncakeRow).decode
+_decode_span = msgspec.msgpack.Decoder(OtelSpan).decode
 
 
 class _Rows:
@@ -273,7 +273,7 @@ class _Rows:
         self._sessions, self._places, self._lines = array("Q"), array("q", [0]), array("q")
         self._of_paths = array("i")
 
-    def add_all(self, rows: Iterable[tuple[str, SessionRow | Span]], path: Path, line: int) -> None:
+    def add_all(self, rows: Iterable[tuple[str, MooncakeRow | OtelSpan]], path: Path, line: int) -> None:
         """Add the rows of a record, which is on this line."""
         if not self._paths or self._paths[-1] != path:
             self._paths.append(path)

@@ -19,7 +19,7 @@ from loadgen.workload.traces import EMPTY_ANSWER, EMPTY_PROMPT, MAX_IDS, MAX_SEC
 _SHAPE = '{"session_id": "...", "timestamp": milliseconds, "input_length": tokens, "output_length": tokens}'
 
 
-class SessionRow(msgspec.Struct):
+class MooncakeRow(msgspec.Struct):
     """A row as it is published."""
 
     session_id: str | int
@@ -30,10 +30,10 @@ class SessionRow(msgspec.Struct):
     hash_ids: list[Annotated[int, msgspec.Meta(ge=0)]] | None = None
 
 
-_decode = msgspec.json.Decoder(SessionRow).decode
+_decode = msgspec.json.Decoder(MooncakeRow).decode
 
 
-def mooncake_row(content: bytes, block_size: int) -> SessionRow:
+def mooncake_row(content: bytes, block_size: int) -> MooncakeRow:
     """Parse a row; raises ValueError."""
     try:
         row = _decode(content)
@@ -56,7 +56,7 @@ def mooncake_row(content: bytes, block_size: int) -> SessionRow:
     return row
 
 
-def mooncake_session(rows: Sequence[SessionRow], block_size: int, left_out: Counter[str]) -> SessionTree | None:
+def mooncake_session(rows: Sequence[MooncakeRow], block_size: int, left_out: Counter[str]) -> SessionTree | None:
     """The tree of the rows of one session, in their order; raises ValueError."""
     recorded: list[RecordedRequest] = []
     for row in rows:

@@ -30,7 +30,7 @@ _NO_PARENT = "whose parent span is not in the file (taken as the outermost agent
 _SHAPE = 'OTLP JSON {"resourceSpans": [...]}, {"spans": [...]}, or one span a line'
 
 
-class Span(msgspec.Struct, array_like=True):
+class OtelSpan(msgspec.Struct, array_like=True):
     """What is read of a span."""
 
     session: str
@@ -44,7 +44,7 @@ class Span(msgspec.Struct, array_like=True):
     messages: list[tuple[int, int]]  # of the prompt: a hash of each and its size
 
 
-def otel_spans(content: bytes) -> Iterator[Span]:
+def otel_spans(content: bytes) -> Iterator[OtelSpan]:
     """The spans of a record; raises ValueError."""
     try:
         document = msgspec.json.decode(content)
@@ -56,7 +56,7 @@ def otel_spans(content: bytes) -> Iterator[Span]:
         yield _span(span)
 
 
-def otel_session(spans: Sequence[Span], left_out: Counter[str]) -> SessionTree | None:
+def otel_session(spans: Sequence[OtelSpan], left_out: Counter[str]) -> SessionTree | None:
     """The tree of one session's spans; raises ValueError."""
     by_id = {span.id: span for span in spans}
     requests = sorted((span for span in spans if span.operation in _GENERATES), key=lambda span: span.start_s)
@@ -88,7 +88,7 @@ def otel_session(spans: Sequence[Span], left_out: Counter[str]) -> SessionTree |
     return session_tree(spans[0].session, BLOCK_SIZE, recorded, parents) if recorded else None
 
 
-def _agents_above(span: Span, by_id: Mapping[str, Span]) -> list[str]:
+def _agents_above(span: OtelSpan, by_id: Mapping[str, OtelSpan]) -> list[str]:
     """The sub-agents that a span is part of, the outermost first; the outermost agent of all is the root."""
     above: list[str] = []
     seen, here = set[str](), by_id.get(span.id)
@@ -103,7 +103,7 @@ def _agents_above(span: Span, by_id: Mapping[str, Span]) -> list[str]:
     return above[::-1][1:]
 
 
-def _repeated(span: Span, earlier: Sequence[tuple[int, int]]) -> int | None:
+def _repeated(span: OtelSpan, earlier: Sequence[tuple[int, int]]) -> int | None:
     """The tokens of a prompt in the messages that begin an earlier one, too; None if it has none that are known."""
     total = sum(size for _, size in span.messages)
     alike = sum(size for _, size in span.messages[: common_start(earlier, span.messages)])
@@ -127,14 +127,14 @@ def _spans_in(document: object) -> Iterator[object]:
             yield from _spans_in(part)
 
 
-def _span(span: Mapping[str, object]) -> Span:
+def _span(span: Mapping[str, object]) -> OtelSpan:
     attributes = _attributes(span.get("attributes"))
     name = str(span.get("name", ""))
     start_s, end_s = (_seconds(span, *names) for names in (_START, _END))
     if end_s < start_s:
         raise ValueError(f"span {name!r}: ends {start_s - end_s:g} s before it starts")
     trace = _first(span, "traceId", "trace_id")
-    return Span(
+    return OtelSpan(
         session=str(attributes.get("gen_ai.conversation.id") or trace or ""),
         id=str(_first(span, "spanId", "span_id")),
         parent=str(_first(span, "parentSpanId", "parent_span_id", "parent_id") or ""),

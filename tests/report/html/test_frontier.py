@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.report.html.charts import Series
+from loadgen.report.html.charts import ColouredStages
 from loadgen.report.html.frontier import axes_of, frontier_figure
 from loadgen.schema.result import StageResult, Target
 from tests.report.test_text import stage
@@ -18,13 +18,13 @@ def at(load: int, per_user: float, per_gpu: float | None, **changes: Any) -> Sta
     return replace(stage(80), index=load, target=Target(load, None, None), throughput=throughput, **changes)
 
 
-def drawn(*series: Series) -> list[dict[str, Any]]:
+def drawn(*series: ColouredStages) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = frontier_figure(series).to_plotly_json()["data"]
     return found
 
 
-FAST = Series("fast", "red", [at(1, 90, 100), at(8, 60, 400), at(32, 20, 380)])
-WIDE = Series("wide", "blue", [at(1, 70, 90), at(8, 50, 350), at(32, 30, 900)])
+FAST = ColouredStages("fast", "red", [at(1, 90, 100), at(8, 60, 400), at(32, 20, 380)])
+WIDE = ColouredStages("wide", "blue", [at(1, 70, 90), at(8, 50, 350), at(32, 30, 900)])
 
 
 def test_what_another_load_dominates_is_pale_and_off_the_line() -> None:
@@ -44,13 +44,13 @@ def test_runs_compete_on_one_picture() -> None:
 
 
 def test_shapes_do_not_compete() -> None:
-    long = Series("long", "blue", [replace(one, isl=8192) for one in WIDE.stages])
+    long = ColouredStages("long", "blue", [replace(one, isl=8192) for one in WIDE.stages])
     *_, points = drawn(FAST, long)
     assert list(points["marker"]["opacity"]) == [1.0, 1.0, 1.0]
 
 
 def test_whole_servers_are_compared_where_the_gpus_of_one_are_not_known() -> None:
-    unknown = Series("attached", "blue", [at(1, 70, None)])
+    unknown = ColouredStages("attached", "blue", [at(1, 70, None)])
     assert axes_of([FAST, WIDE]).labels() == ("tok/s per user", "tok/s per GPU")
     assert axes_of([FAST, unknown]).labels() == ("tok/s per user", "output tok/s")
     assert list(drawn(unknown)[1]["y"]) == [479.07]
@@ -58,4 +58,4 @@ def test_whole_servers_are_compared_where_the_gpus_of_one_are_not_known() -> Non
 
 def test_of_nothing_there_is_an_empty_figure() -> None:
     nothing = replace(stage(0), throughput=replace(stage(0).throughput, output_tokens_per_s_per_user=None))
-    assert drawn(Series("none", "red", [nothing])) == drawn() == []
+    assert drawn(ColouredStages("none", "red", [nothing])) == drawn() == []

@@ -16,7 +16,7 @@ from loadgen.report.examination import doctor_text
 from loadgen.schema.samples import Examination, GpuSample, GpuStatic, HostExam, HostSample
 from loadgen.server.preflight.facts import Box
 from loadgen.telemetry.amd.sysfs import open_amd_sysfs
-from loadgen.telemetry.capture import Candidate, Part
+from loadgen.telemetry.capture import Candidate, CapturedPart
 from loadgen.telemetry.examine import device_files, tried
 from loadgen.telemetry.protocol import Opened, Sampled
 from tests.server.preflight.boxes import DESCRIBED, described_box
@@ -27,15 +27,17 @@ HOST = HostExam(
 )
 
 
-def part_of(box: Box) -> Part:
+def part_of(box: Box) -> CapturedPart:
     """What a telemetry child reports of a described box."""
     if not (box.root / "nvidia.json").exists():
         backend = open_amd_sysfs(box.sys, box.proc)
         opened, samples = backend.opened, tuple(backend.sample(True, True))
-        return Part(Candidate("amd", "amd-sysfs", "the kernel's files"), opened, [Sampled(0.0, 0.0, samples)])
+        return CapturedPart(Candidate("amd", "amd-sysfs", "the kernel's files"), opened, [Sampled(0.0, 0.0, samples)])
     text = (box.root / "nvidia.json").read_bytes()
     gpus, samples = msgspec.json.decode(text, type=tuple[tuple[GpuStatic, ...], tuple[GpuSample, ...]])
-    return Part(Candidate("nvidia", "nvml", "a library"), Opened("nvml", {}, gpus), [Sampled(0.0, 0.0, samples)])
+    return CapturedPart(
+        Candidate("nvidia", "nvml", "a library"), Opened("nvml", {}, gpus), [Sampled(0.0, 0.0, samples)]
+    )
 
 
 def doctor_on(name: str, folder: Path) -> str:

@@ -23,7 +23,7 @@ from loadgen.server.process.container import Container
 from loadgen.server.process.guard_client import stop_server
 from loadgen.server.process.records import (
     VARIABLE,
-    Mark,
+    ServerMark,
     find_servers,
     id_file,
     list_servers,
@@ -183,7 +183,7 @@ def test_a_server_that_obeys_ends_with_its_guard(fake: FakeServer) -> None:
     assert find_servers() == ([], [])
 
 
-def start_marked(mark: Mark) -> subprocess.Popen[bytes]:
+def start_marked(mark: ServerMark) -> subprocess.Popen[bytes]:
     environment = {"PATH": os.environ["PATH"], VARIABLE: str(mark)}
     process = subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True)
     wait_until(lambda: VARIABLE in psutil.Process(process.pid).environ())  # the kernel shows it only after the exec
@@ -210,7 +210,7 @@ def test_which_marks_are_ours(change: dict[str, str], found: bool) -> None:
 
 
 @contextmanager
-def started_by_hand(mark: Mark) -> Iterator[int]:
+def started_by_hand(mark: ServerMark) -> Iterator[int]:
     """A marked process in the session of a stranger, as in a terminal with an environment copied from the server's."""
     words = ["sh", "-c", f"{VARIABLE}='{mark}' sleep 600 & echo $!; wait"]
     with subprocess.Popen(words, start_new_session=True, stdout=subprocess.PIPE) as leader:
@@ -261,7 +261,7 @@ def docker(tmp_path: Path) -> Iterator[FakeDocker]:
         yield running
 
 
-def start_contained(docker: FakeDocker, mark: Mark) -> Container:
+def start_contained(docker: FakeDocker, mark: ServerMark) -> Container:
     """A container of a server whose vramp, guard and client are gone."""
     contained = Container(str(docker.executable), str(id_file(record_path(mark))), str(mark), {})
     client = subprocess.Popen([str(docker.executable), "run", "--rm", *contained.flags], stdout=subprocess.DEVNULL)

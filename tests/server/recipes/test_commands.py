@@ -6,11 +6,11 @@ import pytest
 
 from loadgen.errors import ProfileError
 from loadgen.server.recipes.commands import import_command
-from loadgen.server.recipes.imported import Choice, Imported
+from loadgen.server.recipes.imported import Imported, RecipeChoice
 
 
 def imported(text: str, **defines: str) -> Imported:
-    return import_command(text, Choice(defines=defines))
+    return import_command(text, RecipeChoice(defines=defines))
 
 
 def server(text: str, **defines: str) -> dict[str, Any]:

@@ -9,14 +9,14 @@ import yaml
 from loadgen.errors import ProfileError
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.document import build_profile, variant_names
-from loadgen.server.recipes.imported import Choice
+from loadgen.server.recipes.imported import RecipeChoice
 from loadgen.server.recipes.inferencex import import_row, is_rows
 
 ROWS: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "rows.yaml").read_text())
 
 
 def test_the_load_is_a_ladder_that_doubles_to_its_end() -> None:
-    imported = import_row(ROWS, Choice(row="dsv4-fp8-mi300x-vllm"))
+    imported = import_row(ROWS, RecipeChoice(row="dsv4-fp8-mi300x-vllm"))
 
     document = imported.document
     assert document["load"] == {"isl": 8192, "osl": 1024, "concurrency": [4, 8, 16, 32, 64, 128, 256]}
@@ -31,13 +31,13 @@ def test_the_end_of_a_ladder_is_measured(end: int, ladder: list[int]) -> None:
     row = ROWS["dsv4-fp8-mi300x-vllm"]
     scenarios = {"fixed-seq-len": [{"isl": 8, "osl": 8, "search-space": [{"tp": 8, "conc-start": 4, "conc-end": end}]}]}
 
-    document = import_row({"one": row | {"scenarios": scenarios}}, Choice()).document
+    document = import_row({"one": row | {"scenarios": scenarios}}, RecipeChoice()).document
 
     assert document["load"]["concurrency"] == ladder
 
 
 def test_each_way_to_split_the_model_is_a_variant() -> None:
-    document = import_row(ROWS, Choice(row="dsv4-fp4-b200-vllm")).document
+    document = import_row(ROWS, RecipeChoice(row="dsv4-fp4-b200-vllm")).document
 
     assert list(document["variants"]) == ["tp8-ep8", "tp8-ep8-dp", "docker"]
     profile = build_profile(document, where="x", variant="tp8-ep8-dp")
@@ -51,7 +51,7 @@ def test_each_way_to_split_the_model_is_a_variant() -> None:
 
 
 def test_several_shapes_become_stages() -> None:
-    document = import_row(ROWS, Choice(row="gptoss-fp4-mi300x-vllm")).document
+    document = import_row(ROWS, RecipeChoice(row="gptoss-fp4-mi300x-vllm")).document
 
     assert variant_names(document) == ["tp2", "tp4", "tp8", "docker"]
     assert [(stage["isl"], stage["concurrency"]) for stage in document["stages"]] == [
@@ -61,7 +61,7 @@ def test_several_shapes_become_stages() -> None:
 
 
 def test_a_row_without_lengths_keeps_its_concurrencies() -> None:
-    imported = import_row(ROWS, Choice(row="dsv4-fp4-b200-vllm-agentic-mtp"))
+    imported = import_row(ROWS, RecipeChoice(row="dsv4-fp4-b200-vllm-agentic-mtp"))
 
     assert imported.document["load"]["concurrency"] == [1, 4, 8, 14]
     for word in ("agentic-coding", "kv-offloading", "router", "spec-decoding mtp"):
@@ -71,14 +71,14 @@ def test_a_row_without_lengths_keeps_its_concurrencies() -> None:
 @pytest.mark.parametrize(
     ("choice", "words"),
     [
-        (Choice(row="dsr1-fp8-mi300x-sglang"), ["sglang", "vllm"]),
-        (Choice(row="nothing"), ["--row nothing", "dsv4-fp4-b200-vllm"]),
-        (Choice(), ["--row", "dsv4-fp4-b200-vllm"]),
-        (Choice(hardware="mi210"), ["none of them"]),
-        (Choice(row="dsr1-fp4-b200-dynamo-trt"), ["dynamo-trt"]),
+        (RecipeChoice(row="dsr1-fp8-mi300x-sglang"), ["sglang", "vllm"]),
+        (RecipeChoice(row="nothing"), ["--row nothing", "dsv4-fp4-b200-vllm"]),
+        (RecipeChoice(), ["--row", "dsv4-fp4-b200-vllm"]),
+        (RecipeChoice(hardware="mi210"), ["none of them"]),
+        (RecipeChoice(row="dsr1-fp4-b200-dynamo-trt"), ["dynamo-trt"]),
     ],
 )
-def test_a_row_that_cannot_be_imported(choice: Choice, words: list[str]) -> None:
+def test_a_row_that_cannot_be_imported(choice: RecipeChoice, words: list[str]) -> None:
     with pytest.raises(ProfileError) as caught:
         import_row(ROWS, choice)
     for word in words:
@@ -100,9 +100,9 @@ def test_a_row_that_cannot_be_imported(choice: Choice, words: list[str]) -> None
 )
 def test_a_row_of_another_shape(change: dict[str, Any]) -> None:
     with pytest.raises(ProfileError):
-        import_row({"one": ROWS["dsv4-fp8-mi300x-vllm"] | change}, Choice())
+        import_row({"one": ROWS["dsv4-fp8-mi300x-vllm"] | change}, RecipeChoice())
 
 
 def test_the_hardware_chooses_among_rows() -> None:
     assert is_rows(ROWS)
-    assert import_row(ROWS, Choice(hardware="mi325x")).name == "gptoss-fp4-mi325x-vllm"
+    assert import_row(ROWS, RecipeChoice(hardware="mi325x")).name == "gptoss-fp4-mi325x-vllm"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError
 from loadgen.profile.document import build_profile, variant_names
-from loadgen.server.recipes.imported import Choice, Imported, Origin, toml_text
+from loadgen.server.recipes.imported import Imported, Origin, RecipeChoice, toml_text
 from loadgen.server.recipes.read import MAX_BYTES, import_text
 from loadgen.server.recipes.recipe import import_recipe
 
@@ -34,17 +34,17 @@ def parsed(imported: Imported) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("data", "name", "choice"),
     [
-        (RECIPE, "m.yaml", Choice(hardware="h200")),
-        (RECIPE, "standard input", Choice(hardware="h200")),
-        (b"\xef\xbb\xbf" + RECIPE, "m.yml", Choice(hardware="h200")),
-        (ROWS, "rows.yaml", Choice(row="dsv4-fp4-b200-vllm")),
-        (ROWS, "standard input", Choice(row="gptoss-fp4-mi300x-vllm")),
-        (b"vllm serve m/M", "standard input", Choice()),
-        (b"note: vllm serve m/M", "start.sh", Choice()),
-        (b"Start:\n\n  vllm serve m/M", "standard input", Choice()),
+        (RECIPE, "m.yaml", RecipeChoice(hardware="h200")),
+        (RECIPE, "standard input", RecipeChoice(hardware="h200")),
+        (b"\xef\xbb\xbf" + RECIPE, "m.yml", RecipeChoice(hardware="h200")),
+        (ROWS, "rows.yaml", RecipeChoice(row="dsv4-fp4-b200-vllm")),
+        (ROWS, "standard input", RecipeChoice(row="gptoss-fp4-mi300x-vllm")),
+        (b"vllm serve m/M", "standard input", RecipeChoice()),
+        (b"note: vllm serve m/M", "start.sh", RecipeChoice()),
+        (b"Start:\n\n  vllm serve m/M", "standard input", RecipeChoice()),
     ],
 )
-def test_a_text_is_recognised(data: bytes, name: str, choice: Choice) -> None:
+def test_a_text_is_recognised(data: bytes, name: str, choice: RecipeChoice) -> None:
     parsed(import_text(data, name, choice))
 
 
@@ -53,7 +53,7 @@ def test_the_merged_json_of_the_site_is_recognised() -> None:
     data = json.dumps(documents["openai/gpt-oss-120b/hw/mi300x.json"]).encode()
 
     for name in ("mi300x.json", "standard input"):
-        assert parsed(import_text(data, name, Choice()))["server"]["model"] == "openai/gpt-oss-120b"
+        assert parsed(import_text(data, name, RecipeChoice()))["server"]["model"] == "openai/gpt-oss-120b"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_the_merged_json_of_the_site_is_recognised() -> None:
 )
 def test_another_text_is_refused_by_its_name(data: bytes, name: str, word: str) -> None:
     with pytest.raises(ProfileError) as caught:
-        import_text(data, name, Choice())
+        import_text(data, name, RecipeChoice())
     assert word in str(caught.value)
     assert str(caught.value).startswith(f"{name}: ")
 
@@ -87,14 +87,14 @@ def test_another_text_is_refused_by_its_name(data: bytes, name: str, word: str) 
 @pytest.mark.parametrize(
     ("data", "choice", "option"),
     [
-        (b"vllm serve m", Choice(variant="fp8"), "--variant"),
-        (b"vllm serve m", Choice(row="x"), "--row"),
-        (RECIPE, Choice(hardware="h200", row="x"), "--row"),
-        (RECIPE, Choice(hardware="h200", defines={"TP": "8"}), "--define"),
-        (ROWS, Choice(strategy="single_node_tp"), "--strategy"),
+        (b"vllm serve m", RecipeChoice(variant="fp8"), "--variant"),
+        (b"vllm serve m", RecipeChoice(row="x"), "--row"),
+        (RECIPE, RecipeChoice(hardware="h200", row="x"), "--row"),
+        (RECIPE, RecipeChoice(hardware="h200", defines={"TP": "8"}), "--define"),
+        (ROWS, RecipeChoice(strategy="single_node_tp"), "--strategy"),
     ],
 )
-def test_an_option_of_another_format_is_refused(data: bytes, choice: Choice, option: str) -> None:
+def test_an_option_of_another_format_is_refused(data: bytes, choice: RecipeChoice, option: str) -> None:
     with pytest.raises(ProfileError, match=option):
         import_text(data, "x", choice)
 
@@ -103,11 +103,11 @@ def test_shared_and_endless_yaml_costs_nothing() -> None:
     levels = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 30))
     bomb = f"l0: &l0 [x]\n{levels}strategy_min_gpus: *l29\nendless: &e [*e]\n".encode() + RECIPE
 
-    found = import_text(bomb, "x.yaml", Choice(hardware="h200"))
+    found = import_text(bomb, "x.yaml", RecipeChoice(hardware="h200"))
 
     assert any("strategy_min_gpus" in remark for remark in found.left_out)
     with pytest.raises(ProfileError, match="tasks"):
-        import_text(bomb + b"meta: {tasks: *l29}\n", "x.yaml", Choice(hardware="h200"))
+        import_text(bomb + b"meta: {tasks: *l29}\n", "x.yaml", RecipeChoice(hardware="h200"))
 
 
 NASTY = "\"\n[server]\nengine = \"attach\"\n'''\x7f\x1b[2J\u2028 # \\"
@@ -126,13 +126,13 @@ def test_nothing_in_a_text_becomes_toml(place: str) -> None:
         NASTY if place == "key" else "k": 1,
     }
 
-    document = parsed(import_recipe(recipe, Choice(hardware="h200")))
+    document = parsed(import_recipe(recipe, RecipeChoice(hardware="h200")))
 
     assert document["server"]["engine"] == "vllm"
 
 
 def test_the_header_says_where_it_is_from_and_what_is_missing() -> None:
-    found = import_text(b"vllm serve m -tp $TP", "x", Choice())
+    found = import_text(b"vllm serve m -tp $TP", "x", RecipeChoice())
 
     text = toml_text(found, Origin("https://x/y", "0123abc", "feed", "2026-11-28"), "1.0")
 
@@ -166,7 +166,7 @@ _DOCUMENTS = st.dictionaries(
 
 @given(st.lists(_WORDS, max_size=40).map(" ".join))
 def test_any_script_is_a_profile_that_loads_or_an_error(text: str) -> None:
-    _imports(text.encode(), "x.sh", Choice())
+    _imports(text.encode(), "x.sh", RecipeChoice())
 
 
 @given(_DOCUMENTS)
@@ -176,10 +176,10 @@ def test_any_document_is_a_profile_that_loads_or_an_error(document: dict[str, An
     merged = {"deploy_type": "single_node", "hardware": "h200", "argv": ["vllm", "serve", "m"]}
     for each in (document, whole | document, merged | document, {"one": row | document}):
         for name in ("x.json", "x.yaml"):
-            _imports(json.dumps(each).encode(), name, Choice(hardware="h200" if name == "x.yaml" else None))
+            _imports(json.dumps(each).encode(), name, RecipeChoice(hardware="h200" if name == "x.yaml" else None))
 
 
-def _imports(data: bytes, name: str, choice: Choice) -> None:
+def _imports(data: bytes, name: str, choice: RecipeChoice) -> None:
     try:
         found = import_text(data, name, choice)
     except ProfileError:

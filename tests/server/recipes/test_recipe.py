@@ -8,7 +8,7 @@ import pytest
 
 from loadgen.errors import ProfileError
 from loadgen.server.recipes.flags import Word, served
-from loadgen.server.recipes.imported import Choice, Imported
+from loadgen.server.recipes.imported import Imported, RecipeChoice
 from loadgen.server.recipes.recipe import import_merged, import_recipe
 from loadgen.vendors import Platform
 
@@ -20,7 +20,7 @@ CASES = [(entry["file"], *case) for entry in RECORDED for case in entry["cases"]
 GPT_OSS = RECIPES["openai/gpt-oss-120b"]
 
 
-def refusal(document: dict[str, Any], choice: Choice) -> str:
+def refusal(document: dict[str, Any], choice: RecipeChoice) -> str:
     with pytest.raises(ProfileError) as caught:
         (import_merged if "deploy_type" in document else import_recipe)(document, choice)
     return str(caught.value)
@@ -37,7 +37,7 @@ def test_a_recipe_is_merged_as_its_site_does(
 ) -> None:
     recipe = next(entry["recipe"] for entry in RECORDED if entry["file"] == file)
 
-    document = import_recipe(recipe, Choice(hardware=hardware, variant=variant, strategy=strategy)).document
+    document = import_recipe(recipe, RecipeChoice(hardware=hardware, variant=variant, strategy=strategy)).document
 
     # A word with a blank goes through a shell on the site.
     words = [part for word in argv for part in (word.split(" ", 1) if word.startswith("--") else [word])]
@@ -49,7 +49,7 @@ def test_a_recipe_is_merged_as_its_site_does(
 
 
 def imported(name: str = "openai/gpt-oss-120b", **choice: Any) -> Imported:
-    return import_recipe(RECIPES[name], Choice(**{"hardware": "mi300x"} | choice))
+    return import_recipe(RECIPES[name], RecipeChoice(**{"hardware": "mi300x"} | choice))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_features_are_the_recipes_own_or_those_chosen() -> None:
     ],
 )
 def test_a_choice_that_the_recipe_does_not_offer(choice: dict[str, Any], words: list[str]) -> None:
-    message = refusal(GPT_OSS, Choice(**{"hardware": "mi300x"} | choice))
+    message = refusal(GPT_OSS, RecipeChoice(**{"hardware": "mi300x"} | choice))
     for word in words:
         assert word in message
 
@@ -105,7 +105,7 @@ def test_a_choice_that_the_recipe_does_not_offer(choice: dict[str, Any], words: 
     ],
 )
 def test_a_recipe_that_cannot_be_imported(change: dict[str, Any], word: str) -> None:
-    assert word in refusal(GPT_OSS | change, Choice(hardware="mi300x"))
+    assert word in refusal(GPT_OSS | change, RecipeChoice(hardware="mi300x"))
 
 
 def test_what_a_recipe_says_beyond_the_command() -> None:
@@ -116,7 +116,7 @@ def test_what_a_recipe_says_beyond_the_command() -> None:
         "variants": {"default": {"vram_minimum_gb": 4000}},
     }
 
-    found = import_recipe(recipe, Choice(hardware="mi300x"))
+    found = import_recipe(recipe, RecipeChoice(hardware="mi300x"))
 
     assert any("uv pip install kernels" in remark for remark in found.left_out)
     assert any("strategy_min_gpus" in remark for remark in found.left_out)
@@ -126,8 +126,8 @@ def test_what_a_recipe_says_beyond_the_command() -> None:
 
 
 def test_the_merged_json_is_the_yaml_merged() -> None:
-    merged = import_merged(MERGED["openai/gpt-oss-120b/hw/mi300x.json"], Choice())
-    by_model = import_merged(MERGED["openai/gpt-oss-120b.json"], Choice())
+    merged = import_merged(MERGED["openai/gpt-oss-120b/hw/mi300x.json"], RecipeChoice())
+    by_model = import_merged(MERGED["openai/gpt-oss-120b.json"], RecipeChoice())
 
     assert merged.document == imported().document
     assert by_model.document == imported(hardware="h200").document
@@ -137,12 +137,12 @@ def test_the_merged_json_is_the_yaml_merged() -> None:
 @pytest.mark.parametrize(
     ("file", "choice", "words"),
     [
-        ("moonshotai/Kimi-K2.5/hw/h100.json", Choice(), ["multi_node", "one machine"]),
-        ("openai/gpt-oss-120b/hw/mi300x.json", Choice(hardware="h200"), ["--hardware h200", "mi300x"]),
-        ("openai/gpt-oss-120b/hw/mi300x.json", Choice(features=["spec_decoding"]), ["--features", "YAML"]),
+        ("moonshotai/Kimi-K2.5/hw/h100.json", RecipeChoice(), ["multi_node", "one machine"]),
+        ("openai/gpt-oss-120b/hw/mi300x.json", RecipeChoice(hardware="h200"), ["--hardware h200", "mi300x"]),
+        ("openai/gpt-oss-120b/hw/mi300x.json", RecipeChoice(features=["spec_decoding"]), ["--features", "YAML"]),
     ],
 )
-def test_merged_json_that_is_not_what_was_chosen(file: str, choice: Choice, words: list[str]) -> None:
+def test_merged_json_that_is_not_what_was_chosen(file: str, choice: RecipeChoice, words: list[str]) -> None:
     message = refusal(MERGED[file], choice)
     for word in words:
         assert word in message
@@ -151,4 +151,4 @@ def test_merged_json_that_is_not_what_was_chosen(file: str, choice: Choice, word
 def test_a_merged_recipe_with_a_companion_says_so() -> None:
     document = MERGED["openai/gpt-oss-120b/hw/mi300x.json"] | {"companions": [{"command": "lmcache server"}]}
 
-    assert any("lmcache server" in remark for remark in import_merged(document, Choice()).left_out)
+    assert any("lmcache server" in remark for remark in import_merged(document, RecipeChoice()).left_out)

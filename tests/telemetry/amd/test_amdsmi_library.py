@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.telemetry.amd.amdsmi_library import Found, mismatch
+from loadgen.telemetry.amd.amdsmi_library import AmdsmiFacts, mismatch
 from tests.telemetry.amdsmi_stub.build import build_rocm
 from tests.telemetry.amdsmi_stub.probe import environment, probe
 from tests.telemetry.amdsmi_stub.scenarios import BUSY_MI300X
@@ -19,8 +19,10 @@ def rocm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_rocm(tmp_path_factory.mktemp("rocm") / "7.0.2")
 
 
-def found(wrapper: str, rocm: str = "") -> Found:
-    return Found(wrapper=wrapper, wrapper_path="/packages/amdsmi", library_path="/rocm/lib/libamd_smi.so", rocm=rocm)
+def found(wrapper: str, rocm: str = "") -> AmdsmiFacts:
+    return AmdsmiFacts(
+        wrapper=wrapper, wrapper_path="/packages/amdsmi", library_path="/rocm/lib/libamd_smi.so", rocm=rocm
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from loadgen.errors import ProfileError, ResultError
 from loadgen.profile.document import load_profile
-from loadgen.server.recipes.imported import Choice
+from loadgen.server.recipes.imported import RecipeChoice
 from loadgen.server.recipes.read import MAX_BYTES
 from tui.cli.importing import fetched, file_url, import_profile
 
@@ -104,29 +104,29 @@ def test_a_profile_that_cannot_be_written_is_no_usage(script: Path, tmp_path: Pa
     [
         (
             "https://github.com/vllm-project/recipes/blob/main/models/a/b.yaml",
-            Choice(),
+            RecipeChoice(),
             "https://raw.githubusercontent.com/vllm-project/recipes/main/models/a/b.yaml",
         ),
-        ("https://recipes.vllm.ai/a/b", Choice(), "https://recipes.vllm.ai/a/b.json"),
+        ("https://recipes.vllm.ai/a/b", RecipeChoice(), "https://recipes.vllm.ai/a/b.json"),
         (
             "https://recipes.vllm.ai/a/b-1.5?x#y",
-            Choice(hardware="h200"),
+            RecipeChoice(hardware="h200"),
             "https://recipes.vllm.ai/a/b-1.5/hw/h200.json",
         ),
         (
             "https://recipes.vllm.ai/a/b.json",
-            Choice(hardware="h200", strategy="single_node_tep"),
+            RecipeChoice(hardware="h200", strategy="single_node_tep"),
             "https://recipes.vllm.ai/a/b/hw/h200/strategies/single_node_tep.json",
         ),
         (
             "https://recipes.vllm.ai/a/b/hw/h200.json",
-            Choice(hardware="h200"),
+            RecipeChoice(hardware="h200"),
             "https://recipes.vllm.ai/a/b/hw/h200.json",
         ),
-        ("https://example.org/x.sh", Choice(), "https://example.org/x.sh"),
+        ("https://example.org/x.sh", RecipeChoice(), "https://example.org/x.sh"),
     ],
 )
-def test_a_page_stands_for_its_file(url: str, choice: Choice, expected: str) -> None:
+def test_a_page_stands_for_its_file(url: str, choice: RecipeChoice, expected: str) -> None:
     assert file_url(url, choice) == expected
 
 
