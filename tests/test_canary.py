@@ -201,7 +201,7 @@ def test_nothing_is_for_the_eyes_of_others(shown: Shown) -> None:
     for folder in shown.folder.glob("runs/*"):
         assert folder.stat().st_mode & 0o777 == 0o700
     (folder, *_) = sorted(shown.folder.glob("runs/*canary/"))
-    private = ["histograms.hlog", JOURNAL, "records.jsonl", "report.html", "result.json", "server.log"]
+    private = ["histograms.hlog", JOURNAL, "records.jsonl", "report.html", "result.json", "server.log", "summary.json"]
     assert sorted(path.name for path in folder.iterdir()) == private
     assert [path.stat().st_mode & 0o777 for path in folder.iterdir()] == [0o600] * len(private)
     assert Path(shown.folder / "out.json").stat().st_mode & 0o777 == named_mode()

@@ -399,9 +399,11 @@ class Stream:
             self._record_waits(now_ns)
         self._end("cancelled")
 
-    def cut_off(self) -> None:
-        """Record a stream that was cut off because the load ended."""
+    def cut_off(self, now_ns: int) -> None:
+        """Record a stream that was cut off because the load ended; its waits are lower bounds, as at a stage's end."""
         self.samples.unfinished += self.measured
+        if self._is_timed:
+            self._record_waits(now_ns)
         self._end("unfinished")
 
     def _end(self, outcome: str) -> None:

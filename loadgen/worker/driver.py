@@ -177,8 +177,9 @@ class Driver:
         self._coming = None
         if abort:
             # Before the stage ends, so that they count as unfinished and not as carried over.
+            now_ns = time.time_ns()
             for stream in self._streams():
-                stream.cut_off()
+                stream.cut_off(now_ns)
                 self.stages[stream.stage].note_end(stream)
             for channel in self.open:
                 channel.close()

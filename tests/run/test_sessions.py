@@ -55,9 +55,8 @@ async def test_sessions_are_steered_like_streams(engine: Simulator) -> None:
     # The pause ends none of them.
     assert found[2].begun_inside == 0
     assert all(stage.requests.failed == 0 for stage in played)
-    assert {"ttft_first_turn", "ttft_later_turns", "e2e_per_token"} <= played[-1].latency_ms.keys() | played[
-        0
-    ].latency_ms.keys()
+    # Whether a session begins at its first turn within a window is left to chance.
+    assert {"ttft_later_turns", "e2e_per_token"} <= {name for stage in played for name in stage.latency_ms}
 
 
 async def test_answers_of_the_server_become_the_history(engine: Simulator) -> None:

@@ -88,10 +88,10 @@ async def test_each_class_of_stall_is_named_and_leaves_its_evidence(kind: str) -
     for name in ("samples.jsonl", "metrics.txt", "server.log", "tasks.txt", "gpus.txt"):
         assert (folder / "evidence" / name).stat().st_size > 0
     assert f"evidence: {folder / 'evidence' / 'evidence.md'}" in texts(result)
-    if kind == "scheduler":  # it heard that its requests were given up
-        assert any(text.endswith("its requests have ended") for text in texts(result))
-    else:
-        assert [one.bad for one in result.verdicts if one.id == "stalled"] == [True]
+    bad = [one.bad for one in result.verdicts if one.id == "stalled"]
+    # Only this kind may hear that its requests were given up, before the run ends.
+    heard = any(text.endswith("its requests have ended") for text in texts(result))
+    assert bad == [True] or (kind == "scheduler" and heard)
     # The operator ended it: the stacks of its threads are in its log.
     assert "Fatal Python error: Aborted" in (folder / "server.log").read_text()
     folded = Record()

@@ -1,5 +1,7 @@
 """Which stage a stream's times and its end count in, while stages begin and end around it."""
 
+from collections.abc import Callable
+
 import pytest
 
 from loadgen.schema.deltas import StageDelta
@@ -78,15 +80,16 @@ def test_a_stream_still_waiting_is_censored_at_its_waiting_time() -> None:
     assert set(found.latency) == {"warmup_ttft"} and found.completed == 0
 
 
-def test_who_hangs_up_before_the_first_token_has_waited_at_least_so_long() -> None:
+@pytest.mark.parametrize("end", [Stream.cancel, Stream.cut_off])
+def test_who_ends_before_the_first_token_has_waited_at_least_so_long(end: Callable[[Stream, int], None]) -> None:
     wire = Wire()
     wire.samples.limits = StreamLimits(ttft_ns=20 * MS)
     wire.stream.sent_ns = 1
-    wire.stream.cancel(30 * MS)
+    end(wire.stream, 30 * MS)
     ended = wire.delta()
     assert set(ended.latency) == {"ttft_censored", "ttft_from_intended_censored", "e2e_censored"}
     assert {us(waits) for waits in ended.latency.values()} == {(1, 30_000, 30_000)}
-    assert (ended.cancelled, ended.beyond) == (1, 1)
+    assert (ended.cancelled + ended.unfinished, ended.beyond) == (1, 1)
 
 
 def test_who_hangs_up_later_would_have_taken_longer() -> None:
@@ -164,7 +167,12 @@ def test_the_first_wave_is_distinguished() -> None:
 def test_a_first_wave_that_fails_is_not_awaited() -> None:
     samples = StageSamples()
     samples.first_wave_waiting = 3
-    for end in (lambda one: one.fail("connect", "refused"), lambda one: one.cancel(30), Stream.cut_off):
+    ends: list[Callable[[Stream], None]] = [
+        lambda one: one.fail("connect", "refused"),
+        lambda one: one.cancel(30),
+        lambda one: one.cut_off(30),
+    ]
+    for end in ends:
         end(Stream(stage=0, samples=samples, wire=b"", intended_ns=0, first_wave=True))
     assert samples.first_wave_waiting == 0
 
