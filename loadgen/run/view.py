@@ -31,7 +31,6 @@ from loadgen.schema.engine import EngineView, OthersTraffic
 from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import ComputeResult
 from loadgen.schema.journal import StageLoad
-from loadgen.schema.samples import GpuSample
 from loadgen.schema.shared import Milestone, RunState
 from loadgen.schema.snapshot import (
     ClientView,
@@ -352,14 +351,10 @@ def _running_headline(
 def _box_headline(verdicts: Sequence[Verdict], hardware: HardwareRecord) -> tuple[str, bool]:
     """The header's line of a run without a server: the worst of the GPUs, and whether all is well."""
     bad, gpus = _bad_words(verdicts), len(hardware.gpus)
-    known = sum(map(_has_figures, hardware.latest.values()))
+    known = sum(sample.has_figures for sample in hardware.latest.values())
     if bad or not known:
         return bad or "no GPUs measured", not bad
     return f"nothing bad on {f'{known} of ' if known < gpus else ''}{counted(gpus, 'GPU')}", True
-
-
-def _has_figures(gpu: GpuSample) -> bool:
-    return not {gpu.gfx_percent, gpu.power_w, gpu.hbm_used_bytes, gpu.temperature_hotspot_c} <= {None}
 
 
 def _bad_words(verdicts: Sequence[Verdict]) -> str:

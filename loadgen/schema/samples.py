@@ -90,6 +90,11 @@ class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
     processes: tuple[GpuProcess, ...] | None = None  # only while requested
     missing: dict[str, str] = {}  # field name to reason, for fields that this kind of sample should have
 
+    @property
+    def has_figures(self) -> bool:
+        """Whether anything was measured by which the GPU could be judged."""
+        return not {self.gfx_percent, self.power_w, self.hbm_used_bytes, self.temperature_hotspot_c} <= {None}
+
 
 class GpuProcess(msgspec.Struct, frozen=True, omit_defaults=True):
     """A process that holds memory of a device."""
