@@ -14,7 +14,7 @@ from loadgen.masking import shown_command
 from loadgen.server.recipes.flags import Word, no_value, served
 from loadgen.server.recipes.hardware import node_called
 from loadgen.server.recipes.imported import Imported, RecipeChoice, environment, profile_name
-from loadgen.server.recipes.shell import ShellCommand, commands
+from loadgen.server.recipes.shell import ShellCommand, ShellError, commands, tokens
 from loadgen.vendors import AMD, NVIDIA
 
 _CONTAINERS = ("docker", "podman", "nerdctl")
@@ -51,13 +51,25 @@ class _Container(msgspec.Struct):
     left_out: list[str] = []
 
 
+def _unreadable(text: str) -> str:
+    """Why a text that seems to start a server is no shell command; empty if it is one."""
+    if "vllm serve" not in text:
+        return ""
+    try:
+        for _ in tokens(text):
+            pass
+    except ShellError as error:
+        return f"; {error}"
+    return ""
+
+
 def import_command(text: str, choice: RecipeChoice) -> Imported:
     """The first server that a script starts; raises `ProfileError` if it starts none."""
     found = commands(text, choice.defines, _starts_server)
     if not found:
         other = _OTHER_ENGINES.search(text)
         hint = f"; it is about {other[0]}, and vramp imports servers of vLLM" if other else ""
-        raise ProfileError(f"no `vllm serve`, nor `docker run` of a vLLM image, in it{hint}")
+        raise ProfileError(f"no `vllm serve`, nor `docker run` of a vLLM image, in it{hint or _unreadable(text)}")
     first, *others = found
     imported = _imported(first, choice)
     if first.unsure:

@@ -247,6 +247,7 @@ def test_what_has_no_place_in_a_profile_is_said(text: str, word: str) -> None:
         ("trtllm-serve m", "trtllm"),
         ("docker run lmsysorg/sglang --model m", "sglang"),
         ("echo vllm serve m", "no `vllm serve`"),
+        ("vllm serve m --port '80", "line 1: a quote or a parenthesis that is not closed"),
         ("", "no `vllm serve`"),
         ("A=x\n" + "A=$A$A\n" * 40 + "vllm serve m $A", "grow beyond"),
         ("A=(x)\n" + 'A=("${A[@]}" "${A[@]}")\n' * 40 + "vllm serve m", "grow beyond"),
