@@ -249,12 +249,13 @@ class LiveSessions:
             self._go_on(session, session.play.failed(index))
 
     def _note_answer(self, session: _Live, stream: Stream, index: int) -> None:
-        session.settled = session.settled or index not in session.primed
+        primes = index in session.primed
+        session.settled = session.settled or not primes
         if stream.session_token:
             session.tokens[session.play.tree.requests[index].chain] = stream.session_token
         if self.keeps_answers:
             session.answers[index] = "".join(filter(None, map(_answer_text, stream.pieces or ())))
-        if stream.cached_tokens is not None:
+        if stream.cached_tokens is not None and not primes:
             session.cached_tokens = (session.cached_tokens or 0) + stream.cached_tokens
             session.input_tokens += stream.input_tokens or 0
 

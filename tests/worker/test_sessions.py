@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.schema.deltas import SESSION_COUNTERS
+from loadgen.stream.events import PromptDetails, Usage
 from loadgen.stream.samples import StageSamples
 from loadgen.stream.stream import Stream
 from loadgen.worker.sessions import LiveSessions
@@ -21,6 +22,7 @@ SHORT = Sessions(
     rules=PlayRules(max_gap_s=0.0),
     start=(0.0, 1.0),
 )
+USAGE_WITHOUT_HITS = Usage(prompt_tokens=100, prompt_tokens_details=PromptDetails(cached_tokens=0))
 READER = SessionReader(SHORT.data)
 moves = st.lists(
     st.tuples(st.sampled_from(["send", "send", "answer", "answer", "fail", "resize"]), st.integers(0, 7)), max_size=80
@@ -90,3 +92,18 @@ async def test_a_session_begins_where_one_has_finished() -> None:
             await asyncio.sleep(0)
             player.check()
     assert player.sessions.live + player.counts["finished"] == player.counts["begun"]
+
+
+async def test_requests_that_prime_are_not_in_the_cached_share() -> None:
+    player = Player()
+    player.move("resize", 4)
+    assert any(due.primes for due in player.sessions.due)
+    while player.sessions.due:
+        due, _ = player.sessions.take()
+        if due.primes:
+            stream = Stream(
+                stage=0, samples=StageSamples(), wire=b"", intended_ns=0, request=(due.session, due.request)
+            )
+            stream.completed, stream.usage = True, USAGE_WITHOUT_HITS
+            player.sessions.ended(stream)
+    assert {row.cached_share for row in player.sessions.now(with_rows=True).rows} == {None}

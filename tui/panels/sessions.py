@@ -16,7 +16,7 @@ _WIDTHS = (11, 12, 9, 7, 12, 10, 8)
 def sessions(frame: Frame, width: int, height: int) -> Rows:
     now = frame.snapshot.sessions
     if now is None:
-        words = "the load is not sessions: set load.sessions, or --sessions"
+        words = "no session is live" if frame.no_load else "the load is not sessions: set load.sessions, or --sessions"
         return [titled("sessions", (), width), ((f" {words}", "dim"),)]
     heads: Row = (("".join(f"{head:>{cells}}" for head, cells in zip(HEADS, _WIDTHS, strict=True)), "dim"),)
     return [titled("sessions", (summary(frame, now),), width), heads, *map(_row, _longest(now)[: height - 2])]
@@ -28,7 +28,7 @@ def summary(frame: Frame, now: SessionsNow) -> tuple[str, str]:
     pool = start.kv_cache_tokens if start is not None else None
     contexts = f"contexts {fmt.number(now.context_tokens)} tokens"
     contexts += f" of {fmt.number(pool)}" if pool is not None else ""
-    states = f"{now.live} live, {now.pausing} in a pause, {frame.snapshot.load.held} requests open"
+    states = f"{now.live} live, {now.pausing} in a pause, {fmt.counted(frame.snapshot.load.held, 'request')} open"
     due = f", {now.due} due" if now.due else ""
     return (f"{states}{due}; {contexts}", "warn" if pool is not None and now.context_tokens > pool else "text")
 

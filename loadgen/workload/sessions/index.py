@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -66,10 +68,10 @@ def index_sessions(
         files = sorted(each for each in path.iterdir() if each.suffix in _SUFFIXES) if path.is_dir() else [path]
         if not files:
             raise ProfileError(f"{KEY}: {path}: no file in it ends in {', '.join(_SUFFIXES)}")
+        states = tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
         for file in files:
             if not file.is_file():
                 raise ProfileError(f"{KEY}: {file}: is not a file; give one that can be read more than once")
-        states = tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
         return _indexed(path, states, block_size, max_context)
 
 
@@ -81,14 +83,15 @@ def _generated(name: str, seed: int, scale: float, max_context: int | None) -> S
     if not totals.trees:
         raise ProfileError(f"{KEY} = {name!r}: {totals.emptiness}; lower load.sessions.scale")
     scaled = f", with {scale:g} times their tokens" if scale != 1 else ""
+    sessions = _SAMPLE_SESSIONS if name == SAMPLE else _GENERATED_SESSIONS
     return SessionData(
         form="generated",
         path=name,
-        sessions=_SAMPLE_SESSIONS if name == SAMPLE else _GENERATED_SESSIONS,
+        sessions=sessions,
         seed=seed,
         scale=scale,
         note=f"sessions drawn from published distributions{scaled}",
-        sha256=hashlib.sha256(msgspec.msgpack.encode([generated_tree(seed, 0, scale), seed])).hexdigest(),
+        sha256=hashlib.sha256(msgspec.msgpack.encode([generated_tree(seed, 0, scale), seed, sessions])).hexdigest(),
         **totals.means,
     )
 
@@ -135,16 +138,17 @@ class _Totals:
         self.left_out: Counter[str] = Counter()
 
     def take(self, tree: SessionTree) -> bool:
-        """Count a session; False if it is left out, because it would end before its first request."""
-        first = tree.requests[0]
-        if self._max_context is not None and first.isl + first.osl > self._max_context:
+        """Count what is played of a session; False if that is nothing, because its first request is too long."""
+        limit = self._max_context or math.inf
+        played = list(takewhile(lambda request: request.isl + request.osl <= limit, tree.requests))
+        if not played:
             self.left_out[_TOO_LONG] += 1
             return False
         self.trees += 1
-        self._requests += len(tree.requests)
-        self._subagents += len(tree.parents) - 1
-        self._isl += sum(request.isl for request in tree.requests)
-        self._osl += sum(request.osl for request in tree.requests)
+        self._requests += len(played)
+        self._subagents += len({request.chain for request in played}) - 1
+        self._isl += sum(request.isl for request in played)
+        self._osl += sum(request.osl for request in played)
         self._longest = max(self._longest, tree.longest)
         return True
 

@@ -61,7 +61,10 @@ def mooncake_session(rows: Sequence[MooncakeRow], block_size: int, left_out: Cou
     recorded: list[RecordedRequest] = []
     for row in rows:
         last_s = recorded[-1].start_s if recorded else 0.0
-        start_s = last_s + row.delay / 1000 if row.delay is not None else (row.timestamp or last_s * 1000) / 1000
+        if row.delay is not None:
+            start_s = last_s + row.delay / 1000
+        else:
+            start_s = last_s if row.timestamp is None else row.timestamp / 1000
         if start_s < last_s:
             early_s = last_s - start_s
             raise ValueError(f"session {row.session_id!r}: a turn is {early_s:g} s before the one above; sort by time")
