@@ -73,6 +73,8 @@ class AcceptCriterion(ProfileTable):
             raise ValueError(f"{self.figure}: belongs to no load: leave out concurrency, rate, isl and osl")
         if kind.rule == "text" and not isinstance(self.equals, str):
             raise ValueError(f"{self.figure}: is a text: give equals = {str(self.equals)!r}")
+        if kind.rule != "text" and isinstance(self.equals, str):
+            raise ValueError(f"{self.figure}: is a number, not equals = {self.equals!r}")
         return self
 
 

@@ -73,6 +73,23 @@ def test_a_box_that_fails(capfd: pytest.CaptureFixture[str]) -> None:
     assert read_certificate(folder()).by == "A. Smith"
 
 
+def test_the_verdict_is_printed_though_its_report_cannot_be_written(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("box.toml").write_text(toml(document("box")))
+    assert accept("box.toml", "--junit", "nowhere/report.xml") == 1
+    captured = capfd.readouterr()
+    assert "\nPASS: " in captured.out
+    assert "--junit nowhere/report.xml: cannot be written" in captured.err
+
+
+def test_a_certificate_of_another_version_does_not_prevent_a_new_acceptance() -> None:
+    Path("box.toml").write_text(toml(document("box")))
+    older = Path("runs/20200101T000000Z-box-accept")
+    older.mkdir(parents=True)
+    (older / LINES).touch()
+    (older / CERTIFICATE).write_text('{"schema": "vramp.certificate/0"}')
+    assert accept("box.toml") == 0
+
+
 def _wrong_count() -> dict[str, object]:
     return {"figure": "gpus", "equals": 8, "source": "the order"}
 

@@ -30,6 +30,7 @@ def test_criteria_and_their_bounds() -> None:
         ([{"figure": "ttft_p99_ms", "at_least": 5}], "takes at_most, not at_least"),
         ([{"figure": "xids", "at_most": 5}], "none may occur"),
         ([{"figure": "driver", "equals": 570}], "is a text: give equals = '570.0'"),
+        ([{"figure": "gpus", "equals": "8"}], "gpus: is a number, not equals = '8'"),
         ([{"figure": "kv_cache_tokens", "at_least": 9, "at_most": 5}], "at_least = 9 is above at_most = 5"),
         ([{"figure": "gpus", "at_least": 1, "concurrency": 8}], "belongs to no load"),
         ([{"figure": "gpus", "at_least": 9}, {"figure": "gpus", "at_most": 5}], "at_least = 9 is above at_most = 5"),

@@ -127,9 +127,12 @@ def _demands(profile: Profile, like: Sequence[Path]) -> tuple[tuple[Demand, ...]
 def _unfinished(name: str) -> Path | None:
     """The newest acceptance of a profile, if it has no verdict yet."""
     newest = max((path.parent for path in RUNS.glob(f"*Z-{name}-accept*/{LINES}")), default=None)
-    if newest is not None and (newest / CERTIFICATE).exists() and read_certificate(newest).verdict != "inconclusive":
+    if newest is None or not (newest / CERTIFICATE).exists():
+        return newest
+    try:
+        return newest if read_certificate(newest).verdict == "inconclusive" else None
+    except ResultError:  # damaged, or of another version: no reason not to begin a new one
         return None
-    return newest
 
 
 def _progress(print_line: Callable[[str], None]) -> Callable[[AcceptView], None]:
@@ -153,16 +156,16 @@ def _progress(print_line: Callable[[str], None]) -> Callable[[AcceptView], None]
 def _conclude(folder: Path, options: argparse.Namespace, *, interrupted: bool) -> int:
     """Print what was judged and where it is; return the exit code."""
     certificate = read_certificate(folder)
-    if options.junit is not None:
-        write_junit(options.junit, certificate_suites(certificate))
-    if options.ctrf is not None:
-        write_ctrf(options.ctrf, certificate)
     lines = [criterion_line(criterion) for criterion in certificate.criteria]
     lines += [f"{'NOT TESTED':<12}  {words}" for words in certificate.not_tested]
     print_text(printable("\n".join([*lines, headline(certificate), *(f"  {why}" for why in certificate.reasons)])))
     print_status(f"certificate: {folder / PAGE}")
     if certificate.verdict == "inconclusive":
         print_status(f"vramp accept ... --resume {folder} goes on, and adds to it")
+    if options.junit is not None:
+        write_junit(options.junit, certificate_suites(certificate))
+    if options.ctrf is not None:
+        write_ctrf(options.ctrf, certificate)
     return INTERRUPTED if interrupted else EXIT_CODES[certificate.verdict]
 
 

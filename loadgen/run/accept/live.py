@@ -41,6 +41,7 @@ async def views(acceptance: Acceptance) -> AsyncIterator[AcceptView]:
         if not work.done():
             acceptance.apply(Abort())
         await asyncio.wait({work})  # no server may be left behind
+        work.exception()  # retrieved, or asyncio prints its traceback if the certificate cannot be written
         acceptance.write(Judged(unix_s=time.time()))
         certificate = await asyncio.to_thread(write_certificate, acceptance.folder)
         acceptance.close()
