@@ -34,7 +34,9 @@ _MAX_TASKS = 4_096
 _RAS_PORT = 28_028  # of NCCL from 2.24 on, and of RCCL, which listens on IPv6
 _RAS_HOSTS = ("127.0.0.1", "::1")
 _MAX_RAS_BYTES = 1 << 20
-_COUNTER = re.compile(r"^(\w[\w:]*(?:_total|_count|_sum)(?:\{[^}]*\})?) (\S+)$", re.MULTILINE)
+_COUNTER = re.compile(
+    r"^((?!process_|python_|http_)\w[\w:]*(?:_total|_count|_sum)(?:\{[^}]*\})?) (\S+)$", re.MULTILINE
+)  # not those of the process that answers, which works while the engine stands still
 
 
 class EvidenceError(VrampError):

@@ -15,6 +15,8 @@ from loadgen.run.evidence import Scene, gpu_table, take_evidence
 from loadgen.schema.samples import GpuProcess, GpuSample
 
 PAGE = 'vllm:generation_tokens_total{{engine="0"}} {tokens}\nvllm:prompt_tokens_total{{engine="0"}} 7\n'
+# Of the process that answers: it moves while the engine stands still.
+PAGE += "process_cpu_seconds_total {reading}\n"
 
 
 @pytest.fixture(autouse=True)
@@ -35,10 +37,11 @@ def server() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def pages(*tokens: int) -> object:
-    counts = iter(tokens)
+    readings = enumerate(tokens)
 
     async def page() -> str:
-        return PAGE.format(tokens=next(counts))
+        reading, count = next(readings)
+        return PAGE.format(tokens=count, reading=reading)
 
     return page
 
