@@ -98,10 +98,10 @@ class Accounting(RuleBasedStateMachine):
         stream = self.streams[worker].pop(which % len(self.streams[worker]))
         if how == "fail" or (how == "finish" and not stream.first_ns):
             stream.fail("reset", "gone")
-        elif how == "cancel":
-            stream.cancel(self.at_ns)
+        elif how == "finish":
+            stream.finish()
         else:
-            getattr(stream, how)()
+            getattr(stream, how)(self.at_ns)
         self.runs[worker][stream.stage].note_end(stream)
 
     @precondition(lambda self: self.index >= 0)
