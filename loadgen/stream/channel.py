@@ -303,6 +303,8 @@ class Channel:
         if stream.first_ns == 0:
             stream.record_first_token(stamp_ns, tokens, reasoning=is_reasoning(choice))
             self.output_began()
+            if stream.primes:
+                self._client.primed_output_tokens += tokens
             # Input tokens count once the prompt is processed, that is at the first token, as in the engine's counters.
             self._count_input(stream, stream.usage.prompt_tokens)
             return
@@ -438,9 +440,13 @@ class Channel:
         self._end_failed(stream, failed.kind, f"{failed.message}: {shown(strange)}" if strange else failed.message)
 
     def _complete(self, stream: Stream) -> None:
+        uncounted = stream.output_tokens - stream.tokens
         self._client.requests += 1
         # If the total came only at the end, each event has counted as a token until now.
-        self._client.output_tokens += stream.output_tokens - stream.tokens
+        self._client.output_tokens += uncounted
+        if stream.primes:
+            self._client.primed_requests += 1
+            self._client.primed_output_tokens += uncounted
         self._count_input(stream, stream.input_tokens)
         stream.finish()
         self._release(stream)
@@ -448,6 +454,8 @@ class Channel:
     def _count_input(self, stream: Stream, tokens: int | None) -> None:
         if tokens is not None:
             self._client.input_tokens += tokens - stream.counted_input
+            if stream.primes:
+                self._client.primed_input_tokens += tokens - stream.counted_input
             stream.counted_input = tokens
 
     def _end_refused(self, stream: Stream) -> None:

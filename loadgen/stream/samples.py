@@ -209,6 +209,9 @@ class ClientSamples(msgspec.Struct, eq=False):
     output_tokens: int = 0  # received since the worker started
     input_tokens: int = 0  # of prompts that the engine has processed, since the worker started
     requests: int = 0
+    primed_output_tokens: int = 0  # of these totals, what requests that prime a session's context have in them
+    primed_input_tokens: int = 0
+    primed_requests: int = 0
     reads: int = 0
     coalesced_reads: int = 0
     coalesced_ttfts: int = 0
@@ -220,6 +223,10 @@ class ClientSamples(msgspec.Struct, eq=False):
     read_lag_ns: list[int] = []  # of a sample of the stamped reads; under TLS, the event loop's lag instead
     send_lag_ns: list[int] = []
     drained: dict[str, int] = {}  # what the totals were at the last drain
+
+    @property
+    def output_tokens_of_load(self) -> int:
+        return self.output_tokens - self.primed_output_tokens
 
     def drain(self, cpu_ns: int, realtime_ns: int = 0, send_due: Callable[[], None] = lambda: None) -> ClientDelta:
         """Everything since the last drain, given the CPU time since then; `send_due` as in `StageSamples.drain`."""

@@ -56,6 +56,7 @@ class Stream:
     measured: bool = True  # sent while the window is open, and counted in `sent`
     first_wave: bool = False  # one of those that filled the closed loop all at once: its TTFT is kept apart
     request: tuple[int, int] = (0, 0)  # its number in the stage, and its turn in the conversation; see `StreamRow`
+    primes: bool = False  # only brings a session's context into the cache: in no figure but the client's own totals
     first_turn: bool | None = None  # of an agent in a session; None where the load is not sessions
     ceiling: Ceiling | None = None
     sent_ids: int | None = None  # token ids sent as its prompt; None if it was sent as text
@@ -291,7 +292,7 @@ class Stream:
             if self.first_turn is not None:
                 of_turn = samples.ttft_first_turn_ns if self.first_turn else samples.ttft_later_turns_ns
                 of_turn.append(self.ttft_ns)
-        else:
+        elif not self.primes:
             samples.warmup_ttft_ns.append(self.ttft_ns)
 
     def record_answer(self, stamp_ns: int) -> None:

@@ -127,16 +127,19 @@ class StageRun:
         """The next request as a stream; `intended_ns` is when the schedule wanted it (CLOCK_REALTIME)."""
         self._arriving -= 1
         samples, measured, first_turn, ceiling = self.samples, self._is_measured(), None, None
+        primes = False
         if self.sessions is None:
             turn, written = self._requests.take()
         else:
             due, ceiling = self.sessions.take()
-            turn, intended_ns, measured = Turn(due.session, due.request), due.at_ns, measured and not due.primes
+            turn, intended_ns, primes = Turn(due.session, due.request), due.at_ns, due.primes
+            measured = measured and not primes
             written, first_turn = self._requests.write(turn), self.sessions.is_first_turn(*turn)
         model, first_wave = self._requests.model(turn), self._first_wave_left > 0
         self._first_wave_left -= first_wave
         samples.first_wave += first_wave
-        self._count_sent(model, measured=measured)
+        if not primes:
+            self._count_sent(model, measured=measured)
         return Stream(
             stage=self.command.index,
             samples=samples,
@@ -145,6 +148,7 @@ class StageRun:
             measured=measured,
             first_wave=first_wave,
             request=turn,
+            primes=primes,
             first_turn=first_turn,
             ceiling=ceiling,
             pieces=[] if self.sessions is not None and self.sessions.keeps_answers else None,

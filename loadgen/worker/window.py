@@ -76,7 +76,12 @@ class Window:
         }
 
     def _counts(self) -> tuple[int, int, int]:
-        return self._client.requests, self._client.input_tokens, self._client.output_tokens
+        client = self._client
+        return (
+            client.requests - client.primed_requests,
+            client.input_tokens - client.primed_input_tokens,
+            client.output_tokens_of_load,
+        )
 
     def _integrate(self, now_ns: int) -> None:
         span_ns = now_ns - self._area_until_ns
@@ -126,7 +131,7 @@ class LoadBins:
         """The window has opened: count from here; see `note_held`."""
         self._held, self._nearest = held, self._nearest_to(held if sessions is None else sessions)
         self._since_ns = time.monotonic_ns()
-        self._tokens = self._client.output_tokens
+        self._tokens = self._client.output_tokens_of_load
         self._hits = {name: getattr(self._samples, name) for name in HIT_COUNTS}
 
     def note_held(self, held: int, sessions: int | None = None) -> None:
@@ -161,14 +166,14 @@ class LoadBins:
         now_ns = time.monotonic_ns()
         part.span_ns += now_ns - self._since_ns
         part.held_area_ns += self._held * (now_ns - self._since_ns)
-        part.output_tokens += client.output_tokens - self._tokens
+        part.output_tokens += client.output_tokens_of_load - self._tokens
         before, self._hits = self._hits, {name: getattr(samples, name) for name in HIT_COUNTS}
         part.hits = {name: part.hits.get(name, 0) + count - before[name] for name, count in self._hits.items()}
         for name in _TIMED:
             timed = getattr(samples, name)
             getattr(part, name).extend(timed)
             timed.clear()
-        self._since_ns, self._tokens = now_ns, client.output_tokens
+        self._since_ns, self._tokens = now_ns, client.output_tokens_of_load
 
     def _nearest_to(self, held: int) -> int:
         """The step whose share is nearest to `held`; of several such steps, the one nearest to the schedule's.

@@ -134,3 +134,14 @@ async def test_a_reset_of_an_idle_connection_is_sent_again_once(engine: Simulato
         engine.faults()
         assert run.count(0, "retried") > 0
         assert run.count(0, "completed") + run.count(0, "failed") == 60
+
+
+async def test_priming_is_in_no_throughput(engine: Simulator) -> None:
+    async with driven(engine, 1) as run:
+        begin(run, 0, 8, requests=40)
+        await run.until(lambda tick: tick.finished == 0)
+        stage = run.stages[0]
+        assert total_of(run, "primed") > 0
+        assert stage.counters["window_requests"] == run.count(0, "completed") == 40
+        assert stage.counters["window_output_tokens"] == run.count(0, "output_tokens")
+        assert run.count(0, "warmup") == 0
