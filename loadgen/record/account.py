@@ -18,7 +18,7 @@ from loadgen.schema.output import CanaryTraffic
 if TYPE_CHECKING:
     from loadgen.record.stage import StageRecord
 
-FIRST_TOKENS = ("ttft", "first_wave_ttft", "warmup_ttft")
+FIRST_TOKENS = ("ttft", "first_wave_ttft", "warmup_ttft", "priming_ttft")
 
 
 @dataclass(frozen=True, slots=True)

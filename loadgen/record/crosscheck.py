@@ -3,10 +3,10 @@
 The engine counts everything between two readings. Its figures are compared with the client's only if both cover the
 same streams: nothing was open at either reading, here or at the server, and both saw as many first tokens. If streams
 were open at the end of a stage, it is compared together with others (`loadgen.record.account`). The client's mean
-TTFT is over all streams, including warm-up, first wave and canaries. Totals require that no stream failed, and for a
-stage alone that there was no warm-up; canaries are subtracted from the engine's. `why` says why something is not
-compared, which is not a disagreement. Implausible figures of the engine (`EngineStage.doubts`) and what it served to
-others are not compared.
+TTFT is over all streams, including warm-up, priming of sessions, first wave and canaries. Totals require that no stream
+failed, and for a stage alone that there was no warm-up or priming; canaries are subtracted from the engine's. `why`
+says why something is not compared, which is not a disagreement. Implausible figures of the engine
+(`EngineStage.doubts`) and what it served to others are not compared.
 """
 
 from __future__ import annotations
@@ -189,9 +189,11 @@ def _ttft_words(ours: ClientAccount, outside_ms: float | None, server_ms: float 
 def _other_requests(ours: ClientAccount) -> str | None:
     """Why the totals do not cover the same requests; None if they do."""
     counters, theirs = ours.counters, ours.engine.ttft_count
+    primed = any(stage.metrics.sessions and stage.metrics.sessions["primed"] for stage in ours.stages)
     reasons = (
         (_open_around(ours), True),
         ("warm-up is in the server's only", counters["warmup"] > 0 and not ours.is_span),
+        ("requests that prime sessions are in the server's only", primed and not ours.is_span),
         *((words, holds) for words, holds in _lost(ours) if not words.startswith("times")),
         ("the server reported no usage, events were counted", counters["counted_by_events"] > 0),
         (_others_words(ours, ours.requests), (theirs or 0) > ours.requests + ours.canaries.requests),

@@ -73,7 +73,8 @@ class StageSamples(StageCounts, msgspec.Struct):
 
     # Samples for the histograms of the same names. `censored`: waits of streams that were still waiting when the window
     # closed, or the client hung up. `failed`: of streams that failed later, which are in the other histogram, too.
-    # `warmup`: for the time series only. `turn`, `session`, `e2e_per_token`: only if the load is sessions.
+    # `warmup`: for the time series only; `priming`: for comparing with the engine only. `turn`, `session`,
+    # `e2e_per_token`: only if the load is sessions.
     ttft_ns: list[int] = []
     ttft_from_intended_ns: list[int] = []
     ttft_censored_ns: list[int] = []
@@ -96,6 +97,7 @@ class StageSamples(StageCounts, msgspec.Struct):
     session_time_censored_ns: list[int] = []
     warmup_ttft_ns: list[int] = []
     warmup_tpot_ns: list[int] = []
+    priming_ttft_ns: list[int] = []
 
     def open(self) -> None:
         """Begin to measure; what was timed so far is warm-up."""

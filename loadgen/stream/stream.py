@@ -292,8 +292,8 @@ class Stream:
             if self.first_turn is not None:
                 of_turn = samples.ttft_first_turn_ns if self.first_turn else samples.ttft_later_turns_ns
                 of_turn.append(self.ttft_ns)
-        elif not self.primes:
-            samples.warmup_ttft_ns.append(self.ttft_ns)
+        else:
+            (samples.priming_ttft_ns if self.primes else samples.warmup_ttft_ns).append(self.ttft_ns)
 
     def record_answer(self, stamp_ns: int) -> None:
         """Record the first output after the reasoning."""

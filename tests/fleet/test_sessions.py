@@ -9,7 +9,7 @@ import pytest
 
 from loadgen.fleet.tick import FleetTick
 from loadgen.schema.deltas import SESSION_COUNTERS
-from loadgen.stream.request import SessionHeaders, common_fields, request_template
+from loadgen.stream.request import RequestTemplate, SessionHeaders, common_fields, request_template
 from loadgen.workload.sessions.data import SessionData, Sessions
 from loadgen.workload.sessions.play import PlayRules
 from loadgen.workload.work import Work
@@ -31,6 +31,14 @@ WHOLE = msgspec.structs.replace(SHORT, start=None)
 
 def begin(run: Driven, index: int, live: int, sessions: Sessions = SHORT, **parts: Any) -> None:
     run.begin(index, concurrency=live, work=Work(sessions=sessions), **parts)
+
+
+def with_usage(engine: Simulator) -> RequestTemplate:
+    names = SessionHeaders(session="X-Session-ID", parent="X-Parent-Session-ID", root="X-Root")
+    usage = {"stream_options": {"include_usage": True}, "ignore_eos": True}
+    fields = common_fields("completions", model="simulator", temperature=0.0, options=usage, extra={})
+    plain = request_template(engine.url, "completions", fields, osl=1, api_key=None)
+    return msgspec.structs.replace(plain, headers=names)
 
 
 def live(tick: FleetTick) -> int:
@@ -106,11 +114,7 @@ async def test_hits_are_those_that_the_server_counted() -> None:
     """The engine says how much of each prompt it had cached, and forgets nothing of these sessions."""
     with simulator("--enable-prompt-tokens-details") as telling:
         async with driven(telling, 2) as run:
-            names = SessionHeaders(session="X-Session-ID", parent="X-Parent-Session-ID", root="X-Root")
-            usage = {"stream_options": {"include_usage": True}, "ignore_eos": True}
-            fields = common_fields("completions", model="simulator", temperature=0.0, options=usage, extra={})
-            plain = request_template(telling.url, "completions", fields, osl=1, api_key=None)
-            run.templates = [msgspec.structs.replace(plain, headers=names)]
+            run.templates = [with_usage(telling)]
             begin(run, 0, 6, WHOLE, requests=150)
             await run.until(lambda tick: tick.finished == 0)
             truth = telling.client.get("/truth/sessions").json()
@@ -136,12 +140,16 @@ async def test_a_reset_of_an_idle_connection_is_sent_again_once(engine: Simulato
         assert run.count(0, "completed") + run.count(0, "failed") == 60
 
 
-async def test_priming_is_in_no_throughput(engine: Simulator) -> None:
-    async with driven(engine, 1) as run:
-        begin(run, 0, 8, requests=40)
-        await run.until(lambda tick: tick.finished == 0)
-        stage = run.stages[0]
-        assert total_of(run, "primed") > 0
-        assert stage.counters["window_requests"] == run.count(0, "completed") == 40
-        assert stage.counters["window_output_tokens"] == run.count(0, "output_tokens")
-        assert run.count(0, "warmup") == 0
+async def test_priming_is_in_no_throughput_and_no_hits() -> None:
+    with simulator("--enable-prompt-tokens-details") as telling:
+        async with driven(telling, 1) as run:
+            run.templates = [with_usage(telling)]
+            begin(run, 0, 8, requests=40)
+            await run.until(lambda tick: tick.finished == 0)
+            stage = run.stages[0]
+            assert total_of(run, "primed") == stage.latency["priming_ttft"].count > 0
+            assert stage.counters["window_requests"] == run.count(0, "completed") == 40
+            assert stage.counters["window_output_tokens"] == run.count(0, "output_tokens")
+            # The rate of cached tokens is this rate times the share of these hits.
+            assert stage.counters["window_input_tokens"] == run.count(0, "cached_input_tokens")
+            assert run.count(0, "warmup") == 0

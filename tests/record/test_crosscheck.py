@@ -10,7 +10,7 @@ from loadgen.record.account import account_of_span
 from loadgen.record.crosscheck import truth_check, truth_verdicts, unintended_hits
 from loadgen.record.record import Record
 from loadgen.record.stage import StageRecord
-from loadgen.schema.deltas import ClientDelta, EncodedHistogram, StageDelta
+from loadgen.schema.deltas import ClientDelta, EncodedHistogram, SessionCounts, StageDelta
 from loadgen.schema.engine import EngineLatencyMs, EngineStage, OthersTraffic, SpecDecode
 from loadgen.schema.journal import EngineMeasured, Line, StageStarted, Ticked
 from loadgen.schema.output import CanaryTraffic
@@ -134,6 +134,14 @@ def test_totals_are_compared_although_the_ttft_is_implausible() -> None:
 def test_totals_that_lack_streams_are_not_compared(said: dict[str, Any], why: str) -> None:
     check = truth_check(client(**{"output_tokens": 1} | said), ENGINE)
     assert (check.agrees, check.why) == (True, f"totals not compared: {why}")
+
+
+def test_totals_without_the_requests_that_prime_are_not_compared() -> None:
+    stage = client(output_tokens=1)
+    stage.metrics.add(StageDelta(sessions=SessionCounts(primed=2)))
+    check = truth_check(stage, ENGINE)
+    why = "totals not compared: requests that prime sessions are in the server's only"
+    assert (check.agrees, check.why) == (True, why)
 
 
 def test_input_that_the_server_does_not_report_is_not_compared() -> None:
