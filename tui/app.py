@@ -95,7 +95,9 @@ class TerminalDriver(LinuxDriver):
             return
         # The stream that Textual writes to; its own writer thread also starts, but is given nothing to write.
         assert sys.__stderr__ is not None
-        self._writer = NonBlockingWriter(sys.__stderr__, caught_up=self._caught_up, gone=_hang_up)
+        # As the kernel does for a session leader when its terminal closes; we may not be the leader.
+        hang_up = partial(signal.raise_signal, signal.SIGHUP)
+        self._writer = NonBlockingWriter(sys.__stderr__, caught_up=self._caught_up, gone=hang_up)
         super().start_application_mode()  # type: ignore[no-untyped-call]  # Textual gave it no types
 
     def write(self, data: str) -> None:
@@ -111,11 +113,6 @@ class TerminalDriver(LinuxDriver):
 
     def _caught_up(self) -> None:
         self.send_message(CaughtUp())
-
-
-def _hang_up() -> None:
-    """Raise SIGHUP, as the kernel does for a session leader when its terminal closes; we may not be the leader."""
-    signal.raise_signal(signal.SIGHUP)
 
 
 class Cockpit(App[None]):
@@ -154,7 +151,7 @@ class Cockpit(App[None]):
         self.config = config
         self._toasts: dict[str, float] = {}  # the messages on the screen, and until when
         # The screen of the run on display.
-        self._run_screen = CockpitScreen(run, watching=watching, read_only=read_only) if run is not None else None
+        self._run_screen = None if run is None else CockpitScreen(run, watching=watching, read_only=read_only)
         self._feed: Worker[None] | None = None
         self._accept_screen = accept_screen
         self._accepting: asyncio.Task[None] | None = None
@@ -288,7 +285,7 @@ class Cockpit(App[None]):
             self._complain("Cannot be started", error)
             return
         self.runs.append(run)
-        self._show(run)
+        self._show(CockpitScreen(run))
 
     def on_past_screen_open(self, message: PastScreen.Open) -> None:
         if self._run_screen is not None:
@@ -300,19 +297,12 @@ class Cockpit(App[None]):
         except VrampError as error:
             self._complain("Cannot be opened", error)
             return
-        self._show(control, watching=True, read_only=live)
+        self._show(CockpitScreen(control, watching=True, read_only=live))
 
-    def _show(
-        self,
-        control: RunControl,
-        *,
-        watching: bool = False,
-        read_only: bool = False,
-        leave: Callable[[], object] | None = None,
-    ) -> None:
-        self._run_screen = CockpitScreen(control, watching=watching, read_only=read_only, leave=leave)
-        self.push_screen(self._run_screen)
-        self._feed = self._follow(self._run_screen)
+    def _show(self, screen: CockpitScreen) -> None:
+        self._run_screen = screen
+        self.push_screen(screen)
+        self._feed = self._follow(screen)
 
     async def action_to_picker(self) -> None:
         """Go back to the list that the run was chosen from, unless the run was started here and is live."""
@@ -360,7 +350,8 @@ class Cockpit(App[None]):
 
     def on_accept_screen_watch(self, message: AcceptScreen.Watch) -> None:
         if self._run_screen is None:
-            self._show(RemoteRun(message.folder, steers=False), watching=True, read_only=True, leave=self._back)
+            run = RemoteRun(message.folder, steers=False)
+            self._show(CockpitScreen(run, watching=True, read_only=True, leave=self._back))
 
     def _back(self) -> None:
         """Go back from the run to its acceptance."""

@@ -53,8 +53,9 @@ def config_path() -> Path:
     return xdg_path("XDG_CONFIG_HOME", ".config", "config.toml")
 
 
-def read_config(path: Path) -> Config:
-    """Read the settings, or return the defaults if there is no file; raises `ProfileError` with file, key and value."""
+def read_config(path: Path | None = None) -> Config:
+    """Return the settings, the defaults if there is no file; raises `ProfileError` with file, key and value."""
+    path = path or config_path()
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:

@@ -7,65 +7,47 @@ chart can be told apart with any kind of colour blindness, and differ in ink: no
 
 from __future__ import annotations
 
+from typing import Any
+
 from textual.theme import Theme
 
-SERIES = {
-    "series-throughput": "#3fcf9b",
-    "series-p50": "#6cb6ff",
-    "series-p99": "#e6a86b",
-    "series-held": "#dfe5ec",
-    "series-running": "#3fcf9b",
-    "series-waiting": "#c792ea",
-    "series-kv": "#d7ba7d",
-    "series-busy": "#3fcf9b",
-    "series-power": "#f0b35f",
-    "series-heat": "#d9659c",
-    "series-hbm": "#5b9bff",
+# Each colour, and its stand-in on terminals of 16, chosen by hand: the nearest would be white for several series.
+_SERIES = {
+    "throughput": ("#3fcf9b", "#55ff55"),
+    "p50": ("#6cb6ff", "#55ffff"),
+    "p99": ("#e6a86b", "#ffff55"),
+    "held": ("#dfe5ec", "#ffffff"),
+    "running": ("#3fcf9b", "#55ff55"),
+    "waiting": ("#c792ea", "#ff55ff"),
+    "kv": ("#d7ba7d", "#ffff55"),
+    "busy": ("#3fcf9b", "#55ff55"),
+    "power": ("#f0b35f", "#ffff55"),
+    "heat": ("#d9659c", "#ff55ff"),
+    "hbm": ("#5b9bff", "#55ffff"),
 }
+_THEME = {
+    "primary": ("#6cb6ff", "#55ffff"),
+    "secondary": ("#3fcf9b", "#55ff55"),
+    "accent": ("#8ab4f8", "#55ffff"),
+    "warning": ("#e3b341", "#ffff55"),
+    "error": ("#ff6b6b", "#ff5555"),
+    "success": ("#3fcf9b", "#55ff55"),
+    "foreground": ("#d5dbe3", "#ffffff"),
+    "background": ("#11151a", "#000000"),
+    "surface": ("#161b22", "#000000"),
+    "panel": ("#2b333d", "#555555"),
+}
+_CURSOR = {
+    "block-cursor-background": ("#2f4a68", "#0000aa"),
+    "block-cursor-foreground": ("#d5dbe3", "#ffffff"),
+}
+
+
+def _theme(place: int) -> Theme:
+    colours: dict[str, Any] = {name: both[place] for name, both in _THEME.items()}
+    return Theme(name="vramp", variables={name: both[place] for name, both in _CURSOR.items()}, **colours)
+
+
+SERIES, SERIES_OF_16 = ({f"series-{name}": both[place] for name, both in _SERIES.items()} for place in (0, 1))
 """Variables that every theme gets, not only ours."""
-
-COCKPIT = Theme(
-    name="vramp",
-    primary="#6cb6ff",
-    secondary="#3fcf9b",
-    accent="#8ab4f8",
-    warning="#e3b341",
-    error="#ff6b6b",
-    success="#3fcf9b",
-    foreground="#d5dbe3",
-    background="#11151a",
-    surface="#161b22",
-    panel="#2b333d",
-    dark=True,
-    variables={"block-cursor-background": "#2f4a68", "block-cursor-foreground": "#d5dbe3"},
-)
-
-SERIES_OF_16 = {
-    "series-throughput": "#55ff55",
-    "series-p50": "#55ffff",
-    "series-p99": "#ffff55",
-    "series-held": "#ffffff",
-    "series-running": "#55ff55",
-    "series-waiting": "#ff55ff",
-    "series-kv": "#ffff55",
-    "series-busy": "#55ff55",
-    "series-power": "#ffff55",
-    "series-heat": "#ff55ff",
-    "series-hbm": "#55ffff",
-}
-COCKPIT_OF_16 = Theme(
-    name="vramp",
-    primary="#55ffff",
-    secondary="#55ff55",
-    accent="#55ffff",
-    warning="#ffff55",
-    error="#ff5555",
-    success="#55ff55",
-    foreground="#ffffff",
-    background="#000000",
-    surface="#000000",
-    panel="#555555",
-    dark=True,
-    variables={"block-cursor-background": "#0000aa", "block-cursor-foreground": "#ffffff"},
-)
-"""The same for terminals of 16 colours, chosen by hand: the nearest to ours would be white for several series."""
+COCKPIT, COCKPIT_OF_16 = _theme(0), _theme(1)

@@ -63,11 +63,11 @@ def accept(words: list[str]) -> int:
 def _in_cockpit(acceptance: Acceptance) -> bool:
     """Carry it out on the screen; return True if a signal ended it."""
     from tui.app import Cockpit, open_cockpit
-    from tui.config import config_path, read_config
+    from tui.config import read_config
     from tui.screens.accept import AcceptScreen
 
     screen = AcceptScreen(acceptance.folder, views(acceptance), acceptance.apply)
-    return open_cockpit(Cockpit(accept_screen=screen, config=read_config(config_path())))
+    return open_cockpit(Cockpit(accept_screen=screen, config=read_config()))
 
 
 def accept_parser() -> argparse.ArgumentParser:

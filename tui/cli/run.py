@@ -141,10 +141,10 @@ def show_cockpit(document: Mapping[str, Any], where: str, options: argparse.Name
         return run_headless(document, where, options)
     with _opening(document.get("name", where)):
         from tui.app import Cockpit
-        from tui.config import config_path, read_config
+        from tui.config import read_config
 
         run = make_run(document, where, options, hold_open=True)
-        cockpit = Cockpit(run, orphans=_orphans(), config=read_config(config_path()))
+        cockpit = Cockpit(run, orphans=_orphans(), config=read_config())
     return _open(cockpit)
 
 
@@ -153,15 +153,14 @@ def _pick(options: argparse.Namespace) -> int:
     with _opening("profiles"):
         from tui.app import Cockpit
         from tui.catalog import StartChoice
-        from tui.config import config_path, read_config
+        from tui.config import read_config
 
     def chosen(choice: StartChoice) -> Run:
         changed = {"variant": choice.variant, "url": choice.url}
         return make_run(choice.document, choice.where, argparse.Namespace(**vars(options) | changed), hold_open=True)
 
-    config = read_config(config_path())
-    cockpit = Cockpit(make_run=chosen, api_key_env=options.api_key_env, orphans=_orphans(), config=config)
-    return _open(cockpit)
+    app = Cockpit(make_run=chosen, api_key_env=options.api_key_env, orphans=_orphans(), config=read_config())
+    return _open(app)
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ from tui.cli.options import (
     port_of,
     print_status,
 )
-from tui.config import config_path, read_config
+from tui.config import read_config
 from tui.terminal import plain_reason
 
 _WEB_DRIVER = "TEXTUAL_DRIVER"  # set by textual-serve for the process of each browser, whose screen is a pipe
@@ -81,8 +81,8 @@ def live_folder(text: str | None) -> Path:
 async def _watch(folder: Path, *, steers: bool) -> None:
     from tui.app import Cockpit
 
-    config = read_config(config_path())
-    cockpit = Cockpit(RemoteRun(folder, steers=steers), watching=True, read_only=not steers, config=config)
+    run = RemoteRun(folder, steers=steers)
+    cockpit = Cockpit(run, watching=True, read_only=not steers, config=read_config())
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, cockpit.exit)
     await cockpit.run_async()
@@ -107,7 +107,7 @@ def replay(words: list[str]) -> int:
         )
     from tui.app import Cockpit, open_cockpit
 
-    cockpit = Cockpit(played, watching=True, config=read_config(config_path()))
+    cockpit = Cockpit(played, watching=True, config=read_config())
     open_cockpit(cockpit)
     return 0
 
