@@ -8,6 +8,7 @@ was the limit, a stage that was cut short, fewer starts than planned. What a box
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -221,7 +222,11 @@ def _verdict(phases: Sequence[PhaseRecord], criteria: Sequence[Criterion]) -> tu
             return outcome, reasons
     if not criteria:
         return "inconclusive", ("nothing was judged",)
-    return "pass", (f"all of {len(criteria)} criteria passed",)
+    return "pass", (_all_passed(len(criteria)),)
+
+
+def _all_passed(count: int) -> str:
+    return "its only criterion passed" if count == 1 else f"all {count} criteria passed"
 
 
 def _reasons(outcome: Outcome, phases: Sequence[PhaseRecord], criteria: Sequence[Criterion]) -> tuple[str, ...]:
@@ -258,7 +263,7 @@ def _phase(name: PhaseName, evidence: AcceptEvidence, criteria: Sequence[Criteri
 def _phase_state(known: PhaseEvidence, criteria: Sequence[Criterion]) -> tuple[PhaseState, str]:
     bad = [one for one in criteria if one.outcome == "fail"]
     if bad:
-        return "fail", f"{len(bad)} of {len(criteria)} criteria failed"
+        return "fail", f"{_of_criteria(len(bad), criteria)} failed"
     if known.ended is None:
         return "inconclusive", "it was interrupted" if known.began_s else "it has not begun"
     if known.ended.state == "failed":
@@ -267,8 +272,12 @@ def _phase_state(known: PhaseEvidence, criteria: Sequence[Criterion]) -> tuple[P
         return "skipped", known.ended.reason
     unknown = sum(one.outcome == "inconclusive" for one in criteria)
     if unknown:
-        return "inconclusive", f"{unknown} of {len(criteria)} criteria are inconclusive"
-    return "pass", f"all of {len(criteria)} criteria passed" if criteria else "carried out; nothing was demanded"
+        return "inconclusive", f"{_of_criteria(unknown, criteria)} {'is' if unknown == 1 else 'are'} inconclusive"
+    return "pass", _all_passed(len(criteria)) if criteria else "carried out; nothing was demanded"
+
+
+def _of_criteria(count: int, criteria: Sequence[Criterion]) -> str:
+    return f"{count} of {len(criteria)} {'criterion' if len(criteria) == 1 else 'criteria'}"
 
 
 def _judged(found: Mapping[Demand, CriterionEvidence], evidence: AcceptEvidence) -> tuple[Criterion, ...]:
@@ -304,17 +313,22 @@ def _criterion(demand: Demand, one: CriterionEvidence, held: Held | None, level:
             starts=one.starts,
             needs=one.needs,
         )
-    low, high = one.trial.ends(held.level, level.not_pass)
+    lowest, highest = _possible(demand)
+    low, high = (
+        min(highest, max(lowest, _SCALES[demand.rule] * end)) for end in one.trial.ends(held.level, level.not_pass)
+    )
+    to_fail, to_pass = 1 - held.level, 1 - level.not_pass
+    confidences = (to_fail, to_pass) if demand.direction == "at_most" else (to_pass, to_fail)
     outcome = one.outcome or outcome_of(one.trial, held, level)
-    scale = _SCALES[demand.rule]
     return Criterion(
         demand=demand,
         outcome=outcome,
-        reason=one.reason if one.outcome else _sentence(demand, outcome, scale * low, scale * high),
+        reason=one.reason if one.outcome else _sentence(demand, outcome, (low, high), confidences),
         observed=one.observed,
-        low=scale * low,
-        high=scale * high,
-        confidence=1 - held.level,
+        low=low,
+        high=high,
+        low_confidence=confidences[0],
+        high_confidence=confidences[1],
         spread=one.trial.spread,
         samples=one.samples,
         starts=one.starts,
@@ -327,22 +341,38 @@ def _criterion(demand: Demand, one: CriterionEvidence, held: Held | None, level:
 _SCALES = {"mean": 1.0, "share": 100.0, "trend": 100.0}  # of trials, which know shares, not percent
 
 
+def _possible(demand: Demand) -> tuple[float, float]:
+    """The lowest and the highest value that a figure can have, at which an end of its interval is cut off."""
+    if demand.rule == "trend":
+        return -100.0, math.inf
+    return 0.0, 100.0 if demand.unit == "%" else math.inf
+
+
 def edge_of(demand: Demand) -> float:
     """The bound with its margin: the last good value."""
     assert isinstance(demand.bound, int | float)
     return demand.bound + demand.margin if demand.direction == "at_most" else demand.bound - demand.margin
 
 
-def _sentence(demand: Demand, outcome: Outcome, low: float, high: float) -> str:
-    edge = f"{significant(edge_of(demand))} {demand.unit}".strip()
-    interval = f"{significant(low)} to {significant(high)} {demand.unit}".strip()
+def _sentence(demand: Demand, outcome: Outcome, ends: tuple[float, float], confidences: tuple[float, float]) -> str:
+    """The interval, each end with its confidence, and where it lies."""
+    edge, is_upper = f"{significant(edge_of(demand))} {demand.unit}".strip(), demand.direction == "at_most"
+    low, high = (
+        "" if end in _possible(demand) else f" ({100 * confidence:.5g} %)"
+        for end, confidence in zip(ends, confidences, strict=True)
+    )
+    interval = f"{significant(ends[0])}{low} to " + f"{significant(ends[1])} {demand.unit}".strip() + high
     match outcome:
         case "pass":
-            return f"{interval}: all within {edge}"
+            return f"{interval}: all {'at most' if is_upper else 'at least'} {edge}"
         case "fail":
-            return f"{interval}: all beyond {edge}"
+            return f"{interval}: all {'above' if is_upper else 'below'} {edge}"
         case _:
-            return f"{interval}: {edge} lies within" if low <= edge_of(demand) <= high else f"{interval}: not sure yet"
+            return (
+                f"{interval}: {edge} lies within"
+                if ends[0] <= edge_of(demand) <= ends[1]
+                else f"{interval}: not sure yet"
+            )
 
 
 # The rules.

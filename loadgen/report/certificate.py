@@ -111,15 +111,16 @@ def certificate_text(certificate: Certificate) -> str:
 
 
 def headline(certificate: Certificate) -> str:
-    """The verdict, of what, and how many criteria came to what."""
+    """The verdict, the phases that it is about unless they are all, of what, and how many criteria came to what."""
     box = certificate.box
-    where = "an unknown box" if box is None else box.host
+    where = "box not identified" if box is None else box.host
+    carried_out = [phase.name for phase in certificate.phases if phase.state != "skipped"]
+    about = f" for {', '.join(carried_out)} only" if 0 < len(carried_out) < len(PHASES) else ""
     model = f", {certificate.model}" if certificate.model else ""
     counts = Counter(one.outcome for one in certificate.criteria)
     words = ", ".join(f"{counts[outcome]} {word}" for outcome, word in _COUNTED.items() if counts[outcome])
-    return one_line(
-        f"{certificate.verdict.upper()}: {where}, profile {certificate.profile}{model} ({words or 'no criterion'})"
-    )
+    of = f"{where}, profile {certificate.profile}{model} ({words or 'no criterion'})"
+    return one_line(f"{certificate.verdict.upper()}{about}: {of}")
 
 
 def _box(certificate: Certificate) -> Iterator[Note]:

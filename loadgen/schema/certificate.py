@@ -213,9 +213,10 @@ class Criterion(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None = None  # ends of the interval of the true value
     high: float | None = None
     no_interval: str = ""  # why an end is null
-    confidence: float | None = None
-    """Of the end that must lie beyond the bound to fail, after the correction for several criteria; the other end has
-    the certificate's `pass_confidence`."""
+    low_confidence: float | None = None
+    """That the true value is not below `low`. The end that must lie beyond the bound to fail is corrected for several
+    criteria; both are for the number of judgements so far."""
+    high_confidence: float | None = None  # that it is not above `high`
     spread: Spread | None = None  # how much starts differ, as it entered the interval
     starts: int = 0  # those that count
     values: tuple[float, ...] = ()  # of each of them

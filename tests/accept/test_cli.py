@@ -40,12 +40,12 @@ def test_interrupted_it_is_inconclusive_and_passes_when_it_goes_on(capfd: pytest
         process.send_signal(signal.SIGINT)
         words, out = process.stderr.read(), process.stdout.read()
     assert process.returncode == 130
-    assert "\nINCONCLUSIVE: " in out
+    assert "\nINCONCLUSIVE for output only: " in out
     assert f"--resume {folder()} goes on" in words
 
     assert accept("box.toml", "--resume", str(folder())) == 0
     captured = capfd.readouterr()
-    assert "\nPASS: " in captured.out
+    assert "\nPASS for output only: " in captured.out
     assert "phase output: " in captured.err and "run 02-output" in captured.err
     assert [made.folder for made in lines_of(folder(), RunMade)] == ["01-output", "02-output"]
     assert accept("--verify", str(folder())) == 0
@@ -77,7 +77,7 @@ def test_the_verdict_is_printed_though_its_report_cannot_be_written(capfd: pytes
     Path("box.toml").write_text(toml(document("box")))
     assert accept("box.toml", "--junit", "nowhere/report.xml") == 1
     captured = capfd.readouterr()
-    assert "\nPASS: " in captured.out
+    assert "\nPASS for box only: " in captured.out
     assert "--junit nowhere/report.xml: cannot be written" in captured.err
 
 

@@ -51,6 +51,25 @@ def test_the_interval_decides(scales: tuple[float, ...], outcome: str) -> None:
     assert bool(one.needs) is (outcome == "inconclusive")
 
 
+def test_an_interval_is_said_by_its_side_and_its_confidences() -> None:
+    rate = {"figure": "output_tokens_per_s", "source": "a test"}
+
+    def reason(bound: float) -> str:
+        return criterion(
+            certified(*box((1.0, 1.01, 1.02), criteria=[{**rate, "at_least": bound}])), rate["figure"]
+        ).reason
+
+    assert criterion(certified(*box((1.0, 1.01, 1.02))), TTFT).reason.endswith(" ms (97.5 %): all at most 150 ms")
+    assert criterion(certified(*box((2.0, 2.01, 2.0))), TTFT).reason.endswith(": all above 150 ms")
+    assert reason(10).endswith(": all at least 10.0 tok/s") and " (97.5 %) to " in reason(10)
+    assert reason(1e6).endswith(": all below 1,000,000 tok/s")
+
+
+def test_no_latency_is_below_0() -> None:
+    one = criterion(certified(*box((0.5, 1.5), starts=2)), TTFT)
+    assert (one.outcome, one.low) == ("inconclusive", 0.0) and one.reason.startswith("0.00 to ")
+
+
 def test_two_starts_cannot_fail_a_box_unless_their_spread_is_known() -> None:
     scales = (1.6, 1.63)
     known: dict[str, Any] = {"start_spread": "2%", "start_spread_source": "eight boxes"}
@@ -99,7 +118,7 @@ def test_judging_again_spends_less_once_there_is_more() -> None:
     lines, results = box((1.0, 1.01, 1.02))
     made = RunMade(unix_s=1.7e9, phase="performance", folder="performance-1", start=1)
     first, same, more = (
-        criterion(certified([*lines, *added], results), TTFT).confidence or 0.0
+        criterion(certified([*lines, *added], results), TTFT).low_confidence or 0.0
         for added in ([], [Judged(1.7e9)], [made, Judged(1.7e9)])
     )
     assert first == same < more

@@ -7,19 +7,21 @@ from xml.etree import ElementTree as xml
 import pytest
 from msgspec.structs import replace
 
+from loadgen.criteria import PHASES
 from loadgen.report.certificate import (
     certificate_suites,
     certificate_text,
     criterion_line,
     ctrf_json,
     demanded,
+    headline,
     place_of,
 )
 from loadgen.report.html.certificate import certificate_page, write_certificate
 from loadgen.report.junit import junit_xml
 from loadgen.schema.certificate import Certificate
 from loadgen.store.acceptance import verify
-from tests.accept.evidence import box, certified, criterion, of_phase, written
+from tests.accept.evidence import box, certified, counts, criterion, of_phase, written
 
 ROW = {"figure": "ttft_p99_ms", "at_most": 125, "margin": "4%", "source": "<b>agreement</b>"}
 INCONCLUSIVE = (1.1, 1.25, 1.25)
@@ -34,8 +36,16 @@ def test_every_format_names_every_criterion(certificate: Certificate) -> None:
     texts = [certificate_text(certificate), certificate_page(certificate), ctrf_json(certificate)]
     for one in certificate.criteria:
         assert all(one.demand.figure in text for text in texts)
-    assert texts[0].startswith("INCONCLUSIVE: box-1, profile box, some/model")
+    assert texts[0].startswith("INCONCLUSIVE for performance only: box-1, profile box, some/model")
     assert "box: not asked for" in texts[0]
+
+
+def test_the_headline_names_phases_unless_all_were_carried_out() -> None:
+    alone = certified(of_phase("burn-in", counts("burn-in", "gpu_resets", 0)), {})
+    assert headline(alone) == "PASS for burn-in only: box not identified, profile box (1 passed)"
+    assert (*alone.reasons, alone.phases[0].reason) == ("its only criterion passed",) * 2
+    every = [replace(alone.phases[0], name=name) for name in PHASES]
+    assert headline(replace(alone, phases=tuple(every))).startswith("PASS: ")
 
 
 def test_the_line_of_a_criterion(certificate: Certificate) -> None:

@@ -26,4 +26,4 @@ def test_watching_its_run_and_leaving(tmp_path: Path) -> None:
     (folder,) = (tmp_path / "runs").glob("*-accept")
     assert len(lines_of(folder, RunMade)) == 1
     assert read_certificate(folder).verdict == "inconclusive"
-    assert b"\nINCONCLUSIVE: " in terminal.seen and b"--resume" in terminal.seen
+    assert b"\nINCONCLUSIVE for burn-in only: " in terminal.seen and b"--resume" in terminal.seen

@@ -124,7 +124,7 @@ def phase_detail(view: AcceptView, phase: PhaseRecord, width: int) -> Rows:
         titled(phase.name, ((state, _ROLES[state]),), width),
         *wrapped(PHASES[phase.name], width - 1, "dim"),
         (),
-        *wrapped(phase.reason, width - 1, "text"),
+        *(() if state in ("running", "waiting") else wrapped(phase.reason, width - 1, "text")),
         *live,
         *(((f" {fmt.plain(folder)}/", "text"),) for folder in phase.runs),
     ]

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from loadgen.run.operations import Abort, Operation, Stop
@@ -18,7 +18,7 @@ from tests.tui.cockpit import rows_of
 from tests.tui.scripted import running
 from tests.tui.test_goldens import compare
 from tui.app import Cockpit
-from tui.panels.accept import bar
+from tui.panels.accept import bar, phase_detail
 from tui.screens.accept import AcceptScreen
 from tui.screens.dialogs import AskLeave
 
@@ -42,24 +42,15 @@ TTFT = Criterion(
     starts=2,
     samples=1480,
 )
-RATE = Criterion(
-    demand=Demand(
-        phase="performance",
-        figure="output_tokens_per_s",
-        unit="tok/s",
-        rule="mean",
-        load="conc 8, ISL 512, OSL 64",
-        direction="at_least",
-        bound=1000.0,
-        source="published",
+RATE = replace(
+    TTFT,
+    demand=replace(
+        TTFT.demand, figure="output_tokens_per_s", unit="tok/s", direction="at_least", bound=1000.0, margin=0.0
     ),
     outcome="inconclusive",
-    reason="the interval holds the bound",
     observed=1010.0,
     low=930.0,
     high=1090.0,
-    starts=2,
-    needs="two more starts",
 )
 ECC = Criterion(
     demand=Demand(
@@ -91,7 +82,7 @@ CERTIFICATE = Certificate(
     not_tested=(),
 )
 GOING_ON = AcceptView(CERTIFICATE, "performance", "05-performance", running(), 83_400.0, ending=False, over=False)
-OVER = AcceptView(msgspec.structs.replace(CERTIFICATE, verdict="fail"), None, "", None, 0.0, ending=False, over=True)
+OVER = AcceptView(replace(CERTIFICATE, verdict="fail"), None, "", None, 0.0, ending=False, over=True)
 
 
 class Seat:
@@ -152,12 +143,20 @@ async def test_ctrl_c_finishes_then_aborts() -> None:
 
 def test_bar_of_what_has_no_bound_is_empty() -> None:
     assert bar(ECC, 10) == ((" " * 10, "text"),)
-    nothing = msgspec.structs.replace(TTFT, observed=None, low=None, high=None)
+    nothing = replace(TTFT, observed=None, low=None, high=None)
     assert bar(nothing, 10) == ((" " * 10, "text"),)
-    open_end = msgspec.structs.replace(TTFT, high=None)
+    open_end = replace(TTFT, high=None)
     assert bar(open_end, 10) == ((" " * 10, "text"),)
 
 
 def test_bar_has_what_is_good_on_the_left() -> None:
     shown = ["".join(text for text, _ in bar(one, 21)) for one in (TTFT, RATE)]
     assert shown == ["━●━━╌╌╌╌┊╌│╌╌╌╌╌╌╌╌╌╌", "━━━━━━━━━●│━━━━━━━━╌╌"]
+
+
+def test_a_phase_that_goes_on_or_waits_was_not_interrupted() -> None:
+    def shown(view: AcceptView) -> str:
+        phases = [replace(phase, reason="it was interrupted") for phase in view.certificate.phases[2:]]
+        return "".join(text for phase in phases for row in phase_detail(view, phase, 80) for text, _ in row)
+
+    assert "interrupted" not in shown(GOING_ON) and "interrupted" in shown(OVER)
