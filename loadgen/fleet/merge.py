@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from heapq import nlargest
+from operator import attrgetter
 
 import msgspec
 
 from loadgen.metrics.stage import ClientMetrics
-from loadgen.schema.deltas import ClientDelta, SessionsNow, StreamRow
+from loadgen.schema.deltas import MAX_SESSION_ROWS, ClientDelta, SessionsNow, StreamRow
 from loadgen.worker.messages import TICK_NS, Tick
 
 
@@ -38,7 +40,8 @@ def merge_sessions(last: Sequence[Tick]) -> SessionsNow | None:
     counts = {
         name: sum(getattr(one, name) for one in known) for name in SessionsNow.__struct_fields__ if name != "rows"
     }
-    return SessionsNow(**counts, rows=[row for one in known for row in one.rows])
+    rows = (row for one in known for row in one.rows)
+    return SessionsNow(**counts, rows=nlargest(MAX_SESSION_ROWS, rows, key=attrgetter("context_tokens")))
 
 
 def rows_by_worker(ticks: Sequence[Tick]) -> dict[int, list[StreamRow]]:

@@ -37,7 +37,7 @@ from loadgen.record.start import start_verdicts
 from loadgen.record.tiers import tier_results
 from loadgen.record.timeline import RunTimeline
 from loadgen.schema.comparison import Comparison, Condition, PublishedRatio, ReferenceResult
-from loadgen.schema.deltas import SessionRow, SessionsNow
+from loadgen.schema.deltas import SessionsNow
 from loadgen.schema.engine import EngineView, OthersTraffic
 from loadgen.schema.finding import Finding, Verdict
 from loadgen.schema.hosts import ClockMoved, HostFacts, HostsJoined, Placement
@@ -94,7 +94,6 @@ class Record:
         """All events, but only the first few of a kind that repeats endlessly."""
         self.timeline = RunTimeline()
         self.last_tick: Ticked | None = None
-        self._session_rows: list[SessionRow] = []  # of the last tick that had them
         self.finished: RunFinished | None = None
         self.search: SearchResult | None = None
         self.traffic = Traffic()
@@ -234,8 +233,6 @@ class Record:
 
     def _tick(self, line: Ticked) -> None:
         self.last_tick = line
-        if line.sessions is not None and line.sessions.rows:
-            self._session_rows = line.sessions.rows
         for index, stage in self.stages.items():
             stage.open_sent = line.open_sent.get(index, 0)
         for number, deltas in enumerate(line.instances):
@@ -371,8 +368,7 @@ class Record:
     @property
     def sessions(self) -> SessionsNow | None:
         """The sessions at the last tick, the longest one by one; None where the load is not sessions."""
-        now = self.last_tick.sessions if self.last_tick is not None else None
-        return None if now is None else msgspec.structs.replace(now, rows=self._session_rows)
+        return self.last_tick.sessions if self.last_tick is not None else None
 
     @property
     def open_streams(self) -> int:

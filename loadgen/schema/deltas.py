@@ -31,6 +31,7 @@ OPTIONAL_LATENCIES = ("answer_ttft", "ttft_first_turn", "ttft_later_turns", "e2e
 MAIN_LATENCIES = ("ttft", "tpot", "itl", "e2e")  # shown during a run, and compared
 OUTCOMES = ("completed", "failed", "cancelled", "unfinished", "carried_over")
 """The outcomes of a sent stream once its stage has ended: the counts add up to `sent`."""
+MAX_SESSION_ROWS = 12  # sessions reported one by one
 MESSAGES_KEPT = 3  # first messages kept per kind of failure and tick
 
 
@@ -138,7 +139,7 @@ class SessionsNow(msgspec.Struct, frozen=True, omit_defaults=True):
     pausing: Count = 0  # live ones without an open or due request: between an answer and the next request
     due: Count = 0  # requests that are due and not yet sent
     context_tokens: Count = 0
-    rows: list[SessionRow] = []  # the ones with the longest contexts, about once a second
+    rows: list[SessionRow] = []  # at most `MAX_SESSION_ROWS`, the longest contexts first
 
 
 class StageCounts(msgspec.Struct):

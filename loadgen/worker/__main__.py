@@ -148,7 +148,7 @@ def _collect(driver: Driver, worker: int, number: int, client: ClientDelta, rss_
         first_wave_waiting=current.first_waiting if current is not None else 0,
         finished=current.command.index if current is not None and current.finished else None,
         rss_bytes=rss_bytes,
-        sessions=None if sessions is None else sessions.now(with_rows=not number % 4),
+        sessions=None if sessions is None else sessions.now(),
         most_held=driver.take_most_open(),
         rows=rows.copy(),
     )

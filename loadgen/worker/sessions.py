@@ -13,9 +13,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from heapq import nlargest
 from typing import NamedTuple
 
-from loadgen.schema.deltas import SessionCounts, SessionRow, SessionsNow
+from loadgen.schema.deltas import MAX_SESSION_ROWS, SessionCounts, SessionRow, SessionsNow
 from loadgen.stream.events import Choice
 from loadgen.stream.request import SessionIds
 from loadgen.stream.samples import StageSamples
@@ -29,7 +30,6 @@ from loadgen.workload.work import draw, record_for
 
 _SERIAL_BITS = 24  # sessions are numbered over all workers: the worker's number, then the session's on it
 _EMPTY_S = 0.1  # until the next session begins after one that had nothing to send
-_ROWS = 12  # sessions reported one by one
 
 
 class DueRequest(NamedTuple):
@@ -279,29 +279,25 @@ class LiveSessions:
         if window_start_ns is not None:
             span_ms = (now_ns - max(since_ns, window_start_ns)) // 1_000_000
             counts.live_ms = span_ms * len(self._live)
-            counts.context_ms = span_ms * self._context_tokens
+            counts.context_ms = span_ms * sum(session.play.context_tokens for session in self._live.values())
         return counts
 
-    @property
-    def _context_tokens(self) -> int:
-        return sum(session.play.context_tokens for session in self._live.values())
-
-    def now(self, *, with_rows: bool) -> SessionsNow:
-        """How the sessions stand, the longest ones one by one if wanted."""
+    def now(self) -> SessionsNow:
+        """How the sessions stand, the longest ones one by one."""
         due = {one.session for one in self.due}
-        live = self._live.values()
-        longest = sorted(live, key=lambda session: -session.play.context_tokens)[:_ROWS] if with_rows else []
+        contexts = {number: session.play.context_tokens for number, session in self._live.items()}
+        longest = nlargest(MAX_SESSION_ROWS, contexts, key=contexts.__getitem__)
         return SessionsNow(
             live=len(self._live),
             stopped=len(self._stopped),
-            pausing=sum(not session.open and session.number not in due for session in live),
+            pausing=sum(not session.open and number not in due for number, session in self._live.items()),
             due=len(self.due),
-            context_tokens=self._context_tokens,
-            rows=[_row(session, waits=session.number in due) for session in longest],
+            context_tokens=sum(contexts.values()),
+            rows=[_row(self._live[number], contexts[number], waits=number in due) for number in longest],
         )
 
 
-def _row(session: _Live, *, waits: bool) -> SessionRow:
+def _row(session: _Live, context_tokens: int, *, waits: bool) -> SessionRow:
     share = None
     if session.cached_tokens is not None and session.input_tokens:
         share = round(session.cached_tokens / session.input_tokens, 4)
@@ -312,7 +308,7 @@ def _row(session: _Live, *, waits: bool) -> SessionRow:
         requests=len(session.play.tree.requests),
         open=session.open,
         waits=waits,
-        context_tokens=session.play.context_tokens,
+        context_tokens=context_tokens,
         cached_share=share,
     )
 

@@ -44,7 +44,7 @@ class Player:
             self.wanted = number
             self.sessions.resize(number)
         elif what == "send" and self.sessions.due:
-            traces = {row.session: row.trace for row in self.sessions.now(with_rows=True).rows}
+            traces = {row.session: row.trace for row in self.sessions.now().rows}
             due, _ = self.sessions.take()
             request = due.session, due.request
             before = READER.tree(traces[due.session]).requests[due.request].after
@@ -61,7 +61,9 @@ class Player:
     def check(self) -> None:
         delta = self.sessions.drain(None)
         self.counts.update({name: getattr(delta, name) for name in SESSION_COUNTERS})
-        now, counts = self.sessions.now(with_rows=False), self.counts
+        now, counts = self.sessions.now(), self.counts
+        assert len(now.rows) == now.live
+        assert sum(row.context_tokens for row in now.rows) == now.context_tokens
         assert now.live <= self.wanted
         assert now.stopped <= len({session for session, _ in self.open})
         assert counts["begun"] == now.live + sum(counts[name] for name in ("finished", "cut", "over_context", "failed"))
@@ -106,4 +108,4 @@ async def test_requests_that_prime_are_not_in_the_cached_share() -> None:
             )
             stream.completed, stream.usage = True, USAGE_WITHOUT_HITS
             player.sessions.ended(stream)
-    assert {row.cached_share for row in player.sessions.now(with_rows=True).rows} == {None}
+    assert {row.cached_share for row in player.sessions.now().rows} == {None}

@@ -19,7 +19,7 @@ def sessions(frame: Frame, width: int, height: int) -> Rows:
         words = "no session is live" if frame.no_load else "the load is not sessions: set load.sessions, or --sessions"
         return [titled("sessions", (), width), ((f" {words}", "dim"),)]
     heads: Row = (("".join(f"{head:>{cells}}" for head, cells in zip(HEADS, _WIDTHS, strict=True)), "dim"),)
-    return [titled("sessions", (summary(frame, now),), width), heads, *map(_row, _longest(now)[: height - 2])]
+    return [titled("sessions", (summary(frame, now),), width), heads, *map(_row, now.rows[: height - 2])]
 
 
 def summary(frame: Frame, now: SessionsNow) -> tuple[str, str]:
@@ -38,10 +38,6 @@ def cells(row: SessionRow) -> Sequence[str]:
     cached = "" if row.cached_share is None else f"{row.cached_share:.0%}"
     numbers = (str(row.session), str(row.trace), str(row.request), str(row.requests))
     return (*numbers, state, fmt.number(row.context_tokens), cached)
-
-
-def _longest(now: SessionsNow) -> list[SessionRow]:
-    return sorted(now.rows, key=lambda row: -row.context_tokens)
 
 
 def _row(row: SessionRow) -> Row:
