@@ -10,21 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from functools import partial
 
 from loadgen.cluster import messages
-from loadgen.cluster.messages import (
-    ArrivalCount,
-    CloseWorker,
-    KillWorker,
-    LineRead,
-    Order,
-    Outbox,
-    Report,
-    StartWorker,
-    WorkerEnded,
-    WriteLine,
-)
+from loadgen.cluster.messages import ArrivalCount, Order, Outbox, Report
 from loadgen.errors import WorkerError
 from loadgen.fleet.host import LocalPipe
 
@@ -78,30 +66,29 @@ class HostActor:
 
     async def _obey(self) -> None:
         while True:
-            match await self._to_do.get():
-                case StartWorker(worker):
-                    await self._start(worker)
-                case WriteLine(worker, line):
-                    self._pipes[worker].write(line)
-                case KillWorker(worker):
-                    self._pipes[worker].kill()
-                case CloseWorker(worker):
-                    closing = asyncio.create_task(self._pipes[worker].close())
-                    self._closing.add(closing)
-                    closing.add_done_callback(self._closing.discard)
+            order = await self._to_do.get()
+            if order.do == "start":
+                await self._start(order.worker)
+                continue
+            pipe = self._pipes[order.worker]
+            if order.do == "write":
+                pipe.write(order.line)
+            elif order.do == "kill":
+                pipe.kill()
+            else:
+                closing = asyncio.create_task(pipe.close())
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
 
     async def _start(self, worker: int) -> None:
+        def report(line: bytes = b"", *, ended: str | None = None) -> None:
+            self._reports.waiting.append(Report(worker, line, ended))
+
         pipe = self._pipes[worker] = LocalPipe()
         try:
-            await pipe.start(partial(self._read, worker), partial(self._ended, worker))
+            await pipe.start(report, lambda why: report(ended=why))
         except WorkerError as error:
-            self._ended(worker, str(error))
-
-    def _read(self, worker: int, line: bytes) -> None:
-        self._reports.waiting.append(LineRead(worker, line))
-
-    def _ended(self, worker: int, why: str) -> None:
-        self._reports.waiting.append(WorkerEnded(worker, why))
+            report(ended=str(error))
 
     async def _watch(self) -> None:
         """Send the workers signs of life while vramp calls, and end them once it has stopped calling."""

@@ -14,18 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from loadgen.cluster import messages
 from loadgen.cluster.clock import ClockOffset
-from loadgen.cluster.messages import (
-    ArrivalCount,
-    CloseWorker,
-    KillWorker,
-    LineRead,
-    Order,
-    Outbox,
-    Report,
-    StartWorker,
-    WorkerEnded,
-    WriteLine,
-)
+from loadgen.cluster.messages import ArrivalCount, Order, Outbox, Report
 from loadgen.fleet.host import CLOSE_S, Ended, Heard
 from loadgen.schema.hosts import HostFacts
 
@@ -129,7 +118,11 @@ class ClusterHost:
         self._unanswered_s = 0.0
         self._orders.confirm(answer.confirmed)
         for report in self._reports.fresh(answer.first, answer.reports):
-            self._hand_on(report)
+            pipe = self._pipes[report.worker]
+            if report.ended is None:
+                pipe.heard(report.line)
+            else:
+                pipe.over(report.ended)
         if self.lost is not None and not self._orders.waiting:
             # Its former workers have been ended: it may take part again.
             self.lost = None
@@ -139,14 +132,6 @@ class ClusterHost:
         if self._unanswered_s >= LOST_S and self.lost is None:
             why = "" if isinstance(error, TimeoutError) else f": {error}"
             self.lost = f"was lost: {self.name} has not answered for {LOST_S:g} s{why}"
-
-    def _hand_on(self, report: Report) -> None:
-        pipe = self._pipes[report.worker]
-        match report:
-            case LineRead(line=line):
-                pipe.heard(line)
-            case WorkerEnded(why=why):
-                pipe.over(why)
 
 
 class RemotePipe:
@@ -163,15 +148,15 @@ class RemotePipe:
 
     async def start(self, heard: Heard, ended: Ended) -> None:
         self.heard, self._ended = heard, ended
-        self._host.order(StartWorker(self._number))
+        self._host.order(Order(self._number, "start"))
 
     def write(self, line: bytes) -> None:
         if self._runs:
-            self._host.order(WriteLine(self._number, line))
+            self._host.order(Order(self._number, "write", line))
 
     def kill(self) -> None:
         if self._runs:
-            self._host.order(KillWorker(self._number))
+            self._host.order(Order(self._number, "kill"))
 
     @property
     def _runs(self) -> bool:
@@ -181,7 +166,7 @@ class RemotePipe:
     async def close(self) -> None:
         if not self._runs or self._host.lost is not None:
             return
-        self._host.order(CloseWorker(self._number))
+        self._host.order(Order(self._number, "close"))
         try:
             async with asyncio.timeout(2 * CLOSE_S + LOST_S):
                 await self._over.wait()

@@ -7,50 +7,27 @@ answer loses no messages. The workers' lines are passed on unchanged.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 
 Item = TypeVar("Item")
 
 
-class StartWorker(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    worker: int
-
-
-class WriteLine(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A line for the worker's stdin."""
+class Order(msgspec.Struct, frozen=True, array_like=True):
+    """What is to be done with a worker; `close` closes its stdin, which makes it exit."""
 
     worker: int
-    line: bytes
+    do: Literal["start", "write", "kill", "close"]
+    line: bytes = b""  # to write to its stdin
 
 
-class KillWorker(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    worker: int
-
-
-class CloseWorker(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Close the worker's stdin, which makes it exit."""
+class Report(msgspec.Struct, frozen=True, array_like=True):
+    """A line of a worker's stdout, or why the worker has ended."""
 
     worker: int
-
-
-Order = StartWorker | WriteLine | KillWorker | CloseWorker
-
-
-class LineRead(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A line of the worker's stdout."""
-
-    worker: int
-    line: bytes
-
-
-class WorkerEnded(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    worker: int
-    why: str
-
-
-Report = LineRead | WorkerEnded
+    line: bytes = b""
+    ended: str | None = None
 
 
 class ToHost(msgspec.Struct, frozen=True, array_like=True):

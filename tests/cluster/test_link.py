@@ -13,7 +13,6 @@ from loadgen.cluster import actor as actor_module
 from loadgen.cluster import link, messages
 from loadgen.cluster.actor import HostActor
 from loadgen.cluster.link import ClusterHost
-from loadgen.cluster.messages import WriteLine
 from loadgen.fleet.fleet import Fleet
 from loadgen.metrics.stage import StageMetrics
 from loadgen.schema.hosts import HostFacts
@@ -36,7 +35,7 @@ class Wire:
     def stage_began(self) -> int:
         """When the first stage was to begin, by the host's clock."""
         orders = [order for text in self.said for order in messages.decode_to_host(text).orders]
-        commands = [decode_command(order.line) for order in orders if isinstance(order, WriteLine)]
+        commands = [decode_command(order.line) for order in orders if order.do == "write"]
         return next(command.start_ns for command in commands if isinstance(command, BeginStage))
 
     async def exchange(self, message: bytes) -> bytes:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.cluster import messages
-from loadgen.cluster.messages import ArrivalCount, LineRead, Outbox, StartWorker, ToHost, WorkerEnded, WriteLine
+from loadgen.cluster.messages import ArrivalCount, Order, Outbox, Report, ToHost
 
 fates = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(("arrives", "lost", "answer lost"))), max_size=30)
 
@@ -39,7 +39,7 @@ def test_what_an_older_exchange_says_does_no_harm(exchanges: list[tuple[int, str
 
 def test_lines_pass_as_they_are() -> None:
     line = bytes(range(256))
-    said = ToHost(3, [StartWorker(1), WriteLine(1, line)], 7)
+    said = ToHost(3, [Order(1, "start"), Order(1, "write", line)], 7)
     assert messages.decode_to_host(messages.encode(said)) == said
-    answer = messages.FromHost(0, [LineRead(1, line), WorkerEnded(1, "died")], 2, 5, 6)
+    answer = messages.FromHost(0, [Report(1, line), Report(1, ended="died")], 2, 5, 6)
     assert messages.decode_from_host(messages.encode(answer)) == answer

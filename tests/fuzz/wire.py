@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 import loadgen
 from loadgen.cluster.dask_worker import JoinOrders
-from loadgen.cluster.messages import ArrivalCount, LineRead, ToHost, decode_from_host, decode_to_host, encode
+from loadgen.cluster.messages import ArrivalCount, Report, ToHost, decode_from_host, decode_to_host, encode
 from loadgen.cluster.ssh import HostProcess, process_info
 from loadgen.errors import ServerError, TelemetryError
 from loadgen.fleet.host import Host, Pipe
@@ -368,7 +368,7 @@ def host_messages(data: bytes) -> object:
     items = said.orders if isinstance(said, ToHost) else said.reports
     inbox.fresh(said.first, items)
     for report in items:
-        if isinstance(report, LineRead):
+        if isinstance(report, Report):
             tick(report.line)
     encode(said)
     return type(said).__name__
