@@ -104,7 +104,7 @@ async def ask(
     first: Reply | None = None
     for path, body in _forms(model, prompt, endpoints, max_tokens):
         reading = _Reading(on_text)
-        reply = await client.stream(path, body, timeout_s=timeout_s, on_part=reading.feed)
+        reply = await client.try_request(path, body, timeout_s=timeout_s, on_part=reading.feed)
         if reply.status == 200:
             return reading.answered(reply.content)
         first = first or reply

@@ -167,7 +167,6 @@ class ServerClient:
         self._has_key = api_key is not None
         self._authorization = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._open, self._ended = 0, OwnRequests()
-        self._answer_s = _ANSWER_S
         self._schemas = dict(_TOKENIZE)
         import httpx
 
@@ -200,12 +199,12 @@ class ServerClient:
 
         The key is sent only once `may_have_key` allows it. Raises `ServerError` if the server refuses the key.
         """
-        health = await optional(self._send("GET", _HEALTH))
+        health = await optional(self._send(_HEALTH))
         if health.value is not None and health.value.status_code in _BUSY:
             return False
         if may_have_key is not None and not await may_have_key():
             return False
-        models = await optional(self._send("GET", _MODELS))
+        models = await optional(self._send(_MODELS))
         if models.value is None or models.value.status_code in _BUSY:
             return False
         self._require_key(_MODELS, models.value)
@@ -213,7 +212,7 @@ class ServerClient:
 
     async def models(self, hint: str = "") -> list[ModelInfo]:
         """The models that the server lists; raises `ServerError`, with `hint` if it has no list."""
-        found = self._read(await self._request("GET", _MODELS, hint=hint), _model_list, hint)
+        found = self._read(await self._request(_MODELS, hint=hint), _model_list, hint)
         return [
             ModelInfo(name, length if type(length) is int and 0 < length < MAX_MODEL_LEN else None)
             for name, length in ((model.get("id"), model.get("max_model_len")) for model in found)
@@ -221,13 +220,12 @@ class ServerClient:
         ]
 
     async def version(self) -> str:
-        response = await self._request("GET", "/version")
+        response = await self._request("/version")
         return _reported(
             self._read(response, lambda content: msgspec.json.decode(content, type=_Version).version).encode()
         )
 
     async def tokenize_text(self, model: str, text: str) -> list[int]:
-        """The token ids of a text."""
         return await self._tokenize("text", model, text)
 
     async def tokenize_messages(self, model: str, messages: Sequence[dict[str, Any]]) -> list[int]:
@@ -235,14 +233,20 @@ class ServerClient:
         return await self._tokenize("chat", model, list(messages))
 
     async def metrics_text(self) -> str:
-        return (await self._request("GET", "/metrics", timeout_s=min(_METRICS_S, self._answer_s))).text
+        return (await self._request("/metrics", timeout_s=min(_METRICS_S, _ANSWER_S))).text
 
-    async def try_request(self, path: str, body: dict[str, Any], *, timeout_s: float) -> Reply:
-        """Post a body and wait for the whole answer. Raises `ServerError` for a refused key."""
+    async def try_request(
+        self, path: str, body: dict[str, Any], *, timeout_s: float, on_part: Callable[[bytes], None] | None = None
+    ) -> Reply:
+        """Post a body and wait for the whole answer; `on_part` gets each part of a success as it arrives.
+
+        Raises `ServerError` for a refused key.
+        """
         with self._own() as content:
-            response = await self._send("POST", path, body, timeout_s, content)
-        self._require_key(path, response)
-        return Reply(response.status_code, response.content, _words(response))
+            response, _ = await self._exchange(path, body, timeout_s, content, on_part=on_part)
+        whole = _whole(response, content)
+        self._require_key(path, whole)
+        return Reply(whole.status_code, whole.content, _words(whole))
 
     async def answer(
         self, path: str, body: dict[str, Any], *, headers: dict[str, str], timeout_s: float
@@ -250,23 +254,10 @@ class ServerClient:
         """Post a body and read the whole answer, streamed or not; raises `ServerError` unless it is a success."""
         began_s = time.monotonic()
         with self._own() as content:
-            response, first_s = await self._exchange("POST", path, body, timeout_s, content, headers)
+            response, first_s = await self._exchange(path, body, timeout_s, content, headers)
         if not response.is_success:
             raise ServerError(f"{self.base_url}{path} answered {response.status_code}: {_reported(content)}")
         return TimedAnswer(bytes(content), first_s - began_s)
-
-    async def stream(
-        self, path: str, body: dict[str, Any], *, timeout_s: float, on_part: Callable[[bytes], None]
-    ) -> Reply:
-        """Post a body, and call `on_part` with each part of a successful answer as it arrives.
-
-        Raises `ServerError` for a refused key.
-        """
-        with self._own() as content:
-            response, _ = await self._exchange("POST", path, body, timeout_s, content, on_part=on_part)
-        whole = _whole(response, content)
-        self._require_key(path, whole)
-        return Reply(whole.status_code, whole.content, _words(whole))
 
     def own_requests(self) -> OwnRequests:
         """The requests of `try_request` and `answer`: those open now, and those that ended since the last call."""
@@ -289,7 +280,7 @@ class ServerClient:
         refusal = ""
         for schema in self._schemas[kind]:
             path, field, more = schema
-            response = await self._send("POST", path, {"model": model, field: value, **more})
+            response = await self._send(path, {"model": model, field: value, **more})
             try:
                 if response.is_success and (ids := self._read(response, _token_ids)):
                     self._schemas[kind] = [schema]
@@ -302,14 +293,12 @@ class ServerClient:
                 break
         raise ServerError(refusal)
 
-    async def _request(
-        self, method: str, path: str, *, timeout_s: float | None = None, hint: str = ""
-    ) -> httpx.Response:
+    async def _request(self, path: str, *, timeout_s: float | None = None, hint: str = "") -> httpx.Response:
         """A successful answer; raises `ServerError` for any other, with `hint` unless its status has its own."""
-        response = await self._send(method, path, timeout_s=timeout_s)
+        response = await self._send(path, timeout_s=timeout_s)
         if _adds_slash(response):
             # On the same host, wherever it points: a key must not reach another one.
-            response = await self._send(method, f"{path}/", timeout_s=timeout_s)
+            response = await self._send(f"{path}/", timeout_s=timeout_s)
         self._require_key(path, response)
         if response.is_success:
             return response
@@ -318,22 +307,15 @@ class ServerClient:
         raise ServerError(f"{self.base_url}{path} answered {response.status_code}: {words}{advice}")
 
     async def _send(
-        self,
-        method: str,
-        path: str,
-        body: dict[str, Any] | None = None,
-        timeout_s: float | None = None,
-        content: bytearray | None = None,
+        self, path: str, body: dict[str, Any] | None = None, timeout_s: float | None = None
     ) -> httpx.Response:
         """The whole answer, whatever its status; raises `ServerError` if there is none."""
-
-        content = bytearray() if content is None else content
-        response, _ = await self._exchange(method, path, body, timeout_s or self._answer_s, content)
+        content = bytearray()
+        response, _ = await self._exchange(path, body, timeout_s or _ANSWER_S, content)
         return _whole(response, content)
 
     async def _exchange(
         self,
-        method: str,
         path: str,
         body: dict[str, Any] | None,
         timeout_s: float,
@@ -341,11 +323,15 @@ class ServerClient:
         headers: dict[str, str] | None = None,
         on_part: Callable[[bytes], None] | None = None,
     ) -> tuple[httpx.Response, float]:
-        """Append the whole answer to `content`; returns the response, and when its first byte arrived."""
+        """Append the whole answer to a POST of the body, or to a GET, to `content`.
+
+        Returns the response, and when its first byte arrived.
+        """
         import httpx
 
         if self._http.is_closed:
             raise ServerError(f"{self.base_url}{path}: not sent: the run disconnects from this server")
+        method = "GET" if body is None else "POST"
         first_s = None
         # Whatever listens there is asked for its health, before it is known whose it is.
         sent = {**({} if path == _HEALTH else self._authorization), **(headers or {})}
