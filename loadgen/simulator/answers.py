@@ -73,8 +73,6 @@ class Exchange:
 
 
 class WholeAnswer(BaseAnswer):
-    """An answer in one piece."""
-
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
 
@@ -92,8 +90,6 @@ class WholeAnswer(BaseAnswer):
 
 
 class AnswerStream(BaseAnswer):
-    """An answer in events."""
-
     def __init__(self, exchange: Exchange) -> None:
         events, connection = exchange.events, exchange.connection
         self.exchange = exchange

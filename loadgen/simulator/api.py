@@ -44,7 +44,7 @@ from loadgen.simulator.vllm_events import Events, ResponseEvents, encode
 from loadgen.workload.questions import questions_of
 
 COMPLETIONS, RESPONSES = "/v1/completions", "/v1/responses"
-_UNCOUNTED = {"/metrics", "/health", "/load", "/ping", "/version"}  # not in the metrics, as in vLLM
+_UNCOUNTED = {"/metrics", "/health", "/version"}  # not in the metrics, as in vLLM
 VERSION = "0.32.0+simulator"
 _KNOWN_QUESTIONS = 1000
 
@@ -126,20 +126,11 @@ class Generate(msgspec.Struct):
 
 
 class Tokenize(msgspec.Struct):
-    """A text or a chat to tokenize."""
-
     model: str | None = None
     prompt: str | None = None
     messages: list[Message] | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
-
-
-class Detokenize(msgspec.Struct):
-    """Tokens to turn into text."""
-
-    tokens: list[int]
-    model: str | None = None
 
 
 class Faults(msgspec.Struct):
@@ -149,8 +140,6 @@ class Faults(msgspec.Struct):
 
 
 class RequestRefused(Exception):
-    """A request that is answered with an error."""
-
     def __init__(self, status: int, message: str, *, kind: str = "BadRequestError", param: str | None = None) -> None:
         super().__init__(message)
         self.status = status
@@ -158,8 +147,6 @@ class RequestRefused(Exception):
 
 
 class Api:
-    """Answers requests on behalf of a service."""
-
     def __init__(
         self,
         service: Service,
@@ -178,21 +165,15 @@ class Api:
         self._started = int(time.time())
         get, post = "GET", "POST"
 
-        def healthy(connection: Connection, _request: Request) -> None:
-            connection.respond(200, b"")
-
         self._routes: dict[str, dict[str, Callable[[Connection, Request], None]]] = {
-            "/health": {get: healthy},
-            "/ping": {get: healthy, post: healthy},
+            "/health": {get: lambda connection, _: connection.respond(200, b"")},
             "/version": {get: lambda connection, _: reply(connection, {"version": VERSION})},
-            "/load": {get: self._load},
             "/metrics": {get: self._metrics},
             "/v1/models": {get: self._models},
             COMPLETIONS: {post: self._generate},
             "/v1/chat/completions": {post: self._generate},
             RESPONSES: {post: self._generate},
             "/tokenize": {post: self._tokenize},
-            "/detokenize": {post: self._detokenize},
             "/truth": {get: self._truth},
             "/truth/reset": {post: self._reset},
             "/truth/sessions": {get: lambda connection, _: reply(connection, service.sessions.report())},
@@ -232,9 +213,6 @@ class Api:
         text = self._service.metrics.text(self._service.engine, known)
         connection.respond(200, text.encode(), kind="text/plain; version=1.0.0; charset=utf-8")
 
-    def _load(self, connection: Connection, _request: Request) -> None:
-        reply(connection, {"server_load": self._service.truth.open + self._service.canaries.open})
-
     def _models(self, connection: Connection, _request: Request) -> None:
         common = {"object": "model", "created": self._started, "owned_by": "vllm", "permission": []}
         base = {"parent": None, "max_model_len": self._service.engine.physics.max_model_len}
@@ -257,11 +235,6 @@ class Api:
             raise RequestRefused(400, "Either prompt or messages has to be given.", kind="Bad Request")
         length = self._service.engine.physics.max_model_len
         reply(connection, {"count": len(ids), "max_model_len": length, "tokens": ids, "token_strs": None})
-
-    def _detokenize(self, connection: Connection, request: Request) -> None:
-        body = read(Detokenize, request.body)
-        self._check_model(body.model)
-        reply(connection, {"prompt": tokens.decode(body.tokens)})
 
     def _truth(self, connection: Connection, request: Request) -> None:
         engine, truth, query = self._service.engine, self._service.truth, request.query

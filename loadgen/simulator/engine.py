@@ -136,8 +136,6 @@ class Emission:
 
 
 class Engine:
-    """Scheduler, pool and prefix cache of one engine."""
-
     def __init__(self, physics: Physics, *, seed: int = 0) -> None:
         self.physics = physics
         self.pool = BlockPool(physics.kv_blocks)

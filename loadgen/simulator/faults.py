@@ -149,8 +149,6 @@ NOT_HTTP = b"\x16\x03\x01 these bytes are not HTTP\r\n\r\n"
 
 
 class FaultyStream(AnswerStream):
-    """A stream with one or more faults."""
-
     def __init__(self, exchange: Exchange, faults: dict[str, Fault]) -> None:
         super().__init__(exchange)
         self._faults = faults

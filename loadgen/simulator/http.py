@@ -93,7 +93,6 @@ class Connection:
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """Queue the request."""
         request = self._incoming
         request.method = self._parser.get_method().decode("latin-1")
         request.path, _, request.query = self._url.decode("latin-1").partition("?")

@@ -27,8 +27,6 @@ def usage(prompt: int, completion: int) -> dict[str, int]:
 
 
 class Events:
-    """The event bytes of one stream."""
-
     __slots__ = ("_envelope", "_prompt", "cached", "chat", "hidden", "running_usage", "start", "token_at", "zero_usage")
 
     def __init__(

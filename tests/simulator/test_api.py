@@ -15,10 +15,9 @@ def complete(client: httpx.Client, path: str = "/v1/completions", **fields: Any)
     return client.post(path, json=fields)
 
 
-def test_health_version_load_models(client: httpx.Client) -> None:
+def test_health_version_models(client: httpx.Client) -> None:
     assert client.get("/health").status_code == 200
     assert client.get("/version").json()["version"].startswith("0.32.0")
-    assert client.get("/load").json() == {"server_load": 0}
     (model,) = client.get("/v1/models").json()["data"]
     assert (model["id"], model["max_model_len"]) == (MODEL, 8192)
 
@@ -165,13 +164,11 @@ def test_refusals_are_counted_apart(client: httpx.Client, server: Running) -> No
     assert (counts["rejected"], counts["received"]) == (1, 0)
 
 
-def test_tokenize_and_detokenize(client: httpx.Client) -> None:
-    text = "What is this, then?"
-    body = client.post("/tokenize", json={"prompt": text, "add_special_tokens": False}).json()
+def test_tokenize(client: httpx.Client) -> None:
+    body = client.post("/tokenize", json={"prompt": "hello", "add_special_tokens": False}).json()
     assert body["count"] == len(body["tokens"])
     assert body["max_model_len"] == 8192
-    assert client.post("/detokenize", json={"tokens": body["tokens"]}).json() == {"prompt": text}
-    assert client.post("/tokenize", json={"prompt": text}).json()["count"] == body["count"] + 1
+    assert client.post("/tokenize", json={"prompt": "hello"}).json()["count"] == body["count"] + 1
     assert client.post("/tokenize", json={}).status_code == 400
 
 
