@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx
 import msgspec
@@ -46,8 +46,6 @@ class Name(NamedTuple):
 
 
 class Exporter(NamedTuple):
-    """One kind of exporter."""
-
     name: str
     vendor: VendorName
     prefixes: tuple[str, ...]  # with which its names begin
@@ -257,16 +255,13 @@ class _Remote:
         if before is not None and last and last != before.values.get("xid_last"):
             self._xids[index] += 1
         xids = self._xids[index] if last is not None else None
-        return GpuSample(index, t_s=now_s, throttle_percent=throttle, missing=missing, xids=xids, **_sane(values))
+        if last == 0:  # there was none
+            del values["xid_last"]
+        return GpuSample(index, t_s=now_s, throttle_percent=throttle, missing=missing, xids=xids, **values)
 
 
 def _fields(exporter: Exporter) -> Iterable[str]:
     return dict.fromkeys(row.field for row in exporter.names if row.field not in _STATIC)
-
-
-def _sane(values: dict[str, Any]) -> dict[str, Any]:
-    """The values without an Xid of 0, which means that there was none."""
-    return {name: value for name, value in values.items() if not (name == "xid_last" and value == 0)}
 
 
 def _throttle_percent(before: RemoteGpu, now: RemoteGpu, span_s: float) -> dict[str, float] | None:

@@ -17,7 +17,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -28,6 +28,7 @@ from loadgen.schema.probe import ProbeFigure, ProbeResult, ProbeState
 from loadgen.schema.samples import Examination, GpuExam
 from loadgen.vendors import VendorName
 
+_Page = TypeVar("_Page")
 _ENDING_S = 5.0  # between SIGTERM and SIGKILL
 _TOOL_FOLDERS = (  # besides PATH
     "/opt/rocm/bin",
@@ -76,21 +77,16 @@ CRITERIA = (
 )
 
 
-class ProbeCommand(NamedTuple):
-    """One call of a tool."""
-
-    subject: str  # of the figures that name none themselves
-    arguments: tuple[str, ...]
+Command = tuple[str, tuple[str, ...]]
+"""One call of a tool: the subject of the figures that name none themselves, and the arguments."""
 
 
 class Probe(NamedTuple):
-    """A tool of a vendor."""
-
     name: str  # as `doctor --probe` takes it
     vendor: VendorName
     measures: str
     programs: tuple[str, ...]  # the first that is installed runs
-    commands: Callable[[int, Part | None], list[ProbeCommand]]  # from the number of GPUs and their part
+    commands: Callable[[int, Part | None], list[Command]]  # from the number of GPUs and their part
     parse: Callable[[str, str], Iterator[ProbeFigure]]  # from the subject of the command and what it printed
     limit_s: float  # of each command
     env: Mapping[str, str] = {}
@@ -158,13 +154,9 @@ class _NvBandwidth(msgspec.Struct):
     testcases: list[_Bandwidths]
 
 
-class _NvBandwidthPage(msgspec.Struct):
-    nvbandwidth: _NvBandwidth
-
-
 def _nvbandwidth_figures(subject: str, printed: str) -> Iterator[ProbeFigure]:
-    page = _json_in(printed, _NvBandwidthPage)
-    for case in page.nvbandwidth.testcases:
+    pages = _json_in(printed, dict[str, _NvBandwidth]).values()
+    for case in (case for page in pages for case in page.testcases):
         if case.status == "Waived":
             continue
         values = [float(entry) for row in case.bandwidth_matrix for entry in row if _is_number(entry)]
@@ -172,15 +164,11 @@ def _nvbandwidth_figures(subject: str, printed: str) -> Iterator[ProbeFigure]:
         yield ProbeFigure(case.name, subject, min(values, default=None), "GB/s", passed=passed)
 
 
-class _DcgmWarning(msgspec.Struct):
-    warning: str = ""
-
-
 class _DcgmResult(msgspec.Struct):
     status: str
     entity_group: str = "GPU"
     entity_id: int | None = None
-    warnings: list[_DcgmWarning] = []
+    warnings: list[dict[str, Any]] = []
 
 
 class _DcgmTest(msgspec.Struct):
@@ -209,15 +197,12 @@ def _dcgm_figures(subject: str, printed: str) -> Iterator[ProbeFigure]:
         for result in test.results:
             if result.status not in ("Pass", "Fail", "Warn"):
                 continue
-            words = "; ".join(harmless(each.warning) for each in result.warnings)
+            words = "; ".join(harmless(str(each.get("warning", ""))) for each in result.warnings)
             where = f"{result.entity_group.lower()} {result.entity_id}" if result.entity_id is not None else subject
             name = f"{test.name}: {words}" if words else test.name
             yield ProbeFigure(
                 name, where, None, "", passed=None if result.status == "Warn" else result.status == "Pass"
             )
-
-
-_Page = TypeVar("_Page", _NvBandwidthPage, _DcgmPage)
 
 
 def _json_in(printed: str, page: type[_Page]) -> _Page:
@@ -237,11 +222,11 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _rvs_commands(gpus: int, part: Part | None) -> list[ProbeCommand]:
+def _rvs_commands(gpus: int, part: Part | None) -> list[Command]:
     """The GEMM test with the targets of this part; without a folder for it, those of any."""
     folder = Path("/opt/rocm/share/rocm-validation-suite/conf")
     own = folder / (part.word.upper() if part is not None else "") / "gst_single.conf"
-    return [ProbeCommand(counted(gpus, "GPU"), ("-c", str(own if own.exists() else folder / "gst_single.conf")))]
+    return [(counted(gpus, "GPU"), ("-c", str(own if own.exists() else folder / "gst_single.conf")))]
 
 
 PROBES = (
@@ -250,7 +235,7 @@ PROBES = (
         "amd",
         "all-reduce bandwidth between the GPUs (rccl-tests)",
         ("all_reduce_perf",),
-        lambda gpus, _: [ProbeCommand(counted(gpus, "GPU"), ("-b", "8", "-e", "8G", "-f", "2", "-g", str(gpus)))],
+        lambda gpus, _: [(counted(gpus, "GPU"), ("-b", "8", "-e", "8G", "-f", "2", "-g", str(gpus)))],
         _nccl_figures,
         limit_s=660.0,
     ),
@@ -259,7 +244,7 @@ PROBES = (
         "nvidia",
         "all-reduce bandwidth between the GPUs (nccl-tests)",
         ("all_reduce_perf",),
-        lambda gpus, _: [ProbeCommand(counted(gpus, "GPU"), ("-b", "8", "-e", "16G", "-f", "2", "-g", str(gpus)))],
+        lambda gpus, _: [(counted(gpus, "GPU"), ("-b", "8", "-e", "16G", "-f", "2", "-g", str(gpus)))],
         _nccl_figures,
         limit_s=660.0,
     ),
@@ -268,7 +253,7 @@ PROBES = (
         "amd",
         "copies from GPU to GPU, and from each to all",
         ("TransferBench",),
-        lambda gpus, _: [ProbeCommand(counted(gpus, "GPU"), ("p2p",)), ProbeCommand(counted(gpus, "GPU"), ("a2a",))],
+        lambda gpus, _: [(counted(gpus, "GPU"), ("p2p",)), (counted(gpus, "GPU"), ("a2a",))],
         _transfer_figures,
         limit_s=600.0,
     ),
@@ -286,7 +271,7 @@ PROBES = (
         "amd",
         "memory bandwidth of each GPU (BabelStream)",
         ("hip-stream", "babelstream-hip"),
-        lambda gpus, _: [ProbeCommand(f"gpu {index}", ("--device", str(index))) for index in range(gpus)],
+        lambda gpus, _: [(f"gpu {index}", ("--device", str(index))) for index in range(gpus)],
         _babel_figures,
         limit_s=120.0,
     ),
@@ -296,7 +281,7 @@ PROBES = (
         "copies between host and GPUs, and from GPU to GPU",
         ("nvbandwidth",),
         lambda gpus, _: [
-            ProbeCommand(
+            (
                 counted(gpus, "GPU"),
                 ("-j", "-t", "host_to_device_memcpy_ce", "device_to_host_memcpy_ce", "device_to_device_memcpy_read_ce"),
             )
@@ -309,7 +294,7 @@ PROBES = (
         "nvidia",
         "NVIDIA's own diagnostics, its medium level",
         ("dcgmi",),
-        lambda gpus, _: [ProbeCommand(counted(gpus, "GPU"), ("diag", "-r", "2", "-j"))],
+        lambda gpus, _: [(counted(gpus, "GPU"), ("diag", "-r", "2", "-j"))],
         _dcgm_figures,
         limit_s=900.0,
     ),
@@ -393,10 +378,10 @@ async def run_probe(
     figures: list[ProbeFigure] = []
     failure = ""
     with output.open("wb") as file:
-        for command in commands:
+        for subject, arguments in commands:
             try:
-                printed = await _printed([program, *command.arguments], probe, file.fileno(), line)
-                figures += (judged(figure, part) for figure in probe.parse(command.subject, printed))
+                printed = await _printed([program, *arguments], probe, file.fileno(), line)
+                figures += (judged(figure, part) for figure in probe.parse(subject, printed))
             except TelemetryError as error:
                 failure = str(error)
                 break
@@ -404,7 +389,7 @@ async def run_probe(
         probe.name,
         *_outcome(figures, failure),
         figures=tuple(figures),
-        command=(program, *commands[0].arguments),
+        command=(program, *commands[0][1]),
         took_s=time.monotonic() - began_s,
         output_path=str(output),
     )

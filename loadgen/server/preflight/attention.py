@@ -8,7 +8,6 @@ attention (MLA) have backends of their own, which are not in it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from loadgen.server.preflight.facts import Facts
 
@@ -18,19 +17,14 @@ MHA_VARIABLE = "VLLM_ROCM_USE_AITER_MHA"
 UNIFIED_VARIABLE = "VLLM_ROCM_USE_AITER_UNIFIED_ATTENTION"
 
 
-class _Row(NamedTuple):
-    backend: str
-    vllm: str  # the versions that try it at this place; empty: all
-    usable: Callable[[Facts], bool]
-
-
-_ORDER = (
-    _Row(UNIFIED, "<0.19", lambda facts: facts.aiter and facts.on(UNIFIED_VARIABLE)),
-    _Row("ROCM_ATTN", ">=0.19", lambda facts: rules_out_rocm_attn(facts) is None),
-    _Row(FLASH, "", lambda facts: facts.aiter and facts.on(MHA_VARIABLE, default=True)),
-    _Row(UNIFIED, ">=0.19", lambda facts: True),  # if AITER is installed, whatever the variables say
-    _Row("TRITON_ATTN", "", lambda facts: True),
+_ORDER: tuple[tuple[str, str, Callable[[Facts], bool]], ...] = (
+    (UNIFIED, "<0.19", lambda facts: facts.aiter and facts.on(UNIFIED_VARIABLE)),
+    ("ROCM_ATTN", ">=0.19", lambda facts: rules_out_rocm_attn(facts) is None),
+    (FLASH, ">=0", lambda facts: facts.aiter and facts.on(MHA_VARIABLE, default=True)),
+    (UNIFIED, ">=0.19", lambda facts: True),  # if AITER is installed, whatever the variables say
+    ("TRITON_ATTN", ">=0", lambda facts: True),
 )
+"""Each backend, the versions that try it at this place, and whether it is usable."""
 
 
 def attention_backend(facts: Facts) -> str | None:
@@ -40,8 +34,7 @@ def attention_backend(facts: Facts) -> str | None:
         return named
     if not facts.runs(">=0") or facts.model is None or facts.model.latent_attention:
         return None
-    rows = (row for row in _ORDER if not row.vllm or facts.runs(row.vllm))
-    return next(row.backend for row in rows if row.usable(facts))
+    return next(backend for backend, vllm, usable in _ORDER if facts.runs(vllm) and usable(facts))
 
 
 def named_backend(facts: Facts) -> str | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from loadgen.errors import ServerError
 from loadgen.format import GIB, memory
 from loadgen.schema.finding import Finding, Severity
-from loadgen.server.preflight.facts import Box, Setup, read_setting
+from loadgen.server.preflight.facts import Setup, read_setting
 from loadgen.server.process.ports import require_free_port
 from loadgen.server.vllm.command import find_container_program
 from loadgen.server.vllm.devices import devices_each
@@ -141,17 +141,14 @@ def container(setup: Setup) -> Iterator[Finding]:
     paths = [device.partition(":")[0] for device in docker.devices if device.startswith("/dev/")]
     gone = [path for path in paths if not (setup.box.dev / path.removeprefix("/dev/")).exists()]
     named = [f"server.docker.devices: there is no {', '.join(gone)}"] if gone else []
-    if docker.gpus is not None and not _has_gpus_flag(setup.box):
+    # `--gpus` works with NVIDIA's GPUs, or with AMD's if its runtime is installed (moby pull request 49952).
+    runtime = shutil.which("amd-container-runtime", path=setup.box.environ.get("PATH"))
+    has_gpus = NVIDIA.computes_here(setup.box.dev) or (runtime is not None and AMD.computes_here(setup.box.dev))
+    if docker.gpus is not None and not has_gpus:
         named.append(f"server.docker.gpus = {docker.gpus}: no NVIDIA GPU, nor AMD's with its container toolkit")
     if named:
         why = "no container is started with a device that the box does not have"
         yield Finding("no-container-device", "blocks", "; ".join(named), why, "load the driver, or take it out")
-
-
-def _has_gpus_flag(box: Box) -> bool:
-    """Whether `--gpus` works: with NVIDIA's GPUs, or AMD's with its runtime installed (moby pull request 49952)."""
-    runtime = shutil.which("amd-container-runtime", path=box.environ.get("PATH"))
-    return NVIDIA.computes_here(box.dev) or (runtime is not None and AMD.computes_here(box.dev))
 
 
 def other_platform(setup: Setup) -> Iterator[Finding]:

@@ -56,10 +56,6 @@ class _Check(NamedTuple):
     needs: tuple[Callable[[Setup], str | None], ...] = ()
     """Each says why something that the check needs is unknown; None if it is known."""
 
-    @property
-    def name(self) -> str:
-        return self.find.__name__.replace("_", "-")
-
 
 def unlike_publication(setup: Setup) -> Iterator[Finding]:
     """What of this box and plan differs from the publication that the profile reproduces."""
@@ -265,5 +261,5 @@ def box_findings(setup: Setup) -> tuple[list[Finding], list[Skipped]]:
         except (VrampError, *UNDECODABLE) as error:  # such as an argument that is not a number, or a malformed file
             why = str(error)
         if why is not None:
-            skipped.append(Skipped(check.name, harmless(why)))
+            skipped.append(Skipped(check.find.__name__.replace("_", "-"), harmless(why)))
     return found, skipped

@@ -252,6 +252,9 @@ def memory_share(args: Mapping[str, Any], vllm: str | None) -> float:
 def facts_of(setup: Setup) -> Facts:
     server, plan, environment = setup.server, setup.plan, setup.environment
     files_of = setup.box.environ if setup.elsewhere else environment  # whatever this machine has of the model
+    taken = setup.gpus
+    with contextlib.suppress(ProfileError):  # the check of GPU memory reports it
+        taken = setup.taken_gpus
     return Facts(
         args=normal_args(server.args),
         env=environment,
@@ -260,7 +263,7 @@ def facts_of(setup: Setup) -> Facts:
         model=model_facts(server.model, files_of) if server.model is not None else None,
         gpus=tuple(setup.gpus),
         no_gpus=setup.no_gpus,
-        archs=_archs(setup),
+        archs=frozenset(gpu.arch for gpu in taken if gpu.arch is not None),
         vllm=setup.vllm,
         instances=server.instances,
         peak_streams=max((stage.concurrency for stage in plan if stage.concurrency is not None), default=None),
@@ -270,13 +273,6 @@ def facts_of(setup: Setup) -> Facts:
         sessions=any(stage.work.sessions is not None for stage in plan),
         published=setup.profile.reference is not None,
     )
-
-
-def _archs(setup: Setup) -> frozenset[str]:
-    gpus = setup.gpus
-    with contextlib.suppress(ProfileError):  # the check of GPU memory reports it
-        gpus = setup.taken_gpus
-    return frozenset(gpu.arch for gpu in gpus if gpu.arch is not None)
 
 
 _MAX_COUNT = 1 << 53

@@ -41,8 +41,6 @@ _SINGLE = {"--gpus": "gpus", "--ipc": "ipc", "--network": "network", "--shm-size
 
 
 class _Container(msgspec.Struct):
-    """What a `docker run` says."""
-
     executable: str
     table: dict[str, Any] = {}
     env: dict[str, Word] = {}

@@ -33,16 +33,12 @@ _MAX_SHOWN = 100  # characters of a value
 
 
 class Word(NamedTuple):
-    """A word of a command line."""
-
     text: str
     missing: tuple[str, ...] = ()
     """The shell variables in it without a value; the text has them as they were written."""
 
 
 class ServedCommand(msgspec.Struct):
-    """What a command line says of a server."""
-
     model: str | None = None
     served_model_name: str | None = None
     port: int | None = None
@@ -67,12 +63,6 @@ class ServedCommand(msgspec.Struct):
         return {"description": description, "server": server, "load": default_load(self.args)}
 
 
-class _Flag(NamedTuple):
-    name: str
-    on: bool
-    values: list[Word]
-
-
 def served(words: Sequence[Word]) -> ServedCommand:
     """What these words say, in their order: a flag that is given twice has its last value."""
     found = ServedCommand()
@@ -83,12 +73,12 @@ def served(words: Sequence[Word]) -> ServedCommand:
         if not word.text.startswith("-") or _NUMBER.fullmatch(word.text):
             _add_model(found, word)
             continue
-        flag = _split(word)
-        if not flag.values:
-            count = _values_behind(_known(flag.name), words[position:])
-            flag = flag._replace(values=list(words[position : position + count]))
-            position += count
-        _add(found, flag)
+        name, value = _split(word)
+        on = not name.startswith("no-")
+        name = name.removeprefix("no-")
+        count = 0 if value is not None else _values_behind(_known(name), words[position:])
+        _add(found, name, words[position : position + count] if value is None else [value], on=on)
+        position += count
     several = [f"--{name}" for name in _SEVERAL_MACHINES if found.args.get(name, 1) != 1]
     if several:
         found.left_out.append(
@@ -104,20 +94,14 @@ def scalar(text: str) -> str | int | float:
     return float(text) if _DECIMAL.fullmatch(text) else text
 
 
-def _split(word: Word) -> _Flag:
+def _split(word: Word) -> tuple[str, Word | None]:
+    """The name of a flag and the value behind `=`: `--max_model_len` is max-model-len, `-tp` tensor-parallel-size."""
     if level := _LEVEL.fullmatch(word.text):
-        return _Flag("optimization-level", on=True, values=[Word(level[1])])
+        return "optimization-level", Word(level[1])
     spelling, separator, value = word.text.partition("=")
-    name = _long(spelling)
-    on = not name.startswith("no-")
-    return _Flag(name if on else name[3:], on, [Word(value, word.missing)] if separator else [])
-
-
-def _long(spelling: str) -> str:
-    """`--max_model_len` is max-model-len, and `-tp` is tensor-parallel-size."""
     head, dot, rest = spelling.partition(".")
     long = _short_names().get(head, head).lstrip("-").replace("_", "-")
-    return f"{long}{dot}{rest}"
+    return f"{long}{dot}{rest}", Word(value, word.missing) if separator else None
 
 
 @functools.cache
@@ -150,47 +134,43 @@ def _add_model(found: ServedCommand, word: Word) -> None:
         found.left_out.append(f"{word.text}: a second word that belongs to no flag")
 
 
-def _add(found: ServedCommand, flag: _Flag) -> None:
-    missing = [name for value in flag.values for name in value.missing]
-    texts = [value.text for value in flag.values]
-    shown = f"--{flag.name}" if flag.on else f"--no-{flag.name}"
-    if any(is_secret(shown, text) for text in texts) or flag.name == "api-key":
-        found.left_out.append(
-            f"the value of {shown}, a secret; export VLLM_API_KEY, and name it in server.api_key_env"
-            if flag.name == "api-key"
-            else f"the value of {shown}, a secret"
-        )
+def _add(found: ServedCommand, name: str, values: Sequence[Word], *, on: bool) -> None:
+    missing = [variable for value in values for variable in value.missing]
+    texts = [value.text for value in values]
+    shown = f"--{name}" if on else f"--no-{name}"
+    secret = any(is_secret(shown, text) for text in texts)
+    if name == "api-key":
+        found.left_out.append(f"the value of {shown}, a secret; export VLLM_API_KEY, and name it in server.api_key_env")
+    elif secret:
+        found.left_out.append(f"the value of {shown}, a secret")
     elif missing:
         found.left_out.append(f"{shown} {' '.join(texts)[:_MAX_SHOWN]}: {no_value(missing)}")
-    elif flag.name in ("model", "model-tag") and any(texts):
+    elif name in ("model", "model-tag") and any(texts):
         found.model = texts[0]
-    elif flag.name == "served-model-name" and texts:
+    elif name == "served-model-name" and texts:
         found.served_model_name = texts[0]
         found.left_out += [f"{shown} {text}: vramp asks for the first name" for text in texts[1:]]
-    elif flag.name == "port" and texts:
-        _add_port(found, texts[0])
-    elif flag.name == "host":
+    elif name == "port" and texts:
+        text = texts[0]
+        if text.isascii() and text.isdecimal() and int(text[:6]) <= _MAX_PORT:
+            found.port = int(text[:6])
+        else:
+            found.left_out.append(f"--port {text}: not a port; a free one is taken")
+    elif name == "host":
         found.left_out.append(f"{shown} {' '.join(texts)}: a server of vramp listens on 127.0.0.1; see server.host")
     else:
-        _add_arg(found, flag, texts)
+        _add_arg(found, name, texts, on=on)
 
 
-def _add_port(found: ServedCommand, text: str) -> None:
-    if text.isascii() and text.isdecimal() and int(text[:6]) <= _MAX_PORT:
-        found.port = int(text[:6])
-    else:
-        found.left_out.append(f"--port {text}: not a port; a free one is taken")
-
-
-def _add_arg(found: ServedCommand, flag: _Flag, texts: Sequence[str]) -> None:
-    info = _known(flag.name)
+def _add_arg(found: ServedCommand, name: str, texts: Sequence[str], *, on: bool) -> None:
+    info = _known(name)
     if not texts:
-        value: Any = flag.on
+        value: Any = on
     elif len(texts) > 1 or (info is not None and info.takes == "several"):
         value = [scalar(text) for text in texts]
     else:
         value = scalar(texts[0])
-    name = flag.name if flag.on or value is False else f"no-{flag.name}"
+    name = name if on or value is False else f"no-{name}"
     if not name:
         found.left_out.append(f"{' '.join(['--', *texts])}: no flag")
     elif info is not None and info.repeats and name in found.args:

@@ -39,8 +39,6 @@ class RecipeChoice(msgspec.Struct, frozen=True):
 
 
 class Origin(NamedTuple):
-    """Where the text came from."""
-
     name: str  # a path or a URL
     commit: str = ""
     sha256: str = ""

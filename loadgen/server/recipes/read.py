@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import yaml
 
@@ -57,7 +56,10 @@ def _imported(text: str, ending: str, choice: RecipeChoice) -> Imported:
     is_json = ending == "json" or (ending not in (*_SCRIPTS, *_YAML) and text.lstrip()[:1] in ("{", "["))
     is_yaml = ending in _YAML or (ending not in (*_SCRIPTS, "json") and _KEY.search(text) is not None)
     try:
-        document = (json.loads(text) if is_json else _yaml(text)) if is_json or is_yaml else None
+        document = json.loads(text) if is_json else None
+        if is_yaml and not is_json:
+            _require_shallow(text)
+            document = with_text_keys(yaml.load(text, Loader=_SAFE), {})  # noqa: S506 - it is the safe one
     except (yaml.YAMLError, *UNDECODABLE) as error:
         if ending in ("json", *_YAML):
             reason = " ".join(str(error).split())[:300]
@@ -73,11 +75,6 @@ def _imported(text: str, ending: str, choice: RecipeChoice) -> Imported:
         raise ProfileError(f"more than {_MAX_SCRIPT >> 10} KiB, which is no script with a command")
     _require_meaningful(choice, ("defines",))
     return import_command(text, choice)
-
-
-def _yaml(text: str) -> Any:  # noqa: ANN401 - any of YAML's types
-    _require_shallow(text)
-    return with_text_keys(yaml.load(text, Loader=_SAFE), {})  # noqa: S506 - it is the safe one
 
 
 def _require_shallow(text: str) -> None:

@@ -101,8 +101,6 @@ def _alternatives(rendered: Fields) -> str:
 
 
 class _Recipe:
-    """One recipe under one choice."""
-
     def __init__(self, document: Fields, choice: RecipeChoice) -> None:
         self.document = document
         self.meta = table(document, "meta")
