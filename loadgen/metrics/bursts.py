@@ -20,7 +20,8 @@ MIN_SHARE = 0.1  # of the output events: a few bursts say little of the other ev
 MIN_FIRST_SHARE = 0.5  # of the first tokens, which do not arrive alone
 MIN_OF_BUSY = 1.5
 """How many times the busy share the overdue share must be: what is overdue is an estimate, see `_overdue_ns`."""
-FULL_HOST_PERCENT = 90.0
+MIN_FULL_TIME = MIN_SHARE
+"""How much of its time the host must have been full to have caused that share of bursts."""
 MIN_SHARE_ON_FULL_HOST = 0.9
 """On a full host an engine or a proxy on it may wait for a core as well, and emit what has gathered meanwhile; but only
 what gathers by its nature gathers nearly every event."""
@@ -80,9 +81,12 @@ def _is_held_back(overdue: float, busy: float | None, moments: int) -> bool | No
     return True if moments >= MIN_MOMENTS else None
 
 
-def on_host(bursts: Bursts | None, cpu_percent: float | None) -> Bursts | None:
-    """The same bursts, put down to nobody if the host was so full that an engine on it may have caused them."""
-    if bursts is None or cpu_percent is None or cpu_percent < FULL_HOST_PERCENT or not bursts.held_back:
+def on_host(bursts: Bursts | None, full_share: float | None) -> Bursts | None:
+    """The same bursts, put down to nobody if the host was full for so long that an engine on it may have caused them.
+
+    `full_share` is the share of the time in which the host had no core to spare; None if unknown.
+    """
+    if bursts is None or full_share is None or full_share < MIN_FULL_TIME or not bursts.held_back:
         return bursts
     if max(bursts.share, bursts.first_share) >= MIN_SHARE_ON_FULL_HOST:
         return bursts

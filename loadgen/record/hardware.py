@@ -39,6 +39,7 @@ _SERVER_SHARE = 0.1
 _RECENT_LOOKS = 10
 _MAX_SAMPLES = 1000
 _FRESH_S = 5.0  # telemetry samples once a second
+_FULL_HOST_PERCENT = 90.0
 _LISTED_S = 25.0  # how long a list of processes counts as current: they are listed every ten seconds, or not at all
 _MEASURED = tuple(field.name for field in msgspec.structs.fields(GpuStage) if field.type == GpuFigure | None)
 _ERRORS = (
@@ -317,6 +318,15 @@ def host_means(samples: Sequence[HostSample], start_s: float, end_s: float) -> d
         name: _known([sample for sample in samples if start_s <= sample.t_s <= end_s], name) for name in _HOST_MEANS
     }
     return {name: round(sum(values) / len(values), 3) if values else None for name, values in known.items()}
+
+
+def full_host_share(samples: Sequence[HostSample], start_s: float, end_s: float) -> float | None:
+    """The share of a window in which the host was 90 % busy or more; None if unknown.
+
+    Its mean does not tell: a host that is full under load is idle while the engine stands still.
+    """
+    known = _known([sample for sample in samples if start_s <= sample.t_s <= end_s], "cpu_percent")
+    return sum(value >= _FULL_HOST_PERCENT for value in known) / len(known) if known else None
 
 
 def gpu_stages(

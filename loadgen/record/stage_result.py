@@ -15,7 +15,7 @@ from loadgen.metrics.stage import ClientMetrics
 from loadgen.metrics.verdicts import StageFacts, error_verdicts, gpu_verdicts, memory_rate, stage_verdicts
 from loadgen.record.crosscheck import truth_check, truth_verdicts
 from loadgen.record.curve import load_curve
-from loadgen.record.hardware import HardwareRecord, gpu_stages, host_means
+from loadgen.record.hardware import HardwareRecord, full_host_share, gpu_stages, host_means
 from loadgen.record.output import CanaryRecord, answer_verdicts
 from loadgen.record.rising import rising_words
 from loadgen.record.sessions import session_verdicts, sessions_result
@@ -131,7 +131,7 @@ def stage_result(
         tiers=tier_checks(stage, limits.tiers),
         sessions=sessions_result(stage),
         hits=stage.hits,
-        bursts=on_host(stage.bursts, machine.host.get("cpu_percent")),
+        bursts=on_host(stage.bursts, machine.full_host_share),
     )
 
 
@@ -287,11 +287,12 @@ def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardwar
     samples = stage.hardware_samples
     indices = {gpu.index for gpu in hardware.sockets_of(hardware.of_stage(samples))}
     gpus = gpu_stages(hardware.gpus, samples.within(start_s, end_s), samples.by_gpu, of_server=indices)
-    host = host_means(stage.hardware_samples.host, start_s, end_s)
+    host = host_means(samples.host, start_s, end_s)
+    full_share = full_host_share(samples.host, start_s, end_s)
     energy, compute = stage_energy(stage, hardware), stage_compute(stage, hardware)
-    facts = _facts(stage, gpus, hardware.gpus, host, compute)
+    facts = _facts(stage, gpus, hardware.gpus, host, full_share, compute)
     verdicts = [*stage_verdicts(stage.subject, facts), *error_verdicts(stage.subject, gpus, end_s - start_s)]
-    return StageHardware(gpus, energy, compute, host, verdicts, sockets=server_sockets(stage, hardware))
+    return StageHardware(gpus, energy, compute, host, verdicts, full_share, server_sockets(stage, hardware))
 
 
 def summarise_hardware(stage: StageRecord, hardware: HardwareRecord) -> None:
@@ -355,6 +356,7 @@ def _facts(
     gpus: Sequence[GpuStage],
     statics: Sequence[GpuStatic],
     host: Mapping[str, float | None],
+    full_share: float | None,
     compute: ComputeResult | None,
 ) -> StageFacts:
     ours = [gpu for gpu in gpus if gpu.of_server]
@@ -367,7 +369,7 @@ def _facts(
     engine = stage.engine
     return StageFacts(
         client_limit=stage.limit(),
-        buffered=buffered_words(on_host(stage.bursts, host.get("cpu_percent"))),
+        buffered=buffered_words(on_host(stage.bursts, full_share)),
         capped=stage.capped(),
         others=stage.others_meanwhile(stage.others),
         waiting=stage.waiting_mean,

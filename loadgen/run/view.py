@@ -5,6 +5,7 @@ A record says what has happened; a live run, or a replay, adds what only it know
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from loadgen.format import NO_LOAD, count, counted, number
@@ -13,7 +14,7 @@ from loadgen.metrics.mfu import compute_of
 from loadgen.metrics.stall import NO_OUTPUT, STALLED
 from loadgen.metrics.verdicts import StageFacts, flags, gpu_verdicts, kv_limit, memory_rate, queueing, stage_verdicts
 from loadgen.record.curve import distribution_of
-from loadgen.record.hardware import HardwareRecord
+from loadgen.record.hardware import HardwareRecord, full_host_share
 from loadgen.record.output import answer_verdicts
 from loadgen.record.record import Record
 from loadgen.record.sessions import session_verdicts
@@ -204,9 +205,10 @@ def _verdicts(record: Record, of_gpus: Sequence[Verdict]) -> tuple[Verdict, ...]
         used = [gpu for gpu in hardware.sockets_of(hardware.now()) if gpu.index in hardware.latest]
         busy = [(gpu, now) for gpu in used if ((now := hardware.latest[gpu.index]).gfx_percent or 0.0) > 0]
         compute = _compute(record)
+        full_share = full_host_share(stage.hardware_samples.host, (stage.metrics.window_start_ns or 0) / 1e9, math.inf)
         facts = StageFacts(
             client_limit=stage.limit(),
-            buffered=buffered_words(on_host(stage.bursts, host.cpu_percent if host is not None else None)),
+            buffered=buffered_words(on_host(stage.bursts, full_share)),
             capped=stage.capped(),
             others=stage.others_meanwhile(record.others),
             waiting=engine.waiting if engine is not None else None,

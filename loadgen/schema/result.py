@@ -411,6 +411,7 @@ class StageHardware(msgspec.Struct, frozen=True):
     compute: ComputeResult | None = None
     host: dict[str, float | None] = {}
     verdicts: list[Verdict] = []
+    full_host_share: float | None = None  # of the time in which the host had no core to spare; None if unknown
     sockets: int = 0  # on which the server computed; 0 if unknown
 
 

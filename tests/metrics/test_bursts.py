@@ -71,18 +71,19 @@ def test_it_is_not_said_where_the_evidence_does_not_reach(
 
 
 @pytest.mark.parametrize(
-    ("cpu_percent", "output_events", "held_back"),
+    ("full_share", "output_events", "held_back"),
     [
-        (99.0, 2400, True),  # every event, which no lack of cores does
-        (99.0, 3000, None),  # 80%: the engine may have waited for a core
-        (80.0, 3000, True),
+        (1.0, 2400, True),  # every event, which no lack of cores does
+        (1.0, 3000, None),  # 80%: the engine may have waited for a core
+        (0.2, 3000, None),  # while it ran; the rest of the time it stood still
+        (0.05, 3000, True),
         (None, 3000, True),
     ],
 )
 def test_on_a_full_host_a_part_of_the_events_says_nothing(
-    cpu_percent: float | None, output_events: int, *, held_back: bool | None
+    full_share: float | None, output_events: int, *, held_back: bool | None
 ) -> None:
-    bursts = on_host(found(output_events=output_events, first_tokens=20), cpu_percent)
+    bursts = on_host(found(output_events=output_events, first_tokens=20), full_share)
     assert bursts is not None and bursts.held_back is held_back
     assert (buffered_words(bursts) is None) == (held_back is None)
 

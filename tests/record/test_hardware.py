@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from loadgen.metrics.energy import sockets, window_energy
 from loadgen.metrics.verdicts import error_verdicts, gpu_verdicts
-from loadgen.record.hardware import HardwareRecord, HardwareSamples, gpu_stages, host_means, mean_throttle
+from loadgen.record.hardware import (
+    HardwareRecord,
+    HardwareSamples,
+    full_host_share,
+    gpu_stages,
+    host_means,
+    mean_throttle,
+)
 from loadgen.record.record import Record
 from loadgen.schema.deltas import ClientDelta, StageDelta
 from loadgen.schema.journal import (
@@ -292,6 +299,13 @@ def test_the_hosts_figures_are_means_over_the_window() -> None:
     means = host_means(looks, 0.0, 1.5)
     assert (means["cpu_percent"], means["memory_used_bytes"], means["server_rss_bytes"]) == (10.0, 5.0, None)
     assert set(host_means([], 0.0, 1.0).values()) == {None}
+
+
+def test_the_host_is_full_for_a_share_of_the_window() -> None:
+    percents = [None, 95.0, 90.0, 10.0, 10.0, 99.0]
+    looks = [HostSample(float(second), 2, 0, 99, 0.5, percent) for second, percent in enumerate(percents)]
+    assert full_host_share(looks, 0.0, 4.0) == 0.5
+    assert full_host_share(looks[:1], 0.0, 4.0) is None
 
 
 def test_looks_that_are_forgotten_do_not_come_back() -> None:
