@@ -11,6 +11,7 @@ from loadgen.record.stage import StageRecord
 from loadgen.schema.finding import Verdict
 from loadgen.schema.result import SessionsResult
 
+MIN_REQUESTS_A_SESSION = 2  # before its second request, no context has come back
 MIN_LOST = 0.1  # of the prompt tokens, which a cache without limit would have held: less may be the cache's granularity
 
 
@@ -37,10 +38,10 @@ def session_verdicts(stage: StageRecord) -> Iterator[Verdict]:
     found, hits = sessions_result(stage), stage.hits
     if found is None or hits is None or found.context_tokens is None or hits.pool_tokens is None:
         return
-    actual = hits.actual
+    actual = hits.measured  # the engine's counters have the requests that prime, too, which hit nothing
     if actual is None or hits.infinite is None or found.context_tokens <= hits.pool_tokens:
         return
-    if hits.infinite - actual < MIN_LOST:
+    if hits.infinite - actual < MIN_LOST or stage.counters["completed"] < MIN_REQUESTS_A_SESSION * (found.live or 0):
         return
     live = counted(round(found.live or 0), "live context")
     needs = f"{live} need {number(found.context_tokens)} tokens, the KV cache has {number(hits.pool_tokens)}"

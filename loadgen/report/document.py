@@ -111,7 +111,7 @@ def sections(result: Result, statistics: str = "count mean p50 p90 p99 max") -> 
         efficiency(stages),
         latency(stages, statistics),
         limits(stages),
-        sessions(stages),
+        sessions(result, stages),
         requests(stages),
         client_and_engine(result),
         parts(result),
@@ -397,18 +397,26 @@ def search(result: Result) -> Section:
     return Section("Search", [Table(_KNEE_CURVE, sorted(points, key=attrgetter("load")))], [result_of_it])
 
 
-def sessions(stages: Sequence[StageResult]) -> Section:
+def sessions(result: Result, stages: Sequence[StageResult]) -> Section:
     """What became of the sessions, and how much of their prompts was cached."""
     played = [stage for stage in stages if stage.sessions is not None]
     hits = [stage for stage in played if stage.hits is not None]
     measured = [stage for stage in hits if stage.hits is not None and stage.hits.measured is not None]
-    unknown = "unknown: the server's usage does not say what it had cached (vLLM: --enable-prompt-tokens-details)"
+    workers, servers = result.client.workers, len(result.environment.get("server_instances") or [None])
+    found = []
+    if hits and not measured:
+        words = "unknown: the server's usage does not say what it had cached (vLLM: --enable-prompt-tokens-details)"
+        found.append(Note("Hits", words))
+    if hits and workers > servers:
+        words = f"estimates: each of the {workers} workers knows only its own sessions and its share of the KV cache"
+        found.append(Note("Both caches", words))
     return Section(
         "Sessions",
         [Table([load_column(stages), *SESSIONS], played), Table([load_column(stages), *known(HITS, hits)], hits)],
-        [Note("Hits", unknown)] if hits and not measured else [],
+        found,
         "A session belongs to no stage: it may begin in one and end in another. Hits are shares of prompt tokens, next "
-        "to what a cache without limit, and one of the KV cache's size, would hold of what was sent.",
+        "to what a cache without limit, and one of the KV cache's size, would hold of what was sent. In both, requests "
+        "in flight take no room.",
     )
 
 

@@ -50,11 +50,6 @@ class Hits(msgspec.Struct, frozen=True):
     pool: float | None  # in one of the size of the engine's KV cache
     pool_tokens: int | None  # that size, of all servers
 
-    @property
-    def actual(self) -> float | None:
-        """As measured, or else by the engine's counters."""
-        return self.engine if self.measured is None else self.measured
-
 
 class CurvePoint(msgspec.Struct, frozen=True):
     """What was measured while so many streams were held, or at one step of a moving load."""

@@ -311,15 +311,17 @@ class Engine:
         return True
 
     def _compute(self, sequence: Sequence, budget: int) -> int:
+        """Plan tokens of a prompt; as in vLLM, others can share its full blocks from the step that computes them."""
         tokens = min(sequence.remaining, budget)
         sequence.remaining -= tokens
+        computed = sequence.prompt_len + sequence.generated - sequence.remaining
+        self._publish(sequence, sequence.hashes[: computed // self.physics.block_size])
         return tokens
 
     def _join(self, now_ns: int) -> list[Sequence]:
         """The sequences that get their first token now, or the first after a preemption."""
         for sequence in [each for each in self._prefilling if not each.remaining]:
             del self._prefilling[sequence]
-            self._publish(sequence, sequence.hashes)
             if sequence.due_ns > self._end_ns:
                 sequence.state = "held"
                 heappush(self._held, (sequence.due_ns, sequence.number, sequence))
@@ -337,7 +339,7 @@ class Engine:
         return joined
 
     def _publish(self, sequence: Sequence, hashes: list[int]) -> None:
-        """Make the blocks that a sequence has computed findable."""
+        """Make blocks of a sequence findable."""
         for block in hashes[len(sequence.shared) :]:
             # A block is shared only with its whole prefix, so the first one that another has published ends the loop.
             if not self.pool.publish(block):

@@ -122,11 +122,12 @@ class LiveSessions:
     def _begin(self, inside: tuple[float, float] | None = None) -> None:
         """Begin the next session: with its first turn, or `inside` the recording, between these shares of it."""
         number = (self._worker << _SERIAL_BITS) + self._serial
-        trace = record_for(self._seed, 0, self._serial * self._ranks + self._rank, self.wanted.data.sessions)
+        over_all = self._serial * self._ranks + self._rank  # so that the workers' number does not decide what is played
+        trace = record_for(self._seed, 0, over_all, self.wanted.data.sessions)
         self._serial += 1
         start = None
         if inside is not None:
-            start = inside[0] + (inside[1] - inside[0]) * draw(self._seed, 0, number, "start")
+            start = inside[0] + (inside[1] - inside[0]) * draw(self._seed, 0, over_all, "start")
         salt = number if self.wanted.salt == "play" else trace
         play = Play(self._reader.tree(trace), self.wanted.rules, salt=salt, start=start)
         session = self._live[number] = _Live(number, trace, play, time.monotonic_ns() if start is None else None)

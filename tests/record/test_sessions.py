@@ -15,7 +15,12 @@ POOL = 2_100_000
 
 
 def found(
-    *, pool: int | None = POOL, contexts: int = 3_900_000, cached: int | None = 400, infinite: int = 960
+    *,
+    pool: int | None = POOL,
+    contexts: int = 3_900_000,
+    cached: int | None = 400,
+    infinite: int = 960,
+    completed: int = 64,
 ) -> list[str]:
     """The verdicts on ten seconds of 32 live sessions, whose prompts had 1,000 tokens in all."""
     record = Record()
@@ -27,6 +32,7 @@ def found(
         window_start_ns=0,
         window_end_ns=10 * SECOND,
         sessions=SessionCounts(live_ms=32 * 10_000, context_ms=contexts * 10_000),
+        completed=completed,
         recorded_tokens=1000,
         infinite_hit_tokens=infinite,
     )
@@ -51,6 +57,7 @@ def test_contexts_beyond_the_cache_are_a_verdict() -> None:
         {"infinite": 450},  # the sessions share too little for a larger cache to help
         {"pool": None},
         {"cached": None},
+        {"completed": 63},  # most contexts have not come back yet
     ],
 )
 def test_otherwise_there_is_none(facts: dict[str, int | None]) -> None:

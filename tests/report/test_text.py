@@ -13,8 +13,10 @@ from loadgen.schema.result import (
     ClientResult,
     Concurrency,
     FailureCheck,
+    Hits,
     Requests,
     Result,
+    SessionsResult,
     SloCheck,
     StageResult,
     Target,
@@ -124,6 +126,17 @@ def test_heading_and_a_row_a_stage() -> None:
         "not limited; kernel timestamps, read lag p99 0.40 ms; 1 worker, 1.5 s of CPU",
     ]:
         assert line in lines
+
+
+def test_caches_computed_by_several_workers_are_estimates() -> None:
+    hits = Hits(measured=0.95, engine=None, infinite=0.9, pool=0.8, pool_tokens=1000)
+    zero = dict.fromkeys(SessionsResult.__struct_fields__, 0)
+    played = msgspec.structs.replace(stage(80), sessions=SessionsResult(**zero), hits=hits)
+    words = "Both caches: estimates: each of the 2 workers knows only its own sessions and its share of the KV cache"
+    for workers in (1, 2):
+        client = msgspec.structs.replace(result().client, workers=workers)
+        text = text_report(msgspec.structs.replace(result(played), client=client))
+        assert (words in text) == (workers == 2)
 
 
 def test_six_stages_fit_on_two_screens() -> None:

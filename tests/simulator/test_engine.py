@@ -197,6 +197,15 @@ def test_the_same_prompt_again_hits_the_prefix_cache() -> None:
     assert engine.prefix_hits == 8
 
 
+def test_a_prompt_that_is_being_computed_is_shared() -> None:
+    engine = Engine(SMALL)
+    add(engine, 20, 1)
+    add(engine, 20, 1, number=1)
+    run(engine)
+    # The second begins in the step that computes the rest of the first: all full blocks but the last, as of any prompt.
+    assert engine.prefix_hits == 16
+
+
 def test_a_whole_prompt_in_the_cache_still_computes_its_last_token() -> None:
     engine = Engine(SMALL)
     add(engine, 8, 1)
