@@ -42,7 +42,7 @@ FIGURES, ANSWERS, TRENDS, BLOCKS = 12, 200, 2, 24
 SHARE, GROWTH = 0.9, 0.1  # demanded of answers, and allowed in a burn-in
 START_SPREAD, WINDOW_SPREAD, WINDOWS, ALIKE = 0.01, 0.01, 60, 0.9
 WITHIN = 0.1  # how far a good figure is from its edge
-MOST_STARTS = 8
+MAX_STARTS = 8
 AT_ONCE = 250  # boxes, which are drawn together
 Noise = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
 
@@ -177,7 +177,7 @@ def judged(
 
 
 def verdicts(row: Row, random: np.random.Generator, boxes: int) -> Iterator[Outcome]:
-    values = figures_of(row, random, boxes, MOST_STARTS if row.goes_on else row.starts)
+    values = figures_of(row, random, boxes, MAX_STARTS if row.goes_on else row.starts)
     values += np.array(row.worse)[:, None]
     trends, right = trends_of(row, random, boxes), random.binomial(ANSWERS, row.answers, boxes)
     for box in range(boxes):

@@ -174,6 +174,6 @@ if __name__ == "__main__":
     path = Path(options.out).absolute()
     if not options.table:
         os.nice(19)
-        acceptance.WARM_UP_S = BURN_IN_S / 4  # this server grows for seconds, not for minutes
+        acceptance.WARM_UP_S = BURN_IN_S / 4  # type: ignore[attr-defined]  # it grows for seconds, not for minutes
         asyncio.run(campaign(options.first, options.boxes, path))
     tell(path)

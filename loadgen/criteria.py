@@ -29,6 +29,9 @@ or not."""
 
 
 EXACT_MATCH = "exact_match_percent"
+WARM_UP_S = 600.0
+"""A fresh engine's memory grows for minutes, its caches fill and its GPUs warm up: this much of a run, or its first
+quarter, is in no trend, and what is left must be as long."""
 
 
 class FigureKind(NamedTuple):
@@ -40,6 +43,11 @@ class FigureKind(NamedTuple):
     rule: Rule
     directions: tuple[Direction, ...]
     meaning: str
+    named: str = ""  # the names in words, where the pattern does not list them
+
+    @property
+    def names(self) -> str:
+        return self.named or self.pattern.replace("|", ", ")
 
 
 _LOWER: tuple[Direction, ...] = ("at_most",)
@@ -48,11 +56,21 @@ _RANGE: tuple[Direction, ...] = ("at_most", "at_least", "equal")
 _NONE: tuple[Direction, ...] = ("none_of",)
 FIGURES = (
     FigureKind("driver|kernel|vllm|gpu_name", "box", "", "text", ("equal",), "a version or name, as doctor shows it"),
-    FigureKind(r"firmware\.\S+|host\.\S+", "box", "", "text", ("equal",), "firmware of GPUs, settings of the host"),
+    FigureKind(
+        r"firmware\.\S+|host\.\S+",
+        "box",
+        "",
+        "text",
+        ("equal",),
+        "firmware of GPUs, settings of the host",
+        "firmware.NAME, host.NAME",
+    ),
     FigureKind("gpus", "box", "", "each", _RANGE, "the number of GPUs"),
     FigureKind("blocking_findings", "box", "", "events", _NONE, "findings of the preflight that prevent a start"),
     FigureKind("probe_failures", "silicon", "", "events", _NONE, "tools that report a failure"),
-    FigureKind(r"probe\..+", "silicon", "", "each", _HIGHER, "a figure of a vendor's tool, on each GPU"),
+    FigureKind(
+        r"probe\..+", "silicon", "", "each", _HIGHER, "a figure of a vendor's tool, on each GPU", "probe.FIGURE"
+    ),
     FigureKind("start_s|weights_s|graphs_s|compile_s", "start", "s", "each", _LOWER, "a time of each start"),
     FigureKind("kv_cache_tokens", "start", "tokens", "each", _RANGE, "the KV cache of each start"),
     FigureKind("kv_cache_gib|weights_gib", "start", "GiB", "each", _RANGE, "memory on each GPU after each start"),
@@ -66,9 +84,18 @@ FIGURES = (
         "mean",
         _LOWER,
         "latency at a load",
+        "ttft_p99_ms (also ttft_from_intended, tpot, itl, e2e; mean, p50, p999)",
     ),
     FigureKind("requests_per_s", "performance", "/s", "mean", _HIGHER, "requests completed at a load"),
-    FigureKind("(input|output|total)_tokens_per_s", "performance", "tok/s", "mean", _HIGHER, "throughput at a load"),
+    FigureKind(
+        "(input|output|total)_tokens_per_s",
+        "performance",
+        "tok/s",
+        "mean",
+        _HIGHER,
+        "throughput at a load",
+        "output_tokens_per_s (also input, total)",
+    ),
     FigureKind("tokens_per_joule", "performance", "tok/J", "mean", _HIGHER, "output tokens per joule at a load"),
     FigureKind("goodput_percent", "performance", "%", "mean", _HIGHER, "streams that met every limit of a stream"),
     FigureKind("failed_percent", "performance", "%", "share", _LOWER, "requests that failed or were never sent"),
@@ -82,7 +109,13 @@ FIGURES = (
         "what must not happen",
     ),
     FigureKind(
-        "(ttft|tpot|server_memory|hbm|power)_rise_percent", "burn-in", "%", "trend", _LOWER, "growth at a steady load"
+        "(ttft|tpot|server_memory|hbm|power)_rise_percent",
+        "burn-in",
+        "%",
+        "trend",
+        _LOWER,
+        "growth at a steady load",
+        "ttft_rise_percent (also tpot, server_memory, hbm, power)",
     ),
     FigureKind("clock_fall_percent", "burn-in", "%", "trend", _LOWER, "loss of GPU clock at a steady load"),
 )

@@ -6,12 +6,14 @@ when an acceptance begins (`loadgen.record.demands`), because limits and publish
 
 from __future__ import annotations
 
+import math
 from itertools import combinations
 from typing import Self
 
 from pydantic import Field, FiniteFloat, model_validator
 
-from loadgen.criteria import FIGURES, PHASES, Direction, PhaseName, figure_kind
+from loadgen.criteria import FIGURES, PHASES, WARM_UP_S, Direction, PhaseName, figure_kind
+from loadgen.format import duration
 from loadgen.profile.values import Concurrency, ProfileTable, Rate, Requests, Seconds, Share, Tokens
 
 
@@ -60,7 +62,8 @@ class AcceptCriterion(ProfileTable):
     def _has_a_bound_that_fits(self) -> Self:
         kind = figure_kind(self.figure)
         if kind is None:
-            raise ValueError(f"{self.figure}: no such figure; they are {', '.join(one.pattern for one in FIGURES)}")
+            known = ", ".join(one.names for one in FIGURES if one.rule != "events")
+            raise ValueError(f"{self.figure}: no such figure; they are {known}")
         if kind.rule == "events":
             raise ValueError(f"{self.figure}: is judged without a criterion: none may occur")
         if not self.bounds:
@@ -69,6 +72,13 @@ class AcceptCriterion(ProfileTable):
         if wrong is not None:
             keys = " or ".join(one.replace("equal", "equals") for one in kind.directions)
             raise ValueError(f"{self.figure}: takes {keys}, not {wrong.replace('equal', 'equals')}")
+        highest = 100.0 if kind.unit == "%" and kind.rule != "trend" else math.inf
+        for direction, bound in self.bounds.items():
+            if not isinstance(bound, str) and not 0 <= bound <= highest:
+                expected = "0 or more" if highest == math.inf else "0 to 100"
+                raise ValueError(
+                    f"{self.figure}: {direction.replace('equal', 'equals')} = {bound:g}: expected {expected}"
+                )
         if any(self.load) and kind.phase != "performance":
             raise ValueError(f"{self.figure}: belongs to no load: leave out concurrency, rate, isl and osl")
         if kind.rule == "text" and not isinstance(self.equals, str):
@@ -103,6 +113,16 @@ class Accept(ProfileTable):
     """How many questions to ask."""
     criteria: list[AcceptCriterion] = []
     """Figures and their bounds."""
+
+    @property
+    def burn_in_doubt(self) -> str:
+        """Why the burn-in cannot pass, however good the box is; empty if it can."""
+        if "burn-in" not in self.phases or self.burn_in >= 2 * WARM_UP_S:
+            return ""
+        return (
+            f"accept.burn_in = {duration(self.burn_in)} is too short to pass: growth is judged from the eleventh "
+            "minute of a run on, over ten minutes; give 20 minutes or more"
+        )
 
     @model_validator(mode="after")
     def _phases_once(self) -> Self:

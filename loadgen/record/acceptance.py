@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import NamedTuple
 
-from loadgen.criteria import PHASES, PhaseName
-from loadgen.format import counted, iso_time, significant
+from loadgen.criteria import PHASES, WARM_UP_S, PhaseName
+from loadgen.format import counted, duration, iso_time, significant
 from loadgen.metrics.acceptance import (
     FALSE_FAIL,
     FALSE_PASS,
@@ -70,9 +70,6 @@ from loadgen.schema.probe import ProbeResult
 from loadgen.schema.result import Result, StageResult
 from loadgen.schema.start import ServerStart
 
-WARM_UP_S = 600.0
-"""A fresh engine's memory grows for minutes, its caches fill and its GPUs warm up: this much of a run, or its first
-quarter, is in no trend, and what is left must be as long."""
 _SKIPPED = 4
 _NOT_YET = "not measured yet"
 _NOT_OVER = "its phase is not over yet"
@@ -394,7 +391,8 @@ def _over_starts(demand: Demand, evidence: AcceptEvidence) -> CriterionEvidence:
     if len(seen) >= planned:
         return found
     why = f": {_common(doubts)}" if doubts else ""
-    reason = f"{len(seen)} of {counted(planned, 'start')} count{why}" if seen or doubts else _NOT_YET
+    made = counted(max(planned, len(seen) + len(doubts)), "start")
+    reason = f"{len(seen)} of {made} count{why}" if seen or doubts else _NOT_YET
     missing = counted(planned - len(seen), "more start")
     if evidence.began.profile.get("server", {}).get("engine") == "attach":
         missing = f"{missing}, of a server that vramp starts"
@@ -563,8 +561,12 @@ def _events(demand: Demand, evidence: AcceptEvidence) -> CriterionEvidence:
     if not counts:
         return CriterionEvidence(f"skipped: {ended.reason}" if ended.state == "skipped" else "nothing here reports it")
     hours = _hours(demand, evidence)
-    often = f" in {significant(hours)} h: at most {significant(rate_at_most(hours))} an hour (95 %)" if hours else ""
+    often = f" in {_span(hours)}: at most {significant(rate_at_most(hours))} an hour (95 %)" if hours else ""
     return CriterionEvidence(f"none{often}", "pass", observed=0.0)
+
+
+def _span(hours: float) -> str:
+    return duration(3600 * hours) if hours < 1 else f"{significant(hours)} h"
 
 
 def _hours(demand: Demand, evidence: AcceptEvidence) -> float:

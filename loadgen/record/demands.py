@@ -66,10 +66,9 @@ def criteria_of(
     """
     accept = profile.accept or Accept()
     automatic = [*_never(profile), *_steady(), *_limits(profile, loads), *_published(profile, loads, accept)]
-    own = [demand for one in accept.criteria for demand in _own(one, loads)]
+    own = _own(accept, loads)
     of_boxes = list(_like(like)) if like is not None else []
-    replaced = {_key(demand) for demand in own}
-    found = [*(demand for demand in automatic if _key(demand) not in replaced), *own, *of_boxes]
+    found = [*(demand for demand in automatic if _key(demand) not in own), *own.values(), *of_boxes]
     known = like.values if like is not None else {}
     spreads = {key: _spread(values, len(values)) for key, values in known.items()}
     kept = [_with_spread(demand, accept, spreads) for demand in found if demand.phase in accept.phases]
@@ -174,10 +173,28 @@ def _matches(wanted: tuple[object, ...], load: LoadShape) -> bool:
     return all(want in (None, has) for want, has in zip(wanted, have, strict=True))
 
 
-def _own(one: AcceptCriterion, loads: Sequence[LoadShape]) -> Iterator[Demand]:
+def _own(accept: Accept, loads: Sequence[LoadShape]) -> dict[tuple[str, str, str], Demand]:
+    """The rows of `[accept]`: where several hold at a load, that which says most of the load."""
+    found: dict[tuple[str, str, str], tuple[int, Demand]] = {}
+    for one in accept.criteria:
+        given = sum(part is not None for part in one.load)
+        for demand in _of_row(one, loads):
+            before, _ = found.get(_key(demand), (-1, None))
+            if given == before:
+                raise ProfileError(
+                    f"accept.criteria: {demand.figure}: two rows hold at {demand.load}: give one of them more of "
+                    "concurrency, rate, isl and osl"
+                )
+            if given > before:
+                found[_key(demand)] = given, demand
+    return {key: demand for key, (_, demand) in found.items()}
+
+
+def _of_row(one: AcceptCriterion, loads: Sequence[LoadShape]) -> Iterator[Demand]:
     kind = figure_kind(one.figure)
     assert kind is not None
-    at = [load.words for load in loads if _matches(one.load, load)] if kind.phase == "performance" else [""]
+    words = dict.fromkeys(load.words for load in loads if _matches(one.load, load))
+    at = words if kind.phase == "performance" else [""]
     if not at:
         has = "; ".join(load.words for load in loads) or "nothing"
         raise ProfileError(f"accept.criteria: {one.figure}: the profile has no such load, but {has}")

@@ -255,7 +255,8 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     criteria: tuple[Criterion, ...]
     not_tested: tuple[str, ...]
     like: tuple[str, ...] = ()
-    files: dict[str, str] = {}  # SHA-256 of every file that it rests on, by its path in the folder
+    files: dict[str, str] = {}
+    """What it rests on, by its path in the folder: the SHA-256 of every file; of a link or an empty folder, that."""
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadgen.errors import UNDECODABLE, ProfileError, ResultError
+from loadgen.format import counted
 from loadgen.places import read_whole, write_whole
 from loadgen.plan.from_profile import stages_of
 from loadgen.profile.schema import Profile
@@ -36,7 +37,7 @@ from loadgen.store.runs import has_result, read_result
 LINES = "accept.jsonl"
 CERTIFICATE = "certificate.json"
 _RENDERED = "certificate."  # the beginning of the names of the certificate and of what is made from it
-_MOST_NAMED = 20
+MAX_FILES_NAMED = 20
 _FROM_JOURNAL = ("state", "stages", "server", "verdicts")  # of a result: what criteria rest on
 
 
@@ -130,37 +131,54 @@ def _document(certificate: Certificate) -> bytes:
 
 
 def _checksums(folder: Path) -> dict[str, str]:
+    """The SHA-256 of each file; of what has no bytes of its own, such as a link or an empty folder, what it is."""
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if path.is_file() and not path.is_symlink() and not name.startswith(_RENDERED):
-            try:
-                with path.open("rb") as file:
-                    found[name] = hashlib.file_digest(file, "sha256").hexdigest()
-            except OSError as error:
-                raise ResultError(f"{path}: cannot be read: {error.strerror}") from error
+        try:
+            if not name.startswith(_RENDERED) and (what := _checksum(path)):
+                found[name] = what
+        except OSError as error:
+            raise ResultError(f"{path}: cannot be read: {error.strerror}") from error
     return found
+
+
+def _checksum(path: Path) -> str:
+    """Empty for a folder with something in it."""
+    if path.is_symlink():
+        return f"link to {path.readlink()}"
+    if path.is_dir():
+        return "" if any(path.iterdir()) else "empty folder"
+    if not path.is_file():
+        return "no regular file"
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _changed_files(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
     problems = [f"{name}: is missing" for name in before if name not in now]
     problems += [f"{name}: has changed" for name in before if name in now and before[name] != now[name]]
     problems += [f"{name}: was not there" for name in now if name not in before]
-    yield from problems[:_MOST_NAMED]
-    if len(problems) > _MOST_NAMED:
-        yield f"and {len(problems) - _MOST_NAMED} more files"
+    yield from problems[:MAX_FILES_NAMED]
+    if len(problems) > MAX_FILES_NAMED:
+        yield f"and {counted(len(problems) - MAX_FILES_NAMED, 'more file')}"
 
 
 def _changed_fields(written: Certificate, again: Certificate) -> Iterator[str]:
     """The fields of the certificate that its evidence does not give."""
     for name in Certificate.__struct_fields__:
         before, now = getattr(written, name), getattr(again, name)
-        if name in ("criteria", "phases") and len(before) == len(now):
+        if before == now:
+            continue
+        if isinstance(before, str | float) and isinstance(now, str | float):
+            yield f"{CERTIFICATE}: {name} is {before}, the evidence says {now}"
+        elif isinstance(before, tuple) and len(before) != len(now):
+            yield f"{CERTIFICATE}: {name} has {len(before)} entries, the evidence gives {len(now)}"
+        elif isinstance(before, tuple):
             differing = sum(one != other for one, other in zip(before, now, strict=True))
-            if differing:
-                yield f"{CERTIFICATE}: {differing} of the {name} are not what the evidence says"
-        elif before != now:
-            yield f"{CERTIFICATE}: {name} is {_short(before)}, the evidence says {_short(now)}"
+            yield f"{CERTIFICATE}: {name}: {differing} of {len(now)} are not what the evidence says"
+        else:
+            yield f"{CERTIFICATE}: {name} is not what the evidence says"
 
 
 def _changed_results(folder: Path) -> Iterator[str]:
@@ -177,11 +195,6 @@ def _changed_results(folder: Path) -> Iterator[str]:
             continue
         if any(getattr(again, name) != getattr(result, name) for name in _FROM_JOURNAL):
             yield f"{run}/{RESULT}: its journal gives another result"
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def demands_of(

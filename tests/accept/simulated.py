@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -75,7 +75,7 @@ def lines_of(folder: Path, kind: type[Any]) -> list[Any]:
     return [line for line in read_lines(folder) if isinstance(line, kind)]
 
 
-def command(*words: str) -> subprocess.Popen[str]:
+def command(*words: str, wrapper: Sequence[str] = ()) -> subprocess.Popen[str]:
     """`vramp accept` in a process of its own, in the current folder."""
-    arguments = [sys.executable, "-m", "tui.cli", "accept", "--headless", *words]
+    arguments = [*wrapper, sys.executable, "-m", "tui.cli", "accept", "--headless", *words]
     return subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

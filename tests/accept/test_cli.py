@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import loadgen
 from loadgen.schema.certificate import RunMade
 from loadgen.store.acceptance import CERTIFICATE, LINES, read_certificate
 from tests.accept.simulated import command, document, lines_of, toml
@@ -73,12 +74,40 @@ def test_a_box_that_fails(capfd: pytest.CaptureFixture[str]) -> None:
     assert read_certificate(folder()).by == "A. Smith"
 
 
-def test_the_verdict_is_printed_though_its_report_cannot_be_written(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_pass_whose_report_finds_no_room_is_no_failure(capfd: pytest.CaptureFixture[str]) -> None:
     Path("box.toml").write_text(toml(document("box")))
-    assert accept("box.toml", "--junit", "nowhere/report.xml") == 1
+    assert accept("box.toml", "--junit", "/dev/full") == 4
     captured = capfd.readouterr()
     assert "\nPASS for box only: " in captured.out
-    assert "--junit nowhere/report.xml: cannot be written" in captured.err
+    assert "--junit /dev/full: cannot be written: No space left on device; vramp accept ... --resume " in captured.err
+
+
+def test_a_disk_that_is_full_is_no_failure_of_the_box() -> None:
+    Path("box.toml").write_text(toml(document("box", "start")))
+    with command("box.toml", wrapper=("prlimit", "--fsize=4096")) as process:
+        assert process.stdout is not None and process.stderr is not None
+        out, words = process.stdout.read(), process.stderr.read()
+    assert (process.returncode, out) == (4, "")
+    assert words.endswith(f"File too large\nwhat was measured is kept; --resume {folder()} goes on\n")
+    assert accept("box.toml", "--resume", str(folder())) == 0
+
+
+def test_what_is_resumed_or_offered_for_it(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("box.toml").write_text(toml(document("box")))
+    assert accept("box.toml") == 0
+    lines = folder() / LINES
+    lines.write_text(lines.read_text().replace(f'"{loadgen.__version__}"', '"0.9"'))
+    (folder() / CERTIFICATE).unlink()
+    capfd.readouterr()
+    assert accept("box.toml", "--resume", str(folder())) == 0
+    assert f"vramp 0.9 began it; this is {loadgen.__version__}, which judges all of it" in capfd.readouterr().err
+    (folder() / CERTIFICATE).unlink()
+    assert accept("box.toml", "--phase", "box", "--phase", "silicon") == 0
+    assert "without a verdict" not in capfd.readouterr().err
+    newest = max(Path("runs").iterdir())
+    (newest / CERTIFICATE).unlink()
+    assert accept("box.toml", "--phase", "box", "--phase", "silicon") == 0
+    assert f"without a verdict is in {newest}; --resume" in capfd.readouterr().err
 
 
 def test_a_certificate_of_another_version_does_not_prevent_a_new_acceptance() -> None:
@@ -112,13 +141,14 @@ def test_a_server_that_cannot_be_reached_is_exit_code_3() -> None:
         (["none.toml"], "there is no server to accept"),
         (["box.toml", "--resume", "nowhere"], f"nowhere/{LINES}: cannot be read"),
         (["box.toml", "--like", "nowhere"], "--like nowhere"),
-        (["--verify", "nowhere"], f"nowhere/{CERTIFICATE}: cannot be read"),
+        (["--verify", "nowhere"], f"--verify nowhere: there is no {CERTIFICATE}"),
+        (["box.toml", "--ctrf", "box.toml/x"], "box.toml/x: the result cannot be written there: Not a directory"),
     ],
 )
 def test_nothing_is_started_for_wrong_words(words: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
     Path("box.toml").write_text(toml(document("performance")))
     Path("bare.toml").write_text('[server]\nengine = "simulator"\n')
     Path("none.toml").write_text('[server]\nengine = "none"\n[load]\nconcurrency = 0\n')
-    assert accept(*words) == (1 if "--verify" in words else 2)
+    assert accept(*words) == 2
     assert message in capfd.readouterr().err
     assert not list(Path().glob("runs/*"))

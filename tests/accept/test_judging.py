@@ -187,7 +187,18 @@ def test_a_criterion_replaces_the_limit_of_the_same_figure() -> None:
         demands_of(profile(criteria=[{**row, "concurrency": 8}]))
 
 
+def test_a_row_for_one_load_replaces_that_for_all() -> None:
+    row: dict[str, Any] = {"figure": TTFT, "at_most": 100, "source": "a test"}
+    one = {**row, "at_most": 90, "concurrency": 16}
+    for rows in ([row, one], [one, row]):
+        assert [each.bound for each in demands_of(profile(criteria=rows))[0] if each.figure == TTFT] == [90.0]
+    with pytest.raises(ProfileError, match=rf"{TTFT}: two rows hold at {LOAD}"):
+        demands_of(profile(criteria=[one, {**row, "isl": 512}]))
+
+
 def test_one_event_fails_and_none_bounds_the_rate() -> None:
+    short = certified(of_phase("burn-in", counts("burn-in", "gpu_resets", 0, hours=0.005)), {})
+    assert criterion(short, "gpu_resets").reason == "none in 18 s: at most 599 an hour (95 %)"
     none = certified(of_phase("burn-in", counts("burn-in", "gpu_resets", 0, hours=24.0)), {})
     assert criterion(none, "gpu_resets").reason.startswith("none in 24")
     assert "at most 0.12 an hour" in criterion(none, "gpu_resets").reason
@@ -303,6 +314,28 @@ def test_a_folder_is_verified_and_what_was_changed_is_named(tmp_path: Path) -> N
     result.unlink()
     assert verify(folder)[0] == "performance-2/result.json: is missing"
     assert any("criteria" in problem for problem in verify(folder))
+
+
+def test_links_and_empty_folders_that_were_added_are_named(tmp_path: Path) -> None:
+    folder = written(tmp_path / "a", *box((1.0, 1.01, 1.02)))
+    (folder / "06-burn-in").mkdir()  # of a run that was killed at once
+    write_certificate_json(folder)
+    assert verify(folder) == []
+    (folder / "added").mkdir()
+    (folder / "link").symlink_to("/etc")
+    assert verify(folder) == ["added: was not there", "link: was not there"]
+
+
+def test_criteria_that_were_left_out_are_counted(tmp_path: Path) -> None:
+    folder = written(tmp_path / "a", *box((1.0, 1.01, 1.02)))
+    certificate = write_certificate_json(folder)
+    shorter = replace(certificate, criteria=certificate.criteria[1:], not_tested=(), reasons=("all is well",))
+    (folder / CERTIFICATE).write_bytes(msgspec.json.encode(shorter))
+    assert verify(folder) == [
+        "certificate.json: reasons: 1 of 1 are not what the evidence says",
+        "certificate.json: criteria has 3 entries, the evidence gives 4",
+        "certificate.json: not_tested has 0 entries, the evidence gives 8",
+    ]
 
 
 @pytest.mark.parametrize("damage", [b"{}\n", b"not json\n"])

@@ -25,7 +25,13 @@ def test_criteria_and_their_bounds() -> None:
 @pytest.mark.parametrize(
     ("criteria", "words"),
     [
-        ([{"figure": "ttft_p99", "at_most": 5}], "ttft_p99: no such figure"),
+        (
+            [{"figure": "ttft_p99", "at_most": 5}],
+            r"ttft_p99: no such figure; .* firmware\.NAME, .*also",
+        ),
+        ([{"figure": "ttft_p99_ms", "at_most": -5}], "ttft_p99_ms: at_most = -5: expected 0 or more"),
+        ([{"figure": "gpus", "equals": -1}], "gpus: equals = -1: expected 0 or more"),
+        ([{"figure": "goodput_percent", "at_least": 101}], "at_least = 101: expected 0 to 100"),
         ([{"figure": "ttft_p99_ms"}], "has no bound"),
         ([{"figure": "ttft_p99_ms", "at_least": 5}], "takes at_most, not at_least"),
         ([{"figure": "xids", "at_most": 5}], "none may occur"),
@@ -55,6 +61,21 @@ def test_criteria_that_cannot_be_judged(criteria: list[dict[str, object]], words
 def test_settings_that_contradict(accept: dict[str, object], words: str) -> None:
     with pytest.raises(ProfileError, match=words):
         profile(**accept)
+
+
+def test_growth_may_be_more_than_100_percent() -> None:
+    rows = [{"figure": "ttft_rise_percent", "at_most": 150}, {"figure": "failed_percent", "at_most": 0}]
+    assert profile(*({**row, **SOURCE} for row in rows)).accept is not None
+
+
+def test_a_burn_in_that_cannot_pass_is_told_at_once() -> None:
+    def doubt(**accept: object) -> str:
+        found = profile(**accept).accept
+        assert found is not None
+        return found.burn_in_doubt
+
+    assert doubt(burn_in="19m").startswith("accept.burn_in = 19:00 is too short to pass: ")
+    assert doubt(burn_in="20m") == doubt(burn_in="1m", phases=["box"]) == ""
 
 
 def test_the_same_figure_at_two_loads() -> None:

@@ -7,6 +7,7 @@ from xml.etree import ElementTree as xml
 import pytest
 from msgspec.structs import replace
 
+import loadgen
 from loadgen.criteria import PHASES
 from loadgen.report.certificate import (
     certificate_suites,
@@ -17,10 +18,10 @@ from loadgen.report.certificate import (
     headline,
     place_of,
 )
-from loadgen.report.html.certificate import certificate_page, write_certificate
+from loadgen.report.html.certificate import PAGE, certificate_page, verify_page, write_certificate
 from loadgen.report.junit import junit_xml
 from loadgen.schema.certificate import Certificate
-from loadgen.store.acceptance import verify
+from loadgen.store.acceptance import CERTIFICATE, verify
 from tests.accept.evidence import box, certified, counts, criterion, of_phase, written
 
 ROW = {"figure": "ttft_p99_ms", "at_most": 125, "margin": "4%", "source": "<b>agreement</b>"}
@@ -93,8 +94,15 @@ def test_ctrf_has_what_is_inconclusive_as_other(certificate: Certificate) -> Non
     assert [test["status"] for test in skipped["results"]["tests"]] == ["skipped"]
 
 
-def test_the_page_beside_the_certificate_changes_nothing_in_it(tmp_path: Path) -> None:
-    folder = written(tmp_path / "a", *box((1.0, 1.01, 1.02)))
-    assert write_certificate(folder).verdict == "pass"
-    assert "PASS" in (folder / "certificate.html").read_text()
-    assert verify(folder) == []
+def test_a_page_is_verified_by_the_vramp_that_made_it(tmp_path: Path) -> None:
+    lines, results = box((1.0, 1.01, 1.02))
+    own = [replace(lines[0], vramp_version=loadgen.__version__), *lines[1:]]
+    for kind, first in (("own", own), ("another", lines)):
+        folder = written(tmp_path / kind, first, results)
+        certificate = write_certificate(folder)
+        assert verify(folder) == verify_page(folder, certificate) == []
+        page = folder / PAGE
+        page.write_text(page.read_text().replace("PASS", "FAIL"))
+        assert verify_page(folder, certificate) == [f"{PAGE}: is not the page of {CERTIFICATE}"] * (kind == "own")
+        page.unlink()
+        assert verify_page(folder, certificate) == [f"{PAGE}: is missing"]

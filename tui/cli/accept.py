@@ -8,23 +8,33 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import loadgen
 from loadgen.criteria import PHASES
-from loadgen.errors import ProfileError, ResultError
+from loadgen.errors import ProfileError, ResultError, VrampError
 from loadgen.format import duration
 from loadgen.profile.accept import Accept
 from loadgen.profile.schema import Profile
 from loadgen.report.certificate import certificate_suites, criterion_line, headline, write_ctrf
-from loadgen.report.html.certificate import PAGE
+from loadgen.report.html.certificate import PAGE, verify_page
 from loadgen.report.junit import write_junit
-from loadgen.run.accept.acceptance import Acceptance, AcceptSettings
+from loadgen.run.accept.acceptance import Acceptance, AcceptSettings, began_alike
 from loadgen.run.accept.live import views
 from loadgen.run.accept.phases import identity_of, look_at_box
 from loadgen.schema.accept_view import AcceptView
-from loadgen.schema.certificate import Demand, Outcome
+from loadgen.schema.certificate import AcceptBegan, AcceptResumed, Demand, Outcome
 from loadgen.store.acceptance import CERTIFICATE, LINES, demands_of, read_certificate, verify
-from loadgen.store.runs import RUNS
+from loadgen.store.runs import RUNS, require_writable
 from tui.cli.headless import Progress, drive
-from tui.cli.options import INTERRUPTED, add_profile_options, parser_of, print_status, print_text, printable, profile_of
+from tui.cli.options import (
+    INTERRUPTED,
+    add_profile_options,
+    parser_of,
+    print_output,
+    print_status,
+    print_text,
+    printable,
+    profile_of,
+)
 from tui.terminal import plain_reason
 
 EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 1, "inconclusive": 4}
@@ -34,7 +44,8 @@ acceptance, --resume FOLDER with the same profile goes on where it was; with mor
 there is.
 
 exit codes: 0 PASS; 1 FAIL, or --verify found a difference; 2 usage or profile;
-            3 the server could not be reached; 4 INCONCLUSIVE; 130 interrupted (what was measured is kept)
+            3 the server could not be reached; 4 INCONCLUSIVE, also if the disk is full or a report cannot be
+            written; 130 interrupted (what was measured is kept)
 """
 
 
@@ -44,19 +55,28 @@ def accept(words: list[str]) -> int:
     if options.verify is not None:
         return _verify(options.verify)
     settings = _settings(options)
-    unfinished = _unfinished(settings.profile.name) if options.resume is None else None
+    unfinished = _unfinished(settings) if options.resume is None else None
     if unfinished is not None:
         print_status(f"an acceptance without a verdict is in {unfinished}; --resume {unfinished} goes on there")
     try:
+        for path in filter(None, (options.junit, options.ctrf)):
+            require_writable(path)
         acceptance = Acceptance(settings, options.resume)
     except ResultError as error:
         # Nothing has run yet, so a wrong folder is a usage error.
         raise ProfileError(str(error)) from error
     print_status(f"acceptance: {acceptance.folder}")
-    if options.headless or plain_reason() is not None:
-        interrupted = asyncio.run(drive(views(acceptance), acceptance.apply, _progress))
-    else:
-        interrupted = _in_cockpit(acceptance)
+    for line in filter(None, (acceptance.accept.burn_in_doubt, _other_versions(acceptance))):
+        print_status(line)
+    try:
+        if options.headless or plain_reason() is not None:
+            interrupted = asyncio.run(drive(views(acceptance), acceptance.apply, _progress))
+        else:
+            interrupted = _in_cockpit(acceptance)
+    except ResultError as error:
+        # Not its own exit code, 1, which would say that the box failed.
+        print_status(f"vramp: {error}\nwhat was measured is kept; --resume {acceptance.folder} goes on")
+        return EXIT_CODES["inconclusive"]
     return _conclude(acceptance.folder, options, interrupted=interrupted)
 
 
@@ -124,15 +144,24 @@ def _demands(profile: Profile, like: Sequence[Path]) -> tuple[tuple[Demand, ...]
     return demands_of(profile, like, identity_of(asyncio.run(look_at_box(profile)), profile) if like else None)
 
 
-def _unfinished(name: str) -> Path | None:
-    """The newest acceptance of a profile, if it has no verdict yet."""
-    newest = max((path.parent for path in RUNS.glob(f"*Z-{name}-accept*/{LINES}")), default=None)
-    if newest is None or not (newest / CERTIFICATE).exists():
-        return newest
-    try:
-        return newest if read_certificate(newest).verdict == "inconclusive" else None
-    except ResultError:  # damaged, or of another version: no reason not to begin a new one
+def _unfinished(settings: AcceptSettings) -> Path | None:
+    """The newest acceptance of a profile, if it has no verdict yet and can go on with these settings."""
+    newest = max((path.parent for path in RUNS.glob(f"*Z-{settings.profile.name}-accept*/{LINES}")), default=None)
+    if newest is None:
         return None
+    try:
+        is_open = not (newest / CERTIFICATE).exists() or read_certificate(newest).verdict == "inconclusive"
+        same = began_alike(settings, newest).phases == tuple((settings.profile.accept or Accept()).phases)
+    except VrampError:  # damaged, of another version, or of another profile: no reason not to begin a new one
+        return None
+    return newest if is_open and same else None
+
+
+def _other_versions(acceptance: Acceptance) -> str:
+    """What is said if another vramp measured a part of what goes on."""
+    began = [line.vramp_version for line in acceptance.lines if isinstance(line, AcceptBegan | AcceptResumed)]
+    others = ", ".join(version for version in dict.fromkeys(began) if version != loadgen.__version__)
+    return f"vramp {others} began it; this is {loadgen.__version__}, which judges all of it" if others else ""
 
 
 def _progress(print_line: Callable[[str], None]) -> Callable[[AcceptView], None]:
@@ -143,7 +172,8 @@ def _progress(print_line: Callable[[str], None]) -> Callable[[AcceptView], None]
         nonlocal phase, run, progress
         if view.phase not in (None, phase):
             phase = view.phase
-            print_line(f"phase {phase}: {PHASES[phase]}; at least {duration(view.left_s)} left")
+            left = f"; at least {duration(view.left_s)} left" if view.left_s else ""
+            print_line(f"phase {phase}: {PHASES[phase]}{left}")
         if view.run not in ("", run):
             run, progress = view.run, Progress(print_line)
             print_line(f"run {run}")
@@ -154,23 +184,38 @@ def _progress(print_line: Callable[[str], None]) -> Callable[[AcceptView], None]
 
 
 def _conclude(folder: Path, options: argparse.Namespace, *, interrupted: bool) -> int:
-    """Print what was judged and where it is; return the exit code."""
+    """Print what was judged and where it is; return the exit code, 4 for a pass that was not written everywhere."""
     certificate = read_certificate(folder)
     lines = [criterion_line(criterion) for criterion in certificate.criteria]
     lines += [f"{'NOT TESTED':<12}  {words}" for words in certificate.not_tested]
-    print_text(printable("\n".join([*lines, headline(certificate), *(f"  {why}" for why in certificate.reasons)])))
+    lines += [headline(certificate), *(f"  {why}" for why in certificate.reasons)]
+    unwritten = print_output(printable("\n".join(lines)) + "\n") != 0
     print_status(f"certificate: {folder / PAGE}")
     if certificate.verdict == "inconclusive":
         print_status(f"vramp accept ... --resume {folder} goes on, and adds to it")
-    if options.junit is not None:
-        write_junit(options.junit, certificate_suites(certificate))
-    if options.ctrf is not None:
-        write_ctrf(options.ctrf, certificate)
-    return INTERRUPTED if interrupted else EXIT_CODES[certificate.verdict]
+    try:
+        if options.junit is not None:
+            write_junit(options.junit, certificate_suites(certificate))
+        if options.ctrf is not None:
+            write_ctrf(options.ctrf, certificate)
+    except ResultError as error:
+        print_status(f"vramp: {error}; vramp accept ... --resume {folder} writes it again")
+        unwritten = True
+    if interrupted:
+        return INTERRUPTED
+    return EXIT_CODES["inconclusive" if unwritten and certificate.verdict == "pass" else certificate.verdict]
 
 
 def _verify(folder: Path) -> int:
     """Make a certificate again from the evidence in its folder; return 1 if anything differs."""
-    differences = verify(folder)
+    if not (folder / CERTIFICATE).is_file():
+        raise ProfileError(f"--verify {folder}: there is no {CERTIFICATE}; name the folder of an acceptance")
+    certificate = read_certificate(folder)
+    if certificate.vramp_version != loadgen.__version__:
+        print_status(
+            f"vramp {certificate.vramp_version} made it, this is {loadgen.__version__}: other words need not be "
+            f"an edit, and {PAGE} is not compared"
+        )
+    differences = [*verify(folder), *verify_page(folder, certificate)]
     print_text("\n".join(differences) if differences else f"{folder}: the certificate follows from its evidence")
     return 1 if differences else 0

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import quote
 
+import loadgen
 from loadgen.errors import ResultError
-from loadgen.places import write_whole
+from loadgen.places import read_whole, write_whole
 from loadgen.record.acceptance import title
 from loadgen.report.certificate import certificate_sections, headline, place_of
 from loadgen.report.html.page import page, rendered, section
 from loadgen.report.tabular import plain
 from loadgen.schema.certificate import Certificate, Criterion
-from loadgen.store.acceptance import write_certificate_json
+from loadgen.store.acceptance import CERTIFICATE, write_certificate_json
 
 PAGE = "certificate.html"
 _WIDTH, _HEIGHT = 320, 22
@@ -28,6 +29,20 @@ def write_certificate(folder: Path) -> Certificate:
     except OSError as error:
         raise ResultError(f"{path}: cannot be written: {error.strerror}") from error
     return certificate
+
+
+def verify_page(folder: Path, certificate: Certificate) -> list[str]:
+    """How the page differs from that of the certificate next to it; only the vramp that made it makes the same."""
+    path = folder / PAGE
+    try:
+        page = read_whole(path)
+    except FileNotFoundError:
+        return [f"{PAGE}: is missing"]
+    except OSError as error:
+        raise ResultError(f"{path}: cannot be read: {error.strerror}") from error
+    if certificate.vramp_version != loadgen.__version__ or page == certificate_page(certificate).encode():
+        return []
+    return [f"{PAGE}: is not the page of {CERTIFICATE}"]
 
 
 def certificate_page(certificate: Certificate) -> str:

@@ -95,7 +95,7 @@ class Acceptance:
         """
         self.settings = settings
         # Before a folder is claimed: a mistake leaves nothing behind.
-        demands = settings.demands if folder is None else _began_alike(settings, folder).demands
+        demands = settings.demands if folder is None else began_alike(settings, folder).demands
         self.questions = _questions(self.accept, demands)
         self.folder = folder or claim_folder(f"{settings.profile.name}-accept", datetime.now(UTC))
         self._log = AcceptLog(self.folder)
@@ -280,7 +280,7 @@ def _questions(accept: Accept, demands: Sequence[Demand]) -> Sequence[Question]:
     return questions_of(accept.questions, accept.question_count) if asks else ()
 
 
-def _began_alike(settings: AcceptSettings, folder: Path) -> AcceptBegan:
+def began_alike(settings: AcceptSettings, folder: Path) -> AcceptBegan:
     """How the acceptance in a folder began, with the same profile and these phases, or more.
 
     Raises `ResultError` if nothing began there, `ProfileError` if it was another profile or other phases.

@@ -54,7 +54,7 @@ PROBE_OUTPUT = "probes"
 PACE = Pace()
 MAX_FAILURES = 2  # of a server, in one phase
 _FIRST_REQUESTS = 2
-_LONGEST_OUTPUT_S = 3600.0
+MAX_OUTPUT_S = 3600.0
 _MIN_BURN_IN_SHARE = 0.01  # less of it is not worth another start
 
 
@@ -352,7 +352,7 @@ async def _output(acceptance: Acceptance) -> PhaseOutcome | None:
     """Send canaries and ask questions under load."""
 
     def profile() -> Profile:
-        loaded = _steady(acceptance.settings.profile, _LONGEST_OUTPUT_S)
+        loaded = _steady(acceptance.settings.profile, MAX_OUTPUT_S)
         return loaded.model_copy(update={"canary": loaded.canary.model_copy(update={"enabled": True})})
 
     return await _runs(acceptance, "output", _answers_left, profile, partial(ask_questions, acceptance))

@@ -79,6 +79,13 @@ def unlike_publication(setup: Setup) -> Iterator[Finding]:
         yield Finding("unlike-publication", "info", "; ".join(differing), why, source=reference.source)
 
 
+def short_burn_in(setup: Setup) -> Iterator[Finding]:
+    accept = setup.profile.accept
+    if accept is not None and accept.burn_in_doubt:
+        seen, _, why = accept.burn_in_doubt.partition(": ")
+        yield Finding("short-burn-in", "info", seen, why)
+
+
 _PORT = _Check(box_system.port, (_box,))
 _CLIENT = (
     _Check(box_gpus.orphans, (_box,)),
@@ -89,6 +96,7 @@ _CLIENT = (
     _Check(box_system.boost, (_box,)),
     _Check(box_system.clock, (_box,)),
     _Check(box_connections.server_of_this_box_alone),
+    _Check(short_burn_in),
 )
 _VLLM = (
     _PORT,
