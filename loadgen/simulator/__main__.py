@@ -114,7 +114,7 @@ def spawn_children(count: int) -> "list[subprocess.Popen[bytes]]":
 
 
 def main_parser() -> argparse.ArgumentParser:
-    """Flags like those of `vllm serve`, one per field of `Physics`, and faults."""
+    """Flags like those of `vllm serve`, one per field of `Physics`, and faults; each switch has its `--no-`."""
     flags = argparse.ArgumentParser(prog="vramp simulate", allow_abbrev=False)
     flags.add_argument("model", nargs="?", default="simulator", help="a name; nothing is loaded")
     flags.add_argument("--host", default="127.0.0.1")
@@ -133,8 +133,18 @@ def main_parser() -> argparse.ArgumentParser:
         "each does and takes is at the top of loadgen/simulator/faults.py",
     )
     flags.add_argument("--enable-prefix-caching", dest="prefix_caching", action=argparse.BooleanOptionalAction)
-    flags.add_argument("--enable-prompt-tokens-details", action="store_true", help="cached tokens in usage")
-    flags.add_argument("--session-tokens", action="store_true", help="answers carry x-session-token, as a router's do")
+    flags.add_argument(
+        "--enable-prompt-tokens-details",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="cached tokens in usage",
+    )
+    flags.add_argument(
+        "--session-tokens",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="answers carry x-session-token, as a router's do",
+    )
     flags.add_argument("--enable-mfu-metrics", dest="mfu_metrics", action=argparse.BooleanOptionalAction)
     # So that a recipe can be tried without its GPUs: `--set server.engine="simulator"`.
     for flag in ("--dtype", "--kv-cache-dtype", "--gpu-memory-utilization"):
@@ -146,11 +156,13 @@ def main_parser() -> argparse.ArgumentParser:
             kind = _finite if isinstance(field.default, float) else type(field.default)
             flags.add_argument(flag, type=kind, help=f"of the preset if not given ({field.default})")
     flags.add_argument("--fail-startup", metavar="MESSAGE", help="die half way through the start")
-    flags.add_argument("--hang-startup", action="store_true", help="never become ready")
+    flags.add_argument(
+        "--hang-startup", action=argparse.BooleanOptionalAction, default=False, help="never become ready"
+    )
     flags.add_argument("--spawn-children", type=int, default=0, metavar="N", help="processes that outlive a SIGTERM")
     flags.add_argument("--die-after-s", type=_finite, metavar="S", help="crash S seconds after the start")
     flags.add_argument("--leak-mib-per-s", type=_finite, default=0.0, metavar="MIB", help="memory that is never freed")
-    flags.add_argument("--ignore-sigterm", action="store_true")
+    flags.add_argument("--ignore-sigterm", action=argparse.BooleanOptionalAction, default=False)
     return flags
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.simulator.__main__ import milestones
+from loadgen.simulator.__main__ import main_parser, milestones
 from loadgen.simulator.physics import PRESETS
 from tests.simulator.conftest import Running, request, simulator
 
@@ -43,6 +43,19 @@ def test_the_milestones_come_in_vllms_order(shared: Running) -> None:
 def test_a_start_says_how_much_fits() -> None:
     text = "\n".join(milestones(PRESETS["default"], "m"))
     assert "KV cache size: 400,000 tokens, Maximum concurrency for 32,768 tokens per request: 12.21x" in text
+
+
+def test_every_switch_can_be_turned_off() -> None:
+    """A profile's `false` is a `--no-` flag."""
+    names = [
+        "enable_prefix_caching",
+        "enable_prompt_tokens_details",
+        "session_tokens",
+        "hang_startup",
+        "ignore_sigterm",
+    ]
+    options = vars(main_parser().parse_args([f"--no-{name.replace('_', '-')}" for name in names]))
+    assert [options.get(name, options["prefix_caching"]) for name in names] == [False] * len(names)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

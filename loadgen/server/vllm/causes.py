@@ -35,6 +35,12 @@ _ENDED_BY = (
 CAUSES = (
     Cause(
         "unknown-flag",
+        r"error: unrecognized arguments: .*?--no-(?P<flag>[\w.-]+)",
+        "this vLLM has no flag --no-{flag}",
+        "remove {flag} = false (or no-{flag}) from [server.args]; `vllm serve --help=all` lists its flags",
+    ),
+    Cause(
+        "unknown-flag",
         r"error: unrecognized arguments: .*?--(?P<flag>[\w.-]+)",
         "this vLLM has no flag --{flag}",
         "remove server.args.{flag}; `vllm serve --help=all` lists the flags of this version",

@@ -197,6 +197,12 @@ def test_engine_killed_during_start_without_an_exit_code() -> None:
     assert diagnose([CORE + "KeyError: 'x'", ended_by_vllm], FAILED, phase="starting").cause == "unknown"
 
 
+def test_a_switch_that_cannot_be_turned_off_is_named_as_in_the_profile() -> None:
+    found = diagnose(["vllm: error: unrecognized arguments: --no-dtype"], ServerExit(code=2), phase="starting")
+    assert found.title == "this vLLM has no flag --no-dtype"
+    assert found.remedy.startswith("remove dtype = false (or no-dtype) from [server.args]")
+
+
 def test_what_follows_a_misspelt_flag_is_kept_secret() -> None:
     lines = ["vllm: error: unrecognized arguments: --api-keys sk-secret --max-model-length 4"]
     found = diagnose(lines, ServerExit(code=2), phase="starting")
