@@ -103,13 +103,6 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
         return {word: found.count(word) for word in ("better", "worse", "no evidence")}
 
 
-class CompareDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON document of a comparison; all are against the same A."""
-
-    schema: Literal["vramp.compare/1"] = "vramp.compare/1"
-    comparisons: list[RunComparison]
-
-
 class _Pair(msgspec.Struct, frozen=True):
     title: str
     a: StageResult

@@ -11,15 +11,15 @@ from loadgen.format import UNKNOWN, Statistic, fixed, signed_percent
 from loadgen.record.figures import FIGURES
 from loadgen.report.assessment import first_line
 from loadgen.report.columns import columns
-from loadgen.report.compare import CompareDocument, HeldAgainst, Mean, RunComparison, StageComparison
+from loadgen.report.compare import HeldAgainst, Mean, RunComparison, StageComparison
 from loadgen.report.configuration import Setting
 from loadgen.report.document import Section, Table
-from loadgen.report.markdown import section_blocks
+from loadgen.report.markdown import sections_markdown
 from loadgen.report.notes import LATENCY_TITLES, Note
 from loadgen.report.output import comparison_words, difference_columns
 from loadgen.report.ratios import Ratios, measured_ratios, ratio_section
 from loadgen.report.tabular import Column, cut, json_text
-from loadgen.report.text import section_lines
+from loadgen.report.text import sections_text
 from loadgen.schema.comparison import Compared
 from loadgen.schema.result import Result, StageResult
 from loadgen.schema.shared import RunState
@@ -34,14 +34,11 @@ _COUNTS = {"failed": "failed", "unsent": "never sent", "carried_over": "carried 
 
 def compare_text(comparison: RunComparison) -> str:
     """The whole comparison, at most 120 columns wide."""
-    return "\n".join(
-        line for section in compare_sections(comparison, _VALUE) for line in section_lines(section, _WIDTH)
-    )
+    return sections_text(compare_sections(comparison, _VALUE), _WIDTH)
 
 
 def compare_markdown(comparison: RunComparison) -> str:
-    blocks = [block for section in compare_sections(comparison) for block in section_blocks(section) if block]
-    return "\n\n".join(blocks).removeprefix("#")  # the first heading is that of all
+    return sections_markdown(compare_sections(comparison)).removeprefix("#")  # the first heading is that of all
 
 
 def compare_sections(comparison: RunComparison, value_chars: int | None = None) -> list[Section]:
@@ -88,7 +85,7 @@ def _stage(stage: StageComparison, comparison: RunComparison) -> Section:
 
 
 def compare_json(comparisons: Sequence[RunComparison]) -> str:
-    return json_text(CompareDocument(comparisons=list(comparisons)))
+    return json_text({"schema": "vramp.compare/1", "comparisons": comparisons})
 
 
 def _closing_lines(comparison: RunComparison) -> list[str]:
@@ -274,7 +271,7 @@ def sweep_text(rows: Sequence[SweepRow], ratios: Ratios | None = None) -> str:
         if row["state"] != "complete"
     }
     found += [Section("Not complete", notes=[Note(*ending) for ending in endings.items()])] if endings else []
-    return "\n".join(line for section in found for line in section_lines(section))
+    return sections_text(found)
 
 
 def _sweep_columns() -> Iterator[Column[SweepRow]]:

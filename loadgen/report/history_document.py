@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
 
 import msgspec
 
@@ -12,20 +11,10 @@ from loadgen.report.document import Section, Table
 from loadgen.report.history import ListedRun, Trend, TrendPoint, VersionMean
 from loadgen.report.notes import Note
 from loadgen.report.tabular import Column, cut, json_text, text_lines
-from loadgen.report.text import section_lines
+from loadgen.report.text import sections_text
 
 _WIDTH = 120
-_STATE = 12
 NamedRun = tuple[str, ListedRun]
-
-
-class RunsDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON document of `vramp runs`."""
-
-    schema: Literal["vramp.runs/1"] = "vramp.runs/1"
-    folder: str
-    runs: list[dict[str, Any]]  # newest first, as `ListedRun` with the folder as `run`
-    trends: list[Trend]
 
 
 RUNS: tuple[Column[NamedRun], ...] = (
@@ -48,12 +37,13 @@ def runs_text(runs: Sequence[NamedRun], left_out: int) -> str:
 
 
 def trend_text(found: Sequence[Trend]) -> str:
-    return "\n\n".join("\n".join(section_lines(trend_section(trend), _WIDTH)) for trend in found)
+    return "\n\n".join(sections_text([trend_section(trend)], _WIDTH) for trend in found)
 
 
 def runs_json(folder: str, runs: Sequence[NamedRun], found: Sequence[Trend]) -> str:
+    """The runs newest first."""
     rows = [{"run": name} | msgspec.structs.asdict(summary) for name, summary in runs]
-    return json_text(RunsDocument(folder=folder, runs=rows, trends=list(found)))
+    return json_text({"schema": "vramp.runs/1", "folder": folder, "runs": rows, "trends": found})
 
 
 def trend_section(trend: Trend) -> Section:

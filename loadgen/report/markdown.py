@@ -5,7 +5,7 @@ Every text of the result is escaped: a model's name can neither hide a link nor 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from loadgen.report.document import Section, heading, sections
 from loadgen.report.tabular import escaped, markdown_table
@@ -16,13 +16,16 @@ def markdown_report(result: Result) -> str:
     """Heading, answers, and every section."""
     head = heading(result)
     answers = "\n".join(f"- **{one.question}** {escaped(one.text)}" for one in head.answers)
-    blocks = [f"### {escaped(head.title)}", escaped(head.facts), answers]
-    for section in sections(result):
-        blocks += section_blocks(section)
-    return "\n\n".join(block for block in blocks if block)
+    return "\n\n".join(
+        [f"### {escaped(head.title)}", escaped(head.facts), answers, sections_markdown(sections(result))]
+    )
 
 
-def section_blocks(section: Section) -> Iterator[str]:
+def sections_markdown(found: Iterable[Section]) -> str:
+    return "\n\n".join(block for section in found for block in _blocks(section) if block)
+
+
+def _blocks(section: Section) -> Iterator[str]:
     yield f"#### {escaped(section.title)}"
     yield escaped(section.about)
     for table in section.tables:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from textwrap import wrap
 
 from loadgen.format import fixed
@@ -16,10 +17,11 @@ def text_report(result: Result) -> str:
     """Heading, answers, and every section."""
     head = heading(result)
     lines = [head.title, head.facts, *(f"{one.question} {one.text}" for one in head.answers)]
-    lines = [one_line(line) for line in lines]
-    for section in sections(result):
-        lines += section_lines(section)
-    return "\n".join(lines)
+    return "\n".join([*map(one_line, lines), sections_text(sections(result))])
+
+
+def sections_text(found: Iterable[Section], width: int | None = None) -> str:
+    return "\n".join(line for section in found for line in section_lines(section, width))
 
 
 def section_lines(section: Section, width: int | None = None) -> list[str]:

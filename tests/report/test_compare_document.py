@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from loadgen.report.compare import CompareDocument, RunComparison, compare_runs
+from loadgen.report.compare import RunComparison, compare_runs
 from loadgen.report.compare_document import compare_json, compare_markdown, compare_text
 from tests.metrics.served import run_of, served
 
@@ -65,9 +65,9 @@ def test_markdown_shows_texts_as_they_are(comparison: RunComparison) -> None:
 
 
 def test_json_has_everything(comparison: RunComparison) -> None:
-    document = msgspec.json.decode(compare_json([comparison, comparison]), type=CompareDocument)
-    assert document.schema == "vramp.compare/1"
-    assert document.comparisons == [comparison, comparison]
+    document = msgspec.json.decode(compare_json([comparison, comparison]))
+    assert document["schema"] == "vramp.compare/1"
+    assert msgspec.convert(document["comparisons"], list[RunComparison]) == [comparison, comparison]
 
 
 def test_long_settings_are_cut_in_text_alone() -> None:

@@ -27,10 +27,10 @@ from loadgen.report.csv import csv_report
 from loadgen.report.inferencex import inferencex_rows
 from loadgen.report.junit import write_junit
 from loadgen.report.llm_d import llm_d_reports
-from loadgen.report.markdown import markdown_report, section_blocks
+from loadgen.report.markdown import markdown_report, sections_markdown
 from loadgen.report.suites import compare_suite
 from loadgen.report.tabular import json_text
-from loadgen.report.text import section_lines, text_report
+from loadgen.report.text import sections_text, text_report
 from loadgen.report.vllm_json import safe_file_name, vllm_documents, vllm_file_names, with_requests
 from loadgen.schema.result import Result
 from loadgen.store.acceptance import CERTIFICATE, read_certificate
@@ -329,9 +329,9 @@ def _compare_boxes(folders: Sequence[Path], options: argparse.Namespace) -> int:
     if options.json:
         text = json_text(boxes_document(sections))
     elif options.markdown:
-        text = "\n\n".join(block for section in sections for block in section_blocks(section) if block)
+        text = sections_markdown(sections)
     else:
-        text = "\n".join(line for section in sections for line in section_lines(section, 120))
+        text = sections_text(sections, 120)
     return _write(printable(f"{text}\n"), options.out)
 
 
