@@ -60,7 +60,7 @@ def _count_lines(stage: StageResult) -> list[str]:
     return [
         _line("Successful requests:", requests.completed),
         _line("Failed requests:", requests.failed),
-        *(_line(f"{one.name}:", one.words) for one in request_counts(requests) if one.name not in _VLLMS),
+        *(_line(f"{name}:", words) for name, words in request_counts(requests).items() if name not in _VLLMS),
         *([_line("Maximum request concurrency:", target.concurrency)] if bounded else []),
         *([_line("Request rate configured (RPS):", target.rate)] if target.rate is not None else []),
         _line("Benchmark duration (s):", stage.measured_s),

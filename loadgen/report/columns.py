@@ -379,7 +379,7 @@ def load_column(stages: Sequence[StageResult]) -> Column[StageResult]:
 
 def outcome_columns(stages: Sequence[StageResult]) -> list[Column[StageResult]]:
     """A column per outcome of requests that occurred."""
-    found = {stage.index: {one.name: one.words for one in request_counts(stage.requests)} for stage in stages}
+    found = {stage.index: request_counts(stage.requests) for stage in stages}
     names = dict.fromkeys(name for outcomes in found.values() for name in outcomes)
     return [
         Column(name, lambda stage, name=name: found[stage.index].get(name, "0"))  # type: ignore[misc]

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from loadgen.format import counted, significant
 from loadgen.report.output import output_words
 from loadgen.schema.comparison import Condition
@@ -36,19 +34,6 @@ class Note(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.text}"
-
-
-class RequestCount(msgspec.Struct, frozen=True):
-    """Requests of a stage that had one outcome."""
-
-    name: str
-    count: int
-    more: str = ""
-
-    @property
-    def words(self) -> str:
-        """The count, with remarks."""
-        return f"{self.count} ({self.more})" if self.more else str(self.count)
 
 
 def has_numbers(stage: StageResult) -> bool:
@@ -87,24 +72,25 @@ def took_part(stage: StageResult) -> bool:
     return bool(requests.sent or requests.warmup or requests.unsent) or has_numbers(stage)
 
 
-def request_counts(requests: Requests) -> list[RequestCount]:
-    """The outcomes of requests; always the completed ones first, others only if they occurred."""
+def request_counts(requests: Requests) -> dict[str, str]:
+    """Each outcome of requests with its count and remarks; the completed ones first, others only if they occurred."""
     sent, over, unsent = requests.sent, requests.carried_over or 0, requests.unsent or 0
     lost = f"{requests.lost} lost with their worker" if requests.lost else ""
     share = f", {over / sent:.0%} of the sent" if sent else ""
     failed = f", {requests.carried_failed} of them failed" if requests.carried_failed else ""
     waited_s = requests.unsent_longest_wait_s
-    found = [
-        RequestCount("Scheduled requests", (requests.scheduled or 0) if unsent else 0),
-        RequestCount("Sent requests", sent if sent != requests.completed else 0),
-        RequestCount("Failed requests", requests.failed),
-        RequestCount("Cancelled requests", requests.cancelled, "as the profile asks"),
-        RequestCount("Unfinished requests", requests.unfinished, lost),
-        RequestCount("Carried over", over, f"open at the end{share}"),
-        RequestCount("Carried in", requests.carried_in or 0, f"open at the beginning{failed}"),
-        RequestCount("Never sent", unsent, "" if waited_s is None else f"longest wait {waited_s:.1f} s"),
-    ]
-    return [RequestCount("Successful requests", requests.completed), *(one for one in found if one.count)]
+    found = (
+        ("Scheduled requests", requests.scheduled if unsent else 0, ""),
+        ("Sent requests", sent if sent != requests.completed else 0, ""),
+        ("Failed requests", requests.failed, ""),
+        ("Cancelled requests", requests.cancelled, "as the profile asks"),
+        ("Unfinished requests", requests.unfinished, lost),
+        ("Carried over", over, f"open at the end{share}"),
+        ("Carried in", requests.carried_in, f"open at the beginning{failed}"),
+        ("Never sent", unsent, "" if waited_s is None else f"longest wait {waited_s:.1f} s"),
+    )
+    occurred = {name: f"{count} ({more})" if more else str(count) for name, count, more in found if count}
+    return {"Successful requests": str(requests.completed)} | occurred
 
 
 def account_words(requests: Requests) -> str:
