@@ -3,6 +3,11 @@
 A failed stream is not an exception: it is data (see `loadgen.stream.stream`).
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class VrampError(Exception):
     """A problem with a message that a user can act on; never shown with a traceback."""
@@ -40,6 +45,15 @@ class TelemetryError(VrampError):
 
 class ResultError(VrampError):
     """A result or the folder of a run could not be read or written."""
+
+
+@contextmanager
+def reported_as(problem: str) -> Iterator[None]:
+    """Raise `ResultError` with this problem and the system's reason in place of an `OSError`."""
+    try:
+        yield
+    except OSError as error:
+        raise ResultError(f"{problem}: {error.strerror or error}") from error
 
 
 UNDECODABLE = (ValueError, RecursionError)

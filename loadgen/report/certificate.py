@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from loadgen.criteria import PHASES, Direction
-from loadgen.errors import ResultError
+from loadgen.errors import reported_as
 from loadgen.format import exact, significant
 from loadgen.masking import masked
 from loadgen.places import write_named
@@ -21,7 +21,6 @@ from loadgen.report.document import Section, Table
 from loadgen.report.junit import Case, Suite
 from loadgen.report.notes import Note
 from loadgen.report.tabular import Bad, Column, Value, json_text, one_line
-from loadgen.report.text import section_lines
 from loadgen.schema.certificate import Certificate, Criterion, Demand, Outcome, PhaseRecord, PhaseState
 
 CTRF_VERSION = "0.0.0"
@@ -101,13 +100,6 @@ def _about(certificate: Certificate) -> str:
         f"at most {certificate.false_fail:g}, and one that is not good enough in some criterion passes with at most "
         f"{1 - certificate.pass_confidence:.2g}."
     )
-
-
-def certificate_text(certificate: Certificate) -> str:
-    lines = [headline(certificate)]
-    for section in certificate_sections(certificate):
-        lines += section_lines(section)
-    return "\n".join(lines)
 
 
 def headline(certificate: Certificate) -> str:
@@ -229,10 +221,8 @@ def ctrf_json(certificate: Certificate) -> str:
 
 def write_ctrf(path: Path, certificate: Certificate) -> None:
     """Write a certificate as CTRF; raises `ResultError`."""
-    try:
+    with reported_as(f"--ctrf {path}: cannot be written"):
         write_named(path, ctrf_json(certificate).encode())
-    except OSError as error:
-        raise ResultError(f"--ctrf {path}: cannot be written: {error.strerror}") from error
 
 
 def _test(name: str, state: PhaseState, message: str, duration_ms: int, phase: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 from xml.etree import ElementTree as xml
 
-from loadgen.errors import ResultError
+from loadgen.errors import reported_as
 from loadgen.format import plain
 from loadgen.masking import masked_text
 from loadgen.places import write_named
@@ -55,7 +55,5 @@ def _text(words: str) -> str:
 
 def write_junit(path: Path, suites: Sequence[Suite]) -> None:
     """Write limits as JUnit XML; raises `ResultError`."""
-    try:
+    with reported_as(f"--junit {path}: cannot be written"):
         write_named(path, junit_xml(suites))
-    except OSError as error:
-        raise ResultError(f"--junit {path}: cannot be written: {error.strerror}") from error

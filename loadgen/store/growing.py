@@ -5,21 +5,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
-from loadgen.errors import ResultError
+from loadgen.errors import reported_as
 from loadgen.places import open_private
 
 
-@contextlib.contextmanager
-def writing(path: Path, what: str) -> Iterator[None]:
+def writing(path: Path, what: str) -> AbstractContextManager[None]:
     """Raise `ResultError` where the disk fails."""
-    try:
-        yield
-    except OSError as error:
-        raise ResultError(f"{path}: {what} cannot be written: {error.strerror or error}") from error
+    return reported_as(f"{path}: {what} cannot be written")
 
 
 class GrowingFile:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.errors import UNDECODABLE, ResultError
+from loadgen.errors import UNDECODABLE, ResultError, reported_as
 from loadgen.metrics.histogram import Histogram
 from loadgen.places import read_whole
 from loadgen.record.summary import summary_of
@@ -43,7 +43,8 @@ def read_summary(path: str | os.PathLike[str]) -> RunSummary:
     file = _file(Path(path), runs.SUMMARY)
     if Path(path).is_dir() and not file.exists():
         return summary_of(read_result(path))
-    document = _read(file)
+    with reported_as(f"{file}: cannot be read"):
+        document = read_whole(file)
     try:
         is_summary = msgspec.json.decode(document, type=runs.Head).schema == SUMMARY_SCHEMA
     except UNDECODABLE:
@@ -59,8 +60,10 @@ def read_summary(path: str | os.PathLike[str]) -> RunSummary:
 def read_histograms(path: str | os.PathLike[str]) -> list[HistogramInterval]:
     """The latencies of a run over time, in the order in which they were written."""
     file = _file(Path(path), HISTOGRAMS)
+    with reported_as(f"{file}: cannot be read"):
+        lines = read_whole(file).decode("utf-8", "replace").splitlines()
     found, stage = [], 0
-    for number, line in enumerate(_read(file).decode("utf-8", "replace").splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         try:
             if line.startswith("#[Stage "):
                 stage = int(line.split()[1])
@@ -91,10 +94,3 @@ def _interval(stage: int, line: str) -> HistogramInterval:
 
 def _file(path: Path, name: str) -> Path:
     return path / name if path.is_dir() else path
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return read_whole(file)
-    except OSError as error:
-        raise ResultError(f"{file}: cannot be read: {error.strerror}") from error

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.errors import ResultError
+from loadgen.errors import ResultError, reported_as
 from loadgen.masking import mask_file
 from loadgen.places import replacing
 from loadgen.record.record import Record
@@ -40,11 +40,8 @@ def recover(folder: Path, *, force: bool = False) -> Path:
         raise ResultError(f"{folder}: this run is still running; it writes its result when it ends")
     if has_result(folder) and not force:
         raise ResultError(f"{folder / RESULT}: is the result of the whole run; --force makes it anew from the journal")
-    try:
-        with replacing(folder / HISTOGRAMS) as histograms:
-            result = _fold(journal, histograms, _mask_logs(folder))
-    except OSError as error:
-        raise ResultError(f"{folder}: cannot be written to: {error.strerror}") from error
+    with reported_as(f"{folder}: cannot be written to"), replacing(folder / HISTOGRAMS) as histograms:
+        result = _fold(journal, histograms, _mask_logs(folder))
     write_result(result, folder / RESULT)
     write_summary(result, folder)
     return folder / RESULT

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.errors import UNDECODABLE, ProfileError, ResultError
+from loadgen.errors import UNDECODABLE, ProfileError, ResultError, reported_as
 from loadgen.masking import masked
 from loadgen.places import read_whole, require_own_folder, state_folder, takes_bytes, write_named, write_whole
 from loadgen.record.summary import summary_json, summary_of
@@ -78,12 +78,9 @@ def find_run(text: str) -> Path:
     or `last`. Raises `ResultError`.
     """
     path = Path(text)
-    try:
-        found_there = path.is_file() or _is_run(path)
-    except OSError as error:  # an impossible file name, or no permission
-        raise ResultError(f"{text}: cannot be looked up: {error.strerror}") from error
-    if found_there:
-        return path
+    with reported_as(f"{text}: cannot be looked up"):  # an impossible file name, or no permission
+        if path.is_file() or _is_run(path):
+            return path
     if path.is_dir():
         if not os.access(path, os.X_OK):
             raise ResultError(f"{path}: cannot be looked up: {os.strerror(errno.EACCES)}")
@@ -201,10 +198,8 @@ def baselines() -> dict[str, Path]:
 def remove_baseline(name: str) -> Path:
     """Delete a baseline; raises `ResultError` if there is none, or it cannot be removed."""
     path = require_baseline(name)
-    try:
+    with reported_as(f"{path}: cannot be removed"):
         path.unlink()
-    except OSError as error:
-        raise ResultError(f"{path}: cannot be removed: {error.strerror}") from error
     return path
 
 
@@ -278,19 +273,15 @@ def write_summary(result: Result, folder: Path) -> None:
 
 
 def _write(document: bytes, path: Path, what: str, *, named: bool = False) -> None:
-    try:
+    with reported_as(f"{path}: the {what} cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         (write_named if named else write_whole)(path, document)
-    except OSError as error:
-        raise ResultError(f"{path}: the {what} cannot be written: {error.strerror}") from error
 
 
 def read_result(path: Path) -> Result:
     """Read a result of vramp or of another tool; raises `ResultError` for anything else."""
-    try:
+    with reported_as(f"{path}: cannot be read"):
         document = read_whole(path)
-    except OSError as error:
-        raise ResultError(f"{path}: cannot be read: {error.strerror}") from error
     try:
         result: Result = msgspec.json.decode(document, type=Result)
         msgspec.convert(result.profile, _Profile)

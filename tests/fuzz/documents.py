@@ -18,8 +18,9 @@ from loadgen.profile.document import build_profile, load_document, load_profile,
 from loadgen.profile.schema import Profile
 from loadgen.record.baseline import baseline_of, with_baseline
 from loadgen.record.summary import summary_json, summary_of
-from loadgen.report.certificate import certificate_text
+from loadgen.report.certificate import certificate_sections, headline
 from loadgen.report.html.certificate import certificate_page
+from loadgen.report.text import sections_text
 from loadgen.run.replay import Replay
 from loadgen.run.sweep import read_sweep
 from loadgen.schema.deltas import EncodedHistogram
@@ -191,7 +192,7 @@ def sweep(data: bytes) -> object:
 def acceptance(data: bytes) -> str:
     """What it comes to, as text and page; the folder has no runs."""
     certificate = certificate_of(written("acceptance/accept.jsonl", data).parent)
-    text = certificate_text(certificate)
+    text = "\n".join([headline(certificate), sections_text(certificate_sections(certificate))])
     require_showable(text)
     assert "<script" not in certificate_page(certificate)
     return text

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import loadgen
-from loadgen.errors import ResultError
+from loadgen.errors import ResultError, reported_as
 from loadgen.places import read_whole, write_whole
 from loadgen.record.acceptance import title
 from loadgen.report.certificate import certificate_sections, headline, place_of
@@ -24,10 +24,8 @@ def write_certificate(folder: Path) -> Certificate:
     """Make the certificate of a folder: `certificate.json` and the page next to it; raises `ResultError`."""
     certificate = write_certificate_json(folder)
     path = folder / PAGE
-    try:
+    with reported_as(f"{path}: cannot be written"):
         write_whole(path, certificate_page(certificate).encode())
-    except OSError as error:
-        raise ResultError(f"{path}: cannot be written: {error.strerror}") from error
     return certificate
 
 
