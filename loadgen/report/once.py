@@ -14,18 +14,13 @@ SCHEMA = "vramp.monitor/1"
 def once_json(snapshot: Snapshot) -> str:
     """Engine, GPUs, host and verdicts; of each GPU what is fixed and what was measured, in one object."""
     server = snapshot.server
-    was_measured = (
-        not snapshot.healthy
-        or snapshot.engine is not None
-        or any(gpu.sample and gpu.sample.has_figures for gpu in snapshot.gpus)
-    )
+    was_measured = snapshot.engine is not None or any(gpu.sample and gpu.sample.has_figures for gpu in snapshot.gpus)
+    is_known = was_measured or not snapshot.healthy
     return json_text(
         {
             "schema": SCHEMA,
             "unix_s": snapshot.unix_s,
-            "healthy": snapshot.healthy
-            if was_measured or not snapshot.healthy
-            else None,  # None: the headline says why
+            "healthy": snapshot.healthy if is_known else None,  # None: the headline says why
             "headline": snapshot.headline,
             "verdicts": snapshot.verdicts,
             "server": {"url": server.url, "state": server.state, "model": server.model} if server.exists else None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -19,8 +19,9 @@ from loadgen.format import plain
 from loadgen.metrics.histogram import EXPORTED_BOUNDS_US, Histogram
 from loadgen.record.record import Record
 from loadgen.report.notes import latencies_so_far, met_so_far
+from loadgen.report.tabular import figure
 from loadgen.schema.deltas import MAIN_LATENCIES, OUTCOMES
-from loadgen.schema.engine import EngineView, OthersTraffic
+from loadgen.schema.engine import EngineView
 from loadgen.schema.result import StageResult
 from loadgen.schema.samples import GpuSample
 from loadgen.schema.snapshot import Snapshot
@@ -38,16 +39,11 @@ _TITLES = {
 }
 
 
-class _Latency(NamedTuple):
-    counts: list[int]  # cumulative per bound, and the total
-    sum_s: float
-
-
 class _Stage(NamedTuple):
     figures: StageResult
     input_tokens: int | None
     output_tokens: int
-    latencies: dict[str, _Latency]
+    latencies: dict[str, tuple[list[int], float]]  # counts up to each bound, and in all; their sum in seconds
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -80,52 +76,37 @@ def moment_of(snapshot: Snapshot, record: Record) -> ExportedState:
     return ExportedState(snapshot, run_id, tuple(recent))
 
 
-def _latency(histogram: Histogram) -> _Latency:
-    return _Latency([*histogram.counts_within(EXPORTED_BOUNDS_US), histogram.count], histogram.sum_us / 1e6)
+def _latency(histogram: Histogram) -> tuple[list[int], float]:
+    return [*histogram.counts_within(EXPORTED_BOUNDS_US), histogram.count], histogram.sum_us / 1e6
 
 
 Samples = Iterable[tuple[tuple[str, ...], float | None]]
+_Kind = type[GaugeMetricFamily | CounterMetricFamily]
 
 
 class _Family(NamedTuple):
-    kind: type[GaugeMetricFamily | CounterMetricFamily]
+    kind: _Kind
     name: str
     help: str
     labels: tuple[str, ...]
     samples: Callable[[ExportedState], Samples]
 
 
-def _gauge(name: str, words: str, value: Callable[[Snapshot], float | None]) -> _Family:
+def _gauge(name: str, words: str, value: Callable[[Snapshot], Any]) -> _Family:
     """A metric with one value for the whole run."""
     return _Family(GaugeMetricFamily, name, words, (), lambda moment: [((), value(moment.snapshot))])
 
 
 def _stage_gauge(name: str, words: str, value: Callable[[StageResult], float | None]) -> _Family:
-    return _Family(
-        GaugeMetricFamily,
-        name,
-        words,
-        _STAGE,
-        lambda moment: [(stage.labels, value(stage.figures)) for stage in moment.stages],
-    )
+    return _of_stages(GaugeMetricFamily, name, words, lambda stage: value(stage.figures))
 
 
 def _stage_counter(name: str, words: str, value: Callable[[_Stage], int | None]) -> _Family:
-    return _Family(
-        CounterMetricFamily,
-        name,
-        words,
-        _STAGE,
-        lambda moment: [(stage.labels, value(stage)) for stage in moment.stages],
-    )
+    return _of_stages(CounterMetricFamily, name, words, value)
 
 
-def _engine_gauge(name: str, words: str, value: Callable[[EngineView], float | None]) -> _Family:
-    return _gauge(name, words, lambda now: value(now.engine) if now.engine is not None else None)
-
-
-def _others_gauge(name: str, words: str, value: Callable[[OthersTraffic], float | None]) -> _Family:
-    return _gauge(name, words, lambda now: value(now.others) if now.others is not None else None)
+def _of_stages(kind: _Kind, name: str, words: str, value: Callable[[_Stage], float | None]) -> _Family:
+    return _Family(kind, name, words, _STAGE, lambda moment: [(stage.labels, value(stage)) for stage in moment.stages])
 
 
 def _engine_latencies(moment: ExportedState) -> Samples:
@@ -238,18 +219,18 @@ _FAMILIES = (
         lambda now: _divided(now.client.read_lag_p99_ms, 1000),
     ),
     _gauge("vramp_client_cpu_cores", "Cores that the workers use", lambda now: _divided(now.client.cpu_percent, 100)),
-    _engine_gauge("vramp_engine_requests_running", "Requests that the engine runs", lambda engine: engine.running),
-    _engine_gauge("vramp_engine_requests_waiting", "Requests in the engine's queue", lambda engine: engine.waiting),
-    _engine_gauge("vramp_engine_kv_usage_ratio", "KV cache in use, 0 to 1", lambda engine: engine.kv_usage),
-    _engine_gauge(
+    _gauge("vramp_engine_requests_running", "Requests that the engine runs", figure("engine", "running")),
+    _gauge("vramp_engine_requests_waiting", "Requests in the engine's queue", figure("engine", "waiting")),
+    _gauge("vramp_engine_kv_usage_ratio", "KV cache in use, 0 to 1", figure("engine", "kv_usage")),
+    _gauge(
         "vramp_engine_prompt_tokens_per_second",
         "Of all clients, over the last seconds",
-        lambda engine: engine.prompt_tokens_per_s,
+        figure("engine", "prompt_tokens_per_s"),
     ),
-    _engine_gauge(
+    _gauge(
         "vramp_engine_generation_tokens_per_second",
         "Of all clients, over the last seconds",
-        lambda engine: engine.generation_tokens_per_s,
+        figure("engine", "generation_tokens_per_s"),
     ),
     _Family(
         GaugeMetricFamily,
@@ -258,15 +239,15 @@ _FAMILIES = (
         ("latency", "percentile", "bound"),
         _engine_latencies,
     ),
-    _others_gauge(
+    _gauge(
         "vramp_others_requests_per_second",
         "Requests of clients other than vramp that ended on the engine",
-        lambda others: others.requests_per_s,
+        figure("others", "requests_per_s"),
     ),
-    _others_gauge(
+    _gauge(
         "vramp_others_generation_tokens_per_second",
         "Tokens generated for clients other than vramp",
-        lambda others: others.generation_tokens_per_s,
+        figure("others", "generation_tokens_per_s"),
     ),
     _gpu_gauge("vramp_gpu_power_watts", "Power", lambda gpu: gpu.power_w),
     _gpu_gauge("vramp_gpu_busy_ratio", "Share of time in which compute was busy", lambda gpu: gpu.gfx_percent, 100),
