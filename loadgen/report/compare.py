@@ -103,10 +103,8 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
         return {word: found.count(word) for word in ("better", "worse", "no evidence")}
 
 
-class _Pair(msgspec.Struct, frozen=True):
-    title: str
-    a: StageResult
-    b: StageResult
+_Pair = tuple[str, StageResult, StageResult]
+"""What two stages have in common, and the stage of each run."""
 
 
 def compare_runs(
@@ -120,21 +118,16 @@ def compare_runs(
     (name_a, result_a), (name_b, result_b) = a, b
     stages_a, repeated_a = _by_load(result_a, name_a)
     stages_b, repeated_b = _by_load(result_b, name_b)
-    pairs = [_Pair(load.words, stage, stages_b[load]) for load, stage in stages_a.items() if load in stages_b]
+    pairs = [(load.words, stage, stages_b[load]) for load, stage in stages_a.items() if load in stages_b]
     left_a = {load: stage for load, stage in stages_a.items() if load not in stages_b}
     left_b = {load: stage for load, stage in stages_b.items() if load not in stages_a}
     unlike = list(unlikeness(result_a, result_b))
     if any_shape:
         odd = _match_any_shape(left_a, left_b)
         pairs += odd
-        unlike += [f"another shape: {pair.title}" for pair in odd]
-    stages, estimates = [], []
-    for pair in pairs:
-        figures_a, figures_b = figures_of(pair.a, confidence), figures_of(pair.b, confidence)
-        stage = _stage(pair, figures_a, figures_b)
-        stages.append(stage)
-        if not stage.doubts:
-            estimates.append((figures_a, figures_b))
+        unlike += [f"another shape: {title}" for title, _, _ in odd]
+    estimates = [(figures_of(one, confidence), figures_of(other, confidence)) for _, one, other in pairs]
+    stages = [_stage(*pair, *figures) for pair, figures in zip(pairs, estimates, strict=True)]
     # Of these loads B should have figures; every search has probes of its own.
     cut_short = result_b.state != "complete" and result_a.search is None
     sent_b = {load_of(stage) for stage in result_b.stages}
@@ -147,7 +140,7 @@ def compare_runs(
         notes=[*caveats(result_a, name_a), *caveats(result_b, name_b), *repeated_a, *repeated_b],
         definitions=_definitions(result_a, result_b),
         stages=stages,
-        means=list(_means(estimates)),
+        means=list(_means([both for both, stage in zip(estimates, stages, strict=True) if not stage.doubts])),
         output=compare_output(result_a.canary, result_b.canary, confidence),
         only_a=[load.words for load in left_a],
         only_b=[load.words for load in left_b],
@@ -214,43 +207,45 @@ def _by_load(result: Result, name: str) -> tuple[dict[LoadShape, StageResult], l
 
 def _match_any_shape(left_a: dict[LoadShape, StageResult], left_b: dict[LoadShape, StageResult]) -> list[_Pair]:
     """Pairs of equal load and different shape, removed from what is left."""
-    pairs = []
+    pairs: list[_Pair] = []
     for load_a in list(left_a):
         load_b = next((load for load in left_b if load.requested == load_a.requested), None)
         if load_b is not None:
             title = f"{load_a.words} against ISL {load_b.isl}, OSL {load_b.osl}"
-            pairs.append(_Pair(title, left_a.pop(load_a), left_b.pop(load_b)))
+            pairs.append((title, left_a.pop(load_a), left_b.pop(load_b)))
     return pairs
 
 
-def _stage(pair: _Pair, a: Mapping[str, Estimate], b: Mapping[str, Estimate]) -> StageComparison:
-    doubts = list(_doubts(pair))
-    figures = compared(a, b)
+def _stage(
+    title: str, a: StageResult, b: StageResult, figures_a: Mapping[str, Estimate], figures_b: Mapping[str, Estimate]
+) -> StageComparison:
+    doubts = list(_doubts(a, b))
+    figures = compared(figures_a, figures_b)
     return StageComparison(
-        title=pair.title,
-        stage_a=pair.a.index + 1,
-        stage_b=pair.b.index + 1,
+        title=title,
+        stage_a=a.index + 1,
+        stage_b=b.index + 1,
         doubts=doubts,
         figures=without_words(figures) if doubts else figures,
-        excused=any(doubt != _failing("B", pair.b) for doubt in doubts),
+        excused=any(doubt != _failing("B", b) for doubt in doubts),
     )
 
 
-def _doubts(pair: _Pair) -> Iterator[str]:
-    if pair.a.target.concurrency == 0:
+def _doubts(a: StageResult, b: StageResult) -> Iterator[str]:
+    if a.target.concurrency == 0:
         yield "vramp sent nothing: these are the engines' own figures, under whatever others sent"
-    for name, stage in (("A", pair.a), ("B", pair.b)):
+    for name, stage in (("A", a), ("B", b)):
         if stage.doubt is not None:
             yield f"{name} is {stage.doubt}"
         if stage.curve:
             yield f"the load of {name} moves: its figures are not those of a single load"
         if failing := _failing(name, stage):
             yield failing
-    if pair.a.tokens.source != pair.b.tokens.source:
-        yield f"tokens were counted by {pair.a.tokens.source} in A and by {pair.b.tokens.source} in B"
-    if (pair.a.isl, pair.a.osl) == (pair.b.isl, pair.b.osl):
+    if a.tokens.source != b.tokens.source:
+        yield f"tokens were counted by {a.tokens.source} in A and by {b.tokens.source} in B"
+    if (a.isl, a.osl) == (b.isl, b.osl):
         for kind in ("input", "output"):
-            one, other = (getattr(stage.tokens, f"{kind}_per_request") for stage in (pair.a, pair.b))
+            one, other = (getattr(stage.tokens, f"{kind}_per_request") for stage in (a, b))
             if one and other and not _near(one, other):
                 yield f"a request had {one:.0f} {kind} tokens in A and {other:.0f} in B"
 

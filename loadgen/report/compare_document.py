@@ -194,20 +194,6 @@ class VariantOutcome(NamedTuple):
 
 SweepRow = dict[str, Any]
 """One stage of one variant, as in the JSON; all but the first three are empty for a variant without stages."""
-_WITHOUT_STAGE: SweepRow = {
-    "stage": None,
-    "isl": None,
-    "osl": None,
-    "completed": 0,
-    "failed": 0,
-    "unsent": 0,
-    "carried_over": 0,
-    "limited": False,
-    **dict.fromkeys(_SWEPT.split()),
-    "lower_bounds": [],  # which of these figures are only lower bounds
-    "difference_percent": {},  # by figure, from the base
-    "is_base": False,  # the first variant that has the stage is its 100 %
-}
 
 
 def sweep_rows(outcomes: Sequence[VariantOutcome]) -> list[SweepRow]:
@@ -215,35 +201,39 @@ def sweep_rows(outcomes: Sequence[VariantOutcome]) -> list[SweepRow]:
     rows: list[SweepRow] = []
     bases: dict[str, SweepRow] = {}
     for outcome in outcomes:
-        ended = {"variant": outcome.variant, "state": outcome.state, "reason": outcome.reason} | _WITHOUT_STAGE
         stages = outcome.result.stages if outcome.result is not None else []
         titles = [f"{stage.label}, ISL {stage.isl}, OSL {stage.osl}" for stage in stages]
         for place, (title, stage) in enumerate(zip(titles, stages, strict=True)):
             before = titles[:place].count(title)
-            row: SweepRow = ended | {"stage": f"{title} ({before + 1})" if before else title} | _swept(stage)
+            row = _sweep_row(outcome, f"{title} ({before + 1})" if before else title, stage)
             base = bases.setdefault(row["stage"], row)
             row["is_base"] = row is base
-            row["difference_percent"] = (
-                {} if row is base else {name: _change(name, base, row) for name in _AGAINST_BASE}
-            )
+            if row is not base:
+                row["difference_percent"] = {name: _change(name, base, row) for name in _AGAINST_BASE}
             rows.append(row)
-        rows += [] if stages else [ended]
+        rows += [] if stages else [_sweep_row(outcome, None, None)]
     return rows
 
 
-def _swept(stage: StageResult) -> SweepRow:
-    requests = stage.requests
-    values = {name: column.value(stage) for name, column in zip(_SWEPT.split(), columns(_SWEPT), strict=True)}
+def _sweep_row(outcome: VariantOutcome, title: str | None, stage: StageResult | None) -> SweepRow:
+    requests = getattr(stage, "requests", None)
+    values = {
+        name: column.value(stage) if stage is not None else None
+        for name, column in zip(_SWEPT.split(), columns(_SWEPT), strict=True)
+    }
     return {
-        "isl": stage.isl,
-        "osl": stage.osl,
-        "completed": requests.completed,
-        "failed": requests.failed,
-        "unsent": requests.unsent or 0,
-        "carried_over": requests.carried_over or 0,
-        "limited": stage.limited,
+        "variant": outcome.variant,
+        "state": outcome.state,
+        "reason": outcome.reason,
+        "stage": title,
+        "isl": getattr(stage, "isl", None),
+        "osl": getattr(stage, "osl", None),
+        **{name: getattr(requests, name, 0) or 0 for name in ("completed", "failed", "unsent", "carried_over")},
+        "limited": getattr(stage, "limited", False),
         **{name: one.value if isinstance(one, Statistic) else one for name, one in values.items()},
         "lower_bounds": [name for name, one in values.items() if isinstance(one, Statistic) and one.at_least],
+        "difference_percent": {},  # by figure, from the base
+        "is_base": False,  # the first variant that has the stage is its 100 %
     }
 
 
