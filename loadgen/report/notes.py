@@ -134,7 +134,15 @@ def stage_notes(stage: StageResult) -> list[Note]:
     """Notes on what a stage's figures do and do not cover; verdicts and limits are reported elsewhere."""
     tail_is_verdict = any(verdict.id == "tail" for verdict in stage.verdicts)
     found = [note for note in _coverage(stage) if note.subject != "Tail" or not tail_is_verdict]
-    return [*found, *_mfu(stage), *_energy(stage), *_cost(stage), *_output(stage)]
+    found += _mfu(stage)
+    by = stage.energy.devices_by if stage.energy is not None else None
+    if by in ("hbm", "all"):  # that of other programs may be in it
+        whose = "the GPUs whose memory is in use" if by == "hbm" else "all GPUs of the box"
+        found.append(Note("Energy", f"of {whose}: the server's own GPUs are unknown"))
+    if stage.cost is not None and stage.cost.why:
+        found.append(Note("Cost", f"unknown: {stage.cost.why}"))
+    output = output_words(stage.canary, stage.answers)
+    return [*found, Note("Output", output)] if output is not None else found
 
 
 def live_notes(stage: StageResult) -> list[Note]:
@@ -145,15 +153,8 @@ def live_notes(stage: StageResult) -> list[Note]:
     return [*_coverage(stage), *capped, *_mfu(stage)]
 
 
-def _mfu(stage: StageResult) -> Iterator[Note]:
-    if stage.compute is not None:
-        yield Note("MFU", mfu_words(stage.compute))
-
-
-def _output(stage: StageResult) -> Iterator[Note]:
-    words = output_words(stage.canary, stage.answers)
-    if words is not None:
-        yield Note("Output", words)
+def _mfu(stage: StageResult) -> list[Note]:
+    return [] if stage.compute is None else [Note("MFU", mfu_words(stage.compute))]
 
 
 def foreign_notes(result: Result) -> list[Note]:
@@ -163,19 +164,6 @@ def foreign_notes(result: Result) -> list[Note]:
     who = Note("Measured by", f"{result.measured_by}, which does not say whether its client kept up")
     how = [Note(LATENCY_TITLES.get(name, name.capitalize()), text) for name, text in result.definitions.items()]
     return [who, *how]
-
-
-def _cost(stage: StageResult) -> Iterator[Note]:
-    if stage.cost is not None and stage.cost.why:
-        yield Note("Cost", f"unknown: {stage.cost.why}")
-
-
-def _energy(stage: StageResult) -> Iterator[Note]:
-    """A note if the energy may include that of other programs."""
-    by = stage.energy.devices_by if stage.energy is not None else None
-    if by in ("hbm", "all"):
-        whose = "the GPUs whose memory is in use" if by == "hbm" else "all GPUs of the box"
-        yield Note("Energy", f"of {whose}: the server's own GPUs are unknown")
 
 
 def _coverage(stage: StageResult) -> Iterator[Note]:
