@@ -9,8 +9,7 @@ measured.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from loadgen.plan.stage import Measured, Plan, Stage
 from loadgen.profile.load import PlanSettings
@@ -24,14 +23,8 @@ _FARTHER = (0.1, 0.2)
 _BETWEEN = (0.5, 0.75)  # where to try next once a farther load is sure: shares of the distance to it
 
 
-class StageMaker(Protocol):
-    """Makes the stage for a load."""
-
-    def __call__(self, load: float, *, certain: bool = False) -> Stage:
-        """A short stage, or if `certain` one that runs until its verdict is sure."""
-
-
-def slo_search(plan: PlanSettings, start: float, probe: StageMaker) -> Plan:
+def slo_search(plan: PlanSettings, start: float, probe: Callable[..., Stage]) -> Plan:
+    """The search as a plan; `probe` makes the stage for a load, which if `certain` runs until its verdict is sure."""
 
     def following(done: Sequence[Measured]) -> Stage | SearchResult:
         kept = [point for point in done if not point.abandoned]
