@@ -53,36 +53,30 @@ def runs_below(
     found = dict(_stamps(whole))
     for _ in range(2):
         try:
-            with closing(_opened(layout)) as index:
+            with closing(sqlite3.connect(index_path(), timeout=_WAIT_S, isolation_level=None)) as index:
+                _require_layout(index, layout, note)
                 return _through(index, whole, found, read, details=details, note=note)
         except sqlite3.OperationalError as error:
             note(f"{index_path()}: the index cannot be used ({error}): the runs are read without it")
             break
-        except (sqlite3.DatabaseError, _OtherLayoutError) as error:
+        except sqlite3.DatabaseError as error:
             note(f"{index_path()}: the index is made anew: {error}")
             index_path().unlink(missing_ok=True)
     return dict(_read_all(found, read, note))
 
 
-class _OtherLayoutError(Exception):
-    """The index was written by another version of vramp."""
-
-
-def _opened(layout: int) -> sqlite3.Connection:
-    index = sqlite3.connect(index_path(), timeout=_WAIT_S, isolation_level=None)
-    try:
-        if _layout_of(index) == 0:
-            index.execute("BEGIN IMMEDIATE")
-            if _layout_of(index) == 0:  # no other process was faster
-                index.execute(_TABLE)
-                index.execute(f"PRAGMA user_version = {layout}")
-            index.execute("COMMIT")
-        if _layout_of(index) != layout:
-            raise _OtherLayoutError("it was written by another version of vramp")
-    except BaseException:
-        index.close()
-        raise
-    return index
+def _require_layout(index: sqlite3.Connection, layout: int, note: Callable[[str], None]) -> None:
+    """Make the table, in place of one of another layout."""
+    if _layout_of(index) == layout:
+        return
+    index.execute("BEGIN IMMEDIATE")
+    if (other := _layout_of(index)) != layout:  # no other process was faster
+        if other:
+            note(f"{index_path()}: the index is made anew: it was written by another version of vramp")
+        index.execute("DROP TABLE IF EXISTS runs")
+        index.execute(_TABLE)
+        index.execute(f"PRAGMA user_version = {layout}")
+    index.execute("COMMIT")
 
 
 def _layout_of(index: sqlite3.Connection) -> int:
