@@ -12,8 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from loadgen.format import Statistic, percent, signed_percent
-from loadgen.record.summary import gpu_mean as stage_gpu_mean
-from loadgen.record.summary import hbm_used_gib
+from loadgen.record.summary import gpu_mean, hbm_used_gib
 from loadgen.report.assessment import titles
 from loadgen.report.notes import LATENCY_TITLES, has_numbers, latencies, met_so_far, request_counts
 from loadgen.report.tabular import Column, Value, figure
@@ -42,15 +41,14 @@ def _interactivity(row: Measured) -> Value:
     return 1000 / tpot_ms if tpot_ms else None
 
 
-def _per_megawatt(row: Measured) -> Value:
-    """Output tokens per second per MW that the server's GPUs drew, not per MW for which a box is rated."""
-    per_watt = figure("energy", "tokens_per_s_per_w")(row)
-    return 1e6 * per_watt if isinstance(per_watt, float) else None
+def _scaled(part: str, name: str, *, times: float = 1, per: float = 1) -> Callable[[Measured], Value]:
+    """A figure in another unit."""
 
+    def scaled(row: Measured) -> Value:
+        value = getattr(getattr(row, part, None), name, None)
+        return None if value is None else times * value / per
 
-def _kilojoules(row: Measured) -> Value:
-    joules = figure("energy", "joules")(row)
-    return joules / 1000 if isinstance(joules, float) else None
+    return scaled
 
 
 def _mean_w(row: Measured) -> Value:
@@ -58,28 +56,9 @@ def _mean_w(row: Measured) -> Value:
     return energy.joules / energy.window_s if energy is not None and energy.joules is not None else None
 
 
-def _hbm_gb_per_s(row: Measured) -> Value:
-    bytes_per_s = figure("compute", "hbm_bytes_per_s")(row)
-    return bytes_per_s / 1e9 if isinstance(bytes_per_s, float) else None
-
-
-def gpu_mean(name: str, row: Measured) -> float | None:
-    """The mean of one figure over the window and over the server's GPUs."""
-    return stage_gpu_mean(name, row) if isinstance(row, StageResult) else None
-
-
-def _hbm_used_gib(row: Measured) -> float | None:
-    return hbm_used_gib(row) if isinstance(row, StageResult) else None
-
-
-def _hits(name: str, row: Measured) -> float | None:
-    """A share of the prompt tokens, in percent."""
-    share = getattr(getattr(row, "hits", None), name, None)
-    return None if share is None else 100 * share
-
-
-def _met(row: Measured) -> bool | None:
-    return met_so_far(row) if isinstance(row, StageResult) else None
+def _of_stage(value: Callable[[StageResult], Value]) -> Callable[[Measured], Value]:
+    """A figure that parts of a stage do not have."""
+    return lambda row: value(row) if isinstance(row, StageResult) else None
 
 
 def _statistic(latency: str, statistic: str, row: Measured) -> Statistic:
@@ -161,14 +140,28 @@ _COLUMNS: dict[str, Column[Measured]] = {
         decimals=1,
         width=13,
     ),
-    "output_tokens_per_s_per_mw": Column(
-        "tok/s per MW", _per_megawatt, short="tok/s/MW", group="tok/s", under="per MW", decimals=0, width=9
+    "output_tokens_per_s_per_mw": Column(  # that the server's GPUs drew, not for which a box is rated
+        "tok/s per MW",
+        _scaled("energy", "tokens_per_s_per_w", times=1e6),
+        short="tok/s/MW",
+        group="tok/s",
+        under="per MW",
+        decimals=0,
+        width=9,
     ),
     "gpu_gfx_percent": Column(
-        "GPU activity %", partial(gpu_mean, "gfx_percent"), group="GPUs, mean", under="activity %", decimals=0
+        "GPU activity %",
+        _of_stage(partial(gpu_mean, "gfx_percent")),
+        group="GPUs, mean",
+        under="activity %",
+        decimals=0,
     ),
-    "gpu_hbm_used_gib": Column("HBM used GiB", _hbm_used_gib, group="GPUs, mean", under="HBM used GiB", decimals=1),
-    "gpu_power_w": Column("GPU power W", partial(gpu_mean, "power_w"), group="GPUs, mean", under="power W", decimals=0),
+    "gpu_hbm_used_gib": Column(
+        "HBM used GiB", _of_stage(hbm_used_gib), group="GPUs, mean", under="HBM used GiB", decimals=1
+    ),
+    "gpu_power_w": Column(
+        "GPU power W", _of_stage(partial(gpu_mean, "power_w")), group="GPUs, mean", under="power W", decimals=0
+    ),
     "joules_per_output_token": Column("J/token", figure("energy", "joules_per_output_token"), short="J/tok", width=6),
     "usd_per_million_output_tokens": Column(
         "$ per million output tokens",
@@ -188,7 +181,7 @@ _COLUMNS: dict[str, Column[Measured]] = {
         decimals=3,
         width=7,
     ),
-    "energy_kj": Column("kJ", _kilojoules, decimals=1),
+    "energy_kj": Column("kJ", _scaled("energy", "joules", per=1000), decimals=1),
     "energy_mean_w": Column("mean W", _mean_w, decimals=0, role="power"),
     "tflops_per_gpu": Column(
         "TFLOP/s per GPU",
@@ -201,7 +194,11 @@ _COLUMNS: dict[str, Column[Measured]] = {
         "MFU %", figure("compute", "mfu_percent"), short="MFU%", group="per GPU, by the engine", decimals=1, width=6
     ),
     "hbm_gb_per_s_per_gpu": Column(
-        "HBM GB/s per GPU", _hbm_gb_per_s, group="per GPU, by the engine", under="HBM GB/s", decimals=0
+        "HBM GB/s per GPU",
+        _scaled("compute", "hbm_bytes_per_s", per=1e9),
+        group="per GPU, by the engine",
+        under="HBM GB/s",
+        decimals=0,
     ),
     "hbm_bandwidth_percent": Column(
         "HBM bandwidth %",
@@ -226,7 +223,7 @@ _COLUMNS: dict[str, Column[Measured]] = {
         )
     },
     **{
-        f"hits_{name}": Column(title, lambda row, name=name: _hits(name, row), decimals=1)  # type: ignore[misc]
+        f"hits_{name}": Column(title, _scaled("hits", name, times=100), decimals=1)
         for name, title in {
             "measured": "measured %",
             "engine": "by the engine %",
@@ -241,7 +238,7 @@ _COLUMNS: dict[str, Column[Measured]] = {
     "uncached_input_tokens_per_s_per_gpu": Column(
         "uncached tok/s/GPU", figure("throughput", "uncached_input_tokens_per_s_per_gpu"), decimals=0
     ),
-    "met_limits": Column("limits", _met, short="SLO", words=True, width=6),
+    "met_limits": Column("limits", _of_stage(met_so_far), short="SLO", words=True, width=6),
 }
 
 
@@ -249,14 +246,6 @@ def columns(names: str, *, decimals: int | None = None) -> list[Column[Measured]
     """Columns by name, such as `requests_per_s ttft_p99_ms`; `decimals` overrides those of all."""
     found = [_COLUMNS[name] if name in _COLUMNS else _latency_column(name) for name in names.split()]
     return found if decimals is None else [replace(column, decimals=decimals) for column in found]
-
-
-class PublishedPoint(NamedTuple):
-    """The published figures for the load of a stage."""
-
-    of: str
-    x: float
-    y: float
 
 
 NEAR = 3.0
@@ -281,13 +270,13 @@ class Axes(NamedTuple):
         x, y = (column.number(row) for column in columns(f"{self.x} {self.y}"))
         return x, y
 
-    def published(self, comparisons: Iterable[Comparison]) -> list[PublishedPoint]:
-        """The points with both coordinates published for the load of a stage."""
+    def published(self, comparisons: Iterable[Comparison]) -> list[tuple[float, float, str]]:
+        """The points with both coordinates published for the load of a stage, each with the hardware it is of."""
         found: dict[tuple[int, str], dict[str, float]] = {}
         for one in comparisons:
             found.setdefault((one.stage, one.of), {})[one.figure] = one.published
         return [
-            PublishedPoint(of, figures[self.x], figures[self.y])
+            (figures[self.x], figures[self.y], of)
             for (_, of), figures in found.items()
             if self.x in figures and self.y in figures
         ]

@@ -22,7 +22,8 @@ from functools import partial
 from loadgen.errors import ResultError
 from loadgen.format import Statistic, harmless
 from loadgen.record.subject import engine_of, hardware_of, model_of
-from loadgen.report.columns import Measured, columns, gpu_mean
+from loadgen.record.summary import gpu_mean
+from loadgen.report.columns import Measured, columns
 from loadgen.report.notes import failed_words, latencies, took_part
 from loadgen.report.served import watched
 from loadgen.report.tabular import Column, Value

@@ -201,7 +201,7 @@ def _measured(points: Sequence[LoadPoint], name: str) -> Iterator[Curve]:
 def _published(frame: Frame, name: str) -> tuple[Curve, ...]:
     comparisons, stages = frame.timeline.published.values(), frame.snapshot.stages
     if name == _TOTAL:
-        places = [(point.x, point.y) for point in TOTAL_BY_E2E.published(comparisons)]
+        places = [(x, y) for x, y, _ in TOTAL_BY_E2E.published(comparisons)]
         return _points("published", "◇", "strong", places)
     figures = ("output_tokens_per_s",) if name == _OUTPUT else (f"{name}_mean_ms", f"{name}_p50_ms")
     known: dict[tuple[int, str], float] = {}

@@ -24,7 +24,7 @@ from loadgen.format import exact, harmless
 from loadgen.metrics.frontier import LOGARITHMIC_FROM
 from loadgen.metrics.histogram import Histogram
 from loadgen.report.assessment import by_load, titles
-from loadgen.report.columns import NEAR, SHAPE, TOTAL_BY_E2E, Axes, PublishedPoint, load_words
+from loadgen.report.columns import NEAR, SHAPE, TOTAL_BY_E2E, Axes, load_words
 from loadgen.report.notes import LATENCY_TITLES, has_numbers
 from loadgen.schema.deltas import Summary
 from loadgen.schema.result import CurvePoint, Result, StageResult, met_limits
@@ -210,7 +210,7 @@ def _latency_axes(metric: str) -> Axes:
     return Axes(x="output_tokens_per_s", y=f"{metric}_p50_ms")
 
 
-def _published(result: Result, axes: Axes) -> list[PublishedPoint]:
+def _published(result: Result, axes: Axes) -> list[tuple[float, float, str]]:
     return axes.published(result.reference.comparisons) if result.reference is not None else []
 
 
@@ -220,12 +220,12 @@ def _add_published(figure: go.Figure, result: Result, axes: Axes, name: str) -> 
         return
     x_label, y_label = axes.labels()
     figure.add_scatter(
-        x=[point.x for point in points],
-        y=[point.y for point in points],
+        x=[x for x, _, _ in points],
+        y=[y for _, y, _ in points],
         name=name,
         mode="markers",
         marker={"symbol": "diamond-open", "size": 9, "color": BAD, "line": {"width": 1.5}},
-        customdata=[chart_text(point.of or "published") for point in points],
+        customdata=[chart_text(of or "published") for _, _, of in points],
         hovertemplate=f"%{{customdata}}<br>{y_label}: %{{y:,.4~g}}<br>{x_label}: %{{x:,.4~g}}<extra></extra>",
     )
 
