@@ -9,6 +9,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -151,10 +152,7 @@ def _unset(document: dict[str, Any], key: str, *, where: str) -> None:
     if not _has(document, key):
         raise ProfileError(f"{where}: {key}: is not set, so it cannot be unset")
     *parents, last = key.split(".")
-    table: Any = document
-    for parent in parents:
-        table = table[parent]
-    del table[last]
+    del reduce(dict.__getitem__, parents, document)[last]
 
 
 def unset_keys(document: dict[str, Any], keys: Iterable[str], *, before: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from loadgen.metrics.acceptance import FALSE_FAIL, holm, rank_sum_chance
 from loadgen.record.acceptance import title
 from loadgen.report.document import Section, Table
 from loadgen.report.notes import Note
-from loadgen.report.tabular import Bad, Column, Value, judged
+from loadgen.report.tabular import Bad, Column, judged
 from loadgen.schema.certificate import Certificate, Criterion
 
 Boxes = Mapping[str, Certificate]
@@ -46,7 +46,11 @@ def compare_boxes(boxes: Boxes, *, force: bool = False) -> list[Section]:
             "verdict", lambda row: judged(row.certificate.verdict, good=row.certificate.verdict != "fail"), words=True
         ),
         Column(f"mean rank of {len(boxes)}", lambda row: row.mean_rank, decimals=1),
-        Column("worse than the others in", _outlier, words=True),
+        Column(
+            "worse than the others in",
+            lambda row: Bad(", ".join(row.outlier_in)) if row.outlier_in else "nothing that chance does not explain",
+            words=True,
+        ),
     ]
     shown = [Column[BoxRow](figure, lambda row, figure=figure: row.values[figure]) for figure in figures]  # type: ignore[misc]
     about = (
@@ -57,10 +61,6 @@ def compare_boxes(boxes: Boxes, *, force: bool = False) -> list[Section]:
         Section("Boxes", [Table(ranked, rows)], [Note("not alike", unlike)] if unlike else [], about),
         Section("Figures, means over starts", [Table([name, *shown], rows if figures else [])]),
     ]
-
-
-def _outlier(row: BoxRow) -> Value:
-    return Bad(", ".join(row.outlier_in)) if row.outlier_in else "nothing that chance does not explain"
 
 
 def _unlike(boxes: Boxes) -> str:

@@ -26,13 +26,13 @@ from loadgen.schema.certificate import Certificate, Criterion, Demand, Outcome, 
 CTRF_VERSION = "0.0.0"
 _COUNTED: dict[Outcome, str] = {"pass": "passed", "fail": "failed", "inconclusive": "inconclusive"}
 _BOUNDS: dict[Direction, str] = {"at_most": "<= ", "at_least": ">= ", "equal": "", "none_of": ""}
-_JUNIT: dict[PhaseState, Literal["passed", "failure", "skipped"]] = {
-    "pass": "passed",
-    "fail": "failure",
-    "inconclusive": "skipped",
-    "skipped": "skipped",
+_STATES: dict[PhaseState, tuple[Literal["passed", "failure", "skipped"], str]] = {
+    "pass": ("passed", "passed"),
+    "fail": ("failure", "failed"),
+    "inconclusive": ("skipped", "other"),
+    "skipped": ("skipped", "skipped"),
 }
-_CTRF: dict[PhaseState, str] = {"pass": "passed", "fail": "failed", "inconclusive": "other", "skipped": "skipped"}
+"""In JUnit and in CTRF."""
 
 
 class Place(NamedTuple):
@@ -177,9 +177,9 @@ def certificate_suites(certificate: Certificate) -> list[Suite]:
         Suite(
             f"{certificate.profile}: {phase.name}",
             [
-                Case(phase.name, "phase", _JUNIT[phase.state], phase.reason),
+                Case(phase.name, "phase", _STATES[phase.state][0], phase.reason),
                 *(
-                    Case(phase.name, title(one.demand), _JUNIT[one.outcome], f"{one.outcome}: {_said(one)}")
+                    Case(phase.name, title(one.demand), _STATES[one.outcome][0], f"{one.outcome}: {_said(one)}")
                     for one in certificate.criteria
                     if one.demand.phase == phase.name
                 ),
@@ -226,7 +226,7 @@ def write_ctrf(path: Path, certificate: Certificate) -> None:
 
 
 def _test(name: str, state: PhaseState, message: str, duration_ms: int, phase: str) -> dict[str, Any]:
-    test: dict[str, Any] = {"name": name, "status": _CTRF[state], "duration": duration_ms, "suite": phase}
+    test: dict[str, Any] = {"name": name, "status": _STATES[state][1], "duration": duration_ms, "suite": phase}
     if state != "pass":
         test["message"] = message
     return test | {"extra": {"outcome": state}}

@@ -234,7 +234,7 @@ def trends(runs: Sequence[Run], figure: str, since: str | None = None, load: str
             if figure in stage.figures and load in (None, stage.load, stage.load.split(",")[0].removeprefix("conc ")):
                 group = (summary.profile, summary.model, summary.box, stage.load)
                 found.setdefault(group, []).append(_point(name, summary, stage, stage.figures[figure]))
-    label = _version if since is None else _side_of(since)
+    label = _side_of(since) if since is not None else lambda point: point.version or _UNKNOWN
     return [
         Trend(figure, FIGURES[figure].unit, CONFIDENCE, *group, tuple(points), tuple(_means(points, figure, label)))
         for group, points in sorted(found.items())
@@ -261,10 +261,6 @@ def _point(name: str, summary: ListedRun, stage: StageFigures, found: Estimate) 
         doubt=stage.doubt if summary.state == "complete" else stage.doubt or f"the run: {summary.state}",
         settings=summary.settings,
     )
-
-
-def _version(point: TrendPoint) -> str:
-    return point.version or _UNKNOWN
 
 
 def _side_of(since: str) -> Callable[[TrendPoint], str]:

@@ -18,14 +18,13 @@ def history_page(folder: str, runs: Sequence[NamedRun], found: Sequence[Trend]) 
     opening = (
         f"<header>\n<p class='kicker'>vramp runs</p>\n<h1>{plain(folder)} <span>{len(runs)} runs</span></h1>\n</header>"
     )
-    parts = [rendered(trend_section(trend), _placed(figures, trend, number)) for number, trend in enumerate(found)]
+    parts = [
+        rendered(trend_section(trend), placed(figures, f"trend-{number}", trend_figure(trend), ""))
+        for number, trend in enumerate(found)
+    ]
     return page(
         f"{folder} \N{MIDDLE DOT} vramp runs", [opening, *parts, section("Runs", html_table(RUNS, runs))], figures
     )
-
-
-def _placed(figures: Figures, trend: Trend, number: int) -> str:
-    return placed(figures, f"trend-{number}", trend_figure(trend), "")
 
 
 def trend_figure(trend: Trend) -> go.Figure:

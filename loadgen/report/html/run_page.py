@@ -36,7 +36,6 @@ from loadgen.schema.deltas import MAIN_LATENCIES, Summary
 from loadgen.schema.finding import Finding, by_severity
 from loadgen.schema.hardware_result import GpuStage
 from loadgen.schema.result import Result, RunEvent, StageResult, met_limits
-from loadgen.schema.samples import GpuStatic
 
 _DEFINITIONS = (
     "TTFT is the time from the request's bytes to the first event with generated output; TPOT the time from there to "
@@ -250,7 +249,10 @@ def _configuration_section(result: Result) -> str:
     instances = environment.pop("server_instances", None)
     profile = {name: value for name, value in result.profile.items() if name != "reference"}
     others = [_command_text(one.get("command"), one.get("env")) for one in (instances or [])[1:]]
-    devices = {f"GPU {gpu.index}": _gpu_words(gpu) for gpu in result.gpus}
+    devices = {}
+    for gpu in result.gpus:
+        hbm = memory(gpu.hbm_total_bytes) if gpu.hbm_total_bytes else None
+        devices[f"GPU {gpu.index}"] = ", ".join(filter(None, [gpu.name, gpu.bdf, hbm]))
     return section(
         "Configuration",
         subsection("Server", preformatted(_command_text(command, variables))),
@@ -277,8 +279,3 @@ def _flag_groups(command: Sequence[str]) -> list[str]:
         else:
             groups.append(shlex.quote(word))
     return groups
-
-
-def _gpu_words(gpu: GpuStatic) -> str:
-    hbm = memory(gpu.hbm_total_bytes) if gpu.hbm_total_bytes else None
-    return ", ".join(filter(None, [gpu.name, gpu.bdf, hbm]))
