@@ -6,8 +6,7 @@ What is sent and when is in `loadgen.profile.load`.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Self, get_args
-from urllib.parse import urlsplit
+from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_serializer, model_validator
 from pydantic_core.core_schema import SerializerFunctionWrapHandler
@@ -20,11 +19,13 @@ from loadgen.profile.values import (
     Concurrency,
     Flags,
     Milliseconds,
+    PageUrl,
     ProfileTable,
     Rate,
     Seconds,
     Share,
     Tokens,
+    is_http_url,
     per_stream_limits_ms,
     slo_problem,
 )
@@ -78,14 +79,6 @@ class Docker(ProfileTable):
     """Kernel capabilities to add (`--cap-add`)."""
     security_options: list[str] = []
     """`["seccomp=unconfined"]`, for example, which AMD's images ask for (`--security-opt`)."""
-
-
-def _is_base_url(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # brackets that are not closed, or a port that is none
-        return False
 
 
 class Server(ProfileTable):
@@ -159,7 +152,7 @@ class Server(ProfileTable):
             if self.url is None and not self.urls:
                 raise ValueError('engine "attach" needs url = "http://host:port"')
             for url in self.attached:
-                if not _is_base_url(url):
+                if not is_http_url(url):
                     raise ValueError(f"url must look like http://host:port, not {url!r}")
         elif self.url is not None or self.urls:
             raise ValueError(f'url is for engine "attach"; engine "{self.engine}" takes host and port')
@@ -418,15 +411,12 @@ class Recipe(ProfileTable):
     """The checksum of what was read."""
 
 
-_PageUrl = Annotated[str, Field(pattern=r"^https?://[^\s/]+")]
-
-
 class Telemetry(ProfileTable):
     """What measures the GPUs."""
 
     mode: TelemetryMode = "auto"
     """`auto` tries what this box has; `sim` simulates GPUs that follow the simulator's load."""
-    exporters: list[_PageUrl] = []
+    exporters: list[PageUrl] = []
     """Pages of dcgm-exporter or AMD's device-metrics-exporter, `["http://host:9400/metrics"]`: the GPUs of other
     machines; with `auto`, in place of this one's."""
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from itertools import pairwise
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
@@ -77,6 +78,21 @@ def parse_share(value: object) -> float:
 def _parse_base_url(value: object) -> object:
     """A base URL without the trailing `/v1` that OpenAI clients use: every path in vramp has its own."""
     return re.sub(r"(?<!/)/v1/?$", "", value) if isinstance(value, str) else value
+
+
+def is_http_url(url: str) -> bool:
+    """Whether it is an HTTP URL with a host."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets that are not closed, or a port that is none
+        return False
+
+
+def _check_page_url(url: str) -> str:
+    if not is_http_url(url):
+        raise ValueError("expected a URL such as http://host:9400/metrics")
+    return url
 
 
 def _as_list(value: object) -> object:
@@ -174,6 +190,7 @@ def reads(words: str) -> WithJsonSchema:
 
 Scalar = str | int | float | bool
 BaseUrl = Annotated[str, BeforeValidator(_parse_base_url), reads("URL")]
+PageUrl = Annotated[str, AfterValidator(_check_page_url)]
 Seconds = Annotated[float, BeforeValidator(parse_duration_s), Field(gt=0), reads("duration above 0")]
 Milliseconds = Annotated[float, BeforeValidator(_parse_slo_ms)]
 Share = Annotated[float, BeforeValidator(parse_share), reads('share: `"1%"` or `0.01`')]

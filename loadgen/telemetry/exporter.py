@@ -206,13 +206,14 @@ def _is_blank(value: float) -> bool:
 class _Remote:
     """The GPUs behind one page, in the order in which it first listed them."""
 
-    def __init__(self, fetch: Callable[[], str], url: httpx.URL) -> None:
+    def __init__(self, fetch: Callable[[], str], url: str) -> None:
         self._fetch = fetch
         self._read_s = time.monotonic()
         self.exporter, self._page = read_page(fetch())
         self._known = list(self._page)
         self._xids = [0] * len(self._known)  # how often a GPU's last Xid changed
-        self.gpus = tuple(self._static(index, self._page[one], url) for index, one in enumerate(self._known))
+        address = httpx.URL(url)
+        self.gpus = tuple(self._static(index, self._page[one], address) for index, one in enumerate(self._known))
 
     def _static(self, index: int, gpu: RemoteGpu, url: httpx.URL) -> GpuStatic:
         labels, exporter = gpu.labels, self.exporter
@@ -279,7 +280,7 @@ def _throttle_percent(before: RemoteGpu, now: RemoteGpu, span_s: float) -> dict[
 def open_exporter(url: str) -> Backend:
     """The exporter at a URL; raises `TelemetryError` if it does not answer, or with something else."""
     client = httpx.Client(timeout=TIMEOUT_S, trust_env=False)
-    remote = _Remote(lambda: _fetched(client, url), httpx.URL(url))
+    remote = _Remote(lambda: _fetched(client, url), url)
     meta = {"exporter": remote.exporter.name, "url": url}
     return Backend(Opened("exporter", meta, remote.gpus), remote.sample, client.close)
 
@@ -291,7 +292,7 @@ def _fetched(client: httpx.Client, url: str) -> str:
             return b"".join(_limited(response.iter_bytes(), time.monotonic() + TIMEOUT_S)).decode(
                 "utf-8", errors="replace"
             )
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise TelemetryError(f"{url}: {harmless(str(error)) or type(error).__name__}") from error
 
 

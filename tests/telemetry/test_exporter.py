@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from loadgen.errors import TelemetryError
+from loadgen.profile.schema import Telemetry
 from loadgen.schema.samples import GpuSample
 from loadgen.telemetry.backends import backend_options
 from loadgen.telemetry.exporter import EXPORTERS, open_exporter, read_page
@@ -204,6 +206,14 @@ def test_a_gpu_names_its_host_by_the_label_or_else_by_the_address() -> None:
     assert {gpu.host for gpu in unnamed.opened.gpus} == {"127.0.0.1"}
     # Energy is counted by socket, and these two machines have one address, behind two ports.
     assert len({gpu.socket for gpu in (*named.opened.gpus, *unnamed.opened.gpus)}) == 16
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://a:b/metrics", "ftp://a/metrics", "http:///metrics"])
+def test_a_page_without_a_url_is_refused(url: str) -> None:
+    with pytest.raises(TelemetryError, match=r"URL|protocol|port"):
+        open_exporter(url)
+    with pytest.raises(ValidationError, match="expected a URL"):
+        Telemetry.model_validate({"exporters": [url]})
 
 
 async def monitored(folder: Path, *urls: str, timing: Timing | None = None) -> Monitor:
