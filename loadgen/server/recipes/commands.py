@@ -11,7 +11,7 @@ import msgspec
 
 from loadgen.errors import ProfileError
 from loadgen.masking import shown_command
-from loadgen.server.recipes.flags import Word, no_value, served
+from loadgen.server.recipes.flags import MAX_PORT, Word, no_value, served
 from loadgen.server.recipes.hardware import node_called
 from loadgen.server.recipes.imported import Imported, RecipeChoice, environment, profile_name
 from loadgen.server.recipes.shell import ShellCommand, ShellError, commands, tokens
@@ -20,6 +20,7 @@ from loadgen.vendors import AMD, NVIDIA
 _CONTAINERS = ("docker", "podman", "nerdctl")
 _SPEAKERS = ("echo", "printf", "cat", "grep", "pip", "pip3", "pgrep", "pkill", "tee", "which", "man")
 _MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server")
+_DEFAULT_PORT = 8000
 _CLI_MODULE = "vllm.entrypoints.cli.main"
 _OTHER_ENGINES = re.compile(r"\b(?:sglang|trtllm|tensorrt_llm|text-generation-launcher|llama-server|lmdeploy)\b")
 _HOME = re.compile(r"^(?:\$HOME|\$\{HOME\})(?=/|:|$)")
@@ -37,6 +38,7 @@ _LISTS = {
     "--cap-add": "capabilities",
     "--security-opt": "security_options",
 }
+_PUBLISHED = re.compile(r"(?:.*:)?([0-9]{1,5}):([0-9]{1,5})(?:/tcp)?")
 _SINGLE = {"--gpus": "gpus", "--ipc": "ipc", "--network": "network", "--shm-size": "shm_size"}
 
 
@@ -47,6 +49,7 @@ class _Container(msgspec.Struct):
     entry_point: str = ""
     words: list[Word] = []  # behind the image
     left_out: list[str] = []
+    ports: dict[int, int] = {}  # of the host, by the container's
 
 
 def _unreadable(text: str) -> str:
@@ -85,6 +88,8 @@ def _imported(command: ShellCommand, choice: RecipeChoice) -> Imported:
     given, rest = _assignments(words[:start])
     found = served(words[after:])
     left_out = found.left_out
+    if container is not None:  # which shares the host's network
+        found.port = container.ports.get(found.port or _DEFAULT_PORT, found.port)
     if found.model is None:
         raise ProfileError(f"the command names no model{': ' + left_out[0] if left_out else ''}")
     wrapper = [word.text for word in rest if word.text not in ("env", "exec", "nohup", "sudo", "time", "uv", "run")]
@@ -209,7 +214,11 @@ def _add_option(container: _Container, word: Word, rest: Iterator[Word]) -> None
         container.entry_point = value.text
     elif option in _LISTS or option in _SINGLE:
         _add_key(container, option, value)
-    elif option not in _OURS and option != "--publish":
+    elif option == "--publish":
+        published = _PUBLISHED.fullmatch(value.text)
+        if published and int(published[1]) <= MAX_PORT:
+            container.ports[int(published[2])] = int(published[1])
+    elif option not in _OURS:
         container.left_out.append(f"{option}: there is no such key in server.docker")
 
 

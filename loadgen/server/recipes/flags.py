@@ -28,7 +28,7 @@ _SEVERAL_MACHINES = (
     "data-parallel-address",
     "data-parallel-start-rank",
 )
-_MAX_PORT = 65535
+MAX_PORT = 65535
 _MAX_SHOWN = 100  # characters of a value
 
 
@@ -152,7 +152,7 @@ def _add(found: ServedCommand, name: str, values: Sequence[Word], *, on: bool) -
         found.left_out += [f"{shown} {text}: vramp asks for the first name" for text in texts[1:]]
     elif name == "port" and texts:
         text = texts[0]
-        if text.isascii() and text.isdecimal() and int(text[:6]) <= _MAX_PORT:
+        if text.isascii() and text.isdecimal() and int(text[:6]) <= MAX_PORT:
             found.port = int(text[:6])
         else:
             found.left_out.append(f"--port {text}: not a port; a free one is taken")

@@ -202,6 +202,22 @@ def test_a_container_keeps_its_options() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "arguments", "port"),
+    [
+        ("-p 8001:8000", "", 8001),
+        ("-p8001:8000/tcp -p 9400:9400", "", 8001),
+        ("--publish 127.0.0.1:8001:9000", "--port 9000", 8001),
+        ("-p 9400:9400", "--port 9000", 9000),
+        ("-p 8000", "", None),  # any port of the host
+        ("-p 99999:8000", "", None),
+        ("-p 8000-8010:8000-8010", "", None),
+    ],
+)
+def test_a_published_port_is_the_servers(options: str, arguments: str, port: int | None) -> None:
+    assert server(f"docker run {options} vllm/vllm-openai:x --model m {arguments}").get("port") == port
+
+
+@pytest.mark.parametrize(
     ("text", "serve"),
     [
         ("docker run rocm/vllm-dev:x vllm serve m", None),
