@@ -105,26 +105,17 @@ def stage_verdicts(subject: str, facts: StageFacts) -> list[Verdict]:
 
 def error_verdicts(subject: str, gpus: Sequence[GpuStage], span_s: float) -> list[Verdict]:
     """New errors of each GPU in a stage of this length: its figures may be those of a failing GPU."""
-    return [
-        Verdict(id, subject, f"gpu {gpu.index}: {counted(count, noun)}{more(gpu, span_s)}", bad=bad)
-        for gpu in gpus
-        for id, bad, name, noun, more in _NEW_ERRORS
-        if (count := getattr(gpu, name))
-    ]
-
-
-def _no_more(gpu: GpuStage, span_s: float) -> str:
-    return ""
-
-
-def _last_xid(gpu: GpuStage, span_s: float) -> str:
-    return _xid(gpu.xid_last)
-
-
-def _correctable_rate(gpu: GpuStage, span_s: float) -> str:
-    """What ECC corrects costs nothing; how often it has to is what can be compared."""
-    count = gpu.ecc_correctable or 0
-    return f", about {3600 * count / span_s:,.0f} an hour" if span_s >= MIN_RATE_S else ""
+    found = []
+    for gpu in gpus:
+        more = {"xids": _xid(gpu.xid_last)}
+        if span_s >= MIN_RATE_S:
+            # What ECC corrects costs nothing; how often it has to is what can be compared.
+            more["ecc_correctable"] = f", about {3600 * (gpu.ecc_correctable or 0) / span_s:,.0f} an hour"
+        for id, bad, name, noun in _NEW_ERRORS:
+            if count := getattr(gpu, name):
+                text = f"gpu {gpu.index}: {counted(count, noun)}{more.get(name, '')}"
+                found.append(Verdict(id, subject, text, bad=bad))
+    return found
 
 
 def _xid(last: int | None) -> str:
@@ -201,14 +192,8 @@ def _link_down(gpu: GpuFacts) -> str | None:
     return f"{total or 0} links up, its siblings have {expected:.0f}" if (total or 0) < expected else None
 
 
-def _uncorrectable(gpu: GpuFacts) -> str | None:
-    count = gpu.now.ecc_uncorrectable
-    return f"{count} uncorrectable memory errors" if count else None
-
-
-def _deferred(gpu: GpuFacts) -> str | None:
-    count = gpu.now.ecc_deferred
-    return f"{count} deferred memory errors" if count else None
+def _errors(count: int | None, kind: str) -> str | None:
+    return f"{count} {kind} memory errors" if count else None
 
 
 def _xids(gpu: GpuFacts) -> str | None:
@@ -336,8 +321,20 @@ def _partitioned(gpu: GpuFacts) -> str | None:
     return f"compute partition {mode}, not {whole}"
 
 
+def _bandwidth_bound(stage: StageFacts) -> str | None:
+    percent = stage.memory_rate_percent
+    is_bound = percent is not None and percent >= BANDWIDTH_BOUND_PERCENT
+    return f"bandwidth-bound: memory at {percent:.0f}% of its peak rate" if is_bound else None
+
+
+def _compute_bound(stage: StageFacts) -> str | None:
+    percent = stage.mfu_percent
+    is_bound = percent is not None and percent >= COMPUTE_BOUND_PERCENT and _bandwidth_bound(stage) is None
+    return f"compute-bound: MFU {percent:.0f}%" if is_bound else None
+
+
 def _host_limited(stage: StageFacts) -> str | None:
-    if not stage.is_loaded or _is_compute_bound(stage) or _is_bandwidth_bound(stage):
+    if not stage.is_loaded or _compute_bound(stage) or _bandwidth_bound(stage):
         return None
     if stage.steal_percent is not None and stage.steal_percent >= MAX_STEAL_PERCENT:
         return f"host-limited: the hypervisor gave {stage.steal_percent:.0f}% of its cores' time to others (steal)"
@@ -349,30 +346,10 @@ def _host_limited(stage: StageFacts) -> str | None:
     return None
 
 
-def _is_bandwidth_bound(stage: StageFacts) -> bool:
-    return stage.memory_rate_percent is not None and stage.memory_rate_percent >= BANDWIDTH_BOUND_PERCENT
-
-
-def _is_compute_bound(stage: StageFacts) -> bool:
-    return stage.mfu_percent is not None and stage.mfu_percent >= COMPUTE_BOUND_PERCENT
-
-
-def _bandwidth_bound(stage: StageFacts) -> str | None:
-    if not _is_bandwidth_bound(stage):
-        return None
-    return f"bandwidth-bound: memory at {stage.memory_rate_percent:.0f}% of its peak rate"
-
-
-def _compute_bound(stage: StageFacts) -> str | None:
-    if not _is_compute_bound(stage) or _is_bandwidth_bound(stage):
-        return None
-    return f"compute-bound: MFU {stage.mfu_percent:.0f}%"
-
-
 _GPU_RULES: tuple[tuple[str, bool, Callable[[GpuFacts], str | None]], ...] = (
     ("xid", True, _xids),
-    ("ecc-uncorrectable", True, _uncorrectable),
-    ("ecc-deferred", True, _deferred),
+    ("ecc-uncorrectable", True, lambda gpu: _errors(gpu.now.ecc_uncorrectable, "uncorrectable")),
+    ("ecc-deferred", True, lambda gpu: _errors(gpu.now.ecc_deferred, "deferred")),
     ("row-remap", True, _remap),
     ("throttled", True, _throttled),
     ("power-capped", False, _power_capped),
@@ -389,13 +366,13 @@ _GPU_RULES: tuple[tuple[str, bool, Callable[[GpuFacts], str | None]], ...] = (
     ("power-cap-changed", False, _other_cap),
     ("memory-retired", False, _retired),
 )
-_NEW_ERRORS: tuple[tuple[str, bool, str, str, Callable[[GpuStage, float], str]], ...] = (
-    ("xid", True, "xids", "Xid error", _last_xid),
-    ("ecc-uncorrectable", True, "ecc_uncorrectable", "new uncorrectable memory error", _no_more),
-    ("ecc-deferred", True, "ecc_deferred", "new deferred memory error", _no_more),
-    ("ecc-correctable", False, "ecc_correctable", "new correctable memory error", _correctable_rate),
-    ("memory-retired", True, "bad_pages", "new bad page", _no_more),
-    ("memory-retired", True, "rows_remapped", "newly remapped row", _no_more),
+_NEW_ERRORS = (
+    ("xid", True, "xids", "Xid error"),
+    ("ecc-uncorrectable", True, "ecc_uncorrectable", "new uncorrectable memory error"),
+    ("ecc-deferred", True, "ecc_deferred", "new deferred memory error"),
+    ("ecc-correctable", False, "ecc_correctable", "new correctable memory error"),
+    ("memory-retired", True, "bad_pages", "new bad page"),
+    ("memory-retired", True, "rows_remapped", "newly remapped row"),
 )
 _STAGE_RULES: tuple[tuple[str, bool, Callable[[StageFacts], str | None]], ...] = (
     ("client-limited", True, lambda stage: stage.client_limit),
@@ -436,11 +413,10 @@ def merged(verdicts: Iterable[Verdict]) -> list[Verdict]:
     alike: defaultdict[str, list[Verdict]] = defaultdict(list)
     for verdict in verdicts:
         alike[verdict.text].append(verdict)
-    return [
-        msgspec.structs.replace(same[0], subject=_subjects([one.subject for one in same])) for same in alike.values()
-    ]
-
-
-def _subjects(names: Sequence[str]) -> str:
-    gpus = [name.removeprefix("gpu ") for name in names]
-    return f"gpu {ranges(map(int, gpus))}" if all(gpu.isdecimal() for gpu in gpus) else ", ".join(names)
+    found = []
+    for same in alike.values():
+        names = [one.subject.removeprefix("gpu ") for one in same]
+        are_gpus = all(name.isdecimal() for name in names)
+        subject = f"gpu {ranges(map(int, names))}" if are_gpus else ", ".join(one.subject for one in same)
+        found.append(msgspec.structs.replace(same[0], subject=subject))
+    return found

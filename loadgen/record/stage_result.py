@@ -23,8 +23,9 @@ from loadgen.record.slo import judge, tier_checks
 from loadgen.record.stage import StageRecord
 from loadgen.record.token_verdicts import token_verdicts
 from loadgen.schema.deltas import COUNTERS, LATENCIES, OUTCOMES
+from loadgen.schema.engine import OthersTraffic
 from loadgen.schema.finding import Verdict
-from loadgen.schema.hardware_result import ComputeResult, EnergyResult, GpuFigure, GpuStage
+from loadgen.schema.hardware_result import ComputeResult, EnergyResult, GpuStage
 from loadgen.schema.hosts import Placement
 from loadgen.schema.result import (
     ClientResult,
@@ -290,7 +291,13 @@ def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardwar
     host = host_means(samples.host, start_s, end_s)
     full_share = full_host_share(samples.host, start_s, end_s)
     energy, compute = stage_energy(stage, hardware), stage_compute(stage, hardware)
-    facts = _facts(stage, gpus, hardware.gpus, host, full_share, compute)
+    facts = msgspec.structs.replace(
+        limit_facts(stage, _busy(gpus, hardware.gpus), compute, host, full_share, stage.others),
+        waiting=stage.waiting_mean,
+        kv_usage=stage.kv_usage_max,
+        preemptions=stage.engine.preemptions if stage.engine is not None else None,
+        rising=rising_words(stage, {gpu.index for gpu in gpus if gpu.of_server}),
+    )
     verdicts = [*stage_verdicts(stage.subject, facts), *error_verdicts(stage.subject, gpus, end_s - start_s)]
     return StageHardware(gpus, energy, compute, host, verdicts, full_share, server_sockets(stage, hardware))
 
@@ -351,45 +358,46 @@ def stage_compute(stage: StageRecord, hardware: HardwareRecord) -> ComputeResult
     return compute_of(stage.engine, stage.server_command, gpus)
 
 
-def _facts(
+def _busy(gpus: Sequence[GpuStage], statics: Sequence[GpuStatic]) -> list[BusyGpu]:
+    static_of = {static.index: static for static in statics}
+    found = []
+    for gpu in gpus:
+        figures = (gpu.gfx_percent, gpu.dram_percent, gpu.memory_percent)
+        gfx, dram, memory = (None if figure is None else figure.mean for figure in figures)
+        if gpu.of_server and (gfx or 0.0) >= _BUSY_FROM_PERCENT:
+            found.append((static_of[gpu.index], gfx, dram, memory))
+    return found
+
+
+BusyGpu = tuple[GpuStatic, float | None, float | None, float | None]
+"""An active GPU with its activity and the use of its memory: `gfx_percent`, `dram_percent`, `memory_percent`."""
+
+
+def limit_facts(
     stage: StageRecord,
-    gpus: Sequence[GpuStage],
-    statics: Sequence[GpuStatic],
+    busy: Sequence[BusyGpu],
+    compute: ComputeResult | None,
     host: Mapping[str, float | None],
     full_share: float | None,
-    compute: ComputeResult | None,
+    others: OthersTraffic | None,
 ) -> StageFacts:
-    ours = [gpu for gpu in gpus if gpu.of_server]
-    busy = {gpu.index: gpu for gpu in ours if (_mean_of(gpu.gfx_percent) or 0.0) >= _BUSY_FROM_PERCENT}
-    rates = (
-        memory_rate(static, _mean_of(busy[static.index].dram_percent), _mean_of(busy[static.index].memory_percent))
-        for static in statics
-        if static.index in busy
-    )
-    engine = stage.engine
+    """What may have limited a stage, apart from the engine's own figures."""
     return StageFacts(
         client_limit=stage.limit(),
         buffered=buffered_words(on_host(stage.bursts, full_share)),
         capped=stage.capped(),
-        others=stage.others_meanwhile(stage.others),
-        waiting=stage.waiting_mean,
-        kv_usage=stage.kv_usage_max,
-        preemptions=engine.preemptions if engine is not None else None,
+        others=stage.others_meanwhile(others),
         is_loaded=stage.is_loaded,
-        gfx_percent=_mean(_mean_of(gpu.gfx_percent) for gpu in busy.values()),
-        memory_rate_percent=_mean(rates),
+        gfx_percent=mean_of(gfx for _, gfx, _, _ in busy),
+        memory_rate_percent=mean_of(memory_rate(gpu, dram, memory) for gpu, _, dram, memory in busy),
         mfu_percent=compute.mfu_percent if compute is not None else None,
         host_percent=host.get("cpu_percent"),
         busiest_core_percent=host.get("cpu_busiest_percent"),
-        rising=rising_words(stage, {gpu.index for gpu in ours}),
         steal_percent=host.get("cpu_steal_percent"),
     )
 
 
-def _mean_of(figure: GpuFigure | None) -> float | None:
-    return None if figure is None else figure.mean
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """The mean of the known ones."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

@@ -6,20 +6,21 @@ A record says what has happened; a live run, or a replay, adds what only it know
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+
+import msgspec
 
 from loadgen.format import NO_LOAD, count, counted, number
-from loadgen.metrics.bursts import buffered_words, on_host
 from loadgen.metrics.mfu import compute_of
 from loadgen.metrics.stall import NO_OUTPUT, STALLED
-from loadgen.metrics.verdicts import StageFacts, flags, gpu_verdicts, kv_limit, memory_rate, queueing, stage_verdicts
+from loadgen.metrics.verdicts import flags, gpu_verdicts, kv_limit, queueing, stage_verdicts
 from loadgen.record.curve import distribution_of
 from loadgen.record.hardware import HardwareRecord, full_host_share
 from loadgen.record.output import answer_verdicts
 from loadgen.record.record import Record
 from loadgen.record.sessions import session_verdicts
 from loadgen.record.stage import StageRecord
-from loadgen.record.stage_result import requests_of
+from loadgen.record.stage_result import limit_facts, mean_of, requests_of
 from loadgen.record.tiers import tier_results
 from loadgen.record.token_verdicts import token_verdicts
 from loadgen.report.assessment import by_text
@@ -188,7 +189,7 @@ def client_view(record: Record, workers: int) -> ClientView:
     return ClientView(
         timestamps=record.timestamps or "unknown",
         workers=workers,
-        cpu_percent=_mean(recent),
+        cpu_percent=mean_of(recent),
         read_lag_p99_ms=client.read_lag.percentile_ms(99),
         coalesced_share=client.coalesced_share,
         limited=why is not None,
@@ -203,24 +204,13 @@ def _verdicts(record: Record, of_gpus: Sequence[Verdict]) -> tuple[Verdict, ...]
     if stage is not None:
         hardware = record.hardware
         used = [gpu for gpu in hardware.sockets_of(hardware.now()) if gpu.index in hardware.latest]
-        busy = [(gpu, now) for gpu in used if ((now := hardware.latest[gpu.index]).gfx_percent or 0.0) > 0]
-        compute = _compute(record)
         full_share = full_host_share(stage.hardware_samples.host, (stage.metrics.window_start_ns or 0) / 1e9, math.inf)
-        facts = StageFacts(
-            client_limit=stage.limit(),
-            buffered=buffered_words(on_host(stage.bursts, full_share)),
-            capped=stage.capped(),
-            others=stage.others_meanwhile(record.others),
-            waiting=engine.waiting if engine is not None else None,
-            kv_usage=engine.kv_usage if engine is not None else None,
-            is_loaded=stage.is_loaded,
-            gfx_percent=_mean(now.gfx_percent for _, now in busy),
-            memory_rate_percent=_mean(memory_rate(gpu, now.dram_percent, now.memory_percent) for gpu, now in busy),
-            mfu_percent=compute.mfu_percent if compute is not None else None,
-            host_percent=host.cpu_percent if host is not None else None,
-            busiest_core_percent=host.cpu_busiest_percent if host is not None else None,
-            steal_percent=host.cpu_steal_percent if host is not None else None,
-        )
+        looks = [(gpu, hardware.latest[gpu.index]) for gpu in used]
+        busy = [(gpu, now.gfx_percent, now.dram_percent, now.memory_percent) for gpu, now in looks if now.gfx_percent]
+        host_figures = {} if host is None else msgspec.structs.asdict(host)
+        facts = limit_facts(stage, busy, _compute(record), host_figures, full_share, record.others)
+        if engine is not None:
+            facts = msgspec.structs.replace(facts, waiting=engine.waiting, kv_usage=engine.kv_usage)
         found += stage_verdicts(stage.subject, facts)
         found += _output(record, stage)
     return tuple(sorted(found, key=lambda verdict: not verdict.bad))
@@ -237,11 +227,6 @@ def _output(record: Record, stage: StageRecord) -> Iterator[Verdict]:
     words = output_words(canary, stage.answers)
     if words is not None:
         yield Verdict("output", stage.subject, words, bad=False)
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def load_view(
