@@ -164,6 +164,13 @@ class StageMetrics:
         return metrics
 
     @property
+    def window(self) -> tuple[float, float] | None:
+        """When the measured window began and ended (CLOCK_MONOTONIC); None before it has begun."""
+        if self.window_start_ns is None or self.window_end_ns is None:
+            return None
+        return self.window_start_ns / 1e9, self.window_end_ns / 1e9
+
+    @property
     def window_s(self) -> float:
         """Length of the measured window in seconds, 0 before it has begun."""
         if self.window_start_ns is None or self.window_end_ns is None:

@@ -28,7 +28,7 @@ from loadgen.metrics.difference import (
 )
 from loadgen.metrics.frontier import Price
 from loadgen.metrics.histogram import Histogram
-from loadgen.profile.schema import Reference, ReferencePoint
+from loadgen.profile.schema import Reference
 from loadgen.profile.values import slo_problem
 from loadgen.record.conditions import NO_CONTAINER
 from loadgen.record.stage import StageRecord
@@ -215,28 +215,31 @@ def _effective(precision: Precision | None, name: str, statistic: str, confidenc
 
 def compared(a: Mapping[str, Estimate], b: Mapping[str, Estimate]) -> list[Compared]:
     """All figures that either has, in the order of `FIGURES`."""
-    return [_compared(figure, a.get(name), b.get(name)) for name, figure in FIGURES.items() if name in a or name in b]
+    found = []
+    for name, figure in FIGURES.items():
+        left, right = a.get(name), b.get(name)
+        if left is None and right is None:
+            continue
+        found.append(
+            Compared(
+                figure=name,
+                unit=figure.unit,
+                a=left.value if left is not None else None,
+                b=right.value if right is not None else None,
+                difference=None
+                if left is None or right is None
+                else difference(left, right, lower_is_better=figure.lower_is_better),
+                a_at_least=left is not None and left.at_least,
+                b_at_least=right is not None and right.at_least,
+            )
+        )
+    return found
 
 
 def without_words(figures: Sequence[Compared]) -> list[Compared]:
     """The same figures without verdicts, for stages in doubt."""
     differences = [one.difference and replace(one.difference, word="no evidence") for one in figures]
     return [replace(one, difference=difference) for one, difference in zip(figures, differences, strict=True)]
-
-
-def _compared(figure: Figure, a: Estimate | None, b: Estimate | None) -> Compared:
-    found = None
-    if a is not None and b is not None:
-        found = difference(a, b, lower_is_better=figure.lower_is_better)
-    return Compared(
-        figure=figure.name,
-        unit=figure.unit,
-        a=a.value if a is not None else None,
-        b=b.value if b is not None else None,
-        difference=found,
-        a_at_least=a is not None and a.at_least,
-        b_at_least=b is not None and b.at_least,
-    )
 
 
 class _RequestedPlan(msgspec.Struct, frozen=True):
@@ -298,24 +301,13 @@ def compare(
     """Every published figure for this stage's load, next to the measured one; `earlier` are the passes before it."""
     load = {key: getattr(stage.started, key) for key in ("concurrency", "rate", "isl", "osl", "pass_number")}
     same = [point for point in reference.points if all(getattr(point, key) in (None, load[key]) for key in load)]
-    return [
-        _comparison(point, figure, _measured(figure, stage, compute, earlier), stage.started.index)
-        for point in same
-        for figure in point.figures
-    ]
-
-
-def _comparison(point: ReferencePoint, figure: str, measured: float | None, stage: int) -> Comparison:
-    published = point.figures[figure]
-    difference = None if measured is None or published == 0 else 100 * (measured - published) / published
-    return Comparison(
-        stage=stage,
-        of=point.of,
-        figure=figure,
-        published=published,
-        measured=measured,
-        difference_percent=None if difference is None else round(difference, 2),
-    )
+    found = []
+    for point in same:
+        for figure, published in point.figures.items():
+            measured = _measured(figure, stage, compute, earlier)
+            percent = None if measured is None or published == 0 else round(100 * (measured - published) / published, 2)
+            found.append(Comparison(stage.started.index, point.of, figure, published, measured, percent))
+    return found
 
 
 def _measured(

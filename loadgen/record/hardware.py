@@ -92,7 +92,6 @@ class HardwareSamples:
             self._by_gpu.setdefault(sample.index, Spaced()).add(sample)
 
     def add_host(self, sample: HostSample) -> None:
-        """Add a sample of the host."""
         self._host.add(sample)
 
     def forget(self) -> None:
@@ -178,7 +177,9 @@ class HardwareRecord:
     def sampled(self, line: GpusSampled) -> None:
         for sample in map(self._with_earlier_xids, line.gpus):
             self.first.setdefault(sample.index, sample)
-            self._add_energy(sample)
+            if sample.energy_j is not None:
+                before_j, total_j = self._energy_j.get(sample.index, (sample.energy_j, 0.0))
+                self._energy_j[sample.index] = sample.energy_j, total_j + (gained(before_j, sample.energy_j) or 0.0)
             if sample.processes is not None:
                 self._listed_s[sample.index] = sample.t_s
             listed = sample.t_s - self._listed_s.get(sample.index, -_LISTED_S) < _LISTED_S
@@ -216,11 +217,6 @@ class HardwareRecord:
         earlier += last if sample.xids < last else 0
         self._xids[sample.index] = earlier, sample.xids
         return msgspec.structs.replace(sample, xids=earlier + sample.xids)
-
-    def _add_energy(self, sample: GpuSample) -> None:
-        if sample.energy_j is not None:
-            before_j, total_j = self._energy_j.get(sample.index, (sample.energy_j, 0.0))
-            self._energy_j[sample.index] = sample.energy_j, total_j + (gained(before_j, sample.energy_j) or 0.0)
 
     def pace(self, index: int) -> GpuPace:
         """The present growth of a GPU's counters."""

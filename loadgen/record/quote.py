@@ -87,32 +87,27 @@ class RuleOutcome(NamedTuple):
 
 def quote_of(result: Result) -> Quote | None:
     """The judgement on a result; None if nothing was measured under a constant load."""
-    stages = [_quoted(result, stage) for stage in result.stages if _counts(stage)]
+    stages = [
+        _quoted(result, stage)
+        for stage in result.stages
+        if stage.target.concurrency != 0 and stage.target.moves is None and stage.requests.completed > 0
+    ]
     return judge(_run(result, stages)) if stages else None
 
 
 def judge(run: QuotedRun) -> Quote:
     found = {rule: rule.outcome(run) for rule in RULES}
-    problems = [
-        QuoteProblem(rule.name, _together(outcome.broken), rule.remedy)
-        for rule, outcome in found.items()
-        if outcome.broken
-    ]
+    problems = []
+    for rule, (broken, _) in found.items():
+        if broken:
+            evidence = f"{broken[0]}, and {len(broken) - 1} more" if len(broken) > 2 else "; ".join(broken)
+            problems.append(QuoteProblem(rule.name, evidence, rule.remedy))
     not_checked = {rule.name: one.unknown for rule, one in found.items() if one.unknown and not one.broken}
-    broken = {problem.rule for problem in problems}
-    kept = tuple(rule.name for rule in RULES if rule.name not in broken and rule.name not in not_checked)
+    kept = tuple(rule.name for rule, outcome in found.items() if not outcome.broken and not outcome.unknown)
     return Quote(not problems, tuple(problems), not_checked, kept)
 
 
-def _together(evidence: Sequence[str]) -> str:
-    return f"{evidence[0]}, and {len(evidence) - 1} more" if len(evidence) > 2 else "; ".join(evidence)
-
-
 # The figures of a result.
-
-
-def _counts(stage: StageResult) -> bool:
-    return stage.target.concurrency != 0 and stage.target.moves is None and stage.requests.completed > 0
 
 
 def _run(result: Result, stages: Sequence[QuotedStage]) -> QuotedRun:
@@ -331,9 +326,7 @@ def _edges_in_window(run: QuotedRun) -> RuleOutcome:
     """Where ramp-in and drain were not measured and are in the figures, each lasts about as long as a request."""
     broken, checked = _said(run, "inconclusive"), False
     for stage in run.stages:
-        e2e_ms, edges, lasts = stage.mean_ms.get("e2e"), stage.edges, None
-        if stage.whole_run and e2e_ms is not None and stage.measured_s:
-            lasts = e2e_ms / 1000 / stage.measured_s
+        e2e_ms, edges = stage.mean_ms.get("e2e"), stage.edges
         if edges is not None and edges > MAX_EDGES:
             broken.append(f"{edges:.0%} of the measured time at {stage.name} is first wave or drain")
         lasts = (
@@ -360,14 +353,6 @@ def _beyond_peak(run: QuotedRun) -> RuleOutcome:
 def _provenance(run: QuotedRun) -> RuleOutcome:
     missing = [name for name, value in run.named.items() if value is None]
     return RuleOutcome([f"not named: {', '.join(missing)}"] if missing else ())
-
-
-def _simulated(run: QuotedRun) -> RuleOutcome:
-    return RuleOutcome(["the engine is a simulator"] if run.simulated else ())
-
-
-def _cut_short(run: QuotedRun) -> RuleOutcome:
-    return RuleOutcome([run.cut_short] if run.cut_short else ())
 
 
 def _hardware(run: QuotedRun) -> RuleOutcome:
@@ -398,8 +383,16 @@ class QuoteRule(NamedTuple):
 
 
 RULES = (
-    QuoteRule("simulated", "measure a real engine", _simulated),
-    QuoteRule("cut-short", "run it again, or quote only the stages that were complete, and say so", _cut_short),
+    QuoteRule(
+        "simulated",
+        "measure a real engine",
+        lambda run: RuleOutcome(["the engine is a simulator"] if run.simulated else ()),
+    ),
+    QuoteRule(
+        "cut-short",
+        "run it again, or quote only the stages that were complete, and say so",
+        lambda run: RuleOutcome([run.cut_short] if run.cut_short else ()),
+    ),
     QuoteRule(
         "failed-requests", "find out why; the figures are those of the requests that were left", _failed_requests
     ),

@@ -396,6 +396,9 @@ class Record:
             finished_at = iso_time(self.finished.unix_s)
         if stages is None:
             stages = [self.stage_result(stage) for stage in self.stages.values()]
+        server, started = self.server, None
+        if server is not None and server.start is not None:
+            started = ServerResult(server.start, server.start_differences)
         return Result(
             vramp_version=run.vramp_version,
             run_id=run.run_id,
@@ -417,9 +420,9 @@ class Record:
             series=self.timeline.series.columns(),
             events=self.events,
             findings=list(self.findings),
-            server=self._server_result(),
-            provenance=self.server.provenance if self.server is not None else None,
-            diagnosis=self.server.diagnosis if self.server is not None else None,
+            server=started,
+            provenance=server.provenance if server is not None else None,
+            diagnosis=server.diagnosis if server is not None else None,
             reference=self._reference_result(),
             data=run.data,
             telemetry_meta=self.hardware.meta,
@@ -503,11 +506,6 @@ class Record:
         subject = self.shown.subject if self.shown is not None else "server"
         id = STALLED if self.stall.is_certain else NO_OUTPUT
         return [Verdict(id, subject, self.stall.words(self.last_tick.t_s), bad=self.stall.is_certain)]
-
-    def _server_result(self) -> ServerResult | None:
-        if self.server is None or self.server.start is None:
-            return None
-        return ServerResult(self.server.start, self.server.start_differences)
 
     def _server_environment(self) -> dict[str, Any]:
         server = self.server

@@ -34,10 +34,9 @@ def _latencies(stage: StageRecord) -> Iterator[tuple[str, Sequence[float]]]:
 
 
 def _memory(stage: StageRecord, gpus: Collection[int]) -> Iterator[tuple[str, Sequence[float]]]:
-    samples, start_ns, end_ns = stage.hardware_samples, stage.metrics.window_start_ns, stage.metrics.window_end_ns
-    if start_ns is None or end_ns is None:
+    if stage.metrics.window is None:
         return
-    start_s, end_s = start_ns / 1e9, end_ns / 1e9
+    samples, (start_s, end_s) = stage.hardware_samples, stage.metrics.window
     resident = [one.server_rss_bytes for one in samples.host if start_s <= one.t_s <= end_s]
     yield "server memory", means([value for value in resident if value is not None])
     for index, looks in samples.within(start_s, end_s).items():

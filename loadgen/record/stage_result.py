@@ -281,10 +281,9 @@ def stage_hardware(stage: StageRecord, hardware: HardwareRecord) -> StageHardwar
     """All hardware figures over the window so far; empty without a window."""
     if stage.hardware_figures is not None:
         return stage.hardware_figures
-    start_ns, end_ns = stage.metrics.window_start_ns, stage.metrics.window_end_ns
-    if start_ns is None or end_ns is None:
+    if stage.metrics.window is None:
         return StageHardware()
-    start_s, end_s = start_ns / 1e9, end_ns / 1e9
+    start_s, end_s = stage.metrics.window
     samples = stage.hardware_samples
     indices = {gpu.index for gpu in hardware.sockets_of(hardware.of_stage(samples))}
     gpus = gpu_stages(hardware.gpus, samples.within(start_s, end_s), samples.by_gpu, of_server=indices)
@@ -322,10 +321,9 @@ def run_health(stages: Iterable[StageRecord], hardware: HardwareRecord) -> list[
 
 
 def _health(stage: StageRecord, hardware: HardwareRecord) -> dict[tuple[str, str], Verdict]:
-    start_ns, end_ns = stage.metrics.window_start_ns, stage.metrics.window_end_ns
-    if start_ns is None or end_ns is None:
+    if stage.metrics.window is None:
         return {}
-    return _by_subject(gpu_verdicts(hardware.facts_within(stage.hardware_samples, start_ns / 1e9, end_ns / 1e9)))
+    return _by_subject(gpu_verdicts(hardware.facts_within(stage.hardware_samples, *stage.metrics.window)))
 
 
 def _by_subject(verdicts: Iterable[Verdict]) -> dict[tuple[str, str], Verdict]:
@@ -340,13 +338,12 @@ def server_sockets(stage: StageRecord, hardware: HardwareRecord) -> int:
 
 def stage_energy(stage: StageRecord, hardware: HardwareRecord) -> EnergyResult | None:
     """The energy of the server's sockets over the window; None without GPUs, or before five seconds."""
-    start_ns, end_ns = stage.metrics.window_start_ns, stage.metrics.window_end_ns
-    if start_ns is None or end_ns is None or not hardware.gpus:
+    if stage.metrics.window is None or not hardware.gpus:
         return None
-    samples = stage.hardware_samples.by_gpu
-    devices = hardware.of_stage(stage.hardware_samples)
+    samples = stage.hardware_samples
+    devices = hardware.of_stage(samples)
     ours = hardware.sockets_of(devices)
-    used = window_energy(ours, samples, start_ns / 1e9, end_ns / 1e9, stage.generated_tokens)
+    used = window_energy(ours, samples.by_gpu, *stage.metrics.window, stage.generated_tokens)
     return None if used is None else msgspec.structs.replace(used, devices_by=devices.by)
 
 
