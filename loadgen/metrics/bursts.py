@@ -46,6 +46,11 @@ def bursts_of(
     overdue = (first_overdue_ns + later_overdue_ns) / stream_ns if share >= MIN_SHARE else 0.0
     if ttft_ns and first_share >= MIN_FIRST_SHARE:
         overdue = max(overdue, first_overdue_ns / ttft_ns)
+    held_back: bool | None = None
+    if busy_share is not None and overdue <= MIN_OF_BUSY * busy_share:
+        held_back = False
+    elif busy_share is not None and counts["burst_moments"] >= MIN_MOMENTS:
+        held_back = True
     return Bursts(
         share=share,
         first_share=first_share,
@@ -53,7 +58,7 @@ def bursts_of(
         gap_ms=counts["burst_gap_ns"] / bursts / 1e6,
         overdue=min(1.0, overdue),
         client_busy=busy_share,
-        held_back=_is_held_back(overdue, busy_share, counts["burst_moments"]),
+        held_back=held_back,
     )
 
 
@@ -71,14 +76,6 @@ def _overdue_ns(counts: Mapping[str, int]) -> tuple[float, float]:
     if later_events:
         later_ns = (counts["burst_gap_ns"] - counts["first_burst_gap_ns"]) * (1 - later_bursts / later_events)
     return first_ns, later_ns
-
-
-def _is_held_back(overdue: float, busy: float | None, moments: int) -> bool | None:
-    if busy is None:
-        return None
-    if overdue <= MIN_OF_BUSY * busy:
-        return False
-    return True if moments >= MIN_MOMENTS else None
 
 
 def on_host(bursts: Bursts | None, full_share: float | None) -> Bursts | None:
@@ -100,7 +97,7 @@ def is_buffered(bursts: Bursts | None) -> bool:
 
 def buffered_words(bursts: Bursts | None) -> str | None:
     """The verdict's message; None if nothing held the output back, or it is not known."""
-    if bursts is None or bursts.held_back is not True:
+    if bursts is None or not bursts.held_back:
         return None
     busy = "" if bursts.client_busy is None else f"; vramp was busy {bursts.client_busy:.0%} of it"
     return (

@@ -72,7 +72,9 @@ def percentile_estimate(
     low_rank, high_rank = rank_bounds(trials, percent / 100, confidence)
     low, high = -math.inf, math.inf
     if low_rank > 0:
-        low = _bottom_us(histogram.percentile_us(100 * low_rank / trials)[0]) / 1000
+        top_us = histogram.percentile_us(100 * low_rank / trials)[0]
+        # The smallest value in its bucket: 3 digits are 2,048 steps.
+        low = (top_us + 1 - (1 << max(0, top_us.bit_length() - 11))) / 1000
     if high_rank <= trials:
         high = histogram.percentile_us(100 * high_rank / trials)[0] / 1000
     return Estimate(value, min(low, value), max(high, value))
@@ -185,6 +187,9 @@ def difference(a: Estimate, b: Estimate, *, lower_is_better: bool) -> Difference
     low = absolute - math.hypot(b.value - b.low, a.high - a.value)
     high = absolute + math.hypot(b.high - b.value, a.value - a.low)
     percent, low_percent, high_percent = (100 * one / a.value if a.value else None for one in (absolute, low, high))
+    word: Word = "better" if (high < 0) is lower_is_better else "worse"
+    if (percent is not None and abs(percent) < MIN_PERCENT) or low <= 0 <= high:
+        word = "no evidence"
     return Difference(
         absolute=absolute,
         low=_finite(low),
@@ -192,7 +197,7 @@ def difference(a: Estimate, b: Estimate, *, lower_is_better: bool) -> Difference
         percent=percent,
         low_percent=_finite(low_percent),
         high_percent=_finite(high_percent),
-        word=_word(percent, low, high, lower_is_better=lower_is_better),
+        word=word,
     )
 
 
@@ -226,25 +231,12 @@ def rank_bounds(count: int, share: float, confidence: float) -> tuple[int, int]:
     first, last = max(0, int(count * share - reach)), min(count, int(count * share + reach))
     trials = np.arange(first + 1, last + 1)
     steps = np.log((count - trials + 1) / trials) + math.log(share / (1 - share))
-    ways = math.lgamma(count + 1) - math.lgamma(first + 1) - math.lgamma(count - first + 1)
-    log_first = ways + first * math.log(share) + (count - first) * math.log1p(-share)
+    log_first = _ways(count, first) + first * math.log(share) + (count - first) * math.log1p(-share)
     chances = np.exp(log_first + np.concatenate([[0.0], np.cumsum(steps)]))
     at_most, at_least = np.cumsum(chances), np.cumsum(chances[::-1])
     low = first + int(np.searchsorted(at_most, tail, side="right"))
     high = last + 1 - int(np.searchsorted(at_least, tail, side="right"))
     return low, high
-
-
-def _word(percent: float | None, low: float, high: float, *, lower_is_better: bool) -> Word:
-    small = percent is not None and abs(percent) < MIN_PERCENT
-    if small or low <= 0 <= high:
-        return "no evidence"
-    return "better" if (high < 0) is lower_is_better else "worse"
-
-
-def _bottom_us(top_us: int) -> int:
-    """The smallest value in the bucket of this largest one: 3 digits are 2,048 steps."""
-    return top_us + 1 - (1 << max(0, top_us.bit_length() - 11))
 
 
 def normal_quantile(confidence: float) -> float:

@@ -63,10 +63,6 @@ class Histogram:
         self.max_us = 0
         self.clipped = 0
 
-    @property
-    def _is_loose(self) -> bool:
-        return self._indices is None
-
     def _used(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The indices of the counters that are not zero, and these (read-only)."""
         if self._indices is not None:
@@ -76,7 +72,7 @@ class Histogram:
 
     def thin(self) -> None:
         """Keep only the counters in use, where that saves memory; changing the histogram restores all of them."""
-        if self._is_loose:
+        if self._indices is None:
             indices, counts = self._used()
             if 2 * len(indices) < len(self._loose):
                 self._first, self._indices, self._loose = 0, indices, counts
@@ -105,7 +101,12 @@ class Histogram:
         self.max_us = max(self.max_us, high)
         self.count += len(values_us) if weights is None else int(weights.sum())
         self.sum_us += int((values_us if weights is None else values_us * weights).sum())
-        self.sum_squares_us += _sum_of_squares(values_us, weights)
+        # Squares of microseconds overflow 64 bits within an hour: sum three partial products that do not.
+        large, small = values_us >> 16, values_us & 0xFFFF
+        times = 1 if weights is None else weights
+        products = (large * large, large * small, small * small)
+        top, middle, bottom = (int((product * times).sum()) for product in products)
+        self.sum_squares_us += (top << 32) + (middle << 17) + bottom
 
     def _add_counts(self, first: int, counts: NDArray[np.int64]) -> None:
         """Add counters, the first of which has this index, that of a bucket."""
@@ -124,10 +125,12 @@ class Histogram:
         self._loose[indices - self._first] += counts
 
     def _loosen(self) -> None:
-        if not self._is_loose:
-            indices, counts = self._used()
-            self._first, self._loose = _loose(indices, counts) if len(indices) else (0, _NO_COUNTS)
-            self._indices = None
+        if self._indices is not None:
+            indices, counts, self._indices = self._indices, self._loose, None
+            self._first, self._loose = 0, _NO_COUNTS
+            if len(indices):
+                self._make_room(_bucket_of(int(indices[0])), int(indices[-1]) + 1)
+                self._loose[indices - self._first] = counts
 
     def _make_room(self, first: int, end: int) -> None:
         """Extend the counters to include `first` to `end` (exclusive), in whole buckets.
@@ -147,7 +150,7 @@ class Histogram:
         """Merge another histogram into this one."""
         if other.count == 0:
             return
-        if other._is_loose:
+        if other._indices is None:
             self._add_counts(other._first, other._loose)
         else:
             self._add_used(*other._used())
@@ -213,7 +216,7 @@ class Histogram:
         if self.count == 0:
             return 0.0
         above = _index_of(limit_ms) + 1
-        if self._is_loose:  # faster than below, because each tick calls this hundreds of times
+        if self._indices is None:  # faster than below, because each tick calls this hundreds of times
             return float(self._loose[max(0, above - self._first) :].sum()) / self.count
         indices, counts = self._used()
         return float(counts[np.searchsorted(indices, above) :].sum()) / self.count
@@ -287,7 +290,10 @@ class Histogram:
         Raises `ResultError` for anything else.
         """
         try:
-            _require_ours(text)
+            # Before the codec unpacks or allocates an unlimited amount.
+            payload = zlib.decompressobj().decompress(base64.b64decode(text, validate=True)[8:], _MAX_PAYLOAD + 1)
+            if len(payload) > _MAX_PAYLOAD or payload[12:32] != _OUR_KIND:
+                raise ValueError("of another kind")
             hdr = HdrHistogram.decode(text)
             counts = np.frombuffer(hdr.counts, dtype=np.uint64).astype(np.int64)
             hdr.encoder.histogram = None
@@ -331,21 +337,6 @@ class Histogram:
     __hash__ = None  # type: ignore[assignment]  # mutable
 
 
-def _loose(indices: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
-    """The index of the first counter, and the counters in whole buckets."""
-    first = _bucket_of(int(indices[0]))
-    loose = np.zeros(_bucket_of(int(indices[-1])) + _HALF - first, dtype=np.int64)
-    loose[indices - first] = counts
-    return first, loose
-
-
-def _require_ours(text: str) -> None:
-    """Raise `ValueError` for a foreign histogram, before the codec unpacks or allocates an unlimited amount."""
-    payload = zlib.decompressobj().decompress(base64.b64decode(text, validate=True)[8:], _MAX_PAYLOAD + 1)
-    if len(payload) > _MAX_PAYLOAD or payload[12:32] != _OUR_KIND:
-        raise ValueError("of another kind")
-
-
 def _index(values_us: NDArray[np.int64]) -> NDArray[np.int64]:
     """The counter index of each value: HdrHistogram's bucket and sub-bucket, vectorised (exact below 2**53)."""
     bucket = np.frexp((values_us | _MASK).astype(np.float64))[1].astype(np.int64) - (_MAGNITUDE + 1)
@@ -371,11 +362,3 @@ def _top_of(index: int) -> int:
     if bucket < 0:
         return index
     return ((sub_bucket + 1) << bucket) - 1
-
-
-def _sum_of_squares(values: NDArray[np.int64], weights: NDArray[np.int64] | None) -> int:
-    # Squares of microseconds overflow 64 bits within an hour: sum three partial products that do not.
-    high, low = values >> 16, values & 0xFFFF
-    times = 1 if weights is None else weights
-    top, middle, bottom = (int((product * times).sum()) for product in (high * high, high * low, low * low))
-    return (top << 32) + (middle << 17) + bottom

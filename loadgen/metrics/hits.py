@@ -19,18 +19,17 @@ def hits_of(counts: Mapping[str, int], *, pool_tokens: int | None, engine: Engin
     cached, recorded = counts.get("cached_input_tokens", 0), counts.get("recorded_tokens", 0)
     if not cached and not recorded:
         return None
+    of_engine = None
+    if engine is not None:
+        # By source if the engine has that: lookups are counted again for requests that are scheduled again.
+        by_source = engine.prompt_tokens_by_source
+        total = sum(by_source.values())
+        of_engine = 1 - by_source.get("local_compute", 0) / total if total else engine.prefix_hit_rate
     pool = counts.get("pool_hit_tokens", 0) / recorded if recorded and pool_tokens is not None else None
     return Hits(
         measured=counts.get("cached_tokens", 0) / cached if cached else None,
-        engine=None if engine is None else _of_engine(engine),
+        engine=of_engine,
         infinite=counts.get("infinite_hit_tokens", 0) / recorded if recorded else None,
         pool=pool,
         pool_tokens=pool_tokens,
     )
-
-
-def _of_engine(engine: EngineSpan) -> float | None:
-    """By source if the engine has that: lookups are counted again for requests that are scheduled again."""
-    by_source = engine.prompt_tokens_by_source
-    total = sum(by_source.values())
-    return 1 - by_source.get("local_compute", 0) / total if total else engine.prefix_hit_rate

@@ -8,7 +8,7 @@ reason is given: the wrong precision would be off by a factor of two.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -31,23 +31,18 @@ def compute_of(engine: EngineSpan, command: Sequence[str] | None, gpus: Sequence
         return None
     found = ComputeResult(tflops_per_gpu=engine.tflops_per_gpu, hbm_bytes_per_s=engine.hbm_bytes_per_s)
     with suppress(_UnknownError):  # which is why there is no MFU either
-        found = _with_hbm(found, 1e9 * _part_of(gpus).hbm_gb_per_s)
+        used, hbm_peak = engine.hbm_bytes_per_s, 1e9 * _part_of(gpus).hbm_gb_per_s
+        hbm_percent = None if used is None else 100 * used / hbm_peak
+        found = replace(found, peak_hbm_bytes_per_s=hbm_peak, hbm_bandwidth_percent=hbm_percent)
     try:
-        precision = _precision(command)
-        return _with_mfu(found, precision, _peak_tflops(_part_of(gpus), gpus[0].name, precision))
+        precision, part = _precision(command), _part_of(gpus)
+        peak_tflops = part.fp8 if precision == "fp8" else part.sixteen_bit
+        if peak_tflops is None:
+            raise _UnknownError(f"{gpus[0].name} has no matrix cores for {precision}")
     except _UnknownError as unknown:
         return replace(found, why=str(unknown))
-
-
-def _with_hbm(compute: ComputeResult, peak_bytes_per_s: float) -> ComputeResult:
-    used = compute.hbm_bytes_per_s
-    percent = None if used is None else 100 * used / peak_bytes_per_s
-    return replace(compute, peak_hbm_bytes_per_s=peak_bytes_per_s, hbm_bandwidth_percent=percent)
-
-
-def _with_mfu(compute: ComputeResult, precision: str, peak_tflops: float) -> ComputeResult:
-    percent = 100 * compute.tflops_per_gpu / peak_tflops
-    return replace(compute, precision=precision, peak_tflops=peak_tflops, mfu_percent=percent)
+    percent = 100 * found.tflops_per_gpu / peak_tflops
+    return replace(found, precision=precision, peak_tflops=peak_tflops, mfu_percent=percent)
 
 
 class _UnknownError(Exception):
@@ -64,17 +59,13 @@ def _precision(command: Sequence[str] | None) -> str:
         return "fp8"
     if quantization is not None:
         raise _UnknownError(f"the precision in which {quantization} computes is not known")
-    model = _model(command, flags)
+    after_serve = command[command.index("serve") + 1 :] if "serve" in command else []
+    model = flags.get("model") or next(iter(after_serve), "")
     if _QUANTIZED_MODEL.search(model):
         raise _UnknownError(f"{model} is quantized, and the server's command does not say how: set quantization")
     if dtype not in _SIXTEEN_BIT:
         raise _UnknownError("the server's command does not state its precision: set server.args.dtype or quantization")
     return _SIXTEEN_BIT[dtype]
-
-
-def _model(command: Sequence[str], flags: Mapping[str, str]) -> str:
-    after_serve = command[command.index("serve") + 1 :] if "serve" in command else []
-    return flags.get("model") or next(iter(after_serve), "")
 
 
 def _part_of(gpus: Sequence[GpuStatic]) -> Part:
@@ -88,13 +79,6 @@ def _part_of(gpus: Sequence[GpuStatic]) -> Part:
     if known is None:
         raise _UnknownError(f"no peak is known of {name}")
     return known
-
-
-def _peak_tflops(part: Part, name: str, precision: str) -> float:
-    found = part.fp8 if precision == "fp8" else part.sixteen_bit
-    if found is None:
-        raise _UnknownError(f"{name} has no matrix cores for {precision}")
-    return found
 
 
 def flags_of(command: Sequence[str]) -> dict[str, str]:

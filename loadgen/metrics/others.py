@@ -122,7 +122,7 @@ class Traffic:
     def __init__(self) -> None:
         self.others: OthersTraffic | None = None
         """Others' traffic over the latest seconds that both sides have reported; None if unknown."""
-        self._own = OwnTraffic()
+        self.own = OwnTraffic()  # our own part
         self._unreported: EngineView | None = None  # a view whose span the ticks have not fully reported yet
 
     def tick(self, line: Ticked) -> bool:
@@ -133,16 +133,16 @@ class Traffic:
             return False
         self._unreported = self._unreported or line.engine
         _, until_s = self._unreported.between_s or line.engine.between_s
-        if not self._own.reaches(until_s):
+        if not self.own.reaches(until_s):
             return False
-        self.others, self._unreported = others_now(self._unreported, self._own), None
+        self.others, self._unreported = others_now(self._unreported, self.own), None
         return True
 
     def _add_own(self, line: Ticked) -> None:
         failures = (delta.failed + delta.warmup_failed + delta.carried_failed for delta in line.stages.values())
         given_up = (delta.cancelled + delta.unfinished for delta in line.stages.values())
         own = line.own
-        self._own.add(
+        self.own.add(
             line.t_s,
             requests=line.client.requests + sum(failures) + sum(given_up) + own.requests,
             prompt_tokens=line.client.input_tokens + own.input_tokens,
@@ -151,9 +151,6 @@ class Traffic:
             held=line.held + own.open,
             most_held=max(line.held, line.most_held) + own.open + own.requests,
         )
-
-    def of_stage(self, engine: EngineStage, running: float | None) -> OthersTraffic | None:
-        return others_of(engine, self._own, running)
 
 
 def others_now(engine: EngineView, own: OwnTraffic) -> OthersTraffic | None:

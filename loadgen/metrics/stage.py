@@ -148,12 +148,8 @@ class StageMetrics:
             peak=self.peak,
             sessions=None if self.sessions is None else SessionCounts(**self.sessions),
             bins={step: part.encode() for step, part in sorted(self.bins.items())},
-            models=dict(sorted(self.models.items())),
-            errors=dict(sorted(self.errors.items())),
-            finish_reasons=dict(sorted(self.finish_reasons.items())),
-            degenerate=dict(sorted(self.degenerate.items())),
-            loops=dict(sorted(self.loops.items())),
             messages=dict(sorted(self.messages.items())),
+            **{name: dict(sorted(getattr(self, name).items())) for name in _COUNTED_BY_NAME},  # type: ignore[arg-type]
         )
 
     @classmethod

@@ -86,14 +86,18 @@ class StallWatch:
         if self.stall is not None and not now.heard and _is_unknown(now):
             return None  # a page that does not answer is no sign of life
         state = _state_of(now)
-        waits = now.open_streams > 0 or _has_work(now.engine)
+        engine = now.engine
+        waits = now.open_streams > 0 or (engine is not None and (engine.running or 0.0) + (engine.waiting or 0.0) > 0)
         if now.heard or not waits or state is None or state != self._state:
-            return self._moved(now, state, cleared=now.heard or waits)
+            # Begin a new silence; one that was a stall has ended.
+            ended = self.stall and self.stall._replace(ended_s=now.t_s, cleared=now.heard or waits)
+            self.stall, self._silent_since_s, self._state = None, now.t_s, state
+            self._waits_for_worker = False
+            return ended
         assert self._silent_since_s is not None
         self._waits_for_worker |= now.waits_for_worker
         silent_s = now.t_s - self._silent_since_s
         if silent_s > max(MIN_STALL_S, TIMES_LONGEST * self._longest_s):
-            engine = now.engine
             assert engine is not None
             is_certain = now.answered or silent_s > MAX_STEP_S or (self.stall is not None and self.stall.is_certain)
             kind = _kind(now, is_certain=is_certain, waits_for_worker=self._waits_for_worker)
@@ -107,13 +111,6 @@ class StallWatch:
             self._longest_s = max(self._longest_s, now.t_s - self._heard_s)
         if now.heard or not now.open_streams or self._heard_s is None:
             self._heard_s = now.t_s
-
-    def _moved(self, now: StallSample, state: tuple[object, ...] | None, *, cleared: bool) -> Stall | None:
-        """Begin a new silence; one that was a stall has ended."""
-        ended = self.stall._replace(ended_s=now.t_s, cleared=cleared) if self.stall is not None else None
-        self.stall, self._silent_since_s, self._state = None, now.t_s, state
-        self._waits_for_worker = False
-        return ended
 
 
 def moving_part(engine: EngineView) -> EngineView:
@@ -146,10 +143,6 @@ def _is_unknown(now: StallSample) -> bool:
         return True
     # Some engines count tokens when a request ends: the KV cache alone shows that they work for others.
     return not now.open_streams and now.engine.kv_usage is None
-
-
-def _has_work(engine: EngineView | None) -> bool:
-    return engine is not None and bool((engine.running or 0.0) + (engine.waiting or 0.0))
 
 
 def _kind(now: StallSample, *, is_certain: bool, waits_for_worker: bool) -> StallKind:

@@ -29,15 +29,11 @@ def evidence_of_rise(values: Sequence[float]) -> float:
     """The logarithm of the highest wealth of the bets that they rise; e to minus this bounds the p-value."""
     test = Evidence(len(_STAKES))
     for count in range(2, len(values) + 1):
-        above = _above(values[:count])
+        newest, seen = values[count - 1], values[:count]
+        less, same = sum(value < newest for value in seen), seen.count(newest)
+        above = (2 * less + same) / count - 1  # how far the newest is above the middle of all: from -1 to 1
         test.gain([math.log1p(stake * above) for stake in _STAKES])
     return test.log_most
-
-
-def _above(seen: Sequence[float]) -> float:
-    """How far the newest is above the middle of all: from -1 to 1."""
-    less, same = sum(value < seen[-1] for value in seen), seen.count(seen[-1])
-    return (2 * less + same) / len(seen) - 1
 
 
 def means(values: Sequence[float]) -> list[float]:

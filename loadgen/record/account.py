@@ -51,17 +51,10 @@ def account_of_stage(stage: StageRecord, engine: EngineStage) -> ClientAccount:
     """The account of one stage: totals are over its measured streams."""
     counters = stage.counters
     totals = {"requests": counters["completed"]} | {name: counters[name] for name in ("input_tokens", "output_tokens")}
-    return _account([stage], engine, totals, stage.canaries, is_span=False)
+    return account_of([stage], engine, totals, stage.canaries, is_span=False)
 
 
-def account_of_span(
-    stages: Sequence[StageRecord], engine: EngineStage, totals: Mapping[str, int], canaries: CanaryTraffic
-) -> ClientAccount:
-    """The account of all streams between two moments at which none was open; `totals` are of a `ClientDelta`."""
-    return _account(stages, engine, totals, canaries, is_span=True)
-
-
-def _account(
+def account_of(
     stages: Sequence[StageRecord],
     engine: EngineStage,
     totals: Mapping[str, int],
@@ -69,6 +62,10 @@ def _account(
     *,
     is_span: bool,
 ) -> ClientAccount:
+    """The account of streams whose `totals` are those of a `ClientDelta`.
+
+    `is_span`: of all streams between two moments at which none was open.
+    """
     histograms = [stage.histogram(name) for stage in stages for name in FIRST_TOKENS]
     counters: Counter[str] = Counter()
     for stage in stages:

@@ -23,7 +23,7 @@ from loadgen.record.figures import (
     stages_by_load,
     without_words,
 )
-from loadgen.schema.comparison import BaselineView, Compared, Difference
+from loadgen.schema.comparison import BaselineView, Compared
 from loadgen.schema.result import Result, StageResult
 
 _NAMED = 2
@@ -90,14 +90,12 @@ def _verdict(figures: Sequence[Compared]) -> tuple[str, bool]:
         found = [(one.figure, one.difference) for one in figures if one.difference and one.difference.word == word]
         if found:
             found.sort(key=lambda one: -abs(one[1].percent or 0.0))
-            named = ", ".join(_in_words(figure, difference) for figure, difference in found[:_NAMED])
+            words = []
+            for figure, by in found[:_NAMED]:
+                is_bounded = by.low_percent is not None and by.high_percent is not None
+                bounds = f" ({by.low_percent:+.1f} to {by.high_percent:+.1f})" if is_bounded else ""
+                words.append(f"{FIGURES[figure].title} {by.percent or 0.0:+.1f} %{bounds}")
+            named = ", ".join(words)
             more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
             return f"{word}: {named}{more}", word == "worse"
     return "no evidence of a difference", False
-
-
-def _in_words(figure: str, difference: Difference) -> str:
-    words = f"{FIGURES[figure].title} {difference.percent or 0.0:+.1f} %"
-    if difference.low_percent is None or difference.high_percent is None:
-        return words
-    return f"{words} ({difference.low_percent:+.1f} to {difference.high_percent:+.1f})"

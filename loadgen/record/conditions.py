@@ -30,15 +30,27 @@ class Here(NamedTuple):
 
 def conditions(reference: Reference, here: Here) -> tuple[Condition, ...]:
     """Every published condition, and canaries, which no publication sends."""
-    system = reference.system
+    system, data = reference.system, here.data
+    model = here.models[0] if here.models else None
+    is_model = system.model.casefold() in map(str.casefold, here.models) if here.models else None
+    is_version = None if here.version is None else here.version.removeprefix("v").partition("+")[0] == system.version
+    names = sorted({*(here.gpus or ())})
+    are_gpus = all(_is_part(system.gpu, name) for name in names) if names else None
+    gpus = str(len(here.gpus)) if here.gpus else None
+    requests = "" if system.requests is None else f"{system.requests:,}"
+    sent = [*dict.fromkeys("as many as in a time" if each is None else f"{each:,}" for each in here.requests)]
+    data_words = data.words if data is not None else "synthetic prompts"
+    is_data = data is not None and data.sha256 == reference.data_sha256
     found = [
-        _model(system.model, here.models),
-        _version(system.version, here.version),
+        Condition("model", system.model, model, is_model),
+        Condition("version", system.version, here.version, is_version),
         Condition("image", system.image, here.image, None if here.image is None else here.image == system.image),
-        _gpu(system.gpu, here.gpus),
-        _gpus(system.gpus, here.gpus),
-        _requests(system.requests, here.requests),
-        _data(reference, here.data),
+        Condition("GPU", system.gpu, ", ".join(names) or None, are_gpus),
+        Condition(
+            "GPUs", "" if system.gpus is None else str(system.gpus), gpus, gpus == str(system.gpus) if gpus else None
+        ),
+        Condition("requests", requests, ", ".join(sent) or None, sent == [requests] if sent else None),
+        Condition("data", reference.data, data_words, same=is_data),
     ]
     named = [condition for condition in found if condition.published]
     if here.canaries:
@@ -46,39 +58,6 @@ def conditions(reference: Reference, here: Here) -> tuple[Condition, ...]:
     return tuple(named)
 
 
-def _model(published: str, here: Sequence[str]) -> Condition:
-    same = published.casefold() in map(str.casefold, here) if here else None
-    return Condition("model", published, here[0] if here else None, same)
-
-
-def _version(published: str, here: str | None) -> Condition:
-    same = None if here is None else here.removeprefix("v").partition("+")[0] == published
-    return Condition("version", published, here, same)
-
-
-def _gpu(published: str, gpus: Sequence[str] | None) -> Condition:
-    names = sorted({*(gpus or ())})
-    same = all(_is_part(published, name) for name in names) if names else None
-    return Condition("GPU", published, ", ".join(names) or None, same)
-
-
 def _is_part(part: str, name: str) -> bool:
     """Whether a GPU's name contains the part as a word: an L40S is no L40."""
     return re.search(rf"(?<![A-Za-z0-9]){re.escape(part)}(?![A-Za-z0-9])", name, re.IGNORECASE) is not None
-
-
-def _gpus(published: int | None, gpus: Sequence[str] | None) -> Condition:
-    text = "" if published is None else str(published)
-    return Condition("GPUs", text, str(len(gpus)) if gpus else None, len(gpus) == published if gpus else None)
-
-
-def _requests(published: int | None, stages: Sequence[int | None]) -> Condition:
-    text = "" if published is None else f"{published:,}"
-    here = dict.fromkeys("as many as in a time" if requests is None else f"{requests:,}" for requests in stages)
-    return Condition("requests", text, ", ".join(here) or None, same=[*here] == [text] if here else None)
-
-
-def _data(reference: Reference, data: DataFile | None) -> Condition:
-    here = data.words if data is not None else "synthetic prompts"
-    same = data is not None and data.sha256 == reference.data_sha256
-    return Condition("data", reference.data, here, same=same)

@@ -76,10 +76,6 @@ class LoadCurve:
         return tuple(points[place] for place in sorted(points))
 
 
-def load_curve(stages: Iterable[StageRecord]) -> tuple[CurvePoint, ...]:
-    return LoadCurve(stages).points()
-
-
 def direction_of(steps: tuple[tuple[float, float], ...]) -> Direction:
     """The direction of a moving load; empty for a constant one."""
     if not steps or steps[0][1] == steps[-1][1]:

@@ -13,13 +13,13 @@ import msgspec
 
 from loadgen.format import iso_time
 from loadgen.metrics.frontier import Price, price_of
-from loadgen.metrics.others import LAG_S, Traffic
+from loadgen.metrics.others import LAG_S, Traffic, others_of
 from loadgen.metrics.stage import ClientMetrics, StageMetrics
 from loadgen.metrics.stall import NO_OUTPUT, STALLED, Stall, StallSample, StallWatch
 from loadgen.profile.schema import Reference
-from loadgen.record.account import FIRST_TOKENS, account_of_span
+from loadgen.record.account import FIRST_TOKENS, account_of
 from loadgen.record.conditions import Here, conditions
-from loadgen.record.curve import load_curve
+from loadgen.record.curve import LoadCurve
 from loadgen.record.figures import compare, published_reference, requested_server
 from loadgen.record.hardware import HardwareRecord
 from loadgen.record.output import CanaryRecord
@@ -193,7 +193,7 @@ class Record:
 
     def _engine_measured(self, stage: StageRecord, line: EngineMeasured) -> None:
         stage.engine = line.engine
-        stage.others = self.traffic.of_stage(line.engine, stage.others_running)
+        stage.others = others_of(line.engine, self.traffic.own, stage.others_running)
         for number, engine in enumerate(line.instances):
             stage.part(number).engine = engine
 
@@ -206,7 +206,7 @@ class Record:
         stages = [stage for index, stage in self.stages.items() if line.first <= index <= line.last]
         if line.engine is not None and len(stages) == line.last - line.first + 1:
             totals = {name: count - self._span_client[name] for name, count in self.client.counters.items()}
-            span = account_of_span(stages, line.engine, totals, self._span_canaries)
+            span = account_of(stages, line.engine, totals, self._span_canaries, is_span=True)
             for stage in stages:
                 stage.span = span
         self._begin_span()
@@ -319,7 +319,7 @@ class Record:
             reported = stage.engine.between_s if stage.engine is not None else None
             if stage.engine is not None and reported is not None and line.t_s < reported[1] + 2 * LAG_S:
                 # Ticks of the stage's last moments come after the engine's figures.
-                stage.others = self.traffic.of_stage(stage.engine, stage.others_running)
+                stage.others = others_of(stage.engine, self.traffic.own, stage.others_running)
 
     @property
     def others(self) -> OthersTraffic | None:
@@ -433,7 +433,7 @@ class Record:
             verdicts=[*run_health(self.stages.values(), self.hardware), *self._restarted_stalls, *self.run_verdicts()],
             search=self.search,
             tiers=tier_results(stages),
-            curve=load_curve(self.stages.values()),
+            curve=LoadCurve(self.stages.values()).points(),
             canary=self.canaries.result(self.total.counters["sent"] + self.total.counters["warmup"]),
         )
 

@@ -71,13 +71,11 @@ def _tier_of(document: Mapping[str, Any]) -> Tier:
     limits = dict(document)
     failed, speed = limits.pop("failed", 0.0), limits.pop("tokens_per_s", None)
     words = [] if speed is None else [f"{setting(speed)} tok/s"]
-    words += [f"{name} {_time(limit_ms)}" for name, limit_ms in limits.items()]
+    words += [
+        f"{name} {setting(ms)} ms" if ms < 1000 else f"{name} {setting(ms / 1000)} s" for name, ms in limits.items()
+    ]
     words += [f"failed {percent(failed)}"] if failed else []
     return Tier(", ".join(words), limits | ({} if speed is None else {"tpot_p75": 1000 / speed}), failed)
-
-
-def _time(limit_ms: float) -> str:
-    return f"{setting(limit_ms)} ms" if limit_ms < 1000 else f"{setting(limit_ms / 1000)} s"
 
 
 def needed_words(stage: Judgement | StageResult) -> str:

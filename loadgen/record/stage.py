@@ -237,15 +237,16 @@ class StageRecord:
 
     def summaries(self, *names: str, with_hdr: bool = False) -> dict[str, Summary]:
         """The statistics of the named latencies, in milliseconds; for E2E only the count while it is unknown."""
-        return {name: self._summary(name, with_hdr=with_hdr) for name in names}
-
-    def _summary(self, name: str, *, with_hdr: bool) -> Summary:
-        known = self.histogram(name)
-        if name in ("e2e", "normalized") and self.e2e_inconclusive is not None:
-            return Summary(count=known.count)
-        # Censored E2E is not needed: E2E is known only when its longest streams fit; see `e2e_needs_s`.
-        censored = Histogram() if name == "e2e" else self.histogram(f"{name}_censored")
-        return known.summary_with(censored, with_hdr=with_hdr)
+        found = {}
+        for name in names:
+            known = self.histogram(name)
+            if name in ("e2e", "normalized") and self.e2e_inconclusive is not None:
+                found[name] = Summary(count=known.count)
+                continue
+            # Censored E2E is not needed: E2E is known only when its longest streams fit; see `e2e_needs_s`.
+            censored = Histogram() if name == "e2e" else self.histogram(f"{name}_censored")
+            found[name] = known.summary_with(censored, with_hdr=with_hdr)
+        return found
 
     # E2E of streams that outlive a window.
 
@@ -360,6 +361,7 @@ class StageRecord:
         client, span_ns = self.client, self.client_span_ns
         # If a cap held requests back, they were sent as slots became free, as in a closed loop, and not on schedule.
         scheduled = started.rate is not None and self.capped() is None
+        sharers = max(1, len(self._whole.hosts)) if self._whole is not None else 1  # hosts that share its requests
         return ClientFacts(
             workers_lost=client.counters["workers_lost"],
             stood_still_s=client.counters["stood_still_ns"] / 1e9,
@@ -381,7 +383,7 @@ class StageRecord:
             send_lag_mean_ms=client.send_lag.mean_ms(),
             e2e_mean_ms=self.histogram("e2e").mean_ms(),
             send_lag_p99_ms=client.send_lag.percentile_ms(99) if scheduled else None,
-            mean_gap_ms=1000 * self._sharers / started.rate if started.rate and scheduled else None,
+            mean_gap_ms=1000 * sharers / started.rate if started.rate and scheduled else None,
         )
 
     @property
@@ -395,11 +397,6 @@ class StageRecord:
         pauses = started.thinks or started.in_sessions or counters["failed"] > MAX_FAILED * counters["sent"]
         stands = started.requests is None and not started.steps
         return stands and not pauses and self.window_s > 1 and self._whole is None
-
-    @property
-    def _sharers(self) -> int:
-        """How many hosts share its requests; 1 unless this is one host's part."""
-        return max(1, len(self._whole.hosts)) if self._whole is not None else 1
 
     def capped(self) -> str | None:
         """What `max_concurrency` kept from being sent in time, as intended; None if nothing."""

@@ -14,7 +14,7 @@ from loadgen.metrics.mfu import compute_of
 from loadgen.metrics.stage import ClientMetrics
 from loadgen.metrics.verdicts import StageFacts, error_verdicts, gpu_verdicts, memory_rate, stage_verdicts
 from loadgen.record.crosscheck import truth_check, truth_verdicts
-from loadgen.record.curve import load_curve
+from loadgen.record.curve import LoadCurve
 from loadgen.record.hardware import HardwareRecord, full_host_share, gpu_stages, host_means
 from loadgen.record.output import CanaryRecord, answer_verdicts
 from loadgen.record.rising import rising_words
@@ -124,7 +124,7 @@ def stage_result(
         carried_share=stage.carried_share,
         e2e_inconclusive=stage.e2e_inconclusive,
         e2e_needs_s=stage.e2e_needs_s,
-        curve=load_curve([stage]) if started.steps else (),
+        curve=LoadCurve([stage]).points() if started.steps else (),
         compute=machine.compute,
         canary=canaries.stage(started.index, counters["sent"] + counters["warmup"]),
         cost=cost_of(throughput, price),

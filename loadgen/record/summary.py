@@ -18,7 +18,6 @@ from loadgen.metrics.verdicts import merged
 from loadgen.record.quote import quote_of
 from loadgen.record.subject import hardware_of, model_of
 from loadgen.schema.deltas import MAIN_LATENCIES, Summary
-from loadgen.schema.finding import Verdict
 from loadgen.schema.hardware_result import GpuStage
 from loadgen.schema.result import Result, StageResult, met_limits
 from loadgen.schema.samples import GpuStatic
@@ -78,7 +77,7 @@ def summary_of(result: Result) -> RunSummary:
         ),
         stages=tuple(_stage(result, stage) for stage in result.stages),
         search=None if search is None else msgspec.convert(search, SummarySearch, from_attributes=True),
-        verdicts=_verdicts(result.verdicts),
+        verdicts=tuple(msgspec.structs.replace(one, text=_short(one.text)) for one in merged(result.verdicts)),
         reference=None if result.reference is None else result.reference.source,
         conditions={} if result.reference is None else {one.name: one.same for one in result.reference.conditions},
         diagnosis=None if result.diagnosis is None else result.diagnosis.title,
@@ -115,10 +114,6 @@ def _clause(text: str) -> str:
     """What is said before any explanation."""
     shortened: str = _short(text.partition(";")[0], _MAX_CLAUSE)
     return shortened
-
-
-def _verdicts(found: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    return tuple(msgspec.structs.replace(one, text=_short(one.text)) for one in merged(found))
 
 
 def _system(result: Result, environment: Mapping[str, Any]) -> SummarySystem:
@@ -191,7 +186,10 @@ def _workload(result: Result, load: Mapping[str, Any]) -> SummaryWorkload:
 
 
 def _stage(result: Result, stage: StageResult) -> StageSummary:
-    requests = stage.requests
+    requests, published = stage.requests, {}
+    for one in result.reference.comparisons if result.reference is not None else ():
+        if one.stage == stage.index:
+            published[f"{one.figure} ({one.of})" if one.of else one.figure] = one.difference_percent
     return StageSummary(
         label=stage.label,
         concurrency=stage.target.concurrency,
@@ -220,7 +218,7 @@ def _stage(result: Result, stage: StageResult) -> StageSummary:
         verdicts={one.id: _clause(one.text) for one in stage.verdicts},
         met_limits=met_limits(stage),
         limits=dict(_limits(stage)),
-        published_difference_percent=dict(_published(result, stage)),
+        published_difference_percent=published,
         arrival=stage.target.arrival if stage.target.rate is not None else None,
         moves=stage.target.moves,
         inconclusive=None if stage.inconclusive is None else _clause(stage.inconclusive),
@@ -301,10 +299,3 @@ def _engine(stage: StageResult) -> SummaryEngine | None:
         prefix_hit_rate=engine.prefix_hit_rate,
         spec_acceptance=None if engine.spec is None else engine.spec.acceptance,
     )
-
-
-def _published(result: Result, stage: StageResult) -> Iterator[tuple[str, float | None]]:
-    for one in result.reference.comparisons if result.reference is not None else ():
-        if one.stage == stage.index:
-            name = f"{one.figure} ({one.of})" if one.of else one.figure
-            yield name, one.difference_percent

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from loadgen.metrics.histogram import Histogram
-from loadgen.record.account import account_of_span
+from loadgen.record.account import account_of
 from loadgen.record.crosscheck import truth_check, truth_verdicts, unintended_hits
 from loadgen.record.record import Record
 from loadgen.record.stage import StageRecord
@@ -192,7 +192,7 @@ def together(engine: EngineStage, totals: dict[str, int] | None = None, **counte
     counted_by_client: dict[str, Any] = {"carried_over": 1} | counters
     stage = client(**counted_by_client)
     totals = {"requests": 64, "input_tokens": 640, "output_tokens": 320} | (totals or {})
-    stage.span = account_of_span([stage], engine, totals, CanaryTraffic())
+    stage.span = account_of([stage], engine, totals, CanaryTraffic(), is_span=True)
     return stage
 
 
