@@ -36,7 +36,7 @@ def conditions(reference: Reference, here: Here) -> tuple[Condition, ...]:
     is_version = None if here.version is None else here.version.removeprefix("v").partition("+")[0] == system.version
     names = sorted({*(here.gpus or ())})
     are_gpus = all(_is_part(system.gpu, name) for name in names) if names else None
-    gpus = str(len(here.gpus)) if here.gpus else None
+    gpus, wanted_gpus = str(len(here.gpus)) if here.gpus else None, str(system.gpus or "")
     requests = "" if system.requests is None else f"{system.requests:,}"
     sent = [*dict.fromkeys("as many as in a time" if each is None else f"{each:,}" for each in here.requests)]
     data_words = data.words if data is not None else "synthetic prompts"
@@ -46,9 +46,7 @@ def conditions(reference: Reference, here: Here) -> tuple[Condition, ...]:
         Condition("version", system.version, here.version, is_version),
         Condition("image", system.image, here.image, None if here.image is None else here.image == system.image),
         Condition("GPU", system.gpu, ", ".join(names) or None, are_gpus),
-        Condition(
-            "GPUs", "" if system.gpus is None else str(system.gpus), gpus, gpus == str(system.gpus) if gpus else None
-        ),
+        Condition("GPUs", wanted_gpus, gpus, gpus == wanted_gpus if gpus else None),
         Condition("requests", requests, ", ".join(sent) or None, sent == [requests] if sent else None),
         Condition("data", reference.data, data_words, same=is_data),
     ]

@@ -71,9 +71,8 @@ def _tier_of(document: Mapping[str, Any]) -> Tier:
     limits = dict(document)
     failed, speed = limits.pop("failed", 0.0), limits.pop("tokens_per_s", None)
     words = [] if speed is None else [f"{setting(speed)} tok/s"]
-    words += [
-        f"{name} {setting(ms)} ms" if ms < 1000 else f"{name} {setting(ms / 1000)} s" for name, ms in limits.items()
-    ]
+    for name, limit_ms in limits.items():
+        words.append(f"{name} " + (f"{setting(limit_ms)} ms" if limit_ms < 1000 else f"{setting(limit_ms / 1000)} s"))
     words += [f"failed {percent(failed)}"] if failed else []
     return Tier(", ".join(words), limits | ({} if speed is None else {"tpot_p75": 1000 / speed}), failed)
 

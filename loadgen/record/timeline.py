@@ -84,7 +84,7 @@ class RunTimeline:
         kv_tokens = running.kv_tokens if running is not None else None
         recent = sum((tick.hits for tick in self._recent), Counter[str]())
         hits = hits_of(recent, pool_tokens=kv_tokens) or NO_HITS
-        watches = running is not None and running.started.no_load
+        is_seen = others is not None and (others.seen or (running is not None and running.started.no_load))
         return SeriesPoint(
             t_s=round(line.t_s, 3),
             held=line.held,
@@ -106,9 +106,7 @@ class RunTimeline:
             hit_percent=_percent(hits.measured),
             infinite_hit_percent=_percent(hits.infinite),
             pool_hit_percent=_percent(hits.pool),
-            others_tokens_per_s=others.generation_tokens_per_s
-            if others is not None and (others.seen or watches)
-            else None,
+            others_tokens_per_s=others.generation_tokens_per_s if others is not None and is_seen else None,
             read_lag_p99_ms=Histogram.decode(line.client.read_lag).percentile_ms(99),
             client_rss_mb=round(line.rss_bytes / 1e6, 1) if line.rss_bytes else None,
             client_cpu_percent=round(100 * line.client.cpu_ns / 1e9 / line.span_s, 1) if line.span_s else None,
