@@ -47,19 +47,16 @@ class Alerts:
         for key, verdict in bad.items():
             if key not in self._last_s and now_s - self._since_s[key] >= HOLDS_S:
                 self._last_s[key] = now_s
-                self._report(verdict)
+                with contextlib.suppress(asyncio.QueueFull):
+                    self._waiting.put_nowait(verdict)
+                if self._task is None:
+                    self._task = asyncio.create_task(self._run_all())
 
     async def close(self) -> None:
         """End a command that still runs."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-
-    def _report(self, verdict: Verdict) -> None:
-        with contextlib.suppress(asyncio.QueueFull):
-            self._waiting.put_nowait(verdict)
-        if self._task is None:
-            self._task = asyncio.create_task(self._run_all())
 
     async def _run_all(self) -> None:
         while True:

@@ -200,15 +200,13 @@ class EngineWatch:
         if begun is not None:
             self._began[begun] = reading
         before = self._began.pop(ended, None) if ended is not None else None
-        if ended is not None and before is not None:
-            self._measured(ended, before, reading)
-
-    def _measured(self, stage: int, before: _Reading, after: _Reading) -> None:
-        whole, each = self._engines_between(before, after)
+        if ended is None or before is None:
+            return
+        whole, each = self._engines_between(before, reading)
         if whole is not None or any(each):
             instances = tuple(each) if len(each) > 1 else ()
             engine = whole or EngineStage()
-            self._log(EngineMeasured(t_s=self._clock_s(), index=stage, engine=engine, instances=instances))
+            self._log(EngineMeasured(t_s=self._clock_s(), index=ended, engine=engine, instances=instances))
 
     def _engines_between(
         self, before: _Reading, after: _Reading

@@ -21,7 +21,7 @@ from loadgen.errors import VrampError
 from loadgen.format import harmless, iso_time, memory
 from loadgen.masking import masked_text
 from loadgen.places import write_whole
-from loadgen.schema.samples import GpuProcess, GpuSample
+from loadgen.schema.samples import GpuSample
 from loadgen.server.process.tree import descendants, process_info
 from loadgen.server.vllm.diagnosis import kernel_messages
 
@@ -189,13 +189,12 @@ async def _pages(scene: Scene) -> str:
 async def _log(scene: Scene) -> str:
     if not scene.logs:
         raise EvidenceError("vramp did not start this server")
-    return "\n".join(_end_of(path) for path in scene.logs)
-
-
-def _end_of(path: Path) -> str:
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _MAX_LOG_BYTES))
-        return f"# {path.name}\n" + file.read().decode("utf-8", errors="replace")
+    ends = []
+    for path in scene.logs:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _MAX_LOG_BYTES))
+            ends.append(f"# {path.name}\n" + file.read().decode("utf-8", errors="replace"))
+    return "\n".join(ends)
 
 
 async def _kernel(_: Scene) -> str:
@@ -286,12 +285,11 @@ def _gpu_lines(now: GpuSample) -> list[str]:
     head = f"gpu {now.index}: {', '.join(known) or 'no figures'}"
     if now.processes is None:
         return [head, "  its processes are unknown"]
-    return [head, *(f"  {_process_words(process)}" for process in now.processes)]
-
-
-def _process_words(process: GpuProcess) -> str:
-    held = memory(process.hbm_bytes) if process.hbm_bytes is not None else ""
-    return " ".join(filter(None, (str(process), process.user, held, process.command)))
+    lines = [head]
+    for process in now.processes:
+        held = memory(process.hbm_bytes) if process.hbm_bytes is not None else ""
+        lines.append("  " + " ".join(filter(None, (str(process), process.user, held, process.command))))
+    return lines
 
 
 async def _ras(_: Scene) -> str:
@@ -306,20 +304,16 @@ async def _ras(_: Scene) -> str:
         try:
             writer.write(b"VERBOSE STATUS\n")
             await writer.drain()
-            return (await _until_closed(reader)).decode("utf-8", errors="replace")
+            try:
+                answer = await reader.readexactly(_MAX_RAS_BYTES)
+            except asyncio.IncompleteReadError as ended:  # the service closes the connection when all is said
+                answer = ended.partial
+            return answer.decode("utf-8", errors="replace")
         finally:
             writer.close()
     raise EvidenceError(
         f"nothing answers on port {_RAS_PORT}, where NCCL and RCCL open their status service: {refused}"
     )
-
-
-async def _until_closed(reader: asyncio.StreamReader) -> bytes:
-    """What comes until the service closes the connection, or until it is enough."""
-    try:
-        return await reader.readexactly(_MAX_RAS_BYTES)
-    except asyncio.IncompleteReadError as ended:
-        return ended.partial
 
 
 async def _stacks(scene: Scene) -> str:

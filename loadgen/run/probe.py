@@ -139,7 +139,13 @@ async def probe(client: ServerClient, served: Served, load: Load) -> Accepted:
     vocabulary = _id_vocabulary if load.endpoint == "completions" else _chat_vocabulary
     accepted, reply = await _accepted(client, served.model, load, await vocabulary(client, served.model))
     await _check_models(client, [name for name in load.models if name != served.model], load, accepted)
-    notes = [*accepted.notes, *_without_notes(accepted), *_usage_notes(load, accepted, reply.content)]
+    notes = [*accepted.notes]
+    given_up = [text for name, text in _FALLBACKS.items() if name in accepted.without]
+    if "stream_options" in accepted.without and "continuous_usage_stats" in accepted.without:
+        given_up.remove(_FALLBACKS["continuous_usage_stats"])
+    if given_up:
+        notes.append(f"the server refuses what the load does without: {'; '.join(given_up)}")
+    notes += _usage_notes(load, accepted, reply.content)
     return msgspec.structs.replace(accepted, notes=tuple(notes))
 
 
@@ -261,7 +267,12 @@ async def _accepted(client: ServerClient, model: str, load: Load, first: Accepte
         is_text = "prompt" in without
         if is_text not in forms:
             forms[is_text] = await _text_vocabulary(client, model)
-        accepted = _with_options(forms[is_text], load, without)
+        usage = {"include_usage": True}
+        if "continuous_usage_stats" not in without:
+            usage["continuous_usage_stats"] = True
+        options = {"ignore_eos": True, "stream_options": usage}
+        sent = {name: value for name, value in options.items() if name not in without and _applies(name, load)}
+        accepted = msgspec.structs.replace(forms[is_text], options=sent, without=tuple(without))
         return accepted, await _first_request(client, model, load, accepted)
 
     accepted, reply = await attempt(())
@@ -308,40 +319,20 @@ def _applies(name: str, load: Load) -> bool:
     return applies.get(name, True)
 
 
-def _with_options(accepted: Accepted, load: Load, without: Sequence[str]) -> Accepted:
-    usage = {"include_usage": True}
-    if "continuous_usage_stats" not in without:
-        usage["continuous_usage_stats"] = True
-    options = {"ignore_eos": True, "stream_options": usage}
-    sent = {name: value for name, value in options.items() if name not in without and _applies(name, load)}
-    return msgspec.structs.replace(accepted, options=sent, without=tuple(without))
-
-
-def _without_notes(accepted: Accepted) -> list[str]:
-    given_up = [text for name, text in _FALLBACKS.items() if name in accepted.without]
-    if "stream_options" in accepted.without and "continuous_usage_stats" in accepted.without:
-        given_up.remove(_FALLBACKS["continuous_usage_stats"])
-    return [f"the server refuses what the load does without: {'; '.join(given_up)}"] if given_up else []
-
-
 def _usage_notes(load: Load, accepted: Accepted, content: bytes) -> list[str]:
     """What an accepted request requested and its answer does not have."""
     if "stream_options" not in accepted.options:
         return []
-    events = [event for line in content.splitlines() if (event := _event(line)) is not None]
+    events = []
+    for line in content.splitlines():
+        with contextlib.suppress(*UNDECODABLE):
+            events.append(msgspec.json.decode(line.removeprefix(b"data:"), type=dict[str, Any]))
     with_usage = [event for event in events if isinstance(event.get("usage"), dict)]
     if not with_usage:
         return ["the server sends no usage: its tokens are unknown, and events are counted"]
     if "continuous_usage_stats" not in accepted.without and not any(event.get("choices") for event in with_usage):
         return ["the server sends usage only at the end: the tokens of a single event are unknown"]
     return []
-
-
-def _event(line: bytes) -> dict[str, Any] | None:
-    try:
-        return msgspec.json.decode(line.removeprefix(b"data:"), type=dict[str, Any])
-    except UNDECODABLE:
-        return None
 
 
 async def _first_failure(client: ServerClient, model: str, load: Load, reply: Reply) -> str:
@@ -353,8 +344,9 @@ async def _first_failure(client: ServerClient, model: str, load: Load, reply: Re
         return failure
     other = load.model_copy(update={"endpoint": _OTHER_ENDPOINT[load.endpoint], "timeout_s": _HINT_S})
     plain = Accepted(Vocabulary(words=tuple(WORDS), overhead=1))
-    found = await optional(_first_request(client, model, other, plain))
-    if found.value is not None and (_is_success(found.value) or _is_missing(reply, found.value)):
+    found = (await optional(_first_request(client, model, other, plain))).value
+    # Only the other endpoint exists, even if it refuses so plain a request.
+    if found is not None and (_is_success(found) or (reply.status in _MISSING and found.status in (400, 422))):
         return f"{failure}; the server has {endpoint_url('', other.endpoint)}: use --endpoint {other.endpoint}"
     listed = await optional(client.models())
     names = [listed_model.id for listed_model in listed.value or []]
@@ -363,11 +355,6 @@ async def _first_failure(client: ServerClient, model: str, load: Load, reply: Re
     if reply.status in _MISSING:
         return f"{failure}; check the model's name (--model), and host, port and prefix of the URL"
     return failure
-
-
-def _is_missing(reply: Reply, other: Reply) -> bool:
-    """Whether only the other endpoint exists, though it refuses so plain a request."""
-    return reply.status in _MISSING and other.status in (400, 422)
 
 
 async def _check_models(client: ServerClient, models: Iterable[str], load: Load, accepted: Accepted) -> None:

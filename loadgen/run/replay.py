@@ -199,14 +199,6 @@ def _profile_name(run: RunStarted, record: Record) -> str:
     return base if variant == BASE else f"{base}+{variant}"
 
 
-def _uptime_s(record: Record, t_s: float) -> float | None:
-    """Since the newest start of the server, up to its death."""
-    if record.server is None or not record.server_starts:
-        return None
-    until_s = record.server_since_s if record.server.state == "died" else t_s
-    return until_s - record.server_starts[-1].t_s
-
-
 def _length_s(journal: Path) -> float:
     """When the last complete line was written; reads only the end of the file."""
     try:
@@ -241,6 +233,8 @@ def _server_view(record: Record, t_s: float, log: tuple[str, ...]) -> ServerView
     server = record.server
     if server is None:
         return ServerView(engine="", url="", state="starting")
+    until_s = record.server_since_s if server.state == "died" else t_s
+    uptime_s = until_s - record.server_starts[-1].t_s if record.server_starts else None
     return ServerView(
         engine=server.engine,
         url=server.url,
@@ -249,7 +243,7 @@ def _server_view(record: Record, t_s: float, log: tuple[str, ...]) -> ServerView
         version=server.version,
         variant=server.variant,
         pid=server.pid,
-        uptime_s=_uptime_s(record, t_s),
+        uptime_s=uptime_s,
         milestones=server.milestones,
         start=server.start,
         log_tail=log,

@@ -105,9 +105,6 @@ class RunningStage:
             meant_hits=1.0 if stage.no_load or (stage.pass_number or 1) > 1 else stage.work.meant_hits,
         )
 
-    def end(self) -> None:
-        self._cancel_timer()
-
     def observe(self, tick: FleetTick, record: StageRecord) -> None:
         """Process a tick."""
         index, lasted_s = record.started.index, self._clock_s() - self._begun_s
@@ -133,14 +130,10 @@ class RunningStage:
         if not detector.observe(t_s, still_open, tick.queued, ttft_of(tick.stages.get(index))):
             return None
         ended = record.counters["warmup"] + record.counters["sent"] - still_open
-        return detector.verdict(ended=ended, e2e_mean_s=self._e2e_mean_s(record))
-
-    def _e2e_mean_s(self, record: StageRecord) -> float | None:
-        """Mean E2E of measured streams, or an estimate from the warm-up's."""
         e2e_ms, ttft_ms, tpot_ms = (record.histogram(name).mean_ms() for name in ("e2e", "warmup_ttft", "warmup_tpot"))
-        if e2e_ms is None and ttft_ms is not None and tpot_ms is not None:
+        if e2e_ms is None and ttft_ms is not None and tpot_ms is not None:  # an estimate from the warm-up
             e2e_ms = ttft_ms + tpot_ms * (self.stage.osl - 1)
-        return None if e2e_ms is None else e2e_ms / 1000
+        return detector.verdict(ended=ended, e2e_mean_s=None if e2e_ms is None else e2e_ms / 1000)
 
     @property
     def waits(self) -> bool:
@@ -192,7 +185,7 @@ class RunningStage:
 
     def open_window(self) -> float:
         """Begin its measurement; returns the present time."""
-        self._cancel_timer()
+        self.end()
         self._window_s = self._clock_s()
         return self._window_s
 
@@ -207,7 +200,7 @@ class RunningStage:
         self._before_hold = self.stage
         self.stage = msgspec.structs.replace(self.stage, duration_s=None, ends_saturated=False)
         if not self.waits:
-            self._cancel_timer()
+            self.end()
 
     def extend(self, needs_s: float | None) -> float:
         """Extend it, held open or not, so that `needs_s` more are measured, or by its own length if that adds nothing.
@@ -229,10 +222,10 @@ class RunningStage:
         return more_s
 
     def _start_timer(self, delay_s: float, call: Callable[[], None]) -> None:
-        self._cancel_timer()
+        self.end()
         self._timer = asyncio.get_running_loop().call_later(delay_s, call)
 
-    def _cancel_timer(self) -> None:
+    def end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

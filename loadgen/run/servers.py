@@ -112,7 +112,11 @@ class Servers:
 
         async def ready_and_watched(number: int, server: ManagedServer) -> None:
             await server.wait_ready()
-            watches.append(group.create_task(self._raise_when_dead(number, server)))
+            watches.append(group.create_task(raise_when_dead(number, server)))
+
+        async def raise_when_dead(number: int, server: ManagedServer) -> None:
+            await server.died.wait()
+            raise ServerError(self._death_message(number, server, "while others still started"))
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -133,10 +137,6 @@ class Servers:
     def remember_start(self, start: ServerStart) -> str | None:
         """Store the figures of the start, for the next one; returns an error message if that failed."""
         return remember_start(cache_folder("starts"), start_key(self._profile), start) if self.managed else None
-
-    async def _raise_when_dead(self, number: int, server: ManagedServer) -> None:
-        await server.died.wait()
-        raise ServerError(self._death_message(number, server, "while others still started"))
 
     def check(self) -> None:
         """Raise `LoadError` if a server has died under the load."""

@@ -97,15 +97,12 @@ class CircuitBreaker:
         wanted = min(_MAX_FAILURES, max(_MIN_FAILURES, 2 * (current.started.concurrency or 0)))
         if row < wanted or now_s - self._since_s < _QUIET_S:
             return None
-        return f"nothing but failures: the last {row} requests failed, {_most_frequent(record)}"
-
-
-def _most_frequent(record: Record) -> str:
-    errors, messages = record.total.errors, record.total.messages
-    if not errors:
-        return "; ".join(text for texts in messages.values() for text in texts[:1])
-    kind = max(errors, key=lambda name: errors[name])
-    return ": ".join([kind, *messages.get(kind, [])[:1]])
+        errors, messages = record.total.errors, record.total.messages
+        kind = max(errors, key=lambda name: errors[name], default="")
+        most_frequent = ": ".join([kind, *messages.get(kind, [])[:1]])
+        if not errors:
+            most_frequent = "; ".join(text for texts in messages.values() for text in texts[:1])
+        return f"nothing but failures: the last {row} requests failed, {most_frequent}"
 
 
 class Session:
@@ -222,7 +219,10 @@ class Session:
         """Process the next tick; raises `WorkerError` or `LoadError` if the load cannot continue."""
         controller, record = self._controller, self._writer.record
         tick = await self._tick()
-        self._check(tick)
+        if self._driven and not self.fleet.complete:
+            whose = "" if self.servers.count == 1 else " of an instance"
+            raise WorkerError(f"all workers{whose} are gone: " + "; ".join(tick.deaths or ("none is left",)))
+        self.servers.check()
         if self._preparing is not None and self._preparing.done():
             self._preparing.result()
             self._preparing = None
@@ -401,17 +401,14 @@ class Session:
         self._write(tick, self.fleet.size)
         self.hosts.observe(tick)
         if not self.servers.ours:
-            self._notice_restarts()
+            assert self._watch is not None
+            answering = {number for number, view in enumerate(self._watch.views) if view is not None}
+            back, self._silent = self._silent & answering, self._answered - answering
+            self._answered |= answering
+            # Servers that answer again may have been restarted with another model.
+            if back and (self._identifying is None or self._identifying.done()):
+                self._identifying = asyncio.create_task(self._identify_again(back))
         return tick
-
-    def _notice_restarts(self) -> None:
-        """Identify servers that answer again: they may have been restarted with another model."""
-        assert self._watch is not None
-        answering = {number for number, view in enumerate(self._watch.views) if view is not None}
-        back, self._silent = self._silent & answering, self._answered - answering
-        self._answered |= answering
-        if back and (self._identifying is None or self._identifying.done()):
-            self._identifying = asyncio.create_task(self._identify_again(back))
 
     async def _identify_again(self, back: Collection[int]) -> None:
         known = [*self._served, *[None] * (len(self._clients) - len(self._served))]
@@ -433,13 +430,6 @@ class Session:
             waits_for_worker=self.servers.take_waits_for_worker(),
         )
 
-    def _check(self, tick: FleetTick) -> None:
-        """Raise `WorkerError` if a server is left without workers, `LoadError` if one has died."""
-        if self._driven and not self.fleet.complete:
-            whose = "" if self.servers.count == 1 else " of an instance"
-            raise WorkerError(f"all workers{whose} are gone: " + "; ".join(tick.deaths or ("none is left",)))
-        self.servers.check()
-
     async def close(self, reason: str | None = None) -> None:
         """End the workers and disconnect from the servers, after the load has ended; with a `reason`, end that first.
 
@@ -458,7 +448,8 @@ class Session:
             await self._tick()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_READING_S):
-                await self._settle()
+                if self._watch is not None:
+                    await self._watch.settle()
         if self._identifying is not None:  # one of the last ticks may have begun it
             self._identifying.cancel()
             await asyncio.wait([self._identifying])
@@ -491,16 +482,11 @@ class Session:
 
     async def load_is_over(self) -> None:
         """Wait for the engines' figures for the stages, and for canaries on the idle servers."""
-        await self._settle()
         if self._watch is not None:
+            await self._watch.settle()
             await self._read_in_silence(self._watch.read_after_load)
         if self._canaries is not None and self.servers.claimed:
             await self._canaries.after()
-
-    async def _settle(self) -> None:
-        """Wait for the engines' figures for ended stages."""
-        if self._watch is not None:
-            await self._watch.settle()
 
     async def ask(self, prompt: str, *, max_tokens: int, timeout_s: float) -> str:
         """The answer of one server after the other to a prompt; raises `ServerError` if it is refused or incomplete."""

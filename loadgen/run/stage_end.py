@@ -77,16 +77,14 @@ class OverloadDetector:
         filling = filling_share(times_s[0], times_s[-1], e2e_mean_s)
         if unserved < UNSERVED + 2 * filling or drift(values) < _SURE:
             return None
-        if not self._queued and not self._ttft_has_risen():
+        quarter = len(self._ttft_ms) // 4
+        has_risen = fmean(self._ttft_ms[-quarter:]) > _RISEN * fmean(self._ttft_ms[quarter : 2 * quarter])
+        if not self._queued and not has_risen:
             return None
         grown = f"{values[0]} to {values[-1]} in {span_s:.0f} s"
         return (
             f"over-saturated: streams in flight grow without bound, {grown}; {unserved:.0%} of arrivals are not served"
         )
-
-    def _ttft_has_risen(self) -> bool:
-        quarter = len(self._ttft_ms) // 4
-        return fmean(self._ttft_ms[-quarter:]) > _RISEN * fmean(self._ttft_ms[quarter : 2 * quarter])
 
 
 def drift(values: list[int]) -> float:

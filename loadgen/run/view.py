@@ -27,7 +27,6 @@ from loadgen.report.assessment import by_text
 from loadgen.report.output import is_of_output, output_words
 from loadgen.run.baseline_watch import BaselineWatch
 from loadgen.run.shown_stages import ShownStages
-from loadgen.schema.comparison import Comparison
 from loadgen.schema.deltas import MAIN_LATENCIES, OUTCOMES
 from loadgen.schema.engine import EngineView, OthersTraffic
 from loadgen.schema.finding import Verdict
@@ -99,6 +98,8 @@ def snapshot_of(
             has_server=server.exists,
         )
     together, stages = _together(record), shown.of(record)
+    # Published figures next to the running or last stage, or next to all once nothing changes any more.
+    referred = record.stages.values() if phase == "done" else filter(None, [record.shown])
     return Snapshot(
         t_s=t_s,
         phase=phase,
@@ -123,7 +124,7 @@ def snapshot_of(
         curve=shown.curve(),
         events=tuple(record.events),
         findings=record.findings,
-        reference=_references(record, phase),
+        reference=tuple(one for stage in referred for one in record.compared(stage)),
         not_as_published=tuple(one.name for one in record.conditions if one.same is False),
         verdicts=verdicts,
         gpus=_gpu_views(record.hardware, found),
@@ -172,12 +173,6 @@ def _compute(record: Record) -> ComputeResult | None:
         return None
     hardware = record.hardware
     return compute_of(engine, server.command, hardware.sockets_of(hardware.now()))
-
-
-def _references(record: Record, phase: Phase) -> tuple[Comparison, ...]:
-    """Published figures next to the running or last stage, or next to all once nothing changes any more."""
-    stages = record.stages.values() if phase == "done" else filter(None, [record.shown])
-    return tuple(one for stage in stages for one in record.compared(stage))
 
 
 def client_view(record: Record, workers: int) -> ClientView:
@@ -330,8 +325,10 @@ def _running_headline(
     if healthy and bad:
         subject = record.current.subject if record.current is not None else ""
         return bad.removeprefix(f"{subject}: "), False
-    if text == "ok":
-        text = _behind_words(record) or text
+    stage = record.current
+    if text == "ok" and stage is not None and stage.started.rate is not None:
+        loop = stage.open_loop
+        text = loop.words(stage.started.rate) if loop is not None and loop.behind else text
     return f"{text}, not alone" if healthy and others is not None and others.seen else text, healthy
 
 
@@ -348,15 +345,6 @@ def _bad_words(verdicts: Sequence[Verdict]) -> str:
     """The first of the bad verdicts, with all its subjects, and how many others there are."""
     first, *others = by_text(verdict for verdict in verdicts if verdict.bad) or [""]
     return f"{first}, and {len(others)} more" if others else first
-
-
-def _behind_words(record: Record) -> str:
-    """By how much an open loop falls behind its rate; empty if it does not, or it is not known yet."""
-    stage = record.current
-    if stage is None or stage.started.rate is None:
-        return ""
-    loop = stage.open_loop
-    return loop.words(stage.started.rate) if loop is not None and loop.behind else ""
 
 
 def _silent_words(server: ServerView) -> str:
