@@ -1,4 +1,4 @@
-"""What a result is about, in words: its model, hardware and engine."""
+"""What a result is about, in words: its model, hardware, engine and time."""
 
 from __future__ import annotations
 
@@ -28,3 +28,8 @@ def engine_of(result: Result) -> str:
     words = {"docker": "vLLM", "vllm": "vLLM", "simulator": "the simulator", "attach": "an attached server"}
     name = words.get(str(engine), str(engine or "no server"))
     return f"{name} {version}" if version and engine != "simulator" else name
+
+
+def known_time(moment: str | None) -> str | None:
+    """When something began or ended; None for the time that stands for that of a file without a date."""
+    return None if moment is None or moment.startswith("1970-01-01") else moment

@@ -16,7 +16,7 @@ import msgspec
 from loadgen.format import gib
 from loadgen.metrics.verdicts import merged
 from loadgen.record.quote import quote_of
-from loadgen.record.subject import hardware_of, model_of
+from loadgen.record.subject import hardware_of, known_time, model_of
 from loadgen.schema.deltas import MAIN_LATENCIES, Summary
 from loadgen.schema.hardware_result import GpuStage
 from loadgen.schema.result import Result, StageResult, met_limits
@@ -55,8 +55,8 @@ def summary_of(result: Result) -> RunSummary:
         measured_by=result.measured_by,
         run_id=result.run_id,
         kind=result.kind,
-        started_at=result.started_at,
-        finished_at=result.finished_at,
+        started_at=known_time(result.started_at),
+        finished_at=known_time(result.finished_at),
         state=result.state,
         reason=_short(result.reason.partition("\n")[0]),
         profile=str(profile.get("name") or "unnamed"),

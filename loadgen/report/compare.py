@@ -37,7 +37,7 @@ from loadgen.record.figures import (
     stages_by_load,
     without_words,
 )
-from loadgen.record.subject import engine_of, hardware_of, model_of
+from loadgen.record.subject import engine_of, hardware_of, known_time, model_of
 from loadgen.report.configuration import Setting, caveats, configuration_differences, unlikeness
 from loadgen.report.output import OutputComparison, compare_output
 from loadgen.report.ratios import Ratios, measured_ratios, variant_of
@@ -53,7 +53,7 @@ class Side(msgspec.Struct, frozen=True):
 
     name: str  # as given by the user
     run_id: str
-    started_at: str
+    started_at: str | None  # null if another tool's file has no date
     model: str
     hardware: str
     engine: str
@@ -153,7 +153,7 @@ def _side(name: str, result: Result) -> Side:
     return Side(
         name=name,
         run_id=result.run_id,
-        started_at=result.started_at,
+        started_at=known_time(result.started_at),
         model=model_of(result),
         hardware=hardware_of(result),
         engine=engine_of(result),

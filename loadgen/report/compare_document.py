@@ -63,7 +63,7 @@ def compare_sections(comparison: RunComparison, value_chars: int | None = None) 
 
 def _sides(comparison: RunComparison) -> Section:
     notes = [
-        Note(letter, f"{side.name}: {side.model} on {side.hardware}, {side.engine}, {side.started_at}")
+        Note(letter, f"{side.name}: {side.model} on {side.hardware}, {side.engine}, {side.started_at or 'no date'}")
         for letter, side in (("A", comparison.a), ("B", comparison.b))
     ]
     notes += [Note("not alike", text) for text in comparison.unlike] + [Note("", text) for text in comparison.notes]

@@ -21,7 +21,7 @@ from functools import partial
 
 from loadgen.errors import ResultError
 from loadgen.format import Statistic, harmless
-from loadgen.record.subject import engine_of, hardware_of, model_of
+from loadgen.record.subject import engine_of, hardware_of, known_time, model_of
 from loadgen.record.summary import gpu_mean
 from loadgen.report.columns import Measured, columns
 from loadgen.report.notes import failed_words, latencies, took_part
@@ -58,7 +58,7 @@ def csv_report(results: Sequence[Result]) -> str:
 def _rows(result: Result, stage: StageResult) -> Iterator[Cells]:
     run: Cells = {
         "run_id": result.run_id,
-        "started_at": stage.started_at,
+        "started_at": known_time(stage.started_at),
         "state": result.state,
         "model": model_of(result),
         "engine": engine_of(result),

@@ -16,7 +16,7 @@ from loadgen.format import Statistic, counted, exact, exact_percent, fixed, grou
 from loadgen.record.figures import FIGURES
 from loadgen.record.quote import quote_of
 from loadgen.record.slo import sure_words
-from loadgen.record.subject import engine_of, hardware_of, model_of
+from loadgen.record.subject import engine_of, hardware_of, known_time, model_of
 from loadgen.report.assessment import Assessment, assessment, best_stage, first_line, interrupted_search, titles
 from loadgen.report.columns import (
     CURVE,
@@ -95,8 +95,7 @@ class Section(NamedTuple):
 
 def heading(result: Result) -> Heading:
     ended = "" if result.state == "complete" else f", {result.state.replace('_', ' ')}: {first_line(result.reason)}"
-    # A file of another tool may have no date.
-    started = f", started {result.started_at}" if not result.started_at.startswith("1970-01-01") else ""
+    started = f", started {began}" if (began := known_time(result.started_at)) is not None else ""
     words = f"{engine_of(result)}, run {result.run_id}{started}{ended}"
     data = f", sent {result.data.words}" if result.data is not None else ""
     facts = f"{words}, measured with {result.measured_by or f'vramp {result.vramp_version}'}{data}"

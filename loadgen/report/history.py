@@ -25,7 +25,7 @@ from loadgen.masking import masked
 from loadgen.metrics.difference import CONFIDENCE, Estimate, difference, student_t
 from loadgen.places import read_whole
 from loadgen.record.figures import FIGURES, figures_of, sound_stage, stages_by_load
-from loadgen.record.subject import engine_of, hardware_of, model_of
+from loadgen.record.subject import engine_of, hardware_of, known_time, model_of
 from loadgen.report.assessment import best_of, first_line
 from loadgen.report.configuration import settings_of
 from loadgen.schema.certificate import Certificate
@@ -173,7 +173,7 @@ def _of_result(folder: Path, result: Result) -> IndexEntry:
         box=hardware_of(result),
         engine=engine_of(result),
         version=str(result.environment.get("vllm_version") or ""),
-        started_at=result.started_at,
+        started_at=known_time(result.started_at) or "",
         load=target(best.target.concurrency, best.target.rate) if best is not None else "",
         output_tokens_per_s=best.throughput.output_tokens_per_s if best is not None else None,
         settings=hashlib.sha256(msgspec.json.encode(settings_of(result), order="sorted")).hexdigest()[:12],

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from loadgen.metrics.mfu import flags_of
-from loadgen.record.subject import hardware_of, model_of
+from loadgen.record.subject import known_time, model_of
 from loadgen.report.notes import latencies
 from loadgen.report.vllm_json import can_be_written
 from loadgen.schema.deltas import Summary
@@ -36,23 +36,24 @@ def llm_d_reports(result: Result) -> list[dict[str, Any]]:
 
 
 def _report(result: Result, stage: StageResult) -> dict[str, Any]:
-    began = datetime.fromisoformat(stage.started_at)
-    ended = began + timedelta(seconds=stage.duration_s)
     return {
         "version": "0.2",
         "run": {
             "uid": f"{result.run_id}-{stage.number}",
             "eid": result.run_id,
-            "time": {
-                "start": began.isoformat(),
-                "end": ended.isoformat(),
-                "duration": f"PT{stage.duration_s:.3f}S",
-            },
-            "description": f"vramp, stage {stage.number}: {stage.label}",
+            "time": _times(stage) | {"duration": f"PT{stage.duration_s:.3f}S"},
+            "description": f"{result.measured_by or 'vramp'}, stage {stage.number}: {stage.label}",
         },
         "scenario": {"stack": _stack(result), "load": _load(result, stage)},
         "results": {"request_performance": {"aggregate": _aggregate(stage)}},
     }
+
+
+def _times(stage: StageResult) -> dict[str, str]:
+    if known_time(stage.started_at) is None:
+        return {}
+    began = datetime.fromisoformat(stage.started_at)
+    return {"start": began.isoformat(), "end": (began + timedelta(seconds=stage.duration_s)).isoformat()}
 
 
 def _stack(result: Result) -> list[dict[str, Any]]:
@@ -84,17 +85,19 @@ def _gpus(result: Result, flags: Mapping[str, str]) -> dict[str, Any]:
     parallelism = {**sizes, "dp_local": sizes["dp"], "workers": 1}
     parallelism["ep"] = sizes["tp"] * sizes["dp"] if "enable-expert-parallel" in flags else 1
     count = sizes["tp"] * sizes["dp"] * sizes["pp"]
-    return {"model": hardware_of(result), "count": count, "parallelism": parallelism}
+    names_of_gpus = ", ".join(dict.fromkeys(gpu.name for gpu in result.gpus))
+    return {"model": names_of_gpus, "count": count, "parallelism": parallelism}
 
 
 def _load(result: Result, stage: StageResult) -> dict[str, Any]:
     load = result.profile.get("load") or {}
-    sampled = load.get("data") or load.get("trace")
+    is_own = result.measured_by is None
+    source = "sampled" if load.get("data") or load.get("trace") else "random"
     standardized: dict[str, Any] = {
-        "tool": "vramp",
-        "tool_version": result.vramp_version,
+        "tool": result.measured_by or "vramp",
+        "tool_version": result.vramp_version if is_own else "unknown",
         "parallelism": max(1, result.client.workers),
-        "source": "sampled" if sampled else "random",
+        "source": source if is_own else "unknown",
         "stage": stage.index,
         "input_seq_len": _length(load.get("isl"), stage.isl),
         "output_seq_len": _length(load.get("osl"), stage.osl),

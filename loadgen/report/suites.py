@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from loadgen.record.subject import known_time
 from loadgen.report.assessment import failure_limit, limit_words, run_shortcomings, titles
 from loadgen.report.compare import HeldAgainst, RunComparison
 from loadgen.report.compare_document import held_words
@@ -20,7 +21,7 @@ def run_suite(result: Result) -> Suite:
     names = titles(result.stages)
     cases = [case for stage in stages for case in _stage_cases(stage, names[stage.index])]
     duration_s = sum(stage.duration_s for stage in result.stages)
-    return Suite(result.run_id, [*_run_cases(result), *cases], result.started_at, duration_s)
+    return Suite(result.run_id, [*_run_cases(result), *cases], known_time(result.started_at) or "", duration_s)
 
 
 def _run_cases(result: Result) -> Iterator[Case]:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from loadgen.metrics.histogram import Histogram
-from loadgen.record.subject import model_of
+from loadgen.record.subject import known_time, model_of
 from loadgen.report.bench_table import SERVE_METRICS
 from loadgen.report.notes import has_numbers, latencies, stage_notes
 from loadgen.schema.deltas import Summary
@@ -81,7 +81,9 @@ def _file_name(document: dict[str, Any]) -> str:
     concurrency = document["max_concurrency"]
     at_most = f"-concurrency{concurrency}" if concurrency is not None else ""
     model = document["model_id"].rpartition("/")[2]
-    return safe_file_name(f"{document['backend']}-{document['request_rate']}qps{at_most}-{model}-{document['date']}")
+    return safe_file_name(
+        f"{document['backend']}-{document['request_rate']}qps{at_most}-{model}-{document['date'] or 'no-date'}"
+    )
 
 
 def safe_file_name(text: str) -> str:
@@ -90,24 +92,25 @@ def safe_file_name(text: str) -> str:
 
 
 def _document(result: Result, stage: StageResult) -> dict[str, Any]:
-    began = datetime.fromisoformat(stage.started_at).astimezone(UTC)
-    start_s = began.timestamp()
+    started_at = known_time(stage.started_at)
+    began = datetime.fromisoformat(started_at).astimezone(UTC) if started_at is not None else None
+    start_s = began.timestamp() if began is not None else None
     return {
         **_settings(result, stage, began),
         **_counts(result, stage),
         **_latencies(latencies(stage)),
         # InferenceX adds these two to vLLM's keys, to find the run's power samples.
         "benchmark_start_time_unix": start_s,
-        "benchmark_end_time_unix": start_s + stage.measured_s,
+        "benchmark_end_time_unix": start_s + stage.measured_s if start_s is not None else None,
         "vramp": _ours(result, stage),
     }
 
 
-def _settings(result: Result, stage: StageResult, began: datetime) -> dict[str, Any]:
+def _settings(result: Result, stage: StageResult, began: datetime | None) -> dict[str, Any]:
     load, target = result.profile.get("load") or {}, stage.target
     backend = _BACKENDS.get(load.get("endpoint", ""), "openai")
     return {
-        "date": began.strftime("%Y%m%d-%H%M%S"),
+        "date": began.strftime("%Y%m%d-%H%M%S") if began is not None else None,
         "endpoint_type": backend,
         "backend": backend,
         "label": None,
@@ -193,6 +196,7 @@ def _ours(result: Result, stage: StageResult) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "version": result.vramp_version,
+        "measured_by": result.measured_by,
         "run_id": result.run_id,
         "state": result.state,
         "stage": stage.index + 1,
@@ -203,6 +207,6 @@ def _ours(result: Result, stage: StageResult) -> dict[str, Any]:
         **{name: getattr(stage.requests, name) for name in _REQUESTS},
         "lower_bounds": _lower_bounds(latencies(stage)),
         "notes": [str(note) for note in stage_notes(stage)],
-        "client_limited": stage.limited,
+        "client_limited": stage.limited if result.measured_by is None else None,
         "why": stage.why,
     }

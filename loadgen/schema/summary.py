@@ -207,7 +207,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     measured_by: str | None  # the other tool that made the result; null for vramp
     run_id: str
     kind: Literal["load", "monitor"]
-    started_at: str
+    started_at: str | None  # null if another tool's file has no date
     finished_at: str | None
     state: RunState
     reason: str

@@ -11,7 +11,7 @@ from typing import Any
 from loadgen.errors import ProfileError, ResultError
 from loadgen.places import PRIVATE, named_mode, write_whole
 from loadgen.record.figures import stages_by_load
-from loadgen.record.subject import hardware_of, model_of
+from loadgen.record.subject import hardware_of, known_time, model_of
 from loadgen.record.summary import summary_json, summary_of
 from loadgen.report.boxes import boxes_document, compare_boxes
 from loadgen.report.compare import (
@@ -251,7 +251,8 @@ def _list_baselines() -> None:
     for name, path in baselines().items():
         try:
             result = read_result(path)
-            words = f"{result.started_at}  {model_of(result)} on {hardware_of(result)}, {len(result.stages)} stages"
+            began = known_time(result.started_at) or "no date"
+            words = f"{began}  {model_of(result)} on {hardware_of(result)}, {len(result.stages)} stages"
         except ResultError as error:
             words = str(error)
         print_text(f"{name:<24}{words}")

@@ -17,8 +17,7 @@ from loadgen.schema.deltas import Summary
 from loadgen.schema.result import Result, StageResult, Target
 from loadgen.schema.samples import GpuStatic
 from loadgen.store.foreign.definitions import DEFINITIONS
-from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage, summary_of
-from loadgen.vendors import VendorName
+from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage, gpus_of, reported_ms, summary_of
 
 KEYS: frozenset[str] = frozenset({"framework", "precision", "isl", "osl", "conc"})
 REQUESTS_PER_STREAM = 10  # what the project's scripts send
@@ -86,8 +85,7 @@ def read(rows: Sequence[bytes], name: str) -> Result:
 def _gpus(row: _Row) -> list[GpuStatic]:
     """The GPUs of a row, whose hardware is a runner's name, such as `mi300x-amd_0`; empty if it names none."""
     hardware = (row.hw or row.hardware or "").partition("-")[0].upper()
-    vendor: VendorName = "amd" if hardware.startswith("MI") else "nvidia"
-    return [GpuStatic(index=index, vendor=vendor, name=hardware) for index in range(row.gpus or 1)] if hardware else []
+    return gpus_of(hardware, row.gpus or 1) if hardware else []
 
 
 def _require_one_configuration(rows: Sequence[dict[str, msgspec.Raw]]) -> None:
@@ -126,11 +124,6 @@ def _number(figures: dict[str, msgspec.Raw], key: str) -> float | None:
 def _latencies(figures: dict[str, msgspec.Raw], count: int) -> dict[str, Summary]:
     found = {}
     for name, theirs in _NAMES.items():
-        known = {
-            ours: value * 1000
-            for ours, statistic in _STATISTICS.items()
-            if (value := _number(figures, f"{statistic}_{theirs}")) is not None
-        }
-        if known:
+        if known := reported_ms(figures, _STATISTICS, f"{{}}_{theirs}", 1000.0):
             found[name] = summary_of(count, known)
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import yaml
@@ -17,12 +17,14 @@ from msgspec.structs import replace
 
 from loadgen.schema.deltas import Summary
 from loadgen.schema.result import Result, StageResult, Target
+from loadgen.schema.samples import GpuStatic
 from loadgen.store.foreign.definitions import DEFINITIONS
-from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage, summary_of
+from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage, gpus_of, summary_of
 
 KEYS: frozenset[str] = frozenset({"version", "run", "results"})
 _VERSIONS = ("0.2", "0.2.1")
 _MAX_YAML_BYTES = 8 << 20
+_MAX_GPUS = 10_000
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C is eight times as fast
 _MS = {"ms": 1.0, "s": 1e3, "ms/token": 1.0, "s/token": 1e3}
 _STATISTICS = {name: name for name in ("mean", "stddev", "min", "p50", "p90", "p95", "p99", "max")} | {"p999": "p99p9"}
@@ -46,10 +48,7 @@ class _Statistics(msgspec.Struct, frozen=True):
         """In milliseconds; raises `ValueError` for another unit."""
         if self.units not in _MS:
             raise ValueError(f"units of a latency: expected {', '.join(_MS)}, got {self.units:.40}")
-        names = {name: name for name in ("mean", "stddev", "min", "p50", "p90", "p95", "p99", "max")} | {
-            "p999": "p99p9"
-        }
-        known = {ours: value for ours, theirs in names.items() if (value := getattr(self, theirs)) is not None}
+        known = {ours: value for ours, theirs in _STATISTICS.items() if (value := getattr(self, theirs)) is not None}
         return summary_of(count, {name: value * _MS[self.units] for name, value in known.items()})
 
 
@@ -113,12 +112,33 @@ class _Model(msgspec.Struct, frozen=True):
     name: str | None = None
 
 
+class _Accelerator(msgspec.Struct, frozen=True):
+    model: str
+    count: Count  # of all replicas
+
+
 class _Component(msgspec.Struct, frozen=True):
+    tool: str | None = None
+    tool_version: str | None = None
     model: _Model | None = None
+    accelerator: _Accelerator | None = None
+
+
+class _Native(msgspec.Struct, frozen=True):
+    args: dict[str, Any] = {}
 
 
 class _StackPart(msgspec.Struct, frozen=True):
     standardized: _Component = _Component()
+    native: _Native = _Native()
+
+    @property
+    def flags(self) -> list[str]:
+        """The engine's own, without the command before them."""
+        words: list[str] = []
+        for name, value in self.native.args.items():
+            words += [f"--{name.lstrip('-')}", *([] if value in ("", True) else [str(value)])]
+        return words
 
 
 class _Scenario(msgspec.Struct, frozen=True):
@@ -140,7 +160,7 @@ def read(documents: Sequence[bytes], name: str) -> Result:
         if report.version not in _VERSIONS:
             raise ValueError(f"benchmark report {report.version}: expected version {' or '.join(_VERSIONS)}")
     load = _load_of(reports[0])
-    return foreign_result(
+    result = foreign_result(
         name,
         [_stage(report) for report in reports],
         tool=f"llm-d benchmark, {load.tool} {load.tool_version}".rstrip(),
@@ -148,6 +168,25 @@ def read(documents: Sequence[bytes], name: str) -> Result:
         endpoint=None,
         definitions=DEFINITIONS["llm-d benchmark"],
     )
+    engines = [part for part in _stack_of(reports[0]) if part.standardized.model is not None]
+    return replace(result, environment=result.environment | _engine(engines), gpus=_gpus(engines))
+
+
+def _engine(engines: Sequence[_StackPart]) -> dict[str, Any]:
+    """What is known of the first engine, by the keys of a result."""
+    if not engines:
+        return {}
+    engine, flags = engines[0].standardized, engines[0].flags
+    known = {"engine": engine.tool, "vllm_version": engine.tool_version, "server_command": flags}
+    return {key: value for key, value in known.items() if value and value != "unknown"}
+
+
+def _gpus(engines: Sequence[_StackPart]) -> list[GpuStatic]:
+    parts = [part for one in engines if (part := one.standardized.accelerator) is not None]
+    if sum(part.count for part in parts) > _MAX_GPUS:
+        raise ValueError(f"scenario.stack: more than {_MAX_GPUS:,} accelerators")
+    gpus = [gpu for part in parts for gpu in gpus_of(part.model, part.count)]
+    return [replace(gpu, index=index) for index, gpu in enumerate(gpus)]
 
 
 def as_json(document: bytes) -> bytes | None:
@@ -170,9 +209,12 @@ def _load_of(report: _Report) -> _Standardized:
     return load.standardized if load is not None else _Standardized()
 
 
+def _stack_of(report: _Report) -> Sequence[_StackPart]:
+    return (report.scenario.stack or []) if report.scenario is not None else []
+
+
 def _model_of(report: _Report) -> str:
-    parts = (report.scenario.stack or []) if report.scenario is not None else []
-    models = [part.standardized.model for part in parts if part.standardized.model is not None]
+    models = [part.standardized.model for part in _stack_of(report) if part.standardized.model is not None]
     return next((model.name for model in models if model.name), "unknown model")
 
 

@@ -26,7 +26,9 @@ from loadgen.schema.result import (
     Throughput,
     Tokens,
 )
+from loadgen.schema.samples import GpuStatic
 from loadgen.schema.shared import RunState
+from loadgen.vendors import VendorName
 
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
@@ -154,6 +156,28 @@ def foreign_stage(
         limited=False,
         why=None,
     )
+
+
+def gpus_of(name: str, count: int) -> list[GpuStatic]:
+    """The GPUs that a file names; the vendor is concluded from the name."""
+    vendor: VendorName = "amd" if {"AMD", "MI"} & {name[:3].upper(), name[:2].upper()} else "nvidia"
+    return [GpuStatic(index=index, vendor=vendor, name=name) for index in range(count)]
+
+
+def reported_ms(
+    figures: Mapping[str, msgspec.Raw], statistics: Mapping[str, str], key: str, unit_ms: float = 1.0
+) -> dict[str, float]:
+    """The statistics of one latency in a file whose keys are a pattern, such as `{}_ttft_ms`, by vramp's names."""
+    found = {}
+    for ours, theirs in statistics.items():
+        name = key.format(theirs)
+        try:
+            value = msgspec.json.decode(figures.get(name, b"null"), type=Amount | None)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"{name}: {error}") from None
+        if value is not None:
+            found[ours] = value * unit_ms
+    return found
 
 
 def summary_of(count: int, statistics: Mapping[str, float]) -> Summary:

@@ -14,7 +14,7 @@ import msgspec
 from loadgen.schema.deltas import Summary
 from loadgen.schema.result import Result, StageResult, Target
 from loadgen.store.foreign.definitions import DEFINITIONS
-from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage, summary_of
+from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage, reported_ms, summary_of
 
 KEYS: frozenset[str] = frozenset(
     {"completed", "duration", "request_throughput", "output_throughput", "mean_e2e_latency_ms", "accept_length"}
@@ -103,13 +103,7 @@ def _latencies(line: _Line, figures: dict[str, msgspec.Raw]) -> dict[str, Summar
     output_tokens = line.total_output_tokens or line.total_output or 0
     found = {}
     for name, theirs in _NAMES.items():
-        keys = {ours: f"{statistic}_{theirs}_ms" for ours, statistic in _STATISTICS.items()}
-        known = {
-            ours: value
-            for ours, key in keys.items()
-            if key in figures and (value := msgspec.json.decode(figures[key], type=Amount | None)) is not None
-        }
-        if known:
+        if known := reported_ms(figures, _STATISTICS, f"{{}}_{theirs}_ms"):
             count = max(0, output_tokens - line.completed) if name == "itl" else line.completed
             found[name] = summary_of(count, known)
     streamed = "itl" in found and bool(found["itl"].mean)

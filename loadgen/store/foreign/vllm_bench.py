@@ -21,7 +21,7 @@ from loadgen.metrics.histogram import Histogram
 from loadgen.schema.deltas import Summary
 from loadgen.schema.result import Result, StageResult, Target
 from loadgen.store.foreign.definitions import DEFINITIONS, ROLE_CHUNK
-from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage, summary_of
+from loadgen.store.foreign.load import Amount, Count, foreign_result, foreign_stage, reported_ms, summary_of
 
 KEYS: frozenset[str] = frozenset(
     {"completed", "duration", "total_output_tokens", "request_throughput", "output_throughput"}
@@ -224,11 +224,7 @@ def _whole(document: _Document, values: list[_T]) -> list[_T]:
 
 
 def _summary(theirs: str, figures: _Figures, count: int, values_s: list[float]) -> Summary | None:
-    keys = {ours: f"{statistic}_{theirs}_ms" for ours, statistic in _STATISTICS.items()}
-    reported = {
-        ours: msgspec.json.decode(figures[key], type=float | None) for ours, key in keys.items() if key in figures
-    }
-    known = {ours: value for ours, value in reported.items() if value is not None}
+    known = reported_ms(figures, _STATISTICS, f"{{}}_{theirs}_ms")
     if not values_s:
         return summary_of(count, known) if known else None
     histogram = Histogram()

@@ -12,8 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import ResultError
+from loadgen.record.quote import quote_of
+from loadgen.record.subject import engine_of, hardware_of
+from loadgen.record.summary import summary_of
 from loadgen.report.csv import csv_report
+from loadgen.report.history import runs_listed
 from loadgen.report.html.run_page import html_report
+from loadgen.report.llm_d import llm_d_reports
 from loadgen.report.markdown import markdown_report
 from loadgen.report.text import text_report
 from loadgen.report.vllm_json import vllm_documents
@@ -341,6 +346,17 @@ def test_reports_of_llm_d_as_json_and_yaml(tmp_path: Path) -> None:
     document = json.loads((FILES / "llm_d_0.2.json").read_text())
     (tmp_path / "r.yaml").write_text("# a comment\n" + yaml.safe_dump(document))
     assert read_result(tmp_path / "r.yaml").stages == read_result(FILES / "llm_d_0.2.json").stages
+    found = read_result(FILES / "llm_d_0.2.json")
+    assert (engine_of(found), hardware_of(found)) == ("vLLM 0.32.0", "8 \N{MULTIPLICATION SIGN} MI300X")
+    quote = quote_of(found)
+    assert quote is not None
+    assert [one.evidence for one in quote.problems if one.rule == "provenance"] == [
+        "not named: how the server was started"
+    ]
+    document["scenario"]["stack"][1]["native"]["args"] = {"tensor-parallel-size": 8, "--enforce-eager": True}
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    command = read_result(tmp_path / "r.json").environment["server_command"]
+    assert command == ["--tensor-parallel-size", "8", "--enforce-eager"]
     for changes, words in (
         ({"version": "0.1"}, r"benchmark report 0\.1: expected version 0\.2 or 0\.2\.1"),
         ({"results": {}}, r"no results\.request_performance"),
@@ -368,6 +384,25 @@ def test_a_number_as_a_string_is_refused_with_its_place(name: str, tmp_path: Pat
     (tmp_path / "r.json").write_text(text.replace(": 1280.0", ': "1280"').replace(": 160.0", ': "160"'))
     with pytest.raises(ResultError, match=r"[Ee]xpected `float.*got `str`"):
         read_result(tmp_path / "r.json")
+
+
+@pytest.mark.parametrize("value", [-3.0, "12.5"])
+@pytest.mark.parametrize("name", ["vllm_bench_0.6.json", "sglang_0.5.json"])
+def test_a_latency_that_cannot_be_is_refused_with_its_key(name: str, value: object, tmp_path: Path) -> None:
+    document = json.loads((FILES / name).read_text()) | {"mean_ttft_ms": value}
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    with pytest.raises(ResultError, match="mean_ttft_ms: Expected `float"):
+        read_result(tmp_path / "r.json")
+
+
+def test_a_file_without_a_date_is_of_no_time(tmp_path: Path) -> None:
+    result = read_result(FILES / "inference_perf_0.6.json")
+    summary = summary_of(result)
+    assert (summary.started_at, summary.finished_at) == (None, None)
+    (tmp_path / "result.json").write_bytes((FILES / "inference_perf_0.6.json").read_bytes())
+    assert [run.started_at for _, run, _ in runs_listed(tmp_path)] == [""]
+    written = [text_report(result), csv_report([result]), json.dumps([llm_d_reports(result), vllm_documents(result)])]
+    assert not any("1970" in text for text in written)
 
 
 @pytest.mark.parametrize("name", NEWER)
