@@ -71,6 +71,7 @@ from loadgen.schema.result import Result, StageResult
 from loadgen.schema.start import ServerStart
 
 _SKIPPED = 4
+_MIN_TREND_SHARE = 0.9  # of as long again: the first values of a run come late
 _NOT_YET = "not measured yet"
 _NOT_OVER = "its phase is not over yet"
 _LONGER = "a longer burn-in"
@@ -762,7 +763,8 @@ def _later_means(columns: Columns, name: str) -> list[float] | None:
         return None
     first_s, last_s = rows[0][0], rows[-1][0]
     from_s = first_s + max(WARM_UP_S, (last_s - first_s) / _SKIPPED)
-    return means([value for at, value in rows if at >= from_s]) if last_s - from_s >= WARM_UP_S else []
+    is_long = last_s - from_s >= _MIN_TREND_SHARE * WARM_UP_S
+    return means([value for at, value in rows if at >= from_s]) if is_long else []
 
 
 _RULES: dict[str, Callable[[Demand, AcceptEvidence], CriterionEvidence]] = {

@@ -8,6 +8,7 @@ and figures share one rate of false alarms (Holm), so that boxes that are alike 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import comb
 from statistics import fmean
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from loadgen.metrics.acceptance import FALSE_FAIL, holm, rank_sum_chance
 from loadgen.record.acceptance import title
 from loadgen.report.document import Section, Table
 from loadgen.report.notes import Note
-from loadgen.report.tabular import Bad, Column, judged
+from loadgen.report.tabular import Bad, Column, Value, judged
 from loadgen.schema.certificate import Certificate, Criterion
 
 Boxes = Mapping[str, Certificate]
@@ -28,7 +29,7 @@ class BoxRow(NamedTuple):
     name: str
     certificate: Certificate
     mean_rank: float | None  # over all figures; 1 is the best of all boxes
-    outlier_in: Sequence[str]
+    outlier_in: Sequence[str] | None  # None: so few starts that no rank would be beyond chance
     values: Mapping[str, float]  # by figure
 
 
@@ -46,11 +47,7 @@ def compare_boxes(boxes: Boxes, *, force: bool = False) -> list[Section]:
             "verdict", lambda row: judged(row.certificate.verdict, good=row.certificate.verdict != "fail"), words=True
         ),
         Column(f"mean rank of {len(boxes)}", lambda row: row.mean_rank, decimals=1),
-        Column(
-            "worse than the others in",
-            lambda row: Bad(", ".join(row.outlier_in)) if row.outlier_in else "nothing that chance does not explain",
-            words=True,
-        ),
+        Column("worse than the others in", _outlier, words=True),
     ]
     shown = [Column[BoxRow](figure, lambda row, figure=figure: row.values[figure]) for figure in figures]  # type: ignore[misc]
     about = (
@@ -63,8 +60,14 @@ def compare_boxes(boxes: Boxes, *, force: bool = False) -> list[Section]:
     ]
 
 
+def _outlier(row: BoxRow) -> Value:
+    if row.outlier_in is None:
+        return "unknown: too few starts, or no figure in common"
+    return Bad(", ".join(row.outlier_in)) if row.outlier_in else "nothing that chance does not explain"
+
+
 def _unlike(boxes: Boxes) -> str:
-    """In what the boxes differ that makes their figures another matter."""
+    """Differences between the boxes that make their figures incomparable; empty if there are none."""
     found = []
     for what, values in (
         ("profile", [one.profile for one in boxes.values()]),
@@ -90,16 +93,16 @@ def _rows(boxes: Boxes, figures: Sequence[str]) -> list[BoxRow]:
     known = {name: {title(one.demand): one for one in box.criteria} for name, box in boxes.items()}
     pairs = [(name, figure) for name in boxes for figure in figures]
     held = dict(zip(pairs, holm([_chance(known, *pair) for pair in pairs], FALSE_FAIL), strict=True))
-    return [
-        BoxRow(
-            name,
-            box,
-            fmean(_rank(known, name, figure) for figure in figures) if figures else None,
-            [figure for figure in figures if held[name, figure].is_rejected],
-            {figure: fmean(known[name][figure].values) for figure in figures},
-        )
-        for name, box in boxes.items()
-    ]
+    starts = {pair: len(known[pair[0]][pair[1]].values) for pair in pairs}
+    rows = []
+    for name, box in boxes.items():
+        worse = [figure for figure in figures if held[name, figure].is_rejected]
+        least = [1 / comb(sum(starts[one, figure] for one in boxes), starts[name, figure]) for figure in figures]
+        can_tell = any(chance <= FALSE_FAIL / len(pairs) for chance in least)
+        rank = fmean(_rank(known, name, figure) for figure in figures) if figures else None
+        values = {figure: fmean(known[name][figure].values) for figure in figures}
+        rows.append(BoxRow(name, box, rank, worse if worse or can_tell else None, values))
+    return rows
 
 
 def _badness(one: Criterion) -> list[float]:
@@ -129,7 +132,7 @@ def boxes_document(sections: Sequence[Section]) -> dict[str, object]:
                 "name": row.name,
                 "verdict": row.certificate.verdict,
                 "mean_rank": row.mean_rank,
-                "outlier_in": list(row.outlier_in),
+                "outlier_in": None if row.outlier_in is None else list(row.outlier_in),
                 "figures": dict(row.values),
             }
             for row in rows

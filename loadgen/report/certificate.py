@@ -36,7 +36,7 @@ _STATES: dict[PhaseState, tuple[Literal["passed", "failure", "skipped"], str]] =
 
 
 class Place(NamedTuple):
-    """Where a criterion's interval lies, from -1 to 1: at 0 is the last good value, and what is good is below."""
+    """The interval of a criterion, drawn from -1 to 1: the last good value is at 0, good values are below."""
 
     low: float
     observed: float
@@ -68,7 +68,7 @@ def demanded(demand: Demand) -> str:
 
 
 def criterion_line(criterion: Criterion) -> str:
-    """One criterion as one line of a terminal."""
+    """A criterion as a line in the terminal."""
     needs = f"; it would take {criterion.needs}" if criterion.needs else ""
     demand = criterion.demand
     outcome, of = f"{criterion.outcome.upper():<12}", f"{demand.phase}: {title(demand)}"
@@ -103,7 +103,7 @@ def _about(certificate: Certificate) -> str:
 
 
 def headline(certificate: Certificate) -> str:
-    """The verdict, the phases that it is about unless they are all, of what, and how many criteria came to what."""
+    """The verdict in a line: its phases unless all were carried out, box, profile, model, and counts of outcomes."""
     box = certificate.box
     where = "box not identified" if box is None else box.host
     carried_out = [phase.name for phase in certificate.phases if phase.state != "skipped"]
@@ -172,7 +172,7 @@ _CRITERION: tuple[Column[Criterion], ...] = (
 
 
 def certificate_suites(certificate: Certificate) -> list[Suite]:
-    """A suite a phase, with a case for itself and one for each of its criteria."""
+    """One suite per phase, with a case for the phase and one for each of its criteria."""
     return [
         Suite(
             f"{certificate.profile}: {phase.name}",
@@ -192,7 +192,7 @@ def certificate_suites(certificate: Certificate) -> list[Suite]:
 
 
 def ctrf_json(certificate: Certificate) -> str:
-    """Common Test Report Format: a test a criterion, with the duration of its phase, or a phase that has none."""
+    """Common Test Report Format: one test per criterion, with the duration of its phase, and per phase without any."""
     durations = {phase.name: round(1000 * (_seconds(phase) or 0.0)) for phase in certificate.phases}
     tests = [
         _test(title(one.demand), one.outcome, _said(one), durations.get(one.demand.phase, 0), one.demand.phase)

@@ -281,6 +281,12 @@ def test_what_grows_in_the_first_minutes_is_no_trend() -> None:
     assert (one.outcome, one.reason, one.needs) == ("inconclusive", "too short to tell", "runs of 20 minutes at least")
 
 
+def test_a_run_of_20_minutes_is_long_enough() -> None:
+    made = RunMade(unix_s=1.7e9, phase="burn-in", folder="burn-in-1", start=1)
+    certificate = certified(of_phase("burn-in", made), {"burn-in-1": rising(0.0, rows=1190, seconds=1.0)})
+    assert criterion(certificate, "ttft_rise_percent").outcome == "pass"
+
+
 def test_a_trend_is_not_judged_before_its_end() -> None:
     made = RunMade(unix_s=1.7e9, phase="burn-in", folder="burn-in-1", start=1)
     certificate = certified(of_phase("burn-in", made)[:-2], {"burn-in-1": rising(60.0)})

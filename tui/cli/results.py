@@ -288,8 +288,12 @@ def compare(words: list[str]) -> int:
     """Compare the runs with the first; return 0 if no limit is broken."""
     options = compare_parser().parse_args(words)
     folders = [Path(name) for name in (options.a, *options.others)]
-    if all((folder / CERTIFICATE).is_file() for folder in folders):
+    accepted = [folder for folder in folders if (folder / CERTIFICATE).is_file()]
+    if len(accepted) == len(folders):
         return _compare_boxes(folders, options)
+    if accepted:
+        other = next(folder for folder in folders if folder not in accepted)
+        raise ProfileError(f"{accepted[0]} is an acceptance, {other} is not: compare either acceptances or runs")
     if not 50 <= options.confidence <= 99.99:
         raise ProfileError(f"--confidence {options.confidence}: expected 50 to 99.99 percent")
     limits = [parse_limit(text) for text in options.fail_if]
@@ -326,6 +330,8 @@ def _compare_boxes(folders: Sequence[Path], options: argparse.Namespace) -> int:
     refused = next((flag for flag in ("fail_if", "junit", "html") if getattr(options, flag)), None)
     if refused is not None:
         raise ProfileError(f"--{refused.replace('_', '-')}: is for runs; certificates have verdicts of their own")
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise ProfileError("compare: a folder is named twice: each box counts once")
     sections = compare_boxes({str(folder): read_certificate(folder) for folder in folders}, force=options.force)
     if options.json:
         text = json_text(boxes_document(sections))
