@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from loadgen.schema.journal import EngineMeasured, GpusSampled, HostSampled, TelemetryChanged
-from tests.report.situations import SITUATIONS, said
+from tests.report.situations import SITUATIONS, Situation, said
 
 REVIEWED = Path(__file__).with_name("situations.md")
 EXCLUSIVE = [
@@ -71,15 +72,19 @@ def test_the_header_is_not_ok_where_something_is_bad(name: str) -> None:
         assert header.startswith("Header: bad: ")
 
 
-@pytest.mark.parametrize("name", SITUATIONS)
-def test_without_gpus_host_and_engine_nothing_is_said_of_them(name: str) -> None:
-    situation = SITUATIONS[name]
-    blind = replace(
-        situation,
-        without=(*situation.without, TelemetryChanged, GpusSampled, HostSampled, EngineMeasured),
-        view=dict.fromkeys(("running", "waiting", "kv_usage", "preemptions", "requests_per_s")),
-    )
-    lines = list(said(blind))
+GAUGES = dict.fromkeys(("running", "waiting", "kv_usage", "preemptions", "requests_per_s"))
+
+
+def blind(situation: Situation) -> Situation:
+    """Without GPUs, host and engine, and without what only they would show."""
+    without = (*situation.without, TelemetryChanged, GpusSampled, HostSampled, EngineMeasured)
+    unseen: dict[str, Any] = {"gpu": {}, "one_gpu": {}, "host": {}, "measured": {}, "used_before_gib": 0.0, "looks": 1}
+    return replace(situation, without=tuple(dict.fromkeys(without)), view=GAUGES, **unseen)
+
+
+@pytest.mark.parametrize("situation", {repr(blind(one)): blind(one) for one in SITUATIONS.values()}.values())
+def test_without_gpus_host_and_engine_nothing_is_said_of_them(situation: Situation) -> None:
+    lines = list(said(situation))
     assert not [line for line in lines if ", gpu " in line or "host-limited" in line or "bound: " in line]
     assert not [line for line in lines if "waited in the engine" in line or "0 requests of others" in line]
     assert not [line for line in lines if "queued in the engine" in line]
@@ -92,11 +97,19 @@ OF_SOURCE = {
 }
 
 
-@pytest.mark.parametrize("source", OF_SOURCE)
-@pytest.mark.parametrize("name", ["overload", "host busy", "throttled by heat", "others use the server, too"])
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("GPUs", "throttled by heat"),
+        ("GPUs", "host busy"),
+        ("engine", "overload"),
+        ("engine", "others use the server, too"),
+        ("host", "host busy"),
+    ],
+)
 def test_without_one_source_nothing_is_said_that_it_alone_knows(name: str, source: str) -> None:
     missing, of_it = OF_SOURCE[source]
-    gauges = ("running", "waiting", "kv_usage", "preemptions", "requests_per_s") if source == "engine" else ()
-    lines = list(said(replace(SITUATIONS[name], without=missing, view=dict.fromkeys(gauges))))
+    view = GAUGES if source == "engine" else {}
+    lines = list(said(replace(SITUATIONS[name], without=missing, view=view)))
     assert not [line for line in lines if any(words in line for words in of_it)]
     assert [line for line in lines if line.startswith("Healthy? ")]
