@@ -84,10 +84,12 @@ def rows_of(app: Cockpit) -> list[str]:
 
 
 @asynccontextmanager
-async def seated(size: tuple[int, int] = DESIGN, run: ScriptedRun | None = None) -> AsyncIterator[Seat]:
+async def seated(
+    size: tuple[int, int] = DESIGN, run: ScriptedRun | None = None, **settings: Any
+) -> AsyncIterator[Seat]:
     """A cockpit on a scripted run; because that does not beat by itself, what it shows never grows stale."""
     run = run or ScriptedRun()
-    app = Cockpit(run)
+    app = Cockpit(run, **settings)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tui.panels.frame.STALE_AFTER_S", 3600.0)
         async with app.run_test(size=size) as pilot:

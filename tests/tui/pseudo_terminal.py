@@ -58,6 +58,18 @@ class Terminal:
     def resize(self, columns: int, rows: int) -> None:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
+    def read_to_its_end(self) -> int:
+        """The exit code, after all that it shows."""
+        self.read_rest()
+        return self.wait()
+
+    def leave(self) -> int:
+        """Finish the run in the cockpit, and leave; the exit code."""
+        self.press(b"q")
+        self.read_until(b"A run is live")
+        self.press(b"f")
+        return self.read_to_its_end()
+
     def wait(self) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 

@@ -26,17 +26,11 @@ from tui.catalog import (
 GOOD = '[server]\nengine = "simulator"\n[variants.long.load]\nosl = 64\n'
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def test_own_profiles_come_first_and_other_toml_is_left_out(folder: Path) -> None:
-    (folder / "mine.toml").write_text(GOOD)
-    (folder / "pyproject.toml").write_text('[project]\nname = "x"\n')
-    (folder / "profiles").mkdir()
-    (folder / "profiles" / "theirs.toml").write_text(GOOD)
+def test_own_profiles_come_first_and_other_toml_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(GOOD)
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\n')
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles" / "theirs.toml").write_text(GOOD)
     found = entries()
     assert [entry.name for entry in found[:2]] == ["mine", "theirs"]
     assert found[0].variants == ["long"]
@@ -59,18 +53,18 @@ def test_each_file_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         ('[server]\nengine = "vllm"\n', "needs model"),
     ],
 )
-def test_a_file_that_is_no_profile_says_why(folder: Path, text: str, words: str) -> None:
-    (folder / "faulty.toml").write_text(text)
+def test_a_file_that_is_no_profile_says_why(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "faulty.toml").write_text(text)
     entry = next(entry for entry in entries() if entry.path.name == "faulty.toml")
     assert entry.profile is None and words in entry.problem
     assert entry.name == "faulty"
 
 
-def test_a_shipped_file_is_known_by_whatever_path(folder: Path) -> None:
+def test_a_shipped_file_is_known_by_whatever_path(tmp_path: Path) -> None:
     shipped = next(path for place in SHIPPED_FOLDERS for path in place.glob("simulator.toml"))
-    (folder / "link.toml").symlink_to(shipped)
-    assert origin_of(shipped) == origin_of(folder / "link.toml") == "shipped"
-    assert origin_of(folder / "new.toml") == "yours"
+    (tmp_path / "link.toml").symlink_to(shipped)
+    assert origin_of(shipped) == origin_of(tmp_path / "link.toml") == "shipped"
+    assert origin_of(tmp_path / "new.toml") == "yours"
     assert entry_of(shipped).origin == "shipped"
 
 
@@ -78,20 +72,20 @@ def test_a_shipped_file_is_known_by_whatever_path(folder: Path) -> None:
 def site(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in the place of /etc/vramp/profiles.d, which only root may fill, and which may have profiles here."""
     there = tmp_path_factory.mktemp("profiles.d")
-    folders = [(there if origin == "site" else folder, origin) for folder, origin in PROFILE_FOLDERS]
+    folders = [(there if origin == "site" else place, origin) for place, origin in PROFILE_FOLDERS]
     monkeypatch.setattr("tui.catalog.PROFILE_FOLDERS", tuple(folders))
     return there
 
 
-def test_the_profiles_of_the_machine_come_between_the_own_and_the_shipped(folder: Path, site: Path) -> None:
+def test_the_profiles_of_the_machine_come_between_the_own_and_the_shipped(tmp_path: Path, site: Path) -> None:
     for name in ("simulator", "of-the-box"):
         (site / f"{name}.toml").write_text(GOOD)
-    (folder / "mine.toml").write_text(GOOD)
+    (tmp_path / "mine.toml").write_text(GOOD)
     origins = [entry.origin for entry in entries()]
     assert origins[:4] == ["yours", "site", "site", "shipped"]
     assert find_profile("simulator") == site / "simulator.toml"
-    (folder / "profiles").mkdir()
-    (folder / "profiles" / "simulator.toml").write_text(GOOD)
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles" / "simulator.toml").write_text(GOOD)
     assert find_profile("simulator") == Path("profiles/simulator.toml")
     assert find_profile("of-the-box") == site / "of-the-box.toml"
 
@@ -115,8 +109,8 @@ def test_nothing_in_the_folder_of_the_machine_can_break_the_list(site: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "far/x"])
-def test_an_impossible_name_is_an_error_when_the_profile_is_read(folder: Path, name: str) -> None:
-    (folder / "far").symlink_to("x" * 300)  # like a folder that may not be entered, for root too
+def test_an_impossible_name_is_an_error_when_the_profile_is_read(tmp_path: Path, name: str) -> None:
+    (tmp_path / "far").symlink_to("x" * 300)  # like a folder that may not be entered, for root too
     with pytest.raises(ProfileError, match=f"{name}: cannot be read: File name too long"):
         load_document(find_profile(name))
 
@@ -129,15 +123,15 @@ def test_the_newest_run_of_a_profile_counts_whatever_its_variant() -> None:
     assert profile_of("odd") == "odd"
 
 
-def test_a_run_has_its_best_stage(folder: Path) -> None:
-    run = past_run(leave_run(folder))
+def test_a_run_has_its_best_stage(tmp_path: Path) -> None:
+    run = past_run(leave_run(tmp_path))
     assert (run.profile, run.state) == ("mine", "complete")
     assert run.started is not None and run.started.year == 2026
     assert run.load == "conc 4" and run.output_tokens_per_s
 
 
-def test_a_run_without_its_result_was_killed_or_goes_on(folder: Path) -> None:
-    left = leave_run(folder)
+def test_a_run_without_its_result_was_killed_or_goes_on(tmp_path: Path) -> None:
+    left = leave_run(tmp_path)
     (left / RESULT).unlink()
     assert past_run(left).state == "killed"
     with (left / JOURNAL).open("rb") as held:
@@ -146,8 +140,8 @@ def test_a_run_without_its_result_was_killed_or_goes_on(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"state": 3}', b"\xff\xfe"])
-def test_a_damaged_result_is_unreadable(folder: Path, content: bytes) -> None:
-    left = folder / "runs" / "20260101T000000Z-x"
+def test_a_damaged_result_is_unreadable(tmp_path: Path, content: bytes) -> None:
+    left = tmp_path / "runs" / "20260101T000000Z-x"
     left.mkdir(parents=True)
     (left / RESULT).write_bytes(content)
     assert run_folders() == [Path("runs") / left.name]

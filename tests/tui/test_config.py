@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from loadgen.errors import ProfileError
 from loadgen.run.operations import Pause
-from tests.tui.scripted import ScriptedRun, running
-from tui.app import Cockpit
+from tests.tui.cockpit import seated
+from tests.tui.scripted import running
 from tui.config import DEFAULTS, Config, config_path, read_config
-from tui.screens.cockpit import CockpitScreen
 
 
 def config(tmp_path: Path, text: str) -> Config:
@@ -86,17 +85,11 @@ def test_any_text_is_a_config_or_an_error(tmp_path_factory: pytest.TempPathFacto
 
 
 async def test_the_app_takes_keys_and_theme() -> None:
-    run = ScriptedRun()
-    app = Cockpit(run, config=Config("nord", {"cockpit.pause": "ctrl+k"}))
-    async with app.run_test() as pilot:
-        run.show(running())
-        screen = app.screen_stack[0]
-        assert isinstance(screen, CockpitScreen)
-        while screen.snapshot is None:
-            await pilot.pause(0)
-        await pilot.press("space")
-        assert run.calls == []
-        await pilot.press("ctrl+k")
-        assert run.calls == [Pause()]
-        assert app.theme == "nord"
-        assert "pause (ctrl+k)" in {command.title for command in app.get_system_commands(app.screen)}
+    async with seated(config=Config("nord", {"cockpit.pause": "ctrl+k"})) as seat:
+        await seat.show(running())
+        await seat.press("space")
+        assert seat.calls == []
+        await seat.press("ctrl+k")
+        assert seat.calls == [Pause()]
+        assert seat.app.theme == "nord"
+        assert "pause (ctrl+k)" in {command.title for command in seat.app.get_system_commands(seat.app.screen)}

@@ -21,11 +21,10 @@ from loadgen.run.operations import (
     Stop,
 )
 from loadgen.schema.snapshot import Phase
-from tests.tui.cockpit import Seat, seated
+from tests.tui.cockpit import seated
 from tests.tui.scenes import watching
-from tests.tui.scripted import ScriptedRun, running, starting
+from tests.tui.scripted import running, starting
 from tui import keys
-from tui.app import Cockpit
 from tui.config import Config
 from tui.screens.dialogs import AskLeave, AskText, Help
 
@@ -160,9 +159,7 @@ async def test_hints_name_the_keys_that_were_moved() -> None:
     moved = {binding.id or "": chr(place) for place, binding in enumerate(keys.COCKPIT, start=0x100)}
     phases: tuple[Phase, ...] = ("running", "holding", "failed", "blocked")
     for size in ((80, 24), (240, 60)):
-        app = Cockpit(run := ScriptedRun(), config=Config(keys=moved))
-        async with app.run_test(size=size) as pilot:
-            seat = Seat(app, run, pilot)
+        async with seated(size, config=Config(keys=moved)) as seat:
             for phase in phases:
                 await seat.show(running(phase=phase))
                 bar = seat.rows[-1]

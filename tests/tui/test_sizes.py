@@ -52,8 +52,7 @@ def test_a_screen_shows_at_every_size_and_ends_at_a_signal(
             terminal.read_until(b"\x1b")
         peak_bytes = peak_memory_bytes(terminal.pid)
         os.kill(terminal.pid, ends[0])
-        terminal.read_rest()
-        assert terminal.wait() == ends[1]
+        assert terminal.read_to_its_end() == ends[1]
     assert b"Traceback" not in terminal.seen
     assert peak_bytes < MAX_MEMORY_BYTES
 

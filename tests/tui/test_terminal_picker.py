@@ -33,8 +33,7 @@ def test_the_picker_opens_and_q_leaves(tmp_path: Path) -> None:
     with vramp(tmp_path) as terminal:
         terminal.read_until(b"shipped with vramp")
         terminal.press(b"q")
-        terminal.read_rest()
-        assert terminal.wait() == 0
+        assert terminal.read_to_its_end() == 0
     assert_clean(terminal)
     assert not (tmp_path / "runs").exists()
 
@@ -46,8 +45,7 @@ def test_a_run_from_the_picker_prints_its_table_at_the_end(tmp_path: Path) -> No
         terminal.press(b"\r")
         terminal.read_until(b"the plan is done")
         terminal.press(b"qf")
-        terminal.read_rest()
-        assert terminal.wait() == 0
+        assert terminal.read_to_its_end() == 0
     assert_clean(terminal)
     assert b"\nconc 4 " in terminal.seen
     assert b"result: runs/" in terminal.seen
@@ -58,8 +56,7 @@ def test_a_replay_is_watched_and_left(tmp_path: Path) -> None:
     with vramp(tmp_path, "replay", "last", "--speed", "100", NO_COLOR="1", COLORTERM="truecolor") as terminal:
         terminal.read_until(b"REPLAY")
         terminal.press(b"q")
-        terminal.read_rest()
-        assert terminal.wait() == 0
+        assert terminal.read_to_its_end() == 0
     assert_clean(terminal)
     # Textual's answer to NO_COLOR: every colour is a grey.
     colours = re.findall(rb"[34]8;2;(\d+);(\d+);(\d+)", terminal.seen)
@@ -70,8 +67,7 @@ def test_a_config_with_a_mistake_is_reported_before_anything_opens(tmp_path: Pat
     (tmp_path / "vramp").mkdir()
     (tmp_path / "vramp" / "config.toml").write_text('theme = "none"\n')
     with vramp(tmp_path) as terminal:
-        terminal.read_rest()
-        assert terminal.wait() == 2
+        assert terminal.read_to_its_end() == 2
     assert b"unknown theme" in terminal.seen
     assert b"\x1b[?1049h" not in terminal.seen
 
@@ -79,8 +75,7 @@ def test_a_config_with_a_mistake_is_reported_before_anything_opens(tmp_path: Pat
 def test_a_profile_without_a_word_for_its_name_is_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(f'name = ""\n{TOML}')
     with vramp(tmp_path, "mine.toml") as terminal:
-        terminal.read_rest()
-        assert terminal.wait() == 2
+        assert terminal.read_to_its_end() == 2
     assert b"vramp: mine.toml: name = ''" in terminal.seen and b"Traceback" not in terminal.seen
 
 
@@ -100,7 +95,6 @@ def test_a_closed_terminal_ends_the_run_that_the_picker_started(tmp_path: Path) 
 
 def test_a_dumb_terminal_gets_progress_lines_and_the_reason(tmp_path: Path) -> None:
     with vramp(tmp_path, "--url", NOBODY, TERM="dumb") as terminal:
-        terminal.read_rest()
-        assert terminal.wait() == 3
+        assert terminal.read_to_its_end() == 3
     assert b"no cockpit, progress lines instead: TERM=dumb" in terminal.seen
     assert b"nothing listens" in terminal.seen and b"\x1b" not in terminal.seen

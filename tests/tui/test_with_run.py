@@ -28,8 +28,7 @@ SLOTS = {"wide": 64, "narrow": 8}
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.chdir(tmp_path)
+def run() -> Run:
     words = ["server.args.startup-s=0.1", "load.duration=60s", "load.workers=1", "load.osl=32"]
     return Run(RunSettings(load_profile(PROFILE, words), where=str(PROFILE), hold_open=True))
 
@@ -143,8 +142,7 @@ async def test_every_larger_change_of_the_load(run: Run) -> None:
     assert {(stage.isl, stage.osl) for stage in run.result.stages[2:]} == {(64, 16)}
 
 
-async def test_the_server_started_anew_as_a_variant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+async def test_the_server_started_anew_as_a_variant() -> None:
     words = ["load.duration=60s", "load.workers=1", "server.args.preset=fast", "server.args.startup-s=0.1"]
     variants = {name: load_profile(PROFILE, [*words, f"server.args.max-num-seqs={n}"]) for name, n in SLOTS.items()}
     run = Run(RunSettings(variants["wide"], where=str(PROFILE), hold_open=True, variant="wide", variants=variants))

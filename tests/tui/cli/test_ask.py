@@ -13,22 +13,14 @@ from loadgen.run.ask import ask as ask_server
 from loadgen.server.vllm.client import ServerClient
 from tests.engines import NOBODY, Simulator
 from tests.run.test_optional import Server
-from tui.cli.__main__ import main
+from tests.tui.cli.commands import Said
 from tui.cli.ask import _print_part
 
 
-def ask(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(["ask", *words])
-    said = capsys.readouterr()
-    assert isinstance(ended.value.code, int)
-    return ended.value.code, said.out, said.err
-
-
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
-def test_the_answer_and_its_figures(engine: Simulator, capsys: pytest.CaptureFixture[str], endpoint: str) -> None:
+def test_the_answer_and_its_figures(engine: Simulator, said: Said, endpoint: str) -> None:
     words = ("--url", engine.url, "--endpoint", endpoint, "--max-tokens", "7", "Why \x1b[31mis\x00 it so?")
-    code, out, err = ask(capsys, *words)
+    code, out, err = said("ask", *words)
     assert code == 0
     assert len(out.split()) == 7
     figures = r"\S+, TTFT [\d.]+ ms, 7 tokens in [\d,]+ ms, TPOT [\d.]+ ms, prompt \d+ tokens, finish reason length\n"
@@ -50,24 +42,22 @@ def test_the_answer_and_its_figures(engine: Simulator, capsys: pytest.CaptureFix
         (("--url", NOBODY, "--max-tokens", "0", "hello"), 2, "0: expected a number of tokens"),
     ],
 )
-def test_refusals(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, complaint: str) -> None:
-    refused, out, err = ask(capsys, *words)
+def test_refusals(said: Said, words: tuple[str, ...], code: int, complaint: str) -> None:
+    refused, out, err = said("ask", *words)
     assert (refused, out) == (code, "")
     assert complaint in err
 
 
-def test_a_model_that_is_not_served_is_one_line(engine: Simulator, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = ask(capsys, "--url", engine.url, "--model", "nope", "hello")
+def test_a_model_that_is_not_served_is_one_line(engine: Simulator, said: Said) -> None:
+    code, out, err = said("ask", "--url", engine.url, "--model", "nope", "hello")
     assert (code, out) == (3, "")
     assert err.count("\n") == 1
     assert f"{engine.url}: nope: the prompt was refused: HTTP 404" in err
 
 
-def test_a_prompt_from_stdin(
-    engine: Simulator, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prompt_from_stdin(engine: Simulator, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     with _stdin(monkeypatch, b"a long prompt\nof two lines\n"):
-        code, out, _ = ask(capsys, "--url", engine.url, "--max-tokens", "3")
+        code, out, _ = said("ask", "--url", engine.url, "--max-tokens", "3")
     assert code == 0
     assert len(out.split()) == 3
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from loadgen.masking import MASK
 from loadgen.profile.schema import Profile
 from loadgen.store.runs import read_result
 from tests.engines import NOBODY, Simulator
-from tui.cli.__main__ import main
+from tests.tui.cli.commands import exit_code
 from tui.cli.bench import bench_parser, profile_of
 
 SMALL = ["--workers", "1", "--seed", "1"]
+bench = partial(exit_code, "bench")
 SERVER = """
 [server]
 engine = "simulator"
@@ -29,11 +31,6 @@ concurrency = 9
 [variants.slower.server.args]
 base-ms = 2
 """
-
-
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -52,51 +49,59 @@ def test_no_benchmark_sends_canaries() -> None:
         assert not made(benchmark).canary.enabled
 
 
-def bench(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(["bench", *words])
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
-
-
 def left() -> Any:
     (path,) = Path("runs").glob("*/result.json")
     return read_result(path)
 
 
-def test_serve_defaults_are_those_of_vllm() -> None:
-    profile = made("serve")
-    load = profile.load
-    assert profile.server.url == "http://127.0.0.1:8000"
-    assert (load.isl, load.osl, load.requests, load.concurrency, load.rate) == (1024, 128, 1000, [1000], [])
-    assert (load.endpoint, load.ignore_eos, load.seed) == ("completions", True, None)
+PUBLISHED = (
+    "serve --backend vllm --model openai/gpt-oss-120b --dataset-name random --random-input-len 4096 "
+    "--random-output-len 1024 --num-prompts 80 --max-concurrency 8 --ignore-eos "
+    "--percentile-metrics ttft,tpot,itl,e2el --host 127.0.0.2 --port 1234 --random-range-ratio 0"
+)
 
 
-def test_the_published_command_is_understood() -> None:
-    profile = made(
-        *"serve --backend vllm --model openai/gpt-oss-120b --dataset-name random --random-input-len 4096".split(),
-        *"--random-output-len 1024 --num-prompts 80 --max-concurrency 8 --ignore-eos".split(),
-        *"--percentile-metrics ttft,tpot,itl,e2el --host 127.0.0.2 --port 1234 --random-range-ratio 0".split(),
-    )
-    load = profile.load
-    assert (load.isl, load.osl, load.requests, load.concurrency) == (4096, 1024, 80, [8])
-    assert (profile.server.url, profile.server.model) == ("http://127.0.0.2:1234", "openai/gpt-oss-120b")
+@pytest.mark.parametrize(
+    ("words", "load"),
+    [
+        ("serve", {"isl": 1024, "osl": 128, "requests": 1000, "concurrency": [1000], "rate": []}),  # as vLLM's
+        ("serve", {"endpoint": "completions", "ignore_eos": True, "seed": None}),
+        (PUBLISHED, {"isl": 4096, "osl": 1024, "requests": 80, "concurrency": [8]}),
+        ("serve --request-rate 1,2.5 --num-prompts 9", {"rate": [1.0, 2.5], "requests": 9, "arrival": "poisson"}),
+        ("serve --request-rate inf --num-prompts 10", {"concurrency": [10], "rate": []}),
+        (
+            "serve --request-rate 2 --burstiness 0.5 --max-concurrency 4",
+            {"rate": [2.0], "arrival": "gamma:0.5", "max_concurrency": 4},
+        ),
+        (
+            "throughput --input-len 1000 --output-len 3 --random-range-ratio 0.5",
+            {"isl": "uniform:500:1500", "osl": "uniform:1:5"},
+        ),
+        (
+            "serve --dataset-name custom --dataset-path x.json",
+            {"data": "x.json", "data_format": "jsonl", "osl": "data", "ignore_eos": False},
+        ),
+        (
+            "serve --dataset-name sharegpt --dataset-path x.json --sharegpt-output-len 7 --ignore-eos",
+            {"data": "x.json", "data_format": "sharegpt", "osl": 7, "ignore_eos": True},
+        ),
+        (
+            'serve --endpoint /v1/chat/completions --extra-body {"top_k":3}',
+            {"endpoint": "chat", "extra_body": {"top_k": 3}},
+        ),
+        ("serve --backend openai-chat", {"endpoint": "chat"}),
+        ("throughput --num-prompts 50 --input-len 7", {"requests": 50, "concurrency": [50], "isl": 7, "osl": 128}),
+    ],
+)
+def test_options_become_a_load(words: str, load: dict[str, Any]) -> None:
+    found = made(*words.split()).load
+    assert {name: getattr(found, name) for name in load} == load
 
 
-def test_rates_are_an_open_loop() -> None:
-    load = made("serve", "--request-rate", "1,2.5", "--num-prompts", "10").load
-    assert (load.rate, load.requests, load.arrival) == ([1.0, 2.5], 10, "poisson")
-    assert made("serve", "--request-rate", "inf", "--num-prompts", "10").load.concurrency == [10]
-
-
-def test_an_open_loop_can_be_bursty_and_bounded() -> None:
-    load = made("serve", "--request-rate", "2", "--burstiness", "0.5", "--max-concurrency", "4").load
-    assert (load.rate, load.arrival, load.max_concurrency) == ([2.0], "gamma:0.5", 4)
-
-
-def test_lengths_vary_as_far_as_vllm_draws_them() -> None:
-    load = made("throughput", "--input-len", "1000", "--output-len", "3", "--random-range-ratio", "0.5").load
-    assert (load.isl, load.osl) == ("uniform:500:1500", "uniform:1:5")
+def test_the_server_is_that_of_the_options() -> None:
+    assert made("serve").server.url == "http://127.0.0.1:8000"
+    server = made(*PUBLISHED.split()).server
+    assert (server.url, server.model) == ("http://127.0.0.2:1234", "openai/gpt-oss-120b")
 
 
 def test_a_prefix_comes_on_top_of_the_input() -> None:
@@ -105,23 +110,8 @@ def test_a_prefix_comes_on_top_of_the_input() -> None:
     assert (load.isl, load.prefix.share, load.prefix.count) == (400, 0.25, 1)
 
 
-@pytest.mark.parametrize(("name", "form"), [("sharegpt", "sharegpt"), ("custom", "jsonl")])
-def test_a_dataset_says_how_long_answers_are(name: str, form: str) -> None:
-    words = ["serve", "--dataset-name", name, "--dataset-path", "x.json"]
-    load = made(*words).load
-    assert (load.data, load.data_format, load.osl, load.ignore_eos) == ("x.json", form, "data", False)
-    load = made(*words, "--sharegpt-output-len", "7", "--ignore-eos").load
-    assert (load.osl, load.ignore_eos) == (7, True)
-
-
 def test_goodput_is_a_limit_for_each_stream() -> None:
     assert made("serve", "--goodput", "ttft:500", "e2el:2000").slo.limits_ms == {"ttft": 500.0, "e2e": 2000.0}
-
-
-def test_endpoint_and_body() -> None:
-    load = made("serve", "--endpoint", "/v1/chat/completions", "--extra-body", '{"top_k": 3}').load
-    assert (load.endpoint, load.extra_body) == ("chat", {"top_k": 3})
-    assert made("serve", "--backend", "openai-chat").load.endpoint == "chat"
 
 
 def test_latency_is_one_batch_after_the_other() -> None:
@@ -129,11 +119,6 @@ def test_latency_is_one_batch_after_the_other() -> None:
     stages = [(stage.label, stage.concurrency, stage.requests) for stage in profile.stages]
     assert stages == [("warm-up 1", 4, 4), ("iteration 1", 4, 4), ("iteration 2", 4, 4)]
     assert (profile.load.isl, profile.load.osl) == (32, 128)
-
-
-def test_throughput_is_all_at_once() -> None:
-    load = made("throughput", "--num-prompts", "50", "--input-len", "7").load
-    assert (load.requests, load.concurrency, load.isl, load.osl) == (50, [50], 7, 128)
 
 
 def test_a_profile_gives_the_server_and_not_the_load(server: str) -> None:

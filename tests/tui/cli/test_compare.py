@@ -1,33 +1,23 @@
 """`vramp compare` and `vramp baseline`: words, exit codes, and a run next to its baseline on the simulator."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from loadgen.store.runs import read_result, write_result
 from tests.metrics.served import run_of, served
-from tui.cli.__main__ import main
+from tests.tui.cli.commands import exit_code as vramp
+from tests.tui.cli.commands import on_a_full_disk
 
 
 @pytest.fixture(autouse=True)
 def two_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     write_result(run_of(served(1)), Path("a.json"))
     write_result(run_of(served(2, scale=1.2)), Path("slow.json"))
     write_result(run_of(served(2, osl=1024)), Path("long.json"))
-
-
-def vramp(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
 
 
 def test_everything_against_the_first(capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,10 +169,7 @@ def test_results_of_other_tools_are_compared_and_their_definitions_reported(caps
 
 def test_a_gate_holds_though_nobody_can_take_its_table() -> None:
     words = ["compare", "a.json", "slow.json", "--fail-if", "tpot_mean>+10%", "--junit", "tests.xml"]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-    with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "tui.cli", *words]
-        done = subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    done = on_a_full_disk(*words)
     unwritten, broken = done.stderr.splitlines()
     assert done.returncode == 1
     assert unwritten == "vramp: standard output cannot be written: No space left on device"

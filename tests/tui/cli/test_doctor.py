@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,17 +10,9 @@ import pytest
 from loadgen.telemetry.capture import read_capture
 from loadgen.telemetry.examine import Pace
 from tests.c_library import build_library
-from tui.cli.__main__ import main
+from tests.tui.cli.commands import Said, start
 
 _NVML = Path(__file__).parents[2] / "telemetry" / "nvml_stub" / "nvml_stub.c"
-
-
-def doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", *words])
-    assert isinstance(ended.value.code, int)
-    reported = capsys.readouterr()
-    return ended.value.code, reported.out, reported.err
 
 
 @pytest.fixture
@@ -39,14 +29,12 @@ def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_capture_is_left_and_keeps_no_secret(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_capture_is_left_and_keeps_no_secret(tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROCM_API_KEY", "sesame")
     monkeypatch.setenv("HF_TOKEN", "sesame")
     monkeypatch.setenv("HSA_PROXY", "http://me:sesame@there/")
     path = tmp_path / "capture.jsonl"
-    code, out, err = doctor(capsys, "--telemetry", "sim", "--dump", str(path))
+    code, out, err = said("doctor", "--telemetry", "sim", "--dump", str(path))
     assert code == 0
     assert out.endswith("\nsim: 8 GPUs measured with sim\n")
     assert err == f"capture: {path}\n"
@@ -57,8 +45,8 @@ def test_a_capture_is_left_and_keeps_no_secret(
 
 
 @pytest.mark.usefixtures("quick", "nvml")
-def test_json_of_a_box_with_nvidia_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = doctor(capsys, "--json", "--telemetry", "nvml", "--dump", str(tmp_path / "capture"))
+def test_json_of_a_box_with_nvidia_gpus(tmp_path: Path, said: Said) -> None:
+    code, out, _ = said("doctor", "--json", "--telemetry", "nvml", "--dump", str(tmp_path / "capture"))
     (tried,) = json.loads(out)["tried"]
     assert (code, tried["vendor"], tried["failure"], tried["meta"]["cuda"]) == (0, "nvidia", None, "12.8")
     assert [exam["gpu"]["name"] for exam in tried["gpus"]] == ["NVIDIA H100 80GB HBM3"] * 2
@@ -66,11 +54,9 @@ def test_json_of_a_box_with_nvidia_gpus(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.usefixtures("nvml")
-def test_a_driver_that_is_not_loaded_is_exit_code_1(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_is_not_loaded_is_exit_code_1(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NVML_STUB", "status 9")
-    code, out, _ = doctor(capsys, "--telemetry", "nvml")
+    code, out, _ = said("doctor", "--telemetry", "nvml")
     assert code == 1
     assert "nvidia: nvml: fails: " in out
     assert "driver" in out
@@ -78,47 +64,33 @@ def test_a_driver_that_is_not_loaded_is_exit_code_1(
 
 
 @pytest.mark.parametrize("place", ["", "no/such/folder/capture"])
-def test_a_capture_that_could_not_be_written_is_a_mistake_of_usage(
-    tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = doctor(capsys, "--telemetry", "sim", "--dump", str(tmp_path / place))
+def test_a_capture_that_could_not_be_written_is_a_mistake_of_usage(tmp_path: Path, place: str, said: Said) -> None:
+    code, out, err = said("doctor", "--telemetry", "sim", "--dump", str(tmp_path / place))
     assert (code, out) == (2, "")
     assert err.startswith(f"vramp: --dump {tmp_path / place}: ")
 
 
-def test_an_unknown_telemetry_mode_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = doctor(capsys, "--telemetry", "magic")
+def test_an_unknown_telemetry_mode_is_refused(said: Said) -> None:
+    code, _, err = said("doctor", "--telemetry", "magic")
     assert code == 2
     assert "amd-sysfs" in err
 
 
 def test_interrupted(tmp_path: Path) -> None:
     """A library that hangs is waited for; Ctrl-C is not made to wait."""
-    words = [
-        sys.executable,
-        "-m",
-        "tui.cli.__main__",
-        "doctor",
-        "--telemetry",
-        "sim",
-        "--dump",
-        str(tmp_path / "capture"),
-    ]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+    words = ["--telemetry", "sim", "--dump", str(tmp_path / "capture")]
+    with start(tmp_path, "doctor", *words, environment={"TMPDIR": str(tmp_path)}) as child:
         while not any(tmp_path.glob("vramp-doctor-*/1.log")):  # the candidate has been started
             assert child.poll() is None
         child.send_signal(signal.SIGINT)
         out, err = child.communicate(timeout=60)
-    assert (child.returncode, out, err) == (130, b"", b"")
+    assert (child.returncode, out, err) == (130, "", "")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_takes_one_way_or_a_capture(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["run", "simulator", "--telemetry", "off", "--replay-telemetry", "capture"])
-    assert ended.value.code == 2
-    assert "not allowed with argument" in capsys.readouterr().err
+def test_a_run_takes_one_way_or_a_capture(said: Said) -> None:
+    code, _, err = said("run", "simulator", "--telemetry", "off", "--replay-telemetry", "capture")
+    assert code == 2 and "not allowed with argument" in err
 
 
 @pytest.fixture
@@ -143,9 +115,9 @@ def nccl(busbw: float) -> str:
 
 
 @pytest.mark.usefixtures("quick", "nvml")
-def test_a_probe_below_its_criterion_is_exit_code_1(capsys: pytest.CaptureFixture[str], tools: Path) -> None:
+def test_a_probe_below_its_criterion_is_exit_code_1(said: Said, tools: Path) -> None:
     install(tools, "all_reduce_perf", nccl(120.0))
-    code, out, err = doctor(capsys, "--telemetry", "nvml", "--probe", "nccl,rccl,dcgm")
+    code, out, err = said("doctor", "--telemetry", "nvml", "--probe", "nccl,rccl,dcgm")
     assert code == 1
     assert "probe nccl: fail" in out
     assert "all_reduce busbw at 16 GiB 120 GB/s, at least 300 GB/s (Azure/ai-infrastructure-on-azure" in out
@@ -155,23 +127,19 @@ def test_a_probe_below_its_criterion_is_exit_code_1(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.usefixtures("quick", "nvml")
-def test_a_probe_that_passes_is_in_the_json_with_its_output_kept(
-    capsys: pytest.CaptureFixture[str], tools: Path
-) -> None:
+def test_a_probe_that_passes_is_in_the_json_with_its_output_kept(said: Said, tools: Path) -> None:
     install(tools, "all_reduce_perf", nccl(450.0))
-    code, out, _ = doctor(capsys, "--telemetry", "nvml", "--probe", "nccl", "--json")
+    code, out, _ = said("doctor", "--telemetry", "nvml", "--probe", "nccl", "--json")
     [result] = json.loads(out)["probes"]
     assert (code, result["state"], result["figures"][1]["value"]) == (0, "pass", 450.0)
     assert Path(result["output_path"]).read_text() == nccl(450.0) + "\n"
 
 
 @pytest.mark.usefixtures("quick", "nvml")
-def test_probes_are_refused_while_gpus_are_in_use(
-    capsys: pytest.CaptureFixture[str], tools: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_probes_are_refused_while_gpus_are_in_use(said: Said, tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tools, "all_reduce_perf", "must not run")
     monkeypatch.setenv("NVML_STUB", "busy")
-    code, out, err = doctor(capsys, "--telemetry", "nvml", "--probe", "all")
+    code, out, err = said("doctor", "--telemetry", "nvml", "--probe", "all")
     assert (code, out) == (2, "")
     assert "the GPUs are in use: gpu 0: python4000 (pid 4000); gpu 1:" in err
 
@@ -181,16 +149,14 @@ def test_probes_are_refused_while_gpus_are_in_use(
     [("127.0.0.1:9", "", 2, "is no URL"), ("http://127.0.0.1:9", "/proc/none", 1, "XDG_STATE_HOME names another")],
 )
 def test_evidence_that_cannot_be_taken_has_a_message(
-    url: str, state: str, code: int, words: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    url: str, state: str, code: int, words: str, monkeypatch: pytest.MonkeyPatch, said: Said
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", state)
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", "--evidence", url])
-    assert ended.value.code == code
-    assert words in capfd.readouterr().err
+    done = said("doctor", "--evidence", url)
+    assert done.code == code and words in done.err
 
 
-def test_an_unknown_probe_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = doctor(capsys, "--probe", "nccl,magic")
+def test_an_unknown_probe_is_refused(said: Said) -> None:
+    code, _, err = said("doctor", "--probe", "nccl,magic")
     assert code == 2
     assert "magic is no probe; all, or of rccl, nccl," in err

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.tui.cli.test_main import ENVIRONMENT, start, wait_for
+from tests.tui.cli.commands import start, wait_for
 
 LOAD = ["--isl", "16", "--osl", "8", "--workers", "1", "--concurrency", "2", "--duration", "60s"]
 
@@ -24,7 +24,7 @@ def open_to_others(*folders: Path) -> Iterator[str]:
 
 def test_a_run_is_open_to_its_owner_alone(tmp_path: Path) -> None:
     homes = {name: str(tmp_path / name) for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME")}
-    with start(tmp_path, "run", "simulator", "--metrics-port", "0", *LOAD, environment=ENVIRONMENT | homes) as process:
+    with start(tmp_path, "run", "simulator", "--metrics-port", "0", *LOAD, environment=homes) as process:
         wait_for(process, "stage 1")
         tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
         sockets = [each for one in tree for each in one.net_connections("inet") if each.status == psutil.CONN_LISTEN]

@@ -8,67 +8,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 import pytest
 
 from loadgen.build import version_words
 from tests.engines import NOBODY, Simulator
+from tests.tui.cli.commands import ROOT, SMALL, Said, on_a_full_disk, start, vramp, wait_for
 from tui.catalog import find_profile
-from tui.cli.__main__ import main
-
-VRAMP = [sys.executable, "-m", "tui.cli"]
-SMALL = ["--isl", "16", "--osl", "8", "--workers", "1"]
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-
-
-def vramp(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [*VRAMP, *words], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False
-    )
-
-
-def start(folder: Path, *words: str, environment: dict[str, str] = ENVIRONMENT) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [*VRAMP, *words], cwd=folder, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-
-
-class Done(NamedTuple):
-    """How a command ended, and what it said."""
-
-    code: int
-    out: str
-    err: str
-
-
-Said = Callable[..., Done]
-
-
-@pytest.fixture
-def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Said:
-    """A command in this process, in the folder of the test: a process of its own takes a second to start."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> Done:
-        with pytest.raises(SystemExit) as ended:
-            main(words)
-        assert isinstance(ended.value.code, int)
-        return Done(ended.value.code, *capfd.readouterr())
-
-    return run
-
-
-def wait_for(process: "subprocess.Popen[str]", words: str) -> None:
-    assert process.stderr is not None
-    for line in process.stderr:
-        if words in line:
-            return
-    raise AssertionError(f"never said {words!r}")
-
 
 HEAVY = "{'textual', 'rich', 'pydantic', 'numpy', 'httpx', 'uvloop', 'hdrh', 'asyncio'}"
 
@@ -76,7 +24,13 @@ HEAVY = "{'textual', 'rich', 'pydantic', 'numpy', 'httpx', 'uvloop', 'hdrh', 'as
 def imported(code: str, among: str) -> str:
     """Which of some modules a piece of code imports, in a process of its own."""
     script = f"{code}\nimport sys\nprint(sorted({among} & set(sys.modules)), file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stderr.strip()
 
 
@@ -180,14 +134,9 @@ def test_unwritable_folder_is_reported_before_the_start(tmp_path: Path, said: Sa
 
 def test_a_full_disk_costs_the_file_and_not_the_run(engine: Simulator, tmp_path: Path) -> None:
     """The size of a file is limited instead of a disk: the same error at the same calls."""
-    done = subprocess.run(
-        [*VRAMP, "run", "--url", engine.url, "--concurrency", "4", "--requests", "40", *SMALL],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    done = vramp(
+        tmp_path,
+        *("run", "--url", engine.url, "--concurrency", "4", "--requests", "40", *SMALL),
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)),
     )
     assert done.returncode == 1
@@ -282,89 +231,59 @@ def caught(pid: int, number: signal.Signals) -> bool:
     return bool(int(mask, 16) >> (number - 1) & 1)
 
 
-def test_a_profile_is_found_by_path_or_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_profile_is_found_by_path_or_by_name() -> None:
     assert find_profile("simulator").name == "simulator.toml"
     assert find_profile("simulator").exists()
     assert find_profile("x/y.toml") == Path("x/y.toml")
 
 
-def test_simulate_runs_the_engine_alone() -> None:
-    with subprocess.Popen(
-        [*VRAMP, "simulate", "--preset", "fast", "--port", "0"], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
-    ) as process:
+def test_simulate_runs_the_engine_alone(tmp_path: Path) -> None:
+    with start(tmp_path, "simulate", "--preset", "fast", "--port", "0") as process:
         wait_for(process, "Starting vLLM server on http://127.0.0.1:")
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=20)
     assert process.returncode == 0
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["--version"])
-    assert end.value.code == 0
-    assert capsys.readouterr().out == f"vramp {version_words()}\n"
+def test_version(said: Said) -> None:
+    assert said("--version")[:2] == (0, f"vramp {version_words()}\n")
 
 
 def test_a_full_disk_for_stdout_is_one_line_and_no_traceback(tmp_path: Path) -> None:
-    with Path("/dev/full").open("w") as full:
-        process = subprocess.run(
-            [*VRAMP, "baseline", "list"],
-            cwd=tmp_path,
-            env=_with_a_baseline(tmp_path),
-            stdout=full,
-            stderr=subprocess.PIPE,
-            timeout=60,
-        )
-    assert process.stderr.decode() == "vramp: standard output cannot be written: No space left on device\n"
-    assert process.returncode == 1
+    done = on_a_full_disk("baseline", "list", environment=_with_a_baseline(tmp_path))
+    assert done.stderr == "vramp: standard output cannot be written: No space left on device\n"
+    assert done.returncode == 1
 
 
 def test_without_standard_streams_no_file_takes_their_place(tmp_path: Path) -> None:
-    process = subprocess.run(
-        ["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *VRAMP, "baseline", "list"],
-        cwd=tmp_path,
-        env=_with_a_baseline(tmp_path),
-        timeout=60,
-    )
-    assert process.returncode == 0
+    closed = 'exec "$@" <&- >&- 2>&-'
+    done = vramp(tmp_path, "baseline", "list", shell=closed, environment=_with_a_baseline(tmp_path))
+    assert done.returncode == 0
 
 
 def _with_a_baseline(folder: Path) -> dict[str, str]:
     kept = folder / "vramp/baselines"
     kept.mkdir(parents=True)
     (kept / "old.json").write_text("no result")
-    return ENVIRONMENT | {"XDG_STATE_HOME": str(folder)}
+    return {"XDG_STATE_HOME": str(folder)}
 
 
 @pytest.mark.parametrize(
     "words", [["web", "simulator", "--port", "99999"], ["bench", "serve", "--port", "-1"], ["web", "--port", "x"]]
 )
-def test_a_port_that_cannot_be_is_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(words)
-    assert "--port" in capsys.readouterr().err
+def test_a_port_that_cannot_be_is_usage(words: list[str], said: Said) -> None:
+    done = said(*words)
+    assert done.code == 2 and "--port" in done.err
 
 
-def test_a_name_too_long_for_a_result_is_reported_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match="2"):
-        main(["run", "simulator", "--json", "x" * 300])
-    assert "the result cannot be written there: File name too long; nothing was started" in capsys.readouterr().err
+def test_a_name_too_long_for_a_result_is_reported_before_anything_starts(said: Said) -> None:
+    done = said("run", "simulator", "--json", "x" * 300)
+    assert done.code == 2
+    assert "the result cannot be written there: File name too long; nothing was started" in done.err
 
 
 def test_a_folder_that_is_gone_is_reported(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
-    process = subprocess.run(
-        ["/bin/sh", "-c", 'cd gone && rmdir ../gone && exec "$@"', "sh", *VRAMP, "report", "last"],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert process.stderr == "vramp: the current folder no longer exists: change to another\n"
-    assert process.returncode == 2
+    done = vramp(tmp_path, "report", "last", shell='cd gone && rmdir ../gone && exec "$@"')
+    assert done.stderr == "vramp: the current folder no longer exists: change to another\n"
+    assert done.returncode == 2

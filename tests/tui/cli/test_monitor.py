@@ -15,8 +15,7 @@ from loadgen.schema.snapshot import Snapshot
 from loadgen.server.process.ports import driver_of, owner_of
 from tests.engines import MANAGED, NOBODY, Simulator, profile
 from tests.run.driving import finish, in_turn, run_of
-from tests.tui.cli.test_main import SMALL, start, vramp, wait_for
-from tui.cli.__main__ import main
+from tests.tui.cli.commands import SMALL, Said, start, vramp, wait_for
 from tui.cli.options import INTERRUPTED, profile_from
 from tui.cli.run import _monitor_document, monitor_parser
 
@@ -46,10 +45,7 @@ def test_it_sees_the_load_that_another_vramp_sends(engine: Simulator, tmp_path: 
         assert stage["engine"]["generation_tokens"] > 0
 
 
-async def test_server_owner_without_load_lets_another_run_drive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+async def test_server_owner_without_load_lets_another_run_drive(tmp_path: Path, said: Said) -> None:
     monitor = run_of(profile(MANAGED, load={"concurrency": 0, "requests": None}))
     drivers: list[subprocess.Popen[str]] = []
     seen: list[float] = []
@@ -69,10 +65,8 @@ async def test_server_owner_without_load_lets_another_run_drive(
 
     def another_drives(_: Run) -> None:
         url, port = address()
-        with pytest.raises(SystemExit) as refused:
-            main(["stop", port])
-        assert refused.value.code == 3
-        assert f"the server on port {port} is run by a vramp (pid " in capfd.readouterr().err
+        refused = said("stop", port)
+        assert refused.code == 3 and f"the server on port {port} is run by a vramp (pid " in refused.err
         words = ("--concurrency", "2", "--duration", "1m", "--json", "driven.json")
         drivers.append(start(tmp_path, "run", "--url", url, *words, *SMALL))
 
@@ -127,19 +121,9 @@ async def test_server_owner_without_load_lets_another_run_drive(
         (["--telemetry", "sim"], 2, 'telemetry "sim" needs the simulator'),
     ],
 )
-def test_mistakes_have_a_message_and_an_exit_code(
-    words: list[str],
-    code: int,
-    reported: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(["monitor", *words])
-    assert ended.value.code == code
-    assert reported in capfd.readouterr().err
+def test_mistakes_have_a_message_and_an_exit_code(words: list[str], code: int, reported: str, said: Said) -> None:
+    done = said("monitor", *words)
+    assert done.code == code and reported in done.err
 
 
 def test_a_profile_brings_its_server_and_what_it_would_send_but_no_load() -> None:
@@ -150,15 +134,10 @@ def test_a_profile_brings_its_server_and_what_it_would_send_but_no_load() -> Non
     assert (parts.load.concurrency, parts.load.rate, parts.plan.every) == ([0], [], 10.0)
 
 
-def test_a_duration_and_a_metrics_port(
-    engine: Simulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(["monitor", engine.url, "--duration", "1s", "--metrics-port", "0", "--json", "o.json"])
-    reported = capfd.readouterr().err
-    assert ended.value.code == 0, reported
-    assert "metrics: http://127.0.0.1:" in reported
+def test_a_duration_and_a_metrics_port(engine: Simulator, tmp_path: Path, said: Said) -> None:
+    done = said("monitor", engine.url, "--duration", "1s", "--metrics-port", "0", "--json", "o.json")
+    assert done.code == 0, done.err
+    assert "metrics: http://127.0.0.1:" in done.err
     assert msgspec.json.decode((tmp_path / "o.json").read_bytes(), type=Result).kind == "monitor"
     assert engine.truth()["requests"]["received"] == 0
 

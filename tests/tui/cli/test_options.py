@@ -68,10 +68,7 @@ def test_no_variants_no_choice(tmp_path: Path, path: str) -> None:
     ],
 )
 @pytest.mark.parametrize("variant", [None, "other"])
-def test_load_requested_by_name_takes_the_place_of_every_plan(
-    tables: str, variant: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_load_requested_by_name_takes_the_place_of_every_plan(tables: str, variant: str | None, tmp_path: Path) -> None:
     prefix, words = ("", []) if variant is None else (f"variants.{variant}.", ["--variant", variant])
     file = tmp_path / "planned.toml"
     file.write_text(f'server.engine = "simulator"\n{tables.replace("{}", prefix)}\n')

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,15 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.server.fakes import wait_until
-from tests.tui.cli.test_main import ENVIRONMENT
+from tests.tui.cli.commands import start
 from tests.tui.cli.test_terminal import TOML
 
 
 @contextmanager
-def run_into(stderr: int, folder: Path, length: str) -> Iterator[subprocess.Popen[bytes]]:
+def run_into(stderr: int, folder: Path, length: str) -> Iterator[subprocess.Popen[str]]:
     (folder / "p.toml").write_text(TOML.replace("duration = '60s'", length))
-    command = [sys.executable, "-m", "tui.cli", "run", "p.toml", "--json", "o.json"]
-    process = subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=stderr)
+    process = start(folder, "run", "p.toml", "--json", "o.json", stdout=subprocess.DEVNULL, stderr=stderr)
     os.close(stderr)
     with process:
         yield process

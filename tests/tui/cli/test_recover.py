@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,14 +13,10 @@ from loadgen.schema.journal import RunStarted, Ticked
 from loadgen.store.journal import read_journal
 from loadgen.store.runs import find_run, open_result, read_result, was_killed
 from tests.engines import simulator
-from tui.cli.__main__ import main
+from tests.tui.cli.commands import SMALL, exit_code, start
 
-ENDLESS = ["--isl", "16", "--osl", "8", "--workers", "1", "--concurrency", "4", "--duration", "60s", "--warmup", "0"]
-
-
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+ENDLESS = [*SMALL, "--concurrency", "4", "--duration", "60s", "--warmup", "0"]
+recover = partial(exit_code, "recover")
 
 
 def ticked(folder: Path) -> list[Ticked]:
@@ -46,22 +40,9 @@ def began_s(folder: Path) -> float:
     return begun.monotonic_s
 
 
-def recover(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(["recover", *words])
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
-
-
 def test_a_killed_run_has_everything_but_its_last_second(capsys: pytest.CaptureFixture[str]) -> None:
     with simulator() as server:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tui.cli", "run", "--url", server.url, *ENDLESS],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
-        )
+        process = start(Path(), "run", "--url", server.url, *ENDLESS)
         assert process.stderr is not None
         process.stderr.readline()
         folder = find_run("last")
@@ -72,8 +53,7 @@ def test_a_killed_run_has_everything_but_its_last_second(capsys: pytest.CaptureF
         assert recover("last") == 1
         assert "this run is still running" in capsys.readouterr().err
         process.send_signal(signal.SIGKILL)
-        process.wait(timeout=10)
-        process.stderr.close()
+        process.communicate()
         assert was_killed(folder)
         assert recover("last") == 0
     printed = capsys.readouterr()

@@ -3,22 +3,17 @@
 import json
 import subprocess
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from loadgen.profile.document import build_profile
 from tests.store.foreign.test_read import FILES, NAMES
-from tui.cli.__main__ import main
+from tests.tui.cli.commands import exit_code
 
+vramp = partial(exit_code, "reference")
 PROFILE = '[server]\nengine = "attach"\nurl = "http://127.0.0.1:1"\nmodel = "some/model"\n'
-
-
-def vramp(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(["reference", *words])
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
 
 
 def appended(text: str) -> dict[str, object]:
@@ -86,11 +81,8 @@ def test_what_cannot_be_one_is_said(
     words: list[str],
     code: int,
     message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     text = (FILES / "inferencex_rows.json").read_text()
     one, other = json.loads(text)
     ramp = json.loads((FILES / "vllm_bench_0.6.json").read_text()) | {"ramp_up_strategy": "linear"}

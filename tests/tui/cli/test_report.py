@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -15,9 +16,10 @@ from loadgen.store.runs import write_result
 from tests.report.test_assessment import at
 from tests.report.test_text import result
 from tests.store.test_stream_rows import FAILED, ROW
-from tui.cli.__main__ import main
+from tests.tui.cli.commands import exit_code
 
 NAME = "20260101T000000Z-box"
+report = partial(exit_code, "report")
 
 
 def write(path: str, *stages: StageResult) -> None:
@@ -25,16 +27,8 @@ def write(path: str, *stages: StageResult) -> None:
 
 
 @pytest.fixture(autouse=True)
-def in_a_folder_with_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def a_run() -> None:
     write(f"runs/{NAME}/result.json", at(2, 500.0), at(4, 900.0, index=1))
-
-
-def report(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(["report", *words])
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
 
 
 def test_the_table_by_any_name_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:

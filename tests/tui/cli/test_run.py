@@ -3,8 +3,6 @@
 import os
 import re
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree as xml
@@ -12,21 +10,8 @@ from xml.etree import ElementTree as xml
 import pytest
 
 from tests.engines import Simulator
-from tui.cli.__main__ import main
-
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-
-
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def vramp(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
+from tests.tui.cli.commands import exit_code as vramp
+from tests.tui.cli.commands import vramp as run
 
 
 def small(engine: Simulator) -> list[str]:
@@ -78,9 +63,8 @@ def full() -> int:
 def test_an_outcome_does_not_hang_on_who_reads_it(
     engine: Simulator, stdout: Callable[[], int], limit: str, code: int
 ) -> None:
-    command = [sys.executable, "-m", "tui.cli", *small(engine), "--slo", limit, "--junit", "tests.xml"]
     with os.fdopen(stdout(), "wb") as out:
-        done = subprocess.run(command, env=ENVIRONMENT, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
+        done = run(Path(), *small(engine), "--slo", limit, "--junit", "tests.xml", stdout=out)
     assert done.returncode == code, done.stderr
     assert ("limits missed: ttft_p99" in done.stderr) == ("0.001" in limit)
     assert ("standard output cannot be written" in done.stderr) == (stdout is full)
@@ -89,8 +73,7 @@ def test_an_outcome_does_not_hang_on_who_reads_it(
 
 def test_a_locale_that_does_not_have_a_character_gets_it_by_number(engine: Simulator) -> None:
     Path("p.toml").write_text(f"[server]\nengine = 'attach'\nurl = '{engine.url}'\n[[stages]]\nlabel = 'naïve'\n")
-    command = [sys.executable, "-m", "tui.cli", "run", "p.toml", "--isl", "16", "--osl", "4", "--requests", "10"]
-    env = ENVIRONMENT | {"PYTHONIOENCODING": "ascii:strict"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    environment = {"PYTHONIOENCODING": "ascii:strict"}
+    done = run(Path(), *"run p.toml --isl 16 --osl 4 --requests 10".split(), environment=environment)
     assert done.returncode == 0, done.stderr
     assert "na\\xefve" in done.stdout

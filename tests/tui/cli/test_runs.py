@@ -1,6 +1,7 @@
 """`vramp runs`: the list, its filters, trends, and exit codes."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -8,14 +9,14 @@ import pytest
 
 from loadgen.store.runs import write_result
 from tests.metrics.served import run_of, served
-from tui.cli.__main__ import main
+from tests.tui.cli.commands import exit_code
 
+vramp = partial(exit_code, "runs")
 VERSIONS = ("0.30.0", "0.30.0", "0.31.0", "0.31.2+rocm", "0.310.0")
 
 
 @pytest.fixture(autouse=True)
 def five_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for number, version in enumerate(VERSIONS):
         environment = {"engine": "vllm", "model": "openai/gpt-oss-120b", "vllm_version": version, "cpu": "AMD EPYC"}
@@ -28,13 +29,6 @@ def five_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         folder = Path(f"runs/2026010{number + 1}T000000Z-first")
         folder.mkdir(parents=True)
         write_result(result, folder / "result.json")
-
-
-def vramp(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(["runs", *words])
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
 
 
 def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[int]:

@@ -1,14 +1,12 @@
 """`vramp run --plain-events`: sentences, each said once; and a real run, heard up to its exit code."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 
 from loadgen.schema.finding import Verdict
 from loadgen.schema.snapshot import Snapshot
-from tests.tui.cli.test_main import ENVIRONMENT
+from tests.tui.cli.commands import vramp
 from tests.tui.cli.test_terminal import TOML
 from tests.tui.scripted import running, starting, with_gpus
 from tui.cli.spoken import Spoken
@@ -78,8 +76,7 @@ def test_a_real_run_is_heard_from_start_to_exit_code(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(
         TOML.replace("concurrency = 2\nduration = '60s'", "concurrency = [2, 4]\nrequests = 8")
     )
-    command = [sys.executable, "-m", "tui.cli", "run", "p.toml", "--plain-events"]
-    ended = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT | {"TERM": "dumb"}, capture_output=True, text=True)
+    ended = vramp(tmp_path, "run", "p.toml", "--plain-events")
     lines = ended.stderr.splitlines()
     assert ended.returncode == 0, ended.stderr
     assert "Stage 2 of 2 begins: 4 streams held open, 16 input and 8 output tokens a request." in lines

@@ -5,6 +5,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -13,29 +14,21 @@ import pytest
 from loadgen.server.process.records import list_servers
 from loadgen.server.process.tree import lives
 from tests.server.fakes import sleeping, write_record
-from tui.cli.__main__ import main
+from tests.tui.cli.commands import SMALL, exit_code, vramp
 
+stop = partial(exit_code, "stop")
 LEAVING = ["--set", "server.on_exit=leave", "--set", "server.args.startup-s=0"]
-SMALL = ["--isl", "16", "--osl", "8", "--workers", "1", "--concurrency", "1", "--requests", "2"]
+FEW = [*SMALL, "--concurrency", "1", "--requests", "2"]
 
 
 @pytest.fixture
-def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[str]:
+def left(capfd: pytest.CaptureFixture[str]) -> Iterator[str]:
     """A simulator that `vramp run` has left running; its URL."""
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match="0"):
-        main(["run", "simulator", *LEAVING, *SMALL])
+    assert exit_code("run", "simulator", *LEAVING, *FEW) == 0
     (record,) = list_servers()
     assert f"left running at {record.url}; `vramp stop {record.port}` ends it" in capfd.readouterr().err
     yield record.url
     assert list_servers() == []
-
-
-def stop(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(["stop", *words])
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
 
 
 def test_stop_without_a_port_ends_the_only_server(left: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +94,7 @@ def test_a_full_disk_is_no_reason_not_to_stop(tmp_path: Path) -> None:
         pytest.skip("this user may not mount a small disk of his own (unprivileged user namespaces)")
     disk = tmp_path / "disk"
     disk.mkdir()
-    words = ["unshare", "-rm", sys.executable, "-c", ON_A_FULL_DISK, str(disk), *LEAVING, *SMALL]
+    words = ["unshare", "-rm", sys.executable, "-c", ON_A_FULL_DISK, str(disk), *LEAVING, *FEW]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     listed, stopped = done.stdout.splitlines()
@@ -116,22 +109,18 @@ def write_nothing() -> None:
 
 @pytest.mark.usefixtures("left")
 def test_stopping_all_writes_no_file() -> None:
-    command = [sys.executable, "-m", "tui.cli", "stop", "--all"]
-    done = subprocess.run(command, preexec_fn=write_nothing, capture_output=True, text=True, timeout=60, check=False)
+    done = vramp(Path(), "stop", "--all", preexec_fn=write_nothing)
     assert done.returncode == 0, done.stderr
     assert "no process left" in done.stderr
 
 
-def test_leftovers_of_a_killed_vramp_are_ended(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_leftovers_of_a_killed_vramp_are_ended(capsys: pytest.CaptureFixture[str]) -> None:
     with sleeping() as process:
         write_record(8000, server=process, tree=[process])
         assert stop("--list") == 0
         words = f"left behind by a vramp that was killed: pid {process.pid} (sleep)"
         assert words in capsys.readouterr().out
-        with pytest.raises(SystemExit):
-            main(["check", "simulator"])
+        exit_code("check", "simulator")
         assert capsys.readouterr().out.startswith("warns  orphaned-server: left behind on port 8000, profile p: ")
         assert lives(process)
         assert stop() == 0

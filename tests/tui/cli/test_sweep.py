@@ -1,18 +1,16 @@
 """`vramp sweep` on simulators: one table, a variant that fails, Ctrl-C, and going on."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from loadgen.run.sweep import read_sweep
-from tui.cli.__main__ import main
+from tests.tui.cli.commands import exit_code, on_a_full_disk, start, wait_for
 
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+sweep = partial(exit_code, "sweep")
 PROFILE = """
 [server]
 engine = "simulator"
@@ -36,16 +34,8 @@ hang-startup = true
 
 
 @pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def box() -> None:
     Path("box.toml").write_text(PROFILE)
-
-
-def sweep(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(["sweep", *words])
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
 
 
 def folder() -> Path:
@@ -122,20 +112,11 @@ def test_limits_that_a_variant_missed_count_when_the_sweep_goes_on() -> None:
 
 
 def test_ctrl_c_keeps_what_there_is(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tui.cli", "sweep", "box.toml", "--variants", "plain,endless,slow"]
-    with subprocess.Popen(
-        [*command, "--concurrency", "1"], env=ENVIRONMENT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stderr is not None and process.stdout is not None
-        for line in process.stderr:
-            if "variant 2 of 3: endless" in line:
-                break
-        for line in process.stderr:
-            if "server starting" in line:
-                break
+    with start(tmp_path, "sweep", "box.toml", "--variants", "plain,endless,slow", "--concurrency", "1") as process:
+        wait_for(process, "variant 2 of 3: endless")
+        wait_for(process, "server starting")
         process.send_signal(signal.SIGINT)
-        words = process.stderr.read()
-        out = process.stdout.read()
+        out, words = process.communicate()
     assert process.returncode == 130
     assert "plain " in out.splitlines()[2]
     assert out.splitlines()[-1].startswith("endless: no numbers: ")
@@ -170,9 +151,7 @@ def test_a_profile_without_variants(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_the_rows_are_written_though_nobody_can_take_the_table() -> None:
     words = ["box.toml", "--variants", "plain", "--concurrency", "1", "--json", "rows.json"]
-    with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "tui.cli", "sweep", *words]
-        done = subprocess.run(command, env=ENVIRONMENT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    done = on_a_full_disk("sweep", *words)
     assert done.returncode == 1
     assert "standard output cannot be written" in done.stderr and "sweep: runs/" in done.stderr
     assert len(json.loads(Path("rows.json").read_text())["rows"]) == 1

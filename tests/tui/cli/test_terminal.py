@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -33,9 +34,11 @@ COCKPIT = [sys.executable, "-m", "tui.cli", "p.toml", "--json", "o.json"]
 
 
 @contextmanager
-def cockpit(folder: Path, columns: int = 120, rows: int = 40, *, command: list[str] = COCKPIT) -> Iterator[Terminal]:
+def cockpit(
+    folder: Path, columns: int = 120, rows: int = 40, *, command: list[str] = COCKPIT, **environment: str
+) -> Iterator[Terminal]:
     (folder / "p.toml").write_text(TOML)
-    with in_a_terminal(command, folder, {"PYTHONPATH": str(ROOT)}, columns, rows) as terminal:
+    with in_a_terminal(command, folder, {"PYTHONPATH": str(ROOT)} | environment, columns, rows) as terminal:
         yield terminal
 
 
@@ -46,11 +49,7 @@ def test_a_session_leaves_the_terminal_clean_and_the_table_on_it(tmp_path: Path)
         terminal.press(b"]")
         terminal.read_until(b"by hand")
         terminal.resize(80, 24)
-        terminal.press(b"q")
-        terminal.read_until(b"A run is live")
-        terminal.press(b"f")
-        terminal.read_rest()
-        assert terminal.wait() == 0
+        assert terminal.leave() == 0
     after = terminal.seen[terminal.seen.rindex(LEFT) :]
     # Out of the alternate screen, the cursor back, the mouse off; then text and nothing but text.
     assert b"\x1b[?25h" in after
@@ -77,8 +76,7 @@ def test_a_sigint_that_is_no_key_ends_the_run_in_order(tmp_path: Path) -> None:
     with cockpit(tmp_path) as terminal:
         terminal.read_until(FLOWING)
         os.kill(terminal.pid, signal.SIGINT)
-        terminal.read_rest()
-        assert terminal.wait() == 130
+        assert terminal.read_to_its_end() == 130
     assert LEFT in terminal.seen
     assert b"Traceback" not in terminal.seen
     assert json.loads((tmp_path / "o.json").read_text())["state"] == "stopped"
@@ -136,43 +134,30 @@ def test_a_stop_and_more_than_one_go_on_leave_one_reader_of_the_keys(tmp_path: P
             terminal.seen = b""
             os.kill(terminal.pid, signal.SIGCONT)
             terminal.read_until(FLOWING)
-        terminal.press(b"q")
-        terminal.read_until(b"A run is live")
-        terminal.press(b"f")
-        terminal.read_rest()
-        assert terminal.wait() == 0
+        assert terminal.leave() == 0
 
 
 def test_a_click_of_the_mouse_is_a_key(tmp_path: Path) -> None:
     drawn = (GOLDENS / "overview-120x40.txt").read_text(encoding="utf-8").splitlines()
     row, column = next((y, line.index("i details")) for y, line in enumerate(drawn, 1) if "i details" in line)
-    (tmp_path / "p.toml").write_text(TOML)
     # Whoever runs the tests may have a size in the environment, which would be taken for the terminal's.
-    with in_a_terminal(COCKPIT, tmp_path, {"PYTHONPATH": str(ROOT), "COLUMNS": "120", "LINES": "40"}) as terminal:
+    with cockpit(tmp_path, COLUMNS="120", LINES="40") as terminal:
         terminal.read_until(FLOWING)
         wait_until(partial(journal_has, tmp_path, '"StageStarted"'))
         terminal.press(f"\x1b[<0;{column + 3};{row}M\x1b[<0;{column + 3};{row}m".encode())
         terminal.read_until(b"tab")  # the key for the next one, in the title
-        terminal.press(b"q")
-        terminal.read_until(b"A run is live")
-        terminal.press(b"f")
-        terminal.read_rest()
-        assert terminal.wait() == 0
+        assert terminal.leave() == 0
 
 
-@pytest.mark.parametrize(("term", "no_color"), [("linux", ""), ("xterm-16color", "1")])
-def test_a_terminal_with_few_colours_and_the_consoles_font(tmp_path: Path, term: str, no_color: str) -> None:
-    (tmp_path / "p.toml").write_text(TOML)
-    env = {"PYTHONPATH": str(ROOT), "TERM": term, "COLORTERM": ""} | ({"NO_COLOR": no_color} if no_color else {})
-    with in_a_terminal(COCKPIT, tmp_path, env) as terminal:
+@pytest.mark.parametrize(("term", "environment"), [("linux", {}), ("xterm-16color", {"NO_COLOR": "1"})])
+def test_a_terminal_with_few_colours_and_the_consoles_font(
+    tmp_path: Path, term: str, environment: dict[str, Any]
+) -> None:
+    with cockpit(tmp_path, TERM=term, COLORTERM="", **environment) as terminal:
         terminal.read_until(FLOWING)
         terminal.press(b"2")
         terminal.read_until(b"by streams held")
-        terminal.press(b"q")
-        terminal.read_until(b"A run is live")
-        terminal.press(b"f")
-        terminal.read_rest()
-        assert terminal.wait() == 0
+        assert terminal.leave() == 0
     shown = terminal.seen.decode()
     assert not re.search(r"[34]8;[25];", shown), "more than sixteen colours"
     # Every glyph of the console's own font is one of the IBM PC's.
@@ -201,8 +186,7 @@ def test_a_terminal_that_reads_again_gets_the_whole_screen(tmp_path: Path) -> No
         terminal.seen = b""
         terminal.read_until(b"shipped with vramp")
         terminal.press(b"q")
-        terminal.read_rest()
-        assert terminal.wait() == 0
+        assert terminal.read_to_its_end() == 0
     assert terminal.seen.count(b"\x1b[0m~") < 40
 
 
@@ -221,8 +205,7 @@ def test_what_breaks_the_screen_is_reported_without_the_values_of_locals(tmp_pat
     with cockpit(tmp_path, command=[sys.executable, "-c", BREAKS + "open_cockpit(Cockpit())"]) as terminal:
         terminal.read_until(b"shipped with vramp")
         terminal.press(b"f")
-        terminal.read_rest()
-        assert terminal.wait() == 1
+        assert terminal.read_to_its_end() == 1
     assert b"LookupError: no such panel" in terminal.seen[terminal.seen.rindex(LEFT) :]
     assert b"sk-nobody-sees" not in terminal.seen
 
@@ -232,8 +215,7 @@ def test_a_run_whose_screen_breaks_has_failed(tmp_path: Path) -> None:
     with cockpit(tmp_path, command=[sys.executable, "-c", code]) as terminal:
         terminal.read_until(FLOWING)
         terminal.press(b"f")
-        terminal.read_rest()
-        assert terminal.wait() == 1
+        assert terminal.read_to_its_end() == 1
     (path,) = tmp_path.glob("runs/*/result.json")
     result = json.loads(path.read_text())
     assert (result["state"], result["reason"]) == ("failed", "the cockpit broke: LookupError")

@@ -13,9 +13,8 @@ import pytest
 from loadgen.errors import ResultError
 from loadgen.run.remote import SOCKET, RemoteRun
 from tests.engines import NOBODY
-from tests.tui.cli.test_main import Said, said
+from tests.tui.cli.commands import Said
 
-__all__ = ["said"]
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file to another user")
 
 OTHER_USER = 65534

@@ -35,11 +35,6 @@ ROOT = Path(__file__).parents[3]
 ADDRESS = re.compile(rb"http://127\.0\.0\.1:(\d+)/\?token=(\S+)")
 
 
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture
 async def run(engine: Simulator) -> AsyncIterator[Run]:
     """One that goes on until it is stopped."""
@@ -154,8 +149,7 @@ def test_a_terminal_that_cannot_show_it_is_refused(tmp_path: Path, redirected: s
     (tmp_path / JOURNAL).touch()
     command = ["/bin/sh", "-c", f'"$0" -m tui.cli watch . {redirected}', sys.executable]
     with in_a_terminal(command, tmp_path, {"PYTHONPATH": str(ROOT), "TERM": term}) as terminal:
-        terminal.read_rest()
-        assert terminal.wait() == 2
+        assert terminal.read_to_its_end() == 2
     words = tmp_path / "words"
     reported = words.read_bytes() if words.exists() else terminal.seen
     assert reported.decode().startswith(f"vramp: vramp watch: needs a terminal to show it on: {reason}")

@@ -17,7 +17,6 @@ from loadgen.schema.samples import GpuProcess, GpuSample
 from loadgen.schema.snapshot import GpuView, Snapshot
 from tests.tui.cockpit import Seat, seated
 from tests.tui.painted import frame_of, lines, painted, texts
-from tests.tui.scenes import watch
 from tests.tui.scripted import LOOKED_S, host, running, starting, with_gpus, with_partitions
 from tui.panels.gpus import gpus, grid
 from tui.widgets.rows import ROLES, width_of
@@ -182,20 +181,6 @@ def test_rows_keep_their_width_whatever_a_driver_reports(
 # Where it is.
 
 
-async def test_it_has_its_place_at_each_size() -> None:
-    async with seated() as seat:
-        for size, gpu_rows in (((80, 24), 2), ((80, 45), 8), ((120, 40), 5), ((160, 45), 8), ((240, 60), 8)):
-            await seat.pilot.resize_terminal(*size)
-            await seat.show(with_gpus())
-            rows = panel_of(seat)
-            figures = [row for row in rows if row[5:6] == "━"]
-            assert len(figures) == gpu_rows
-            assert any(row.startswith("   5 ") and "THROTTLED thermal 18%" in row for row in figures)
-            assert rows[-1] in figures or "J/token 0.525" in rows[-1]
-            for words in ("TTFT ms", "TPOT ms", "held    64", "p99.9", "▸  4     64", "J/tok", "throughput tok/s"):
-                assert words in seat.text
-
-
 @pytest.mark.parametrize(("count", "rows"), [(1, 5), (2, 5), (4, 7), (8, 11), (16, 11)])
 async def test_it_takes_no_more_room_than_it_needs(count: int, rows: int) -> None:
     async with seated() as seat:
@@ -216,16 +201,6 @@ async def test_it_shows_memory_filling_while_the_server_starts() -> None:
         await seat.show(starting(gpus=with_gpus().gpus, telemetry="amd: amdsmi"))
         assert len(panel_of(seat)) == 11 and "171/192" in panel_of(seat)[2]
         assert "▸ loading weights" in seat.text and "TTFT ms" not in seat.text
-
-
-async def test_a_click_on_it_shows_each_with_its_history() -> None:
-    async with seated((80, 24)) as seat:
-        await watch(seat)
-        await seat.pilot.click("#gpus")
-        await seat.settle()
-        assert seat.text.count(" busy ") == 8 and "5 MI300X THROTTLED" in seat.text and "TTFT ms" not in seat.text
-        await seat.press("escape")
-        assert "p99.9" in seat.text
 
 
 @pytest.mark.parametrize("size", [(80, 24), (240, 60), (60, 30)])

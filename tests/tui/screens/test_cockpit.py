@@ -13,7 +13,7 @@ from loadgen.run.operations import StartAnyway
 from loadgen.schema.comparison import Comparison
 from loadgen.schema.finding import Finding, Verdict
 from loadgen.schema.result import SloCheck
-from loadgen.schema.shared import Diagnosis, Milestone
+from loadgen.schema.shared import Milestone
 from loadgen.schema.snapshot import Liveness
 from tests.tui.cockpit import seated
 from tests.tui.scripted import FAILURES, host, running, starting, with_gpus
@@ -22,21 +22,6 @@ from tui.panels.frame import Panel
 EVIL = "\x1b]0;t\x07\x1b[31mred\r\x9b2J\u202e<evil>"
 SIZES = [(80, 24), (120, 40), (160, 45), (240, 60)]
 replace = msgspec.structs.replace
-
-
-async def test_load_server_latencies_and_verdict_are_never_lost() -> None:
-    async with seated() as seat:
-        for size in SIZES:
-            await seat.pilot.resize_terminal(*size)
-            await seat.show(running())
-            head = "\n".join(seat.rows[:2])
-            for words in ("mi300x-gpt-oss-120b", "vLLM 0.32.0 ready", "stage 4 of 4", "conc 64", "4096/1024"):
-                assert words in head
-            assert seat.rows[1 if size[0] < 150 else 0].rstrip().endswith("! engine-limited: queueing")
-            for words in ("held    64", "TTFT ms", "TPOT ms", "throughput", "running    48", "KV", "p99.9", "quit"):
-                assert words in seat.text
-            large = size != (80, 24)
-            assert ("server log" in seat.text) == ("streams" in seat.text) == large
 
 
 async def test_the_cost_of_a_token_is_a_column_once_it_is_known() -> None:
@@ -70,21 +55,6 @@ async def test_bad_verdicts_come_first_and_those_without_room_are_counted() -> N
         await seat.show(running(verdicts=(*bad, Verdict("queueing", "stage 4", "queueing", bad=False))))
         assert "+2 more  4 bad" in seat.text and "! gpu 2  THROTTLED thermal 18%" in seat.text
         assert "gpu 3" not in seat.text
-
-
-async def test_milestones_of_a_dead_server_replace_the_charts() -> None:
-    async with seated() as seat:
-        await seat.show(starting(0.54))
-        assert "TTFT ms" not in seat.text and "▸ loading weights" in seat.text
-        await seat.show(running())
-        assert "TTFT ms" in seat.text and "loading weights" not in seat.text
-        cause = Diagnosis("kv-cache", "no memory is left for the KV cache", ("ValueError: No memory",), "lower it")
-        dead = replace(starting().server, state="died", diagnosis=cause)
-        headline = "server_died: the server ended"
-        await seat.show(starting(server=dead, headline=headline, healthy=False))
-        assert seat.text.count(headline) == 2
-        for words in (cause.title, cause.evidence[0], "→ lower it", "server died", "after 0:42", "shard 29"):
-            assert words in seat.text
 
 
 async def test_limits_of_the_client_and_failures_are_shown() -> None:

@@ -16,8 +16,7 @@ from tui.screens.picker import PickerScreen
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def folder(tmp_path: Path) -> Path:
     (tmp_path / "mine.toml").write_text(TOML)
     return tmp_path
 

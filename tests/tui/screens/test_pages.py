@@ -24,7 +24,7 @@ from tui.screens.pages import PANEL_PAGES
 async def test_a_click_on_a_panel_shows_its_view_and_on_a_chart_maximizes_it() -> None:
     async with seated((160, 45)) as seat:
         await watch(seat)
-        for panel, page in (("stages", "curve"), ("latency-right", "latency"), ("server", "engine")):
+        for panel, page in (("stages", "curve"), ("latency-right", "latency"), ("server", "engine"), ("gpus", "gpus")):
             await seat.pilot.click(f"#{panel}", offset=(3, 0))
             await seat.settle()
             assert seat.screen.query_one(f"#page-{page}").is_on_screen and PANEL_PAGES[panel] == page

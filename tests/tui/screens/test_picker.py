@@ -40,7 +40,6 @@ FINDINGS = [
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(TOML + "[variants.long]\ndescription = 'more tokens'\nload = { osl = 32 }\n")
 
     async def found(profile: object, plan: object) -> list[Finding]:
