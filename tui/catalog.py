@@ -23,7 +23,7 @@ from loadgen.places import read_whole
 from loadgen.profile.document import build_profile, load_document, variant_names
 from loadgen.profile.schema import Profile
 from loadgen.report.assessment import best_of
-from loadgen.report.history import ListedRun, State, state_without_result
+from loadgen.report.history import ListedRun, state_without_result
 from loadgen.schema.result import RESULT, StageResult
 from loadgen.store.runs import profile_of, started_of
 
@@ -66,7 +66,6 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def variants(self) -> list[str]:
-        """The names of its variants."""
         return variant_names(self.document)
 
 
@@ -79,18 +78,19 @@ class _End(msgspec.Struct, frozen=True):
     stages: list[StageResult] = []
 
 
-class PastRun(msgspec.Struct, frozen=True):
-    """One folder below `runs/`; its best stage is that with the most output tok/s among those that met their limits."""
+class PastRun(ListedRun, frozen=True, kw_only=True):
+    """A run in a list, with its folder below `runs/` and its stages."""
 
     folder: Path
-    profile: str
-    started: datetime | None
-    state: str  # a `State`, or the verdict of an acceptance
-    reason: str = ""
-    load: str = ""  # of its best stage
-    output_tokens_per_s: float | None = None  # the same
-    is_acceptance: bool = False
     stages: Sequence[StageResult] | None = None  # None: not read
+
+    @property
+    def started(self) -> datetime | None:
+        return datetime.fromisoformat(self.started_at) if self.started_at else None
+
+    @property
+    def is_acceptance(self) -> bool:
+        return self.kind == "acceptance"
 
 
 def find_profile(name: str) -> Path:
@@ -167,30 +167,20 @@ def newest_by_profile(folders: Iterable[Path]) -> dict[str, Path]:
 
 
 def past_run(folder: Path) -> PastRun:
-    """Summarize the run in a folder."""
-    name, started = profile_of(folder.name), started_of(folder.name)
     try:
         end = masked(msgspec.json.decode(read_whole(folder / RESULT), type=_End))
     except (OSError, *UNDECODABLE):
-        return PastRun(folder, name, started, state_without_result(folder), stages=[])
-    state: State = end.state if end.finished_at is not None else state_without_result(folder)
+        end = _End("failed")
     best = best_of([stage for stage in end.stages if stage.requests.completed])
-    if best is None:
-        return PastRun(folder, name, started, state, end.reason, stages=end.stages)
-    load, tokens_per_s = target(best.target.concurrency, best.target.rate), best.throughput.output_tokens_per_s
-    return PastRun(folder, name, started, state, end.reason, load, tokens_per_s, stages=end.stages)
-
-
-def listed_run(folder: Path, summary: ListedRun) -> PastRun:
-    """A run as the index has it, without its stages."""
-    started = datetime.fromisoformat(summary.started_at) if summary.started_at else None
+    started = started_of(folder.name)
     return PastRun(
-        folder,
-        summary.profile,
-        started,
-        summary.state,
-        summary.reason,
-        summary.load,
-        summary.output_tokens_per_s,
-        is_acceptance=summary.kind == "acceptance",
+        kind="load",
+        state=end.state if end.finished_at is not None else state_without_result(folder),
+        reason=end.reason,
+        profile=profile_of(folder.name),
+        started_at=started.isoformat() if started is not None else "",
+        load=target(best.target.concurrency, best.target.rate) if best is not None else "",
+        output_tokens_per_s=best.throughput.output_tokens_per_s if best is not None else None,
+        folder=folder,
+        stages=end.stages,
     )

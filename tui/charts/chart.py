@@ -120,26 +120,19 @@ def _title_row(chart: Chart, history: History, width: int) -> Row:
 
 
 def _legend(chart: Chart, history: History, *, sample: bool) -> Row:
-    """Return the series with their last values, topmost first; with `sample`, also their ink and a fixed width."""
+    """Return the series that have had a value, topmost first; with `sample`, also their ink and a fixed width."""
     words: list[Word] = []
-    for series in reversed(_shown(chart, history)):
-        value = _last_value(chart, history, series.column)
+    shown = [one for one in chart.series if history.knows(one.column)] or chart.series[-1:]
+    for series in reversed(shown):
+        bounds = history.last_bounds(series.column)
+        if bounds is None:
+            value = chart.number(history.last(series.column))
+        else:
+            value = fmt.interval((bounds[0], None if bounds[1] == math.inf else bounds[1]))
         lead = f"{SAMPLES[series.ink]} " if sample else ""
         gap = ("  " if sample else " ") if words else ""
         words += [(f"{gap}{lead}{series.label} ", series.role), (f"{value:>5}" if sample else value, "text")]
     return tuple(words)
-
-
-def _shown(chart: Chart, history: History) -> Sequence[Series]:
-    """Return the series that have had a value, or the topmost if none has."""
-    return [one for one in chart.series if history.knows(one.column)] or chart.series[-1:]
-
-
-def _last_value(chart: Chart, history: History, column: str) -> str:
-    bounds = history.last_bounds(column)
-    if bounds is None:
-        return chart.number(history.last(column))
-    return fmt.interval((bounds[0], None if bounds[1] == math.inf else bounds[1]))
 
 
 def _scale(chart: Chart, folded: Folded, rows: int) -> Scale:

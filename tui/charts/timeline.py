@@ -88,13 +88,14 @@ class Timeline:
         """Add a snapshot's points and its new events; must be called for every snapshot, drawn or not."""
         if snapshot.phase not in ("checking", "starting", "probing"):
             for point in snapshot.past:
-                self.history.add(point.t_s, _values_of(point))
-            point = snapshot.point
-            engine = self._engine_values(snapshot.engine, point.t_s)
-            box = _box_values(snapshot) if not snapshot.has_server else {}
-            self.history.add(
-                point.t_s, _values_of(point) | engine | _kv_tokens(snapshot) | _watched_values(snapshot) | box
-            )
+                self.history.add(point.t_s, _known(point))
+            point, start = snapshot.point, snapshot.server.start
+            values = _known(point) | self._engine_values(snapshot.engine, point.t_s) | _watched_values(snapshot)
+            if start is not None and snapshot.sessions is not None:
+                values["kv_tokens"] = start.kv_cache_tokens  # next to the contexts of sessions
+            if not snapshot.has_server:
+                values |= _box_values(snapshot)
+            self.history.add(point.t_s, values)
             self._add_samples(snapshot)
         self.marks.add(snapshot)
         self._add_errors(snapshot)
@@ -107,9 +108,7 @@ class Timeline:
     def _engine_values(self, engine: EngineView | None, t_s: float) -> dict[str, float | None]:
         if engine is None:
             return {}
-        return {
-            **{column: getattr(engine, column) for column in COLUMNS if column in EngineView.__struct_fields__},
-            "kv_percent": _percent(engine.kv_usage),
+        return _known(engine) | {
             "preemptions_per_s": self._preemptions_per_s(engine.preemptions, t_s),
             "prefix_hit_percent": _percent(engine.prefix_hit_rate),
             "waiting_capacity": engine.waiting_by_reason.get("capacity"),
@@ -156,7 +155,6 @@ class Timeline:
         return _WINDOWS[self._window][1]
 
     def span(self) -> Span:
-        """Return the time span in sight."""
         times = self.history.times
         if not len(times):
             return span(0.0, 0.0, None)
@@ -210,15 +208,10 @@ def _box_values(snapshot: Snapshot) -> dict[str, float | None]:
     }
 
 
-def _values_of(point: SeriesPoint) -> dict[str, float | None]:
-    found = {column: getattr(point, column) for column in COLUMNS if column in SeriesPoint.__struct_fields__}
-    return found | {"kv_percent": _percent(point.kv_usage)}
-
-
-def _kv_tokens(snapshot: Snapshot) -> dict[str, float | None]:
-    """Return the size of the KV cache, next to the contexts of sessions."""
-    start = snapshot.server.start
-    return {} if start is None or snapshot.sessions is None else {"kv_tokens": start.kv_cache_tokens}
+def _known(one: SeriesPoint | EngineView) -> dict[str, float | None]:
+    """Return its fields that are columns."""
+    found = {column: getattr(one, column) for column in COLUMNS if column in one.__struct_fields__}
+    return found | {"kv_percent": _percent(one.kv_usage)}
 
 
 def _percent(share: float | None) -> float | None:

@@ -22,7 +22,6 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of the command `vramp`."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     _open_closed_streams()
     end_by_signals()
@@ -31,7 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         _require_current_folder()
         try:
-            sys.exit(_dispatch(words))
+            verb = next((verb for verb in VERBS if words[:1] == [verb.name]), None)
+            sys.exit(COCKPIT(words) if verb is None else verb(words[1:]))
         finally:
             sys.stdout.flush()
     except VrampError as error:
@@ -62,13 +62,6 @@ def _silence_output() -> None:
     """Redirect stdout and stderr to /dev/null, so that nothing is written at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(1, 2)
-
-
-def _dispatch(words: list[str]) -> int:
-    for verb in VERBS:
-        if words[:1] == [verb.name]:
-            return verb(words[1:])
-    return COCKPIT(words)
 
 
 def _require_current_folder() -> None:

@@ -48,8 +48,6 @@ function _vramp_runs; {_RUNS}; __fish_complete_path (commandline -ct); end
 }
 # A profile may stand in place of a command. For zsh that is above, because its script calls itself on the last line.
 _APPENDED = {
-    "bash": "",
-    "zsh": "",
     "fish": """\
 complete -c vramp -n '_shtab_vramp_using; and test $_shtab_vramp_npos -eq 0' -ka "(_vramp_profiles)"
 """,
@@ -68,7 +66,7 @@ _BY_METAVAR = {
 def completion(words: list[str]) -> int:
     options = completion_parser().parse_args(words)
     script = shtab.complete(completed(whole_parser()), options.shell, preamble=_PREAMBLE[options.shell])
-    print(script, _APPENDED[options.shell], sep="\n", end="")
+    print(script, _APPENDED.get(options.shell, ""), sep="\n", end="")
     return 0
 
 

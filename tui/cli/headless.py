@@ -315,7 +315,6 @@ def conclude(run: Run, *, interrupted: bool, table: Table | None = None) -> int:
 
 
 def exit_code(run: Run, *, interrupted: bool) -> int:
-    """Return the exit code of a finished run."""
     if run.error is not None:
         return run.error.exit_code
     if interrupted:

@@ -19,7 +19,7 @@ from loadgen.errors import ProfileError, ResultError
 from loadgen.places import takes_bytes, write_named
 from loadgen.server.recipes.imported import Origin, RecipeChoice, toml_text
 from loadgen.server.recipes.read import MAX_BYTES, import_text
-from tui.cli.options import parser_of, print_output, print_status
+from tui.cli.options import STDOUT, parser_of, print_output, print_status
 
 _EPILOG = """\
 FILE|URL is one of these; - reads standard input:
@@ -32,7 +32,6 @@ Nothing of a script is run, and no secret is written. Read a profile before you 
 
 exit codes: 0 done; 1 the profile cannot be written; 2 usage, or nothing to import
 """
-_STDOUT = Path("-")
 _STDIN = "-"
 _MAX_REDIRECTS = 3
 _TIMEOUT_S = 20.0
@@ -43,7 +42,6 @@ _PAGE = re.compile(r"https://recipes\.vllm\.ai/([^/?#]+/[^/?#]+?)(?:\.json)?/?(?
 
 
 def import_profile(words: list[str]) -> int:
-    """Write the profile; the exit code."""
     options = import_profile_parser().parse_args(words)
 
     choice = RecipeChoice(
@@ -59,7 +57,7 @@ def import_profile(words: list[str]) -> int:
     for remark in imported.left_out:
         print_status(f"not taken over: {remark}")
     text = toml_text(imported, origin, loadgen.__version__)
-    if options.out is None or options.out == _STDOUT:
+    if options.out is None or options.out == STDOUT:
         return print_output(text)
     path = options.out / f"{imported.name}.toml" if options.out.is_dir() else options.out
     _write(path, text, force=options.force)

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
-from loadgen.errors import ProfileError, VrampError
+from loadgen.errors import ProfileError, ResultError, VrampError
 from loadgen.format import harmless
 from loadgen.masking import masked_text
-from loadgen.places import TRUST, trust_all_users
+from loadgen.places import TRUST, trust_all_users, write_named
 from loadgen.profile import BASE
 from loadgen.searches import PLAN_KEYS, SEARCHES
 from loadgen.vendors import TelemetryMode
@@ -32,6 +32,7 @@ exit codes: 0 done; 1 something in the run failed; 2 usage or profile;
 """
 RUN_WORDS = "a run's folder, its name in runs/ or the beginning of it, or: last"
 READER_GONE = (errno.EPIPE, errno.EIO)  # of stdout or stderr, be it a pipe or a terminal
+STDOUT = Path("-")
 _DEFAULT_PROFILE = "simulator"
 _ENDS_WITHIN_S = 5
 
@@ -59,7 +60,6 @@ def print_status(text: str) -> None:
 
 
 def print_text(text: str) -> None:
-    """Print data to stdout."""
     print(printable(text))
 
 
@@ -70,6 +70,17 @@ def print_output(text: str) -> int:
         sys.stdout.flush()
     except OSError as error:
         return discard_stdout(error)
+    return 0
+
+
+def write_output(text: str, path: Path | None) -> int:
+    """Write data to a file that the user named, or to stdout; return the exit code. Raises `ResultError`."""
+    if path is None or path == STDOUT:
+        return print_output(text)
+    try:
+        write_named(path, text.encode())
+    except OSError as error:
+        raise ResultError(f"{path}: cannot be written: {error.strerror}") from error
     return 0
 
 
@@ -91,7 +102,6 @@ class Parser(argparse.ArgumentParser):
     """A parser that masks secrets in its error messages."""
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        """Print why, and end the process."""
         super().exit(status, printable(message) if message is not None else None)
 
 
@@ -127,7 +137,6 @@ _SHARED: dict[str, dict[str, Any]] = {
 
 
 def add_shared(parser: argparse._ActionsContainer, *flags: str) -> None:
-    """Add options that several commands have."""
     for flag in flags:
         parser.add_argument(flag, **_SHARED[flag])
 

@@ -6,19 +6,17 @@ import argparse
 import json
 from pathlib import Path
 
-from loadgen.errors import UNDECODABLE, ProfileError, ResultError
+from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.format import counted
 from loadgen.masking import masked
-from loadgen.places import write_named
 from loadgen.schema.result import Result
 from loadgen.server.recipes.imported import Origin, RecipeChoice
 from loadgen.server.recipes.reference import reference_of, reference_text
 from loadgen.store.foreign.read import TOOLS, read_foreign, records_of
 from tui.cli.importing import read_source
-from tui.cli.options import parser_of, print_output, print_status
+from tui.cli.options import parser_of, print_status, write_output
 
 _MAX_BYTES = 64 << 20
-_STDOUT = Path("-")
 _EPILOG = f"""\
 FILE|URL is a file of {TOOLS};
 - reads standard input. Rows of InferenceX's API:
@@ -33,7 +31,6 @@ exit codes: 0 done; 1 the table cannot be written; 2 usage, or no figures in the
 
 
 def reference(words: list[str]) -> int:
-    """Write the table; the exit code."""
     options = reference_parser().parse_args(words)
 
     data, origin = read_source(options.source, RecipeChoice(), _MAX_BYTES)
@@ -43,15 +40,8 @@ def reference(words: list[str]) -> int:
     table = reference_of(result, options.cite or _source_words(origin))
     if not table["points"]:
         raise ProfileError(f"{options.source}: no load with a number of streams or a rate, and figures")
-    text = reference_text(table)
     print_status(f"{counted(len(table['points']), 'load')} with figures, measured by {result.measured_by}")
-    if options.out is None or options.out == _STDOUT:
-        return print_output(text)
-    try:
-        write_named(options.out, text.encode())
-    except OSError as error:
-        raise ResultError(f"{options.out}: cannot be written: {error.strerror}") from error
-    return 0
+    return write_output(reference_text(table), options.out)
 
 
 def reference_parser() -> argparse.ArgumentParser:

@@ -48,9 +48,8 @@ from loadgen.store.runs import (
     require_baseline,
     save_baseline,
 )
-from tui.cli.options import RUN_WORDS, parser_of, print_output, print_status, print_text, printable
+from tui.cli.options import RUN_WORDS, STDOUT, parser_of, print_output, print_status, print_text, printable
 
-_STDOUT = Path("-")
 _RUN_IS = f"RUN is {RUN_WORDS}"
 _OR_FOREIGN = f"or a file of {TOOLS}"
 
@@ -71,14 +70,15 @@ exit codes: 0 done; 1 the run cannot be read, or the report not be written; 2 us
 
 
 def report(words: list[str]) -> int:
-    """Print or write the runs in the requested format."""
     options = report_parser().parse_args(words)
     if len(options.runs) > 1 and not options.csv:
         raise ProfileError("vramp report: takes one run; --csv takes several, and `vramp compare` compares them")
 
     results = [open_result(text) for text in options.runs]
     if options.html:
-        return _html(results[0], options.runs[0], options.out)
+        from loadgen.report.html.run_page import html_report
+
+        return _write_page(html_report(results[0]), "report.html", options.runs[0], options.out)
     if options.detailed and not options.vllm_json:
         raise ProfileError("vramp report: --detailed goes with --vllm-json")
     if options.vllm_json or options.llm_d:
@@ -104,7 +104,10 @@ def report_parser() -> argparse.ArgumentParser:
 
 def _report_text(results: list[Result], options: argparse.Namespace) -> str:
     if options.inferencex:
-        return _json_of(inferencex_rows(results[0]), results[0])
+        rows = inferencex_rows(results[0])
+        if not rows:
+            raise ResultError(f"{results[0].run_id}: no stage of a closed loop was measured: nothing to write")
+        return json.dumps(rows, allow_nan=False, indent=1) + "\n"
     if options.json:
         return summary_json(summary_of(results[0])).decode()
     if options.csv:
@@ -114,15 +117,9 @@ def _report_text(results: list[Result], options: argparse.Namespace) -> str:
     return printable(f"{text_report(results[0])}\n")
 
 
-def _html(result: Result, run: str, out: Path | None) -> int:
-    from loadgen.report.html.run_page import html_report
-
-    return _write_page(html_report(result), "report.html", run, out)
-
-
 def _write_page(text: str, name: str, run: str, out: Path | None) -> int:
     """Write a page to `out`, or under its name to the run's folder; return the exit code."""
-    if out == _STDOUT:
+    if out == STDOUT:
         return print_output(text)
     found = find_run(run)
     folder = found.parent if found.is_file() else found
@@ -149,7 +146,7 @@ def _write_documents(documents: dict[str, dict[str, Any]], options: argparse.Nam
     folder, run = options.out, options.runs[0]
     if not documents:
         raise ResultError(f"{run}: there is no stage in which a request was sent: nothing to write")
-    if folder is None or folder == _STDOUT:
+    if folder is None or folder == STDOUT:
         whole = list(documents.values())
         return _write(json.dumps(whole[0] if len(whole) == 1 else whole, allow_nan=False) + "\n", None)
     try:
@@ -162,18 +159,12 @@ def _write_documents(documents: dict[str, dict[str, Any]], options: argparse.Nam
     return 0
 
 
-def _json_of(rows: list[dict[str, Any]], result: Result) -> str:
-    if not rows:
-        raise ResultError(f"{result.run_id}: no stage of a closed loop was measured: nothing to write")
-    return json.dumps(rows, allow_nan=False, indent=1) + "\n"
-
-
 def _write(text: str, path: Path | None, *, mode: int | None = None) -> int:
     """Write to a file, or to stdout; returns the exit code. Raises `ResultError`.
 
     With a `mode`, for a file whose name the user did not choose, a link of that name is replaced, not followed.
     """
-    if path is None or path == _STDOUT:
+    if path is None or path == STDOUT:
         return print_output(text)
     try:
         if mode is None:

@@ -27,7 +27,7 @@ from tui.cli.verbs import usage
 from tui.terminal import plain_reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from loadgen.run.run import Run
     from loadgen.server.process.records import ServerRecord
@@ -117,20 +117,13 @@ def _monitor_document(options: argparse.Namespace) -> tuple[dict[str, Any], str]
     if options.profile is None:
         if options.variant is not None:
             raise ProfileError("--variant is one of a profile's: name that with --server")
-        document: dict[str, Any] = {"name": "monitor", "server": _attached(options.urls)}
-        where = "command line"
-    else:
-        if options.urls:
-            raise ProfileError("either a URL of what runs already, or --server for what vramp is to start")
-        path = find_profile(options.profile)
-        document, where = load_document(path), str(path)
-    return document, where
-
-
-def _attached(urls: Sequence[str]) -> dict[str, Any]:
-    if not urls:
-        return {"engine": "none"}
-    return {"engine": "attach", **({"url": urls[0]} if len(urls) == 1 else {"urls": list(urls)})}
+        urls = {"url": options.urls[0]} if len(options.urls) == 1 else {"urls": options.urls}
+        server = {"engine": "attach", **urls} if options.urls else {"engine": "none"}
+        return {"name": "monitor", "server": server}, "command line"
+    if options.urls:
+        raise ProfileError("either a URL of what runs already, or --server for what vramp is to start")
+    path = find_profile(options.profile)
+    return load_document(path), str(path)
 
 
 def show_cockpit(document: Mapping[str, Any], where: str, options: argparse.Namespace) -> int:
@@ -149,7 +142,6 @@ def show_cockpit(document: Mapping[str, Any], where: str, options: argparse.Name
 
 
 def _pick(options: argparse.Namespace) -> int:
-    """Open the cockpit on its list of profiles."""
     with _opening("profiles"):
         from tui.app import Cockpit
         from tui.catalog import StartChoice

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.places import write_named
 from loadgen.record.figures import FIGURES
 from loadgen.report.history import ListedRun, Run, Trend, parsed_version, runs_listed, trends
 from loadgen.report.history_document import NamedRun, runs_json, runs_text, trend_text
 from loadgen.store.runs import RUNS
-from tui.cli.options import parser_of, print_output, print_status, printable
+from tui.cli.options import parser_of, print_status, printable, write_output
 
 _LAST = 50
 _EPILOG = f"""\
@@ -31,7 +30,6 @@ exit codes: 0 done; 1 there is no run, or the output cannot be written; 2 usage
 
 
 def runs(words: list[str]) -> int:
-    """Print the runs, or a trend over them."""
     options = runs_parser().parse_args(words)
 
     if options.since is not None and parsed_version(options.since) is None:
@@ -51,7 +49,7 @@ def runs(words: list[str]) -> int:
         shown = trends(found, options.trend, options.since, options.load)
         if not shown:
             raise ResultError(f"--trend {options.trend}: no two of {len(found)} runs have it at one load")
-    return _write(_rendered(root, [(name, summary) for name, summary, _ in found], shown, options), options.out)
+    return write_output(_rendered(root, [(name, summary) for name, summary, _ in found], shown, options), options.out)
 
 
 def runs_parser() -> argparse.ArgumentParser:
@@ -99,13 +97,3 @@ def _rendered(root: Path, found: Sequence[NamedRun], shown: Sequence[Trend], opt
 
         return history_page(str(root), last, shown)
     return printable((trend_text(shown) if shown else runs_text(last, len(found) - len(last))) + "\n")
-
-
-def _write(text: str, path: Path | None) -> int:
-    if path is None or str(path) == "-":
-        return print_output(text)
-    try:
-        write_named(path, text.encode())
-    except OSError as error:
-        raise ResultError(f"{path}: cannot be written: {error.strerror}") from error
-    return 0

@@ -76,7 +76,7 @@ def curve(frame: Frame, width: int, height: int) -> Rows:
 def points_of(snapshot: Snapshot) -> list[LoadPoint]:
     """All loads: those with a concurrency from the curve, which has what several stages measured; rates as stages."""
     standing = [stage for stage in snapshot.stages if stage.target.moves is None]
-    by_sessions = any(stage.sessions is not None for stage in snapshot.stages)
+    by_sessions = _by_sessions(snapshot)
     latest = {(stage.isl, stage.osl, stage.target.concurrency): stage for stage in standing}
     found = []
     for point in snapshot.curve:
@@ -96,9 +96,8 @@ def points_of(snapshot: Snapshot) -> list[LoadPoint]:
     return found
 
 
-def _by(snapshot: Snapshot) -> str:
-    by_sessions = any(stage.sessions is not None for stage in snapshot.stages)
-    return " by live sessions" if by_sessions else " by streams held"
+def _by_sessions(snapshot: Snapshot) -> bool:
+    return any(stage.sessions is not None for stage in snapshot.stages)
 
 
 def _total_by_e2e(stage: StageResult | None) -> tuple[float, float]:
@@ -118,7 +117,8 @@ def _plot(frame: Frame, points: Sequence[LoadPoint], name: str, width: int, heig
     y = scale_of([*values, *near], max(2, height // 4), log=False if name in _THROUGHPUTS else None)
     across = [value for one in (*compared, *measured) for value in one.x]
     x = scale_of(across, max(2, width // 14), log=None if name == _TOTAL else False)
-    title = "total tok/s by E2E p50 ms" if name == _TOTAL else f"{_TITLES[name]}{' (log)' * y.log}{_by(frame.snapshot)}"
+    by = "live sessions" if _by_sessions(frame.snapshot) else "streams held"
+    title = "total tok/s by E2E p50 ms" if name == _TOTAL else f"{_TITLES[name]}{' (log)' * y.log} by {by}"
     # What was published for a load is where it was measured: over it, it shows how far off it is.
     return Plot(title, (*measured, *compared, *_found(frame.snapshot, standing, name)), x, y, limits)
 

@@ -74,7 +74,6 @@ class Frame(msgspec.Struct, frozen=True):
     """The keys that the operator has rebound, by binding id."""
 
     def key(self, id: str) -> Word:
-        """Return the present key of an action."""
         return (key_of(id, self.keymap), "key")
 
     @property
@@ -148,7 +147,6 @@ class Panel(RowsWidget):
 
 
 def panels(paints: Mapping[str, Paint]) -> list[Panel]:
-    """Make a panel for each id and its paint function."""
     return [Panel(paint, id=id) for id, paint in paints.items()]
 
 

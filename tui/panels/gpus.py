@@ -169,7 +169,12 @@ _COLUMNS = (
     ),
     _Figure("links", 6, lambda gpu, now: of_most(now.links_up, gpu.static.links_total)),
     _Figure("ECC c/u", 8, lambda _, now: _both(fmt.count(now.ecc_correctable), fmt.count(now.ecc_uncorrectable))),
-    _Figure("retired", 8, lambda _, now: fmt.count(_retired(now)), everywhere=False),
+    _Figure(
+        "retired",  # memory pages or rows
+        8,
+        lambda _, now: fmt.count(now.rows_remapped if now.bad_pages is None else now.bad_pages),
+        everywhere=False,
+    ),
     _Figure("Xid", 5, lambda _, now: fmt.count(now.xids), everywhere=False),
     _Figure(
         "SM/DRAM%", 9, lambda _, now: _both(fmt.count(now.sm_percent), fmt.count(now.dram_percent)), everywhere=False
@@ -185,11 +190,6 @@ _COLUMNS = (
     _Figure("name", 22, lambda gpu, _: fmt.plain(gpu.static.name)),
 )
 """The most needed first."""
-
-
-def _retired(now: GpuSample) -> int | None:
-    """Return the number of retired memory pages or rows."""
-    return now.bad_pages if now.bad_pages is not None else now.rows_remapped
 
 
 def _age(snapshot: Snapshot) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from loadgen import format as fmt
 from loadgen.metrics.verdicts import HOST_FULL_PERCENT
@@ -16,7 +16,16 @@ from tui.panels.frame import Frame
 from tui.widgets import rows as r
 from tui.widgets.rows import GAP, Row, Rows, Word, facts, titled, wrapped
 
-ENGINE_HEADS = ("running", "waiting", "KV", "prompt/s", "gen/s", "prefix", "preempt")
+ENGINE: Mapping[str, Callable[[EngineView], str]] = {
+    "running": lambda one: fmt.count(one.running),
+    "waiting": lambda one: fmt.count(one.waiting),
+    "KV": lambda one: fmt.percent(one.kv_usage),
+    "prompt/s": lambda one: fmt.number(one.prompt_tokens_per_s),
+    "gen/s": lambda one: fmt.number(one.generation_tokens_per_s),
+    "prefix": lambda one: fmt.percent(one.prefix_hit_rate),
+    "preempt": lambda one: fmt.count(one.preemptions),
+}
+"""The figures of an engine, by their heads."""
 _CELL, _NAME, _INDENT = 9, 14, 3
 _STATE_ROLES = {"ready": "good", "died": "bad"}  # the others are to be watched
 
@@ -166,10 +175,8 @@ def verdicts(frame: Frame, width: int, height: int) -> Rows:
 
 
 def _verdict(verdict: Verdict, width: int) -> Rows:
-    at, sign, subject, (text, role) = _verdict_row(verdict)
-    indent = r.width_of((sign, subject))
-    first, *others = wrapped(text, width, role, indent) or [((" " * indent, role),)]
-    return [(at, sign, subject, *first[1:]), *[(at, *row) for row in others]]
+    at, *head, (text, role) = _verdict_row(verdict)
+    return [(at, *row) for row in r.hanging(tuple(head), text, width, role)]
 
 
 def _verdict_row(verdict: Verdict) -> Row:
@@ -179,7 +186,6 @@ def _verdict_row(verdict: Verdict) -> Row:
 
 
 def verdict_name(verdict: Verdict) -> str:
-    """Return the unique name of a verdict, such as `straggler of gpu 5`."""
     return f"{verdict.id} of {verdict.subject}"
 
 
@@ -192,7 +198,7 @@ def engine(frame: Frame, width: int, height: int) -> Rows:
     if snapshot.engine is None:
         return [titled("engine", (("publishes no metrics, or none read yet", "dim"),), width)]
     room = width - served.TABLE - GAP
-    is_wide = room >= _NAME + _CELL * len(ENGINE_HEADS)
+    is_wide = room >= _NAME + _CELL * len(ENGINE)
     state: Row = () if _is_up(frame) else ((f"{snapshot.server.state}  ", "warn"),)
     start = snapshot.server.start
     pool = f"KV {fmt.count(start.kv_cache_tokens)} tokens  " if start is not None and start.kv_cache_tokens else ""
@@ -215,28 +221,25 @@ def engine(frame: Frame, width: int, height: int) -> Rows:
 
 
 def _gauges(frame: Frame) -> Rows:
-    rows: Rows = [((" " * _NAME + _cells(ENGINE_HEADS), "dim"),)]
+    rows: Rows = [((" " * _NAME + _cells(ENGINE), "dim"),)]
     for name, each in engines(frame):
         role = "strong" if name == "all" else "text"
-        rows.append(((f" {r.padded(fmt.plain(name), _NAME - 1)}", role), (_cells(engine_figures(each)), "text")))
+        figures = _cells(figure(each) for figure in ENGINE.values())
+        rows.append(((f" {r.padded(fmt.plain(name), _NAME - 1)}", role), (figures, "text")))
     return [*rows, *(_instance(each) for each in frame.snapshot.server.instances)]
 
 
 def _compared(frame: Frame, width: int) -> Rows:
-    """Return the engine's figures against the hardware's peak, others' load and what the client has measured."""
+    """Return the engine's figures against the hardware's peak, others' load, the client's figures and the start."""
     compute, others = frame.snapshot.compute, frame.snapshot.others
     rows: Rows = []
     if compute is not None:
         rows.append(((" MFU ", "text"), (fmt.plain(mfu_words(compute)), "dim")))
     if others is not None and others.seen:
         rows.append(((" others ", "text"), (others.words, "dim")))
-    return [*rows, *_crosscheck(frame, width), *_start(frame, width)]
-
-
-def _start(frame: Frame, width: int) -> Rows:
-    """Return what the server said of its start."""
     start = frame.snapshot.server.start
-    return [] if start is None or not start.words else wrapped(fmt.plain("; ".join(start.words)), width, "dim", 1)
+    of_start = "; ".join(start.words) if start is not None else ""
+    return [*rows, *_crosscheck(frame, width), *wrapped(fmt.plain(of_start), width, "dim")]
 
 
 def _if_up(frame: Frame, rows: Rows) -> Rows:
@@ -249,19 +252,6 @@ def engines(frame: Frame) -> list[tuple[str, EngineView]]:
     if together is None:
         return []
     return [("all", now), *((f"engine {name}", now.engines.get(name, now)) for name in sorted(together.engines))]
-
-
-def engine_figures(engine: EngineView) -> list[str]:
-    """Return an engine's figures in the order of `ENGINE_HEADS`."""
-    return [
-        fmt.count(engine.running),
-        fmt.count(engine.waiting),
-        fmt.percent(engine.kv_usage),
-        fmt.number(engine.prompt_tokens_per_s),
-        fmt.number(engine.generation_tokens_per_s),
-        fmt.percent(engine.prefix_hit_rate),
-        fmt.count(engine.preemptions),
-    ]
 
 
 def _cells(values: Iterable[str]) -> str:

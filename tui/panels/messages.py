@@ -10,7 +10,7 @@ from loadgen.report.notes import account_words
 from loadgen.schema.result import RunEvent
 from tui.charts.marks import KINDS
 from tui.panels.frame import Frame
-from tui.widgets.rows import Row, Rows, titled, whole_groups, width_of, wrapped
+from tui.widgets.rows import Row, Rows, hanging, titled, whole_groups, wrapped
 
 _REMEDIES = {
     "connect": "is the server up, on the port in the profile? `ss -ltn` shows what listens",
@@ -63,8 +63,7 @@ def _account(frame: Frame, width: int) -> Rows:
     found += [(f"stage {stage.number}", stage.requests)] if stage is not None and len(frame.snapshot.stages) > 1 else []
     rows: Rows = []
     for name, each in found:
-        first, *others = wrapped(account_words(each), width, "text", _INDENT)
-        rows += [((f" {name:<{_INDENT - 1}}", "dim"), *first[1:]), *others]
+        rows += hanging(((f" {name:<{_INDENT - 1}}", "dim"),), account_words(each), width, "text")
     return [*rows, ()] if rows else []
 
 
@@ -79,7 +78,6 @@ def _kind(kind: str, share: float, frame: Frame, width: int) -> Rows:
 
 
 def seen(frame: Frame, kind: str) -> str:
-    """Return when a kind of failure was first and last seen."""
     times_s = frame.timeline.error_times_s.get(kind)
     return f"first {fmt.clock(times_s[0])}, last {fmt.clock(times_s[1])}" if times_s is not None else ""
 
@@ -105,8 +103,7 @@ def _newest(found: Sequence[RunEvent], frame: Frame, width: int, room: int) -> R
     rows: Rows = []
     for place in range(len(found) - 1, -1, -1):
         when, text, most = _when(found[place]), found[place].text, room - (place > 0)
-        first, *others = wrapped(text, width, _role(found[place]), width_of(when), most) or [()]
-        event: Rows = [(*when, *first[1:]), *others]
+        event = hanging(when, text, width, _role(found[place]), most)
         if rows and len(event) + len(rows) + (place > 0) > room:
             words = f" … {fmt.counted(place + 1, 'earlier event')}: "
             return [((words, "dim"), frame.key("filter"), (" filters", "dim")), *rows]

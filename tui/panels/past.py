@@ -7,7 +7,6 @@ from datetime import datetime
 from loadgen import format as fmt
 from loadgen.report.columns import PAST_RUN_COLUMNS
 from loadgen.report.history import Trend
-from loadgen.schema.result import StageResult
 from tui.catalog import PastRun
 from tui.panels.stages import cell_words, fitted, head_words
 from tui.widgets.rows import Row, Rows, Word, bar, padded, spread, titled, wrapped
@@ -66,7 +65,6 @@ def run_row(run: PastRun, now: datetime, width: int) -> Row:
 
 
 def _columns(width: int) -> tuple[int, int]:
-    """Return the widths of the time and of the profile."""
     when = 25 if width >= _DATE_FROM else 12
     return when, max(12, width - when - _STATE_CELLS - _BEST_CELLS)
 
@@ -104,7 +102,8 @@ def _stages(run: PastRun, width: int) -> Rows:
     head = f"{'load':>{_LOAD_CELLS}}" + "".join(text for text, _ in head_words(figures, gap=1))
     rows: Rows = [((head, "dim"),)]
     for stage in run.stages:
-        rows.append(((f"{_load(stage):>{_LOAD_CELLS}}", "text"), *cell_words(figures, [stage], "text", gap=1)))
+        load = fmt.target(stage.target.concurrency, stage.target.rate)
+        rows.append(((f"{load:>{_LOAD_CELLS}}", "text"), *cell_words(figures, [stage], "text", gap=1)))
     return rows
 
 
@@ -128,12 +127,7 @@ def _trend(trend: Trend, run: str, width: int) -> Rows:
     return [*rows, ()]
 
 
-def _load(stage: StageResult) -> str:
-    return fmt.target(stage.target.concurrency, stage.target.rate)
-
-
 def commands(run: PastRun) -> list[tuple[str, str]]:
-    """Return the commands for a run, each with what it does."""
     folder = fmt.plain(str(run.folder))
     if run.is_acceptance:
         return [(f"vramp accept --verify {folder}", "check its certificate")]

@@ -11,7 +11,7 @@ from loadgen.schema.finding import Finding
 from loadgen.schema.shared import Milestone
 from loadgen.schema.snapshot import ServerView
 from tui.panels.frame import Frame
-from tui.widgets.rows import Row, Rows, Word, bar, padded, titled, whole_groups, wrapped
+from tui.widgets.rows import Row, Rows, Word, bar, hanging, padded, titled, whole_groups, wrapped
 
 _SEVERITIES: dict[str, Word] = {
     "blocks": (" ! blocks  ", "bad"),
@@ -36,8 +36,7 @@ def findings(frame: Frame, width: int, height: int) -> Rows:
 def finding_rows(finding: Finding, width: int) -> Rows:
     """Return a finding, wrapped: what was seen, why it matters, what to do."""
     role = "strong" if finding.severity == "blocks" else "text"
-    rows = wrapped(finding.seen, width, role, _INDENT) or [((" ", role),)]
-    rows[0] = (_SEVERITIES[finding.severity], *rows[0][1:])
+    rows = hanging((_SEVERITIES[finding.severity],), finding.seen, width, role)
     rows += wrapped(finding.why, width, "dim", _INDENT)
     if finding.fix:
         rows += wrapped(f"→ {finding.fix}", width, "key", _INDENT)
@@ -63,8 +62,7 @@ def _death(frame: Frame, width: int) -> Rows:
     server, headline = frame.snapshot.server, frame.snapshot.headline
     if server.state != "died":
         return []
-    first, *others = wrapped(headline, width, "bad", _MARK, _MAX_ROWS) or [((" ", "bad"),)]
-    rows: Rows = [((" ! ", "bad"), *first[1:]), *others]
+    rows = hanging(((" ! ", "bad"),), headline, width, "bad", _MAX_ROWS)
     cause = server.diagnosis
     if cause is not None:
         title = "" if cause.title in headline else cause.title

@@ -38,7 +38,6 @@ class FullScreen(Screen[Answer]):
         self.app.exit()
 
     def interrupt(self) -> None:
-        """Handle Ctrl+C."""
         self.app.exit()
 
 

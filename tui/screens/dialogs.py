@@ -26,7 +26,7 @@ from loadgen.schema.snapshot import ServerView
 from loadgen.server.vllm.client import ServerClient, api_key, pick_model
 from tui import keys
 from tui.screens.pending_load import MAX_CONCURRENCY, MAX_RATE
-from tui.widgets.rows import ROLE_CLASSES, Row, Rows, width_of, wrapped
+from tui.widgets.rows import ROLE_CLASSES, Row, Rows, hanging
 from tui.widgets.rows_widgets import Pane
 
 _MAX_LENGTH = 10_000_000
@@ -127,7 +127,6 @@ class AskUrl(AskText[str]):
     HINT = "Enter asks for its model, Esc cancels"
 
     def __init__(self, profile: str, *, api_key_env: str | None) -> None:
-        """Take the name of the profile whose load will be sent."""
         question = f"Attach to a running server, with the load of {profile}"
         super().__init__(question, str.strip, placeholder="http://127.0.0.1:8000", max_length=400)
         self._api_key_env = api_key_env
@@ -154,7 +153,6 @@ class AskChoice(Dialog[Answer | None], Generic[Answer]):
     """Asks for one of a few choices; None stands for the harmless one."""
 
     def __init__(self, question: str, choices: Sequence[tuple[Answer | None, str]]) -> None:
-        """Take the choices as values with their labels."""
         super().__init__()
         self._question, self._choices = question, choices
 
@@ -198,7 +196,6 @@ class AskOrphans(AskChoice[Literal["end"]]):
     BINDINGS: ClassVar[list[BindingType]] = list(keys.ORPHANS)
 
     def __init__(self, left: Sequence[str]) -> None:
-        """Take a description of each thing that is left."""
         lines = ["A vramp that was killed together with its guard has left this behind:", *left]
         choices: tuple[tuple[Literal["end"] | None, str], ...] = (
             ("end", "e  end it: kill its processes, remove its container"),
@@ -218,7 +215,6 @@ class Help(Dialog[None]):
         self._rows = rows
 
     def compose(self) -> ComposeResult:
-        """Compose a table that scrolls if it must."""
         with VerticalScroll(classes="dialog help"):
             yield Static("Keys", markup=False, classes="question")
             yield Pane(id="help-keys")
@@ -231,6 +227,5 @@ class Help(Dialog[None]):
         rows: Rows = []
         for keys_of, description, what in self._rows:
             head: Row = ((f"{keys_of:>{pressed}}", "key"), (f"  {description:<{name}}  ", "strong"))
-            first, *others = wrapped(what, width, "text", width_of(head)) or [()]
-            rows += [(*head, *first[1:]), *others]
+            rows += hanging(head, what, width, "text")
         return rows

@@ -124,7 +124,8 @@ class EditorScreen(FullScreen[StartChoice | None]):
         if not text:
             return
         try:
-            path = _named(text)
+            path = Path(text).expanduser()
+            path = path if path.suffix == ".toml" else path.with_name(f"{path.name}.toml")
         except (RuntimeError, ValueError):
             words = f"{text}: a folder, or the home of an unknown user; type a file, such as profiles/mine.toml"
             self.notify(words, severity="error", timeout=10)
@@ -176,12 +177,6 @@ def problem_rows(problems: Sequence[Problem], width: int) -> Rows:
         at = f"line {problem.line}: " if problem.line is not None else ""
         rows += wrapped(f"! {at}{problem.words}", width - 1, "bad")
     return rows
-
-
-def _named(text: str) -> Path:
-    """The file that was typed, which needs no suffix; raises `RuntimeError` or `ValueError` where it can be none."""
-    path = Path(text).expanduser()
-    return path if path.suffix == ".toml" else path.with_name(f"{path.name}.toml")
 
 
 def proposed_path(path: Path) -> Path:

@@ -178,10 +178,8 @@ class LogView(Panel):
         self.draw()
 
     def action_search(self) -> None:
-        ask(self.screen, AskText("Search the log for (< above, > below)", str, self._book.search), self._search)
-
-    def _search(self, text: str) -> None:
-        self._find(text, -1)
+        dialog = AskText("Search the log for (< above, > below)", str, self._book.search)
+        ask(self.screen, dialog, lambda text: self._find(text, -1))
 
     def action_find(self, step: int) -> None:
         self._find(self._book.search, step)

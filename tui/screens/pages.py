@@ -95,7 +95,6 @@ _FEW_GPUS, _SOME_GPUS = 2, 4  # up to this many leave room for the stages
 
 
 def compose(book: LogBook) -> Iterator[Widget]:
-    """Yield a container for each view."""
     played = Container(*chart_panels(SESSION_CHARTS), id="session-charts")
     engine = Container(*chart_panels(ENGINE_CHARTS), id="engine-charts")
     special: dict[str, list[Widget]] = {

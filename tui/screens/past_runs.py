@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+import msgspec
 from textual import work
 from textual.binding import BindingType
 from textual.message import Message
@@ -21,7 +22,7 @@ from loadgen.store.index import IndexEntry
 from loadgen.store.recover import recover
 from loadgen.store.runs import RUNS
 from tui import keys
-from tui.catalog import PastRun, listed_run, past_run
+from tui.catalog import PastRun, past_run
 from tui.panels import past as panel
 from tui.screens.base import ListScreen
 from tui.screens.dialogs import AskChoice, ask
@@ -47,7 +48,7 @@ class PastScreen(ListScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._runs: dict[str, tuple[PastRun, ListedRun, IndexEntry]] = {}  # by folder
+        self._runs: dict[str, tuple[PastRun, IndexEntry]] = {}  # by folder
         self._detail: tuple[str, PastRun, list[Trend]] | None = None  # of the run that was read last
         self._figure = 0
         self._reading = False
@@ -91,8 +92,8 @@ class PastScreen(ListScreen):
 
     def fill(self) -> None:
         now, width, wanted = datetime.now(UTC), self.list.row_width, self.wanted
-        found = sorted(self._runs.items(), key=lambda item: (item[1][1].started_at, item[0]), reverse=True)
-        shown = [(name, run) for name, (run, summary, _) in found if wanted in _searched(summary)]
+        found = sorted(self._runs.items(), key=lambda item: (item[1][0].started_at, item[0]), reverse=True)
+        shown = [(name, run) for name, (run, _) in found if wanted in _searched(run)]
         rows: list[tuple[str | None, Row]] = [(name, panel.run_row(run, now, width)) for name, run in shown[:_MAX_ROWS]]
         if len(shown) > _MAX_ROWS:
             rows.append((None, ((f"{len(shown) - _MAX_ROWS:,} older ones: / filters them", "dim"),)))
@@ -116,10 +117,10 @@ class PastScreen(ListScreen):
     @work(exclusive=True, group="detail")
     async def _read_detail(self, name: str) -> None:
         whole = await asyncio.to_thread(past_run, Path(name))
-        run, summary, entry = self._runs.get(name, (None, None, None))
-        if run is None or summary is None or entry is None:
+        run, entry = self._runs.get(name, (None, None))
+        if run is None or entry is None:
             return
-        alike = [(other, *rest[1:]) for other, rest in list(self._runs.items()) if _group(rest[1]) == _group(summary)]
+        alike = [(other, *rest) for other, rest in list(self._runs.items()) if _group(rest[0]) == _group(run)]
         found = await asyncio.to_thread(_trends, alike, best_load(entry)) if not self._reading else []
         self._detail = name, run if run.is_acceptance else whole, found
         self.show_detail()
@@ -187,18 +188,18 @@ class PastScreen(ListScreen):
             self.dismiss()
 
 
-def _listed(name: str, summary: ListedRun, entry: IndexEntry) -> tuple[PastRun, ListedRun, IndexEntry]:
-    return listed_run(Path(name), summary), summary, entry
+def _listed(name: str, summary: ListedRun, entry: IndexEntry) -> tuple[PastRun, IndexEntry]:
+    return PastRun(**msgspec.structs.asdict(summary), folder=Path(name)), entry
 
 
-def _searched(summary: ListedRun) -> str:
+def _searched(run: PastRun) -> str:
     """What the filter finds a run by."""
-    return f"{summary.profile} {summary.model} {summary.box} {summary.engine} {summary.state}".casefold()
+    return f"{run.profile} {run.model} {run.box} {run.engine} {run.state}".casefold()
 
 
-def _group(summary: ListedRun) -> tuple[str, str, str]:
+def _group(run: PastRun) -> tuple[str, str, str]:
     """Whose figures can be in one trend."""
-    return summary.profile, summary.model, summary.box
+    return run.profile, run.model, run.box
 
 
 def _trends(runs: Sequence[Run], load: str | None) -> list[Trend]:

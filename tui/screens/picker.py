@@ -52,7 +52,6 @@ class PickerScreen(ListScreen):
         choice: StartChoice
 
     def __init__(self, *, api_key_env: str | None = None) -> None:
-        """Take the name of the environment variable with the API key for attached servers."""
         super().__init__()
         self._api_key_env = api_key_env
         self._entries: dict[str, Entry] = {}

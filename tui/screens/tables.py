@@ -12,7 +12,7 @@ from loadgen.report.tabular import Column
 from loadgen.schema.deltas import Summary
 from tui.panels.frame import METRICS, Frame
 from tui.panels.gpus import sample_of
-from tui.panels.health import ENGINE_HEADS, engine_figures, engines
+from tui.panels.health import ENGINE, engines
 from tui.panels.latency import HEADS, statistics_of, stretches, unit_of
 from tui.panels.messages import happened, seen
 from tui.panels.sessions import HEADS as SESSION_HEADS
@@ -66,8 +66,8 @@ def gpus(frame: Frame) -> str:
 
 
 def engine(frame: Frame) -> str:
-    rows = [(fmt.plain(name), *engine_figures(each)) for name, each in engines(frame)]
-    return markdown(("engine", *ENGINE_HEADS), rows)
+    rows = [(fmt.plain(name), *(figure(each) for figure in ENGINE.values())) for name, each in engines(frame)]
+    return markdown(("engine", *ENGINE), rows)
 
 
 def sessions(frame: Frame) -> str:
@@ -97,7 +97,6 @@ def events(frame: Frame) -> str:
 
 
 def verdicts(frame: Frame) -> str:
-    """Copy the verdicts and the preflight's findings."""
     found = frame.snapshot.findings
     rows = [(one.subject, "bad" if one.bad else "info", fmt.plain(one.text)) for one in frame.snapshot.verdicts]
     rows += [("preflight", one.severity, fmt.plain(f"{one.seen}: {one.why}; {one.fix}")) for one in found]

@@ -153,6 +153,12 @@ def wrapped(text: str, width: int, role: str, indent: int = 1, most: int | None 
     return [cropped(((" " * indent, "text"), (line, role)), width) for line in lines]
 
 
+def hanging(head: Row, text: str, width: int, role: str, most: int | None = None) -> Rows:
+    """Wrap a text from outside to the right of a head."""
+    first, *others = wrapped(text, width, role, width_of(head), most) or [()]
+    return [(*head, *first[1:]), *others]
+
+
 def whole_groups(groups: Sequence[Rows], room: int, rest: str) -> Rows:
     """Return as many whole groups of rows as fit, the first in any case; a last row counts the rest."""
     rows: Rows = []

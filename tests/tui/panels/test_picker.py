@@ -52,7 +52,7 @@ def test_how_long_ago(seconds: int, words: str) -> None:
 @pytest.mark.parametrize("width", [40, 58, 84, 120])
 def test_rows_fit_and_stand_below_their_heads(width: int) -> None:
     entry = Entry(Path("mine.toml"), {}, profile())
-    past = PastRun(Path("runs/x"), "mine", NOW, "killed")
+    past = PastRun("load", "killed", "", "mine", started_at=NOW.isoformat(), folder=Path("runs/x"))
     head, row = entry_head(width), entry_row(entry, past, NOW, width)
     assert text([row]).index("killed") == text([head]).index("last run")
     assert text([run_row(past, NOW, width)]).index("killed") == text([run_head(width)]).index("state")
@@ -68,7 +68,7 @@ def test_a_finding_is_reported_with_its_remedy_and_counted() -> None:
 
 def test_text_from_files_cannot_move_the_cursor() -> None:
     entry = Entry(Path("\x1b[2J.toml"), {}, profile(description="\x1b]0;title\x07words"))
-    past = PastRun(Path("runs/\x1b[2J"), "\x1b[2J", None, "failed", reason="\x1b[31mred\nsecond line")
+    past = PastRun("load", "failed", "\x1b[31mred\nsecond line", "\x1b[2J", folder=Path("runs/\x1b[2J"))
     shown = text([*detail(entry, None, past, NOW, 60), *run_detail(past, 60), run_row(past, NOW, 60)])
     assert "\x1b" not in shown and "second line" in shown
 

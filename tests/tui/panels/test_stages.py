@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.report.test_text import stage
-from tests.tui.cockpit import seated
 from tests.tui.painted import lines, text_of
 from tests.tui.panels.test_curve import ramped
 from tests.tui.scenes import moment
-from tests.tui.scripted import running, with_gpus
+from tests.tui.scripted import running
 from tui.catalog import PastRun
 from tui.panels.latency import distribution, latency
 from tui.panels.past import run_detail
@@ -54,18 +53,11 @@ def test_the_loads_keep_their_numbers_whole_too(width: int) -> None:
     ],
 )
 def test_the_stages_of_a_past_run_do_so_too(width: int, heads: str) -> None:
-    run = PastRun(Path("runs/x"), "mine", None, "complete", stages=[stage(8), stage(16)])
+    run = PastRun("load", "complete", "", "mine", folder=Path("runs/x"), stages=[stage(8), stage(16)])
     found, *rows = map(text_of, run_detail(run, width)[2:5])
     assert found.split() == heads.split()
     whole = {number for row in run_detail(run, 60)[3:5] for number in text_of(row).split()}
     assert len(rows) == 2 and {number for row in rows for number in row.split()} <= whole
-
-
-@pytest.mark.parametrize(("size", "gpus"), [((64, 20), 0), ((70, 24), 8), ((150, 30), 0), ((150, 30), 8)])
-async def test_limits_and_failures_are_on_the_screen(size: tuple[int, int], gpus: int) -> None:
-    async with seated(size) as seat:
-        await seat.show(with_gpus(gpus) if gpus else running())
-        assert any(" SLO  fail" in row for row in seat.rows) and any(" MISS     0" in row for row in seat.rows)
 
 
 @pytest.mark.parametrize(("width", "heads"), [(80, "mean p50 p90 p99 p99.9 max"), (64, "mean p50 p90")])
