@@ -133,10 +133,12 @@ def duration(seconds: float | None) -> str:
     return f"{max(0.0, seconds):.0f} s" if seconds < 119.5 else clock(seconds)
 
 
-def target(concurrency: int | None, rate: float | None) -> str:
-    """The load in two words: `conc 64`, `rate 2.5/s`."""
+def target(concurrency: int | None, rate: float | None, *, in_sessions: bool = False) -> str:
+    """The load in two words: `conc 64`, `64 sessions`, `rate 2.5/s`."""
     if rate is not None:
         return f"rate {setting(rate)}/s"
+    if in_sessions and concurrency:
+        return counted(concurrency, "session")
     return NO_LOAD if concurrency == 0 else f"conc {count(concurrency)}"
 
 

@@ -17,7 +17,6 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from loadgen.errors import UNDECODABLE, ProfileError
-from loadgen.format import target
 from loadgen.masking import masked
 from loadgen.places import read_whole
 from loadgen.profile.document import build_profile, load_document, variant_names
@@ -179,7 +178,7 @@ def past_run(folder: Path) -> PastRun:
         reason=end.reason,
         profile=profile_of(folder.name),
         started_at=started.isoformat() if started is not None else "",
-        load=target(best.target.concurrency, best.target.rate) if best is not None else "",
+        load=best.load_words if best is not None else "",
         output_tokens_per_s=best.throughput.output_tokens_per_s if best is not None else None,
         folder=folder,
         stages=end.stages,

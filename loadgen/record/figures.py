@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from pydantic import ValidationError
 
 from loadgen.errors import ResultError
+from loadgen.format import target
 from loadgen.metrics.batch_means import PERCENTS
 from loadgen.metrics.difference import (
     CONFIDENCE,
@@ -61,6 +62,7 @@ class LoadShape(msgspec.Struct, frozen=True):
     osl: int
     moves: str = ""  # the ends of a moving load; the label of a stage without load
     pass_number: int | None = None
+    in_sessions: bool = False  # the concurrency is that of live sessions
 
     @property
     def requested(self) -> tuple[int | None, float | None, str | None, str, int | None]:
@@ -73,6 +75,8 @@ class LoadShape(msgspec.Struct, frozen=True):
         rate = [f"rate {self.rate:g}/s"] if self.rate is not None else []
         load = f"conc {self.concurrency}" if self.concurrency is not None else " ".join([*rate, self.arrival or ""])
         again = f", pass {self.pass_number}" if self.pass_number is not None else ""
+        if self.in_sessions:
+            return f"{self.moves or target(self.concurrency, None, in_sessions=True)}{again}"
         return f"{self.moves or load}, ISL {self.isl}, OSL {self.osl}{again}"
 
 
@@ -92,20 +96,34 @@ FIGURES = {figure.name: figure for figure in _all_figures()}  # by name, in the 
 
 def load_of(stage: StageResult) -> LoadShape:
     """The load of a stage in a result."""
-    target = stage.target
-    if target.concurrency == 0:
+    if stage.target.concurrency == 0:
         return _no_load(stage.label)
-    moves = stage.label if stage.curve else ""
-    return LoadShape(target.concurrency, target.rate, target.arrival, stage.isl, stage.osl, moves, stage.pass_number)
+    return LoadShape(
+        stage.target.concurrency,
+        stage.target.rate,
+        stage.target.arrival,
+        stage.isl,
+        stage.osl,
+        moves=stage.label if stage.curve else "",
+        pass_number=stage.pass_number,
+        in_sessions=stage.sessions is not None,
+    )
 
 
 def load_requested(stage: StageStarted) -> LoadShape:
     """The load of a running stage."""
     if stage.no_load:
         return _no_load(stage.label)
-    arrival = stage.arrival if stage.rate is not None else None
-    moves = stage.label if stage.steps else ""
-    return LoadShape(stage.concurrency, stage.rate, arrival, stage.isl, stage.osl, moves, stage.pass_number)
+    return LoadShape(
+        stage.concurrency,
+        stage.rate,
+        stage.arrival if stage.rate is not None else None,
+        stage.isl,
+        stage.osl,
+        moves=stage.label if stage.steps else "",
+        pass_number=stage.pass_number,
+        in_sessions=stage.in_sessions,
+    )
 
 
 def _no_load(label: str) -> LoadShape:

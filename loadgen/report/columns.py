@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from loadgen.format import Statistic, percent, signed_percent
+from loadgen.format import Statistic, count, percent, signed_percent
 from loadgen.record.summary import gpu_mean, hbm_used_gib
 from loadgen.report.assessment import titles
 from loadgen.report.notes import LATENCY_TITLES, has_numbers, latencies, met_so_far, request_counts
@@ -61,6 +61,13 @@ def _of_stage(value: Callable[[StageResult], Value]) -> Callable[[Measured], Val
     return lambda row: value(row) if isinstance(row, StageResult) else None
 
 
+def _shape(row: Measured) -> str:
+    """Prompt and answer as asked for; of sessions, whose data has any lengths, the mean of what was sent."""
+    if isinstance(row, StageResult) and row.sessions is not None:
+        return f"{count(row.tokens.input_per_request)}/{count(row.tokens.output_per_request)}"
+    return f"{getattr(row, 'isl', '')}/{getattr(row, 'osl', '')}"
+
+
 def _statistic(latency: str, statistic: str, row: Measured) -> Statistic:
     match row:
         case StageResult():
@@ -91,7 +98,7 @@ def _latency_column(name: str) -> Column[Measured]:
 
 
 _COLUMNS: dict[str, Column[Measured]] = {
-    "shape": Column("ISL/OSL", lambda row: f"{getattr(row, 'isl', '')}/{getattr(row, 'osl', '')}", words=True),
+    "shape": Column("ISL/OSL", _shape, words=True),
     "completed": Column("completed", _of_a_time("requests", "completed"), group="requests"),
     "failed": Column("failed", _of_a_time("requests", "failed"), short="fail", group="requests", alarm=True, width=6),
     "measured_s": Column("duration s", _of_a_time("", "measured_s")),

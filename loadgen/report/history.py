@@ -20,7 +20,7 @@ import msgspec
 from packaging.version import InvalidVersion, Version
 
 from loadgen.errors import UNDECODABLE, ResultError
-from loadgen.format import signed_percent, target
+from loadgen.format import signed_percent
 from loadgen.masking import masked
 from loadgen.metrics.difference import CONFIDENCE, Estimate, difference, student_t
 from loadgen.places import read_whole
@@ -174,7 +174,7 @@ def _of_result(folder: Path, result: Result) -> IndexEntry:
         engine=engine_of(result),
         version=str(result.environment.get("vllm_version") or ""),
         started_at=known_time(result.started_at) or "",
-        load=target(best.target.concurrency, best.target.rate) if best is not None else "",
+        load=best.load_words if best is not None else "",
         output_tokens_per_s=best.throughput.output_tokens_per_s if best is not None else None,
         settings=hashlib.sha256(msgspec.json.encode(settings_of(result), order="sorted")).hexdigest()[:12],
     )

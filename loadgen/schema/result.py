@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from loadgen.format import setting
+from loadgen.format import setting, target
 from loadgen.schema.bounds import Columns
 from loadgen.schema.comparison import BaselineView, Precision, ReferenceResult
 from loadgen.schema.deltas import Summary
@@ -474,6 +474,10 @@ class StageResult(msgspec.Struct, frozen=True):
     @property
     def running(self) -> bool:
         return not self.stop_reason
+
+    @property
+    def load_words(self) -> str:
+        return target(self.target.concurrency, self.target.rate, in_sessions=self.sessions is not None)
 
     @property
     def doubt(self) -> str | None:

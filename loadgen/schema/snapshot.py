@@ -114,6 +114,7 @@ class LoadView(msgspec.Struct, frozen=True):
     queued: int  # open loop: arrivals that wait for a connection
     isl: int
     osl: int
+    in_sessions: bool = False  # the concurrency is that of live sessions
     paused: bool = False
     manual: bool = False  # the operator has set the load
     held_open: bool = False  # the operator lets the stage continue past its end

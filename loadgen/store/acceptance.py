@@ -218,6 +218,7 @@ def demands_of(
             stage.isl,
             stage.osl,
             pass_number=stage.pass_number,
+            in_sessions=stage.work.sessions is not None,
         )
         for stage in stages_of(profile)
         if not stage.no_load

@@ -128,10 +128,22 @@ def test_heading_and_a_row_a_stage() -> None:
         assert line in lines
 
 
+def stage_of_sessions() -> StageResult:
+    return msgspec.structs.replace(
+        stage(80),
+        sessions=SessionsResult(**dict.fromkeys(SessionsResult.__struct_fields__, 0)),
+        hits=Hits(measured=0.95, engine=None, infinite=0.9, pool=0.8, pool_tokens=1000),
+        tokens=Tokens(input=8000, output=1600, source="usage", input_per_request=100.0, output_per_request=20.0),
+    )
+
+
+def test_lengths_of_sessions_are_those_that_were_sent() -> None:
+    lines = rows(text_report(result(stage_of_sessions())))
+    assert any(line.startswith("conc 8 100/20 ") for line in lines)
+
+
 def test_caches_computed_by_several_workers_are_estimates() -> None:
-    hits = Hits(measured=0.95, engine=None, infinite=0.9, pool=0.8, pool_tokens=1000)
-    zero = dict.fromkeys(SessionsResult.__struct_fields__, 0)
-    played = msgspec.structs.replace(stage(80), sessions=SessionsResult(**zero), hits=hits)
+    played = stage_of_sessions()
     words = "Both caches: estimates: each of the 2 workers knows only its own sessions and its share of the KV cache"
     for workers in (1, 2):
         client = msgspec.structs.replace(result().client, workers=workers)

@@ -25,6 +25,7 @@ def measuring(live: int) -> Callable[[Snapshot], bool]:
 
     def condition(snapshot: Snapshot) -> bool:
         now = snapshot.sessions
+        assert snapshot.load.in_sessions or not snapshot.load.stage or snapshot.load.no_load
         running = snapshot.phase == "running" and snapshot.load.concurrency == live and not snapshot.load.waits_for
         return running and now is not None and now.live == live and snapshot.stages[-1].requests.completed > 10
 

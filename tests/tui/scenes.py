@@ -253,7 +253,7 @@ def playing(t_s: float) -> Snapshot:
     return msgspec.structs.replace(
         now,
         point=point,
-        load=msgspec.structs.replace(now.load, concurrency=live, held=live - pausing),
+        load=msgspec.structs.replace(now.load, concurrency=live, held=live - pausing, in_sessions=True),
         server=msgspec.structs.replace(now.server, start=ServerStart(kv_cache_tokens=2_100_000)),
         sessions=SessionsNow(live, 0, pausing, 0, contexts, rows),
     )

@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from loadgen.errors import ProfileError, ResultError
-from loadgen.format import count, counted, interval, percent, significant, target
+from loadgen.format import count, interval, percent, significant, target
 from loadgen.profile import BASE
 from loadgen.system import map_large_blocks
 from tui.cli.options import (
@@ -152,9 +152,7 @@ def _line(snapshot: Snapshot) -> str:
     stage = f"stage {load.stage} of {max(load.stage, load.stages_planned)}"
     if load.concurrency == 0:
         return f"{snapshot.t_s:7.1f} s  {stage}{_engine_figures(snapshot.engine)}  {snapshot.headline}"
-    wanted = target(load.concurrency, load.rate)
-    if snapshot.sessions is not None and load.concurrency is not None:
-        wanted = counted(load.concurrency, "session")
+    wanted = target(load.concurrency, load.rate, in_sessions=load.in_sessions)
     return (
         f"{snapshot.t_s:7.1f} s  {stage}  {wanted}  held {load.held}"
         f"  {significant(point.output_tokens_per_s)} tok/s  TTFT p50 {significant(point.ttft_p50_ms)} ms"

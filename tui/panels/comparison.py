@@ -52,7 +52,7 @@ def published_stages(frame: Frame, width: int, height: int) -> Rows:
     measured = [stage for stage in frame.snapshot.stages if stage.index in by_stage]
     rows: Rows = []
     for stage in measured:
-        name = f"{stage.number:>4} {fmt.target(stage.target.concurrency, stage.target.rate):<12}"
+        name = f"{stage.number:>4} {stage.load_words:<12}"
         rows.append(((name, "text"), *_figures(by_stage[stage.index], of)))
     left_out = len(rows) - max(1, height - 1)
     legend: Row = ((f"the last {len(rows) - left_out} of {len(rows)} stages", "dim"),) if left_out > 0 else ()

@@ -131,9 +131,9 @@ def _hits(points: Sequence[LoadPoint], width: int, height: int) -> Plot:
     for name, label, role, sign in _HIT_CURVES:
         shares = [getattr(one.hits, name) for one in line]
         if any(share is not None for share in shares):
-            names = tuple(one.name for one in line) if name == "actual" else ()
+            names = tuple(one.name for one in line) if name == "measured" else ()
             y = tuple(math.nan if share is None else 100 * share for share in shares)
-            curves.append(Curve(label, role, x, y, "line" if name == "actual" else "dots", sign, names))
+            curves.append(Curve(label, role, x, y, "line" if name == "measured" else "dots", sign, names))
     x_scale = scale_of(x, max(2, width // 14), log=False)
     y_scale = scale_of([0.0, 100.0], max(2, height // 4), log=False)
     return Plot("prefix hit % by live sessions", tuple(curves), x_scale, y_scale)
@@ -142,7 +142,7 @@ def _hits(points: Sequence[LoadPoint], width: int, height: int) -> Plot:
 _HIT_CURVES = (
     ("infinite", "without limit", "before", "○"),
     ("pool", "KV cache's size", "p99", "▪"),
-    ("actual", "measured", "p50", "●"),
+    ("measured", "measured", "p50", "●"),
 )
 """The curves: field of `Hits`, label, role and sign."""
 

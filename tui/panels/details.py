@@ -92,7 +92,7 @@ def _of_stage(stage: StageResult, waits_for: str, width: int) -> Rows:
     counts = stage.requests
     known = [
         ("state", f"{state}, {fmt.duration(stage.duration_s)}"),
-        ("target", fmt.target(stage.target.concurrency, stage.target.rate)),
+        ("target", stage.load_words),
         ("tokens of a request", f"{stage.isl} in, {stage.osl} out"),
         *(
             (f"requests {name}", fmt.count(getattr(counts, name)))

@@ -90,7 +90,7 @@ class Frame(msgspec.Struct, frozen=True):
         """The unit of the load: `streams`, `sessions` or `req/s`."""
         if self.wanted.open_loop:
             return "req/s"
-        return "streams" if self.snapshot.sessions is None else "sessions"
+        return "sessions" if self.snapshot.load.in_sessions else "streams"
 
     @property
     def stale(self) -> bool:

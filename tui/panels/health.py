@@ -117,6 +117,8 @@ def _held_of_wanted(frame: Frame) -> str:
     else:
         held = fmt.number(stage.concurrency.mean)
         wanted = requested.concurrency if requested.moves is None else None
+    if load.in_sessions:
+        wanted = None  # sessions, whose pauses hold no stream
     return held if wanted is None else f"{held} of {fmt.count(wanted)}"
 
 

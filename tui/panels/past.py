@@ -102,8 +102,7 @@ def _stages(run: PastRun, width: int) -> Rows:
     head = f"{'load':>{_LOAD_CELLS}}" + "".join(text for text, _ in head_words(figures, gap=1))
     rows: Rows = [((head, "dim"),)]
     for stage in run.stages:
-        load = fmt.target(stage.target.concurrency, stage.target.rate)
-        rows.append(((f"{load:>{_LOAD_CELLS}}", "text"), *cell_words(figures, [stage], "text", gap=1)))
+        rows.append(((f"{stage.load_words:>{_LOAD_CELLS}}", "text"), *cell_words(figures, [stage], "text", gap=1)))
     return rows
 
 

@@ -134,7 +134,8 @@ def load_words(profile: Profile) -> list[str]:
 def _loads(stages: Sequence[Stage]) -> str:
     closed = dict.fromkeys(fmt.setting(stage.concurrency) for stage in stages if stage.rate is None)
     open_loop = dict.fromkeys(fmt.setting(stage.rate) for stage in stages if stage.rate is not None)
-    kinds = [f"conc {_some(closed)}"] if closed else []
+    in_sessions = any(stage.work.sessions is not None for stage in stages)
+    kinds = [f"{_some(closed)} sessions" if in_sessions else f"conc {_some(closed)}"] if closed else []
     kinds += [f"rate {_some(open_loop)}/s"] if open_loop else []
     return "; ".join(kinds)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import TypeVar
 
 from loadgen import format as fmt
@@ -35,7 +36,7 @@ def _copied(columns: Sequence[Column[_Row]], rows: Iterable[_Row]) -> str:
 
 def stages(frame: Frame) -> str:
     number, load = STAGE
-    target = replace(load, value=lambda stage: fmt.target(stage.target.concurrency, stage.target.rate))
+    target = replace(load, value=attrgetter("load_words"))
     found = frame.snapshot.stages
     return _copied([number, target, *stage_columns(found)], found)
 
