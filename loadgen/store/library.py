@@ -16,7 +16,7 @@ from loadgen.errors import UNDECODABLE, ResultError, reported_as
 from loadgen.metrics.histogram import Histogram
 from loadgen.places import read_whole
 from loadgen.record.summary import summary_of
-from loadgen.schema.result import RESULT, Result
+from loadgen.schema.result import Result
 from loadgen.schema.summary import SUMMARY_SCHEMA, RunSummary
 from loadgen.store import runs
 from loadgen.store.files import HISTOGRAMS
@@ -35,7 +35,7 @@ class HistogramInterval(msgspec.Struct, frozen=True):
 
 def read_result(path: str | os.PathLike[str]) -> Result:
     """The result of a run, or of another tool's file."""
-    return runs.read_result(_file(Path(path), RESULT))
+    return runs.result_at(Path(path))
 
 
 def read_summary(path: str | os.PathLike[str]) -> RunSummary:
@@ -62,6 +62,8 @@ def read_histograms(path: str | os.PathLike[str]) -> list[HistogramInterval]:
     file = _file(Path(path), HISTOGRAMS)
     with reported_as(f"{file}: cannot be read"):
         lines = read_whole(file).decode("utf-8", "replace").splitlines()
+    if lines and not any(line.startswith("#[Histogram log format") for line in lines):
+        raise ResultError(f"{file}: not a histogram log of vramp, which is {HISTOGRAMS} in the folder of a run")
     found, stage = [], 0
     for number, line in enumerate(lines, 1):
         try:

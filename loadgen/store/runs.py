@@ -81,6 +81,8 @@ def find_run(text: str) -> Path:
     with reported_as(f"{text}: cannot be looked up"):  # an impossible file name, or no permission
         if path.is_file() or _is_run(path):
             return path
+    if path.exists() and not path.is_dir():
+        raise ResultError(f"{text}: cannot be read: it is not a regular file")
     if path.is_dir():
         if not os.access(path, os.X_OK):
             raise ResultError(f"{path}: cannot be looked up: {os.strerror(errno.EACCES)}")
@@ -106,11 +108,21 @@ def find_run(text: str) -> Path:
 
 def open_result(text: str) -> Result:
     """The result of the run that `text` means, see `find_run`; raises `ResultError`, also for a killed run."""
-    path = find_run(text)
-    if path.is_file():
+    return result_at(find_run(text))
+
+
+def result_at(path: Path) -> Result:
+    """The result in a run's folder, or in a file; raises `ResultError`, which says what became of a run without one."""
+    if not path.is_dir():
         return read_result(path)
     if (path / RESULT).is_file():
-        return read_result(path / RESULT)
+        try:
+            return read_result(path / RESULT)
+        except ResultError as error:
+            remedy = f"; `vramp recover {path}` makes it anew from the journal" if was_killed(path) else ""
+            raise ResultError(f"{error}{remedy}") from error
+    if not (path / JOURNAL).is_file():
+        raise ResultError(f"{path}: there is no run in this folder")
     if journal_is_held(path / JOURNAL):
         raise ResultError(f"{path}: this run is still running; it writes its result when it ends")
     raise ResultError(f"{path}: this run was killed before it wrote its result; make it with `vramp recover {path}`")

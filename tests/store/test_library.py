@@ -71,6 +71,23 @@ def test_damaged_files_raise_an_error_that_names_them(run: Path, tmp_path: Path,
         read(path)
 
 
+def test_a_run_without_its_result_says_what_became_of_it(run: Path, tmp_path: Path) -> None:
+    for read in (read_result, read_summary):
+        with pytest.raises(ResultError, match="there is no run in this folder"):
+            read(tmp_path)
+    shutil.copy(run / "journal.jsonl", tmp_path)
+    with pytest.raises(ResultError, match=r"killed before it wrote its result; make it with `vramp recover"):
+        read_result(tmp_path)
+    (tmp_path / "result.json").write_text("{")
+    with pytest.raises(ResultError, match=r"`vramp recover .*` makes it anew from the journal"):
+        read_summary(tmp_path)
+
+
+def test_another_file_is_no_histogram_log(run: Path) -> None:
+    with pytest.raises(ResultError, match=r"result\.json: not a histogram log of vramp"):
+        read_histograms(run / "result.json")
+
+
 def test_readers_are_all_that_is_public_and_are_imported_on_use() -> None:
     with pytest.raises(AttributeError, match="no attribute 'read_everything'"):
         _ = loadgen.read_everything  # type: ignore[attr-defined]

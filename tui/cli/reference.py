@@ -9,7 +9,7 @@ from pathlib import Path
 from loadgen.errors import UNDECODABLE, ProfileError
 from loadgen.format import counted
 from loadgen.masking import masked
-from loadgen.schema.result import Result
+from loadgen.schema.result import SCHEMA, Result
 from loadgen.server.recipes.imported import Origin, RecipeChoice
 from loadgen.server.recipes.reference import reference_of, reference_text
 from loadgen.store.foreign.read import TOOLS, read_foreign, records_of
@@ -17,6 +17,7 @@ from tui.cli.importing import read_source
 from tui.cli.options import parser_of, print_status, write_output
 
 _MAX_BYTES = 64 << 20
+_MAX_SCHEMA_AT = 100  # bytes into a result of vramp, whose first key it is
 _EPILOG = f"""\
 FILE|URL is a file of {TOOLS};
 - reads standard input. Rows of InferenceX's API:
@@ -74,7 +75,9 @@ def _result(data: bytes, origin: Origin, where: dict[str, str]) -> Result:
     except (*UNDECODABLE, OverflowError) as error:
         raise ProfileError(f"{origin.name}: not a file of {TOOLS}: {error}") from None
     if result is None:
-        raise ProfileError(f"{origin.name}: not a file of {TOOLS}")
+        is_own = SCHEMA.encode() in data[:_MAX_SCHEMA_AT]
+        hint = "; a run of vramp is kept for comparisons with `vramp baseline save`" if is_own else ""
+        raise ProfileError(f"{origin.name}: not a file of {TOOLS}{hint}")
     return masked(result)  # type: ignore[no-any-return]
 
 

@@ -18,6 +18,9 @@ from loadgen.store.foreign import aiperf, genai_perf, guidellm, inference_perf, 
 TOOLS = "vllm bench serve, SGLang, guidellm, aiperf, genai-perf, inference-perf, InferenceX or llm-d"
 
 
+_GZIP = b"\x1f\x8b"
+
+
 class _Tool(NamedTuple):
     name: str
     keys: frozenset[str]  # all of them
@@ -48,13 +51,26 @@ def read_foreign(document: bytes, name: str) -> Result | None:
 
     Raises `ValueError` if it has them, but with invalid values.
     """
+    document = _as_utf8(document)
     try:
         return _read(llm_d.as_json(document) or document, name)
-    except msgspec.ValidationError:
-        raise
-    except msgspec.DecodeError:
-        # Some tools write NaN, which is not valid JSON.
-        return _read(_without_nan(document), name)
+    except msgspec.DecodeError as error:
+        try:
+            # Some tools write NaN, which is not valid JSON.
+            whole = _without_nan(document)
+        except ValueError:
+            raise error from None
+        return _read(whole, name)
+
+
+def _as_utf8(document: bytes) -> bytes:
+    """The document without a byte order mark, and from UTF-16 or UTF-32; raises `ValueError` if it is no text."""
+    if not document.strip():
+        raise ValueError("the file is empty")
+    if document.startswith(_GZIP):
+        raise ValueError("it is compressed; unpack it with gunzip")
+    encoding = json.detect_encoding(document)
+    return document if encoding == "utf-8" else document.decode(encoding).encode()
 
 
 def _without_nan(document: bytes) -> bytes:
@@ -87,7 +103,12 @@ def _read(document: bytes, name: str) -> Result | None:
     first = known[0]
     if any(tool is not first for tool in known):
         raise ValueError(f"results of several tools in one file: {', '.join(sorted({tool.name for tool in known}))}")
-    return first.read(parts, name) if first.several or len(parts) == 1 else None
+    if not first.several and len(parts) > 1:
+        return None
+    try:
+        return first.read(parts, name)
+    except ValueError as error:
+        raise ValueError(f"as one of {first.name}: {error}") from error
 
 
 def _tool_of(part: bytes) -> _Tool | None:

@@ -1,5 +1,6 @@
 """Results of other load generators: their figures under vramp's names, and what is none of theirs."""
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -412,6 +413,26 @@ def test_a_file_that_is_cut_off_is_refused(name: str, tmp_path: Path) -> None:
         (tmp_path / "r.json").write_bytes(text[: round(len(text) * share) - 3])
         with pytest.raises(ResultError, match=r"r\.json: not a result of vramp"):
             read_result(tmp_path / "r.json")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le"])
+def test_a_file_that_a_windows_shell_wrote_is_read(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text((FILES / "vllm_bench_0.6.json").read_text(), encoding=encoding)
+    assert read_result(tmp_path / "r.json").stages == stages("vllm_bench_0.6.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b" \n", "the file is empty"),
+        (gzip.compress(b"{}", mtime=0), "it is compressed; unpack it with gunzip"),
+        ((FILES / "aiperf_0.13.json").read_bytes()[:-30], "Input data was truncated"),
+    ],
+)
+def test_what_is_wrong_with_a_whole_file_is_said(content: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_bytes(content)
+    with pytest.raises(ResultError, match=words):
+        read_result(tmp_path / "r.json")
 
 
 def test_a_file_of_two_gigabytes_is_refused_unread(tmp_path: Path) -> None:
