@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import os
 import platform
 import resource
@@ -21,6 +20,7 @@ import msgspec
 import loadgen
 from loadgen.schema.hosts import HostFacts
 from loadgen.system import usable_cores
+from loadgen.telemetry.backends import package_version
 
 _CONNECT_S = 5.0
 _MEASURING = ("stream", "worker", "workload", "schema", "metrics", "plan")
@@ -31,28 +31,23 @@ def host_facts() -> HostFacts:
     """The facts of this machine; `address` is the one at which SSH reached it, if SSH did."""
     _, open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     _, _, address, *_ = [*os.environ.get("SSH_CONNECTION", "").split(), "", "", ""]
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    first_port, last_port = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     return HostFacts(
         name=socket.gethostname(),
         address=address,
         hostname=socket.gethostname(),
-        identity=_identity(),
+        # All names of a machine share it, and containers with separate networks do not.
+        identity=f"{boot}-{Path('/proc/self/ns/net').stat().st_ino}",
         kernel=platform.release(),
         cores=usable_cores(),
         open_files=open_files,
-        ports=_local_ports(),
+        ports=last_port - first_port + 1,
         vramp=loadgen.__version__,
         python=platform.python_version(),
-        distributed=installed("distributed"),
+        distributed=package_version("distributed") or "",
         definitions=definitions(),
     )
-
-
-def installed(package: str) -> str:
-    """The version of a package, empty if it is not there; the package is not imported."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def definitions(package: Path = Path(loadgen.__file__).parent) -> str:
@@ -78,7 +73,6 @@ class Reached(msgspec.Struct, frozen=True):
 
 
 def connect(host: str, port: int) -> Reached:
-    """Connect there from this machine."""
     began_s = time.monotonic()
     try:
         socket.create_connection((host, port), timeout=_CONNECT_S).close()
@@ -86,17 +80,6 @@ def connect(host: str, port: int) -> Reached:
         why = "no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
         return Reached(problem=why)
     return Reached((time.monotonic() - began_s) * 1000.0)
-
-
-def _identity() -> str:
-    """An identity that all names of a machine share, and that differs between containers with separate networks."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}-{Path('/proc/self/ns/net').stat().st_ino}"
-
-
-def _local_ports() -> int:
-    least, most = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
-    return int(most) - int(least) + 1
 
 
 _CALLED_ON_HOSTS: dict[str, Callable[..., Any]] = {

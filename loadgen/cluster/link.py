@@ -135,8 +135,6 @@ class ClusterHost:
 
 
 class RemotePipe:
-    """A worker's pipes on another host."""
-
     pid = None
 
     def __init__(self, number: int, host: ClusterHost) -> None:
@@ -144,7 +142,7 @@ class RemotePipe:
         self._host = host
         self._over = asyncio.Event()
         self._ended: Ended | None = None
-        self.heard: Heard = _ignore
+        self.heard: Heard = lambda line: None  # there is no output before `start`
 
     async def start(self, heard: Heard, ended: Ended) -> None:
         self.heard, self._ended = heard, ended
@@ -178,7 +176,3 @@ class RemotePipe:
         self._over.set()
         if self._ended is not None:
             self._ended(why)
-
-
-def _ignore(line: bytes) -> None:
-    """Discard output before `start`, of which there is none."""

@@ -64,8 +64,6 @@ class Outbox(Generic[Item]):
 
 
 class ArrivalCount(Generic[Item]):
-    """Counts the messages that have arrived."""
-
     def __init__(self) -> None:
         self.total = 0
 

@@ -51,8 +51,6 @@ exit {_NO_PYTHON}
 
 @dataclass(frozen=True)
 class SshHost:
-    """A host whose facts are known."""
-
     name: str
     connection: asyncssh.SSHClientConnection
     python: str
@@ -68,24 +66,20 @@ async def connected_to(name: str) -> AsyncIterator[asyncssh.SSHClientConnection]
     if not separator or rest.endswith("]"):
         host, port = rest, ""
     try:
-        connection = await _connect(host.strip("[]"), user, port)
+        async with asyncio.timeout(_CONNECT_S):
+            connection = await asyncssh.connect(
+                host.strip("[]"),
+                port=int(port) if port else (),
+                username=user or (),
+                keepalive_interval=SILENCE_S / 2,
+                keepalive_count_max=2,
+            )
     except (OSError, TimeoutError, asyncssh.Error, ValueError) as error:
         raise ClusterError(f"{name}: {_ssh_problem(error, name)}") from None
     try:
         yield connection
     finally:
         connection.abort()
-
-
-async def _connect(host: str, user: str, port: str) -> asyncssh.SSHClientConnection:
-    async with asyncio.timeout(_CONNECT_S):
-        return await asyncssh.connect(
-            host,
-            port=int(port) if port else (),
-            username=user or (),
-            keepalive_interval=SILENCE_S / 2,
-            keepalive_count_max=2,
-        )
 
 
 def _ssh_problem(error: Exception, name: str) -> str:

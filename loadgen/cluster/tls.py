@@ -80,7 +80,9 @@ def _bounded(handle_stream: HandleStream) -> HandleStream:
     def end(stream: IOStream) -> None:
         if stream in strangers:
             del strangers[stream]
-            if not _has_shaken_hands(stream):
+            # A closed stream has no socket.
+            has_shaken_hands = isinstance(stream.socket, ssl.SSLSocket) and stream.socket.version() is not None
+            if not has_shaken_hands:
                 stream.close()
 
     async def handle(stream: IOStream, address: tuple[str, int]) -> None:
@@ -91,8 +93,3 @@ def _bounded(handle_stream: HandleStream) -> HandleStream:
         await handle_stream(stream, address)
 
     return handle
-
-
-def _has_shaken_hands(stream: IOStream) -> bool:
-    # A closed stream has no socket.
-    return isinstance(stream.socket, ssl.SSLSocket) and stream.socket.version() is not None

@@ -226,10 +226,7 @@ class ManagedServer:
             self.container = container_of(program, id_file=id_file(record), label=str(mark), environment=environment)
         argv = server_command(self._server, port=self.port, known_by=self.container.flags if self.container else ())
         self.command = masked_command(argv)
-        both = {
-            "log_path": str(self.log.path.absolute()),
-            "container": msgspec.to_builtins(self.container),
-        }
+        both = {"log_path": str(self.log.path.absolute()), "container": msgspec.to_builtins(self.container)}
         facts = both | {
             "mark": msgspec.to_builtins(mark),
             "url": self.base_url,

@@ -67,8 +67,6 @@ _decoder: msgspec.json.Decoder[CaptureLine] = msgspec.json.Decoder(CaptureLine)
 
 @dataclass(slots=True)
 class CapturedPart:
-    """What one candidate reported."""
-
     candidate: Candidate
     opened: Opened | None = None
     samples: list[Sampled] = field(default_factory=list)
@@ -77,8 +75,6 @@ class CapturedPart:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """A parsed capture."""
-
     header: Header
     parts: tuple[CapturedPart, ...]
 

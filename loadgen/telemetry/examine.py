@@ -87,8 +87,6 @@ _RANGES = {
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long an option is watched, and waited for."""
-
     watch_s: float = 3.0  # for each vendor's first working option; the others are sampled once
     interval_s: float = 0.5
     open_s: float = OPEN_S

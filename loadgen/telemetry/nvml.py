@@ -91,8 +91,6 @@ _VIRTUALIZATION = {
 
 @dataclass(slots=True)
 class _NvmlDevice:
-    """One GPU, or one MIG instance of it."""
-
     handle: Any  # None for a lost GPU
     static: GpuStatic
     instance: bool = False  # a MIG instance, which reports only memory and processes
@@ -357,11 +355,7 @@ def _retired(handle: Any) -> dict[str, Any]:  # noqa: ANN401
         found = total(each if isinstance(each, Missing) else len(each) for each in pages)
         return {"rows_remapped": remapped, "bad_pages": found}
     corrected, uncorrected, pending, failed = remapped
-    return {
-        "rows_remapped": corrected + uncorrected,
-        "remap_pending": bool(pending),
-        "remap_failed": bool(failed),
-    }
+    return {"rows_remapped": corrected + uncorrected, "remap_pending": bool(pending), "remap_failed": bool(failed)}
 
 
 def _ecc(handle: Any, kind: int) -> object:  # noqa: ANN401

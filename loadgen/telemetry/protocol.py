@@ -55,8 +55,6 @@ decode_line: msgspec.json.Decoder[TelemetryLine] = msgspec.json.Decoder(Telemetr
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """An opened backend."""
-
     opened: Opened
     sample: Callable[[bool, bool], tuple[GpuSample, ...]]
     """Takes whether to read the slow tier (ECC, caps, links) and whether to list processes; one sample per device."""

@@ -22,8 +22,6 @@ _MICRO_FROM = 1e4  # no socket draws or is capped at 10 kW: a larger value is in
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A missing value, with the reason."""
-
     reason: str
 
 

@@ -36,8 +36,6 @@ _TIMEOUT_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class SimLoad:
-    """What the simulator is doing."""
-
     serving: bool = False
     running: float = 0.0
     prompt_tokens_per_s: float = 0.0
@@ -46,8 +44,6 @@ class SimLoad:
 
 @dataclass(frozen=True, slots=True)
 class SimState:
-    """One simulated GPU at one moment."""
-
     hbm_bytes: float = _HBM_IDLE_BYTES
     power_w: float = IDLE_W
     temperature_c: float = 45.0

@@ -14,7 +14,7 @@ from loadgen.run.servers import Servers
 from loadgen.schema.engine import EngineView
 from loadgen.schema.shared import Milestone
 from loadgen.server.process.guard_client import stop_server
-from loadgen.server.process.ports import driver_of
+from loadgen.server.process.ports import holder_of
 from loadgen.server.process.records import list_servers
 from loadgen.server.supervisor import ManagedServer
 from tests.engines import NOBODY, PORT
@@ -215,18 +215,18 @@ async def test_several_attached_servers_are_ours_to_drive_and_are_left_running(t
     urls = [NOBODY, f"https://gpu-{os.getpid()}"]
     servers = Servers(of(Server(engine="attach", urls=urls)))
     places = [("localhost", PORT), (f"gpu-{os.getpid()}", 443)]
-    assert [driver_of(*place) for place in places] == ["", ""]
+    assert [holder_of("drives", *place) for place in places] == ["", ""]
     await servers.start(tmp_path)
-    assert [driver_of(*place) for place in places] == ["", ""]  # who only watches drives nothing
+    assert [holder_of("drives", *place) for place in places] == ["", ""]  # who only watches drives nothing
     servers.claim()
     servers.claim()
-    assert all(f"pid {os.getpid()} " in driver_of(*place) for place in places)
+    assert all(f"pid {os.getpid()} " in holder_of("drives", *place) for place in places)
     assert (servers.count, servers.base_urls, servers.url) == (2, urls, urls[0])
     assert [instance.url for instance in servers.described()] == urls
     views = servers.view([EngineView(running=3), None], ()).instances
     assert [(view.url, view.state, view.running) for view in views] == [(urls[0], "ready", 3), (urls[1], "ready", None)]
     assert await servers.stop() == []
-    assert [driver_of(*place) for place in places] == ["", ""]
+    assert [holder_of("drives", *place) for place in places] == ["", ""]
 
 
 def test_too_few_devices_are_refused_before_anything_starts(fake: FakeServer) -> None:

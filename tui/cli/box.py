@@ -36,7 +36,7 @@ from loadgen.server.gpus.processes import described
 from loadgen.server.preflight.check import NEEDS_BOX, check_profile
 from loadgen.server.preflight.outdated import outdated
 from loadgen.server.process.guard_client import stop_server
-from loadgen.server.process.ports import driver_of, owner_of
+from loadgen.server.process.ports import holder_of
 from loadgen.server.process.records import ServerRecord, find_servers, remains
 from loadgen.server.vllm.client import ServerClient
 from loadgen.telemetry.backends import has_sign
@@ -296,7 +296,7 @@ def _use(record: ServerRecord) -> str:
     """Which vramp uses it now, in words; empty if none."""
     if record.orphaned:
         return ""
-    driver, owner = driver_of("localhost", record.port), owner_of("localhost", record.port)
+    driver, owner = holder_of("drives", "localhost", record.port), holder_of("runs", "localhost", record.port)
     if driver:
         return f"driven by {driver}"
     return f"run by {owner}" if owner else ""

@@ -15,15 +15,11 @@ from loadgen.schema.engine import EngineKind
 
 
 class EngineSeries(NamedTuple):
-    """The series with this name and these labels."""
-
     name: str
     where: Mapping[str, str]
 
 
 class EngineFigure(NamedTuple):
-    """A figure's series in one engine."""
-
     series: tuple[EngineSeries, ...]
     absent: str = ""  # why a page may lack all of them
     zero: str = ""  # why it may be 0
@@ -63,14 +59,7 @@ _PARTS_OF = {
     "kv_offload_bytes": ("offload_load_bytes", "offload_store_bytes"),
     "tflops_per_gpu": ("flops_per_gpu",),
     "hbm_bytes_per_s": ("read_bytes_per_gpu", "write_bytes_per_gpu"),
-    "spec": (
-        "spec_acceptance",
-        "spec_length",
-        "drafts",
-        "drafted_tokens",
-        "accepted_tokens",
-        "accepted_by_position",
-    ),
+    "spec": ("spec_acceptance", "spec_length", "drafts", "drafted_tokens", "accepted_tokens", "accepted_by_position"),
 }
 SHOWN = {part: name for name, parts in _PARTS_OF.items() for part in parts}
 """The name in `unavailable` of a figure that is a part of another; one with TOKEN in it would be masked as a secret."""

@@ -85,13 +85,11 @@ def _lists(server: Server, vendor: Vendor, environment: Mapping[str, str]) -> It
         of_image = environment.get("NVIDIA_VISIBLE_DEVICES") if vendor.platform == "cuda" else None
         requested = server.docker.gpus or of_image or "all"
         if requested != "all":
-            listed = re.search(r"device=([^\"']+)", requested)
-            count = int(requested) if requested == server.docker.gpus and requested.isdecimal() else None
-            yield (
-                _words(listed[1] if listed is not None else requested)
-                if count is None
-                else list(map(str, range(count)))
-            )
+            if requested == server.docker.gpus and requested.isdecimal():
+                yield list(map(str, range(int(requested))))
+            else:
+                listed = re.search(r"device=([^\"']+)", requested)
+                yield _words(listed[1] if listed is not None else requested)
     for names in (vendor.renumbering, vendor.visible):
         listing = next((environment[name] for name in names if environment.get(name)), None)
         if listing is not None:

@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from loadgen.errors import ServerError
 from loadgen.format import memory
@@ -32,11 +31,6 @@ from loadgen.vendors import is_partition
 _IDLE_SHARE = 0.05  # of a GPU's memory: an idle driver takes less
 _SHOWN = 3  # how many processes of a GPU or server are named
 _CONTAINER = re.compile(r"(docker|libpod)[-/]([0-9a-f]{12})[0-9a-f]{52}")
-
-
-class Leftover(NamedTuple):
-    info: ProcessInfo
-    words: list[str]
 
 
 def gpu_memory(setup: Setup) -> Iterator[Finding]:
@@ -88,14 +82,9 @@ def orphans(setup: Setup) -> Iterator[Finding]:
         servers_folder()
     except ServerError as error:
         seen, _, fix = str(error).partition("; ")
+        why = "what is written there decides which processes are ended"
         starts = setup.server.engine not in ("attach", "none")
-        yield Finding(
-            "state-folder",
-            "blocks" if starts else "info",
-            seen,
-            "what is written there decides which processes are ended",
-            fix,
-        )
+        yield Finding("state-folder", "blocks" if starts else "info", seen, why, fix)
         return
     programs: list[str] = []
     if setup.server.docker is not None:
@@ -127,25 +116,25 @@ def leftover_servers(setup: Setup) -> Iterator[Finding]:
             records = list_servers()
     orphaned = {process for record in records if record.orphaned for process in record.tree}
     for group in groups:
-        if orphaned & {process.info.id for process in group}:
+        if orphaned & {process.id for process in group}:
             continue  # reported by `orphans`
-        holding = _holding(setup, {process.info.id.pid for process in group})
-        shown = ", ".join(f"pid {one.info.id.pid} ({shown_command(one.words)})" for one in group[:_SHOWN])
+        pids = [process.id.pid for process in group]
+        holding = _holding(setup, pids)
+        shown = ", ".join(f"pid {pid} ({shown_command(command_line(pid, setup.box.proc))})" for pid in pids[:_SHOWN])
         more = f" and {len(group) - _SHOWN} more" if len(group) > _SHOWN else ""
         seen = f"vLLM runs already: {shown}{more}{holding}"
         why = "it takes memory and time of GPUs and processors from the server that is to be measured"
         yield Finding("leftover-server", "warns", seen, why, _remedy(setup.box, group, records))
 
 
-def leftovers(box: Box) -> list[list[Leftover]]:
+def leftovers(box: Box) -> list[list[ProcessInfo]]:
     """Every vLLM process that this process did not start, by process group."""
-    groups: dict[int, list[Leftover]] = {}
+    groups: dict[int, list[ProcessInfo]] = {}
     pids = sorted(int(name) for name in os.listdir(box.proc) if name.isdecimal())  # noqa: PTH208 - names suffice
     for pid in pids:
-        words = command_line(pid, box.proc)
-        info = process_info(pid, box.proc) if is_vllm(words) else None
+        info = process_info(pid, box.proc) if is_vllm(command_line(pid, box.proc)) else None
         if info is not None and info.alive and not _is_ours(box.proc, info):
-            groups.setdefault(info.group, []).append(Leftover(info, words))
+            groups.setdefault(info.group, []).append(info)
     return list(groups.values())
 
 
@@ -167,12 +156,12 @@ def _is_ours(proc: Path, info: ProcessInfo | None) -> bool:
     return info is not None and info.parent == os.getpid()
 
 
-def _remedy(box: Box, group: Sequence[Leftover], records: Sequence[ServerRecord]) -> str:
-    known = {process.info.id for process in group}
+def _remedy(box: Box, group: Sequence[ProcessInfo], records: Sequence[ServerRecord]) -> str:
+    known = {process.id for process in group}
     for record in records:
         if known & set(record.tree):
             return f"vramp stop {record.port}"
-    pids = [str(process.info.id.pid) for process in group]
+    pids = [str(process.id.pid) for process in group]
     inside = _CONTAINER.search(text_in(box.proc / pids[0] / "cgroup"))
     if inside is not None:
         return f"{'docker' if inside[1] == 'docker' else 'podman'} stop {inside[2]}"

@@ -63,12 +63,8 @@ def hub_model(setup: Setup) -> Iterator[Finding]:
         fix = 'server.docker.mounts = ["~/.cache/huggingface:/root/.cache/huggingface"]'
         yield Finding("model-not-kept", "warns", seen, "every start would fetch the model anew", fix)
         return
-    offline = (environment.get("HF_HUB_OFFLINE") or environment.get("TRANSFORMERS_OFFLINE") or "").upper() in (
-        "1",
-        "ON",
-        "YES",
-        "TRUE",
-    )
+    switch = environment.get("HF_HUB_OFFLINE") or environment.get("TRANSFORMERS_OFFLINE") or ""
+    offline = switch.upper() in ("1", "ON", "YES", "TRUE")
     whole = [folder for folder in hub_snapshots(name, cache) if _configured(folder)]
     if not whole and offline:
         seen = f"{name} is not in {cache}, and HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set"

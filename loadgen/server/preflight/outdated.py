@@ -71,11 +71,7 @@ def outdated(versions: Mapping[str, str | None], *, vllm_command: str = "vllm") 
     today = datetime.now(UTC).date()
     python = python_of(vllm_command)
     vllm = installed_version(python) if python is not None else None
-    return [
-        *_vramp(this_build(), today),
-        *_components({**versions, "vllm": vllm}),
-        *_newer_vllm(vllm),
-    ]
+    return [*_vramp(this_build(), today), *_components({**versions, "vllm": vllm}), *_newer_vllm(vllm)]
 
 
 def _components(versions: Mapping[str, str | None]) -> Iterator[Finding]:

@@ -73,7 +73,7 @@ def claim_port(host: str, port: int) -> tuple[int, PortLock]:
     """The port for our own server (0: any free one) and its lock; raises `ServerError` if it is not available."""
     if port == 0:
         return _claim_free_port(host)
-    if driver_of(host, port):
+    if holder_of("drives", host, port):
         raise _taken("drives", host, port)
     held = _bound("runs", host, port)
     if held is None:
@@ -89,23 +89,14 @@ def claim_port(host: str, port: int) -> tuple[int, PortLock]:
 def _claim_free_port(host: str) -> tuple[int, PortLock]:
     for _ in range(100):
         port = free_port(host)
-        held = None if driver_of(host, port) else _bound("runs", host, port)
+        held = None if holder_of("drives", host, port) else _bound("runs", host, port)
         if held is not None:  # otherwise another vramp chose it, and its server does not listen yet
             return port, PortLock(held)
     raise ServerError(f"found no free port on {host}; set server.port")
 
 
-def driver_of(host: str, port: int) -> str:
-    """Describe the process that sends load to this server now; empty if there is none."""
-    return _who("drives", host, port)
-
-
-def owner_of(host: str, port: int) -> str:
-    """Describe the process that started this server and will stop it; empty if there is none."""
-    return _who("runs", host, port)
-
-
-def _who(right: Right, host: str, port: int) -> str:
+def holder_of(right: Right, host: str, port: int) -> str:
+    """Describe the process that has this right to a server now; empty if there is none."""
     holder = _holder(right, host, port)
     if holder is None:
         return ""
@@ -123,7 +114,7 @@ def _who(right: Right, host: str, port: int) -> str:
 
 def _taken(right: Right, host: str, port: int) -> ServerError:
     remedy = "wait until that one has ended, end it, or use another server"
-    who = _who(right, host, port) or "a vramp"
+    who = holder_of(right, host, port) or "a vramp"
     taken = "driven" if right == "drives" else "run"
     return ServerError(f"the server at {host} port {port} is already {taken} by {who}; {remedy}")
 

@@ -108,9 +108,7 @@ def toml_text(imported: Imported, origin: Origin, version: str) -> str:
     """The profile as a file: its origin and what is missing in comments, then its tables."""
     fetched = f", fetched {origin.fetched}" if origin.fetched else ""
     commit = f" at commit {origin.commit}" if origin.commit else ""
-    lines = [
-        *_comment(f"Imported by vramp {version} from {origin.name}{commit}{fetched}: {imported.kind}."),
-    ]
+    lines = list(_comment(f"Imported by vramp {version} from {origin.name}{commit}{fetched}: {imported.kind}."))
     for title, entries in (("Of the source:", imported.notes), ("Not taken over:", imported.left_out)):
         lines += [*_comment(title)] if entries else []
         lines += [line for entry in entries for line in _comment(entry, "- ")]

@@ -64,22 +64,20 @@ def open_amdsmi() -> Backend:
     except TelemetryError:
         library.close()
         raise
-    return Backend(
-        opened=Opened("amdsmi", _meta(library, devices[0]), tuple(device.static for device in devices)),
-        sample=lambda slow, processes: _sample_all(library, devices, slow=slow, processes=processes),
-        close=library.close,
-    )
-
-
-def _meta(library: Library, device: _AmdDevice) -> dict[str, Any]:
-    return {
+    driver = _dict(library, "amdsmi_get_gpu_driver_info", devices[0].handle)
+    meta = {
         "wrapper": library.found.wrapper,
         "wrapper_path": library.found.wrapper_path,
         "library": ".".join(map(str, library.version)),
         "library_path": library.found.library_path,
         "rocm": library.found.rocm or None,
-        "driver": text(_dict(library, "amdsmi_get_gpu_driver_info", device.handle).get("driver_version")),
+        "driver": text(driver.get("driver_version")),
     }
+    return Backend(
+        opened=Opened("amdsmi", meta, tuple(device.static for device in devices)),
+        sample=lambda slow, processes: _sample_all(library, devices, slow=slow, processes=processes),
+        close=library.close,
+    )
 
 
 def _list_devices(library: Library) -> list[_AmdDevice]:
@@ -136,10 +134,13 @@ def _device(library: Library, index: int, handle: object) -> _AmdDevice:
 def _limits(library: Library, handle: object) -> dict[str, Any]:
     pcie = _dict(library, "amdsmi_get_pcie_info", handle).get("pcie_static", {})
     cap = _dict(library, "amdsmi_get_power_cap_info", handle)
+    kinds = library.module.AmdSmiClkType
+    clocks = [_dict(library, "amdsmi_get_clock_info", handle, kind) for kind in (kinds.GFX, kinds.MEM)]
+    gfx_mhz, memory_mhz = (value_of(number(clock.get("max_clk"))) for clock in clocks)
     return {
         "power_cap_default_w": value_of(watts(cap.get("default_power_cap"))),
-        "gfx_clock_max_mhz": _clock_max(library, handle, "GFX"),
-        "memory_clock_max_mhz": _clock_max(library, handle, "MEM"),
+        "gfx_clock_max_mhz": gfx_mhz,
+        "memory_clock_max_mhz": memory_mhz,
         "pcie_width_max": value_of(number(pcie.get("max_pcie_width"))),
         "pcie_speed_max_gts": value_of(divided(pcie.get("max_pcie_speed"), 1000)),
         "links_total": value_of(_links(library, handle)[1]),
@@ -155,12 +156,6 @@ def _partition(library: Library, handle: object, bdf: str | None) -> int:
     return int(function) if function.isdigit() else 0
 
 
-def _clock_max(library: Library, handle: object, kind: str) -> float | None:
-    clock = _dict(library, "amdsmi_get_clock_info", handle, getattr(library.module.AmdSmiClkType, kind))
-    highest: float | None = value_of(number(clock.get("max_clk")))
-    return highest
-
-
 def _sample_all(library: Library, devices: list[_AmdDevice], *, slow: bool, processes: bool) -> tuple[GpuSample, ...]:
     """All devices, each socket's first device before the others: its table has their activity, too."""
     sockets: dict[str, Table | Missing] = {}
@@ -168,31 +163,32 @@ def _sample_all(library: Library, devices: list[_AmdDevice], *, slow: bool, proc
     for device in sorted(devices, key=lambda device: device.static.partition):
         table = ELSEWHERE if device.secondary else library.gpu_metrics(device.handle)
         of_socket = sockets.setdefault(device.static.socket, table)
-        activity = _xcp_percent(library, device.static, of_socket)
-        found[device.static.index] = _sample(library, device, table, activity, slow=slow, processes=processes)
+        sample = _sample(library, device, table, of_socket, slow=slow, processes=processes)
+        found[device.static.index] = sample
     return tuple(found[device.static.index] for device in devices)
-
-
-def _xcp_percent(library: Library, static: GpuStatic, table: Table | Missing) -> dict[str, Measured]:
-    if not is_partition(static.compute_partition):
-        return {}
-    if not library.tells_partitions:
-        return {"xcp_percent": Missing(f"{library.found} does not know where this library tells it")}
-    return {"xcp_percent": gpu_metrics.xcp_percent(table, static.partition)}
 
 
 def _sample(
     library: Library,
     device: _AmdDevice,
     table: Table | Missing,
-    activity: dict[str, Measured],
+    of_socket: Table | Missing,
     *,
     slow: bool,
     processes: bool,
 ) -> GpuSample:
-    readings: dict[str, Any] = {
-        **activity,
-        "hbm_used_bytes": _hbm_used(library, device),
+    usage = library.ask("amdsmi_get_gpu_vram_usage", device.handle)
+    if isinstance(usage, Missing) and usage.reason in ("NOT_FOUND", "NOT_INIT"):
+        raise TelemetryError(f"GPU {device.static.index} says {usage.reason}: the devices have changed, open again")
+    readings: dict[str, Any] = {}
+    if is_partition(device.static.compute_partition):
+        readings["xcp_percent"] = (
+            gpu_metrics.xcp_percent(of_socket, device.static.partition)
+            if library.tells_partitions
+            else Missing(f"{library.found} does not know where this library tells it")
+        )
+    readings |= {
+        "hbm_used_bytes": usage if isinstance(usage, Missing) else amount(usage["vram_used"], _MIB),
         **gpu_metrics.readings(table),
         "throttle_percent": gpu_metrics.throttle_percent(table, device.before),
     }
@@ -205,13 +201,6 @@ def _sample(
         readings["processes"] = listed if isinstance(listed, Missing) else tuple(map(_process, listed))
     values, missing = split(counted_once(readings, device.static))
     return GpuSample(index=device.static.index, t_s=t_s, missing=missing, **values)
-
-
-def _hbm_used(library: Library, device: _AmdDevice) -> Measured:
-    usage = library.ask("amdsmi_get_gpu_vram_usage", device.handle)
-    if isinstance(usage, Missing) and usage.reason in ("NOT_FOUND", "NOT_INIT"):
-        raise TelemetryError(f"GPU {device.static.index} says {usage.reason}: the devices have changed, open again")
-    return usage if isinstance(usage, Missing) else amount(usage["vram_used"], _MIB)
 
 
 def _slow(library: Library, device: _AmdDevice) -> dict[str, Measured]:

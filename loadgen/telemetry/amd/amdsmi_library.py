@@ -58,8 +58,6 @@ class AmdsmiFacts:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """An imported, initialised wrapper."""
-
     module: Any
     wrapper: Any
     found: AmdsmiFacts

@@ -198,11 +198,11 @@ def test_what_this_process_started_is_no_leftover(tmp_path: Path) -> None:
 def test_a_real_process_is_a_leftover_to_everybody_but_who_started_it() -> None:
     look = (
         "from loadgen.server.preflight.facts import Box; from loadgen.server.preflight.box_gpus import leftovers\n"
-        "print(*(one.info.id.pid for group in leftovers(Box()) for one in group))"
+        "print(*(one.id.pid for group in leftovers(Box()) for one in group))"
     )
     with subprocess.Popen(["VLLM::EngineCore", "60"], executable=shutil.which("sleep")) as process:
         try:
-            ours = [one.info.id.pid for group in leftovers(Box()) for one in group]
+            ours = [one.id.pid for group in leftovers(Box()) for one in group]
             others = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout
         finally:
             process.kill()
@@ -213,7 +213,7 @@ def test_a_real_process_is_a_leftover_to_everybody_but_who_started_it() -> None:
 def test_a_process_whose_parent_cannot_be_seen(tmp_path: Path) -> None:
     box = healthy_box(tmp_path)
     add_process(box.proc, 401, *SERVE, parent=400)
-    assert [[process.info.id.pid for process in group] for group in leftovers(box)] == [[401]]
+    assert [[process.id.pid for process in group] for group in leftovers(box)] == [[401]]
 
 
 LOOK = """

@@ -21,8 +21,8 @@ from loadgen.server.process import ports
 from loadgen.server.process.ports import (
     claim_port,
     drive_lock,
-    driver_of,
     free_port,
+    holder_of,
     holders,
     is_of_root_or_us,
     is_this_machine,
@@ -102,7 +102,7 @@ def test_any_host_can_be_locked(host: str, port: int) -> None:
     assert len(ports._lock_name("drives", host, port)) < 108  # what fits into an address
     with drive_lock(host, PORT), drive_lock(host, PORT):
         pass
-    assert driver_of(host, PORT) == ""
+    assert holder_of("drives", host, PORT) == ""
 
 
 def test_one_vramp_may_take_its_lock_twice() -> None:
@@ -118,7 +118,7 @@ def test_one_vramp_may_take_its_lock_twice() -> None:
 def test_more_questions_than_the_holder_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "_BACKLOG", 1)
     with drive_lock("127.0.0.1", PORT):
-        answers = [driver_of("localhost", PORT) for _ in range(4)]
+        answers = [holder_of("drives", "localhost", PORT) for _ in range(4)]
     assert f"(pid {os.getpid()} (" in answers[0]
     assert answers[-1] == "a vramp that cannot be seen from here"
 
@@ -140,8 +140,8 @@ def test_no_disk_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/full")
     before = psutil.Process().num_fds()
     with drive_lock("127.0.0.1", PORT):
-        assert f"pid {os.getpid()}" in driver_of("127.0.0.1", PORT)
-    assert driver_of("127.0.0.1", PORT) == ""
+        assert f"pid {os.getpid()}" in holder_of("drives", "127.0.0.1", PORT)
+    assert holder_of("drives", "127.0.0.1", PORT) == ""
     assert psutil.Process().num_fds() == before
 
 

@@ -12,7 +12,7 @@ from loadgen.run.operations import SetConcurrency, Stop
 from loadgen.run.run import Run
 from loadgen.schema.result import Result
 from loadgen.schema.snapshot import Snapshot
-from loadgen.server.process.ports import driver_of, owner_of
+from loadgen.server.process.ports import holder_of
 from tests.engines import MANAGED, NOBODY, Simulator, profile
 from tests.run.driving import finish, in_turn, run_of
 from tests.tui.cli.commands import SMALL, Said, start, vramp, wait_for
@@ -74,7 +74,7 @@ async def test_server_owner_without_load_lets_another_run_drive(tmp_path: Path, 
         others = snapshot.others.generation_tokens_per_s if snapshot.others is not None else None
         # Its first requests, before its stage, are others' traffic, too.
         begun = any(b'"StageStarted"' in each.read_bytes() for each in tmp_path.glob("runs/*-attach/journal.jsonl"))
-        if others and begun and driver_of("localhost", int(address()[1])):
+        if others and begun and holder_of("drives", "localhost", int(address()[1])):
             seen.append(others)
         return bool(seen)
 
@@ -84,8 +84,8 @@ async def test_server_owner_without_load_lets_another_run_drive(tmp_path: Path, 
         monitor.apply(SetConcurrency(0))
 
     def is_let_go(snapshot: Snapshot) -> bool:
-        port = int(address()[1])
-        return len(snapshot.stages) == 3 and not driver_of("localhost", port) and bool(owner_of("localhost", port))
+        driven, runs = (bool(holder_of(right, "localhost", int(address()[1]))) for right in ("drives", "runs"))
+        return len(snapshot.stages) == 3 and not driven and runs
 
     act = in_turn(
         (watches, another_drives),
